@@ -1,0 +1,5 @@
+"""`python -m gpubalance`."""
+
+from gpubalance.cli.app import main
+
+main()

@@ -1,0 +1,1 @@
+"""The commands: parse, call a stage, render, exit. The only place that prints or exits."""

@@ -1,0 +1,80 @@
+"""The program: its commands, and what happens to an error that nobody caught."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from typing import Annotated, NoReturn
+
+import typer
+from typer.exceptions import TyperException
+
+from gpubalance import __version__
+from gpubalance.cli import devices, run
+from gpubalance.cli.failures import show_bug, show_error, show_usage
+from gpubalance.cli.lists import join_lists
+from gpubalance.errors import GpubalanceError
+
+app = typer.Typer(
+    name="gpubalance",
+    help="Measures unlike GPUs and finds the batch split that makes them finish together.",
+    no_args_is_help=True,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"gpubalance {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
+app.command(name="devices")(devices.devices)
+app.command(name="run")(run.run)
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, handled as Ctrl-C is: children end, and what was measured is kept."""
+
+    number = int(signal.SIGTERM)
+
+
+def _terminate(number: int, frame: object) -> NoReturn:
+    del number, frame
+    raise Terminated
+
+
+def main() -> NoReturn:
+    """The one place that turns an error into a message and an exit code."""
+    signal.signal(signal.SIGTERM, _terminate)
+    arguments = sys.argv[1:]
+    verbose = "--verbose" in arguments
+    try:
+        code = app(join_lists(arguments), standalone_mode=False)
+    except GpubalanceError as error:
+        code = show_error(error, verbose=verbose)
+    except TyperException as error:
+        code = show_usage(error)
+    except (typer.Abort, KeyboardInterrupt) as interrupt:
+        code = 128 + getattr(interrupt, "number", int(signal.SIGINT))
+    except BrokenPipeError:
+        # The reader of our stdout is gone. Python would complain once more when it flushes at exit.
+        sys.stdout = None
+        code = 0
+    except Exception as error:  # noqa: BLE001  (a bug: said so, with what to report)
+        code = show_bug(error, verbose=verbose)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,21 @@
+"""`gpubalance devices`."""
+
+from __future__ import annotations
+
+from gpubalance.cli import options
+
+
+def devices(simulate: options.Simulate = None, json: options.Json = False, verbose: options.Verbose = False) -> None:
+    """List the devices, and why one can't be used.
+
+    Example: gpubalance devices
+    """
+    del verbose  # main() reads it, where errors are shown
+    from gpubalance.cli.output import Output
+    from gpubalance.cli.progress import Progress
+    from gpubalance.render.devices import gpus_text, simulated_text
+    from gpubalance.stages.devices import list_devices
+
+    listing = list_devices(simulate, Progress(quiet=False))
+    text = gpus_text(listing.nvidia) if listing.nvidia else simulated_text(listing.simulated or ())
+    Output(json=json, path=None).give(listing, text)

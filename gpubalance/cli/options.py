@@ -1,0 +1,69 @@
+"""The options that several commands take, each written once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpubalance import choices
+
+_DEVICES, _TRAINING, _OUTPUT = "Devices", "Training", "Output"
+
+Gpus = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--gpus",
+        metavar="N…",
+        help="The devices, by index, UUID or bus id: --gpus 0 1. Default: all.",
+        rich_help_panel=_DEVICES,
+    ),
+]
+Simulate = Annotated[
+    str | None,
+    typer.Option(
+        "--simulate",
+        metavar="FILE|N",
+        help="Simulated devices instead of GPUs: a profile (see configs/), or N plain CPU devices.",
+        rich_help_panel=_DEVICES,
+    ),
+]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="NAME",
+        help="probe, small, a keras.applications name, package.module:function or file.py:function. "
+        "Default: probe on GPUs, small on simulated devices.",
+        rich_help_panel=_TRAINING,
+    ),
+]
+Precision = Annotated[
+    choices.Precision, typer.Option("--precision", help="How the model computes.", rich_help_panel=_TRAINING)
+]
+Xla = Annotated[
+    bool, typer.Option("--xla/--no-xla", help="Compile the forward and backward pass.", rich_help_panel=_TRAINING)
+]
+Input = Annotated[
+    choices.Input,
+    typer.Option(
+        "--input",
+        help="Where the samples are: on the device, or behind a pipeline on the host.",
+        rich_help_panel=_TRAINING,
+    ),
+]
+AllReduce = Annotated[
+    choices.AllReduce,
+    typer.Option("--all-reduce", help="How gradients are summed over the devices.", rich_help_panel=_TRAINING),
+]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print the result as JSON, and nothing else on stdout.", rich_help_panel=_OUTPUT)
+]
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="FILE", help="Write the result as JSON.", rich_help_panel=_OUTPUT),
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace FILE if it exists.", rich_help_panel=_OUTPUT)]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.", rich_help_panel=_OUTPUT)]
+Verbose = Annotated[bool, typer.Option("--verbose", help="With an error, its whole story.", rich_help_panel=_OUTPUT)]

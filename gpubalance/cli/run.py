@@ -1,0 +1,133 @@
+"""`gpubalance run`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpubalance import choices
+from gpubalance.cli import options
+from gpubalance.errors import GpubalanceError, UsageError
+
+if TYPE_CHECKING:
+    from gpubalance.config import Device
+
+_MEASURING = "Measuring"
+
+Batches = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--batches",
+        metavar="N…",
+        help="Samples of each device in one step, in the order of --gpus: --batches 820 568. "
+        f"Default: {choices.DEFAULT_BATCH} each.",
+    ),
+]
+Windows = Annotated[
+    int,
+    typer.Option(
+        "--windows",
+        min=1,
+        max=10_000,
+        help="How often to measure; more often, up to 5/3 of it, while the result is not within ±1 %.",
+        rich_help_panel=_MEASURING,
+    ),
+]
+Duration = Annotated[
+    float, typer.Option("--duration", metavar="S", help="Seconds a window takes.", rich_help_panel=_MEASURING)
+]
+Baseline = Annotated[
+    choices.Baseline,
+    typer.Option("--baseline", help="Measure the even split in turns with it, or not.", rich_help_panel=_MEASURING),
+]
+Seed = Annotated[
+    int, typer.Option("--seed", min=0, max=2**31 - 1, help="Of samples, weights and noise.", rich_help_panel=_MEASURING)
+]
+
+
+def run(
+    gpus: options.Gpus = None,
+    batches: Batches = None,
+    simulate: options.Simulate = None,
+    model: options.Model = None,
+    precision: options.Precision = "float32",
+    xla: options.Xla = False,
+    input_: options.Input = "device",
+    all_reduce: options.AllReduce = "auto",
+    windows: Windows = 3,
+    duration: Duration = 10.0,
+    baseline: Baseline = "even",
+    seed: Seed = 0,
+    json: options.Json = False,
+    output: options.Output = None,
+    overwrite: options.Overwrite = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Train with a split for real, and see what each device gives and where its time goes.
+
+    Example: gpubalance run --gpus 0 1 --batches 820 568
+    """
+    del verbose  # main() reads it, where errors are shown
+    from gpubalance.cli.lists import whole_numbers, words
+    from gpubalance.cli.machine import find_machine
+    from gpubalance.cli.output import check_output
+    from gpubalance.cli.progress import Progress
+    from gpubalance.config import Measuring, RunRequest, Settings
+    from gpubalance.render.run import run_text
+    from gpubalance.stages.run import run as run_stage
+
+    sizes = whole_numbers("--batches", batches)
+    if not 0 < duration <= 86_400:
+        raise UsageError("--duration takes seconds, more than 0 and up to a day")
+    out = check_output(output, overwrite=overwrite, json=json)
+    machine = find_machine(simulate)
+    devices = match(machine.select(words(gpus)), sizes, named=gpus is not None)
+    simulated = devices[0].simulated
+    if simulated and all_reduce == "nccl":
+        raise UsageError("--all-reduce nccl needs GPUs", remedy="use auto, hierarchical or one-device")
+    default_model = choices.DEFAULT_MODEL_SIMULATED if simulated else choices.DEFAULT_MODEL_ON_GPU
+    request = RunRequest(
+        devices=devices,
+        batches=tuple(sizes or [choices.DEFAULT_BATCH] * len(devices)),
+        settings=Settings(
+            model=model or default_model, precision=precision, xla=xla, input=input_, all_reduce=all_reduce
+        ),
+        joint=machine.joint,
+        measuring=Measuring(windows=windows, duration_s=duration, baseline=baseline, seed=seed),
+    )
+    try:
+        result = run_stage(request, machine.driver, Progress(quiet=quiet))
+    except GpubalanceError as error:
+        if error.partial is not None:
+            print("", file=sys.stderr)
+            out.give(error.partial, run_text(error.partial))
+        raise
+    if not quiet:
+        print("", file=sys.stderr)
+    out.give(result, run_text(result))
+
+
+def match(devices: Sequence[Device], sizes: Sequence[int] | None, *, named: bool) -> tuple[Device, ...]:
+    """The devices that the batches are for: those named, or, with --batches alone, the first ones.
+
+    Raises UsageError where the numbers of both differ, or no batch is above 0.
+    """
+    if sizes is None:
+        return tuple(devices)
+    if not any(sizes):
+        raise UsageError("--batches: at least one device needs a batch above 0")
+    if len(sizes) > len(devices) or (named and len(sizes) != len(devices)):
+        raise UsageError(
+            f"{_count(len(sizes), 'batch')} for {_count(len(devices), 'device')}",
+            remedy="give one batch a device, in the order of --gpus",
+        )
+    return tuple(devices[: len(sizes)])
+
+
+def _count(number: int, word: str) -> str:
+    plural = "es" if word.endswith("ch") else "s"
+    return f"{number} {word}{'' if number == 1 else plural}"

@@ -1,0 +1,150 @@
+"""What a measurement is asked to do: settings, profiles and splits. Frozen, and validated where they are made."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from gpubalance.choices import AllReduce, Baseline, Input, Precision
+from gpubalance.units import parse_bytes
+
+Bytes = Annotated[int, BeforeValidator(parse_bytes)]
+Seconds = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
+Batch = Annotated[int, Field(ge=0, le=10**9, strict=True)]
+
+
+class Record(BaseModel):
+    """A frozen record that refuses what it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Settings(Record):
+    """What, besides the devices and the split, decides how long a step takes. Recorded with every result.
+
+    `model` is `probe`, `small`, a `keras.applications` name, `package.module:function` or `file.py:function`.
+    """
+
+    model: str
+    precision: Precision = "float32"
+    xla: bool = False
+    input: Input = "device"
+    all_reduce: AllReduce = "auto"
+
+
+class DriftPoint(Record):
+    """From second `from_s` of a measurement on, compute times are multiplied by `factor`."""
+
+    from_s: Seconds
+    factor: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)]
+
+
+def _drift(points: object) -> object:
+    """A profile writes `[[20.0, 1.4]]`, a message between processes the records."""
+    if not isinstance(points, (list, tuple)):
+        return points
+    named = []
+    for point in points:
+        if isinstance(point, (list, tuple)):
+            if len(point) != 2:
+                raise ValueError("each point of drift is [from_s, factor]")
+            point = {"from_s": point[0], "factor": point[1]}
+        named.append(point)
+    return named
+
+
+class DeviceProfile(Record):
+    """How a simulated device behaves: a step's compute of b samples takes alpha_s + beta_s · b seconds.
+
+    Its memory is base_memory + b · memory_per_sample bytes (plus the joint run's extra) and may not pass `memory`.
+    Without `memory` there is no limit. `noise` is the relative standard deviation of a step's compute time.
+    """
+
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    alpha_s: Seconds
+    beta_s: Seconds
+    memory: Annotated[Bytes, Field(gt=0)] | None = None
+    base_memory: Bytes = 0
+    memory_per_sample: Bytes = 0
+    noise: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.0
+    drift: Annotated[tuple[DriftPoint, ...], BeforeValidator(_drift)] = ()
+
+    def memory_at(self, batch: int, extra: int = 0) -> int:
+        """Bytes that a step of `batch` samples needs; `extra` is what a joint run adds."""
+        return self.base_memory + extra + batch * self.memory_per_sample
+
+    def drift_at(self, elapsed_s: float) -> float:
+        """Factor on the compute time `elapsed_s` after the measurement began."""
+        factor = 1.0
+        for point in self.drift:
+            if elapsed_s >= point.from_s:
+                factor = point.factor
+        return factor
+
+    @model_validator(mode="after")
+    def _drift_is_ordered(self) -> DeviceProfile:
+        times = [point.from_s for point in self.drift]
+        if times != sorted(times):
+            raise ValueError("drift: its points must be in order of time")
+        return self
+
+
+class JointProfile(Record):
+    """What a joint run of simulated devices adds: seconds of sync a step, and bytes on every device."""
+
+    sync_s: Seconds = 0.0
+    extra_memory: Bytes = 0
+
+
+class Device(Record):
+    """One GPU or one simulated device, as every result names it.
+
+    `profile` is null on a GPU and on a plain CPU device: then nothing is paced or limited.
+    """
+
+    index: Annotated[int, Field(ge=0)]
+    uuid: str
+    name: str
+    memory_bytes: int | None
+    simulated: bool
+    bus_id: str | None = None
+    profile: DeviceProfile | None = None
+
+    @property
+    def label(self) -> str:
+        """`GPU:0`, the name that users know from TensorFlow and the tutorial; `CPU:0` for a plain CPU device."""
+        return f"{'CPU' if self.simulated and self.profile is None else 'GPU'}:{self.index}"
+
+
+class Measuring(Record):
+    """How long and how exactly to measure."""
+
+    windows: Annotated[int, Field(ge=1, le=10_000)] = 3
+    duration_s: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)] = 10.0
+    baseline: Baseline = "even"
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+
+    @property
+    def max_windows(self) -> int:
+        """The cap while the confidence interval is still too wide."""
+        return math.ceil(self.windows * 5 / 3)
+
+
+class RunRequest(Record):
+    """A run: the devices that get samples, their batches in the same order, and how to measure."""
+
+    devices: tuple[Device, ...]
+    batches: tuple[Batch, ...]
+    settings: Settings
+    joint: JointProfile = JointProfile()
+    measuring: Measuring = Measuring()
+
+    @model_validator(mode="after")
+    def _one_batch_a_device(self) -> RunRequest:
+        if len(self.devices) != len(self.batches) or not self.devices:
+            raise ValueError("a run needs at least one device, and one batch a device")
+        if not any(self.batches):
+            raise ValueError("a run needs at least one device with a batch above 0")
+        return self

@@ -1,0 +1,185 @@
+"""The machine's NVIDIA GPUs, read through NVML. Nothing is ever set."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from gpubalance.gpus import Gpu, MigSlice, Process, Reading, normal_bus_id
+from gpubalance.text import clean
+
+_KERNEL_MODULE = Path("/proc/driver/nvidia/version")
+_NO_PID = 0xFFFFFFFF  # what some drivers list instead of a process they cannot name
+_MIG = "MIG mode is on: only its slices can be used, and singly, as CUDA shows a process no more than one"
+
+
+def read() -> Reading:
+    """Reads every GPU once. A fault of driver, library or GPU is told in the result, never raised."""
+    import pynvml as nvml  # here, as most commands never need it
+
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        return _not_started(nvml, error)
+    try:
+        return _reading(nvml)
+    except nvml.NVMLError as error:
+        return Reading(problem=f"NVML cannot count the GPUs: {error}", remedy="see what `nvidia-smi` says")
+    finally:
+        with suppress(nvml.NVMLError):
+            nvml.nvmlShutdown()
+
+
+def kernel_module_version(text: str) -> str | None:
+    """The loaded driver's version, of the text of /proc/driver/nvidia/version (closed or open kernel module)."""
+    match = re.search(r"Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)", text)
+    return match[1] if match else None
+
+
+def _reading(nvml: Any) -> Reading:
+    gpus = tuple(_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
+    cuda = _ask(nvml, nvml.nvmlSystemGetCudaDriverVersion_v2)
+    return Reading(
+        driver_version=_text(nvml, nvml.nvmlSystemGetDriverVersion),
+        cuda_driver_version=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else None,
+        nvml_version=_text(nvml, nvml.nvmlSystemGetNVMLVersion),
+        gpus=gpus,
+        problem=None if gpus else "the NVIDIA driver is loaded, but sees no GPU",
+        remedy=None if gpus else "look for the card with `lspci | grep -i nvidia`; in a container, pass it in",
+    )
+
+
+def _not_started(nvml: Any, error: Any) -> Reading:
+    version = _text(nvml, nvml.nvmlSystemGetNVMLVersion)  # told without a driver too, unless there is no library
+    # NVML's version is CUDA's major and then the driver's that it belongs to: 12.550.54.14
+    library = (version or "").partition(".")[2] or "of unknown version"
+    if error.value == nvml.NVML_ERROR_LIBRARY_NOT_FOUND:
+        problem = "no NVIDIA driver: libnvidia-ml.so.1 was not found"
+        remedy = "install the NVIDIA driver; in a container, start it with the GPUs (`docker run --gpus all`)"
+    elif error.value == nvml.NVML_ERROR_DRIVER_NOT_LOADED:
+        problem = f"the NVIDIA driver is not loaded (its library is {library})"
+        remedy = "reboot or reload the driver (`sudo modprobe nvidia`)"
+    elif error.value == nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
+        problem = f"the NVIDIA driver that is loaded is {_loaded_version()}, but its library is {library}"
+        remedy = "reboot or reload the driver"
+    elif error.value == nvml.NVML_ERROR_NO_PERMISSION:
+        problem = "no permission to use the NVIDIA driver"
+        remedy = "ask for access to the files that `ls -l /dev/nvidia*` lists"
+    else:
+        problem = f"NVML does not start: {error}"
+        remedy = "see what `nvidia-smi` says"
+    return Reading(nvml_version=version, problem=problem, remedy=remedy)
+
+
+def _loaded_version() -> str:
+    try:
+        return kernel_module_version(_KERNEL_MODULE.read_text(errors="replace")) or "of unknown version"
+    except OSError:
+        return "of unknown version"
+
+
+def _gpu(nvml: Any, index: int) -> Gpu:
+    """One GPU. One that is lost on the way keeps what it told before."""
+    known: dict[str, Any] = {}
+    try:
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        for field, value in _facts(nvml, handle):
+            known[field] = value
+        if not known["uuid"]:
+            known["unusable"] = "its UUID cannot be read"
+    except nvml.NVMLError as error:
+        known["unusable"] = _why(nvml, error)
+    known["uuid"] = known.get("uuid") or f"unknown-{index}"
+    return Gpu(index=index, **known)
+
+
+def _facts(nvml: Any, handle: Any) -> Iterator[tuple[str, Any]]:
+    """The fields of a Gpu one by one, so that those before a fault are kept."""
+    yield "uuid", _text(nvml, nvml.nvmlDeviceGetUUID, handle)
+    yield "name", _text(nvml, nvml.nvmlDeviceGetName, handle)
+    pci = _ask(nvml, nvml.nvmlDeviceGetPciInfo_v3, handle)
+    yield "bus_id", normal_bus_id(_decoded(pci.busId)) if pci else None
+    capability = _ask(nvml, nvml.nvmlDeviceGetCudaComputeCapability, handle)
+    yield "compute_capability", ".".join(map(str, capability)) if capability else None
+    # Version 2 differs only in what counts as used, which is not read here
+    memory = _ask(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
+    yield "memory_bytes", (memory.total or None) if memory else None
+    yield "memory_free_bytes", memory.free if memory and memory.total else None
+    mode = _ask(nvml, nvml.nvmlDeviceGetMigMode, handle)
+    if mode and mode[0]:
+        yield "mig", True
+        yield "unusable", _MIG
+        yield "mig_slices", tuple(_slices(nvml, handle))
+    yield "processes", _processes(nvml, handle)
+
+
+def _slices(nvml: Any, handle: Any) -> Iterator[MigSlice]:
+    for index in range(_ask(nvml, nvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
+        piece = _ask(nvml, nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)
+        uuid = _text(nvml, nvml.nvmlDeviceGetUUID, piece) if piece else None
+        if uuid:
+            memory = _ask(nvml, nvml.nvmlDeviceGetMemoryInfo, piece)
+            name = _text(nvml, nvml.nvmlDeviceGetName, piece)
+            yield MigSlice(uuid=uuid, name=name, memory_bytes=(memory.total or None) if memory else None)
+
+
+def _processes(nvml: Any, handle: Any) -> tuple[Process, ...] | None:
+    """Other processes that compute or draw on the GPU; null where the driver tells neither kind."""
+    told = [_running(nvml, kind, handle) for kind in ("Compute", "Graphics")]
+    if all(processes is None for processes in told):
+        return None
+    memory: dict[int, int | None] = {}
+    for process in (process for processes in told for process in processes or ()):
+        if process.pid in (0, _NO_PID, os.getpid()):
+            continue
+        # One that does both is listed twice, each time with its whole memory
+        sizes = [size for size in (memory.get(process.pid), process.usedGpuMemory) if size is not None]
+        memory[process.pid] = max(sizes, default=None)
+    return tuple(
+        Process(pid=pid, name=_text(nvml, nvml.nvmlSystemGetProcessName, pid), memory_bytes=size)
+        for pid, size in sorted(memory.items())
+    )
+
+
+def _running(nvml: Any, kind: str, handle: Any) -> Any:
+    """NVML's list of processes of that kind. Drivers before 510 know only the call's second version."""
+    for version in ("v3", "v2"):
+        told = _ask(nvml, getattr(nvml, f"nvmlDeviceGet{kind}RunningProcesses_{version}"), handle)
+        if told is not None:
+            return told
+    return None
+
+
+def _ask(nvml: Any, call: Callable[..., Any], *arguments: Any) -> Any:
+    """NVML's answer; None where it has none. Only a GPU that answers nothing more raises NVMLError."""
+    try:
+        return call(*arguments)
+    except nvml.NVMLError as error:
+        if error.value in (nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_RESET_REQUIRED):
+            raise
+        return None
+    except UnicodeDecodeError as error:  # a name cut by NVML's buffer within a character
+        return error.object
+
+
+def _text(nvml: Any, call: Callable[..., Any], *arguments: Any) -> str | None:
+    text = _ask(nvml, call, *arguments)
+    return (clean(_decoded(text)) or None) if text is not None else None
+
+
+def _decoded(text: str | bytes) -> str:
+    return text.decode(errors="replace") if isinstance(text, bytes) else text
+
+
+def _why(nvml: Any, error: Any) -> str:
+    if error.value == nvml.NVML_ERROR_GPU_IS_LOST:
+        return "the GPU is lost: it stopped answering or fell off the bus; reboot"
+    if error.value == nvml.NVML_ERROR_RESET_REQUIRED:
+        return "the GPU must be reset; reboot"
+    if error.value == nvml.NVML_ERROR_NO_PERMISSION:
+        return "no permission to use it"
+    return f"NVML cannot open it: {error}"

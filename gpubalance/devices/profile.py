@@ -1,0 +1,78 @@
+"""Simulated devices: from a profile (TOML), or a number of plain CPU devices."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, ValidationError
+
+from gpubalance.config import Device, DeviceProfile, JointProfile, Record
+from gpubalance.errors import BadInput
+from gpubalance.text import clean
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_LARGEST_FILE = 1 << 20
+_MOST_DEVICES = 64
+
+
+class Profile(Record):
+    """A profile file: its devices, and what a joint run of them adds."""
+
+    device: Annotated[tuple[DeviceProfile, ...], Field(min_length=1, max_length=_MOST_DEVICES)]
+    joint: JointProfile = JointProfile()
+
+
+def load_profile(path: Path) -> Profile:
+    """Raises BadInput naming the file and, for each thing wrong in it, the field."""
+    try:
+        if path.stat().st_size > _LARGEST_FILE:
+            raise BadInput(f"{path} is larger than 1 MiB: that is no device profile")
+        return Profile.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise BadInput(
+            f"can't read the profile {path}: {error.strerror}",
+            remedy="--simulate takes a profile file (see configs/) or a number of plain CPU devices",
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadInput(f"{path} is not TOML: {clean(str(error))}") from None
+    except ValidationError as error:
+        wrong = "; ".join(f"{_place(e['loc'])}: {clean(e['msg'])}" for e in error.errors()[:5])
+        raise BadInput(f"{path}: {wrong}", remedy="the README lists every key of a profile") from None
+
+
+def _place(location: tuple[int | str, ...]) -> str:
+    """`device[1].alpha_s` of ('device', 1, 'alpha_s')."""
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
+    return clean(text.lstrip(".")) or "the file"
+
+
+def simulated_devices(source: str) -> tuple[tuple[Device, ...], JointProfile]:
+    """The devices of a profile file, or N plain CPU devices, with no pace and no limit, for a number N."""
+    if source.isascii() and source.isdigit():
+        count = int(source)
+        if not 1 <= count <= _MOST_DEVICES:
+            raise BadInput(f"--simulate {source}: from 1 to {_MOST_DEVICES} devices")
+        return tuple(_plain(index) for index in range(count)), JointProfile()
+    profile = load_profile(Path(source))
+    return tuple(_paced(index, device) for index, device in enumerate(profile.device)), profile.joint
+
+
+def _plain(index: int) -> Device:
+    return Device(index=index, uuid=f"CPU-{index}", name="CPU", memory_bytes=None, simulated=True)
+
+
+def _paced(index: int, profile: DeviceProfile) -> Device:
+    return Device(
+        index=index,
+        uuid=f"SIM-{index}",
+        name=clean(profile.name),
+        memory_bytes=profile.memory,
+        simulated=True,
+        profile=profile,
+    )

@@ -1,0 +1,75 @@
+"""Which devices `--gpus` names. Pure: the devices come from NVML or a profile."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from gpubalance.config import Device
+from gpubalance.errors import UsageError
+from gpubalance.gpus import normal_bus_id
+from gpubalance.text import clean
+
+_UUID_KIND = re.compile(r"^(gpu|mig)-")
+_SHORTEST_PREFIX = 3
+
+
+def select(tokens: Sequence[str] | None, devices: Sequence[Device]) -> tuple[Device, ...]:
+    """The devices that `tokens` name, in the tokens' order; all devices for None.
+
+    A token is an index, a bus id, a UUID, or a UUID's beginning: three characters or more after an optional `GPU-`.
+    Raises UsageError with the candidates for a token that names none or several, and for a device named twice.
+    """
+    if tokens is None:
+        return tuple(devices)
+    if not tokens:
+        raise UsageError("no device is named", remedy=_choice(devices))
+    chosen: list[Device] = []
+    for token in tokens:
+        device = _only(token, devices)
+        if any(device.uuid == earlier.uuid for earlier in chosen):
+            raise UsageError(f"{_kind(device)} {device.index} is named twice", remedy="name each device once")
+        chosen.append(device)
+    return tuple(chosen)
+
+
+def _only(token: str, devices: Sequence[Device]) -> Device:
+    shown = clean(token, limit=80)
+    found = _matches(token.strip().casefold(), devices)
+    if not found:
+        raise UsageError(f"there is no device {shown!r}", remedy=_choice(devices))
+    if len(found) > 1:
+        raise UsageError(f"{shown!r} names {len(found)} devices", remedy=_choice(found))
+    return found[0]
+
+
+def _matches(token: str, devices: Sequence[Device]) -> list[Device]:
+    """The devices that the first reading which fits any names: index, bus id, whole UUID, UUID's beginning.
+
+    In that order, as `123` may be an index and a UUID's beginning, and one UUID may be the beginning of another.
+    """
+    bus_id = normal_bus_id(token)
+    begins = _UUID_KIND.sub("", token)
+    long_enough = len(begins) >= _SHORTEST_PREFIX
+    for readings in (
+        [d for d in devices if token == str(d.index)],
+        [d for d in devices if bus_id is not None and bus_id == d.bus_id],
+        [d for d in devices if token == d.uuid.casefold()],
+        [d for d in devices if long_enough and _begins(d.uuid.casefold(), token)],
+    ):
+        if readings:
+            return readings
+    return []
+
+
+def _begins(uuid: str, token: str) -> bool:
+    return uuid.startswith(token) or _UUID_KIND.sub("", uuid).startswith(token)
+
+
+def _choice(devices: Iterable[Device]) -> str:
+    rows = [f"  {d.index}  {clean(d.name)}  {clean(d.uuid)}" for d in devices]
+    return "\n".join(["name one of these by index, UUID or bus id:", *rows]) if rows else "there are no devices here"
+
+
+def _kind(device: Device) -> str:
+    return device.label.partition(":")[0]

@@ -1,0 +1,1 @@
+"""The real thing: models and the synchronous step, in TensorFlow. Runs in a child process only."""

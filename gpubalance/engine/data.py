@@ -1,0 +1,90 @@
+"""Synthetic samples that fit a model: seeded, and on the devices or behind a pipeline on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from gpubalance.engine.losses import Loss
+
+_POOL = 512  # samples that the host's pipeline draws from, again and again
+
+
+class Samples:
+    """Makes samples for a model: (inputs in the model's own structure, labels as a tuple in the order of outputs)."""
+
+    def __init__(self, model: Any, loss: Loss, *, seed: int) -> None:
+        self._inputs = _input_structure(model)
+        self._loss = loss
+        self._seed = seed
+        self._vocabulary = min(_vocabularies(model), default=2)
+
+    def make(self, count: int, *, salt: int = 0) -> Any:
+        """`count` samples as NumPy arrays; the same for the same seed and salt."""
+        random = np.random.default_rng([self._seed, salt])
+        inputs = tf.nest.map_structure(lambda spec: self._input(spec, count, random), self._inputs)
+        labels = tuple(self._label(target, count, random) for target in self._loss.targets)
+        return inputs, labels
+
+    def _input(self, spec: Any, count: int, random: np.random.Generator) -> Any:
+        shape, dtype = (count, *spec.shape[1:]), tf.as_dtype(spec.dtype)
+        if dtype.is_integer:
+            return random.integers(0, self._vocabulary, shape).astype(dtype.as_numpy_dtype)
+        if dtype.is_bool:
+            return random.integers(0, 2, shape).astype(bool)
+        return random.random(shape, np.float32).astype(dtype.as_numpy_dtype)
+
+    def _label(self, target: Any, count: int, random: np.random.Generator) -> Any:
+        if target.classes:
+            return random.integers(0, target.classes, (count, *target.shape)).astype(np.int32)
+        return random.random((count, *target.shape), np.float32)
+
+    def dataset(self) -> tf.data.Dataset:
+        """An endless stream of single samples."""
+        return tf.data.Dataset.from_tensor_slices(self.make(_POOL)).repeat()
+
+
+def _input_structure(model: Any) -> Any:
+    """The model's symbolic inputs as it is called with them; lists as tuples, as tf.data stacks lists."""
+    if isinstance(model, keras.Sequential):
+        return model.inputs[0]
+    return keras.tree.lists_to_tuples(model.input)
+
+
+def _vocabularies(model: Any) -> Iterator[int]:
+    """How many words each embedding knows: integer inputs must lie below."""
+    for layer in model._flatten_layers():
+        if isinstance(layer, keras.layers.Embedding):
+            yield int(layer.input_dim)
+
+
+def element_spec(strategy: Any, samples: Samples) -> Any:
+    """What a step takes, with the batch of every replica unknown, so that one trace serves every split."""
+    return strategy.distribute_datasets_from_function(lambda _: samples.dataset().batch(1)).element_spec
+
+
+def resident(strategy: Any, samples: Samples, devices: Sequence[str], batches: Sequence[int]) -> Iterator[Any]:
+    """The same batch again and again, lying on the replicas' own devices."""
+
+    def on_device(context: Any) -> Any:
+        replica = context.replica_id_in_sync_group
+        with tf.device(devices[replica]):
+            # Else the values lie on CPU:0 and every step copies them.
+            return tf.nest.map_structure(tf.identity, samples.make(batches[replica], salt=replica + 1))
+
+    data = strategy.experimental_distribute_values_from_function(on_device)
+    while True:
+        yield data
+
+
+def streamed(strategy: Any, samples: Samples, batches: Sequence[int]) -> Iterator[Any]:
+    """Batches from a pipeline on the host, prefetched to the devices; each replica gets its own size, in order."""
+
+    def pipeline(_: Any) -> tf.data.Dataset:
+        return samples.dataset().batch(sum(batches)).rebatch(list(batches)).prefetch(tf.data.AUTOTUNE)
+
+    return iter(strategy.distribute_datasets_from_function(pipeline))

@@ -1,0 +1,134 @@
+"""Sets TensorFlow up in this process: the run's devices and no others, threads, precision, the strategy."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from gpubalance.config import Device, Settings
+from gpubalance.errors import EnvironmentFault
+
+_BUS_ID = re.compile(r"pci bus id: ([0-9a-fA-F:.]+)")
+
+
+def set_up(devices: Sequence[Device], settings: Settings, *, seed: int) -> tuple[str, ...]:
+    """Gives TensorFlow exactly these devices and returns its names for them, in order: `GPU:0`, `GPU:1`.
+
+    Must be the first use of TensorFlow in the process. The environment that TensorFlow reads when it is imported
+    (which GPUs are visible, in which order) is set by whoever started the process. Raises EnvironmentFault when a
+    device is missing: a run never falls back to the CPU.
+    """
+    keras.utils.set_random_seed(seed)
+    tf.config.experimental.enable_tensor_float_32_execution(settings.precision != "float32")
+    if settings.precision.startswith("mixed_"):
+        keras.mixed_precision.set_global_policy(settings.precision)
+    return _set_up_cpus(len(devices)) if devices[0].simulated else _set_up_gpus(devices)
+
+
+def _set_up_cpus(count: int) -> tuple[str, ...]:
+    # Each device may sleep or compute in a thread of its own, while others hand the work on.
+    tf.config.threading.set_inter_op_parallelism_threads(2 * count + 2)
+    # Several devices share the cores; a single plain one may have them all.
+    tf.config.threading.set_intra_op_parallelism_threads(max(1, len(os.sched_getaffinity(0)) // count))
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration() for _ in range(count)])
+    return tuple(f"CPU:{i}" for i in range(count))
+
+
+def _set_up_gpus(devices: Sequence[Device]) -> tuple[str, ...]:
+    physical = tf.config.list_physical_devices("GPU")
+    if not physical:
+        raise EnvironmentFault(
+            f"TensorFlow {tf.__version__} sees no GPU, though the driver shows {_names(devices)}",
+            remedy="the log tells which CUDA library is missing; pip install 'gpubalance[cuda]' brings them",
+        )
+    for gpu in physical:
+        tf.config.experimental.set_memory_growth(gpu, True)
+    logical = tf.config.list_logical_devices("GPU")
+    found = bus_ids(_descriptions())
+    missing = missing_devices(devices, found, len(logical))
+    if missing:
+        raise EnvironmentFault(
+            f"TensorFlow {tf.__version__} leaves out {_names(missing)}",
+            remedy="its compute capability may be too old for this TensorFlow, or its memory full; leave it out with "
+            "--gpus, and see the log",
+        )
+    return tuple(f"GPU:{i}" for i in order_of(devices, found))
+
+
+def survey(devices: Sequence[Device]) -> dict[str, str]:
+    """UUID → why, of each GPU that TensorFlow can't use here."""
+    if not tf.config.list_physical_devices("GPU"):
+        return {d.uuid: f"TensorFlow {tf.__version__} sees no GPU: a CUDA library is missing" for d in devices}
+    for gpu in tf.config.list_physical_devices("GPU"):
+        tf.config.experimental.set_memory_growth(gpu, True)
+    count = len(tf.config.list_logical_devices("GPU"))
+    missing = missing_devices(devices, bus_ids(_descriptions()), count)
+    return {d.uuid: f"TensorFlow {tf.__version__} leaves it out" for d in missing}
+
+
+def _descriptions() -> list[str]:
+    """TensorFlow's own description of each of its GPUs, in its order; it holds the PCI bus id."""
+    from tensorflow.python.client import device_lib  # the only door to a device's bus id
+
+    return [d.physical_device_desc for d in device_lib.list_local_devices() if d.device_type == "GPU"]
+
+
+def bus_ids(descriptions: Sequence[str]) -> list[str | None]:
+    """The PCI bus id in each of TensorFlow's device descriptions, lower case; None where there is none."""
+    matches = [_BUS_ID.search(text) for text in descriptions]
+    return [match[1].lower() if match else None for match in matches]
+
+
+def missing_devices(devices: Sequence[Device], found: Sequence[str | None], count: int) -> list[Device]:
+    """The devices asked for that TensorFlow does not have. By bus id; where it gives none, those past its count."""
+    if any(bus_id is None for bus_id in found) or len(found) != count or any(d.bus_id is None for d in devices):
+        return list(devices[count:])
+    return [device for device in devices if (device.bus_id or "").lower() not in found]
+
+
+def order_of(devices: Sequence[Device], found: Sequence[str | None]) -> list[int]:
+    """TensorFlow's number of each device; by bus id, never by position where the bus ids are known."""
+    numbers = {bus_id: number for number, bus_id in enumerate(found)}
+    return [numbers.get((d.bus_id or "").lower(), position) for position, d in enumerate(devices)]
+
+
+def _names(devices: Sequence[Device]) -> str:
+    return ", ".join(f"{d.label} ({d.name}, {d.uuid})" for d in devices)
+
+
+def build_strategy(names: Sequence[str], all_reduce: str) -> Any:
+    """MirroredStrategy on these devices. `auto` is TensorFlow's own choice: NCCL for GPUs, a ring for CPUs."""
+    choices: dict[str, Any] = {
+        "auto": lambda: None,
+        "nccl": tf.distribute.NcclAllReduce,
+        "hierarchical": tf.distribute.HierarchicalCopyAllReduce,
+        "one-device": tf.distribute.ReductionToOneDevice,
+    }
+    return tf.distribute.MirroredStrategy(list(names), cross_device_ops=choices[all_reduce]())
+
+
+def memory_peak_bytes(name: str) -> int | None:
+    """The most memory that TensorFlow held on a GPU since the last reset."""
+    return int(tf.config.experimental.get_memory_info(name)["peak"]) if name.startswith("GPU") else None
+
+
+def reset_memory_peak(name: str) -> None:
+    """Starts the peak anew."""
+    if name.startswith("GPU"):
+        tf.config.experimental.reset_memory_stats(name)
+
+
+def wait_for(names: Sequence[str]) -> None:
+    """Returns when every device has done all that was queued on it."""
+    marks = []
+    for name in names:
+        with tf.device(name):
+            marks.append(tf.zeros(()) + 1.0)
+    for mark in marks:
+        mark.numpy()  # the copy to the host waits for the device's stream

@@ -1,0 +1,177 @@
+"""A model on its devices, ready to be measured with any split: what a child process holds while it lives."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from gpubalance.config import Device, JointProfile, Settings
+from gpubalance.engine import data, runtime
+from gpubalance.engine.losses import fit_loss
+from gpubalance.engine.models import build_model
+from gpubalance.engine.pace import PacedClock, clocks
+from gpubalance.engine.step import build_step
+from gpubalance.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Some consecutive steps, timed as one with the devices idle at both ends.
+
+    `seconds` is their wall time. Of a stamped sample, which is always one step: `compute_s` of each replica and
+    `step_s`, from the first replica's begin to the last one's end. `input_wait_s` is the host's wait for data.
+    """
+
+    steps: int
+    seconds: float
+    input_wait_s: float
+    compute_s: tuple[float, ...] | None = None
+    step_s: float | None = None
+    loss: float | None = None
+
+
+class Session:
+    """Builds everything once. The devices are replicas in this order; all get samples in every split."""
+
+    def __init__(self, devices: Sequence[Device], settings: Settings, joint: JointProfile, *, seed: int) -> None:
+        self._devices = tuple(devices)
+        self.settings = settings
+        self._joint = joint
+        self._names = runtime.set_up(devices, settings, seed=seed)
+        self._strategy = runtime.build_strategy(self._names, settings.all_reduce)
+        self._clocks = clocks([d.profile for d in devices], joint, seed=seed)
+        with self._strategy.scope():
+            self._model = build_model(settings.model)
+            self._optimizer = self._build_optimizer()
+        try:
+            self._loss = fit_loss(self._model)
+        except ValueError as error:
+            raise BadInput(f"--model {settings.model}: {error}") from None
+        self._samples = data.Samples(self._model, self._loss, seed=seed)
+        self._steps = {stamped: self._build_step(stamped) for stamped in (False, True)}
+        self._iterators: dict[tuple[int, ...], Iterator[Any]] = {}
+
+    def _build_optimizer(self) -> Any:
+        """Adam, or the one that the user's model was compiled with: its slots take memory, its update time."""
+        optimizer = getattr(self._model, "optimizer", None) or keras.optimizers.Adam()
+        if self.settings.precision == "mixed_float16" and not hasattr(optimizer, "inner_optimizer"):
+            optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
+        optimizer.build(self._model.trainable_variables)
+        return optimizer
+
+    def _build_step(self, stamped: bool) -> Any:
+        spec = data.element_spec(self._strategy, self._samples)
+        return build_step(
+            self._strategy,
+            self._model,
+            self._loss,
+            self._optimizer,
+            self._clocks,
+            spec,
+            stamped=stamped,
+            xla=self.settings.xla,
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """What the result records of the model and of TensorFlow. `gradient_bytes` is what an all-reduce moves."""
+        variables = self._model.trainable_variables
+        sizes = [int(np.prod(v.shape)) for v in variables]
+        build = tf.sysconfig.get_build_info()
+        return {
+            "model": str(self._model.name),
+            "parameters": sum(sizes),
+            "gradient_bytes": sum(n * tf.as_dtype(v.dtype).size for n, v in zip(sizes, variables, strict=True)),
+            "tensorflow": tf.__version__,
+            "keras": keras.__version__,
+            "cuda": build.get("cuda_version"),
+            "cudnn": build.get("cudnn_version"),
+        }
+
+    def measure(
+        self, batches: Sequence[int], *, seconds: float, at_least: int, steps_per_sample: int, stamped: bool
+    ) -> Iterator[Sample]:
+        """Trains with this split and yields a sample at a time, until `seconds` are over and `at_least` are given.
+
+        A stamped sample is one step whatever `steps_per_sample` says. TensorFlow's own ResourceExhaustedError goes
+        through when a device's memory does not hold its batch.
+        """
+        iterator = self._iterator(batches)
+        end = time.perf_counter() + seconds
+        given = 0
+        while given < at_least or time.perf_counter() < end:
+            yield (
+                self._stamped_sample(iterator, batches)
+                if stamped
+                else self._sample(iterator, batches, steps_per_sample)
+            )
+            given += 1
+
+    def _iterator(self, batches: Sequence[int]) -> Iterator[Any]:
+        key = tuple(batches)
+        if key not in self._iterators:
+            if self.settings.input == "host":
+                made = data.streamed(self._strategy, self._samples, batches)
+            else:
+                made = data.resident(self._strategy, self._samples, self._names, batches)
+            self._iterators[key] = made
+        return self._iterators[key]
+
+    def _sample(self, iterator: Iterator[Any], batches: Sequence[int], steps: int) -> Sample:
+        global_batch = tf.constant(float(sum(batches)))
+        waited = 0.0
+        began = time.perf_counter()
+        for _ in range(steps):
+            asked = time.perf_counter()
+            values = next(iterator)
+            waited += time.perf_counter() - asked
+            loss, _ = self._steps[False](values, global_batch)
+        runtime.wait_for(self._names)
+        seconds = time.perf_counter() - began
+        return Sample(steps, seconds, waited, loss=float(loss))
+
+    def _stamped_sample(self, iterator: Iterator[Any], batches: Sequence[int]) -> Sample:
+        began = time.perf_counter()
+        values = next(iterator)
+        waited = time.perf_counter() - began
+        loss, stamps = self._steps[True](values, tf.constant(float(sum(batches))))
+        runtime.wait_for(self._names)
+        seconds = time.perf_counter() - began
+        stamps = stamps.numpy()
+        return Sample(
+            steps=1,
+            seconds=seconds,
+            input_wait_s=waited,
+            compute_s=tuple(float(s) for s in stamps[:, 1] - stamps[:, 0]),
+            step_s=float(stamps[:, 2].max() - stamps[:, 0].min()),
+            loss=float(loss),
+        )
+
+    def late_part(self) -> float | None:
+        """Part of a paced device's steps whose real compute took longer than its profile's time; the worst device's."""
+        parts = [c.late_steps / c.steps for c in self._clocks if isinstance(c, PacedClock) and c.steps]
+        return max(parts, default=None)
+
+    def forget_late_steps(self) -> None:
+        """Starts counting late steps anew: after a trace, say, which is slow for good reason."""
+        for clock in self._clocks:
+            if isinstance(clock, PacedClock):
+                clock.steps = clock.late_steps = 0
+
+    def memory_peaks(self, batches: Sequence[int]) -> list[int | None]:
+        """Each device's memory for this split: a GPU's peak since the last call, a simulated one's by its profile."""
+        extra = self._joint.extra_memory if len(self._devices) > 1 else 0
+        peaks = []
+        for device, name, batch in zip(self._devices, self._names, batches, strict=True):
+            profile = device.profile
+            if profile is not None:
+                peaks.append(profile.memory_at(batch, extra) if profile.memory is not None else None)
+            else:
+                peaks.append(runtime.memory_peak_bytes(name))
+                runtime.reset_memory_peak(name)
+        return peaks

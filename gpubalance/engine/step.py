@@ -1,0 +1,155 @@
+"""The synchronous training step over replicas whose batches differ, with exactly one large batch's gradient.
+
+Each replica's loss is Σ sample losses ÷ *global* batch, plus the model's own losses × its part of the global batch;
+the optimizer sums the gradients over replicas. So each sample weighs the same wherever it ran, and a weight
+regulariser, which every replica computes, counts once: Σ nᵢ/B = 1. (Keras' `fit` instead takes the mean of the
+replicas' means, which is another gradient when batches differ.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from gpubalance.engine.losses import Loss
+from gpubalance.engine.pace import Clock, PacedClock
+
+Step = Callable[..., tuple[Any, Any]]
+
+
+def build_step(
+    strategy: Any,
+    model: Any,
+    loss: Loss,
+    optimizer: Any,
+    clocks: Sequence[Clock],
+    element_spec: Any,
+    *,
+    stamped: bool,
+    xla: bool = False,
+) -> Step:
+    """One `tf.function` for every split: `step(data, global_batch) -> (loss, stamps)`.
+
+    `data` holds each replica's (inputs, labels), `global_batch` a float32 scalar. The loss is that of the global
+    batch before the update. `stamps` is float64 [replicas, 3], seconds at which a replica's compute began, its own
+    gradients were there, and its weights were updated; empty when not `stamped`: then a step has no stamps to pay for.
+    """
+    gradients = _gradient_function(model, loss, optimizer, xla=xla)
+
+    def replica_step(data: Any, global_batch: Any) -> tuple[Any, Any]:
+        context = tf.distribute.get_replica_context()
+        points = _Points(clocks[tf.get_static_value(context.replica_id_in_sync_group)], data, stamped=stamped)
+        inputs, labels = points.begin(data)
+        local_loss, grads = gradients(inputs, labels, global_batch)
+        grads = points.computed(local_loss, grads)
+        if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+            grads = share_infinities(context, grads)
+        optimizer.apply(grads, model.trainable_variables)
+        return local_loss, points.finished(local_loss, model.trainable_variables)
+
+    @tf.function(input_signature=[element_spec, tf.TensorSpec((), tf.float32)], autograph=False)
+    def step(data: Any, global_batch: Any) -> tuple[Any, Any]:
+        losses, stamps = strategy.run(replica_step, args=(data, global_batch))
+        total = strategy.reduce(tf.distribute.ReduceOp.SUM, losses, axis=None)
+        return total, tf.stack(strategy.experimental_local_results(stamps))
+
+    return step  # type: ignore[no-any-return]
+
+
+def share_infinities(context: Any, grads: Sequence[Any]) -> list[Any]:
+    """Makes an infinity in any replica's gradients one in every replica's.
+
+    Keras' LossScaleOptimizer looks at replica 0's own gradients only and would apply the others' infinities. With
+    this before it, all replicas skip a step together.
+    """
+    bad = tf.add_n([tf.reduce_sum(tf.cast(~tf.math.is_finite(g), tf.float32)) for g in map(_dense, grads)])
+    bad = context.all_reduce(tf.distribute.ReduceOp.SUM, bad)
+    poison = tf.where(bad > 0, float("nan"), 0.0)
+    first = next(i for i, g in enumerate(grads) if g is not None)
+    return [_dense(g) + tf.cast(poison, g.dtype) if i == first else g for i, g in enumerate(grads)]
+
+
+def _dense(gradient: Any) -> Any:
+    return tf.convert_to_tensor(gradient) if gradient is not None else tf.zeros(())
+
+
+def _gradient_function(model: Any, loss: Loss, optimizer: Any, *, xla: bool) -> Callable[..., tuple[Any, Any]]:
+    """(inputs, labels, global batch) → the replica's part of the loss, and the gradients (scaled for float16)."""
+
+    def gradients(inputs: Any, labels: Any, global_batch: Any) -> tuple[Any, Any]:
+        with tf.GradientTape() as tape:
+            outputs = model(inputs, training=True)
+            value = loss.sum(labels, outputs) / global_batch
+            if model.losses:
+                part = tf.cast(batch_of(inputs), tf.float32) / global_batch
+                value += tf.add_n([tf.cast(own, tf.float32) for own in model.losses]) * part
+            scaled = optimizer.scale_loss(value)
+        return value, tape.gradient(scaled, [v.value for v in model.trainable_variables])
+
+    # Under a strategy XLA compiles this function only: the all-reduce between replicas is not for it.
+    return tf.function(gradients, jit_compile=True, autograph=False) if xla else gradients
+
+
+def batch_of(inputs: Any) -> Any:
+    """The number of samples, an int32 scalar."""
+    return tf.shape(tf.nest.flatten(inputs)[0])[0]
+
+
+class _Points:
+    """The three points in one replica's graph at which its clock is called: only where it paces or is stamped."""
+
+    def __init__(self, clock: Clock, data: Any, *, stamped: bool) -> None:
+        self._clock = clock
+        self._paced = isinstance(clock, PacedClock)
+        self._active = stamped or self._paced
+        self._stamped = stamped
+        self._batch = batch_of(data)
+        self._stamps: list[Any] = []
+
+    def begin(self, data: Any) -> Any:
+        if not self._active:
+            return data
+        return self._after_call(lambda batch: self._clock.begin(batch), [self._batch], data)
+
+    def computed(self, loss: Any, grads: Sequence[Any]) -> Sequence[Any]:
+        if not self._active:
+            return grads
+        marker = _marker(loss, [g for g in grads if g is not None])
+        return self._after_call(lambda batch, _: self._clock.computed(batch), [self._batch, marker], grads)  # type: ignore[no-any-return]
+
+    def finished(self, loss: Any, variables: Sequence[Any]) -> Any:
+        if not self._active:
+            return tf.zeros((0,), tf.float64)
+        # Reading each variable comes after its update: that is what TensorFlow orders by.
+        marker = _marker(loss, [tf.convert_to_tensor(v.value) for v in variables])
+        self._after_call(lambda _: self._clock.finished(), [marker], ())
+        return tf.stack(self._stamps) if self._stamped else tf.zeros((0,), tf.float64)
+
+    def _after_call(self, function: Callable[..., float], inputs: Sequence[Any], values: Any) -> Any:
+        """Calls the clock on the host, and gives the values again; on a paced device not before the call returned.
+
+        TensorFlow chains stateful ops of all replicas of a function: sleeping replicas would take turns. This one is
+        told to run independently. On a GPU nothing waits for the call, or measuring would slow down what it measures.
+        """
+        with tf.device("/CPU:0"):
+            stamp = tf.numpy_function(function, list(inputs), tf.float64)
+        stamp.set_shape(())
+        tf.compat.v1.get_default_graph().experimental_acd_manager.run_independently(stamp.op)
+        self._stamps.append(stamp)
+        if not self._paced:
+            return values
+        with tf.control_dependencies([stamp]):
+            return tf.nest.map_structure(tf.identity, values)
+
+
+def _marker(loss: Any, done: Sequence[Any]) -> Any:
+    """A scalar on the replica's device that is there when all of `done` is.
+
+    The host's stamp takes it as *data*: on a GPU its copy to the host waits for the compute stream, whereas a bare
+    control edge would only wait for the kernels to be queued. It computes something, or it would be optimised away.
+    """
+    with tf.control_dependencies(list(done)):
+        return tf.negative(loss)

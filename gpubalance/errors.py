@@ -1,0 +1,86 @@
+"""Every error that gpubalance raises on purpose, one class an exit code.
+
+    GpubalanceError
+    ├── UsageError         2   the command line asks for something impossible
+    ├── EnvironmentFault   3   driver, library or device
+    ├── BadInput           4   a file or a model
+    ├── NothingFits        5   memory
+    │   └── OutOfMemory        of one trial; a stage may go on with a smaller batch
+    ├── PartialResult      6   some of it was measured
+    ├── PlanMismatch       7   the plan is for other devices, model or settings
+    ├── DeadlinePassed     8
+    ├── Regression         9   `compare`
+    └── Interrupted      130   Ctrl-C (143: SIGTERM)
+
+Only cli/ catches them: it prints one message and exits with the code. Exit code 1 is kept for a bug.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class GpubalanceError(Exception):
+    """What happened, where, and what to do next.
+
+    `message` is one sentence that names the place (a device, a file, a flag). `remedy` is what the user can do,
+    ideally a command. `log` is the end of a child's log, `partial` whatever was measured before the error
+    (a result record), so that nothing measured is lost.
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, remedy: str = "", log: str = "", partial: Any = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+        self.log = log
+        self.partial = partial
+
+
+class UsageError(GpubalanceError):
+    exit_code = 2
+
+
+class EnvironmentFault(GpubalanceError):
+    exit_code = 3
+
+
+class BadInput(GpubalanceError):
+    exit_code = 4
+
+
+class NothingFits(GpubalanceError):
+    exit_code = 5
+
+
+class PartialResult(GpubalanceError):
+    exit_code = 6
+
+
+class PlanMismatch(GpubalanceError):
+    exit_code = 7
+
+
+class DeadlinePassed(GpubalanceError):
+    exit_code = 8
+
+
+class Regression(GpubalanceError):
+    exit_code = 9
+
+
+class Interrupted(GpubalanceError):
+    """Ctrl-C or SIGTERM. `signal_number` gives the exit code, 128 + it, as shells do."""
+
+    def __init__(self, signal_number: int, *, partial: Any = None) -> None:
+        super().__init__("interrupted", partial=partial)
+        self.exit_code = 128 + signal_number
+
+
+class OutOfMemory(NothingFits):
+    """A device's memory did not hold its batch. `replica` is its place in the run, None where nothing tells it."""
+
+    def __init__(self, message: str, *, replica: int | None = None, log: str = "") -> None:
+        super().__init__(message, log=log)
+        self.replica = replica

@@ -1,0 +1,1 @@
+"""Pure mathematics: no I/O, no clock, no TensorFlow."""

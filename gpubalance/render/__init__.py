@@ -1,0 +1,1 @@
+"""A result → text. Pure: nothing is printed here."""

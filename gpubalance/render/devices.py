@@ -1,0 +1,66 @@
+"""The devices as a person reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpubalance.config import Device
+from gpubalance.gpus import Gpu, Reading
+from gpubalance.render.table import shorten, table
+from gpubalance.text import clean
+from gpubalance.units import NOT_AVAILABLE, format_bytes, format_seconds
+
+_NAME_WIDTH = 28
+
+
+def gpus_text(reading: Reading) -> str:
+    """A row a GPU, and under it its UUID, who else uses it, and why it can't be used; or one line why there is none."""
+    if reading.problem:
+        return f"{reading.problem}\n  → {reading.remedy}\n  → without a GPU: --simulate FILE or --simulate N"
+    head = f"driver {reading.driver_version or NOT_AVAILABLE}, CUDA {reading.cuda_driver_version or NOT_AVAILABLE}"
+    rows = [("GPU", "name", "bus id", "compute", "memory", "free"), *map(_gpu_row, reading.gpus)]
+    title, *lines = table(rows, left=(0, 1, 2))
+    return "\n".join([head, title, *(line for pair in zip(lines, reading.gpus, strict=True) for line in _lines(*pair))])
+
+
+def _gpu_row(gpu: Gpu) -> tuple[str, ...]:
+    return (
+        str(gpu.index),
+        shorten(clean(gpu.name or NOT_AVAILABLE), _NAME_WIDTH),
+        gpu.bus_id or NOT_AVAILABLE,
+        gpu.compute_capability or NOT_AVAILABLE,
+        format_bytes(gpu.memory_bytes),
+        format_bytes(gpu.memory_free_bytes),
+    )
+
+
+def _lines(row: str, gpu: Gpu) -> list[str]:
+    lines = [row, f"     {gpu.uuid}"]
+    for slice_ in gpu.mig_slices:
+        lines.append(f"     MIG slice {slice_.uuid}, {format_bytes(slice_.memory_bytes)}")
+    for process in gpu.processes or ():
+        name = clean(process.name or "a process", 40)
+        lines.append(f"     {name} (PID {process.pid}) holds {format_bytes(process.memory_bytes)}")
+    if gpu.unusable:
+        lines.append(f"     can't be used: {gpu.unusable}")
+    return lines
+
+
+def simulated_text(devices: Sequence[Device]) -> str:
+    """A row a simulated device, with its profile."""
+    rows = [("device", "name", "a step takes", "memory", "base", "per sample"), *map(_simulated_row, devices)]
+    return "\n".join(table(rows, left=(0, 1, 2)))
+
+
+def _simulated_row(device: Device) -> tuple[str, ...]:
+    name, profile = shorten(device.name, _NAME_WIDTH), device.profile
+    if profile is None:
+        return (device.label, name, "its own time", *[NOT_AVAILABLE] * 3)
+    return (
+        device.label,
+        name,
+        f"{format_seconds(profile.alpha_s)} + {format_seconds(profile.beta_s)} · batch",
+        format_bytes(profile.memory),
+        format_bytes(profile.base_memory),
+        format_bytes(profile.memory_per_sample),
+    )

@@ -1,0 +1,115 @@
+"""A run as a person reads it: a window while it goes, and the summary."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from gpubalance.config import Device
+from gpubalance.render.table import shorten, table
+from gpubalance.results import Measurement, Replica, Run, Throughput, Warning_
+from gpubalance.units import format_bytes, format_percent, format_rate, format_seconds
+
+_WIDTH = 80
+_NAME_WIDTH = 22
+
+
+def window_text(number: int, of: int, name: str, devices: Sequence[Device], measured: Measurement) -> str:
+    """`GPU:0 [820] 1254 samples/s` for each device and the total; of the even split the total only."""
+    batches = " ".join(map(str, measured.batches))
+    rate = f"{format_rate(measured.throughput.median)} samples/s"
+    if name:
+        return f"  {name}  [{batches}] {rate}"
+    rows = [_window_row(device, replica) for device, replica in zip(devices, measured.replicas, strict=True)]
+    total = (
+        f"total [{measured.global_batch}]",
+        rate,
+        f"step {format_seconds(measured.step_time_s.median)}",
+        f"sync {format_seconds(measured.sync_s)}",
+        "",
+    )
+    lines = table([*rows, total], left=(0, 2, 3), indent="  ")
+    return "\n".join([f"window {number} of {of}", *lines])
+
+
+def _window_row(device: Device, replica: Replica) -> tuple[str, ...]:
+    return (
+        f"{device.label} [{replica.batch}]",
+        f"{format_rate(replica.throughput)} samples/s",
+        f"compute {format_seconds(replica.compute_s)}",
+        f"wait {format_seconds(replica.wait_s)}",
+        format_bytes(replica.memory_peak_bytes) if replica.memory_peak_bytes is not None else "",
+    )
+
+
+def run_text(run: Run) -> str:
+    """The summary: the answer first, then where each device's time goes, then what one must know of it."""
+    lines = [_answer(run), *_against_even(run), "", *_devices(run), _step(run)]
+    if not run.complete:
+        lines.append("This run was cut short: the figures are of what was measured until then.")
+    for warning in run.warnings:
+        lines += ["", *_warning(warning)]
+    return "\n".join(lines)
+
+
+def _answer(run: Run) -> str:
+    batches = " ".join(map(str, run.batches))
+    return f"batches {batches}: {format_rate(run.throughput.median)} samples/s{_plus_minus(run.throughput)}"
+
+
+def _plus_minus(throughput: Throughput) -> str:
+    if throughput.ci95 is None:
+        return ""
+    half = (throughput.ci95[1] - throughput.ci95[0]) / 2 / throughput.median
+    return f" ± {format_percent(half, 1)}"
+
+
+def _against_even(run: Run) -> list[str]:
+    even = run.baselines.even
+    if even is None or run.speedup_over_even is None:
+        return []
+    shares = "/".join(map(str, even.batches))
+    if even.batches == tuple(b for b in run.batches if b):
+        return [f"this is the even split, {shares}"]
+    interval = run.speedup_ci95
+    known = f" ({interval[0]:.3f} to {interval[1]:.3f})" if interval else ""
+    return [
+        f"{run.speedup_over_even:.3f} ×{known} the even split {shares}, "
+        f"which gave {format_rate(even.throughput.median)} in turns with it"
+    ]
+
+
+def _devices(run: Run) -> list[str]:
+    rows: list[tuple[str, ...]] = [("device", "", "batch", "samples/s", "compute", "wait", "used", "memory")]
+    for replica in run.replicas:
+        device = run.devices[replica.device]
+        rows.append(
+            (
+                device.label,
+                shorten(device.name, _NAME_WIDTH),
+                str(replica.batch),
+                format_rate(replica.throughput),
+                format_seconds(replica.compute_s),
+                format_seconds(replica.wait_s),
+                format_percent(replica.utilisation),
+                format_bytes(replica.memory_peak_bytes),
+            )
+        )
+    idle = [d.label for d, batch in zip(run.devices, run.batches, strict=True) if not batch]
+    return [*table(rows, left=(0, 1)), *([f"{', '.join(idle)}: no samples, left out"] if idle else [])]
+
+
+def _step(run: Run) -> str:
+    slowest = max(r.compute_s + r.wait_s for r in run.replicas)
+    parts = [f"slowest compute {format_seconds(slowest)}", f"sync {format_seconds(run.sync_s)}"]
+    if run.settings.input == "host":
+        part = run.input_wait_s / run.step_time_s.median
+        parts.append(f"waiting for input {format_seconds(run.input_wait_s)} ({format_percent(part, 1)})")
+    imbalance = f"; imbalance {run.imbalance:.3f}" if len(run.replicas) > 1 else ""
+    return f"step {format_seconds(run.step_time_s.median)} = {' + '.join(parts)}{imbalance}"
+
+
+def _warning(warning: Warning_) -> list[str]:
+    body = textwrap.wrap(warning.message, _WIDTH - 2, initial_indent="  ", subsequent_indent="  ")
+    remedy = textwrap.wrap(warning.next, _WIDTH - 2, initial_indent="  → ", subsequent_indent="    ")
+    return [f"warning {warning.code}", *body, *remedy]

@@ -1,0 +1,36 @@
+"""`devices`: what is here, and what of it TensorFlow can use."""
+
+from __future__ import annotations
+
+from gpubalance.config import Device, Record
+from gpubalance.devices.nvml import read
+from gpubalance.devices.profile import simulated_devices
+from gpubalance.gpus import Gpu, Reading
+from gpubalance.stages.events import Doing, Watch
+from gpubalance.workers.worker import survey
+
+
+class Listing(Record):
+    """The GPUs as NVML and TensorFlow see them, or the simulated devices."""
+
+    kind: str = "devices"
+    nvidia: Reading | None
+    simulated: tuple[Device, ...] | None
+
+
+def list_devices(simulate: str | None, watch: Watch) -> Listing:
+    """Asks NVML, and in a child process TensorFlow, matched by bus id and UUID. Raises BadInput for a bad profile."""
+    if simulate is not None:
+        return Listing(nvidia=None, simulated=simulated_devices(simulate)[0])
+    reading = read()
+    candidates = [gpu.device for gpu in reading.gpus if not gpu.unusable]
+    if not candidates:
+        return Listing(nvidia=reading, simulated=None)
+    watch(Doing("asking TensorFlow which of the GPUs it can use"))
+    missing = survey(candidates)
+    gpus = tuple(_marked(gpu, missing.get(gpu.uuid)) for gpu in reading.gpus)
+    return Listing(nvidia=reading.model_copy(update={"gpus": gpus}), simulated=None)
+
+
+def _marked(gpu: Gpu, why: str | None) -> Gpu:
+    return gpu.model_copy(update={"unusable": gpu.unusable or why})

@@ -1,0 +1,113 @@
+"""What fits into the devices' memory in a joint run, found by trying."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpubalance.config import RunRequest
+from gpubalance.errors import OutOfMemory
+from gpubalance.planning.limit import largest_that_fits, predict_limit
+from gpubalance.stages.events import Doing, Watch
+from gpubalance.workers.messages import Measured
+from gpubalance.workers.worker import Worker
+
+# On a real device every failed try costs a child and TensorFlow's own retries, 10 s and more.
+_TOLERANCE_ON_GPU = 0.01
+_POINTS = (4, 2)  # a memory line goes through this part of the batches
+
+
+class Bench:
+    """The run's worker. After an out-of-memory on a real device it is another one: the old one can stay broken."""
+
+    def __init__(self, request: RunRequest, watch: Watch) -> None:
+        self._request = request
+        self._watch = watch
+        self.worker = self._start()
+
+    def _start(self) -> Worker:
+        devices = ", ".join(f"{d.label} {d.name}" for d in self._request.devices)
+        self._watch(Doing(f"starting TensorFlow, building {self._request.settings.model} on {devices}"))
+        return Worker(
+            self._request.devices,
+            self._request.settings,
+            self._request.joint,
+            seed=self._request.measuring.seed,
+        )
+
+    def recover(self) -> None:
+        """Makes the worker fit for use after an out-of-memory."""
+        if any(not d.simulated for d in self._request.devices):
+            self.worker.end()
+            self.worker = self._start()
+
+    def peaks(self, batches: Sequence[int]) -> tuple[int | None, ...] | None:
+        """Trains one step: each device's memory, or None where one of them ran out of it."""
+        try:
+            for reply in self.worker.measure(batches):
+                if isinstance(reply, Measured):
+                    return reply.memory_peak_bytes
+        except OutOfMemory:
+            self.recover()
+        return None
+
+    def fits(self, batches: Sequence[int]) -> bool:
+        """Whether a step with this split goes through."""
+        return self.peaks(batches) is not None
+
+    def close(self) -> None:
+        """Ends the worker."""
+        self.worker.end()
+
+    @property
+    def tolerance(self) -> float:
+        """How near the two ends of a search must come."""
+        return 0.0 if all(d.simulated for d in self._request.devices) else _TOLERANCE_ON_GPU
+
+
+def predicted_limits(bench: Bench, request: RunRequest, batches: Sequence[int]) -> list[int | None] | None:
+    """Each device's largest batch in this joint run, by a line through the memory of two smaller splits.
+
+    None where even the smallest of them does not fit, and for a device whose memory or use of it is not known.
+    """
+    points: list[list[tuple[int, int]]] = [[] for _ in batches]
+    for part in _POINTS:
+        tried = [max(1, batch // part) for batch in batches]
+        peaks = bench.peaks(tried)
+        if peaks is None:
+            return None
+        for own, batch, peak in zip(points, tried, peaks, strict=True):
+            own += [(batch, peak)] if peak is not None else []
+    return [
+        predict_limit(own, device.memory_bytes) if len(own) == len(_POINTS) and device.memory_bytes else None
+        for own, device in zip(points, request.devices, strict=True)
+    ]
+
+
+def suggest(bench: Bench, request: RunRequest) -> tuple[list[int] | None, list[int]]:
+    """(a split that was tried and fits, the replicas whose batch is too large), after the request's ran out of memory.
+
+    The first is as near to the request as the predicted limits allow, or half as large until it fits.
+    """
+    limits = predicted_limits(bench, request, request.batches) or [None] * len(request.batches)
+    too_large = [i for i, (b, most) in enumerate(zip(request.batches, limits, strict=True)) if most and b > most]
+    tried = [min(b, most) if most else b for b, most in zip(request.batches, limits, strict=True)]
+    if tried == list(request.batches):
+        tried = [max(1, b // 2) for b in tried]
+    while not bench.fits(tried):
+        if max(tried) == 1:
+            return None, too_large
+        tried = [max(1, int(b * 0.9)) if b * 0.9 >= 1 else 1 for b in tried]
+    return tried, too_large
+
+
+def largest_even_share(bench: Bench, request: RunRequest, share: int) -> int:
+    """The largest equal share that fits on every device, when `share` does not and the request's batches do."""
+    limits = predicted_limits(bench, request, request.batches) or []
+    known = [most for most in limits if most]
+    return largest_that_fits(
+        lambda batch: bench.fits([batch] * len(request.devices)),
+        low=min(request.batches),
+        high=share,
+        guess=min(known, default=None) if known else None,
+        tolerance=bench.tolerance,
+    )

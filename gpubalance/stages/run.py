@@ -1,0 +1,249 @@
+"""`run`: a split, trained for real, in turns with the even split."""
+
+from __future__ import annotations
+
+import math
+from contextlib import closing
+from dataclasses import dataclass, field
+
+from gpubalance.config import RunRequest
+from gpubalance.errors import GpubalanceError, Interrupted, NothingFits, OutOfMemory
+from gpubalance.planning.split import even_split
+from gpubalance.results import Baselines, Measurement, Model, Run, Throughput, Warning_
+from gpubalance.stages.environment import environment, now
+from gpubalance.stages.events import Doing, Watch, WindowDone
+from gpubalance.stages.fitting import Bench, largest_even_share, suggest
+from gpubalance.stages.series import Series
+
+_PRECISE_ENOUGH = 0.01
+_STAMPS_CHEAP = 0.01
+_LATE = 0.1
+
+
+@dataclass
+class _Progress:
+    """What is measured so far. A result can be made of it at any moment after the first window."""
+
+    request: RunRequest
+    own: Series
+    even: Series | None = None
+    warnings: list[Warning_] = field(default_factory=list)
+    bench: Bench | None = None
+    complete: bool = False
+
+
+def run(request: RunRequest, driver: str | None, watch: Watch) -> Run:
+    """Trains with the request's split and reports what it gives. `driver` is recorded.
+
+    Devices with batch 0 are left out: an empty share is not a replica. Raises NothingFits with a split that does fit
+    when a device runs out of memory. Every error after the first window carries what was measured as `partial`.
+    """
+    used = _without_empty_shares(request)
+    progress = _Progress(used, Series(used.batches))
+    try:
+        with closing(Bench(used, watch)) as progress.bench:
+            _warm_up(progress, watch)
+            _measure(progress, watch)
+            progress.complete = True
+    except KeyboardInterrupt as interrupt:
+        raise Interrupted(getattr(interrupt, "number", 2), partial=_result(request, progress, driver)) from None
+    except GpubalanceError as error:
+        error.partial = error.partial or _result(request, progress, driver)
+        raise
+    result = _result(request, progress, driver)
+    assert result is not None  # noqa: S101  (a complete run has a window)
+    return result
+
+
+def _without_empty_shares(request: RunRequest) -> RunRequest:
+    kept = [i for i, batch in enumerate(request.batches) if batch]
+    return request.model_copy(
+        update={
+            "devices": tuple(request.devices[i] for i in kept),
+            "batches": tuple(request.batches[i] for i in kept),
+        }
+    )
+
+
+def _warm_up(progress: _Progress, watch: Watch) -> None:
+    assert progress.bench is not None  # noqa: S101
+    request, bench = progress.request, progress.bench
+    watch(Doing(f"warming up {_text(request.batches)}"))
+    try:
+        progress.own.warm_up(bench.worker)
+    except OutOfMemory as error:
+        bench.recover()
+        raise _nothing_fits(error, bench, request, watch) from None
+    if request.measuring.baseline == "none":
+        return
+    even = even_split(sum(request.batches), len(request.batches))
+    if even == request.batches:
+        return
+    watch(Doing(f"warming up the even split {_text(even)}, to compare with"))
+    try:
+        progress.even = Series(even)
+        progress.even.warm_up(bench.worker)
+    except OutOfMemory as error:
+        bench.recover()
+        progress.even = _smaller_even_split(progress, even, error, watch)
+
+
+def _nothing_fits(error: OutOfMemory, bench: Bench, request: RunRequest, watch: Watch) -> NothingFits:
+    watch(Doing(f"{error.message}; looking for what fits"))
+    fitting, too_large = suggest(bench, request)
+    if error.replica is not None and error.replica not in too_large:
+        too_large = sorted({*too_large, error.replica})
+    places = [
+        f"{request.devices[i].label} ({request.devices[i].name}) at batch {request.batches[i]}" for i in too_large
+    ]
+    joint = "the joint run" if len(request.devices) > 1 else "the run"
+    message = f"out of memory: {' and '.join(places) or 'a device'} in {joint} of {_text(request.batches)}"
+    if fitting is None:
+        return NothingFits(message, remedy="not even one sample a device fits: use a smaller model", log=error.log)
+    return NothingFits(message, remedy=f"this fits, tried: --batches {' '.join(map(str, fitting))}", log=error.log)
+
+
+def _smaller_even_split(progress: _Progress, even: tuple[int, ...], error: OutOfMemory, watch: Watch) -> Series:
+    assert progress.bench is not None  # noqa: S101
+    request = progress.request
+    where = "a device" if error.replica is None else request.devices[error.replica].label
+    watch(Doing(f"the even split {_text(even)} does not fit on {where}; looking for the largest equal shares"))
+    share = largest_even_share(progress.bench, request, max(even))
+    series = Series((share,) * len(even))
+    watch(Doing(f"warming up {_text(series.batches)}, the largest equal shares that fit"))
+    series.warm_up(progress.bench.worker)
+    # On a real device the search left another worker: the split itself must be warm in it too.
+    if any(not d.simulated for d in request.devices):
+        progress.own.warm_up(progress.bench.worker)
+    progress.warnings.append(
+        Warning_(
+            code="even-split-does-not-fit",
+            message=f"the even split {_text(even)} runs out of memory on {where}: "
+            f"compared with {_text(series.batches)} instead, the largest equal shares that fit",
+            next="nothing to do: no equal split of this global batch is possible on these devices",
+        )
+    )
+    return series
+
+
+def _measure(progress: _Progress, watch: Watch) -> None:
+    """Windows of the split and of the even split in turns, so that a machine that drifts is fair to both."""
+    assert progress.bench is not None  # noqa: S101
+    measuring = progress.request.measuring
+    series = [("", progress.own), *([("even", progress.even)] if progress.even else [])]
+    number, of = 0, measuring.windows
+    while number < of:
+        number += 1
+        for name, one in series:
+            window = one.window(progress.bench.worker, measuring.duration_s)
+            devices = progress.request.devices
+            watch(WindowDone(number, of, name, devices, window.measurement(range(len(devices)))))
+        imprecise = any(one.precision > _PRECISE_ENOUGH for _, one in series)
+        if number == of and imprecise and of < measuring.max_windows:
+            of += 1
+            watch(Doing(f"the 95 % interval is wider than ±{_PRECISE_ENOUGH:.0%}: one more window"))
+
+
+def _result(asked: RunRequest, progress: _Progress, driver: str | None) -> Run | None:
+    """The result of what was measured so far; None where that is not one whole window of the split."""
+    own = progress.own
+    if not own.samples or not own.stamped or progress.bench is None:
+        return None
+    numbers = [i for i, batch in enumerate(asked.batches) if batch]
+    measured = own.measurement(numbers)
+    even = _even_baseline(progress, measured, numbers)
+    facts = progress.bench.worker.facts
+    return Run(
+        created=now(),
+        settings=asked.settings,
+        environment=environment(facts, driver),
+        model=Model(name=facts.model, parameters=facts.parameters, gradient_bytes=facts.gradient_bytes),
+        devices=asked.devices,
+        **{**{name: getattr(measured, name) for name in Measurement.model_fields}, "batches": asked.batches},
+        warmup_steps=own.warmup_steps,
+        steps=own.steps,
+        stamp_cost=own.stamp_cost,
+        baselines=Baselines(even=even, solo_best=None, solo_sum=None),
+        speedup_over_even=even and measured.throughput.median / even.throughput.median,
+        speedup_ci95=even and _ratio_interval(measured.throughput, even.throughput),
+        scaling_efficiency=None,
+        complete=progress.complete,
+        warnings=(*progress.warnings, *_warnings(progress)),
+    )
+
+
+def _even_baseline(progress: _Progress, measured: Measurement, numbers: list[int]) -> Measurement | None:
+    if progress.even is not None:
+        return progress.even.measurement(numbers) if progress.even.samples and progress.even.stamped else None
+    is_even = measured.batches == even_split(measured.global_batch, len(measured.batches))
+    wanted = progress.request.measuring.baseline == "even" and len(numbers) > 1
+    return measured if is_even and wanted else None
+
+
+def _ratio_interval(a: Throughput, b: Throughput) -> tuple[float, float] | None:
+    """95 % interval of a/b, the relative half-widths added in squares; 1 exactly for the same measurement."""
+    if a is b:
+        return 1.0, 1.0
+    if a.ci95 is None or b.ci95 is None:
+        return None
+    ratio = a.median / b.median
+    half = ratio * math.hypot(*((t.ci95[1] - t.ci95[0]) / 2 / t.median for t in (a, b) if t.ci95))
+    return ratio - half, ratio + half
+
+
+def _warnings(progress: _Progress) -> list[Warning_]:
+    """What the reader of these figures must know."""
+    own, both = progress.own, [s for s in (progress.own, progress.even) if s is not None]
+    found = []
+    if any(s.late_part > _LATE for s in both):
+        late = max(s.late_part for s in both)
+        found.append(
+            Warning_(
+                code="slower-than-profile",
+                message=f"in {late:.0%} of the steps the real compute took longer than the profile's time: "
+                "the figures are this machine's, not the profile's",
+                next="use --model small"
+                if progress.request.settings.model != "small"
+                else "use a larger batch, or a profile with longer steps",
+            )
+        )
+    if any(s.precision > _PRECISE_ENOUGH for s in both):
+        found.append(
+            Warning_(
+                code="wide-interval",
+                message=f"the 95 % interval is ±{max(s.precision for s in both):.1%}, wider than ±{_PRECISE_ENOUGH:.0%}"
+                if all(math.isfinite(s.precision) for s in both)
+                else "too few samples for an interval",
+                next="measure longer (--windows, --duration), and with nothing else running",
+            )
+        )
+    if not all(s.steady for s in both):
+        found.append(
+            Warning_(
+                code="not-steady",
+                message="the step time still had a trend when the warm-up ended",
+                next="run it again: clocks that rise or fall, or another program, may be the cause",
+            )
+        )
+    if own.stamp_cost is not None and abs(own.stamp_cost) > _STAMPS_CHEAP:
+        found.append(
+            Warning_(
+                code="stamps-cost",
+                message=f"steps in which the devices were timed took {own.stamp_cost:+.1%}: total throughput is from "
+                "the others, but compute, wait and sync are only that exact",
+                next="larger batches make it less",
+            )
+        )
+    if not all(s.loss_is_finite for s in both):
+        found.append(
+            Warning_(
+                code="loss-not-finite",
+                message="the loss became infinite or no number on the way; the step's work and time stay the same",
+                next="nothing to do for a measurement on random data",
+            )
+        )
+    return found
+
+
+def _text(batches: tuple[int, ...]) -> str:
+    return "/".join(map(str, batches))

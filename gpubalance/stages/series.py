@@ -1,0 +1,184 @@
+"""The samples of one split, as they come from a worker, and what they amount to."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from gpubalance.errors import BadInput
+from gpubalance.planning.parts import split_step
+from gpubalance.results import Measurement, Replica, StepTime, Throughput
+from gpubalance.stats import half_width, has_trend, interval95, mad, median
+from gpubalance.workers.messages import Measured, Sample
+from gpubalance.workers.worker import Worker
+
+# The devices are idle for a moment at the ends of a sample: it is long enough for that not to count.
+_SAMPLE_S = 0.5
+# Part of a window in which steps are stamped. They are another trace of the step, so the rest pays nothing for them.
+_STAMPED_PART = 0.1
+_STAMPED_STEPS = 3
+_WARMUP_STEPS = 10
+_LONGEST_WARMUP_S = 60.0
+_LONGEST_WARMUP_STEPS = 200
+
+
+@dataclass
+class Series:
+    """Samples of one split, in the order of time; `stamped` apart, as stamping costs a little."""
+
+    batches: tuple[int, ...]
+    samples: list[Sample] = field(default_factory=list)
+    stamped: list[Sample] = field(default_factory=list)
+    memory_peak_bytes: tuple[int | None, ...] = ()
+    late_part: float = 0.0
+    warmup_steps: int = 0
+    steady: bool = True
+    loss_is_finite: bool = True
+
+    @property
+    def steps_per_sample(self) -> int:
+        """How many steps are timed as one, from what the warm-up took."""
+        return max(1, round(_SAMPLE_S / self._recent_step_s)) if self._recent_step_s else 1
+
+    _recent_step_s: float = 0.0
+
+    def warm_up(self, worker: Worker) -> None:
+        """Trains until the step time is steady: at least 10 steps, of which the last 10 show no trend.
+
+        Raises OutOfMemory, and BadInput for a loss that is no number from the first step on.
+        """
+        times: list[float] = []
+        end = time.monotonic() + _LONGEST_WARMUP_S
+        for sample in self._measure(worker, at_least=1):
+            self._refuse_bad_loss(sample)
+        for sample in self._measure(worker, at_least=2, stamped=True):
+            self.warmup_steps += sample.steps
+        while len(times) < _WARMUP_STEPS or has_trend(times[-_WARMUP_STEPS:]):
+            if len(times) >= _WARMUP_STEPS and (time.monotonic() > end or len(times) > _LONGEST_WARMUP_STEPS):
+                self.steady = False
+                break
+            times += [s.seconds for s in self._measure(worker, at_least=2)]
+        self.warmup_steps += len(times) + 1
+        self._recent_step_s = median(times[-_WARMUP_STEPS:])
+
+    def _refuse_bad_loss(self, sample: Sample) -> None:
+        if not sample.loss_is_finite:
+            raise BadInput(
+                "the model's loss is not a number at the first step",
+                remedy="inputs are random numbers from 0 to 1, labels fit the output: does the model take them?",
+            )
+
+    def window(self, worker: Worker, seconds: float) -> Series:
+        """Measures for that long, adds it to this series, and gives the window as one of its own."""
+        window = Series(self.batches)
+        # However it ends, what was measured counts.
+        try:
+            for sample in self._measure(
+                worker, seconds=seconds * (1 - _STAMPED_PART), steps_per_sample=self.steps_per_sample
+            ):
+                window.samples.append(sample)
+                self.samples.append(sample)
+            for sample in self._measure(worker, seconds=seconds * _STAMPED_PART, at_least=_STAMPED_STEPS, stamped=True):
+                window.stamped.append(sample)
+                self.stamped.append(sample)
+        finally:
+            window.memory_peak_bytes = self.memory_peak_bytes
+        return window
+
+    def _measure(
+        self,
+        worker: Worker,
+        *,
+        seconds: float = 0.0,
+        at_least: int = 1,
+        steps_per_sample: int = 1,
+        stamped: bool = False,
+    ) -> Iterator[Sample]:
+        for reply in worker.measure(
+            self.batches, seconds=seconds, at_least=at_least, steps_per_sample=steps_per_sample, stamped=stamped
+        ):
+            if isinstance(reply, Measured):
+                self._note_peaks(reply)
+            else:
+                self.loss_is_finite = self.loss_is_finite and reply.loss_is_finite
+                yield reply
+
+    def _note_peaks(self, reply: Measured) -> None:
+        before = self.memory_peak_bytes or (None,) * len(self.batches)
+        self.memory_peak_bytes = tuple(
+            max((x for x in pair if x is not None), default=None)
+            for pair in zip(before, reply.memory_peak_bytes, strict=True)
+        )
+        self.late_part = reply.late_part or 0.0
+
+    @property
+    def step_times_s(self) -> list[float]:
+        """Mean step time of each sample."""
+        return [s.seconds / s.steps for s in self.samples]
+
+    @property
+    def steps(self) -> int:
+        """Measured steps, stamped ones included."""
+        return sum(s.steps for s in self.samples) + len(self.stamped)
+
+    @property
+    def precision(self) -> float:
+        """Half the 95 % interval of the step time as a part of it; infinite where it is not known."""
+        known = half_width(self.step_times_s)
+        return math.inf if known is None else known
+
+    @property
+    def stamp_cost(self) -> float | None:
+        """By what part a stamped step takes longer than one without stamps."""
+        if not self.samples or not self.stamped:
+            return None
+        return median([s.seconds for s in self.stamped]) / median(self.step_times_s) - 1
+
+    def measurement(self, devices: Sequence[int]) -> Measurement:
+        """What it amounts to; `devices` are the replicas' numbers among the result's. Needs both kinds of sample."""
+        times = self.step_times_s
+        step_time_s = median(times)
+        global_batch = sum(self.batches)
+        input_wait_s = median([s.input_wait_s for s in self.stamped])
+        parts = split_step(step_time_s, [s.compute_s or () for s in self.stamped], input_wait_s)
+        peaks = self.memory_peak_bytes or (None,) * len(self.batches)
+        return Measurement(
+            batches=self.batches,
+            global_batch=global_batch,
+            step_time_s=StepTime(
+                median=step_time_s,
+                mad=mad(times),
+                ci95=interval95(times),
+                steps_per_sample=max(s.steps for s in self.samples),
+                samples=tuple(times),
+            ),
+            throughput=_throughput(global_batch, times),
+            replicas=tuple(
+                Replica(
+                    device=device,
+                    batch=batch,
+                    throughput=batch / step_time_s,
+                    compute_s=compute,
+                    wait_s=wait,
+                    utilisation=min(1.0, compute / step_time_s),
+                    memory_peak_bytes=peak,
+                )
+                for device, batch, compute, wait, peak in zip(
+                    devices, self.batches, parts.compute_s, parts.wait_s, peaks, strict=True
+                )
+            ),
+            sync_s=parts.sync_s,
+            input_wait_s=parts.input_wait_s,
+            imbalance=parts.imbalance,
+        )
+
+
+def _throughput(global_batch: int, times: Sequence[float]) -> Throughput:
+    interval = interval95(times)
+    if interval is None or interval[0] <= 0:
+        return Throughput(median=global_batch / median(times), ci95=None)
+    return Throughput(
+        median=global_batch / median(times), ci95=(global_batch / interval[1], global_batch / interval[0])
+    )

@@ -1,0 +1,63 @@
+"""Statistics of step times. Samples of one run are not independent: their intervals come from batch means."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Sequence
+
+# Two-sided 95 % quantiles of Student's t for 1, 2, … degrees of freedom.
+_T95 = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
+    2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093,
+)  # fmt: skip
+_MOST_BATCHES = len(_T95) + 1
+_TREND_Z = 2.576  # 99 %
+_TREND_MATTERS = 0.01
+
+
+def median(samples: Sequence[float]) -> float:
+    """The median; of an even number of samples the mean of the two in the middle."""
+    return statistics.median(samples)
+
+
+def mad(samples: Sequence[float]) -> float:
+    """Median absolute deviation from the median, unscaled."""
+    middle = median(samples)
+    return median([abs(sample - middle) for sample in samples])
+
+
+def interval95(samples: Sequence[float]) -> tuple[float, float] | None:
+    """A 95 % confidence interval around the median; None for fewer than three samples.
+
+    Method of batch means (Law and Kelton, Simulation Modeling and Analysis, 9.5.3), with medians: at most 20 batches
+    of consecutive samples, which are far less correlated than the samples; median ± t · s/√k of the batches' medians.
+    """
+    if len(samples) < 3:
+        return None
+    count = min(_MOST_BATCHES, len(samples))
+    edges = [round(i * len(samples) / count) for i in range(count + 1)]
+    medians = [median(samples[a:b]) for a, b in itertools.pairwise(edges)]
+    half = _T95[count - 2] * statistics.stdev(medians) / math.sqrt(count)
+    middle = median(samples)
+    return middle - half, middle + half
+
+
+def half_width(samples: Sequence[float]) -> float | None:
+    """Half the interval as a part of the median: 0.01 is ±1 %. None where there is no interval."""
+    interval = interval95(samples)
+    return None if interval is None else (interval[1] - interval[0]) / 2 / median(samples)
+
+
+def has_trend(samples: Sequence[float]) -> bool:
+    """Whether the samples rise or fall, clearly (Mann–Kendall, 99 %) and by enough to matter (Theil–Sen, 1 %)."""
+    n = len(samples)
+    if n < 4:
+        return False
+    rises = sum((b > a) - (b < a) for i, a in enumerate(samples) for b in samples[i + 1 :])
+    deviation = math.sqrt(n * (n - 1) * (2 * n + 5) / 18)
+    if (abs(rises) - 1) / deviation < _TREND_Z:
+        return False
+    slopes = [(samples[j] - samples[i]) / (j - i) for i in range(n) for j in range(i + 1, n)]
+    return abs(median(slopes)) * n > _TREND_MATTERS * median(samples)

@@ -1,0 +1,27 @@
+"""Text from outside (a driver, a file, another process), made safe to show."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+# What a terminal acts on (ECMA-48): a control sequence, a control string (an unended one runs to the end, as it does
+# on a terminal), or a short escape. Each may start with its one-character C1 form too.
+_ESCAPE = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"
+    r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c]*(?:\x07|\x9c|\x1b\\)?"
+    r"|\x1b[ -/]*[0-~]?"
+)
+# Cc moves the cursor, Cf turns the direction of writing or hides, a lone surrogate (Cs) cannot be encoded.
+_UNSAFE = {"Cc", "Cf", "Cs"}
+
+
+def clean(text: str, limit: int = 200) -> str:
+    """`text` on one line without escapes or control characters, cut to `limit` characters with an ellipsis.
+
+    Markup (`[red]`, `<b>`) stays: only the place that shows it knows what must be escaped there.
+    """
+    plain = _ESCAPE.sub("", text)
+    visible = "".join(c for c in plain if c.isspace() or unicodedata.category(c) not in _UNSAFE)
+    line = " ".join(visible.split())
+    return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"

@@ -1,0 +1,62 @@
+"""Numbers with units, to and from text. Formatting happens at the edge: everywhere else a name carries its unit."""
+
+from __future__ import annotations
+
+import re
+
+_BINARY = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+
+NOT_AVAILABLE = "n/a"
+
+
+def parse_bytes(text: str | int | float) -> int:
+    """Bytes of `10.5 GiB`, `512 MiB` or a plain number. Only binary units, as GB is read in two ways.
+
+    Raises ValueError with what is right.
+    """
+    if isinstance(text, bool):
+        raise ValueError("a size is a number of bytes or text such as '10.5 GiB'")
+    if isinstance(text, (int, float)):
+        number, unit = float(text), ""
+    else:
+        match = _SIZE.fullmatch(text)
+        if not match or match[2].upper() not in _BINARY:
+            raise ValueError(f"{text!r} is no size; write bytes, or a number with KiB, MiB, GiB or TiB")
+        number, unit = float(match[1]), match[2].upper()
+    if not 0 <= number < 2**63:
+        raise ValueError(f"{text!r} is no size: it must be 0 or more, and finite")
+    return round(number * _BINARY[unit])
+
+
+def format_bytes(size: int | None) -> str:
+    """`9.72 GiB`; `n/a` for an unknown size."""
+    if size is None:
+        return NOT_AVAILABLE
+    for unit, name in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if size >= unit:
+            return f"{size / unit:.3g} {name}" if size < 1000 * unit else f"{size / unit:.0f} {name}"
+    return f"{size} B"
+
+
+def format_seconds(seconds: float | None) -> str:
+    """`652 ms`, `1.31 s`, `48 µs`; `n/a` for an unknown time."""
+    if seconds is None:
+        return NOT_AVAILABLE
+    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
+        if abs(seconds) >= 0.9995 * scale:
+            value = seconds / scale
+            return f"{value:.0f} {unit}" if value >= 99.95 else f"{value:.3g} {unit}"
+    return "0 s" if seconds == 0 else f"{seconds * 1e6:.2g} µs"
+
+
+def format_rate(rate: float | None) -> str:
+    """Samples per second: `2127`, `91.3`; `n/a` for an unknown rate."""
+    if rate is None:
+        return NOT_AVAILABLE
+    return f"{rate:.0f}" if rate >= 99.95 else f"{rate:.3g}"
+
+
+def format_percent(part: float | None, digits: int = 0) -> str:
+    """`94 %` of 0.94; `n/a` for an unknown part."""
+    return NOT_AVAILABLE if part is None else f"{100 * part:.{digits}f} %"

@@ -1,0 +1,140 @@
+"""The child process: `python -m gpubalance.workers.child REQUESTS REPLIES`, two pipes' numbers.
+
+It does what it is asked, one request after the other, and ends by itself when its parent is gone. Its own stdout and
+stderr, where TensorFlow writes, are a log file that the parent opened.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import queue
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpubalance.config import Record
+from gpubalance.errors import BadInput, EnvironmentFault
+from gpubalance.workers.messages import (
+    REQUEST,
+    Failed,
+    Measure,
+    Measured,
+    Open,
+    Ready,
+    Sample,
+    Survey,
+    Surveyed,
+)
+
+if TYPE_CHECKING:
+    from gpubalance.engine.session import Session
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main(arguments: list[str]) -> None:
+    """Serves until the parent closes its end of the pipe."""
+    _die_with_parent()
+    requests = _requests(int(arguments[0]))
+    with os.fdopen(int(arguments[1]), "w", encoding="utf-8") as replies:
+        # A user's model is looked for in the current folder too, but nothing of TensorFlow's own must be.
+        sys.path.append(str(Path.cwd()))
+        session = None
+        for line in iter(requests.get, None):
+            request = REQUEST.validate_json(line)
+            if isinstance(request, Open):
+                session = _open(request, replies)
+            elif isinstance(request, Survey):
+                _survey(request, replies)
+            elif session is not None:
+                _measure(session, request, replies)
+
+
+def _die_with_parent() -> None:
+    """Linux ends this process with its parent, even where Python can't: TensorFlow may hold the interpreter."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _requests(descriptor: int) -> queue.Queue[str | None]:
+    """The requests as they come. When the pipe closes the parent is gone or done with us, and the process ends."""
+    lines: queue.Queue[str | None] = queue.Queue()
+
+    def read() -> None:
+        with os.fdopen(descriptor, encoding="utf-8") as pipe:
+            for line in pipe:
+                lines.put(line)
+        os._exit(0)  # at once: there is nobody to report to, and TensorFlow's threads may not end
+
+    threading.Thread(target=read, daemon=True).start()
+    return lines
+
+
+def _say(replies: Any, message: Record) -> None:
+    replies.write(message.model_dump_json() + "\n")
+    replies.flush()
+
+
+def _open(request: Open, replies: Any) -> Session | None:
+    from gpubalance.engine import failures
+
+    try:
+        from gpubalance.engine.session import Session
+
+        session = Session(request.devices, request.settings, request.joint, seed=request.seed)
+    except (BadInput, EnvironmentFault) as error:
+        fault = "input" if isinstance(error, BadInput) else "environment"
+        _say(replies, Failed(fault=fault, message=error.message, remedy=error.remedy))
+        return None
+    except Exception as error:  # noqa: BLE001  (the user's own code, or TensorFlow's: told to the parent)
+        _say(replies, Failed(**asdict(failures.explain(error, request.settings))))
+        return None
+    _say(replies, Ready(**session.facts()))
+    return session
+
+
+def _survey(request: Survey, replies: Any) -> None:
+    from gpubalance.engine.runtime import survey
+
+    _say(replies, Surveyed(missing=survey(request.devices)))
+
+
+def _measure(session: Session, request: Measure, replies: Any) -> None:
+    from gpubalance.engine import failures
+
+    try:
+        for sample in _samples(session, request):
+            _say(replies, sample)
+    except Exception as error:  # noqa: BLE001  (whatever a step raises is told to the parent)
+        _say(replies, Failed(**asdict(failures.explain(error, session.settings))))
+        return
+    peaks = tuple(session.memory_peaks(request.batches))
+    _say(replies, Measured(memory_peak_bytes=peaks, late_part=session.late_part()))
+
+
+def _samples(session: Session, request: Measure) -> Iterator[Sample]:
+    for sample in session.measure(
+        request.batches,
+        seconds=request.seconds,
+        at_least=request.at_least,
+        steps_per_sample=request.steps_per_sample,
+        stamped=request.stamped,
+    ):
+        yield Sample(
+            steps=sample.steps,
+            seconds=sample.seconds,
+            input_wait_s=sample.input_wait_s,
+            compute_s=sample.compute_s,
+            step_s=sample.step_s,
+            loss_is_finite=sample.loss is None or math.isfinite(sample.loss),
+        )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

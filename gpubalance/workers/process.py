@@ -1,0 +1,179 @@
+"""A child process from the parent's side: start, send, receive within a deadline, end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from gpubalance.config import Device, Record
+from gpubalance.errors import DeadlinePassed, PartialResult
+from gpubalance.state import new_log
+from gpubalance.text import clean
+from gpubalance.workers.messages import REPLY, Failed, Measured, Ready, Sample, Surveyed
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_LONGEST_MESSAGE = 1 << 24
+_LOG_LINES = 12
+# A child that was told to end gets this long, then TERM, then KILL; together under 2 s, which Ctrl-C may take.
+_ENDS_WITHIN_S = 0.5
+
+
+def child_environment(devices: Sequence[Device]) -> dict[str, str]:
+    """What TensorFlow and CUDA read when they are loaded, so that the child has these devices and no others."""
+    gpus = [d.uuid for d in devices if not d.simulated]
+    return {
+        **os.environ,
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": ",".join(gpus) if gpus else "-1",
+        "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+        "TF_MIN_GPU_MULTIPROCESSOR_COUNT": "1",  # else TensorFlow leaves a small GPU out of a joint run
+        "TF_CPP_MIN_LOG_LEVEL": "1",
+        "PYTHONSAFEPATH": "1",  # the current folder must not hide a module of TensorFlow's
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+class Process:
+    """One child. Use it as a context manager: however that ends, the child and its group end with it."""
+
+    def __init__(self, purpose: str, environment: Mapping[str, str]) -> None:
+        self.log = new_log(purpose)
+        requests, self._requests = os.pipe()
+        self._replies, replies = os.pipe()
+        with self.log.open("wb") as log:
+            self._child = subprocess.Popen(
+                [sys.executable, "-m", "gpubalance.workers.child", str(requests), str(replies)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=(requests, replies),
+                env=dict(environment),
+                start_new_session=True,  # a Ctrl-C in the terminal reaches the parent only, which ends the child
+            )
+        os.close(requests)
+        os.close(replies)
+        self._buffer = bytearray()
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._replies, selectors.EVENT_READ)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+    @property
+    def pid(self) -> int:
+        """The child's process id, which is its group's too."""
+        return self._child.pid
+
+    def send(self, request: Record) -> None:
+        """Asks the child. A child that has died is noticed when its reply is read."""
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._requests, request.model_dump_json().encode() + b"\n")
+
+    def receive(self, within_s: float, doing: str) -> Ready | Sample | Measured | Surveyed | Failed:
+        """The child's next message.
+
+        Raises DeadlinePassed when it says nothing for `within_s` seconds, PartialResult when it has died; `doing`
+        says at what.
+        """
+        line = self._line(time.monotonic() + within_s)
+        if line is None:
+            raise DeadlinePassed(
+                f"the worker said nothing for {within_s:.0f} s while {doing}",
+                remedy=f"its log is {self.log}",
+                log=self.log_tail(),
+            )
+        if not line:
+            raise self._died(doing)
+        try:
+            return REPLY.validate_json(line)
+        except ValidationError as error:
+            raise PartialResult(
+                f"the worker's message is not readable: {clean(str(error))}", log=self.log_tail()
+            ) from None
+
+    def _line(self, deadline: float) -> bytes | None:
+        """One line; b"" when the child has closed its end, None when the deadline passed."""
+        while b"\n" not in self._buffer:
+            left = deadline - time.monotonic()
+            if left <= 0 or not self._selector.select(left):
+                if time.monotonic() >= deadline:
+                    return None
+                continue
+            chunk = os.read(self._replies, 1 << 16)
+            if not chunk or len(self._buffer) > _LONGEST_MESSAGE:
+                return b""
+            self._buffer += chunk
+        line, _, rest = bytes(self._buffer).partition(b"\n")
+        self._buffer = bytearray(rest)
+        return line
+
+    def _died(self, doing: str) -> PartialResult:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._child.wait(2)
+        code = self._child.returncode
+        if code is not None and code < 0:
+            how = f"was ended by {signal.Signals(-code).name}"
+            if -code == signal.SIGKILL:
+                how += ", probably as the host's memory ran out"
+        else:
+            how = f"ended with exit code {code}" if code is not None else "closed its pipe"
+        return PartialResult(
+            f"the worker {how} while {doing}", remedy=f"its whole log is {self.log}", log=self.log_tail()
+        )
+
+    def log_tail(self) -> str:
+        """The end of the child's log, made harmless for a terminal."""
+        return tail(self.log)
+
+    def end(self) -> None:
+        """Ends the child and everything in its group. Does not return before it is gone."""
+        for descriptor in (self._requests, self._replies):
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+        self._requests = self._replies = -1
+        self._selector.close()
+        for signal_number in (None, signal.SIGTERM, signal.SIGKILL):
+            if signal_number is not None:
+                self._signal(signal_number)
+            try:
+                self._child.wait(_ENDS_WITHIN_S)
+                break
+            except subprocess.TimeoutExpired:
+                continue
+        else:
+            self._child.wait()
+        self._signal(signal.SIGKILL)  # what the user's model may have started
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._child.pid, number)
+
+
+def tail(path: Path) -> str:
+    """The last lines of a log."""
+    try:
+        with path.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - 20_000))
+            lines = file.read().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return ""
+    return "\n".join(clean(line, 300) for line in lines[-_LOG_LINES:])

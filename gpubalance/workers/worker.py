@@ -1,0 +1,99 @@
+"""A child that holds a model on its devices, and trains with whatever split it is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NoReturn
+
+from gpubalance.config import Device, JointProfile, Settings
+from gpubalance.errors import BadInput, EnvironmentFault, GpubalanceError, OutOfMemory, PartialResult
+from gpubalance.workers.messages import Failed, Measure, Measured, Open, Ready, Sample, Survey, Surveyed
+from gpubalance.workers.process import Process, child_environment
+
+# Silence, not slowness, ends a child. These are for what says nothing while it works.
+_OPENS_WITHIN_S = 300.0
+_FIRST_STEP_WITHIN_S = 900.0  # tracing, XLA's compilation, cuDNN's search for algorithms
+_STEP_WITHIN_S = 60.0
+_STEPS_WITHIN = 30.0  # times the time that such a sample took before
+
+
+class Worker(Process):
+    """Opened with devices and settings; then `measure` as often as wanted, with any split."""
+
+    def __init__(self, devices: Sequence[Device], settings: Settings, joint: JointProfile, *, seed: int) -> None:
+        super().__init__("run", child_environment(devices))
+        self._devices = tuple(devices)
+        self._slowest_s: dict[tuple[object, ...], float] = {}
+        try:
+            self.send(Open(devices=self._devices, settings=settings, joint=joint, seed=seed))
+            reply = self.receive(_OPENS_WITHIN_S, f"building {settings.model}")
+            if not isinstance(reply, Ready):
+                self._fail(reply, ())
+            self.facts = reply
+        except BaseException:
+            self.end()
+            raise
+
+    def measure(
+        self,
+        batches: Sequence[int],
+        *,
+        seconds: float = 0.0,
+        at_least: int = 1,
+        steps_per_sample: int = 1,
+        stamped: bool = False,
+    ) -> Iterator[Sample | Measured]:
+        """Trains with this split: yields each sample as it comes, and at the end what Measured says.
+
+        Raises OutOfMemory (which device, where TensorFlow says it), PartialResult for a dead child, DeadlinePassed
+        for a silent one, BadInput for a model that can't be trained.
+        """
+        request = Measure(
+            batches=tuple(batches),
+            seconds=seconds,
+            at_least=at_least,
+            steps_per_sample=steps_per_sample,
+            stamped=stamped,
+        )
+        self.send(request)
+        doing = f"training with batches {'/'.join(map(str, batches))} on {self._names()}"
+        key = (request.batches, stamped)
+        while True:
+            reply = self.receive(self._patience_s(key, steps_per_sample), doing)
+            if isinstance(reply, Sample):
+                self._slowest_s[key] = max(self._slowest_s.get(key, 0.0), reply.seconds / reply.steps)
+                yield reply
+            elif isinstance(reply, Measured):
+                yield reply
+                return
+            else:
+                self._fail(reply, batches)
+
+    def _patience_s(self, key: tuple[object, ...], steps: int) -> float:
+        known = self._slowest_s.get(key)
+        return _FIRST_STEP_WITHIN_S if known is None else max(_STEP_WITHIN_S, _STEPS_WITHIN * known * steps)
+
+    def _names(self) -> str:
+        return ", ".join(d.label for d in self._devices)
+
+    def _fail(self, reply: object, batches: Sequence[int]) -> NoReturn:
+        if not isinstance(reply, Failed):
+            raise PartialResult("the worker's message does not fit the request", log=self.log_tail())
+        if reply.fault == "memory":
+            where = "the run" if reply.replica is None else self._devices[reply.replica].label
+            message = f"{where} ran out of memory with batches {'/'.join(map(str, batches))}"
+            raise OutOfMemory(message, replica=reply.replica, log=self.log_tail())
+        kinds: dict[str, type[GpubalanceError]] = {"input": BadInput, "environment": EnvironmentFault}
+        # The user's own traceback is the message of a fault in their model; the log would only repeat it.
+        log = "" if reply.fault == "input" else self.log_tail()
+        raise kinds.get(reply.fault, GpubalanceError)(
+            reply.message, remedy=reply.remedy or f"the worker's whole log is {self.log}", log=log
+        )
+
+
+def survey(devices: Sequence[Device]) -> dict[str, str]:
+    """UUID → why, of each GPU that TensorFlow can't use. Starts a child for it, which takes some seconds."""
+    with Process("survey", child_environment(devices)) as process:
+        process.send(Survey(devices=tuple(devices)))
+        reply = process.receive(_OPENS_WITHIN_S, "asking TensorFlow for its GPUs")
+        return reply.missing if isinstance(reply, Surveyed) else {d.uuid: "TensorFlow did not answer" for d in devices}

@@ -1,0 +1,310 @@
+import ctypes
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpubalance.config import Device
+from gpubalance.devices.nvml import kernel_module_version
+from gpubalance.gpus import Gpu, MigSlice, normal_bus_id
+from tests.stand_in import TWO_UNLIKE_GPUS, environment
+
+ROOT = Path(__file__).parents[2]
+READ = "from gpubalance.devices import nvml; print(nvml.read().model_dump_json())"
+
+
+def child(code: str, variables: dict[str, str]) -> str:
+    """What a Python process of its own prints: pynvml loads a library once a process."""
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | variables, cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def reading(folder: Path, script: str) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads(child(READ, environment(folder, script)))
+    return result
+
+
+def test_two_unlike_gpus(tmp_path: Path) -> None:
+    result = reading(tmp_path, TWO_UNLIKE_GPUS)
+    assert (result["driver_version"], result["cuda_driver_version"]) == ("550.54.14", "12.4")
+    assert result["nvml_version"] == "12.550.54.14"
+    assert (result["problem"], result["remedy"]) == (None, None)
+    first, second = result["gpus"]
+    assert first == {
+        "index": 0,
+        "uuid": "GPU-1080aaaa-0000-4000-8000-000000000001",
+        "bus_id": "0000:01:00.0",
+        "name": "NVIDIA GeForce GTX 1080 Ti",
+        "compute_capability": "6.1",
+        "memory_bytes": 11811160064,
+        "memory_free_bytes": 11700000000,
+        "processes": [],
+        "mig": False,
+        "mig_slices": [],
+        "unusable": None,
+    }
+    assert (second["index"], second["name"], second["bus_id"]) == (1, "NVIDIA GeForce GTX 1080", "0000:02:00.0")
+
+
+def test_what_is_not_supported_is_null(tmp_path: Path) -> None:
+    result = reading(tmp_path, "gpu 0 uuid GPU-1\ngpu 1 uuid GPU-2\ngpu 1 memory 0 0")
+    assert (result["driver_version"], result["cuda_driver_version"], result["problem"]) == (None, None, None)
+    for index, gpu in enumerate(result["gpus"]):
+        assert gpu.pop("uuid") == f"GPU-{index + 1}"
+        assert gpu.pop("processes") == []
+        assert gpu == {
+            "index": index,
+            "bus_id": None,
+            "name": None,
+            "compute_capability": None,
+            "memory_bytes": None,
+            "memory_free_bytes": None,
+            "mig": False,
+            "mig_slices": [],
+            "unusable": None,
+        }
+
+
+def test_each_refused_field_is_null_and_the_others_stay(tmp_path: Path) -> None:
+    refused = "gpu 0 error memory 4\ngpu 0 error capability 999\ngpu 0 error bus 17\nerror driver 4"
+    result = reading(tmp_path, f"{TWO_UNLIKE_GPUS}\n{refused}")
+    gpu = result["gpus"][0]
+    assert result["driver_version"] is None
+    assert [gpu[field] for field in ("memory_bytes", "memory_free_bytes", "compute_capability", "bus_id")] == [None] * 4
+    assert (gpu["name"], gpu["unusable"]) == ("NVIDIA GeForce GTX 1080 Ti", None)
+
+
+def test_processes_of_both_kinds_are_merged_without_ours(tmp_path: Path) -> None:
+    script = r"""
+gpu 0 uuid GPU-1
+gpu 0 process compute 4242 1000 python \x1b[31mtrain.py
+gpu 0 process compute self 5000 python
+gpu 0 process compute 77 none /usr/lib/xorg/Xorg
+gpu 0 process graphics 4242 3000
+gpu 0 process graphics 99 64
+gpu 0 process graphics 0 64
+"""
+    assert reading(tmp_path, script)["gpus"][0]["processes"] == [
+        {"pid": 77, "name": "/usr/lib/xorg/Xorg", "memory_bytes": None},
+        {"pid": 99, "name": None, "memory_bytes": 64},
+        {"pid": 4242, "name": "python train.py", "memory_bytes": 3000},
+    ]
+
+
+def test_processes_of_an_old_driver(tmp_path: Path) -> None:
+    old = "\ngpu 0 error processes_v3 13\ngpu 0 process compute 7 1000 python"
+    assert reading(tmp_path, TWO_UNLIKE_GPUS + old)["gpus"][0]["processes"] == [
+        {"pid": 7, "name": "python", "memory_bytes": 1000}
+    ]
+
+
+def test_no_permission_for_processes(tmp_path: Path) -> None:
+    script = f"""{TWO_UNLIKE_GPUS}
+error process_name 4
+gpu 0 error compute 4
+gpu 0 error graphics 4
+gpu 1 error graphics 3
+gpu 1 process compute 7 1000 python
+"""
+    first, second = reading(tmp_path, script)["gpus"]
+    assert (first["processes"], first["memory_bytes"], first["unusable"]) == (None, 11811160064, None)
+    assert second["processes"] == [{"pid": 7, "name": None, "memory_bytes": 1000}]
+
+
+@pytest.mark.parametrize(
+    ("script", "problem", "remedy"),
+    [
+        ("init_error 9\nnvml 12.550.54.14", ("not loaded", "550.54.14"), "reboot or reload the driver"),
+        ("init_error 18\nnvml 12.560.35.03", ("driver that is loaded is", "560.35.03"), "reboot or reload the driver"),
+        ("init_error 18", ("but its library is of unknown version",), "reboot or reload the driver"),
+        ("init_error 4", ("no permission",), "/dev/nvidia"),
+        ("init_error 999", ("NVML does not start: Unknown Error",), "nvidia-smi"),
+        ("init_error 27", ("NVML does not start: stand-in error 27",), "nvidia-smi"),
+        ("error count 999", ("cannot count",), "nvidia-smi"),
+        ("driver 550.54.14", ("sees no GPU",), "lspci"),
+    ],
+)
+def test_no_gpu_and_why(tmp_path: Path, script: str, problem: tuple[str, ...], remedy: str) -> None:
+    result = reading(tmp_path, script)
+    assert result["gpus"] == []
+    assert all(part in result["problem"] for part in problem), result["problem"]
+    assert remedy in result["remedy"]
+
+
+def test_no_nvml_library() -> None:
+    try:
+        ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        result = json.loads(child(READ, {}))
+        assert result["gpus"] == []
+        assert result["problem"] == "no NVIDIA driver: libnvidia-ml.so.1 was not found"
+        assert "install the NVIDIA driver" in result["remedy"]
+    else:
+        pytest.skip("this machine has an NVML library of its own")
+
+
+@pytest.mark.parametrize("lost", ["gpu 0 error handle 15", "gpu 0 error all 15"])
+def test_a_lost_gpu_is_told_and_the_others_go_on(tmp_path: Path, lost: str) -> None:
+    first, second = reading(tmp_path, f"{TWO_UNLIKE_GPUS}\n{lost}")["gpus"]
+    assert (first["index"], first["uuid"], first["name"]) == (0, "unknown-0", None)
+    assert "lost" in first["unusable"]
+    assert (second["name"], second["unusable"]) == ("NVIDIA GeForce GTX 1080", None)
+
+
+def test_a_gpu_lost_between_two_fields_keeps_what_it_told(tmp_path: Path) -> None:
+    first, second = reading(tmp_path, f"{TWO_UNLIKE_GPUS}\ngpu 0 error memory 15\ngpu 1 error capability 16")["gpus"]
+    assert (first["uuid"], first["bus_id"]) == ("GPU-1080aaaa-0000-4000-8000-000000000001", "0000:01:00.0")
+    assert (first["memory_bytes"], first["memory_free_bytes"]) == (None, None)
+    assert "lost" in first["unusable"]
+    assert "reset" in second["unusable"]
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [("handle 4", "no permission"), ("handle 999", "Unknown Error"), ("uuid 3", "UUID")],
+)
+def test_a_gpu_that_cannot_be_opened(tmp_path: Path, error: str, reason: str) -> None:
+    gpu = reading(tmp_path, f"{TWO_UNLIKE_GPUS}\ngpu 1 error {error}")["gpus"][1]
+    assert gpu["uuid"] == "unknown-1"
+    assert reason in gpu["unusable"]
+
+
+def test_mig_slices_are_listed(tmp_path: Path) -> None:
+    script = """
+gpu 0 uuid GPU-a100
+gpu 0 name NVIDIA A100-SXM4-40GB
+gpu 0 mig 1
+gpu 0 slice 0 uuid MIG-1111
+gpu 0 slice 0 name NVIDIA A100-SXM4-40GB MIG 3g.20gb
+gpu 0 slice 0 memory 20937965568 20900000000
+gpu 0 slice 4 uuid MIG-2222
+gpu 1 uuid GPU-off
+gpu 1 mig 0
+"""
+    first, second = reading(tmp_path, script)["gpus"]
+    assert first["mig"] is True
+    assert "MIG mode" in first["unusable"]
+    assert first["mig_slices"] == [
+        {"uuid": "MIG-1111", "name": "NVIDIA A100-SXM4-40GB MIG 3g.20gb", "memory_bytes": 20937965568},
+        {"uuid": "MIG-2222", "name": None, "memory_bytes": None},
+    ]
+    assert (second["mig"], second["mig_slices"], second["unusable"]) == (False, [], None)
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        (r"\x1b[31;1mGTX\x1b[0m\x07 1080\x0aTi [red]", "GTX 1080 Ti [red]"),
+        ("G" * 10_000, "G" * 95),
+        ("é" * 100, "é" * 47 + "\ufffd"),
+        (r"\x1b[0m", None),
+    ],
+    ids=["escapes", "long", "cut within a character", "nothing left"],
+)
+def test_names_are_made_safe(tmp_path: Path, written: str, shown: str | None) -> None:
+    assert reading(tmp_path, f"gpu 0 uuid GPU-1\ngpu 0 name {written}")["gpus"][0]["name"] == shown
+
+
+def test_nvml_is_loaded_late_and_always_shut_down(tmp_path: Path) -> None:
+    code = """
+import sys
+from gpubalance.devices import nvml
+print("pynvml" in sys.modules)
+nvml.read()
+nvml.read()
+import pynvml
+try:
+    pynvml.nvmlDeviceGetCount()
+except pynvml.NVMLError_Uninitialized as error:
+    print(error)
+"""
+    for script in (TWO_UNLIKE_GPUS, "error count 999", f"{TWO_UNLIKE_GPUS}\ngpu 0 error all 15"):
+        assert child(code, environment(tmp_path, script)).splitlines() == ["False", "Uninitialized"]
+
+
+def test_a_series_of_the_stand_in_steps_once_a_call(tmp_path: Path) -> None:
+    """What the tests of throttling rest on."""
+    code = """
+import pynvml as nvml
+nvml.nvmlInit()
+gpu = nvml.nvmlDeviceGetHandleByUUID("GPU-1")
+print([nvml.nvmlDeviceGetTemperatureV(gpu, nvml.NVML_TEMPERATURE_GPU) for _ in range(4)])
+print([nvml.nvmlDeviceGetCurrentClocksEventReasons(gpu) for _ in range(2)])
+print(nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM), nvml.nvmlDeviceGetUtilizationRates(gpu).gpu)
+print(nvml.nvmlDeviceGetTotalEccErrors(gpu, 1, 0), nvml.nvmlDeviceGetTotalEnergyConsumption(gpu))
+print(nvml.nvmlDeviceGetMemoryInfo(gpu, nvml.nvmlMemory_v2).reserved)
+print(nvml.nvmlDeviceGetPowerUsage(gpu), nvml.nvmlDeviceGetPersistenceMode(gpu))
+try:
+    nvml.nvmlDeviceGetPowerUsage(gpu)
+except nvml.NVMLError_GpuIsLost as error:
+    print(error)
+"""
+    script = """
+gpu 0 uuid GPU-1
+gpu 0 series temperature 60 70 85
+gpu 0 series throttle 0 0x40
+gpu 0 series power 250000 !15
+gpu 0 clock_sm 1900
+gpu 0 utilisation 97
+gpu 0 ecc_uncorrected 2
+gpu 0 energy 5000000000
+gpu 0 memory 1000 700 100
+gpu 0 persistence 1
+"""
+    assert child(code, environment(tmp_path, script)).splitlines() == [
+        "[60, 70, 85, 85]",
+        "[0, 64]",
+        "1900 97",
+        "2 5000000000",
+        "100",
+        "250000 1",
+        "GPU is lost",
+    ]
+
+
+def test_the_devices_of_a_gpu() -> None:
+    whole = Gpu(index=1, uuid="GPU-1", bus_id="0000:02:00.0", memory_bytes=8)
+    device = Device(index=1, uuid="GPU-1", name="unknown GPU", memory_bytes=8, simulated=False, bus_id="0000:02:00.0")
+    assert whole.devices == (whole.device,) == (device,)
+    assert whole.model_copy(update={"unusable": "lost"}).devices == ()
+    piece = MigSlice(uuid="MIG-1", name="A100 MIG 1g.5gb", memory_bytes=5)
+    cut = Gpu(index=0, uuid="GPU-0", name="A100", mig=True, mig_slices=(piece,), unusable="MIG")
+    assert [(d.index, d.uuid, d.name, d.memory_bytes) for d in cut.devices] == [(0, "MIG-1", "A100 MIG 1g.5gb", 5)]
+
+
+@pytest.mark.parametrize(
+    ("written", "normal"),
+    [
+        ("00000000:01:00.0", "0000:01:00.0"),
+        ("0000:0A:00.0", "0000:0a:00.0"),
+        ("0a:00.0", "0000:0a:00.0"),
+        ("0000:0a:00", "0000:0a:00.0"),
+        ("00010000:3B:00.0", "10000:3b:00.0"),
+        ("0", None),
+        ("gpu-0a", None),
+    ],
+)
+def test_bus_ids_are_written_in_one_way(written: str, normal: str | None) -> None:
+    assert normal_bus_id(written) == normal
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.14  Thu Feb 22 01:44:30 UTC 2024\n", "550.54.14"),
+        (
+            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  560.28.03  Release Build\nGCC version: 12",
+            "560.28.03",
+        ),
+        ("", None),
+    ],
+)
+def test_the_version_of_the_loaded_driver(text: str, version: str | None) -> None:
+    assert kernel_module_version(text) == version

@@ -1,0 +1,75 @@
+"""GPUs for tests on a machine without any: an NVML library that the real pynvml loads, compiled by the tests.
+
+Give a child process the variables of `environment`. The script's language is told at the top of nvml.c.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+TWO_UNLIKE_GPUS = r"""
+driver 550.54.14
+cuda 12040
+nvml 12.550.54.14
+gpu 0 uuid GPU-1080aaaa-0000-4000-8000-000000000001
+gpu 0 name NVIDIA GeForce GTX 1080 Ti
+gpu 0 bus 00000000:01:00.0
+gpu 0 capability 6 1
+gpu 0 memory 11811160064 11700000000
+gpu 0 temperature 60
+gpu 0 power 120000
+gpu 0 power_limit 250000
+gpu 0 clock_sm 1900
+gpu 0 throttle 0
+gpu 0 utilisation 0
+gpu 1 uuid GPU-1080bbbb-0000-4000-8000-000000000002
+gpu 1 name NVIDIA GeForce GTX 1080
+gpu 1 bus 00000000:02:00.0
+gpu 1 capability 6 1
+gpu 1 memory 8589934592 8500000000
+gpu 1 temperature 55
+gpu 1 power 90000
+gpu 1 power_limit 180000
+gpu 1 clock_sm 1800
+gpu 1 throttle 0
+gpu 1 utilisation 0
+"""
+
+
+def environment(folder: Path, script: str) -> dict[str, str]:
+    """Variables that make a child process see the GPUs of `script`, which is written into `folder`.
+
+    Add them to the child's own: `os.environ | environment(tmp_path, TWO_UNLIKE_GPUS)`.
+    """
+    path = folder / "nvml-stand-in.txt"
+    path.write_text(script, encoding="utf-8")
+    search = [str(_library()), os.environ.get("LD_LIBRARY_PATH", "")]
+    return {"LD_LIBRARY_PATH": ":".join(filter(None, search)), "NVML_STAND_IN": str(path)}
+
+
+def build(folder: Path) -> Path:
+    """Compiles libnvidia-ml.so.1 into `folder`; skips the test where there is no C compiler."""
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        pytest.skip("no C compiler (cc, gcc or clang) to build the NVML stand-in with")
+    library = folder / "libnvidia-ml.so.1"
+    source = Path(__file__).with_name("nvml.c")
+    flags = ["-std=gnu11", "-O1", "-Wall", "-Wextra", "-shared", "-fPIC"]
+    subprocess.run([compiler, *flags, "-o", str(library), str(source)], check=True)
+    return library
+
+
+@functools.cache
+def _library() -> Path:
+    """The folder of a library built once for all tests of this process."""
+    folder = Path(tempfile.mkdtemp(prefix="gpubalance-nvml-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return build(folder).parent

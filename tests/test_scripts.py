@@ -1,0 +1,334 @@
+"""The scripts' setup, on a checkout that installs a stand-in package: no TensorFlow, no network."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+
+PYPROJECT = """
+[build-system]
+requires = []
+build-backend = "backend"
+backend-path = ["."]
+[project]
+name = "gpubalance"
+version = "1"
+[project.optional-dependencies]
+cuda = []
+dev = []
+"""
+
+# A build that, given GATE, says that it has begun and waits to be let through: pip is then surely under way.
+BACKEND = """
+import os, pathlib, time, zipfile
+
+def build_editable(folder, settings=None, metadata=None):
+    if gate := os.environ.get("GATE"):
+        pathlib.Path(gate + ".reached").touch()
+        while not pathlib.Path(gate).exists():
+            time.sleep(0.02)
+    info = "gpubalance-1.dist-info"
+    with zipfile.ZipFile(f"{folder}/gpubalance-1-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("gpubalance.pth", os.getcwd())
+        wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\\nName: gpubalance\\nVersion: 1\\n"
+                       "Provides-Extra: cuda\\nProvides-Extra: dev\\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        wheel.writestr(f"{info}/entry_points.txt", "[console_scripts]\\ngpubalance = gpubalance:main\\n")
+        wheel.writestr(f"{info}/RECORD", "")
+    return "gpubalance-1-py3-none-any.whl"
+"""
+
+# Stands for the program and for each tool that the scripts start: says what it was and how it was started.
+PROGRAM = """
+import json, os, sys
+
+def main():
+    said = {"args": sys.argv[1:], "file": __file__, "cwd": os.getcwd(), "prefix": sys.prefix}
+    print(json.dumps(said))
+    name = os.path.basename(__file__).removesuffix(".py").upper()
+    sys.exit(int(os.environ.get(f"{name}_EXIT", "0")))
+
+if __name__ == "__main__":
+    main()
+"""
+
+Started = subprocess.Popen[str]
+
+
+class Checkout:
+    """A folder with the real scripts and the stand-in package."""
+
+    def __init__(self, folder: Path, path: str = os.environ["PATH"]) -> None:
+        self.folder = folder
+        self.elsewhere = folder.parent
+        kept = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
+        own = {"GPUBALANCE_PYTHON": sys.executable, "GPUBALANCE_EXTRAS": "", "PATH": path, "HOME": str(folder.parent)}
+        self.env = kept | own
+
+    @property
+    def state(self) -> list[str]:
+        return (self.folder / ".venv/.gpubalance").read_text().splitlines()
+
+    @property
+    def log(self) -> Path:
+        return self.folder / ".venv/install.log"
+
+    def start(self, script: str, *args: str, before: tuple[str, ...] = (), **env: str) -> Started:
+        return subprocess.Popen(
+            [*before, str(self.folder / "scripts" / script), *args],
+            cwd=self.elsewhere,
+            env=self.env | env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # no terminal, and a group of its own to kill
+        )
+
+    def run(self, script: str, *args: str, before: tuple[str, ...] = (), **env: str) -> tuple[int, str, str]:
+        process = self.start(script, *args, before=before, **env)
+        out, err = process.communicate(timeout=120)
+        return process.returncode, out, err
+
+    def touch_constraints(self) -> None:
+        """Makes the next use an update: pip runs, in the same environment."""
+        with (self.folder / "scripts/constraints.txt").open("a") as file:
+            file.write("# changed\n")
+
+
+def make_checkout(folder: Path) -> Checkout:
+    (folder / "scripts").mkdir(parents=True)
+    for name in ("setup.sh", "gpubalance", "test", "check", "bench"):
+        shutil.copy(SCRIPTS / name, folder / "scripts" / name)
+    (folder / "scripts/constraints.txt").touch()
+    (folder / "pyproject.toml").write_text(PYPROJECT)
+    (folder / "backend.py").write_text(BACKEND)
+    for name in ("gpubalance", "pytest", "ruff", "mypy", "tests/bench"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / f"{name}.py").write_text(PROGRAM)
+    return Checkout(folder)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def kill(process: Started) -> None:
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+@pytest.fixture(scope="module")
+def first_use(tmp_path_factory: pytest.TempPathFactory) -> tuple[Checkout, tuple[int, str, str]]:
+    checkout = make_checkout(tmp_path_factory.mktemp("scripts") / "a checkout")
+    # stdin is not only no terminal, but closed
+    return checkout, checkout.run("gpubalance", "a b", "--c", before=("sh", "-c", '"$0" "$@" <&-'))
+
+
+@pytest.fixture
+def checkout(first_use: tuple[Checkout, tuple[int, str, str]]) -> Checkout:
+    return first_use[0]
+
+
+def test_the_first_use_installs_and_runs(first_use: tuple[Checkout, tuple[int, str, str]]) -> None:
+    checkout, (code, out, err) = first_use
+    assert code == 0, err
+    said = json.loads(out)
+    assert said["args"] == ["a b", "--c"]
+    assert said["cwd"] == str(checkout.elsewhere)
+    assert said["file"] == str(checkout.folder / "gpubalance.py")
+    venv = checkout.folder / ".venv"
+    assert err == f"gpubalance: first use: installing TensorFlow and the rest into {venv}, about a minute\n"
+
+
+def test_later_uses_start_no_python_but_the_program(checkout: Checkout, tmp_path: Path) -> None:
+    checkout.run("gpubalance")
+    for tool in ("sh", "readlink", "cksum"):
+        (tmp_path / tool).symlink_to(str(shutil.which(tool)))
+    link = tmp_path / "linked"
+    link.symlink_to(checkout.folder / "scripts/gpubalance")
+    done = subprocess.run([link], env=checkout.env | {"PATH": str(tmp_path)}, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["prefix"] == str(checkout.folder / ".venv")
+
+
+def test_the_exit_code_is_the_programs(checkout: Checkout) -> None:
+    assert checkout.run("gpubalance", GPUBALANCE_EXIT="5")[0] == 5
+
+
+def test_dev_is_added_and_serves_the_program_too(checkout: Checkout) -> None:
+    checkout.run("gpubalance")
+    code, out, err = checkout.run("bench", "-x")
+    assert code == 0, err
+    said = json.loads(out)
+    assert (said["args"], said["cwd"]) == (["-x"], str(checkout.elsewhere))
+    assert said["file"] == str(checkout.folder / "tests/bench.py")
+    assert "dev" in checkout.state[2].split(",")
+    assert checkout.run("gpubalance")[2] == ""
+    checkout.touch_constraints()
+    assert "bringing" in checkout.run("gpubalance")[2]
+    assert "dev" in checkout.state[2].split(",")
+
+
+def test_a_driver_brings_cuda(checkout: Checkout, tmp_path: Path) -> None:
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text("#!/bin/sh\n")
+    smi.chmod(0o755)
+    del checkout.env["GPUBALANCE_EXTRAS"]
+    try:
+        err = checkout.run("gpubalance", PATH=f"{tmp_path}:{checkout.env['PATH']}")[2]
+    finally:
+        checkout.env["GPUBALANCE_EXTRAS"] = ""
+    assert "with CUDA (3 GB), some minutes" in err
+    assert "cuda" in checkout.state[2].split(",")
+
+
+def test_an_update_cut_off_before_pip_writes_goes_on(checkout: Checkout, tmp_path: Path) -> None:
+    checkout.run("gpubalance")
+    kept = checkout.folder / ".venv/kept"
+    kept.touch()
+    checkout.touch_constraints()
+    gate = tmp_path / "gate"
+    first = checkout.start("gpubalance", GATE=str(gate))
+    wait_for((tmp_path / "gate.reached").exists)
+    kill(first)
+    assert checkout.state[0] == "installing"
+    gate.touch()
+    code, out, err = checkout.run("gpubalance")
+    assert (code, kept.exists()) == (0, True), err
+    assert json.loads(out)
+
+
+def test_an_install_cut_off_while_pip_writes_is_made_anew(checkout: Checkout) -> None:
+    checkout.run("gpubalance")
+    rest = checkout.folder / ".venv/half"
+    rest.touch()
+    state = checkout.folder / ".venv/.gpubalance"
+    state.write_text(state.read_text().replace("ready", "installing"))
+    assert "Installing collected packages" in checkout.log.read_text()
+    code, _, err = checkout.run("gpubalance")
+    assert (code, rest.exists()) == (0, False), err
+    assert err.startswith("gpubalance: the last install was cut off: installing")
+
+
+def test_of_two_at_once_one_waits(checkout: Checkout, tmp_path: Path) -> None:
+    checkout.run("gpubalance")
+    checkout.touch_constraints()
+    first = checkout.start("gpubalance", GATE=str(tmp_path / "gate"))
+    wait_for((tmp_path / "gate.reached").exists)
+    second = checkout.start("gpubalance")
+    assert second.stderr is not None
+    venv = checkout.folder / ".venv"
+    assert second.stderr.readline() == f"gpubalance: waits for the install that is under way in {venv}\n"
+    (tmp_path / "gate").touch()
+    for process in (first, second):
+        out, err = process.communicate(timeout=60)
+        assert json.loads(out), err
+    assert err == ""  # the second installed nothing
+
+
+def test_a_failed_install_shows_the_end_of_its_log(checkout: Checkout) -> None:
+    checkout.run("gpubalance")
+    pyproject = checkout.folder / "pyproject.toml"
+    pyproject.write_text(PYPROJECT.replace("dev = []", "dev = []\nbroken ="))
+    code, out, err = checkout.run("gpubalance")
+    pyproject.write_text(PYPROJECT)
+    assert (code, out) == (3, "")
+    assert len(err.splitlines()) > 3
+    assert err.splitlines()[-1] == f"gpubalance: the install failed; all of its output is in {checkout.log}"
+    code, _, err = checkout.run("gpubalance")
+    assert code == 0
+    assert "bringing" in err  # pip had not written: nothing was lost
+
+
+def test_a_copied_checkout_does_not_use_the_others_environment(checkout: Checkout, tmp_path: Path) -> None:
+    checkout.run("gpubalance")
+    copy = tmp_path / "copy"
+    shutil.copytree(checkout.folder, copy, symlinks=True)
+    code, out, err = Checkout(copy).run("gpubalance")
+    assert code == 0, err
+    assert f"{copy}/.venv belongs to another folder" in err
+    assert json.loads(out)["file"] == str(copy / "gpubalance.py")
+    assert str(checkout.folder) not in (copy / ".venv/bin/gpubalance").read_text()
+
+
+def test_a_read_only_checkout_has_its_environment_in_the_cache(tmp_path: Path) -> None:
+    checkout = make_checkout(tmp_path / "checkout")
+    before = sorted(checkout.folder.rglob("*"))
+    read_only: tuple[str, ...] = ()
+    if os.geteuid() == 0:  # the modes say nothing to root: a mount must do
+        mount = f"mount --bind '{checkout.folder}' '{checkout.folder}' && mount -o remount,ro,bind '{checkout.folder}'"
+        read_only = ("sh", "-c", f"""exec unshare -m sh -c "{mount}"' && exec "$0" "$@"' "$0" "$@" """)
+        if subprocess.run([*read_only, "true"], capture_output=True).returncode:
+            pytest.skip("root, and no mount of its own: nothing is read-only")
+    else:
+        for path in (checkout.folder, *before):
+            path.chmod(path.stat().st_mode & ~0o222)
+    code, out, err = checkout.run("gpubalance", before=read_only, XDG_CACHE_HOME=str(tmp_path / "cache"))
+    assert code == 0, err
+    assert Path(json.loads(out)["prefix"]).parent == tmp_path / "cache/gpubalance"
+    assert sorted(checkout.folder.rglob("*")) == before
+
+
+def test_an_environment_made_by_hand_is_not_cleared(tmp_path: Path) -> None:
+    checkout = make_checkout(tmp_path / "checkout")
+    mine = checkout.folder / ".venv/mine"
+    mine.parent.mkdir()
+    mine.touch()
+    code, _, err = checkout.run("gpubalance")
+    assert (code, mine.exists()) == (3, True)
+    assert "is in the way" in err
+
+
+@pytest.mark.parametrize(
+    ("python", "message"),
+    [
+        ("echo 'is 3.9'; exit 1", "python3 is 3.9"),
+        (f"shift 2; exec '{sys.executable}' -c \"import sys; sys.modules['ensurepip'] = None; $1\"", "-venv)"),
+        ("exit 127", "found none"),
+    ],
+)
+def test_without_a_fitting_python_it_says_what_is_needed(tmp_path: Path, python: str, message: str) -> None:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for tool in ("sh", "readlink", "cksum", "mkdir", "touch"):
+        (folder / tool).symlink_to(str(shutil.which(tool)))
+    (folder / "python3").write_text(f"#!/bin/sh\n{python}\n")
+    (folder / "python3").chmod(0o755)
+    checkout = make_checkout(tmp_path / "checkout")
+    code, out, err = checkout.run("gpubalance", PATH=str(folder), GPUBALANCE_PYTHON="")
+    assert (code, out) == (3, "")
+    assert err.startswith("gpubalance: needs Python 3.10 to 3.13 with its venv module")
+    assert message in err
+
+
+@pytest.mark.parametrize(
+    ("args", "env", "expected", "programs"),
+    [
+        ((), {}, 0, ["ruff", "ruff", "mypy", "pytest"]),
+        ((), {"RUFF_EXIT": "1"}, 1, ["ruff", "ruff", "mypy", "pytest"]),
+        ((), {"PYTEST_EXIT": "2"}, 2, ["ruff", "ruff", "mypy", "pytest"]),
+        (("tests/x.py", "-k", "a or b"), {"PYTEST_EXIT": "5"}, 5, ["pytest"]),
+    ],
+)
+def test_test_runs_check_then_pytest(
+    checkout: Checkout, args: tuple[str, ...], env: dict[str, str], expected: int, programs: list[str]
+) -> None:
+    code, out, err = checkout.run("test", *args, **env)
+    said = [json.loads(line) for line in out.splitlines()]
+    assert [Path(one["file"]).stem for one in said] == programs, err
+    assert code == expected
+    assert tuple(said[-1]["args"][2:]) == args
+    assert {one["cwd"] for one in said} == {str(checkout.folder)}
