@@ -33,13 +33,16 @@ def interval95(samples: Sequence[float]) -> tuple[float, float] | None:
 
     Method of batch means (Law and Kelton, Simulation Modeling and Analysis, 9.5.3), with medians: at most 20 batches
     of consecutive samples, which are far less correlated than the samples; median ± t · s/√k of the batches' medians.
+    The last factor is as the mean of k medians of m varies less than one median of k · m: a normal sample's median
+    has a variance of about πσ²/(2m − 2 + π). The tests hold the interval's coverage against simulation.
     """
     if len(samples) < 3:
         return None
     count = min(_MOST_BATCHES, len(samples))
     edges = [round(i * len(samples) / count) for i in range(count + 1)]
     medians = [median(samples[a:b]) for a, b in itertools.pairwise(edges)]
-    half = _T95[count - 2] * statistics.stdev(medians) / math.sqrt(count)
+    short = math.sqrt(1 + (math.pi - 2) / 2 * count / len(samples))
+    half = _T95[count - 2] * statistics.stdev(medians) / math.sqrt(count) * short
     middle = median(samples)
     return middle - half, middle + half
 

@@ -11,6 +11,7 @@
 
 set -u
 root=${self%/scripts/*}
+user_cache=${XDG_CACHE_HOME:-${HOME:+$HOME/.cache}}
 
 say() { printf 'gpubalance: %s\n' "$*" >&2; }
 
@@ -42,10 +43,9 @@ place() {
         *) venv=$PWD/$GPUBALANCE_VENV && return ;;
     esac
     if fresh || { [ -w "$root" ] && { [ ! -e "$venv" ] || [ -w "$venv" ]; }; }; then return; fi
-    cache=${XDG_CACHE_HOME:-${HOME:+$HOME/.cache}}
-    [ -n "$cache" ] || die "$root cannot be written to, and there is no HOME: name a folder in GPUBALANCE_VENV"
+    [ -n "$user_cache" ] || die "$root cannot be written to, and there is no HOME: name a folder in GPUBALANCE_VENV"
     hash=$(printf '%s' "$root" | cksum)
-    venv=$cache/gpubalance/venv-${hash%% *}
+    venv=$user_cache/gpubalance/venv-${hash%% *}
 }
 
 read_state() {
@@ -126,7 +126,7 @@ install() {
     mkdir -p "$venv" && touch "$venv/.gpubalance.lock" || die "cannot write to $venv"
     exec 9>>"$venv/.gpubalance.lock"
     python=$(find_python) || exit 3
-    "$python" -c "$lock" "$venv" || exit 3
+    "$python" -I -c "$lock" "$venv" || exit 3
     fresh && exit
     cd "$root" || exit 3
 
@@ -186,4 +186,12 @@ run() {
     "$@" >"$venv/install.log" 2>&1 </dev/null && return
     tail -n 15 "$venv/install.log" >&2
     die "the install failed; all of its output is in $venv/install.log"
+}
+
+# Lets the development tools write beside $venv and not into the checkout, which can be read-only.
+tool_caches() {
+    cache=$venv/.cache
+    [ -w "$venv" ] || cache=${user_cache:-/tmp}/gpubalance/tools
+    export RUFF_CACHE_DIR="$cache/ruff" MYPY_CACHE_DIR="$cache/mypy" HYPOTHESIS_STORAGE_DIRECTORY="$cache/hypothesis"
+    pytest_cache=$cache/pytest
 }

@@ -315,18 +315,18 @@ def test_without_a_fitting_python_it_says_what_is_needed(tmp_path: Path, python:
 
 
 @pytest.mark.parametrize(
-    ("args", "env", "expected", "programs"),
+    ("args", "ruff", "tests", "expected", "programs"),
     [
-        ((), {}, 0, ["ruff", "ruff", "mypy", "pytest"]),
-        ((), {"RUFF_EXIT": "1"}, 1, ["ruff", "ruff", "mypy", "pytest"]),
-        ((), {"PYTEST_EXIT": "2"}, 2, ["ruff", "ruff", "mypy", "pytest"]),
-        (("tests/x.py", "-k", "a or b"), {"PYTEST_EXIT": "5"}, 5, ["pytest"]),
+        ((), 0, 0, 0, ["ruff", "ruff", "mypy", "pytest"]),
+        ((), 1, 0, 1, ["ruff", "ruff", "mypy", "pytest"]),
+        ((), 1, 2, 2, ["ruff", "ruff", "mypy", "pytest"]),
+        (("tests/x.py", "-k", "a or b"), 1, 5, 5, ["pytest"]),
     ],
 )
 def test_test_runs_check_then_pytest(
-    checkout: Checkout, args: tuple[str, ...], env: dict[str, str], expected: int, programs: list[str]
+    checkout: Checkout, args: tuple[str, ...], ruff: int, tests: int, expected: int, programs: list[str]
 ) -> None:
-    code, out, err = checkout.run("test", *args, **env)
+    code, out, err = checkout.run("test", *args, RUFF_EXIT=str(ruff), PYTEST_EXIT=str(tests))
     said = [json.loads(line) for line in out.splitlines()]
     assert [Path(one["file"]).stem for one in said] == programs, err
     assert code == expected

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -76,9 +76,17 @@ def resident(strategy: Any, samples: Samples, devices: Sequence[str], batches: S
             # Else the values lie on CPU:0 and every step copies them.
             return tf.nest.map_structure(tf.identity, samples.make(batches[replica], salt=replica + 1))
 
-    data = strategy.experimental_distribute_values_from_function(on_device)
+    data = distribute(strategy, on_device)
     while True:
         yield data
+
+
+def distribute(strategy: Any, make: Callable[[Any], Any]) -> Any:
+    """Each replica's own values, as a step takes them: of a single replica the values themselves."""
+    data = strategy.experimental_distribute_values_from_function(make)
+    if strategy.num_replicas_in_sync > 1:
+        return data
+    return tf.nest.map_structure(lambda value: strategy.experimental_local_results(value)[0], data)
 
 
 def streamed(strategy: Any, samples: Samples, batches: Sequence[int]) -> Iterator[Any]:
@@ -87,4 +95,6 @@ def streamed(strategy: Any, samples: Samples, batches: Sequence[int]) -> Iterato
     def pipeline(_: Any) -> tf.data.Dataset:
         return samples.dataset().batch(sum(batches)).rebatch(list(batches)).prefetch(tf.data.AUTOTUNE)
 
+    # The stream never ends: TensorFlow need not ask before each batch whether there is one, which takes it longer.
+    strategy.extended.experimental_enable_get_next_as_optional = False
     return iter(strategy.distribute_datasets_from_function(pipeline))

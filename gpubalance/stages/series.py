@@ -134,7 +134,7 @@ class Series:
         """By what part a stamped step takes longer than one without stamps."""
         if not self.samples or not self.stamped:
             return None
-        return median([s.seconds for s in self.stamped]) / median(self.step_times_s) - 1
+        return median([(s.step_s or 0.0) + s.input_wait_s for s in self.stamped]) / median(self.step_times_s) - 1
 
     def measurement(self, devices: Sequence[int]) -> Measurement:
         """What it amounts to; `devices` are the replicas' numbers among the result's. Needs both kinds of sample."""

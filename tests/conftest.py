@@ -1,0 +1,42 @@
+"""Every test's home and state are its own; TensorFlow, where a test asks for it, has eight CPU devices."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+LOGICAL_DEVICES = 8
+
+
+@pytest.fixture(autouse=True)
+def _own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Logs and results of children go to a folder of the test's."""
+    folder = tmp_path_factory.mktemp("state")
+    before = os.environ.get("XDG_STATE_HOME")
+    os.environ["XDG_STATE_HOME"] = str(folder)
+    yield folder
+    if before is None:
+        del os.environ["XDG_STATE_HOME"]
+    else:
+        os.environ["XDG_STATE_HOME"] = before
+
+
+@pytest.fixture(scope="session")
+def tensorflow() -> Any:
+    """TensorFlow, set up once for the whole test process."""
+    import tensorflow as tf
+
+    tf.config.threading.set_inter_op_parallelism_threads(LOGICAL_DEVICES + 2)
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(
+        cpu, [tf.config.LogicalDeviceConfiguration() for _ in range(LOGICAL_DEVICES)]
+    )
+    return tf

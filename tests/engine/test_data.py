@@ -1,0 +1,71 @@
+"""Every replica gets exactly its batch, whichever way the samples come."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpubalance.engine import data
+from tests.engine.bench_of_steps import Steps
+from tests.engine.test_exact import adam, dense_model
+
+
+def two_inputs_and_outputs() -> Any:
+    import keras
+
+    image = keras.Input((4, 4, 3), name="image")
+    words = keras.Input((5,), dtype="int32", name="words")
+    seen = keras.layers.Flatten()(image)
+    read = keras.layers.Flatten()(keras.layers.Embedding(7, 3)(words))
+    both = keras.layers.Concatenate()([seen, read])
+    return keras.Model(
+        {"image": image, "words": words},
+        [
+            keras.layers.Dense(5, activation="softmax")(both),
+            keras.layers.Dense(1, activation="sigmoid")(both),
+            keras.layers.Dense(3)(both),
+        ],
+    )
+
+
+@pytest.mark.parametrize("batches", [(7, 3), (1, 9)])
+def test_both_sources_give_each_replica_its_batch(tensorflow: Any, batches: tuple[int, ...]) -> None:
+    steps = Steps(dense_model, adam, [None, None])
+    local = steps.strategy.experimental_local_results
+    for source in (
+        data.resident(steps.strategy, steps.samples, steps.names, batches),
+        data.streamed(steps.strategy, steps.samples, batches),
+    ):
+        for inputs, (labels,) in islice(source, 4):
+            assert [x.shape[0] for x in local(inputs)] == list(batches)
+            assert [y.shape[0] for y in local(labels)] == list(batches)
+
+
+def test_resident_samples_lie_on_the_replicas_own_device(tensorflow: Any) -> None:
+    steps = Steps(dense_model, adam, [None, None])
+    inputs, _ = next(data.resident(steps.strategy, steps.samples, steps.names, (2, 3)))
+    first, second = steps.strategy.experimental_local_results(inputs)
+    assert first.device.endswith("CPU:0")
+    assert second.device.endswith("CPU:1")
+
+
+def test_samples_are_the_same_for_the_same_seed(tensorflow: Any) -> None:
+    steps = Steps(dense_model, adam, [None])
+    again = data.Samples(steps.model, steps.loss, seed=0)
+    other = data.Samples(steps.model, steps.loss, seed=1)
+    np.testing.assert_array_equal(steps.samples.make(5)[0], again.make(5)[0])
+    assert not np.array_equal(steps.samples.make(5)[0], other.make(5)[0])
+
+
+def test_several_inputs_and_outputs_are_trained(tensorflow: Any) -> None:
+    steps = Steps(two_inputs_and_outputs, adam, [None, None])
+    inputs, labels = steps.samples.make(10)
+    assert set(inputs) == {"image", "words"}
+    assert inputs["words"].max() < 7
+    assert [y.shape for y in labels] == [(10,), (10, 1), (10, 3)]
+    loss, _ = steps.step(inputs, labels, (7, 3))
+    later = [steps.step(inputs, labels, (7, 3))[0] for _ in range(5)]
+    assert later[-1] < loss

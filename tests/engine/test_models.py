@@ -1,0 +1,108 @@
+"""The models that --model names, and what is said of one that can't be trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpubalance.errors import BadInput
+
+FILE = """
+import keras
+
+def good():
+    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, activation="softmax")])
+
+def unknown_shape():
+    return keras.Sequential([keras.Input((None, None, 3)), keras.layers.Conv2D(2, 3)])
+
+def no_input():
+    return keras.Sequential([keras.layers.Dense(2)])
+
+def no_weights():
+    return keras.Sequential([keras.Input((4,)), keras.layers.Flatten()])
+
+def a_string():
+    return "a model"
+
+def breaks():
+    raise RuntimeError("of the user's own")
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.py"
+    path.write_text(FILE)
+    return path
+
+
+def build(name: str) -> Any:
+    from gpubalance.engine.models import build_model
+
+    return build_model(name)
+
+
+def flops_of(model: Any, tf: Any) -> float:
+    """Forward FLOP of one sample, as TensorFlow's own profiler counts them."""
+    from tensorflow.python.profiler.model_analyzer import profile
+    from tensorflow.python.profiler.option_builder import ProfileOptionBuilder
+
+    concrete = tf.function(lambda x: model(x, training=False)).get_concrete_function(
+        tf.TensorSpec((1, *model.input_shape[1:]))
+    )
+    options = ProfileOptionBuilder(ProfileOptionBuilder.float_operation()).with_empty_output().build()
+    return float(profile(concrete.graph, options=options).total_float_ops)
+
+
+def test_probe_is_the_heavy_model_and_small_a_ten_thousandth_of_it(tensorflow: Any) -> None:
+    probe, small = build("probe"), build("small")
+    assert probe.count_params() == pytest.approx(78.9e6, rel=0.001)
+    heavy = flops_of(probe, tensorflow)
+    assert heavy == pytest.approx(4e9, rel=0.2)
+    assert flops_of(small, tensorflow) <= heavy / 10_000
+
+    def kinds(model: Any) -> list[str]:
+        return [type(layer).__name__ for layer in model.layers]
+
+    assert kinds(small) == ["AveragePooling2D", *kinds(probe)]
+
+
+def test_a_keras_application(tensorflow: Any) -> None:
+    assert build("MobileNetV2").output_shape == (None, 1000)
+
+
+def test_a_users_file(tensorflow: Any, file: Path) -> None:
+    assert build(f"{file}:good").output_shape == (None, 2)
+
+
+def test_a_users_module(tensorflow: Any, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(file.parent)
+    assert build("mine:good").output_shape == (None, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("NoSuchNet", "there is no model 'NoSuchNet'"),
+        ("resnet50", "there is no model"),  # a module of keras.applications, not a model
+        ("nothing.here:model", "no module 'nothing.here'"),
+        ("missing.py:model", "there is no file missing.py"),
+        ("{file}:absent", "has no function 'absent'"),
+        ("{file}:unknown_shape", "only the batch may be unknown"),
+        ("{file}:no_input", "input shapes are unknown"),
+        ("{file}:no_weights", "no weights to train"),
+        ("{file}:a_string", "gave a str, not a Keras model"),
+    ],
+)
+def test_what_can_not_be_trained(tensorflow: Any, file: Path, name: str, says: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        build(name.format(file=file))
+    assert says in f"{caught.value.message} {caught.value.remedy}"
+
+
+def test_the_users_own_error_goes_through(tensorflow: Any, file: Path) -> None:
+    with pytest.raises(RuntimeError, match="of the user's own"):
+        build(f"{file}:breaks")

@@ -1,0 +1,113 @@
+"""A simulated device behaves as its profile says, in the real step. What is compared are times of one run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpubalance.config import DeviceProfile, JointProfile
+from tests.engine.bench_of_steps import Steps
+from tests.engine.test_exact import adam, dense_model
+
+
+def data(count: int) -> tuple[Any, Any]:
+    return np.zeros((count, 6), np.float32), (np.zeros(count, np.int32),)
+
+
+def paced(alpha_s: float, beta_s: float = 0.0, **options: Any) -> DeviceProfile:
+    return DeviceProfile(name="paced", alpha_s=alpha_s, beta_s=beta_s, **options)
+
+
+def stamps_of(steps: Steps, batches: tuple[int, ...], *, discard: int = 2) -> Any:
+    for _ in range(discard):
+        steps.step(*data(sum(batches)), batches, stamped=True)
+    return steps.step(*data(sum(batches)), batches, stamped=True)[1]
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_replicas_overlap(tensorflow: Any, count: int) -> None:
+    """All begin before any ends. A sleeping py_function in TensorFlow's default order takes turns instead."""
+    steps = Steps(dense_model, adam, [paced(0.15)] * count)
+    stamps = stamps_of(steps, (3,) * count)
+    assert stamps[:, 0].max() < stamps[:, 1].min()
+
+
+def test_computes_no_shorter_than_the_profile(tensorflow: Any) -> None:
+    profiles = [paced(0.02, 0.001), paced(0.01, 0.004)]
+    steps = Steps(dense_model, adam, profiles, JointProfile(sync_s=0.03))
+    batches = (40, 15)
+    stamps = stamps_of(steps, batches)
+    for replica, (profile, batch) in enumerate(zip(profiles, batches, strict=True)):
+        assert stamps[replica, 1] - stamps[replica, 0] >= profile.alpha_s + profile.beta_s * batch - 1e-9
+    assert stamps[:, 2].min() - stamps[:, 1].max() >= 0.03 - 1e-9
+
+
+def test_the_all_reduce_waits_for_the_straggler(tensorflow: Any) -> None:
+    steps = Steps(dense_model, adam, [paced(0.01), paced(0.2)])
+    stamps = stamps_of(steps, (5, 5))
+    assert stamps[0, 2] >= stamps[1, 1]
+
+
+def test_queued_steps_take_exactly_the_profile(tensorflow: Any) -> None:
+    """The host's own time between two steps is hidden behind the step before, as on a GPU."""
+    steps = Steps(dense_model, adam, [paced(0.03), paced(0.03)], JointProfile(sync_s=0.02))
+    before = stamps_of(steps, (5, 5))
+    after = steps.step(*data(10), (5, 5), stamped=True)[1]
+    gaps = after[:, 0] - before[:, 2]
+    # The next step's compute is counted from the moment at which the last one should have ended.
+    assert (gaps <= 0).all()
+
+
+def test_past_its_memory_a_step_raises_tensorflows_own_error(tensorflow: Any) -> None:
+    from gpubalance.engine.failures import failing_replica
+
+    limited = paced(0.001, memory=1000, base_memory=100, memory_per_sample=10)
+    steps = Steps(dense_model, adam, [paced(0.001), limited], JointProfile(extra_memory=50))
+    steps.step(*data(95), (10, 85))
+    with pytest.raises(tensorflow.errors.ResourceExhaustedError) as caught:
+        steps.step(*data(96), (10, 86))
+    assert failing_replica(str(caught.value)) == 1
+
+
+def test_alone_a_device_has_the_memory_that_a_joint_run_takes(tensorflow: Any) -> None:
+    limited = paced(0.001, memory=1000, base_memory=100, memory_per_sample=10)
+    steps = Steps(dense_model, adam, [limited], JointProfile(extra_memory=50, sync_s=10.0))
+    steps.step(*data(90), (90,))
+    with pytest.raises(tensorflow.errors.ResourceExhaustedError):
+        steps.step(*data(91), (91,))
+
+
+def test_real_compute_that_takes_longer_is_noticed(tensorflow: Any) -> None:
+    steps = Steps(dense_model, adam, [paced(0.0)])
+    for _ in range(5):
+        steps.step(*data(50), (50,))
+    assert steps.clocks[0].late_steps > 0  # type: ignore[attr-defined]
+
+
+def test_noise_is_the_devices_own_and_repeatable(tensorflow: Any) -> None:
+    from gpubalance.engine.pace import clocks
+
+    def first_times(seed: int) -> list[float]:
+        pair = clocks([paced(0.01, noise=0.1), paced(0.01, noise=0.1)], JointProfile(), seed=seed)
+        return [clock.computed(0) - begun for clock in pair for begun in [clock.begin(0)]]
+
+    from gpubalance.engine.pace import PacedClock
+
+    def drawn(seed: int) -> list[float]:
+        found = []
+        for clock in clocks([paced(1.0, noise=0.1)] * 2, JointProfile(), seed=seed):
+            assert isinstance(clock, PacedClock)
+            clock.begin(0)
+            found += [clock._compute_s(0) for _ in range(50)]
+        return found
+
+    assert drawn(1) == drawn(1)
+    assert drawn(1)[:50] != drawn(1)[50:]
+    assert np.std(drawn(1)) == pytest.approx(0.1, rel=0.3)
+
+
+def test_drift_follows_its_points() -> None:
+    profile = paced(1.0, drift=[[20.0, 1.4], [40.0, 1.0]])
+    assert [profile.drift_at(t) for t in (0, 19.9, 20, 39.9, 41)] == [1.0, 1.0, 1.4, 1.4, 1.0]

@@ -1,0 +1,177 @@
+"""Real children, really killed. None of them loads TensorFlow unless it must: the child opens only when asked."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from gpubalance.config import Device, JointProfile, Settings
+from gpubalance.devices.profile import simulated_devices
+from gpubalance.errors import BadInput, DeadlinePassed, OutOfMemory, PartialResult
+from gpubalance.workers.messages import Measured, Sample
+from gpubalance.workers.process import Process, child_environment
+from gpubalance.workers.worker import Worker
+
+ROOT = Path(__file__).parents[2]
+PAIR, JOINT = simulated_devices(str(ROOT / "configs/quick-pair.toml"))
+
+
+def process() -> Process:
+    return Process("test", child_environment(PAIR))
+
+
+def worker(model: str = "small") -> Worker:
+    return Worker(PAIR, Settings(model=model), JOINT, seed=0)
+
+
+def test_the_environment_shows_a_child_its_gpus_only_by_uuid() -> None:
+    gpus = [
+        Device(index=i, uuid=f"GPU-{u}", name="card", memory_bytes=1, simulated=False) for i, u in enumerate("ab")
+    ]
+    environment = child_environment([gpus[1], gpus[0]])
+    assert environment["CUDA_VISIBLE_DEVICES"] == "GPU-b,GPU-a"
+    assert environment["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert environment["TF_MIN_GPU_MULTIPROCESSOR_COUNT"] == "1"
+    assert environment["TF_FORCE_GPU_ALLOW_GROWTH"] == "true"
+    assert child_environment(PAIR)["CUDA_VISIBLE_DEVICES"] == "-1"
+
+
+@pytest.mark.parametrize(
+    ("number", "says"), [(signal.SIGKILL, "probably as the host's memory ran out"), (signal.SIGSEGV, "SIGSEGV")]
+)
+def test_a_killed_child_is_one_error(number: signal.Signals, says: str) -> None:
+    with process() as child:
+        os.kill(child.pid, number)
+        with pytest.raises(PartialResult) as caught:
+            child.receive(10, "training with batches 820/568 on GPU:0, GPU:1")
+    assert says in caught.value.message
+    assert "training with batches 820/568 on GPU:0, GPU:1" in caught.value.message
+    assert str(child.log) in caught.value.remedy
+
+
+def test_a_silent_child_is_ended_at_the_deadline() -> None:
+    with process() as child:
+        os.kill(child.pid, signal.SIGSTOP)
+        with pytest.raises(DeadlinePassed, match="said nothing"):
+            child.receive(0.2, "waiting")
+    # A stopped process ignores TERM: only KILL ends it.
+    assert not psutil.pid_exists(child.pid)
+
+
+def test_a_child_that_says_nonsense_is_refused() -> None:
+    with process() as child:
+        os.write(child._requests, b'{"kind": "open", "surprise": 1}\n')
+        with pytest.raises(PartialResult) as caught:
+            child.receive(30, "opening")
+    assert "surprise" in caught.value.log
+
+
+def test_the_end_of_the_log_is_made_harmless(tmp_path: Path) -> None:
+    from gpubalance.workers.process import tail
+
+    log = tmp_path / "log"
+    log.write_bytes(b"old\n" * 50 + b"\x1b[31mred\x1b[0m \xff\n")
+    assert tail(log).splitlines()[-1] == "red \ufffd"
+    assert len(tail(log).splitlines()) == 12
+
+
+def test_a_child_ends_when_its_parent_is_killed() -> None:
+    code = (
+        "import sys, time\n"
+        "from tests.workers.test_process import process\n"
+        "child = process(); print(child.pid, flush=True); time.sleep(60)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    pid = int(parent.stdout.readline())
+    parent.kill()
+    parent.wait()
+    end = time.monotonic() + 5
+    while psutil.pid_exists(pid) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not psutil.pid_exists(pid)
+
+
+@pytest.fixture(scope="module")
+def open_worker() -> Any:
+    with worker() as opened:
+        yield opened
+
+
+def test_a_worker_measures_any_split_it_is_asked(open_worker: Worker) -> None:
+    for batches in ((30, 20), (5, 45)):
+        replies = list(open_worker.measure(batches, at_least=3, steps_per_sample=2))
+        *samples, last = replies
+        assert [s.steps for s in samples if isinstance(s, Sample)] == [2, 2, 2]
+        assert isinstance(last, Measured)
+        profiles = [d.profile for d in PAIR]
+        assert last.memory_peak_bytes == tuple(
+            p.memory_at(b, JOINT.extra_memory) for p, b in zip(profiles, batches, strict=True) if p
+        )
+
+
+def test_a_stamped_sample_has_every_replicas_compute(open_worker: Worker) -> None:
+    *samples, _ = open_worker.measure((30, 20), at_least=2, stamped=True)
+    for sample in samples:
+        assert isinstance(sample, Sample)
+        assert sample.compute_s is not None
+        assert len(sample.compute_s) == 2
+        assert sample.step_s is not None
+        assert sample.step_s >= max(sample.compute_s)
+
+
+def test_out_of_memory_names_the_device_and_the_worker_goes_on(open_worker: Worker) -> None:
+    with pytest.raises(OutOfMemory) as caught:
+        list(open_worker.measure((30, 5000)))
+    assert caught.value.replica == 1
+    assert "GPU:1" in caught.value.message
+    assert list(open_worker.measure((30, 20)))
+
+
+def test_a_worker_killed_in_a_step_is_one_error() -> None:
+    with worker() as opened:
+        steps = opened.measure((30, 20), seconds=60)
+        next(steps)
+        os.kill(opened.pid, signal.SIGABRT)
+        with pytest.raises(PartialResult, match="SIGABRT while training with batches 30/20 on GPU:0, GPU:1"):
+            list(steps)
+
+
+def test_the_users_own_traceback_and_nothing_of_ours(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("def model():\n    return helper()\n\ndef helper():\n    raise KeyError('of mine')\n")
+    with pytest.raises(BadInput) as caught:
+        worker(f"{file}:model")
+    message = caught.value.message
+    assert "KeyError: 'of mine'" in message
+    assert "in helper" in message
+    assert "gpubalance/" not in message
+
+
+def test_a_model_that_fails_in_training_is_the_users(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import keras\n"
+        "class Broken(keras.layers.Layer):\n"
+        "    def call(self, x, training=None):\n"
+        "        if training:\n"
+        "            raise ValueError('not in training')\n"
+        "        return x\n"
+        "def model():\n"
+        "    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(2), Broken()])\n"
+    )
+    with worker(f"{file}:model") as opened, pytest.raises(BadInput, match="not in training"):
+        list(opened.measure((3, 2)))
+
+
+def test_opened_devices_may_be_one() -> None:
+    with Worker(PAIR[:1], Settings(model="small"), JointProfile(), seed=0) as opened:
+        assert isinstance(list(opened.measure((8,)))[-1], Measured)
