@@ -17,7 +17,9 @@ def test_sizes_are_read(text: str | int, size: int) -> None:
     assert parse_bytes(text) == size
 
 
-@pytest.mark.parametrize("text", ["1 GB", "-1", "", "GiB", "1e3", "inf", "nan", float("nan"), float("inf"), -1, True, "9" * 30])
+@pytest.mark.parametrize(
+    "text", ["1 GB", "-1", "", "GiB", "1e3", "inf", "nan", float("nan"), float("inf"), -1, True, "9" * 30]
+)
 def test_what_is_no_size_is_refused(text: object) -> None:
     with pytest.raises(ValueError, match="size"):
         parse_bytes(text)  # type: ignore[arg-type]
@@ -30,7 +32,15 @@ def test_bytes_are_written_to_three_digits(size: int) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0.652, "652 ms"), (1.312, "1.31 s"), (4.8e-5, "48 µs"), (0.0, "0 s"), (0.0999, "99.9 ms"), (0.99996, "1 s"), (None, "n/a")],
+    [
+        (0.652, "652 ms"),
+        (1.312, "1.31 s"),
+        (4.8e-5, "48 µs"),
+        (0.0, "0 s"),
+        (0.0999, "99.9 ms"),
+        (0.99996, "1 s"),
+        (None, "n/a"),
+    ],
 )
 def test_seconds_are_written(seconds: float | None, text: str) -> None:
     assert format_seconds(seconds) == text

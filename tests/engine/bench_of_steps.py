@@ -64,9 +64,7 @@ class Steps:
         """One step; the loss and the stamps [replica, (begin, computed, finished)]."""
         import tensorflow as tf
 
-        loss, stamps = self.functions[stamped](
-            self.deal(inputs, labels, batches), tf.constant(float(sum(batches)))
-        )
+        loss, stamps = self.functions[stamped](self.deal(inputs, labels, batches), tf.constant(float(sum(batches))))
         return float(loss), stamps.numpy()
 
     def weights(self) -> list[Any]:

@@ -92,7 +92,9 @@ def samples(shape: tuple[int, ...]) -> list[tuple[Any, Any]]:
     ]
 
 
-def train_on_one_device(make_model: Callable[[], Any], make_optimizer: Callable[[], Any]) -> tuple[list[Any], list[float]]:
+def train_on_one_device(
+    make_model: Callable[[], Any], make_optimizer: Callable[[], Any]
+) -> tuple[list[Any], list[float]]:
     """The oracle: TensorFlow and Keras alone, no strategy, the loss by Keras' own mean over the batch."""
     import keras
     import tensorflow as tf
@@ -140,7 +142,7 @@ def test_xla_gives_the_same(tensorflow: Any) -> None:
 
 
 def test_mean_of_means_would_fail(tensorflow: Any) -> None:
-    """Keras' way, each replica's mean and then the replicas' mean, is another gradient at 70/30: the test above sees it."""
+    """Keras' way, the mean of the replicas' means, is another gradient at 70/30: the test above sees it."""
     import keras
 
     tf = tensorflow

@@ -33,9 +33,7 @@ def worker(model: str = "small") -> Worker:
 
 
 def test_the_environment_shows_a_child_its_gpus_only_by_uuid() -> None:
-    gpus = [
-        Device(index=i, uuid=f"GPU-{u}", name="card", memory_bytes=1, simulated=False) for i, u in enumerate("ab")
-    ]
+    gpus = [Device(index=i, uuid=f"GPU-{u}", name="card", memory_bytes=1, simulated=False) for i, u in enumerate("ab")]
     environment = child_environment([gpus[1], gpus[0]])
     assert environment["CUDA_VISIBLE_DEVICES"] == "GPU-b,GPU-a"
     assert environment["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"

@@ -1,0 +1,37 @@
+"""Runs the program as a user does, in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+QUICK_PAIR = str(ROOT / "configs" / "quick-pair.toml")
+# Short windows: what is tested is the program, not the figures.
+SHORT = ("--windows", "1", "--duration", "0.5")
+
+
+def start(
+    *arguments: str, environment: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [str(Path(sys.executable).with_name("gpubalance")), *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, "COLUMNS": "80", **(environment or {})},
+    )
+
+
+def gpubalance(
+    *arguments: str, environment: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    process = start(*arguments, environment=environment, cwd=cwd)
+    out, err = process.communicate(timeout=240)
+    assert "Traceback" not in err, err
+    return subprocess.CompletedProcess(arguments, process.returncode, out, err)

@@ -1,0 +1,66 @@
+"""`gpubalance devices`, and `run` on GPUs that only NVML shows: the real pynvml on a compiled stand-in."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.program import QUICK_PAIR, gpubalance
+from tests.stand_in import TWO_UNLIKE_GPUS, environment
+
+
+def test_without_nvml_one_line_says_so_and_offers_the_way_on() -> None:
+    done = gpubalance("devices")
+    assert done.returncode == 0
+    assert "no NVIDIA driver" in done.stdout
+    assert "--simulate" in done.stdout
+
+
+def test_run_without_nvml_is_an_error_of_the_environment() -> None:
+    done = gpubalance("run", "--gpus", "0", "1", "--batches", "820", "568")
+    assert done.returncode == 3
+    assert done.stderr.startswith("error: no NVIDIA driver")
+    assert "--simulate" in done.stderr
+
+
+def test_the_gpus_are_listed_with_why_they_can_not_be_used(tmp_path: Path) -> None:
+    done = gpubalance("devices", environment=environment(tmp_path, TWO_UNLIKE_GPUS))
+    assert done.returncode == 0
+    assert "GeForce GTX 1080 Ti" in done.stdout
+    assert "0000:" in done.stdout
+    # TensorFlow here has no CUDA: the child that was asked says so for each.
+    assert done.stdout.count("can't be used: TensorFlow") == 2
+
+
+def test_the_listing_as_json(tmp_path: Path) -> None:
+    done = gpubalance("devices", "--json", environment=environment(tmp_path, TWO_UNLIKE_GPUS))
+    gpus = json.loads(done.stdout)["nvidia"]["gpus"]
+    assert [gpu["index"] for gpu in gpus] == [0, 1]
+    assert all(gpu["uuid"].startswith("GPU-") for gpu in gpus)
+
+
+def test_a_run_never_falls_back_to_the_cpu(tmp_path: Path) -> None:
+    """NVML shows two GPUs and TensorFlow none: an error, not a benchmark of the processor."""
+    done = gpubalance(
+        "run", "--gpus", "0", "1", "--batches", "8", "8", "--quiet", environment=environment(tmp_path, TWO_UNLIKE_GPUS)
+    )
+    assert done.returncode == 3
+    assert "sees no GPU" in done.stderr.splitlines()[0]
+    assert "GPU:0" in done.stderr.splitlines()[0]
+    assert done.stdout == ""
+
+
+def test_a_lost_gpu_can_not_be_named(tmp_path: Path) -> None:
+    script = TWO_UNLIKE_GPUS + "\ngpu 1 error handle 15\n"
+    done = gpubalance("run", "--gpus", "1", environment=environment(tmp_path, script))
+    assert done.returncode == 2
+    assert "there is no device '1'" in done.stderr
+
+
+@pytest.mark.parametrize("source", [QUICK_PAIR, "3"])
+def test_simulated_devices_are_listed(source: str) -> None:
+    done = gpubalance("devices", "--simulate", source)
+    assert done.returncode == 0
+    assert len(done.stdout.splitlines()) == (3 if source == QUICK_PAIR else 4)

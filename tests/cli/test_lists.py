@@ -1,0 +1,53 @@
+"""Options that take lists, in every way that people write them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpubalance.cli.lists import join_lists, whole_numbers, words
+from gpubalance.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        ["--gpus", "0", "1"],
+        ["--gpus", "0,1"],
+        ["--gpus=0,1"],
+        ["--gpus", "0,", "1"],
+        ["--gpus=0", "1"],
+        ["--gpus", "0", "--gpus", "1"],
+        ["--gpus", "0 1"],
+    ],
+)
+@pytest.mark.parametrize("after", [[], ["--json"], ["-o", "out.json"], ["--batches", "820", "568"]])
+def test_all_spellings_are_one(written: list[str], after: list[str]) -> None:
+    joined = join_lists(["run", *written, *after])
+    values = [a.partition("=")[2] for a in joined if a.startswith("--gpus=")]
+    assert words(values) == ["0", "1"]
+    assert joined[0] == "run"
+    if after and after[0] == "--batches":
+        assert joined[-1] == "--batches=820,568"
+    elif after:
+        assert joined[-len(after) :] == after
+
+
+@pytest.mark.parametrize("arguments", [["--gpus"], ["--batches", "--json"], ["--gpus="], ["--gpus", ","]])
+def test_a_missing_list_is_refused(arguments: list[str]) -> None:
+    with pytest.raises(UsageError, match="needs a value"):
+        join_lists(["run", *arguments])
+
+
+@pytest.mark.parametrize("bad", ["x", "-5", "1.5", "1e3", "٣", "99999999999999999999", "0x10"])
+def test_what_is_no_whole_number_is_named(bad: str) -> None:
+    (joined,) = join_lists(["--batches", "820", bad])
+    with pytest.raises(UsageError) as caught:
+        whole_numbers("--batches", [joined.partition("=")[2]])
+    assert repr(bad) in caught.value.message
+
+
+@given(st.lists(st.text(min_size=1).filter(lambda t: not t.startswith(("--gpus", "--batches")))))
+def test_everything_else_stays_as_it_is(arguments: list[str]) -> None:
+    assert join_lists(arguments) == arguments

@@ -1,0 +1,277 @@
+"""`gpubalance run` as a user runs it: the real engine in a real child, on simulated devices."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from gpubalance.results import Run
+from tests.cli.program import QUICK_PAIR, ROOT, SHORT, gpubalance, start
+
+
+def run_json(*arguments: str, **options: Any) -> dict[str, Any]:
+    done = gpubalance("run", *arguments, *SHORT, "--json", **options)
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout)
+    Run.model_validate_json(done.stdout)
+    return result
+
+
+def test_a_run_of_the_pair_tells_where_the_time_goes(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    done = gpubalance(
+        "run", "--simulate", QUICK_PAIR, "--gpus", "0", "1", "--batches", "120", "80", *SHORT, "-o", str(path)
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(path.read_text())
+    first, second = result["replicas"]
+    # Each device's own time, while the total goes at the straggler's pace.
+    assert first["compute_s"] == pytest.approx(0.008 + 0.0002 * 120, rel=0.1)
+    assert second["compute_s"] == pytest.approx(0.008 + 0.0003 * 80, rel=0.1)
+    assert (first["batch"], second["batch"], result["global_batch"]) == (120, 80, 200)
+    for replica in result["replicas"]:
+        parts = replica["compute_s"] + replica["wait_s"] + result["sync_s"] + result["input_wait_s"]
+        assert parts == pytest.approx(result["step_time_s"]["median"], rel=0.05)
+    even = result["baselines"]["even"]
+    assert even["batches"] == [100, 100]
+    assert result["speedup_over_even"] == pytest.approx(
+        result["throughput"]["median"] / even["throughput"]["median"], rel=1e-5
+    )
+    assert result["schema_version"] == 1
+    assert result["baselines"]["solo_sum"] is None
+    # What the tutorial's user knows, and the summary.
+    assert re.search(r"GPU:0 \[120\] +\d+ samples/s +compute", done.stderr)
+    assert re.search(r"total \[200\] +\d+ samples/s", done.stderr)
+    assert "the even split 100/100" in done.stdout
+    assert max(map(len, (done.stdout + done.stderr).splitlines())) <= 100
+
+
+def test_json_and_nothing_else_on_stdout_and_nothing_on_stderr_when_quiet() -> None:
+    done = gpubalance("run", "--simulate", QUICK_PAIR, "--batches", "30", "20", *SHORT, "--json", "--quiet")
+    assert json.loads(done.stdout)["kind"] == "run"
+    assert done.stderr == ""
+
+
+def test_one_device_has_no_even_split_to_compare_with() -> None:
+    result = run_json("--simulate", QUICK_PAIR, "--gpus", "0", "--batches", "8")
+    assert result["baselines"]["even"] is None
+    assert result["speedup_over_even"] is None
+    assert [r["device"] for r in result["replicas"]] == [0]
+
+
+def test_batches_alone_mean_the_first_devices_and_no_batches_a_default() -> None:
+    assert [d["index"] for d in run_json("--simulate", "4", "--batches", "3", "2")["devices"]] == [0, 1]
+    result = run_json("--simulate", QUICK_PAIR, "--gpus", "1")
+    assert (result["batches"], result["devices"][0]["index"]) == ([64], 1)
+
+
+def test_an_empty_share_is_not_a_replica() -> None:
+    result = run_json("--simulate", QUICK_PAIR, "--batches", "0", "20")
+    assert result["batches"] == [0, 20]
+    assert [r["device"] for r in result["replicas"]] == [1]
+
+
+def test_the_even_split_itself_is_its_own_baseline() -> None:
+    result = run_json("--simulate", QUICK_PAIR, "--batches", "20", "20")
+    assert result["speedup_over_even"] == 1.0
+
+
+def test_no_baseline_when_none_is_wanted() -> None:
+    assert (
+        run_json("--simulate", QUICK_PAIR, "--batches", "30", "20", "--baseline", "none")["baselines"]["even"] is None
+    )
+
+
+def test_an_even_split_that_does_not_fit_is_the_largest_that_does() -> None:
+    # GPU:1 holds 1.25 GiB: 0.25 + 0.125 GiB and 112 samples of 8 MiB.
+    result = run_json("--simulate", QUICK_PAIR, "--batches", "200", "100")
+    assert result["baselines"]["even"]["batches"] == [112, 112]
+    assert "even-split-does-not-fit" in [w["code"] for w in result["warnings"]]
+
+
+def test_four_devices_of_which_two_are_used_in_another_order() -> None:
+    profile = str(ROOT / "configs" / "four-unlike.toml")
+    result = run_json("--simulate", profile, "--gpus", "3,1", "--batches", "10", "40")
+    assert [d["name"] for d in result["devices"]] == ["Unlike D", "Unlike B"]
+    assert [(r["device"], r["batch"]) for r in result["replicas"]] == [(0, 10), (1, 40)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--input", "host"),
+        ("--precision", "mixed_float16"),
+        ("--precision", "mixed_bfloat16"),
+        ("--precision", "tf32"),
+        ("--xla",),
+        ("--all-reduce", "one-device"),
+        ("--all-reduce", "hierarchical"),
+    ],
+    ids=" ".join,
+)
+def test_settings_are_used_and_recorded(options: tuple[str, ...]) -> None:
+    settings = run_json("--simulate", QUICK_PAIR, "--batches", "30", "20", "--baseline", "none", *options)["settings"]
+    recorded = {"--input": "input", "--precision": "precision", "--xla": "xla", "--all-reduce": "all_reduce"}
+    assert settings[recorded[options[0]]] == (options[1] if len(options) > 1 else True)
+
+
+def test_plain_cpu_devices_and_the_real_model() -> None:
+    result = run_json("--simulate", "2", "--model", "probe", "--batches", "2", "1", "--baseline", "none")
+    assert result["model"]["parameters"] == pytest.approx(78.9e6, rel=0.001)
+    assert result["devices"][0]["memory_bytes"] is None
+
+
+def test_a_keras_application_trains() -> None:
+    result = run_json("--simulate", "2", "--model", "MobileNetV2", "--batches", "2", "1", "--baseline", "none")
+    assert result["settings"]["model"] == "MobileNetV2"
+
+
+def test_a_users_file_in_the_current_folder_trains(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import keras\n"
+        "def net():\n"
+        "    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, activation='softmax')])\n"
+    )
+    # A module of the user's that is named as one of Python's must not get in the way.
+    (tmp_path / "random.py").write_text("raise RuntimeError('loaded')\n")
+    for name in ("mine.py:net", "mine:net"):
+        result = run_json("--simulate", "2", "--model", name, "--batches", "3", "2", "--baseline", "none", cwd=tmp_path)
+        assert result["model"]["parameters"] == 10
+
+
+def test_the_real_compute_is_too_slow_for_the_profile() -> None:
+    result = run_json("--simulate", QUICK_PAIR, "--model", "probe", "--batches", "2", "1", "--baseline", "none")
+    warnings = {w["code"]: w["next"] for w in result["warnings"]}
+    assert "--model small" in warnings["slower-than-profile"]
+
+
+def test_the_published_pair_runs_out_of_memory_jointly_and_is_told_what_fits() -> None:
+    profile = str(ROOT / "configs" / "gtx1080ti-gtx1080.toml")
+    done = gpubalance("run", "--simulate", profile, "--gpus", "0", "1", "--batches", "1024", "710", *SHORT)
+    assert done.returncode == 5
+    assert "GPU:0 (GeForce GTX 1080 Ti) at batch 1024" in done.stderr
+    assert "GPU:1 (GeForce GTX 1080) at batch 710" in done.stderr
+    # 10.5 and 7.6 GiB, less 1.26 and the joint run's 0.6 GiB, at 9.1 MiB a sample.
+    assert "--batches 972 645" in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["--gpus", "0", "1", "--batches", "820"], 2, "1 batch for 2 devices"),
+        (["--gpus", "0", "--batches", "820", "568"], 2, "2 batches for 1 device"),
+        (["--batches", "1", "2", "3"], 2, "3 batches for 2 devices"),
+        (["--gpus", "0", "0", "--batches", "1", "2"], 2, "named twice"),
+        (["--gpus", "7"], 2, "there is no device '7'"),
+        (["--batches", "0", "0"], 2, "above 0"),
+        (["--batches", "-5", "3"], 2, "'-5'"),
+        (["--batches", "many"], 2, "'many'"),
+        (["--batches"], 2, "--batches needs a value"),
+        (["--gpus", "--json"], 2, "--gpus needs a value"),
+        (["--windows", "0"], 2, "--windows"),
+        (["--duration", "0"], 2, "--duration"),
+        (["--duration", "nan"], 2, "--duration"),
+        (["--precision", "float8"], 2, "float8"),
+        (["--all-reduce", "nccl"], 2, "needs GPUs"),
+        (["--no-such-option"], 2, "--no-such-option"),
+        (["--model", "NoSuchNet"], 4, "there is no model 'NoSuchNet'"),
+        (["-o", "/nowhere/run.json"], 3, "does not exist"),
+        (["-o", "/tmp"], 2, "is a folder"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_inputs_get_one_line_that_says_what_is_right(arguments: list[str], code: int, says: str) -> None:
+    done = gpubalance("run", "--simulate", QUICK_PAIR, *arguments, "--quiet")
+    assert done.returncode == code, done.stderr
+    first = done.stderr.splitlines()[0]
+    assert first.startswith("error: ")
+    assert says in first
+    assert done.stdout == ""
+
+
+def test_an_existing_file_is_not_replaced_unasked(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    path.write_text("mine")
+    done = gpubalance("run", "--simulate", QUICK_PAIR, "-o", str(path))
+    assert (done.returncode, path.read_text()) == (2, "mine")
+    done = gpubalance("run", "--simulate", QUICK_PAIR, "--gpus", "0", *SHORT, "-o", str(path), "--overwrite")
+    assert done.returncode == 0
+    assert json.loads(path.read_text())["kind"] == "run"
+    assert [p.name for p in tmp_path.iterdir()] == ["run.json"]
+
+
+def children_of(pid: int) -> list[psutil.Process]:
+    return psutil.Process(pid).children(recursive=True)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupt_ends_the_child_and_prints_what_was_measured(number: signal.Signals, code: int) -> None:
+    program = start(
+        "run", "--simulate", QUICK_PAIR, "--batches", "30", "20", "--windows", "50", "--duration", "0.3", "--json"
+    )
+    assert program.stderr is not None
+    for line in program.stderr:
+        if "total" in line:
+            break
+    children = children_of(program.pid)
+    assert children
+    program.send_signal(number)
+    out, err = program.communicate(timeout=30)
+    assert program.returncode == code
+    assert "Traceback" not in err
+    result = json.loads(out)
+    assert result["complete"] is False
+    assert result["throughput"]["median"] > 0
+    assert not any(child.is_running() for child in children)
+
+
+def test_an_interrupt_before_anything_is_measured_prints_nothing() -> None:
+    program = start("run", "--simulate", QUICK_PAIR, "--json")
+    assert program.stderr is not None
+    program.stderr.readline()
+    children = children_of(program.pid)
+    program.send_signal(signal.SIGINT)
+    out, err = program.communicate(timeout=30)
+    assert (program.returncode, out) == (130, "")
+    assert "Traceback" not in err
+    assert not any(child.is_running() for child in children)
+
+
+def test_a_killed_child_keeps_what_was_measured() -> None:
+    program = start(
+        "run", "--simulate", QUICK_PAIR, "--batches", "30", "20", "--windows", "50", "--duration", "0.3", "--json"
+    )
+    assert program.stderr is not None
+    for line in program.stderr:
+        if "total" in line:
+            break
+    (child,) = children_of(program.pid)
+    os.kill(child.pid, signal.SIGKILL)
+    out, err = program.communicate(timeout=30)
+    assert program.returncode == 6
+    assert "SIGKILL" in err
+    assert json.loads(out)["complete"] is False
+
+
+def test_nothing_stays_when_the_program_is_killed() -> None:
+    program = start("run", "--simulate", QUICK_PAIR, "--windows", "50", "--duration", "0.3")
+    assert program.stderr is not None
+    for line in program.stderr:
+        if "total" in line:
+            break
+    children = children_of(program.pid)
+    program.kill()
+    program.communicate()
+    end = time.monotonic() + 5
+    while any(child.is_running() for child in children) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not any(child.is_running() for child in children)

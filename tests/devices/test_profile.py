@@ -1,0 +1,80 @@
+"""Device profiles: each that ships loads, and each thing wrong with one is named with its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpubalance.devices.profile import load_profile, simulated_devices
+from gpubalance.errors import BadInput
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+DEVICE = '[[device]]\nname = "a"\nalpha_s = 0.1\nbeta_s = 0.001\n'
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda path: path.stem)
+def test_each_profile_that_ships_loads(path: Path) -> None:
+    profile = load_profile(path)
+    assert len(profile.device) >= 2
+    assert all(device.memory for device in profile.device)
+
+
+def test_the_published_pair_has_the_published_numbers() -> None:
+    (ti, plain), joint = simulated_devices(str(CONFIGS / "gtx1080ti-gtx1080.toml"))
+    assert ti.profile is not None
+    assert plain.profile is not None
+    solo = {64: 684, 256: 1128, 512: 1260, 1024: 1345}
+    for batch, throughput in solo.items():
+        assert batch / (ti.profile.alpha_s + ti.profile.beta_s * batch) == pytest.approx(throughput, rel=0.002)
+    assert 512 / (plain.profile.alpha_s + plain.profile.beta_s * 512) == pytest.approx(875, rel=0.04)
+    assert ti.profile.memory_at(1024) <= (ti.memory_bytes or 0) < ti.profile.memory_at(1024, joint.extra_memory)
+
+
+def test_a_number_makes_plain_cpu_devices() -> None:
+    devices, joint = simulated_devices("3")
+    assert [d.label for d in devices] == ["CPU:0", "CPU:1", "CPU:2"]
+    assert all(d.profile is None and d.memory_bytes is None for d in devices)
+    assert (joint.sync_s, joint.extra_memory) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("", "device"),
+        ("[[device]]\nname = 'a'\nalpha_s = 0.1\n", "device[0].beta_s"),
+        (DEVICE + "speed = 3\n", "device[0].speed"),
+        (DEVICE + "memory = '8 GB'\n", "device[0].memory"),
+        (DEVICE + "memory = 0\n", "device[0].memory"),
+        (DEVICE + "noise = -0.1\n", "device[0].noise"),
+        (DEVICE + "drift = [[20.0]]\n", "device[0].drift"),
+        (DEVICE + "drift = [[20.0, 1.4], [10.0, 1.0]]\n", "device[0]"),
+        (DEVICE + "drift = 3\n", "device[0].drift"),
+        (DEVICE.replace("0.1", "nan"), "device[0].alpha_s"),
+        (DEVICE.replace("0.1", "-1"), "device[0].alpha_s"),
+        (DEVICE.replace("0.1", "inf"), "device[0].alpha_s"),
+        (DEVICE + "[joint]\nsync = 1\n", "joint.sync"),
+        ("device = 3\n", "device"),
+        ("[[device]\n", "is not TOML"),
+        ("x = " + "[" * 100_000, "is not TOML"),
+    ],
+    ids=lambda text: text.strip().splitlines()[-1][:30] if text.strip() else "empty",
+)
+def test_what_is_wrong_is_named_with_its_place(tmp_path: Path, text: str, place: str) -> None:
+    path = tmp_path / "profile.toml"
+    path.write_text(text)
+    with pytest.raises(BadInput) as caught:
+        load_profile(path)
+    assert str(path) in caught.value.message
+    assert place in caught.value.message
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "huge").write_bytes(b"#" * (2 << 20))
+    for path in (tmp_path / "binary", tmp_path / "huge", tmp_path / "missing", tmp_path):
+        with pytest.raises(BadInput):
+            load_profile(path)
+    for count in ("0", "65", "-1"):
+        with pytest.raises(BadInput):
+            simulated_devices(count)
