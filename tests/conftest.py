@@ -40,3 +40,22 @@ def tensorflow() -> Any:
         cpu, [tf.config.LogicalDeviceConfiguration() for _ in range(LOGICAL_DEVICES)]
     )
     return tf
+
+
+# Fast ones first: what needs no TensorFlow, then what has it in this process, then whole programs.
+_ORDER = (
+    "tests/test_",
+    "tests/planning",
+    "tests/devices",
+    "tests/engine",
+    "tests/workers",
+    "tests/stages",
+    "tests/cli",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def rank(item: pytest.Item) -> int:
+        return next((i for i, start in enumerate(_ORDER) if item.nodeid.startswith(start)), len(_ORDER))
+
+    items.sort(key=rank)

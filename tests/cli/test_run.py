@@ -210,7 +210,8 @@ def test_an_existing_file_is_not_replaced_unasked(tmp_path: Path) -> None:
 
 
 def children_of(pid: int) -> list[psutil.Process]:
-    return psutil.Process(pid).children(recursive=True)
+    children: list[psutil.Process] = psutil.Process(pid).children(recursive=True)
+    return children
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

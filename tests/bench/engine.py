@@ -1,0 +1,132 @@
+"""Throughput of the product's own step, in turns with a bare MirroredStrategy loop and with Keras' `fit`."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tests.bench.ratio import in_turns, shown
+
+BATCHES = (420, 280)
+_WINDOW_S = 1.5
+_PAIRS = 30
+
+
+def main() -> Iterator[str]:
+    os.environ.update(CUDA_VISIBLE_DEVICES="-1", TF_CPP_MIN_LOG_LEVEL="2")
+    ours = _Ours()
+    bare = _BareLoop(BATCHES)
+    yield (
+        f"our step over a bare MirroredStrategy loop, both {BATCHES[0]}/{BATCHES[1]} on plain CPU devices: "
+        f"{shown(in_turns(lambda: ours.throughput(BATCHES), bare.throughput, _PAIRS))}; at least 0.98"
+    )
+    even = (sum(BATCHES) // 2,) * 2
+    fit = _KerasFit(sum(even))
+    yield (
+        f"our step over Keras' fit under MirroredStrategy, both {even[0]}/{even[1]}: "
+        f"{shown(in_turns(lambda: ours.throughput(even), fit.throughput, _PAIRS))}; at least 1.0"
+    )
+
+
+class _Ours:
+    """What `gpubalance run` measures, without the process around it."""
+
+    def __init__(self) -> None:
+        from gpubalance.config import JointProfile, Settings
+        from gpubalance.devices.profile import simulated_devices
+        from gpubalance.engine.session import Session
+
+        devices, _ = simulated_devices("2")
+        self._session = Session(devices, Settings(model="small"), JointProfile(), seed=0)
+
+    def throughput(self, batches: Sequence[int], steps: int = 12) -> float:
+        samples = list(
+            self._session.measure(batches, seconds=_WINDOW_S, at_least=2, steps_per_sample=steps, stamped=False)
+        )
+        return sum(batches) * sum(s.steps for s in samples) / sum(s.seconds for s in samples)
+
+
+def _strategy() -> Any:
+    """Another strategy in this process; TensorFlow would take its collectives for the first one's."""
+    import tensorflow as tf
+
+    tf.distribute.MirroredStrategy._collective_key_base += 1000
+    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+
+
+class _BareLoop:
+    """As TensorFlow's guide to custom training writes it, with a batch of its own for each replica."""
+
+    def __init__(self, batches: Sequence[int]) -> None:
+        import keras
+        import tensorflow as tf
+
+        from gpubalance.engine.models import small_model
+
+        strategy = _strategy()
+        self._global_batch = sum(batches)
+        with strategy.scope():
+            model = small_model()
+            optimizer = keras.optimizers.Adam()
+            optimizer.build(model.trainable_variables)
+        loss_of = keras.losses.SparseCategoricalCrossentropy(reduction=None)
+
+        def train(values: Any) -> Any:
+            inputs, labels = values
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(loss_of(labels, model(inputs, training=True))) / self._global_batch
+            grads = tape.gradient(loss, [v.value for v in model.trainable_variables])
+            optimizer.apply(grads, model.trainable_variables)
+            return loss
+
+        def share(context: Any) -> Any:
+            count = batches[context.replica_id_in_sync_group]
+            return tf.random.uniform((count, 28, 28, 1)), tf.random.uniform((count,), 0, 10, tf.int32)
+
+        self._values = strategy.experimental_distribute_values_from_function(share)
+
+        @tf.function(autograph=False)
+        def step(values: Any) -> Any:
+            return strategy.reduce("SUM", strategy.run(train, args=(values,)), axis=None)
+
+        self._step = step
+
+    def throughput(self) -> float:
+        began, steps = time.perf_counter(), 0
+        while time.perf_counter() - began < _WINDOW_S or steps < 2:
+            loss = self._step(self._values)
+            steps += 1
+        float(loss)
+        return self._global_batch * steps / (time.perf_counter() - began)
+
+
+class _KerasFit:
+    """Keras' own training at an even split, from a pipeline that gives the same batch again and again."""
+
+    def __init__(self, global_batch: int) -> None:
+        import keras
+        import tensorflow as tf
+
+        from gpubalance.engine.models import small_model
+
+        self._global_batch = global_batch
+        with _strategy().scope():
+            self._model = small_model()
+            self._model.compile(keras.optimizers.Adam(), "sparse_categorical_crossentropy", jit_compile=False)
+        values = tf.random.uniform((global_batch, 28, 28, 1)), tf.random.uniform((global_batch,), 0, 10, tf.int32)
+        self._data = tf.data.Dataset.from_tensors(values).repeat()
+        self._steps = 20
+
+    def throughput(self) -> float:
+        """Of the steps after the fit's first three, which set it up."""
+        import keras
+
+        ends: list[float] = []
+        times = keras.callbacks.LambdaCallback(on_train_batch_end=lambda *_: ends.append(time.perf_counter()))
+        self._model.fit(self._data, steps_per_epoch=self._steps + 3, epochs=1, verbose=0, callbacks=[times])
+        seconds = ends[-1] - ends[2]
+        rate = self._global_batch * self._steps / seconds
+        self._steps = max(10, round(_WINDOW_S * self._steps / seconds))
+        return rate

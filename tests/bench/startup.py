@@ -1,0 +1,39 @@
+"""How long `--help` takes, against a bare Typer and Rich program with as many commands."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.bench.ratio import in_turns, shown
+
+_BARE = """
+import typer
+app = typer.Typer()
+@app.command()
+def one(number: int = 1): ...
+@app.command()
+def two(number: int = 1): ...
+app()
+"""
+
+
+def _seconds(command: list[str]) -> float:
+    began = time.perf_counter()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - began
+
+
+def main() -> Iterator[str]:
+    with tempfile.TemporaryDirectory() as folder:
+        bare = Path(folder) / "bare.py"
+        bare.write_text(_BARE)
+        program = str(Path(sys.executable).with_name("gpubalance"))
+        for arguments in (["--help"], ["run", "--help"]):
+            theirs = [sys.executable, str(bare), *(["one"] if len(arguments) > 1 else []), "--help"]
+            ratios = in_turns(lambda ours=[program, *arguments]: _seconds(ours), lambda c=theirs: _seconds(c), 20)  # type: ignore[misc]
+            yield f"gpubalance {' '.join(arguments)} over a bare Typer and Rich program's: {shown(ratios)}; at most 1.5"
