@@ -9,6 +9,8 @@ from gpubalance.stats import interval95, median
 
 def in_turns(first: Callable[[], float], second: Callable[[], float], pairs: int) -> list[float]:
     """first ÷ second, pair by pair; which of them begins a pair alternates, as a machine may slow down steadily."""
+    for unmeasured in (first, second):
+        unmeasured()  # traces, caches, imports
     ratios = []
     for pair in range(pairs):
         if pair % 2:
@@ -23,4 +25,4 @@ def shown(ratios: list[float]) -> str:
     """The median ratio with its 95 % interval."""
     interval = interval95(ratios)
     known = f" (95 %: {interval[0]:.3f} to {interval[1]:.3f})" if interval else ""
-    return f"{median(ratios):.3f}{known}, {len(ratios)} pairs"
+    return f"{median(ratios):.3f}{known}, {len(ratios)} times"
