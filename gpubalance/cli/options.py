@@ -40,7 +40,10 @@ Model = Annotated[
     ),
 ]
 Precision = Annotated[
-    choices.Precision, typer.Option("--precision", help="How the model computes.", rich_help_panel=_TRAINING)
+    choices.Precision,
+    typer.Option(
+        "--precision", metavar="KIND", help="float32, tf32, mixed_float16 or mixed_bfloat16.", rich_help_panel=_TRAINING
+    ),
 ]
 Xla = Annotated[
     bool, typer.Option("--xla/--no-xla", help="Compile the forward and backward pass.", rich_help_panel=_TRAINING)
@@ -49,13 +52,19 @@ Input = Annotated[
     choices.Input,
     typer.Option(
         "--input",
-        help="Where the samples are: on the device, or behind a pipeline on the host.",
+        metavar="PLACE",
+        help="Samples lie on the device, or behind a pipeline on the host.",
         rich_help_panel=_TRAINING,
     ),
 ]
 AllReduce = Annotated[
     choices.AllReduce,
-    typer.Option("--all-reduce", help="How gradients are summed over the devices.", rich_help_panel=_TRAINING),
+    typer.Option(
+        "--all-reduce",
+        metavar="KIND",
+        help="auto, nccl, hierarchical or one-device: how gradients are summed.",
+        rich_help_panel=_TRAINING,
+    ),
 ]
 Json = Annotated[
     bool, typer.Option("--json", help="Print the result as JSON, and nothing else on stdout.", rich_help_panel=_OUTPUT)

@@ -30,6 +30,7 @@ Windows = Annotated[
     int,
     typer.Option(
         "--windows",
+        metavar="N",
         min=1,
         max=10_000,
         help="How often to measure; more often, up to 5/3 of it, while the result is not within ±1 %.",
@@ -41,10 +42,18 @@ Duration = Annotated[
 ]
 Baseline = Annotated[
     choices.Baseline,
-    typer.Option("--baseline", help="Measure the even split in turns with it, or not.", rich_help_panel=_MEASURING),
+    typer.Option(
+        "--baseline",
+        metavar="even|none",
+        help="Measure the even split in turns with it, or not.",
+        rich_help_panel=_MEASURING,
+    ),
 ]
 Seed = Annotated[
-    int, typer.Option("--seed", min=0, max=2**31 - 1, help="Of samples, weights and noise.", rich_help_panel=_MEASURING)
+    int,
+    typer.Option(
+        "--seed", metavar="N", min=0, max=2**31 - 1, help="Of samples, weights and noise.", rich_help_panel=_MEASURING
+    ),
 ]
 
 

@@ -1,0 +1,47 @@
+"""The README says what is true: its help texts are the program's, its profile keys and exit codes the code's."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gpubalance.config import DeviceProfile, JointProfile
+from gpubalance.results import Run
+from tests.cli.program import ROOT, gpubalance
+
+README = (ROOT / "README.md").read_text()
+COMMANDS = ("devices", "run")
+
+
+def help_text(command: str) -> str:
+    """As in a terminal of 80 columns, without the spaces at the ends of lines."""
+    done = gpubalance(command, "--help", environment={"COLUMNS": "80", "TERM": "dumb"})
+    return "\n".join(line.rstrip() for line in done.stdout.strip("\n").splitlines())
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_is_the_programs(command: str) -> None:
+    """`python -m tests.readme_help` writes it anew."""
+    assert help_text(command) in README
+
+
+@pytest.mark.parametrize("key", [*DeviceProfile.model_fields, *JointProfile.model_fields])
+def test_each_key_of_a_profile_is_documented(key: str) -> None:
+    assert f"`{key}`" in README
+
+
+@pytest.mark.parametrize("name", Run.model_fields)
+def test_each_name_of_a_result_is_documented(name: str) -> None:
+    assert re.search(rf"\b{name}\b", README)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.toml")), ids=lambda path: path.name)
+def test_each_profile_that_ships_is_documented(path: Path) -> None:
+    assert f"`{path.name}`" in README
+
+
+def test_the_first_thing_to_try_is_the_one_that_is_promised() -> None:
+    first = "scripts/gpubalance run --simulate configs/gtx1080ti-gtx1080.toml --gpus 0 1 --batches 820 568"
+    assert README.index("```console") < README.index(first)
