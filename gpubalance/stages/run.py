@@ -14,10 +14,7 @@ from gpubalance.stages.environment import environment, now
 from gpubalance.stages.events import Doing, Watch, WindowDone
 from gpubalance.stages.fitting import Bench, largest_even_share, suggest
 from gpubalance.stages.series import Series
-
-_PRECISE_ENOUGH = 0.01
-_STAMPS_CHEAP = 0.01
-_LATE = 0.1
+from gpubalance.stages.warnings import PRECISE_ENOUGH, warnings
 
 
 @dataclass
@@ -138,10 +135,10 @@ def _measure(progress: _Progress, watch: Watch) -> None:
             window = one.window(progress.bench.worker, measuring.duration_s)
             devices = progress.request.devices
             watch(WindowDone(number, of, name, devices, window.measurement(range(len(devices)))))
-        imprecise = any(one.precision > _PRECISE_ENOUGH for _, one in series)
+        imprecise = any(one.precision > PRECISE_ENOUGH for _, one in series)
         if number == of and imprecise and of < measuring.max_windows:
             of += 1
-            watch(Doing(f"the 95 % interval is wider than ±{_PRECISE_ENOUGH:.0%}: one more window"))
+            watch(Doing(f"the 95 % interval is wider than ±{PRECISE_ENOUGH:.0%}: one more window"))
 
 
 def _result(asked: RunRequest, progress: _Progress, driver: str | None) -> Run | None:
@@ -168,7 +165,7 @@ def _result(asked: RunRequest, progress: _Progress, driver: str | None) -> Run |
         speedup_ci95=even and _ratio_interval(measured.throughput, even.throughput),
         scaling_efficiency=None,
         complete=progress.complete,
-        warnings=(*progress.warnings, *_warnings(progress)),
+        warnings=(*progress.warnings, *warnings(own, progress.even, asked.settings.model)),
     )
 
 
@@ -189,60 +186,6 @@ def _ratio_interval(a: Throughput, b: Throughput) -> tuple[float, float] | None:
     ratio = a.median / b.median
     half = ratio * math.hypot(*((t.ci95[1] - t.ci95[0]) / 2 / t.median for t in (a, b) if t.ci95))
     return ratio - half, ratio + half
-
-
-def _warnings(progress: _Progress) -> list[Warning_]:
-    """What the reader of these figures must know."""
-    own, both = progress.own, [s for s in (progress.own, progress.even) if s is not None]
-    found = []
-    if any(s.late_part > _LATE for s in both):
-        late = max(s.late_part for s in both)
-        found.append(
-            Warning_(
-                code="slower-than-profile",
-                message=f"in {late:.0%} of the steps the real compute took longer than the profile's time: "
-                "the figures are this machine's, not the profile's",
-                next="use --model small"
-                if progress.request.settings.model != "small"
-                else "use a larger batch, or a profile with longer steps",
-            )
-        )
-    if any(s.precision > _PRECISE_ENOUGH for s in both):
-        found.append(
-            Warning_(
-                code="wide-interval",
-                message=f"the 95 % interval is ±{max(s.precision for s in both):.1%}, wider than ±{_PRECISE_ENOUGH:.0%}"
-                if all(math.isfinite(s.precision) for s in both)
-                else "too few samples for an interval",
-                next="measure longer (--windows, --duration), and with nothing else running",
-            )
-        )
-    if not all(s.steady for s in both):
-        found.append(
-            Warning_(
-                code="not-steady",
-                message="the step time still had a trend when the warm-up ended",
-                next="run it again: clocks that rise or fall, or another program, may be the cause",
-            )
-        )
-    if own.stamp_cost is not None and abs(own.stamp_cost) > _STAMPS_CHEAP:
-        found.append(
-            Warning_(
-                code="stamps-cost",
-                message=f"steps in which the devices were timed took {own.stamp_cost:+.1%}: total throughput is from "
-                "the others, but compute, wait and sync are only that exact",
-                next="larger batches make it less",
-            )
-        )
-    if not all(s.loss_is_finite for s in both):
-        found.append(
-            Warning_(
-                code="loss-not-finite",
-                message="the loss became infinite or no number on the way; the step's work and time stay the same",
-                next="nothing to do for a measurement on random data",
-            )
-        )
-    return found
 
 
 def _text(batches: tuple[int, ...]) -> str:

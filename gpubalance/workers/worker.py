@@ -81,14 +81,13 @@ class Worker(Process):
             raise PartialResult("the worker's message does not fit the request", log=self.log_tail())
         if reply.fault == "memory":
             where = "the run" if reply.replica is None else self._devices[reply.replica].label
-            message = f"{where} ran out of memory with batches {'/'.join(map(str, batches))}"
+            doing = f"with batches {'/'.join(map(str, batches))}" if batches else "while the model was built"
+            message = f"{where} ran out of memory {doing}"
             raise OutOfMemory(message, replica=reply.replica, log=self.log_tail())
-        kinds: dict[str, type[GpubalanceError]] = {"input": BadInput, "environment": EnvironmentFault}
+        kind: type[GpubalanceError] = BadInput if reply.fault == "input" else EnvironmentFault
         # The user's own traceback is the message of a fault in their model; the log would only repeat it.
         log = "" if reply.fault == "input" else self.log_tail()
-        raise kinds.get(reply.fault, GpubalanceError)(
-            reply.message, remedy=reply.remedy or f"the worker's whole log is {self.log}", log=log
-        )
+        raise kind(reply.message, remedy=reply.remedy or f"the worker's whole log is {self.log}", log=log)
 
 
 def survey(devices: Sequence[Device]) -> dict[str, str]:

@@ -1,0 +1,79 @@
+"""What the reader of a run's figures must know of them."""
+
+from __future__ import annotations
+
+import math
+
+from gpubalance.results import Warning_
+from gpubalance.stages.series import Series
+
+PRECISE_ENOUGH = 0.01
+_STAMPS_CHEAP = 0.01
+_LATE = 0.1
+
+
+def warnings(own: Series, even: Series | None, model: str) -> list[Warning_]:
+    """The warnings of a run from the samples of its split and of the even one."""
+    both = [own] if even is None else [own, even]
+    found = [
+        _slower_than_profile(max(s.late_part for s in both), model),
+        _wide_interval(max(s.precision for s in both if s.samples)),
+        _not_steady(all(s.steady for s in both)),
+        _stamps_cost(own.stamp_cost or 0.0),
+        _loss_not_finite(all(s.loss_is_finite for s in both)),
+    ]
+    return [warning for warning in found if warning is not None]
+
+
+def _slower_than_profile(late_part: float, model: str) -> Warning_ | None:
+    if late_part <= _LATE:
+        return None
+    smaller = "use --model small" if model != "small" else "use larger batches, or a profile with longer steps"
+    return Warning_(
+        code="slower-than-profile",
+        message=f"in {late_part:.0%} of the steps the real compute took longer than the profile's time: "
+        "the figures are this machine's, not the profile's",
+        next=smaller,
+    )
+
+
+def _wide_interval(precision: float) -> Warning_ | None:
+    if precision <= PRECISE_ENOUGH:
+        return None
+    wide = f"the 95 % interval of a step time is ±{precision:.1%}, wider than ±{PRECISE_ENOUGH:.0%}"
+    return Warning_(
+        code="wide-interval",
+        message=wide if math.isfinite(precision) else "too few samples for a confidence interval",
+        next="measure longer (--windows, --duration), with nothing else running",
+    )
+
+
+def _not_steady(steady: bool) -> Warning_ | None:
+    if steady:
+        return None
+    return Warning_(
+        code="not-steady",
+        message="the step time still had a trend when the warm-up ended",
+        next="run it again: clocks that rise or fall, or another program, may be the cause",
+    )
+
+
+def _stamps_cost(cost: float) -> Warning_ | None:
+    if cost <= _STAMPS_CHEAP:
+        return None
+    return Warning_(
+        code="stamps-cost",
+        message=f"steps in which the devices were timed took {cost:.1%} longer: total throughput is from the others, "
+        "but compute, wait and sync are only that exact",
+        next="larger batches make it less",
+    )
+
+
+def _loss_not_finite(finite: bool) -> Warning_ | None:
+    if finite:
+        return None
+    return Warning_(
+        code="loss-not-finite",
+        message="the loss became infinite or no number on the way; a step's work and time stay the same",
+        next="nothing to do for a measurement on random data",
+    )
