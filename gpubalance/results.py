@@ -44,7 +44,10 @@ class Throughput(Record):
 
 
 class Replica(Record):
-    """One device's part in a step. compute_s + wait_s + the run's sync_s (+ input_wait_s) is the step time."""
+    """One device's part in a step.
+
+    compute_s + wait_s + the measurement's sync_s + input_wait_s − excess_s is the step time.
+    """
 
     device: int
     batch: int
@@ -57,7 +60,11 @@ class Replica(Record):
 
 
 class Measurement(Record):
-    """A split, measured. `device` in replicas counts the result's devices, `batches` are theirs, in their order."""
+    """A split, measured. `device` in replicas counts the result's devices, `batches` are the replicas', in their order.
+
+    `excess_s` is by how much the slowest compute of stamped steps was longer than a whole step of the others: 0
+    unless stamping disturbs.
+    """
 
     batches: tuple[int, ...]
     global_batch: int
@@ -66,6 +73,7 @@ class Measurement(Record):
     replicas: tuple[Replica, ...]
     sync_s: Number
     input_wait_s: Number
+    excess_s: Number
     imbalance: Number
 
 
@@ -127,11 +135,103 @@ class Run(Record):
     replicas: tuple[Replica, ...]
     sync_s: Number
     input_wait_s: Number
+    excess_s: Number
     stamp_cost: Number | None
     baselines: Baselines
     speedup_over_even: Number | None
     speedup_ci95: Interval
     scaling_efficiency: Number | None
     imbalance: Number
+    complete: bool
+    warnings: tuple[Warning_, ...]
+
+
+class CurvePoint(Record):
+    """One batch size, measured alone on the device. `precision` is half the 95 % interval as a part of the median.
+
+    `steady`: neither a trend nor a throttled device. `telemetry` is NVML's, null on a simulated device.
+    """
+
+    batch: int
+    step_time_s: Number
+    throughput: Number
+    memory_peak_bytes: int | None
+    precision: Number | None
+    samples: tuple[Number, ...]
+    steady: bool
+    flops_per_s: Number | None
+    mfu: Number | None
+    samples_per_joule: Number | None
+    telemetry: dict[str, Any] | None
+
+
+class Trial(Record):
+    """A batch that was tried for the limit, in a fresh child. `outcome` is `fits` or why not."""
+
+    batch: int
+    outcome: Literal["fits", "oom", "crash", "deadline"]
+    seconds: Number
+    memory_peak_bytes: int | None
+    reason: str
+
+
+class BatchLimit(Record):
+    """The largest batch that trained and the smallest that was tried and failed; null where there is none."""
+
+    fits: int | None
+    fails: int | None
+    multiple: int
+    trials: tuple[Trial, ...]
+
+
+class StepTimeModel(Record):
+    """alpha_s + beta_s · b. `kind` is "curve" where its residual is above 3 %: then `curve` is what to plan with."""
+
+    kind: Literal["line", "curve"]
+    alpha_s: Number
+    beta_s: Number
+    residual: Number
+    curve: tuple[tuple[int, Number], ...] | None
+
+
+class Best(Record):
+    """A batch and what it gives."""
+
+    batch: int
+    throughput: Number
+
+
+class DeviceProbe(Record):
+    """What one device can do alone. `within_5_percent` is the smallest batch that gives 95 % of the best."""
+
+    device: int
+    curve: tuple[CurvePoint, ...]
+    batch_limit: BatchLimit
+    step_time_model: StepTimeModel | None
+    solo_best: Best | None
+    within_5_percent: Best | None
+    warnings: tuple[Warning_, ...]
+
+
+class Failure(Record):
+    """A device that could not be measured, and why."""
+
+    device: int
+    message: str
+
+
+class Probe(Record):
+    """Each device alone. Devices that failed are in `failures`, not in `probes`."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    kind: Literal["probe"] = "probe"
+    created: str
+    settings: Settings
+    environment: Environment | None
+    model: Model | None
+    parallel: bool
+    devices: tuple[Device, ...]
+    probes: tuple[DeviceProbe, ...]
+    failures: tuple[Failure, ...]
     complete: bool
     warnings: tuple[Warning_, ...]

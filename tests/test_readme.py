@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gpubalance import errors
 from gpubalance.config import DeviceProfile, JointProfile
 from gpubalance.results import Run
 from tests.cli.program import ROOT, gpubalance
@@ -45,3 +46,9 @@ def test_each_profile_that_ships_is_documented(path: Path) -> None:
 def test_the_first_thing_to_try_is_the_one_that_is_promised() -> None:
     first = "scripts/gpubalance run --simulate configs/gtx1080ti-gtx1080.toml --gpus 0 1 --batches 820 568"
     assert README.index("```console") < README.index(first)
+
+
+def test_each_exit_code_is_documented() -> None:
+    kinds = [e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, errors.GpubalanceError)]
+    reachable = {k.exit_code for k in kinds} - {7, 9}  # of commands that are not there yet
+    assert reachable == {int(code) for code in re.findall(r"(?m)^\| (\d) \| ", README)} - {0}

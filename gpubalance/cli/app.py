@@ -67,10 +67,6 @@ def main() -> NoReturn:
         code = show_usage(error)
     except (typer.Abort, KeyboardInterrupt) as interrupt:
         code = 128 + getattr(interrupt, "number", int(signal.SIGINT))
-    except BrokenPipeError:
-        # The reader of our stdout is gone. Python would complain once more when it flushes at exit.
-        sys.stdout = None
-        code = 0
     except Exception as error:  # noqa: BLE001  (a bug: said so, with what to report)
         code = show_bug(error, verbose=verbose)
     sys.exit(code if isinstance(code, int) else 0)

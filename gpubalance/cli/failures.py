@@ -7,6 +7,7 @@ import traceback
 
 from typer.exceptions import TyperException
 
+from gpubalance.cli.output import say
 from gpubalance.errors import GpubalanceError, Interrupted
 
 
@@ -17,7 +18,7 @@ def show_error(error: GpubalanceError, *, verbose: bool) -> int:
         lines += [f"  → {line}" if i == 0 else f"    {line}" for i, line in enumerate(error.remedy.splitlines())]
         if error.log and (verbose or error.exit_code not in (2, 4, 5)):
             lines += ["  the end of the worker's log:", *(f"  | {line}" for line in error.log.splitlines())]
-        print("\n".join(lines), file=sys.stderr)
+        say("\n".join(lines), sys.stderr)
     if verbose:
         traceback.print_exception(error)
     return error.exit_code
@@ -27,17 +28,16 @@ def show_usage(error: TyperException) -> int:
     """A wrong command line, in one line, as ours are."""
     text = getattr(error, "format_message", lambda: str(error))()
     context = getattr(error, "ctx", None)
-    print(f"error: {text}", file=sys.stderr)
-    if context is not None:
-        print(f"  → {context.command_path} --help", file=sys.stderr)
+    remedy = f"\n  → {context.command_path} --help" if context is not None else ""
+    say(f"error: {text}{remedy}", sys.stderr)
     return error.exit_code
 
 
 def show_bug(error: Exception, *, verbose: bool) -> int:
     """A bug in gpubalance: exit code 1, and what to send us."""
-    print(f"error: a bug in gpubalance: {type(error).__name__}: {error}", file=sys.stderr)
+    say(f"error: a bug in gpubalance: {type(error).__name__}: {error}", sys.stderr)
     if verbose:
         traceback.print_exception(error)
     else:
-        print("  → run it again with --verbose, and report what it prints", file=sys.stderr)
+        say("  → run it again with --verbose, and report what it prints", sys.stderr)
     return 1

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import tempfile
+import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from gpubalance.errors import EnvironmentFault, UsageError
 
@@ -22,11 +22,22 @@ class Output:
     path: Path | None
 
     def give(self, result: Record, text: str) -> None:
-        """Prints the result, then writes it. Raises EnvironmentFault when it can't be written; it is printed then."""
+        """Writes the result, then prints it. Raises EnvironmentFault when it can't be written; it is printed then."""
         document = result.model_dump_json(indent=2)
-        print(document if self.json else text, flush=True)
-        if self.path is not None:
-            _write_whole(self.path, document + "\n")
+        try:
+            if self.path is not None:
+                _write_whole(self.path, document + "\n")
+        finally:
+            say(document if self.json else text, sys.stdout)
+
+
+def say(text: str, stream: TextIO) -> None:
+    """Prints a text; that its reader has gone is no error of a measurement."""
+    try:
+        print(text, file=stream, flush=True)
+    except BrokenPipeError:
+        # Python flushes once more at its end, and would complain then: into nothing.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def check_output(path: Path | None, *, overwrite: bool, json: bool) -> Output:
@@ -46,19 +57,15 @@ def check_output(path: Path | None, *, overwrite: bool, json: bool) -> Output:
 
 def _write_whole(path: Path, text: str) -> None:
     """Written beside it and renamed, so that nobody ever sees half of it."""
-    temporary = ""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with tempfile.NamedTemporaryFile(
-            "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
-        ) as file:
-            temporary = file.name
+        with temporary.open("w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        Path(temporary).replace(path)
+        temporary.replace(path)
     except OSError as error:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise EnvironmentFault(
-            f"can't write {path}: {error.strerror}", remedy="the result is above, on stdout; give another -o"
+            f"can't write {path}: {error.strerror}", remedy="the result is on stdout; give another -o"
         ) from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from gpubalance.cli.output import say
 from gpubalance.render.run import window_text
 from gpubalance.stages.events import Doing, Event
 
@@ -21,4 +22,4 @@ class Progress:
             text = f"… {event.text}"
         else:
             text = window_text(event.number, event.of, event.name, event.devices, event.measurement)
-        print(text, file=sys.stderr, flush=True)
+        say(text, sys.stderr)

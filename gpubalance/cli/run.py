@@ -82,11 +82,11 @@ def run(
     """
     del verbose  # main() reads it, where errors are shown
     from gpubalance.cli.lists import whole_numbers, words
-    from gpubalance.cli.machine import find_machine
-    from gpubalance.cli.output import check_output
+    from gpubalance.cli.output import check_output, say
     from gpubalance.cli.progress import Progress
     from gpubalance.config import Measuring, RunRequest, Settings
     from gpubalance.render.run import run_text
+    from gpubalance.stages.machine import find_machine
     from gpubalance.stages.run import run as run_stage
 
     sizes = whole_numbers("--batches", batches)
@@ -95,6 +95,8 @@ def run(
     out = check_output(output, overwrite=overwrite, json=json)
     machine = find_machine(simulate)
     devices = match(machine.select(words(gpus)), sizes, named=gpus is not None)
+    if len(devices) > 1 and any(device.uuid.startswith("MIG-") for device in devices):
+        raise UsageError("CUDA shows a process one MIG slice only: there is no joint run", remedy="name one slice")
     simulated = devices[0].simulated
     if simulated and all_reduce == "nccl":
         raise UsageError("--all-reduce nccl needs GPUs", remedy="use auto, hierarchical or one-device")
@@ -112,23 +114,25 @@ def run(
         result = run_stage(request, machine.driver, Progress(quiet=quiet))
     except GpubalanceError as error:
         if error.partial is not None:
-            print("", file=sys.stderr)
+            say("", sys.stderr)
             out.give(error.partial, run_text(error.partial))
         raise
     if not quiet:
-        print("", file=sys.stderr)
+        say("", sys.stderr)
     out.give(result, run_text(result))
 
 
 def match(devices: Sequence[Device], sizes: Sequence[int] | None, *, named: bool) -> tuple[Device, ...]:
     """The devices that the batches are for: those named, or, with --batches alone, the first ones.
 
-    Raises UsageError where the numbers of both differ, or no batch is above 0.
+    Raises UsageError where the numbers of both differ, or a batch is 0.
     """
     if sizes is None:
         return tuple(devices)
-    if not any(sizes):
-        raise UsageError("--batches: at least one device needs a batch above 0")
+    if not all(sizes):
+        raise UsageError(
+            "--batches: each batch must be above 0", remedy="leave a device out with --gpus: --gpus 0 --batches 820"
+        )
     if len(sizes) > len(devices) or (named and len(sizes) != len(devices)):
         raise UsageError(
             f"{_count(len(sizes), 'batch')} for {_count(len(devices), 'device')}",

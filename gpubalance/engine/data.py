@@ -40,7 +40,8 @@ class Samples:
 
     def _label(self, target: Any, count: int, random: np.random.Generator) -> Any:
         if target.classes:
-            return random.integers(0, target.classes, (count, *target.shape)).astype(np.int32)
+            # int64: TensorFlow keeps int32 in the host's memory and would copy it to a GPU in every step.
+            return random.integers(0, target.classes, (count, *target.shape)).astype(np.int64)
         return random.random((count, *target.shape), np.float32)
 
     def dataset(self) -> tf.data.Dataset:
@@ -64,7 +65,8 @@ def _vocabularies(model: Any) -> Iterator[int]:
 
 def element_spec(strategy: Any, samples: Samples) -> Any:
     """What a step takes, with the batch of every replica unknown, so that one trace serves every split."""
-    return strategy.distribute_datasets_from_function(lambda _: samples.dataset().batch(1)).element_spec
+    one = tf.data.Dataset.from_tensor_slices(samples.make(1))
+    return strategy.distribute_datasets_from_function(lambda _: one.batch(1)).element_spec
 
 
 def resident(strategy: Any, samples: Samples, devices: Sequence[str], batches: Sequence[int]) -> Iterator[Any]:

@@ -14,6 +14,10 @@ import tensorflow as tf
 from gpubalance.config import Settings
 
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
+# What CUDA, cuDNN, cuBLAS and NCCL raise; a model's own mistakes are InvalidArgument and Python's errors.
+_OF_THE_DEVICE = (tf.errors.InternalError, tf.errors.UnavailableError, tf.errors.AbortedError)
+# How CUDA's libraries say that memory is short, when they do not say so.
+_MEMORY_SIGNS = ("CUDNN_STATUS_ALLOC_FAILED", "cublas create failed", "No algorithm worked", "scratch")
 _REPLICA = (
     re.compile(r"OOM on replica (\d+)"),  # a simulated device
     re.compile(r"device:(?:GPU|CPU):(\d+)", re.IGNORECASE),
@@ -36,9 +40,12 @@ def explain(error: Exception, settings: Settings) -> Failure:
     """Sorts an exception from building or training a model. The whole of it goes to the log as well."""
     traceback.print_exception(error)
     text = str(error)
-    if isinstance(error, tf.errors.ResourceExhaustedError):
+    if isinstance(error, (tf.errors.ResourceExhaustedError, MemoryError)):
         return Failure("memory", _first_line(text, "OOM"), replica=failing_replica(text))
-    if settings.xla and ("XLA" in text or "xla" in text):
+    if isinstance(error, _OF_THE_DEVICE) and "ompil" not in text:
+        remedy = "it may be its memory: try smaller batches" if any(sign in text for sign in _MEMORY_SIGNS) else ""
+        return Failure("step", f"training {settings.model} failed on the device: {_first_line(text)}", remedy)
+    if settings.xla and "xla" in text.lower():
         return Failure("input", f"{settings.model} does not compile with XLA: {_first_line(text)}", "use --no-xla")
     if ":" in settings.model:
         return Failure("input", f"--model {settings.model} failed:\n{_own_traceback(error)}")

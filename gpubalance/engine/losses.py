@@ -29,6 +29,8 @@ class Loss:
         """Σ over samples of the sample's loss, float32, over all outputs. A sample's loss is the mean of its places."""
         total = tf.zeros((), tf.float32)
         for function, label, output in zip(self.functions, labels, keras.tree.flatten(outputs), strict=True):
+            if output.shape.rank == 1:  # Keras takes the mean over the last axis, which here is the batch
+                label, output = label[:, None], output[:, None]
             places = tf.cast(function(label, output), tf.float32)
             total += tf.reduce_sum(tf.reduce_mean(tf.reshape(places, (tf.shape(places)[0], -1)), axis=1))
         return total

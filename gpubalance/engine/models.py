@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,8 @@ def _load_file(path: Path) -> Any:
     assert spec is not None  # noqa: S101  (a path that ends in .py has a loader)
     assert spec.loader is not None  # noqa: S101
     module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(path.stem, module)  # dataclasses and pickling look it up by its name
+    sys.path.append(str(path.parent.resolve()))  # the modules beside it
     spec.loader.exec_module(module)
     return module
 

@@ -70,6 +70,7 @@ class PacedClock(Clock):
         self._first_s: float | None = None
         self._began_s = 0.0
         self._free_s = 0.0
+        self._late = False
         self.steps = 0
         self.late_steps = 0
 
@@ -79,6 +80,7 @@ class PacedClock(Clock):
         if profile.memory is not None and needed > profile.memory:
             # TensorFlow turns a MemoryError in the graph into its own ResourceExhaustedError.
             raise MemoryError(f"OOM on replica {self._replica}: batch {batch} needs {needed} bytes of {profile.memory}")
+        self._late = False
         now = time.perf_counter()
         self._began_s = self._free_s if now - self._free_s < QUEUED_WITHIN_S else now
         if self._first_s is None:
@@ -91,8 +93,8 @@ class PacedClock(Clock):
         self.steps += 1
         if now < target:
             time.sleep(target - now)
-        elif now - target > LATE_BY * (target - self._began_s):
-            self.late_steps += 1
+        else:
+            self._note_late(now - target > LATE_BY * (target - self._began_s))
         ended = max(time.perf_counter(), target)
         self._rendezvous.arrive(ended)
         return ended
@@ -102,10 +104,15 @@ class PacedClock(Clock):
         now = time.perf_counter()
         if now < target:
             time.sleep(target - now)
-        elif now - target > QUEUED_WITHIN_S:
-            self.late_steps += 1
+        else:
+            self._note_late(now - target > QUEUED_WITHIN_S)
         self._free_s = target if now - target < QUEUED_WITHIN_S else now
         return max(time.perf_counter(), target)
+
+    def _note_late(self, late: bool) -> None:
+        """A step counts once, however often it is late."""
+        self.late_steps += late and not self._late
+        self._late = self._late or late
 
     def _compute_s(self, batch: int) -> float:
         profile = self._profile

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Sequence
@@ -23,6 +24,8 @@ def set_up(devices: Sequence[Device], settings: Settings, *, seed: int) -> tuple
     (which GPUs are visible, in which order) is set by whoever started the process. Raises EnvironmentFault when a
     device is missing: a run never falls back to the CPU.
     """
+    keras.config.set_floatx("float32")  # the user's keras.json may say otherwise
+    keras.config.set_image_data_format("channels_last")
     keras.utils.set_random_seed(seed)
     tf.config.experimental.enable_tensor_float_32_execution(settings.precision != "float32")
     if settings.precision.startswith("mixed_"):
@@ -95,7 +98,10 @@ def missing_devices(devices: Sequence[Device], found: Sequence[str | None], coun
 def order_of(devices: Sequence[Device], found: Sequence[str | None]) -> list[int]:
     """TensorFlow's number of each device; by bus id, never by position where the bus ids are known."""
     numbers = {bus_id: number for number, bus_id in enumerate(found)}
-    return [numbers.get((d.bus_id or "").lower(), position) for position, d in enumerate(devices)]
+    wanted = [(d.bus_id or "").lower() for d in devices]
+    if not all(bus_id in numbers for bus_id in wanted):
+        return list(range(len(devices)))  # CUDA_VISIBLE_DEVICES gave them in this order
+    return [numbers[bus_id] for bus_id in wanted]
 
 
 def _names(devices: Sequence[Device]) -> str:
@@ -114,14 +120,20 @@ def build_strategy(names: Sequence[str], all_reduce: str) -> Any:
 
 
 def memory_peak_bytes(name: str) -> int | None:
-    """The most memory that TensorFlow held on a GPU since the last reset."""
-    return int(tf.config.experimental.get_memory_info(name)["peak"]) if name.startswith("GPU") else None
+    """The most memory that TensorFlow held on a GPU since the last reset; None where its allocator does not tell."""
+    if not name.startswith("GPU"):
+        return None
+    try:
+        return int(tf.config.experimental.get_memory_info(name)["peak"])
+    except ValueError:
+        return None
 
 
 def reset_memory_peak(name: str) -> None:
     """Starts the peak anew."""
     if name.startswith("GPU"):
-        tf.config.experimental.reset_memory_stats(name)
+        with contextlib.suppress(ValueError):
+            tf.config.experimental.reset_memory_stats(name)
 
 
 def wait_for(names: Sequence[str]) -> None:

@@ -55,7 +55,7 @@ class Session:
             raise BadInput(f"--model {settings.model}: {error}") from None
         self._samples = data.Samples(self._model, self._loss, seed=seed)
         self._steps = {stamped: self._build_step(stamped) for stamped in (False, True)}
-        self._iterators: dict[tuple[int, ...], Iterator[Any]] = {}
+        self._current: tuple[tuple[int, ...], Iterator[Any]] | None = None
 
     def _build_optimizer(self) -> Any:
         """Adam, or the one that the user's model was compiled with: its slots take memory, its update time."""
@@ -102,6 +102,7 @@ class Session:
         through when a device's memory does not hold its batch.
         """
         iterator = self._iterator(batches)
+        self._forget_late_steps()
         end = time.perf_counter() + seconds
         given = 0
         while given < at_least or time.perf_counter() < end:
@@ -113,33 +114,40 @@ class Session:
             given += 1
 
     def _iterator(self, batches: Sequence[int]) -> Iterator[Any]:
-        key = tuple(batches)
-        if key not in self._iterators:
+        """The split's data. One split's at a time: another's would take memory that is being measured."""
+        if self._current is None or self._current[0] != tuple(batches):
+            self._current = None
             if self.settings.input == "host":
-                made = data.streamed(self._strategy, self._samples, batches)
+                iterator = data.streamed(self._strategy, self._samples, batches)
             else:
-                made = data.resident(self._strategy, self._samples, self._names, batches)
-            self._iterators[key] = made
-        return self._iterators[key]
+                iterator = data.resident(self._strategy, self._samples, self._names, batches)
+            self._run(iterator, batches)  # unmeasured: new data, caches and a pipeline that fills
+            self._current = tuple(batches), iterator
+        return self._current[1]
+
+    def _run(self, iterator: Iterator[Any], batches: Sequence[int], *, stamped: bool = False) -> tuple[Any, Any, float]:
+        """Queues a step: the loss, the stamps and the host's wait for data."""
+        asked = time.perf_counter()
+        values = next(iterator)
+        waited = time.perf_counter() - asked
+        with tf.device("/CPU:0"):  # else it lies on one GPU, and the others wait for that one to send it
+            global_batch = tf.constant(float(sum(batches)))
+        return *self._steps[stamped](values, global_batch), waited
 
     def _sample(self, iterator: Iterator[Any], batches: Sequence[int], steps: int) -> Sample:
-        global_batch = tf.constant(float(sum(batches)))
-        waited = 0.0
+        waits = []
         began = time.perf_counter()
         for _ in range(steps):
-            asked = time.perf_counter()
-            values = next(iterator)
-            waited += time.perf_counter() - asked
-            loss, _ = self._steps[False](values, global_batch)
+            loss, _stamps, waited = self._run(iterator, batches)
+            waits.append(waited)
         runtime.wait_for(self._names)
-        seconds = time.perf_counter() - began
-        return Sample(steps, seconds, waited, loss=float(loss))
+        return Sample(steps, time.perf_counter() - began, sum(waits), loss=float(loss))
 
     def _stamped_sample(self, iterator: Iterator[Any], batches: Sequence[int]) -> Sample:
+        # The stamped step is queued behind another, as steps are: a GPU that is idle would wait for its first kernels.
+        self._run(iterator, batches)
         began = time.perf_counter()
-        values = next(iterator)
-        waited = time.perf_counter() - began
-        loss, stamps = self._steps[True](values, tf.constant(float(sum(batches))))
+        loss, stamps, waited = self._run(iterator, batches, stamped=True)
         runtime.wait_for(self._names)
         seconds = time.perf_counter() - began
         stamps = stamps.numpy()
@@ -153,12 +161,11 @@ class Session:
         )
 
     def late_part(self) -> float | None:
-        """Part of a paced device's steps whose real compute took longer than its profile's time; the worst device's."""
+        """Part of the last measured steps whose real compute took longer than the profile's; the worst device's."""
         parts = [c.late_steps / c.steps for c in self._clocks if isinstance(c, PacedClock) and c.steps]
         return max(parts, default=None)
 
-    def forget_late_steps(self) -> None:
-        """Starts counting late steps anew: after a trace, say, which is slow for good reason."""
+    def _forget_late_steps(self) -> None:
         for clock in self._clocks:
             if isinstance(clock, PacedClock):
                 clock.steps = clock.late_steps = 0

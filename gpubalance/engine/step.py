@@ -1,9 +1,9 @@
 """The synchronous training step over replicas whose batches differ, with exactly one large batch's gradient.
 
 Each replica's loss is Σ sample losses ÷ *global* batch, plus the model's own losses × its part of the global batch;
-the optimizer sums the gradients over replicas. So each sample weighs the same wherever it ran, and a weight
-regulariser, which every replica computes, counts once: Σ nᵢ/B = 1. (Keras' `fit` instead takes the mean of the
-replicas' means, which is another gradient when batches differ.)
+gradients are summed over replicas, and then clipped, searched for infinities and applied. So each sample weighs the
+same wherever it ran, and a weight regulariser, which every replica computes, counts once: Σ nᵢ/B = 1. (Keras' `fit`
+instead takes the mean of the replicas' means, which is another gradient when batches differ.)
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import keras
 import tensorflow as tf
 
+from gpubalance.engine.keras_inside import applies_summed_gradients
 from gpubalance.engine.losses import Loss
 from gpubalance.engine.pace import Clock, PacedClock
 
@@ -36,7 +36,9 @@ def build_step(
     `data` holds each replica's (inputs, labels), `global_batch` a float32 scalar. The loss is that of the global
     batch before the update. `stamps` is float64 [replicas, 3], seconds at which a replica's compute began, its own
     gradients were there, and its weights were updated; empty when not `stamped`: then a step has no stamps to pay for.
+    The optimizer is changed: from now on it takes gradients that are summed.
     """
+    optimizer = applies_summed_gradients(optimizer)
     gradients = _gradient_function(model, loss, optimizer, xla=xla)
 
     def replica_step(data: Any, global_batch: Any) -> tuple[Any, Any]:
@@ -45,9 +47,7 @@ def build_step(
         inputs, labels = points.begin(data)
         local_loss, grads = gradients(inputs, labels, global_batch)
         grads = points.computed(local_loss, grads)
-        if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-            grads = share_infinities(context, grads)
-        optimizer.apply(grads, model.trainable_variables)
+        optimizer.apply(_sum_over_replicas(context, grads), model.trainable_variables)
         return local_loss, points.finished(local_loss, model.trainable_variables)
 
     @tf.function(input_signature=[element_spec, tf.TensorSpec((), tf.float32)], autograph=False)
@@ -59,21 +59,10 @@ def build_step(
     return step
 
 
-def share_infinities(context: Any, grads: Sequence[Any]) -> list[Any]:
-    """Makes an infinity in any replica's gradients one in every replica's.
-
-    Keras' LossScaleOptimizer looks at replica 0's own gradients only and would apply the others' infinities. With
-    this before it, all replicas skip a step together.
-    """
-    bad = tf.add_n([tf.reduce_sum(tf.cast(~tf.math.is_finite(g), tf.float32)) for g in map(_dense, grads)])
-    bad = context.all_reduce(tf.distribute.ReduceOp.SUM, bad)
-    poison = tf.where(bad > 0, float("nan"), 0.0)
-    first = next(i for i, g in enumerate(grads) if g is not None)
-    return [_dense(g) + tf.cast(poison, g.dtype) if i == first else g for i, g in enumerate(grads)]
-
-
-def _dense(gradient: Any) -> Any:
-    return tf.convert_to_tensor(gradient) if gradient is not None else tf.zeros(())
+def _sum_over_replicas(context: Any, grads: Sequence[Any]) -> list[Any]:
+    """The replicas' gradients, summed; None stays None. An infinity of one replica is then one of all of them."""
+    summed = iter(context.all_reduce(tf.distribute.ReduceOp.SUM, [g for g in grads if g is not None]))
+    return [None if g is None else next(summed) for g in grads]
 
 
 def _gradient_function(model: Any, loss: Loss, optimizer: Any, *, xla: bool) -> Callable[..., tuple[Any, Any]]:
@@ -112,7 +101,10 @@ class _Points:
     def begin(self, data: Any) -> Any:
         if not self._active:
             return data
-        return self._after_call(lambda batch: self._clock.begin(batch), [self._batch], data)
+        # On a GPU the stamp waits for what is queued before: the marker is computed on the device, after all of that.
+        first = tf.reshape(tf.nest.flatten(data)[0], [-1])[0]
+        marker = tf.negative(tf.cast(first, tf.float32))
+        return self._after_call(lambda batch, _: self._clock.begin(batch), [self._batch, marker], data)
 
     def computed(self, loss: Any, grads: Sequence[Any]) -> Sequence[Any]:
         if not self._active:
@@ -142,7 +134,7 @@ class _Points:
         if not self._paced:
             return values
         with tf.control_dependencies([stamp]):
-            return tf.nest.map_structure(tf.identity, values)
+            return tf.nest.map_structure(lambda value: None if value is None else tf.identity(value), values)
 
 
 def _marker(loss: Any, done: Sequence[Any]) -> Any:

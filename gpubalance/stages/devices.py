@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from gpubalance.config import Device, Record
-from gpubalance.devices.nvml import read
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.gpus import Gpu, Reading
 from gpubalance.stages.events import Doing, Watch
+from gpubalance.stages.machine import read_gpus
 from gpubalance.workers.worker import survey
 
 
@@ -19,10 +19,10 @@ class Listing(Record):
 
 
 def list_devices(simulate: str | None, watch: Watch) -> Listing:
-    """Asks NVML, and in a child process TensorFlow, matched by bus id and UUID. Raises BadInput for a bad profile."""
+    """Asks NVML, and in a child process TensorFlow, matched by bus id. Raises BadInput for a bad profile."""
     if simulate is not None:
         return Listing(nvidia=None, simulated=simulated_devices(simulate)[0])
-    reading = read()
+    reading = read_gpus()
     candidates = [gpu.device for gpu in reading.gpus if not gpu.unusable]
     if not candidates:
         return Listing(nvidia=reading, simulated=None)

@@ -16,7 +16,7 @@ _TOLERANCE_ON_GPU = 0.01
 _POINTS = (4, 2)  # a memory line goes through this part of the batches
 
 
-class Bench:
+class Rig:
     """The run's worker. After an out-of-memory on a real device it is another one: the old one can stay broken."""
 
     def __init__(self, request: RunRequest, watch: Watch) -> None:
@@ -33,6 +33,10 @@ class Bench:
             self._request.joint,
             seed=self._request.measuring.seed,
         )
+
+    def tell(self, text: str) -> None:
+        """Says what is done now."""
+        self._watch(Doing(text))
 
     def recover(self) -> None:
         """Makes the worker fit for use after an out-of-memory."""
@@ -64,7 +68,7 @@ class Bench:
         return 0.0 if all(d.simulated for d in self._request.devices) else _TOLERANCE_ON_GPU
 
 
-def predicted_limits(bench: Bench, request: RunRequest, batches: Sequence[int]) -> list[int | None] | None:
+def predicted_limits(rig: Rig, request: RunRequest, batches: Sequence[int]) -> list[int | None] | None:
     """Each device's largest batch in this joint run, by a line through the memory of two smaller splits.
 
     None where even the smallest of them does not fit, and for a device whose memory or use of it is not known.
@@ -72,7 +76,7 @@ def predicted_limits(bench: Bench, request: RunRequest, batches: Sequence[int]) 
     points: list[list[tuple[int, int]]] = [[] for _ in batches]
     for part in _POINTS:
         tried = [max(1, batch // part) for batch in batches]
-        peaks = bench.peaks(tried)
+        peaks = rig.peaks(tried)
         if peaks is None:
             return None
         for own, batch, peak in zip(points, tried, peaks, strict=True):
@@ -83,31 +87,38 @@ def predicted_limits(bench: Bench, request: RunRequest, batches: Sequence[int]) 
     ]
 
 
-def suggest(bench: Bench, request: RunRequest) -> tuple[list[int] | None, list[int]]:
+def suggest(rig: Rig, request: RunRequest) -> tuple[list[int] | None, list[int]]:
     """(a split that was tried and fits, the replicas whose batch is too large), after the request's ran out of memory.
 
-    The first is as near to the request as the predicted limits allow, or half as large until it fits.
+    The first is as near to the request as the predicted limits allow, then nine tenths of it, then halves.
     """
-    limits = predicted_limits(bench, request, request.batches) or [None] * len(request.batches)
+    limits = predicted_limits(rig, request, request.batches) or [None] * len(request.batches)
     too_large = [i for i, (b, most) in enumerate(zip(request.batches, limits, strict=True)) if most and b > most]
-    tried = [min(b, most) if most else b for b, most in zip(request.batches, limits, strict=True)]
-    if tried == list(request.batches):
-        tried = [max(1, b // 2) for b in tried]
-    while not bench.fits(tried):
-        if max(tried) == 1:
-            return None, too_large
-        tried = [max(1, int(b * 0.9)) if b * 0.9 >= 1 else 1 for b in tried]
-    return tried, too_large
+    nearest = [max(1, min(b, most)) if most else b for b, most in zip(request.batches, limits, strict=True)]
+    for part in (1.0, 0.9, *(0.5**k for k in range(1, max(nearest).bit_length() + 1))):
+        tried = [max(1, int(b * part)) for b in nearest]
+        if tried == list(request.batches):
+            continue
+        rig.tell(f"trying {'/'.join(map(str, tried))}")
+        if rig.fits(tried):
+            return tried, too_large
+    return None, too_large
 
 
-def largest_even_share(bench: Bench, request: RunRequest, share: int) -> int:
+def largest_even_share(rig: Rig, request: RunRequest, share: int) -> int:
     """The largest equal share that fits on every device, when `share` does not and the request's batches do."""
-    limits = predicted_limits(bench, request, request.batches) or []
+    limits = predicted_limits(rig, request, request.batches) or []
     known = [most for most in limits if most]
+
+    def fits(batch: int) -> bool:
+        tried = [batch] * len(request.devices)
+        rig.tell(f"trying {'/'.join(map(str, tried))}")
+        return rig.fits(tried)
+
     return largest_that_fits(
-        lambda batch: bench.fits([batch] * len(request.devices)),
+        fits,
         low=min(request.batches),
         high=share,
         guess=min(known, default=None) if known else None,
-        tolerance=bench.tolerance,
+        tolerance=rig.tolerance,
     )

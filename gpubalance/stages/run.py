@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import signal
 from contextlib import closing
 from dataclasses import dataclass, field
 
@@ -12,7 +13,7 @@ from gpubalance.planning.split import even_split
 from gpubalance.results import Baselines, Measurement, Model, Run, Throughput, Warning_
 from gpubalance.stages.environment import environment, now
 from gpubalance.stages.events import Doing, Watch, WindowDone
-from gpubalance.stages.fitting import Bench, largest_even_share, suggest
+from gpubalance.stages.fitting import Rig, largest_even_share, suggest
 from gpubalance.stages.series import Series
 from gpubalance.stages.warnings import PRECISE_ENOUGH, warnings
 
@@ -22,10 +23,10 @@ class _Progress:
     """What is measured so far. A result can be made of it at any moment after the first window."""
 
     request: RunRequest
+    rig: Rig
     own: Series
     even: Series | None = None
     warnings: list[Warning_] = field(default_factory=list)
-    bench: Bench | None = None
     complete: bool = False
 
 
@@ -36,20 +37,30 @@ def run(request: RunRequest, driver: str | None, watch: Watch) -> Run:
     when a device runs out of memory. Every error after the first window carries what was measured as `partial`.
     """
     used = _without_empty_shares(request)
-    progress = _Progress(used, Series(used.batches))
     try:
-        with closing(Bench(used, watch)) as progress.bench:
-            _warm_up(progress, watch)
-            _measure(progress, watch)
-            progress.complete = True
+        with closing(Rig(used, watch)) as rig:
+            return _run(request, _Progress(used, rig, Series(used.batches)), driver, watch)
     except KeyboardInterrupt as interrupt:
-        raise Interrupted(getattr(interrupt, "number", 2), partial=_result(request, progress, driver)) from None
+        raise _interrupted(interrupt) from None
+
+
+def _run(asked: RunRequest, progress: _Progress, driver: str | None, watch: Watch) -> Run:
+    try:
+        _warm_up(progress, watch)
+        _measure(progress, watch)
+    except KeyboardInterrupt as interrupt:
+        raise _interrupted(interrupt, _result(asked, progress, driver)) from None
     except GpubalanceError as error:
-        error.partial = error.partial or _result(request, progress, driver)
+        error.partial = error.partial or _result(asked, progress, driver)
         raise
-    result = _result(request, progress, driver)
+    progress.complete = True
+    result = _result(asked, progress, driver)
     assert result is not None  # noqa: S101  (a complete run has a window)
     return result
+
+
+def _interrupted(interrupt: KeyboardInterrupt, partial: Run | None = None) -> Interrupted:
+    return Interrupted(getattr(interrupt, "number", int(signal.SIGINT)), partial=partial)
 
 
 def _without_empty_shares(request: RunRequest) -> RunRequest:
@@ -63,14 +74,13 @@ def _without_empty_shares(request: RunRequest) -> RunRequest:
 
 
 def _warm_up(progress: _Progress, watch: Watch) -> None:
-    assert progress.bench is not None  # noqa: S101
-    request, bench = progress.request, progress.bench
+    request, rig = progress.request, progress.rig
     watch(Doing(f"warming up {_text(request.batches)}"))
     try:
-        progress.own.warm_up(bench.worker)
+        progress.own.warm_up(rig.worker)
     except OutOfMemory as error:
-        bench.recover()
-        raise _nothing_fits(error, bench, request, watch) from None
+        rig.recover()
+        raise _nothing_fits(error, rig, request, watch) from None
     if request.measuring.baseline == "none":
         return
     even = even_split(sum(request.batches), len(request.batches))
@@ -79,15 +89,18 @@ def _warm_up(progress: _Progress, watch: Watch) -> None:
     watch(Doing(f"warming up the even split {_text(even)}, to compare with"))
     try:
         progress.even = Series(even)
-        progress.even.warm_up(bench.worker)
+        progress.even.warm_up(rig.worker)
     except OutOfMemory as error:
-        bench.recover()
-        progress.even = _smaller_even_split(progress, even, error, watch)
+        rig.recover()
+        try:
+            progress.even = _smaller_even_split(progress, even, error, watch)
+        except OutOfMemory as again:
+            _give_up_even(progress, again, watch)
 
 
-def _nothing_fits(error: OutOfMemory, bench: Bench, request: RunRequest, watch: Watch) -> NothingFits:
+def _nothing_fits(error: OutOfMemory, rig: Rig, request: RunRequest, watch: Watch) -> NothingFits:
     watch(Doing(f"{error.message}; looking for what fits"))
-    fitting, too_large = suggest(bench, request)
+    fitting, too_large = suggest(rig, request)
     if error.replica is not None and error.replica not in too_large:
         too_large = sorted({*too_large, error.replica})
     places = [
@@ -101,17 +114,16 @@ def _nothing_fits(error: OutOfMemory, bench: Bench, request: RunRequest, watch: 
 
 
 def _smaller_even_split(progress: _Progress, even: tuple[int, ...], error: OutOfMemory, watch: Watch) -> Series:
-    assert progress.bench is not None  # noqa: S101
     request = progress.request
     where = "a device" if error.replica is None else request.devices[error.replica].label
     watch(Doing(f"the even split {_text(even)} does not fit on {where}; looking for the largest equal shares"))
-    share = largest_even_share(progress.bench, request, max(even))
+    share = largest_even_share(progress.rig, request, max(even))
     series = Series((share,) * len(even))
     watch(Doing(f"warming up {_text(series.batches)}, the largest equal shares that fit"))
-    series.warm_up(progress.bench.worker)
+    series.warm_up(progress.rig.worker)
     # On a real device the search left another worker: the split itself must be warm in it too.
     if any(not d.simulated for d in request.devices):
-        progress.own.warm_up(progress.bench.worker)
+        progress.own.warm_up(progress.rig.worker)
     progress.warnings.append(
         Warning_(
             code="even-split-does-not-fit",
@@ -125,31 +137,57 @@ def _smaller_even_split(progress: _Progress, even: tuple[int, ...], error: OutOf
 
 def _measure(progress: _Progress, watch: Watch) -> None:
     """Windows of the split and of the even split in turns, so that a machine that drifts is fair to both."""
-    assert progress.bench is not None  # noqa: S101
     measuring = progress.request.measuring
-    series = [("", progress.own), *([("even", progress.even)] if progress.even else [])]
     number, of = 0, measuring.windows
     while number < of:
         number += 1
-        for name, one in series:
-            window = one.window(progress.bench.worker, measuring.duration_s)
-            devices = progress.request.devices
-            watch(WindowDone(number, of, name, devices, window.measurement(range(len(devices)))))
-        imprecise = any(one.precision > PRECISE_ENOUGH for _, one in series)
+        series = [("", progress.own), *([("even", progress.even)] if progress.even else [])]
+        # Each goes first in turn: on a card that gets hotter the second one is always a little slower.
+        for name, one in series if number % 2 else reversed(series):
+            window = _window(progress, one, watch)
+            if window is not None:
+                devices = progress.request.devices
+                watch(WindowDone(number, of, name, devices, window.measurement(range(len(devices)))))
+        imprecise = any(one.precision > PRECISE_ENOUGH for one in (progress.own, progress.even) if one)
         if number == of and imprecise and of < measuring.max_windows:
             of += 1
             watch(Doing(f"the 95 % interval is wider than ±{PRECISE_ENOUGH:.0%}: one more window"))
 
 
+def _window(progress: _Progress, one: Series, watch: Watch) -> Series | None:
+    """A window of one of the two; None where the even split ran out of memory, which the run survives without it."""
+    try:
+        return one.window(progress.rig.worker, progress.request.measuring.duration_s)
+    except OutOfMemory as error:
+        if one is progress.own:
+            raise
+        _give_up_even(progress, error, watch)
+        return None
+
+
+def _give_up_even(progress: _Progress, error: OutOfMemory, watch: Watch) -> None:
+    watch(Doing(f"{error.message}: going on without the even split"))
+    progress.even = None
+    progress.warnings.append(
+        Warning_(
+            code="even-split-out-of-memory",
+            message=f"{error.message}, in turns with the run's split: there is no even split to compare with",
+            next="compare with smaller batches, or measure with --baseline none",
+        )
+    )
+    progress.rig.recover()
+    progress.own.warm_up(progress.rig.worker)
+
+
 def _result(asked: RunRequest, progress: _Progress, driver: str | None) -> Run | None:
     """The result of what was measured so far; None where that is not one whole window of the split."""
     own = progress.own
-    if not own.samples or not own.stamped or progress.bench is None:
+    if not own.samples or not own.stamped:
         return None
     numbers = [i for i, batch in enumerate(asked.batches) if batch]
     measured = own.measurement(numbers)
     even = _even_baseline(progress, measured, numbers)
-    facts = progress.bench.worker.facts
+    facts = progress.rig.worker.facts
     return Run(
         created=now(),
         settings=asked.settings,
@@ -165,7 +203,12 @@ def _result(asked: RunRequest, progress: _Progress, driver: str | None) -> Run |
         speedup_ci95=even and _ratio_interval(measured.throughput, even.throughput),
         scaling_efficiency=None,
         complete=progress.complete,
-        warnings=(*progress.warnings, *warnings(own, progress.even, asked.settings.model)),
+        warnings=(
+            *progress.warnings,
+            *warnings(
+                own, progress.even, asked.settings.model, excess_part=measured.excess_s / measured.step_time_s.median
+            ),
+        ),
     )
 
 

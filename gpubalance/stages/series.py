@@ -32,7 +32,6 @@ class Series:
     samples: list[Sample] = field(default_factory=list)
     stamped: list[Sample] = field(default_factory=list)
     memory_peak_bytes: tuple[int | None, ...] = ()
-    late_part: float = 0.0
     warmup_steps: int = 0
     steady: bool = True
     loss_is_finite: bool = True
@@ -43,6 +42,8 @@ class Series:
         return max(1, round(_SAMPLE_S / self._recent_step_s)) if self._recent_step_s else 1
 
     _recent_step_s: float = 0.0
+    _last_late_part: float = 0.0
+    _late_parts: list[float] = field(default_factory=list)
 
     def warm_up(self, worker: Worker) -> None:
         """Trains until the step time is steady: at least 10 steps, of which the last 10 show no trend.
@@ -73,18 +74,17 @@ class Series:
     def window(self, worker: Worker, seconds: float) -> Series:
         """Measures for that long, adds it to this series, and gives the window as one of its own."""
         window = Series(self.batches)
-        # However it ends, what was measured counts.
-        try:
-            for sample in self._measure(
-                worker, seconds=seconds * (1 - _STAMPED_PART), steps_per_sample=self.steps_per_sample
-            ):
-                window.samples.append(sample)
-                self.samples.append(sample)
-            for sample in self._measure(worker, seconds=seconds * _STAMPED_PART, at_least=_STAMPED_STEPS, stamped=True):
-                window.stamped.append(sample)
-                self.stamped.append(sample)
-        finally:
-            window.memory_peak_bytes = self.memory_peak_bytes
+        # The stamped steps first: a result needs both kinds, so one that is cut short is a result the sooner.
+        for sample in self._measure(worker, seconds=seconds * _STAMPED_PART, at_least=_STAMPED_STEPS, stamped=True):
+            window.stamped.append(sample)
+            self.stamped.append(sample)
+        for sample in self._measure(
+            worker, seconds=seconds * (1 - _STAMPED_PART), steps_per_sample=self.steps_per_sample
+        ):
+            window.samples.append(sample)
+            self.samples.append(sample)
+        window.memory_peak_bytes = self.memory_peak_bytes
+        self._late_parts.append(self._last_late_part)
         return window
 
     def _measure(
@@ -111,7 +111,12 @@ class Series:
             max((x for x in pair if x is not None), default=None)
             for pair in zip(before, reply.memory_peak_bytes, strict=True)
         )
-        self.late_part = reply.late_part or 0.0
+        self._last_late_part = reply.late_part or 0.0
+
+    @property
+    def late_part(self) -> float:
+        """Part of the measured steps in which the real compute took longer than the profile's time."""
+        return sum(self._late_parts) / len(self._late_parts) if self._late_parts else 0.0
 
     @property
     def step_times_s(self) -> list[float]:
@@ -171,6 +176,7 @@ class Series:
             ),
             sync_s=parts.sync_s,
             input_wait_s=parts.input_wait_s,
+            excess_s=parts.excess_s,
             imbalance=parts.imbalance,
         )
 

@@ -12,14 +12,18 @@ _STAMPS_CHEAP = 0.01
 _LATE = 0.1
 
 
-def warnings(own: Series, even: Series | None, model: str) -> list[Warning_]:
-    """The warnings of a run from the samples of its split and of the even one."""
+def warnings(own: Series, even: Series | None, model: str, *, excess_part: float) -> list[Warning_]:
+    """The warnings of a run from the samples of its split and of the even one.
+
+    `excess_part` is the measurement's excess_s as a part of its step time.
+    """
     both = [own] if even is None else [own, even]
     found = [
         _slower_than_profile(max(s.late_part for s in both), model),
         _wide_interval(max(s.precision for s in both if s.samples)),
         _not_steady(all(s.steady for s in both)),
         _stamps_cost(own.stamp_cost or 0.0),
+        _excess(excess_part),
         _loss_not_finite(all(s.loss_is_finite for s in both)),
     ]
     return [warning for warning in found if warning is not None]
@@ -66,6 +70,17 @@ def _stamps_cost(cost: float) -> Warning_ | None:
         message=f"steps in which the devices were timed took {cost:.1%} longer: total throughput is from the others, "
         "but compute, wait and sync are only that exact",
         next="larger batches make it less",
+    )
+
+
+def _excess(part: float) -> Warning_ | None:
+    if part <= _STAMPS_CHEAP:
+        return None
+    return Warning_(
+        code="parts-exceed-step",
+        message=f"the slowest device's compute, timed in some steps, is {part:.1%} longer than a whole step of the "
+        "others: compute, wait and sync are only that exact",
+        next="measure longer, with nothing else running",
     )
 
 

@@ -13,6 +13,7 @@ import queue
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -82,12 +83,12 @@ def _say(replies: Any, message: Record) -> None:
 
 
 def _open(request: Open, replies: Any) -> Session | None:
-    from gpubalance.engine import failures
-
+    engine = _load_engine(replies)
+    if engine is None:
+        return None
+    failures, make_session = engine
     try:
-        from gpubalance.engine.session import Session
-
-        session = Session(request.devices, request.settings, request.joint, seed=request.seed)
+        session: Session = make_session(request.devices, request.settings, request.joint, seed=request.seed)
     except (BadInput, EnvironmentFault) as error:
         fault = "input" if isinstance(error, BadInput) else "environment"
         _say(replies, Failed(fault=fault, message=error.message, remedy=error.remedy))
@@ -99,10 +100,29 @@ def _open(request: Open, replies: Any) -> Session | None:
     return session
 
 
+def _load_engine(replies: Any) -> tuple[Any, Any] | None:
+    """The engine, which imports TensorFlow: where that fails the parent is told."""
+    try:
+        from gpubalance.engine import failures
+        from gpubalance.engine.session import Session
+    except Exception as error:  # noqa: BLE001  (whatever a broken installation raises)
+        traceback.print_exception(error)
+        message = f"TensorFlow can't be loaded: {type(error).__name__}: {error}"
+        _say(replies, Failed(fault="environment", message=message[:1000]))
+        return None
+    return failures, Session
+
+
 def _survey(request: Survey, replies: Any) -> None:
+    if _load_engine(replies) is None:
+        return
     from gpubalance.engine.runtime import survey
 
-    _say(replies, Surveyed(missing=survey(request.devices)))
+    try:
+        missing = survey(request.devices)
+    except Exception as error:  # noqa: BLE001  (no GPU can be used, then)
+        missing = {d.uuid: f"TensorFlow: {type(error).__name__}: {error}"[:300] for d in request.devices}
+    _say(replies, Surveyed(missing=missing))
 
 
 def _measure(session: Session, request: Measure, replies: Any) -> None:

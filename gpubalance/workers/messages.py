@@ -47,7 +47,7 @@ class Survey(Record):
 
 
 class Ready(Record):
-    """The model is built. `threads` are TensorFlow's own, where it has several devices on one CPU."""
+    """The model is built. CUDA's and cuDNN's versions are those that TensorFlow was built for."""
 
     kind: Literal["ready"] = "ready"
     model: str

@@ -29,19 +29,24 @@ _LONGEST_MESSAGE = 1 << 24
 _LOG_LINES = 12
 # A child that was told to end gets this long, then TERM, then KILL; together under 2 s, which Ctrl-C may take.
 _ENDS_WITHIN_S = 0.5
+# The user's settings of these would make another run than the one that is recorded.
+_CONTRADICT = ("NVIDIA_TF32_OVERRIDE", "TF_XLA_FLAGS", "PYTHONSAFEPATH")
+# The current folder, which Python puts first, must not hide a module of TensorFlow's.
+_CHILD = "import sys; del sys.path[0]; from gpubalance.workers.child import main; main(sys.argv[1:])"
 
 
 def child_environment(devices: Sequence[Device]) -> dict[str, str]:
     """What TensorFlow and CUDA read when they are loaded, so that the child has these devices and no others."""
     gpus = [d.uuid for d in devices if not d.simulated]
+    kept = {name: value for name, value in os.environ.items() if name not in _CONTRADICT}
     return {
-        **os.environ,
+        **kept,
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": ",".join(gpus) if gpus else "-1",
         "TF_FORCE_GPU_ALLOW_GROWTH": "true",
         "TF_MIN_GPU_MULTIPROCESSOR_COUNT": "1",  # else TensorFlow leaves a small GPU out of a joint run
         "TF_CPP_MIN_LOG_LEVEL": "1",
-        "PYTHONSAFEPATH": "1",  # the current folder must not hide a module of TensorFlow's
+        "KERAS_BACKEND": "tensorflow",
         "PYTHONUNBUFFERED": "1",
     }
 
@@ -55,7 +60,7 @@ class Process:
         self._replies, replies = os.pipe()
         with self.log.open("wb") as log:
             self._child = subprocess.Popen(
-                [sys.executable, "-m", "gpubalance.workers.child", str(requests), str(replies)],
+                [sys.executable, "-c", _CHILD, str(requests), str(replies)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -113,8 +118,9 @@ class Process:
         """One line; b"" when the child has closed its end, None when the deadline passed."""
         while b"\n" not in self._buffer:
             left = deadline - time.monotonic()
-            if left <= 0 or not self._selector.select(left):
-                if time.monotonic() >= deadline:
+            # Looks at the pipe even past the deadline: it is this process that may have been stopped for a while.
+            if not self._selector.select(max(0.0, left)):
+                if left <= 0:
                     return None
                 continue
             chunk = os.read(self._replies, 1 << 16)
@@ -158,8 +164,6 @@ class Process:
                 break
             except subprocess.TimeoutExpired:
                 continue
-        else:
-            self._child.wait()
         self._signal(signal.SIGKILL)  # what the user's model may have started
 
     def _signal(self, number: signal.Signals) -> None:

@@ -80,10 +80,11 @@ class Worker(Process):
         if not isinstance(reply, Failed):
             raise PartialResult("the worker's message does not fit the request", log=self.log_tail())
         if reply.fault == "memory":
-            where = "the run" if reply.replica is None else self._devices[reply.replica].label
+            known = reply.replica is not None and reply.replica < len(self._devices)
+            where = self._devices[reply.replica or 0].label if known else "the run"
             doing = f"with batches {'/'.join(map(str, batches))}" if batches else "while the model was built"
             message = f"{where} ran out of memory {doing}"
-            raise OutOfMemory(message, replica=reply.replica, log=self.log_tail())
+            raise OutOfMemory(message, replica=reply.replica if known else None, log=self.log_tail())
         kind: type[GpubalanceError] = BadInput if reply.fault == "input" else EnvironmentFault
         # The user's own traceback is the message of a fault in their model; the log would only repeat it.
         log = "" if reply.fault == "input" else self.log_tail()
@@ -95,4 +96,7 @@ def survey(devices: Sequence[Device]) -> dict[str, str]:
     with Process("survey", child_environment(devices)) as process:
         process.send(Survey(devices=tuple(devices)))
         reply = process.receive(_OPENS_WITHIN_S, "asking TensorFlow for its GPUs")
-        return reply.missing if isinstance(reply, Surveyed) else {d.uuid: "TensorFlow did not answer" for d in devices}
+        if isinstance(reply, Surveyed):
+            return reply.missing
+        why = reply.message if isinstance(reply, Failed) else "TensorFlow did not answer"
+        return {d.uuid: why for d in devices}

@@ -24,7 +24,12 @@ def start(
         stderr=subprocess.PIPE,
         text=True,
         cwd=cwd,
-        env={**os.environ, "COLUMNS": "80", **(environment or {})},
+        # The test process hides GPUs from its own TensorFlow; a user has not.
+        env={
+            **{k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"},
+            "COLUMNS": "80",
+            **(environment or {}),
+        },
     )
 
 

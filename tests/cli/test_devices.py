@@ -52,6 +52,30 @@ def test_a_run_never_falls_back_to_the_cpu(tmp_path: Path) -> None:
     assert done.stdout == ""
 
 
+def test_mig_slices_are_measured_singly(tmp_path: Path) -> None:
+    script = "\n".join(
+        [
+            "driver 550.54.14",
+            "gpu 0 name A100",
+            "gpu 0 uuid GPU-a0",
+            "gpu 0 bus_id 00000000:01:00.0",
+            "gpu 0 mig 1",
+            "gpu 0 slice 0 uuid MIG-s0",
+            "gpu 0 slice 1 uuid MIG-s1",
+        ]
+    )
+    done = gpubalance("run", environment=environment(tmp_path, script))
+    assert done.returncode == 2
+    assert "no joint run" in done.stderr.splitlines()[0]
+
+
+def test_a_hidden_gpu_is_not_used(tmp_path: Path) -> None:
+    hidden = {**environment(tmp_path, TWO_UNLIKE_GPUS), "CUDA_VISIBLE_DEVICES": ""}
+    done = gpubalance("run", environment=hidden)
+    assert done.returncode == 3
+    assert "hidden by CUDA_VISIBLE_DEVICES" in done.stderr
+
+
 def test_a_lost_gpu_can_not_be_named(tmp_path: Path) -> None:
     script = TWO_UNLIKE_GPUS + "\ngpu 1 error handle 15\n"
     done = gpubalance("run", "--gpus", "1", environment=environment(tmp_path, script))

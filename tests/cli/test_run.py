@@ -34,12 +34,12 @@ def test_a_run_of_the_pair_tells_where_the_time_goes(tmp_path: Path) -> None:
     result = json.loads(path.read_text())
     first, second = result["replicas"]
     # Each device's own time, while the total goes at the straggler's pace.
-    assert first["compute_s"] == pytest.approx(0.008 + 0.0002 * 120, rel=0.1)
-    assert second["compute_s"] == pytest.approx(0.008 + 0.0003 * 80, rel=0.1)
+    assert first["compute_s"] == pytest.approx(0.008 + 0.0002 * 120, rel=0.2)
+    assert second["compute_s"] == pytest.approx(0.008 + 0.0003 * 80, rel=0.2)
     assert (first["batch"], second["batch"], result["global_batch"]) == (120, 80, 200)
     for replica in result["replicas"]:
         parts = replica["compute_s"] + replica["wait_s"] + result["sync_s"] + result["input_wait_s"]
-        assert parts == pytest.approx(result["step_time_s"]["median"], rel=0.05)
+        assert parts - result["excess_s"] == pytest.approx(result["step_time_s"]["median"], rel=1e-4)
     even = result["baselines"]["even"]
     assert even["batches"] == [100, 100]
     assert result["speedup_over_even"] == pytest.approx(
@@ -71,12 +71,6 @@ def test_batches_alone_mean_the_first_devices_and_no_batches_a_default() -> None
     assert [d["index"] for d in run_json("--simulate", "4", "--batches", "3", "2")["devices"]] == [0, 1]
     result = run_json("--simulate", QUICK_PAIR, "--gpus", "1")
     assert (result["batches"], result["devices"][0]["index"]) == ([64], 1)
-
-
-def test_an_empty_share_is_not_a_replica() -> None:
-    result = run_json("--simulate", QUICK_PAIR, "--batches", "0", "20")
-    assert result["batches"] == [0, 20]
-    assert [r["device"] for r in result["replicas"]] == [1]
 
 
 def test_the_even_split_itself_is_its_own_baseline() -> None:
@@ -173,6 +167,7 @@ def test_the_published_pair_runs_out_of_memory_jointly_and_is_told_what_fits() -
         (["--gpus", "0", "0", "--batches", "1", "2"], 2, "named twice"),
         (["--gpus", "7"], 2, "there is no device '7'"),
         (["--batches", "0", "0"], 2, "above 0"),
+        (["--batches", "820", "0"], 2, "above 0"),
         (["--batches", "-5", "3"], 2, "'-5'"),
         (["--batches", "many"], 2, "'many'"),
         (["--batches"], 2, "--batches needs a value"),
@@ -209,6 +204,14 @@ def test_an_existing_file_is_not_replaced_unasked(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["run.json"]
 
 
+def lives(process: psutil.Process) -> bool:
+    """A zombie is dead: it waits for a parent that may be no program of ours."""
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
 def children_of(pid: int) -> list[psutil.Process]:
     children: list[psutil.Process] = psutil.Process(pid).children(recursive=True)
     return children
@@ -232,19 +235,20 @@ def test_an_interrupt_ends_the_child_and_prints_what_was_measured(number: signal
     result = json.loads(out)
     assert result["complete"] is False
     assert result["throughput"]["median"] > 0
-    assert not any(child.is_running() for child in children)
+    assert not any(map(lives, children))
 
 
 def test_an_interrupt_before_anything_is_measured_prints_nothing() -> None:
     program = start("run", "--simulate", QUICK_PAIR, "--json")
-    assert program.stderr is not None
-    program.stderr.readline()
-    children = children_of(program.pid)
+    end = time.monotonic() + 30
+    while not (children := children_of(program.pid)) and time.monotonic() < end:
+        time.sleep(0.02)
+    assert children
     program.send_signal(signal.SIGINT)
     out, err = program.communicate(timeout=30)
     assert (program.returncode, out) == (130, "")
     assert "Traceback" not in err
-    assert not any(child.is_running() for child in children)
+    assert not any(map(lives, children))
 
 
 def test_a_killed_child_keeps_what_was_measured() -> None:
@@ -273,6 +277,26 @@ def test_nothing_stays_when_the_program_is_killed() -> None:
     program.kill()
     program.communicate()
     end = time.monotonic() + 5
-    while any(child.is_running() for child in children) and time.monotonic() < end:
+    while any(map(lives, children)) and time.monotonic() < end:
         time.sleep(0.05)
-    assert not any(child.is_running() for child in children)
+    assert not any(map(lives, children))
+
+
+def test_a_reader_that_goes_away_loses_no_file(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    program = start("run", "--simulate", QUICK_PAIR, "--gpus", "0", *SHORT, "-o", str(path), "--json", "--quiet")
+    assert program.stdout is not None
+    program.stdout.close()
+    assert program.wait(timeout=120) == 0
+    assert program.stderr is not None
+    assert program.stderr.read() == ""
+    assert json.loads(path.read_text())["kind"] == "run"
+
+
+def test_nobody_reads_the_progress() -> None:
+    program = start("run", "--simulate", QUICK_PAIR, "--gpus", "0", *SHORT, "--json")
+    assert program.stderr is not None
+    program.stderr.close()
+    assert program.stdout is not None
+    assert json.loads(program.stdout.read())["complete"] is True
+    assert program.wait(timeout=120) == 0

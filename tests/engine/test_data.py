@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpubalance.engine import data
-from tests.engine.bench_of_steps import Steps
+from tests.engine.steps import Steps
 from tests.engine.test_exact import adam, dense_model
 
 
@@ -27,6 +27,7 @@ def two_inputs_and_outputs() -> Any:
             keras.layers.Dense(5, activation="softmax")(both),
             keras.layers.Dense(1, activation="sigmoid")(both),
             keras.layers.Dense(3)(both),
+            keras.layers.Reshape(())(keras.layers.Dense(1)(both)),
         ],
     )
 
@@ -65,7 +66,7 @@ def test_several_inputs_and_outputs_are_trained(tensorflow: Any) -> None:
     inputs, labels = steps.samples.make(10)
     assert set(inputs) == {"image", "words"}
     assert inputs["words"].max() < 7
-    assert [y.shape for y in labels] == [(10,), (10, 1), (10, 3)]
+    assert [y.shape for y in labels] == [(10,), (10, 1), (10, 3), (10,)]
     loss, _ = steps.step(inputs, labels, (7, 3))
     later = [steps.step(inputs, labels, (7, 3))[0] for _ in range(5)]
     assert later[-1] < loss

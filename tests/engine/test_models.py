@@ -78,6 +78,23 @@ def test_a_users_file(tensorflow: Any, file: Path) -> None:
     assert build(f"{file}:good").output_shape == (None, 2)
 
 
+def test_a_file_with_dataclasses_and_a_module_beside_it(tensorflow: Any, tmp_path: Path) -> None:
+    (tmp_path / "beside_it.py").write_text("units = 3\n")
+    file = tmp_path / "with_dataclass.py"
+    file.write_text(
+        "from __future__ import annotations\n"
+        "from dataclasses import dataclass\n"
+        "import keras\n"
+        "from beside_it import units\n"
+        "@dataclass\n"
+        "class Sizes:\n"
+        "    units: int = units\n"
+        "def build():\n"
+        "    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(Sizes().units)])\n"
+    )
+    assert build(f"{file}:build").output_shape == (None, 3)
+
+
 def test_a_users_module(tensorflow: Any, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(file.parent)
     assert build("mine:good").output_shape == (None, 2)

@@ -41,6 +41,7 @@ def test_another_order_of_tensorflows_is_followed(tensorflow: Any) -> None:
     pair = [gpu(0, "0000:01:00.0"), gpu(1, "0000:02:00.0")]
     assert order_of(pair, ["0000:02:00.0", "0000:01:00.0"]) == [1, 0]
     assert order_of(pair, [None, None]) == [0, 1]
+    assert order_of(pair, ["0000:02:00.0", None]) == [0, 1]
 
 
 @pytest.mark.parametrize(

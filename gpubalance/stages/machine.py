@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from gpubalance.config import Device, JointProfile
+from gpubalance.devices.nvml import read
+from gpubalance.devices.profile import simulated_devices
+from gpubalance.devices.select import select
+from gpubalance.devices.visible import mark_hidden
 from gpubalance.errors import EnvironmentFault
-
-if TYPE_CHECKING:
-    from gpubalance.config import Device, JointProfile
+from gpubalance.gpus import Reading
 
 _SIMULATE = "without a GPU: --simulate FILE (a profile, see configs/) or --simulate N (plain CPU devices)"
 
@@ -23,24 +26,21 @@ class Machine:
     driver: str | None
 
     def select(self, gpus: Sequence[str] | None) -> tuple[Device, ...]:
-        """The devices that --gpus names; all for None."""
-        from gpubalance.devices.select import select
-
+        """The devices that --gpus names; all for None. Raises UsageError for one that is not here or can't be used."""
         return select(gpus, self.devices)
+
+
+def read_gpus() -> Reading:
+    """The GPUs through NVML; those that CUDA_VISIBLE_DEVICES hides are marked as not to be used."""
+    return mark_hidden(read(), os.environ)
 
 
 def find_machine(simulate: str | None) -> Machine:
     """Raises EnvironmentFault where there is no GPU that can be used, and BadInput for a bad profile."""
-    from gpubalance.config import JointProfile
-
     if simulate is not None:
-        from gpubalance.devices.profile import simulated_devices
-
         devices, joint = simulated_devices(simulate)
         return Machine(devices, joint, None)
-    from gpubalance.devices.nvml import read
-
-    reading = read()
+    reading = read_gpus()
     if reading.problem:
         raise EnvironmentFault(reading.problem, remedy=f"{reading.remedy}\n{_SIMULATE}")
     usable = tuple(device for gpu in reading.gpus for device in gpu.devices)

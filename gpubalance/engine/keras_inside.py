@@ -1,0 +1,33 @@
+"""The one place of the engine that leans on Keras' insides, checked when it is used.
+
+A Keras optimizer clips gradients, and looks for infinities in them, before it sums them over the replicas: each
+replica would clip its own part. Here the sum comes first, so the optimizer must not sum again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from gpubalance.errors import BadInput, EnvironmentFault
+
+_SUM = "_all_reduce_sum_gradients"
+
+
+def applies_summed_gradients(optimizer: Any) -> Any:
+    """The optimizer, changed so that `apply` takes gradients that are summed over the replicas already.
+
+    Raises EnvironmentFault for a Keras that sums somewhere else, BadInput for an optimizer that accumulates gradients
+    over steps, which Keras can't do under a strategy.
+    """
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    if not callable(getattr(inner, _SUM, None)):
+        raise EnvironmentFault(
+            f"Keras {keras.__version__} sums gradients in another place than gpubalance knows",
+            remedy="use Keras 3.12 to 3.15",
+        )
+    if getattr(inner, "gradient_accumulation_steps", None):
+        raise BadInput("the model's optimizer has gradient_accumulation_steps", remedy="measure it without")
+    setattr(inner, _SUM, list)
+    return optimizer

@@ -1,0 +1,63 @@
+"""Which batch sizes a throughput curve needs. Pure: what was measured goes in, the sizes still wanted come out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+# A third of an octave where the curve bends, an octave where it does not.
+_THIRDS = (2 ** (1 / 3), 2 ** (2 / 3))
+# Where the knee is: throughput is at least this part of the best, and an octave still changes it by so much of it.
+_KNEE_FROM = 0.5
+_KNEE_CHANGES = 0.08
+
+
+def octaves(smallest: int, largest: int, multiple: int) -> list[int]:
+    """`smallest`, doubled up to `largest`, which is the last; all multiples of `multiple`."""
+    sizes, size = [], max(multiple, smallest // multiple * multiple)
+    last = max(multiple, largest // multiple * multiple)
+    while size < last:
+        sizes.append(size)
+        size *= 2
+    return [*sizes, last]
+
+
+def knee_sizes(points: Sequence[tuple[int, float]], multiple: int) -> list[int]:
+    """The sizes between octaves that (batch, throughput) points still want: where throughput bends to its plateau.
+
+    That is where it is at least half of the best and an octave changes it by more than 8 % of the best, up or down.
+    Such an octave is divided in thirds. Sizes that are there already are left out.
+    """
+    ordered = sorted(points)
+    best = max((rate for _, rate in ordered), default=0.0)
+    wanted: set[int] = set()
+    for (low, before), (high, after) in pairwise(ordered):
+        if max(before, after) >= _KNEE_FROM * best and abs(after - before) > _KNEE_CHANGES * best:
+            wanted.update(_between(low, high, multiple))
+    return sorted(wanted - {batch for batch, _ in ordered})
+
+
+def _between(low: int, high: int, multiple: int) -> list[int]:
+    """The third parts of an octave inside (low, high); none where the two are nearer than half an octave."""
+    if high < 1.5 * low:
+        return []
+    sizes = [round(low * third / multiple) * multiple for third in _THIRDS]
+    return [size for size in sizes if low < size < high]
+
+
+def best_of(points: Sequence[tuple[int, float]]) -> tuple[int, float]:
+    """The (batch, throughput) with the highest throughput; of equal ones the smallest batch."""
+    return max(points, key=lambda point: (point[1], -point[0]))
+
+
+def sensible_of(points: Sequence[tuple[int, float]], within: float = 0.05) -> tuple[int, float]:
+    """The smallest batch from which on throughput stays within that part of the best, up to the best one."""
+    ordered = sorted(points)
+    best_batch, best = best_of(ordered)
+    enough = [point for point in ordered if point[0] <= best_batch]
+    chosen = enough[-1]
+    for point in reversed(enough):
+        if point[1] < (1 - within) * best:
+            break
+        chosen = point
+    return chosen

@@ -1,0 +1,84 @@
+"""A device's step time over the batch: the line α + β·b, or, where it is no line, the measured curve made monotone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+# Above this the line misses the curve by more than measuring does.
+LINE_WITHIN = 0.03
+
+
+@dataclass(frozen=True)
+class Line:
+    """alpha_s + beta_s · b seconds; `residual` is its largest relative deviation from a measured point."""
+
+    alpha_s: float
+    beta_s: float
+    residual: float
+
+    def step_time_s(self, batch: float) -> float:
+        """Seconds that a step of `batch` samples takes."""
+        return self.alpha_s + self.beta_s * batch
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Piecewise linear through measured points; past its ends it goes on as its first or last piece does."""
+
+    batches: tuple[int, ...]
+    step_times_s: tuple[float, ...]
+
+    def step_time_s(self, batch: float) -> float:
+        """Seconds that a step of `batch` samples takes."""
+        pieces = list(zip(pairwise(self.batches), pairwise(self.step_times_s), strict=True))
+        if not pieces:
+            return self.step_times_s[0]
+        (left, right), (low, high) = next((piece for piece in pieces if batch <= piece[0][1]), pieces[-1])
+        return low + (high - low) * (batch - left) / (right - left)
+
+
+def fit_line(points: Sequence[tuple[int, float]]) -> Line:
+    """The line with the least Σ ((α + β·b − t)/t)² through (batch, seconds) points, with α and β not below 0.
+
+    Relative errors, as a planner divides by times: a millisecond matters at 20 ms and not at 2 s. Weighted least
+    squares with weights 1/t² (closed form). Raises ValueError for fewer than two batches.
+    """
+    if len({batch for batch, _ in points}) < 2:
+        raise ValueError("a line needs points at two batches or more")
+    weights = [1 / t**2 for _, t in points]
+    total = sum(weights)
+    mean_b = sum(w * b for w, (b, _) in zip(weights, points, strict=True)) / total
+    mean_t = sum(w * t for w, (_, t) in zip(weights, points, strict=True)) / total
+    spread = sum(w * (b - mean_b) ** 2 for w, (b, _) in zip(weights, points, strict=True))
+    common = sum(w * (b - mean_b) * (t - mean_t) for w, (b, t) in zip(weights, points, strict=True))
+    beta = common / spread
+    alpha = mean_t - beta * mean_b
+    if alpha < 0:  # through the origin
+        alpha = 0.0
+        beta = sum(w * b * t for w, (b, t) in zip(weights, points, strict=True)) / sum(
+            w * b * b for w, (b, _) in zip(weights, points, strict=True)
+        )
+    elif beta < 0:  # flat
+        alpha, beta = mean_t, 0.0
+    return Line(alpha, beta, max(abs(alpha + beta * b - t) / t for b, t in points))
+
+
+def monotone_curve(points: Sequence[tuple[int, float]]) -> Curve:
+    """The nearest curve (least squares) that never falls: isotonic regression by pooling adjacent violators.
+
+    Barlow et al., Statistical Inference under Order Restrictions, 1972. A larger batch that was measured as faster is
+    noise or another algorithm of cuDNN's; a planner needs that more samples never take less time.
+    """
+    ordered = sorted(points)
+    pools: list[list[float]] = []  # [mean, size]
+    for _, time in ordered:
+        pools.append([time, 1])
+        while len(pools) > 1 and pools[-2][0] >= pools[-1][0]:
+            mean, size = pools.pop()
+            before = pools[-1]
+            before[0] = (before[0] * before[1] + mean * size) / (before[1] + size)
+            before[1] += size
+    times = [mean for mean, size in pools for _ in range(int(size))]
+    return Curve(tuple(batch for batch, _ in ordered), tuple(times))

@@ -1,0 +1,51 @@
+"""CUDA_VISIBLE_DEVICES is read as CUDA reads it; what it hides may be somebody else's."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpubalance.devices.visible import mark_hidden
+from gpubalance.gpus import Gpu, Reading
+
+UNLIKE = Reading(
+    gpus=(Gpu(index=0, uuid="GPU-aaa0", name="GTX 1080"), Gpu(index=1, uuid="GPU-bbb1", name="GTX 1080 Ti"))
+)
+ALIKE = Reading(gpus=tuple(gpu.model_copy(update={"name": "GTX 1080"}) for gpu in UNLIKE.gpus))
+
+
+def shown(reading: Reading, **environment: str) -> list[int]:
+    return [gpu.index for gpu in mark_hidden(reading, environment).gpus if not gpu.unusable]
+
+
+@pytest.mark.parametrize(
+    ("listed", "indices"),
+    [
+        ("GPU-bbb1", [1]),
+        ("GPU-bb", [1]),
+        ("GPU-bbb1,GPU-aaa0", [0, 1]),
+        ("GPU-bbb1,nonsense,GPU-aaa0", [1]),
+        ("", []),
+        ("-1", []),
+        ("NoDevFiles", []),
+        ("GPU-", []),
+    ],
+)
+def test_uuids_are_exact(listed: str, indices: list[int]) -> None:
+    assert shown(UNLIKE, CUDA_VISIBLE_DEVICES=listed) == indices
+
+
+def test_nothing_set_hides_nothing() -> None:
+    assert shown(UNLIKE) == [0, 1]
+
+
+def test_numbers_count_in_nvmls_order_only_where_that_is_cudas() -> None:
+    assert shown(UNLIKE, CUDA_VISIBLE_DEVICES="1", CUDA_DEVICE_ORDER="PCI_BUS_ID") == [1]
+    assert shown(ALIKE, CUDA_VISIBLE_DEVICES="1") == [1]
+    assert shown(ALIKE, CUDA_VISIBLE_DEVICES="1,7,0") == [1]
+    marked = mark_hidden(UNLIKE, {"CUDA_VISIBLE_DEVICES": "1"})
+    assert all("set UUIDs" in (gpu.unusable or "") for gpu in marked.gpus)
+
+
+def test_a_gpu_that_can_not_be_used_anyway_keeps_its_reason() -> None:
+    lost = Reading(gpus=(Gpu(index=0, uuid="GPU-aaa0", unusable="lost"),))
+    assert mark_hidden(lost, {"CUDA_VISIBLE_DEVICES": ""}).gpus[0].unusable == "lost"

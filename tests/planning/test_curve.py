@@ -1,0 +1,47 @@
+"""Which batch sizes a curve needs, and what is read off it."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpubalance.planning.curve import best_of, knee_sizes, octaves, sensible_of
+
+
+@given(st.integers(1, 64), st.integers(1, 10**6), st.sampled_from([1, 8, 32]))
+def test_octaves_double_up_to_the_largest(smallest: int, largest: int, multiple: int) -> None:
+    sizes = octaves(smallest, largest, multiple)
+    assert sizes == sorted(set(sizes))
+    assert all(size % multiple == 0 and size > 0 for size in sizes)
+    assert sizes[-1] == max(multiple, largest // multiple * multiple)
+    assert all(b <= 2 * a for a, b in pairwise(sizes))
+
+
+def line_curve(alpha: float, beta: float, sizes: list[int]) -> list[tuple[int, float]]:
+    return [(b, b / (alpha + beta * b)) for b in sizes]
+
+
+def test_the_knee_of_a_line_gets_thirds_of_an_octave_and_its_ends_do_not() -> None:
+    points = line_curve(0.05, 0.0007, octaves(8, 8192, 1))
+    wanted = knee_sizes(points, 1)
+    knee = 0.05 / 0.0007  # where the throughput is half of its limit
+    assert any(knee < size < 4 * knee for size in wanted)
+    assert not any(size < knee / 4 or size > 32 * knee for size in wanted)
+    # Once they are measured, no more are wanted between them.
+    again = knee_sizes(sorted(points + line_curve(0.05, 0.0007, wanted)), 1)
+    assert again == []
+
+
+def test_a_straight_curve_wants_nothing_more() -> None:
+    assert knee_sizes([(b, 1000.0) for b in octaves(8, 1024, 8)], 8) == []
+    assert knee_sizes([(8, 1.0)], 8) == []
+
+
+def test_best_and_sensible() -> None:
+    points = [(8, 100.0), (16, 180.0), (32, 196.0), (64, 200.0), (128, 199.0)]
+    assert best_of(points) == (64, 200.0)
+    assert sensible_of(points) == (32, 196.0)
+    # A dip on the way does not count as having got there.
+    assert sensible_of([(8, 199.0), (16, 100.0), (32, 200.0)]) == (32, 200.0)

@@ -1,0 +1,61 @@
+"""Step-time models: a line where it is one, the monotone curve where not."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpubalance.planning.model import fit_line, monotone_curve
+
+batches = st.lists(st.integers(1, 10**5), min_size=2, max_size=12, unique=True)
+
+
+@given(batches, st.floats(0, 1), st.floats(1e-6, 1e-2))
+def test_an_exact_line_is_found(sizes: list[int], alpha: float, beta: float) -> None:
+    line = fit_line([(b, alpha + beta * b) for b in sizes])
+    for b in sizes:
+        assert line.step_time_s(b) == pytest.approx(alpha + beta * b, rel=1e-6)
+    assert line.residual < 1e-6
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 10**5), st.floats(1e-4, 10)), min_size=2, max_size=12, unique_by=lambda p: p[0])
+)
+def test_no_line_near_it_is_better(points: list[tuple[int, float]]) -> None:
+    def error(alpha: float, beta: float) -> float:
+        return sum(((alpha + beta * b - t) / t) ** 2 for b, t in points)
+
+    line = fit_line(points)
+    assert line.alpha_s >= 0
+    assert line.beta_s >= 0
+    best = error(line.alpha_s, line.beta_s)
+    for alpha in (0.99 * line.alpha_s, 1.01 * line.alpha_s + 1e-9):
+        for beta in (0.99 * line.beta_s, 1.01 * line.beta_s + 1e-12):
+            assert best <= error(alpha, beta) * (1 + 1e-6) + 1e-9
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 10**5), st.floats(1e-4, 10)), min_size=1, max_size=12, unique_by=lambda p: p[0])
+)
+def test_the_curve_never_falls_and_keeps_what_did_not(points: list[tuple[int, float]]) -> None:
+    curve = monotone_curve(points)
+    times = [curve.step_time_s(b) for b in curve.batches]
+    assert all(b >= a * (1 - 1e-9) for a, b in pairwise(times))
+    ordered = [t for _, t in sorted(points)]
+    if ordered == sorted(ordered):
+        assert times == pytest.approx(ordered)
+    assert sum(curve.step_times_s) == pytest.approx(sum(ordered))
+
+
+def test_between_points_it_is_straight_and_past_them_it_goes_on() -> None:
+    curve = monotone_curve([(10, 1.0), (20, 2.0), (40, 3.0)])
+    assert [curve.step_time_s(b) for b in (5, 15, 30, 60)] == [0.5, 1.5, 2.5, 4.0]
+    assert monotone_curve([(10, 1.0)]).step_time_s(99) == 1.0
+
+
+def test_one_batch_makes_no_line() -> None:
+    with pytest.raises(ValueError, match="two batches"):
+        fit_line([(8, 1.0), (8, 1.1)])
