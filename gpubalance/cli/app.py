@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from typing import Annotated, NoReturn
@@ -54,8 +55,18 @@ def _terminate(number: int, frame: object) -> NoReturn:
     raise Terminated
 
 
+def _fill_standard_streams() -> None:
+    """Opens what the caller has closed (`>&-`): a pipe to a child must not get the number of our stdout."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
+
+
 def main() -> NoReturn:
     """The one place that turns an error into a message and an exit code."""
+    _fill_standard_streams()
     signal.signal(signal.SIGTERM, _terminate)
     arguments = sys.argv[1:]
     verbose = "--verbose" in arguments

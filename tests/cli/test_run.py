@@ -6,6 +6,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -300,3 +302,12 @@ def test_nobody_reads_the_progress() -> None:
     assert program.stdout is not None
     assert json.loads(program.stdout.read())["complete"] is True
     assert program.wait(timeout=120) == 0
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
+def test_closed_standard_streams_do_no_harm(tmp_path: Path, closed: str) -> None:
+    program = str(Path(sys.executable).with_name("gpubalance"))
+    path = tmp_path / "run.json"
+    command = f'"{program}" run --simulate "{QUICK_PAIR}" --gpus 0 {" ".join(SHORT)} -o "{path}" {closed}'
+    assert subprocess.run(["sh", "-c", command], timeout=120).returncode == 0
+    assert json.loads(path.read_text())["complete"] is True

@@ -1,0 +1,215 @@
+"""The batch limit of a device: the largest batch that was run, and its neighbour that was run and failed.
+
+A search over "try this batch", pure, with no process, clock or TensorFlow in it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+
+from gpubalance.planning.limit import Bracket, Points, forecast
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """The batch to try next, and why: text for the screen."""
+
+    batch: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A batch that was tried. `outcome` is "fits", or why it did not: "oom", "crash", "deadline".
+
+    `memory_peak_bytes` is what it took, of one that failed what it asked for; None where that is not known.
+    """
+
+    batch: int
+    fits: bool
+    memory_peak_bytes: int | None = None
+    outcome: str = "fits"
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Neighbours on the search's grid, both run: `fits` is a trial or one of the points, `fails` a trial.
+
+    `fits` is None where even a batch of 1 failed; `fails` is None where the largest batch asked for fits.
+    """
+
+    fits: int | None
+    fails: int | None
+    trials: tuple[Trial, ...]
+
+    @property
+    def needed_bytes(self) -> int | None:
+        """What the batch that fails asked for, if it said so: to hold against the device's memory."""
+        return next((t.memory_peak_bytes for t in self.trials if not t.fits and t.batch == self.fails), None)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The batches that a limit can be, numbered from 1: below `multiple` all, from there on the multiples of it."""
+
+    multiple: int
+
+    def batch(self, rung: int) -> int:
+        """The batch of a rung; 0 is below the first."""
+        return rung if rung < self.multiple else (rung - self.multiple + 1) * self.multiple
+
+    def rung(self, batch: int) -> int:
+        """The last rung at or below a batch, 0 where there is none."""
+        return max(0, batch) if batch < self.multiple else batch // self.multiple + self.multiple - 1
+
+    def has(self, batch: int) -> bool:
+        """Whether a batch is a rung."""
+        return self.batch(self.rung(batch)) == batch
+
+
+def search(
+    points: Points = (), *, memory_bytes: int | None, max_batch: int, multiple: int = 1
+) -> Generator[Proposal, Trial, Limit]:
+    """Yields the next batch to try, is sent its trial, and returns the limit. The same trials give the same search.
+
+    Problem: of the multiples of `multiple` up to `max_batch`, and all batches below the first of them, find two
+    neighbours, both tried, of which one fits and the next fails, with few tries and few of them failing, as running
+    out of memory costs far more than a step. `points` are (batch, peak bytes) that were run: they fit, and are not
+    tried again. Where fitting is not monotone there is more than one such pair; it returns one. `memory_bytes` is what
+    the device has, None where that is not known.
+
+    Method: predict, then confirm. Try in turn what the memory of the points and of the trials that fitted says (see
+    `Forecast`): what surely fits, or at least part of the way to what fits at best; that; and the first that should
+    fail. Where that tells nothing between the two ends: upwards twice the batch, and with one end failing a third of
+    the way towards it, as a try that fits is the cheap one. `Bracket` bends each wish so that the search stays short.
+
+    Tries: two, one of them failing, for linear memory with two points or more. Four with none: a batch of 1; the
+    batch that fits if all of its memory grows with the batch, as fixed memory only leaves room for more; and those
+    two. For any memory whatever at most 2·⌈log₂ n⌉ + 12 on a grid of n batches: ⌈log₂ n⌉ + 6 until one fails and
+    ⌈log₂ n⌉ + 5 until they are neighbours (`Bracket`), and one more where the largest point is no multiple. If that
+    one fails, though a larger batch ran, the search closes the ends once more below it. Among w batches that memory
+    does not tell apart, as on the tread of an allocator's staircase, a try says fits or not and nothing more: there
+    no search does with fewer than log₂ w.
+    """
+    state = _Search(points, memory_bytes, max_batch, Grid(multiple))
+    while (proposal := state.next()) is not None:
+        trial = yield proposal
+        if trial.batch != proposal.batch:
+            raise ValueError(f"batch {proposal.batch} was to be tried, not {trial.batch}")
+        state.tell(trial)
+    return state.limit()
+
+
+def find_limit(
+    try_batch: Callable[[int], Trial],
+    points: Points = (),
+    *,
+    memory_bytes: int | None,
+    max_batch: int,
+    multiple: int = 1,
+) -> Limit:
+    """Runs `search` on "try this batch". What that raises passes through."""
+    steps = search(points, memory_bytes=memory_bytes, max_batch=max_batch, multiple=multiple)
+    try:
+        proposal = next(steps)
+        while True:
+            proposal = steps.send(try_batch(proposal.batch))
+    except StopIteration as done:
+        limit: Limit = done.value
+        return limit
+
+
+class _Search:
+    """What is known so far. Counts in rungs of the grid."""
+
+    def __init__(self, points: Points, memory_bytes: int | None, max_batch: int, grid: Grid) -> None:
+        if max_batch < 1 or grid.multiple < 1:
+            raise ValueError("the largest batch and the multiple must be at least 1")
+        self._grid = grid
+        self._memory = memory_bytes
+        self._top = grid.rung(max_batch)
+        self._peaks = dict(points)
+        self._fitted = {grid.rung(batch) for batch in self._peaks if grid.has(batch)}
+        self._bracket = Bracket(min(self._top, grid.rung(max(self._peaks, default=0))))
+        self._trials: list[Trial] = []
+
+    def limit(self) -> Limit:
+        low, high = self._bracket.low, self._bracket.high
+        return Limit(
+            self._grid.batch(low) or None, None if high is None else self._grid.batch(high), tuple(self._trials)
+        )
+
+    def tell(self, trial: Trial) -> None:
+        self._trials.append(trial)
+        rung = self._grid.rung(trial.batch)
+        if trial.fits:
+            self._fitted.add(rung)
+            if trial.memory_peak_bytes is not None:
+                self._peaks[trial.batch] = trial.memory_peak_bytes
+        if rung != self._bracket.low:
+            self._bracket.tell(rung, trial.fits)
+        elif not trial.fits:
+            self._bracket = Bracket(max((r for r in self._fitted if r < rung), default=0), rung)
+
+    def next(self) -> Proposal | None:
+        bracket = self._bracket
+        if bracket.joined or bracket.low >= self._top:
+            if bracket.low in self._fitted or not bracket.low:
+                return None
+            return Proposal(self._grid.batch(bracket.low), "only a larger batch was run, no multiple")
+        wish, reason = next((wish, why) for wish, why in self._wishes() if bracket.contains(wish))
+        rung = bracket.nearest(wish)
+        if bracket.high is None and rung >= self._top:
+            rung, reason = self._top, "the largest that is asked for"
+        elif rung != wish:
+            reason = f"memory is not as predicted; {self._ends()}"
+        return Proposal(self._grid.batch(rung), reason)
+
+    def _wishes(self) -> Iterator[tuple[int, str]]:
+        """What to try, the best first, and why."""
+        points = sorted(self._peaks.items())
+        said = forecast(points, self._memory) if self._memory is not None else None
+        if said is not None:
+            yield from self._foretold(said.sure, said.best, said.doubt, len(points))
+        elif self._memory is not None and len(points) == 1:
+            batch, peak = points[0]
+            least = self._grid.rung(self._memory * batch // max(1, peak))
+            yield max(self._bracket.low + 1, least), "fits even if all of the memory grows with the batch"
+        yield self._blind(proven=said is not None and said.proven)
+
+    def _foretold(self, sure: int, best: int, doubt: int, points: int) -> Iterator[tuple[int, str]]:
+        low = self._bracket.low
+        aim, step = self._grid.rung(best), low + self._tread()
+        if aim > low:
+            aim = max(aim, step)
+        predicted = f"the memory of {points} batches predicts {self._grid.batch(aim)}"
+        least = low + math.ceil((aim - low) / (2 if self._trials else 8))  # from afar, caution; later, progress
+        safe = min(aim, max(self._grid.rung(sure), least, step))
+        yield safe, predicted if safe == aim else f"{predicted}; a safe step towards it"
+        yield aim, predicted
+        yield max(self._grid.rung(doubt - 1) + 1, step), "the first that should fail"
+
+    def _tread(self) -> int:
+        """How many rungs memory has stayed the same for, up to the largest batch that fits; at least 1.
+
+        An allocator's rounding makes memory a staircase. On a tread of it the search doubles its steps.
+        """
+        peak = self._peaks.get(self._grid.batch(self._bracket.low))
+        same = (self._grid.rung(batch) for batch, its in self._peaks.items() if its == peak)
+        return max(1, self._bracket.low - min(same, default=self._bracket.low))
+
+    def _blind(self, *, proven: bool) -> tuple[int, str]:
+        """Between the ends, whatever memory says."""
+        low, high = self._bracket.low, self._bracket.high
+        if high is None:
+            return max(1, 2 * low), "twice the batch" if low else "the smallest"
+        if proven and len(self._trials) == 1:
+            return high - max(1, (high - low) // 8), "a step back: there is less memory than the device has"
+        return low + max(1, (high - low) // 3), self._ends()
+
+    def _ends(self) -> str:
+        low, high = self._bracket.low, self._bracket.high
+        fits = f"{self._grid.batch(low)} fits" if low else "nothing fits yet"
+        return fits if high is None else f"{fits}, {self._grid.batch(high)} does not"

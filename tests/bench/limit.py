@@ -1,0 +1,167 @@
+"""Tries and failed tries of the batch-limit search, against doubling then bisecting and against times 0.9."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from random import Random
+from statistics import mean
+
+from gpubalance.planning.search import Grid, Limit, Trial, find_limit
+
+Memory = Callable[[int], int]  # bytes of a batch
+MOST = 1 << 21  # no search goes on past this batch
+_CASES = 400
+_STEP = 2 << 20
+
+
+@dataclass(frozen=True)
+class Case:
+    """A memory function, the device's memory, and what a curve measured of it."""
+
+    memory: Memory
+    memory_bytes: int
+    multiple: int
+    points: tuple[tuple[int, int], ...]
+
+    def try_batch(self, batch: int) -> Trial:
+        peak = self.memory(batch)
+        fits = peak <= self.memory_bytes
+        return Trial(batch, fits, peak if fits else None, "fits" if fits else "oom")
+
+
+def linear(base: int, slope: int, limit: int, random: Random) -> Memory:
+    """base + slope · b."""
+    return lambda batch: base + slope * batch
+
+
+def rounded(base: int, slope: int, limit: int, random: Random) -> Memory:
+    """The whole rounded up to 2 MiB."""
+    return lambda batch: -(-(base + slope * batch) // _STEP) * _STEP
+
+
+def rounded_parts(base: int, slope: int, limit: int, random: Random) -> Memory:
+    """Up to eight tensors, each rounded up to 2 MiB."""
+    slopes = [slope // n for n in range(1, random.randint(2, 9))]
+    return lambda batch: base + sum(-(-part * batch // _STEP) * _STEP for part in slopes)
+
+
+def doubling(base: int, slope: int, limit: int, random: Random) -> Memory:
+    """Up to four buffers that double when they are full, beside linear memory."""
+    parts = [slope // random.randint(2, 20) for _ in range(random.randint(1, 4))]
+    return lambda batch: base + slope * batch + sum(1 << (part * batch).bit_length() for part in parts)
+
+
+def convex(base: int, slope: int, limit: int, random: Random) -> Memory:
+    """A quadratic term, at the limit from a tenth of the linear one to ten times it."""
+    share = 10 ** random.uniform(-1, 1) / limit
+    return lambda batch: base + slope * batch + int(slope * share * batch * batch)
+
+
+def plateau(base: int, slope: int, limit: int, random: Random) -> Memory:
+    """A workspace that covers the activations of small batches."""
+    hidden = int(slope * limit * random.uniform(0.05, 0.4))
+    return lambda batch: base + max(hidden, slope * batch)
+
+
+def falling(base: int, slope: int, limit: int, random: Random) -> Memory:
+    """Near the limit a smaller workspace is chosen: memory falls, and rises on."""
+    at, saved = int(limit * random.uniform(0.8, 1)), int(slope * limit * random.uniform(0.02, 0.2))
+    return lambda batch: base + slope * batch + (saved if batch <= at else 0)
+
+
+SHAPES = {shape.__name__: shape for shape in (linear, rounded, rounded_parts, doubling, convex, plateau, falling)}
+
+
+def case(shape: str, random: Random, *, limit: int, multiple: int, slope: int) -> Case:
+    """A device whose memory ends at about `limit`, with a curve measured from small to a part of that."""
+    base = random.randint(0, 2 * slope * limit)
+    memory = SHAPES[shape](base, slope, limit, random)
+    memory_bytes = memory(limit) + random.randint(0, slope - 1)
+    last = max(1.0, limit * random.choice([1 / 8, 1 / 4, 1 / 2]))
+    apart = random.choice([2, 2 ** (1 / 3)])
+    grid = Grid(multiple)
+    sizes = {grid.batch(grid.rung(round(last / apart**n))) for n in range(60)} - {0}
+    points = tuple((size, memory(size)) for size in sorted(sizes) if memory(size) <= memory_bytes)
+    return Case(memory, memory_bytes, multiple, points)
+
+
+def random_case(shape: str, random: Random) -> Case:
+    """Limits from 10 to 100,000 samples on a device of 8 to 80 GB."""
+    limit = int(10 ** random.uniform(1, 5))
+    slope = max(1, int(random.choice([8, 11, 24, 80]) * 1e9 * random.uniform(0.2, 0.9)) // limit)
+    return case(shape, random, limit=limit, multiple=random.choice([1, 8]), slope=slope)
+
+
+def by_prediction(case: Case) -> Limit:
+    """This program's search, which is given the curve's points."""
+    return find_limit(
+        case.try_batch, case.points, memory_bytes=case.memory_bytes, max_batch=MOST, multiple=case.multiple
+    )
+
+
+def by_doubling(case: Case) -> Limit:
+    """From the curve's largest batch on twice the batch until it fails, then bisection."""
+    trials: list[Trial] = []
+    low, high = _doubled(case, trials)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _fits(case, middle, trials) else (low, middle)
+    return _limit(case, low, high, trials)
+
+
+def by_nine_tenths(case: Case) -> Limit:
+    """From the curve's largest batch on twice the batch until it fails, then times 0.9 until it fits: not exact."""
+    trials: list[Trial] = []
+    low, high = _doubled(case, trials)
+    while (less := min(high - 1, int(high * 0.9))) > low and not _fits(case, less, trials):
+        high = less
+    return _limit(case, max(low, less), high, trials)
+
+
+def _doubled(case: Case, trials: list[Trial]) -> tuple[int, int]:
+    low = Grid(case.multiple).rung(max((batch for batch, _ in case.points), default=0))
+    high = max(1, 2 * low)
+    while _fits(case, high, trials):
+        low, high = high, 2 * high
+    return low, high
+
+
+def _fits(case: Case, rung: int, trials: list[Trial]) -> bool:
+    trials.append(case.try_batch(Grid(case.multiple).batch(rung)))
+    return trials[-1].fits
+
+
+def _limit(case: Case, low: int, high: int, trials: list[Trial]) -> Limit:
+    grid = Grid(case.multiple)
+    return Limit(grid.batch(low) or None, grid.batch(high), tuple(trials))
+
+
+SEARCHES = {"predicting": by_prediction, "doubling, bisecting": by_doubling, "times 0.9": by_nine_tenths}
+
+
+def main() -> Iterator[str]:
+    yield f"{_CASES} memory functions a row, limits 10 to 100,000; tries and out of memory: mean (most)"
+    yield f"{'memory':15}{'search':21}{'tries':>12}{'out of memory':>16}{'not exact':>11}"
+    for shape in SHAPES:
+        cases = [random_case(shape, Random(f"{shape} {seed}")) for seed in range(_CASES)]
+        for name, search in SEARCHES.items():
+            yield f"{shape:15}{name:21}{_figures(cases, search)}"
+
+
+def _figures(cases: list[Case], search: Callable[[Case], Limit]) -> str:
+    limits = [search(case) for case in cases]
+    tries = [len(limit.trials) for limit in limits]
+    failed = [sum(not trial.fits for trial in limit.trials) for limit in limits]
+    wide = sum(not joined(case, limit) for case, limit in zip(cases, limits, strict=True))
+    return f"{_mean_and_most(tries):>12}{_mean_and_most(failed):>16}{wide / len(cases):>11.0%}"
+
+
+def joined(case: Case, limit: Limit) -> bool:
+    """Whether the two ends are neighbours."""
+    grid = Grid(case.multiple)
+    return limit.fails is not None and grid.rung(limit.fails) - grid.rung(limit.fits or 0) == 1
+
+
+def _mean_and_most(counts: list[int]) -> str:
+    return f"{mean(counts):.1f} ({max(counts)})"
