@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+import textwrap
 
 from gpubalance.cli.output import say
 from gpubalance.render.run import window_text
@@ -19,7 +21,14 @@ class Progress:
         if self._quiet:
             return
         if isinstance(event, Doing):
-            text = f"… {event.text}"
+            text = _wrapped(f"… {event.text}")
         else:
             text = window_text(event.number, event.of, event.name, event.devices, event.measurement)
         say(text, sys.stderr)
+
+
+def _wrapped(text: str) -> str:
+    """In a terminal on lines of its width; elsewhere, for programs, on one."""
+    if not sys.stderr.isatty():
+        return text
+    return textwrap.fill(text, max(20, shutil.get_terminal_size().columns), subsequent_indent="  ")

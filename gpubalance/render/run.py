@@ -19,7 +19,7 @@ def window_text(number: int, of: int, name: str, devices: Sequence[Device], meas
     batches = " ".join(map(str, measured.batches))
     rate = f"{format_rate(measured.throughput.median)} samples/s"
     if name:
-        return f"  {name}  [{batches}] {rate}"
+        return f"window {number} of {of}, the {name} split [{batches}]: {rate}"
     rows = [_window_row(device, replica) for device, replica in zip(devices, measured.replicas, strict=True)]
     total = (
         f"total [{measured.global_batch}]",
@@ -73,10 +73,8 @@ def _against_even(run: Run) -> list[str]:
         return [f"this is the even split, {shares}"]
     interval = run.speedup_ci95
     known = f" ({interval[0]:.3f} to {interval[1]:.3f})" if interval else ""
-    return [
-        f"{run.speedup_over_even:.3f} ×{known} the even split {shares}, "
-        f"which gave {format_rate(even.throughput.median)} in turns with it"
-    ]
+    rate = f"{format_rate(even.throughput.median)} samples/s"
+    return textwrap.wrap(f"{run.speedup_over_even:.3f} × the even split {shares}{known}, which gave {rate}", _WIDTH)
 
 
 def _devices(run: Run) -> list[str]:
