@@ -36,7 +36,7 @@ class Failure:
     replica: int | None = None
 
 
-def explain(error: Exception, settings: Settings) -> Failure:
+def explain(error: BaseException, settings: Settings) -> Failure:
     """Sorts an exception from building or training a model. The whole of it goes to the log as well."""
     traceback.print_exception(error)
     text = str(error)

@@ -93,7 +93,7 @@ def _open(request: Open, replies: Any) -> Session | None:
         fault = "input" if isinstance(error, BadInput) else "environment"
         _say(replies, Failed(fault=fault, message=error.message, remedy=error.remedy))
         return None
-    except Exception as error:  # noqa: BLE001  (the user's own code, or TensorFlow's: told to the parent)
+    except (Exception, SystemExit) as error:  # noqa: BLE001  (the user's own code, or TensorFlow's: told to the parent)
         _say(replies, Failed(**asdict(failures.explain(error, request.settings))))
         return None
     _say(replies, Ready(**session.facts()))

@@ -162,6 +162,13 @@ def test_the_users_own_traceback_and_nothing_of_ours(tmp_path: Path) -> None:
     assert "gpubalance/" not in message
 
 
+def test_a_model_function_that_exits_is_the_users(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("import sys\ndef model():\n    sys.exit(3)\n")
+    with pytest.raises(BadInput, match="SystemExit: 3"):
+        worker(f"{file}:model")
+
+
 def test_a_model_that_fails_in_training_is_the_users(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(
