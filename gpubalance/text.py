@@ -21,7 +21,15 @@ def clean(text: str, limit: int = 200) -> str:
 
     Markup (`[red]`, `<b>`) stays: only the place that shows it knows what must be escaped there.
     """
-    plain = _ESCAPE.sub("", text)
-    visible = "".join(c for c in plain if c.isspace() or unicodedata.category(c) not in _UNSAFE)
-    line = " ".join(visible.split())
+    line = " ".join(_visible(text).split())
     return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
+
+
+def clean_lines(text: str) -> str:
+    """`text` without escapes or control characters; its lines and their indents stay, as a traceback needs them."""
+    return "\n".join(_visible(line) for line in text.splitlines())
+
+
+def _visible(text: str) -> str:
+    plain = _ESCAPE.sub("", text)
+    return "".join(c for c in plain if c.isspace() or unicodedata.category(c) not in _UNSAFE)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import typer
+
 from gpubalance.cli import options
+from gpubalance.errors import EnvironmentFault
 
 
 def devices(simulate: options.Simulate = None, json: options.Json = False, verbose: options.Verbose = False) -> None:
@@ -18,4 +21,8 @@ def devices(simulate: options.Simulate = None, json: options.Json = False, verbo
 
     listing = list_devices(simulate, Progress(quiet=False))
     text = gpus_text(listing.nvidia) if listing.nvidia else simulated_text(listing.simulated or ())
+    if listing.nvidia and listing.nvidia.problem and not json:
+        raise EnvironmentFault(listing.nvidia.problem, remedy=text)
     Output(json=json, path=None).give(listing, text)
+    if listing.nvidia and listing.nvidia.problem:
+        raise typer.Exit(EnvironmentFault.exit_code)

@@ -9,16 +9,19 @@ from typer.exceptions import TyperException
 
 from gpubalance.cli.output import say
 from gpubalance.errors import GpubalanceError, Interrupted
+from gpubalance.text import clean_lines
 
 
 def show_error(error: GpubalanceError, *, verbose: bool) -> int:
     """Prints it to stderr and returns its exit code."""
-    if not isinstance(error, Interrupted):
+    if isinstance(error, Interrupted):
+        say("interrupted" if error.partial else "interrupted: nothing was measured yet", sys.stderr)
+    else:
         lines = [f"error: {error.message}"]
         lines += [f"  → {line}" if i == 0 else f"    {line}" for i, line in enumerate(error.remedy.splitlines())]
         if error.log and (verbose or error.exit_code not in (2, 4, 5)):
             lines += ["  the end of the worker's log:", *(f"  | {line}" for line in error.log.splitlines())]
-        say("\n".join(lines), sys.stderr)
+        say(clean_lines("\n".join(lines)), sys.stderr)
     if verbose:
         traceback.print_exception(error)
     return error.exit_code
@@ -27,9 +30,11 @@ def show_error(error: GpubalanceError, *, verbose: bool) -> int:
 def show_usage(error: TyperException) -> int:
     """A wrong command line, in one line, as ours are."""
     text = getattr(error, "format_message", lambda: str(error))()
+    if not text:  # no command at all: the help was printed
+        return error.exit_code
     context = getattr(error, "ctx", None)
     remedy = f"\n  → {context.command_path} --help" if context is not None else ""
-    say(f"error: {text}{remedy}", sys.stderr)
+    say(clean_lines(f"error: {text}{remedy}"), sys.stderr)
     return error.exit_code
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from gpubalance.errors import UsageError
 
 LIST_OPTIONS = ("--gpus", "--batches")
+_LARGEST = 10**9
 _NUMBER = re.compile(r"-\d")
 
 
@@ -47,14 +48,14 @@ def words(values: Sequence[str] | None) -> list[str] | None:
 
 
 def whole_numbers(option: str, values: Sequence[str] | None) -> list[int] | None:
-    """The same as whole numbers of 0 or more. Raises UsageError with the one that is none."""
+    """The same as whole numbers. Raises UsageError with the one that is none."""
     items = words(values)
     if items is None:
         return None
     for item in items:
-        if not item.isascii() or not item.isdigit() or len(item) > 9:
+        if not item.isascii() or not item.isdigit() or int(item) > _LARGEST:
             raise UsageError(
-                f"{option} takes whole numbers of 0 or more, not {item!r}",
+                f"{option} takes whole numbers from 1 to {_LARGEST}, not {item!r}",
                 remedy=f"for example {option} {_EXAMPLES[option]}",
             )
     return [int(item) for item in items]

@@ -36,8 +36,16 @@ def say(text: str, stream: TextIO) -> None:
     try:
         print(text, file=stream, flush=True)
     except BrokenPipeError:
-        # Python flushes once more at its end, and would complain then: into nothing.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        _give_up(stream)
+    except OSError as error:
+        _give_up(stream)
+        if stream is sys.stdout:
+            raise EnvironmentFault(f"can't write to stdout: {error.strerror}") from None
+
+
+def _give_up(stream: TextIO) -> None:
+    """Python flushes once more at its end, and would complain then: into nothing."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def check_output(path: Path | None, *, overwrite: bool, json: bool) -> Output:

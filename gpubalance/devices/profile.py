@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import Field, ValidationError
 
 from gpubalance.config import Device, DeviceProfile, JointProfile, Record
-from gpubalance.errors import BadInput
+from gpubalance.errors import BadInput, UsageError
 from gpubalance.text import clean
 
 if sys.version_info >= (3, 11):
@@ -33,7 +33,7 @@ def load_profile(path: Path) -> Profile:
     try:
         if path.stat().st_size > _LARGEST_FILE:
             raise BadInput(f"{path} is larger than 1 MiB: that is no device profile")
-        return Profile.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+        return Profile.model_validate(tomllib.loads(path.read_text(encoding="utf-8-sig")))
     except OSError as error:
         raise BadInput(
             f"can't read the profile {path}: {error.strerror}",
@@ -42,8 +42,23 @@ def load_profile(path: Path) -> Profile:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadInput(f"{path} is not TOML: {clean(str(error))}") from None
     except ValidationError as error:
-        wrong = "; ".join(f"{_place(e['loc'])}: {clean(e['msg'])}" for e in error.errors()[:5])
-        raise BadInput(f"{path}: {wrong}", remedy="the README lists every key of a profile") from None
+        raise BadInput(f"{path}: {_wrong(error)}", remedy="the README lists every key of a profile") from None
+
+
+def _wrong(error: ValidationError) -> str:
+    """What is wrong, with its place, in words of the file; that there is no device is no news beside a bad one."""
+    found = [(e["loc"], e["type"], e["msg"]) for e in error.errors()]
+    told = [f for f in found if not (f[1] == "too_short" and len(found) > 1)]
+    words = {
+        "extra_forbidden": "no such key",
+        "missing": "is missing",
+        "tuple_type": "write [[device]], once a device",
+        "too_short": "there is none",
+    }
+    return "; ".join(
+        f"{_place(place)}: {words.get(kind) or clean(text.removeprefix('Value error, '))}"
+        for place, kind, text in told[:5]
+    )
 
 
 def _place(location: tuple[int | str, ...]) -> str:
@@ -57,7 +72,7 @@ def simulated_devices(source: str) -> tuple[tuple[Device, ...], JointProfile]:
     if source.isascii() and source.isdigit():
         count = int(source)
         if not 1 <= count <= _MOST_DEVICES:
-            raise BadInput(f"--simulate {source}: from 1 to {_MOST_DEVICES} devices")
+            raise UsageError(f"--simulate {source}: from 1 to {_MOST_DEVICES} devices")
         return tuple(_plain(index) for index in range(count)), JointProfile()
     profile = load_profile(Path(source))
     return tuple(_paced(index, device) for index, device in enumerate(profile.device)), profile.joint

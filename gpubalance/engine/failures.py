@@ -40,7 +40,9 @@ def explain(error: BaseException, settings: Settings) -> Failure:
     """Sorts an exception from building or training a model. The whole of it goes to the log as well."""
     traceback.print_exception(error)
     text = str(error)
-    if isinstance(error, (tf.errors.ResourceExhaustedError, MemoryError)):
+    if isinstance(error, MemoryError):
+        return Failure("step", f"this host's memory does not hold it: {_first_line(text)}", "use smaller batches")
+    if isinstance(error, tf.errors.ResourceExhaustedError):
         return Failure("memory", _first_line(text, "OOM"), replica=failing_replica(text))
     if isinstance(error, _OF_THE_DEVICE) and "ompil" not in text:
         remedy = "it may be its memory: try smaller batches" if any(sign in text for sign in _MEMORY_SIGNS) else ""

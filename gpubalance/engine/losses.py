@@ -49,6 +49,8 @@ def _fit_output(tensor: Any) -> tuple[Target, Any]:
     shape = tuple(tensor.shape[1:])
     if None in shape:
         raise ValueError(f"output {tensor.name} has the shape {tuple(tensor.shape)}: only the batch may be unknown")
+    if not tf.as_dtype(tensor.dtype).is_floating:
+        raise ValueError(f"output {tensor.name} is {tensor.dtype}: a loss needs real numbers")
     activation = _activation(tensor)
     if activation == "softmax" and shape and shape[-1] > 1:
         function = keras.losses.SparseCategoricalCrossentropy(reduction=None)

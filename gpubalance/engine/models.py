@@ -79,6 +79,10 @@ def _maker(name: str) -> Callable[[], Any]:
 
 def _user_function(name: str) -> Callable[[], Any]:
     place, _, attribute = name.rpartition(":")
+    if not place or not attribute:
+        raise BadInput(
+            f"--model {name!r} names no function", remedy="write package.module:function or file.py:function"
+        )
     module = _load_file(Path(place)) if place.endswith(".py") else _load_module(place)
     function = getattr(module, attribute, None)
     if not callable(function):
@@ -116,6 +120,8 @@ def _check(name: str, model: Any) -> Any:
             remedy="return a functional or Sequential model that begins with an Input",
         )
     for tensor in tf.nest.flatten(model.inputs):
+        if tf.as_dtype(tensor.dtype) == tf.string:
+            raise BadInput(f"--model {name}: input {tensor.name} is text", remedy="let it take numbers")
         if None in tuple(tensor.shape[1:]):
             raise BadInput(
                 f"--model {name}: input {tensor.name} has the shape {tuple(tensor.shape)}",

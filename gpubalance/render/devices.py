@@ -14,9 +14,9 @@ _NAME_WIDTH = 28
 
 
 def gpus_text(reading: Reading) -> str:
-    """A row a GPU, and under it its UUID, who else uses it, and why it can't be used; or one line why there is none."""
+    """A row a GPU, under it its UUID, who uses it and why it can't be used; or what to do where there is none."""
     if reading.problem:
-        return f"{reading.problem}\n  → {reading.remedy}\n  → without a GPU: --simulate FILE or --simulate N"
+        return f"{reading.remedy}\nwithout a GPU: --simulate FILE or --simulate N"
     head = f"driver {reading.driver_version or NOT_AVAILABLE}, CUDA {reading.cuda_driver_version or NOT_AVAILABLE}"
     rows = [("GPU", "name", "bus id", "compute", "memory", "free"), *map(_gpu_row, reading.gpus)]
     title, *lines = table(rows, left=(0, 1, 2))

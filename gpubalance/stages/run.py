@@ -151,7 +151,7 @@ def _measure(progress: _Progress, watch: Watch) -> None:
         imprecise = any(one.precision > PRECISE_ENOUGH for one in (progress.own, progress.even) if one)
         if number == of and imprecise and of < measuring.max_windows:
             of += 1
-            watch(Doing(f"the 95 % interval is wider than ±{PRECISE_ENOUGH:.0%}: one more window"))
+            watch(Doing(f"not yet known within ±{PRECISE_ENOUGH:.0%} (95 %): one more window"))
 
 
 def _window(progress: _Progress, one: Series, watch: Watch) -> Series | None:

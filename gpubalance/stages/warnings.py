@@ -8,7 +8,7 @@ from gpubalance.results import Warning_
 from gpubalance.stages.series import Series
 
 PRECISE_ENOUGH = 0.01
-_STAMPS_CHEAP = 0.01
+_STAMPS_CHEAP = 0.03
 _LATE = 0.1
 
 

@@ -30,7 +30,7 @@ _LOG_LINES = 12
 # A child that was told to end gets this long, then TERM, then KILL; together under 2 s, which Ctrl-C may take.
 _ENDS_WITHIN_S = 0.5
 # The user's settings of these would make another run than the one that is recorded.
-_CONTRADICT = ("NVIDIA_TF32_OVERRIDE", "TF_XLA_FLAGS", "PYTHONSAFEPATH")
+_CONTRADICT = ("NVIDIA_TF32_OVERRIDE", "TF_XLA_FLAGS", "PYTHONSAFEPATH", "TF_CONFIG")
 # The current folder, which Python puts first, must not hide a module of TensorFlow's.
 _CHILD = "import sys; del sys.path[0]; from gpubalance.workers.child import main; main(sys.argv[1:])"
 

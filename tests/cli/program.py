@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -20,6 +21,8 @@ def start(
     return subprocess.Popen(
         [str(Path(sys.executable).with_name("gpubalance")), *arguments],
         stdin=subprocess.DEVNULL,
+        # Where the tests run in a shell's background, SIGINT is ignored, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

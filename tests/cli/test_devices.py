@@ -13,9 +13,12 @@ from tests.stand_in import TWO_UNLIKE_GPUS, environment
 
 def test_without_nvml_one_line_says_so_and_offers_the_way_on() -> None:
     done = gpubalance("devices")
-    assert done.returncode == 0
-    assert "no NVIDIA driver" in done.stdout
-    assert "--simulate" in done.stdout
+    assert done.returncode == 3
+    assert done.stderr.startswith("error: no NVIDIA driver")
+    assert "--simulate" in done.stderr
+    listed = gpubalance("devices", "--json")
+    assert (listed.returncode, listed.stderr) == (3, "")
+    assert "no NVIDIA driver" in json.loads(listed.stdout)["nvidia"]["problem"]
 
 
 def test_run_without_nvml_is_an_error_of_the_environment() -> None:

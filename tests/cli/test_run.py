@@ -249,6 +249,7 @@ def test_an_interrupt_before_anything_is_measured_prints_nothing() -> None:
     program.send_signal(signal.SIGINT)
     out, err = program.communicate(timeout=30)
     assert (program.returncode, out) == (130, "")
+    assert "nothing was measured yet" in err
     assert "Traceback" not in err
     assert not any(map(lives, children))
 
@@ -311,3 +312,27 @@ def test_closed_standard_streams_do_no_harm(tmp_path: Path, closed: str) -> None
     command = f'"{program}" run --simulate "{QUICK_PAIR}" --gpus 0 {" ".join(SHORT)} -o "{path}" {closed}'
     assert subprocess.run(["sh", "-c", command], timeout=120).returncode == 0
     assert json.loads(path.read_text())["complete"] is True
+
+
+def test_a_full_disk_behind_stdout_loses_no_file(tmp_path: Path) -> None:
+    program = str(Path(sys.executable).with_name("gpubalance"))
+    path = tmp_path / "run.json"
+    command = f'"{program}" run --simulate "{QUICK_PAIR}" --gpus 0 {" ".join(SHORT)} -q -o "{path}" >/dev/full'
+    done = subprocess.run(["sh", "-c", command], timeout=120, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 3
+    assert done.stderr.startswith("error: can't write to stdout: No space left")
+    assert json.loads(path.read_text())["complete"] is True
+
+
+def test_a_terminal_that_knows_only_ascii() -> None:
+    ascii_only = {"PYTHONIOENCODING": "ascii"}
+    done = gpubalance("devices", "--simulate", QUICK_PAIR, environment=ascii_only)
+    assert done.returncode == 0
+    assert "Quick 3" in done.stdout
+
+
+def test_escapes_in_what_is_given_do_not_reach_the_terminal() -> None:
+    done = gpubalance("run", "--simulate", "no\x1b[31m[red]such.toml")
+    assert done.returncode == 4
+    assert "\x1b" not in done.stderr
+    assert "[red]such.toml" in done.stderr

@@ -24,6 +24,9 @@ def no_input():
 def no_weights():
     return keras.Sequential([keras.Input((4,)), keras.layers.Flatten()])
 
+def text():
+    return keras.Sequential([keras.Input((1,), dtype="string"), keras.layers.TextVectorization(vocabulary=["a"])])
+
 def a_string():
     return "a model"
 
@@ -105,6 +108,9 @@ def test_a_users_module(tensorflow: Any, file: Path, monkeypatch: pytest.MonkeyP
     [
         ("NoSuchNet", "there is no model 'NoSuchNet'"),
         ("resnet50", "there is no model"),  # a module of keras.applications, not a model
+        (":", "names no function"),
+        ("mine:", "names no function"),
+        ("{file}:text", "is text"),
         ("nothing.here:model", "no module 'nothing.here'"),
         ("missing.py:model", "there is no file missing.py"),
         ("{file}:absent", "has no function 'absent'"),
