@@ -95,12 +95,8 @@ def run(
     out = check_output(output, overwrite=overwrite, json=json)
     machine = find_machine(simulate)
     devices = match(machine.select(words(gpus)), sizes, named=gpus is not None)
-    if len(devices) > 1 and any(device.uuid.startswith("MIG-") for device in devices):
-        raise UsageError("CUDA shows a process one MIG slice only: there is no joint run", remedy="name one slice")
-    simulated = devices[0].simulated
-    if simulated and all_reduce == "nccl":
-        raise UsageError("--all-reduce nccl needs GPUs", remedy="use auto, hierarchical or one-device")
-    default_model = choices.DEFAULT_MODEL_SIMULATED if simulated else choices.DEFAULT_MODEL_ON_GPU
+    refuse_what_devices_cannot(devices, all_reduce)
+    default_model = choices.DEFAULT_MODEL_SIMULATED if devices[0].simulated else choices.DEFAULT_MODEL_ON_GPU
     request = RunRequest(
         devices=devices,
         batches=tuple(sizes or [choices.DEFAULT_BATCH] * len(devices)),
@@ -139,6 +135,14 @@ def match(devices: Sequence[Device], sizes: Sequence[int] | None, *, named: bool
             remedy="give one batch a device, in the order of --gpus",
         )
     return tuple(devices[: len(sizes)])
+
+
+def refuse_what_devices_cannot(devices: Sequence[Device], all_reduce: str) -> None:
+    """Raises UsageError for a joint run of MIG slices, and for NCCL without GPUs."""
+    if len(devices) > 1 and any(device.uuid.startswith("MIG-") for device in devices):
+        raise UsageError("CUDA shows a process one MIG slice only: there is no joint run", remedy="name one slice")
+    if devices[0].simulated and all_reduce == "nccl":
+        raise UsageError("--all-reduce nccl needs GPUs", remedy="use auto, hierarchical or one-device")
 
 
 def _count(number: int, word: str) -> str:

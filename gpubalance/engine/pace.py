@@ -75,6 +75,7 @@ class PacedClock(Clock):
         self.late_steps = 0
 
     def begin(self, batch: int) -> float:
+        """Raises MemoryError for a batch past the profile's memory; else when the step's compute counts from."""
         profile = self._profile
         needed = profile.memory_at(int(batch), self._rendezvous.extra_memory)
         if profile.memory is not None and needed > profile.memory:
@@ -88,6 +89,7 @@ class PacedClock(Clock):
         return self._began_s
 
     def computed(self, batch: int) -> float:
+        """Sleeps until the profile's compute time is over."""
         target = self._began_s + self._compute_s(int(batch))
         now = time.perf_counter()
         self.steps += 1
@@ -100,6 +102,7 @@ class PacedClock(Clock):
         return ended
 
     def finished(self) -> float:
+        """Sleeps until the joint run's sync is over."""
         target = self._rendezvous.free_at()
         now = time.perf_counter()
         if now < target:

@@ -142,6 +142,7 @@ class _Search:
         )
 
     def tell(self, trial: Trial) -> None:
+        """Takes in what a trial showed."""
         self._trials.append(trial)
         rung = self._grid.rung(trial.batch)
         if trial.fits:
@@ -154,6 +155,7 @@ class _Search:
             self._bracket = Bracket(max((r for r in self._fitted if r < rung), default=0), rung)
 
     def next(self) -> Proposal | None:
+        """What to try now; None when both ends are known."""
         bracket = self._bracket
         if bracket.joined or bracket.low >= self._top:
             if bracket.low in self._fitted or not bracket.low:
