@@ -214,13 +214,8 @@ def lives(process: psutil.Process) -> bool:
         return False
 
 
-def children_of(pid: int) -> list[psutil.Process]:
-    children: list[psutil.Process] = psutil.Process(pid).children(recursive=True)
-    return children
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_interrupt_ends_the_child_and_prints_what_was_measured(number: signal.Signals, code: int) -> None:
+def start_measuring() -> subprocess.Popen[str]:
+    """A long run, of which the first window is measured."""
     program = start(
         "run", "--simulate", QUICK_PAIR, "--batches", "30", "20", "--windows", "50", "--duration", "0.3", "--json"
     )
@@ -228,6 +223,17 @@ def test_an_interrupt_ends_the_child_and_prints_what_was_measured(number: signal
     for line in program.stderr:
         if "total" in line:
             break
+    return program
+
+
+def children_of(pid: int) -> list[psutil.Process]:
+    children: list[psutil.Process] = psutil.Process(pid).children(recursive=True)
+    return children
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupt_ends_the_child_and_prints_what_was_measured(number: signal.Signals, code: int) -> None:
+    program = start_measuring()
     children = children_of(program.pid)
     assert children
     program.send_signal(number)
@@ -255,13 +261,7 @@ def test_an_interrupt_before_anything_is_measured_prints_nothing() -> None:
 
 
 def test_a_killed_child_keeps_what_was_measured() -> None:
-    program = start(
-        "run", "--simulate", QUICK_PAIR, "--batches", "30", "20", "--windows", "50", "--duration", "0.3", "--json"
-    )
-    assert program.stderr is not None
-    for line in program.stderr:
-        if "total" in line:
-            break
+    program = start_measuring()
     (child,) = children_of(program.pid)
     os.kill(child.pid, signal.SIGKILL)
     out, err = program.communicate(timeout=30)
@@ -271,11 +271,7 @@ def test_a_killed_child_keeps_what_was_measured() -> None:
 
 
 def test_nothing_stays_when_the_program_is_killed() -> None:
-    program = start("run", "--simulate", QUICK_PAIR, "--windows", "50", "--duration", "0.3")
-    assert program.stderr is not None
-    for line in program.stderr:
-        if "total" in line:
-            break
+    program = start_measuring()
     children = children_of(program.pid)
     program.kill()
     program.communicate()
