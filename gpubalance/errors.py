@@ -79,8 +79,19 @@ class Interrupted(GpubalanceError):
 
 
 class OutOfMemory(NothingFits):
-    """A device's memory did not hold its batch. `replica` is its place in the run, None where nothing tells it."""
+    """A device's memory did not hold its batch. `replica` is its place in the run, None where nothing tells it.
 
-    def __init__(self, message: str, *, replica: int | None = None, log: str = "") -> None:
+    `memory_peak_bytes` is what each device held or, as a simulated one knows, would have needed; empty if not known.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        replica: int | None = None,
+        memory_peak_bytes: tuple[int | None, ...] = (),
+        log: str = "",
+    ) -> None:
         super().__init__(message, log=log)
         self.replica = replica
+        self.memory_peak_bytes = memory_peak_bytes

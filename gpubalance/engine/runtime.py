@@ -119,21 +119,33 @@ def build_strategy(names: Sequence[str], all_reduce: str) -> Any:
     return tf.distribute.MirroredStrategy(list(names), cross_device_ops=choices[all_reduce]())
 
 
+def memory_limit_bytes(name: str) -> int | None:
+    """What TensorFlow's allocator may take of a device; None where it has no limit of its own."""
+    if name.startswith("GPU"):
+        from tensorflow.python.client import device_lib  # nothing public tells it
+
+        limits = {d.name: int(d.memory_limit) for d in device_lib.list_local_devices()}
+        return limits.get(f"/device:{name}")
+    limit = os.environ.get("TF_CPU_BFC_MEM_LIMIT_IN_MB", "")
+    limited = os.environ.get("TF_CPU_ALLOCATOR_USE_BFC", "").lower() in ("1", "true") and limit.isdigit()
+    return int(limit) << 20 if limited else None
+
+
 def memory_peak_bytes(name: str) -> int | None:
-    """The most memory that TensorFlow held on a GPU since the last reset; None where its allocator does not tell."""
-    if not name.startswith("GPU"):
-        return None
+    """The most memory that TensorFlow held on a device since the last reset; None where its allocator does not tell.
+
+    All CPU devices of a process have one allocator: of several, none has a peak of its own.
+    """
     try:
-        return int(tf.config.experimental.get_memory_info(name)["peak"])
+        return int(tf.config.experimental.get_memory_info(name)["peak"]) or None
     except ValueError:
         return None
 
 
 def reset_memory_peak(name: str) -> None:
     """Starts the peak anew."""
-    if name.startswith("GPU"):
-        with contextlib.suppress(ValueError):
-            tf.config.experimental.reset_memory_stats(name)
+    with contextlib.suppress(ValueError):
+        tf.config.experimental.reset_memory_stats(name)
 
 
 def wait_for(names: Sequence[str]) -> None:

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from gpubalance.config import Device, JointProfile, Settings
 from gpubalance.engine import data, runtime
+from gpubalance.engine.flops import count_forward
 from gpubalance.engine.losses import fit_loss
 from gpubalance.engine.models import build_model
 from gpubalance.engine.pace import PacedClock, clocks
@@ -91,7 +92,15 @@ class Session:
             "keras": keras.__version__,
             "cuda": build.get("cuda_version"),
             "cudnn": build.get("cudnn_version"),
+            "memory_limit_bytes": tuple(
+                device.profile.memory if device.profile else runtime.memory_limit_bytes(name)
+                for device, name in zip(self._devices, self._names, strict=True)
+            ),
         }
+
+    def forward_flops(self) -> float | None:
+        """Operations of one sample's forward pass."""
+        return count_forward(self._model, self._samples.make(1)[0])
 
     def measure(
         self, batches: Sequence[int], *, seconds: float, at_least: int, steps_per_sample: int, stamped: bool
@@ -171,13 +180,15 @@ class Session:
                 clock.steps = clock.late_steps = 0
 
     def memory_peaks(self, batches: Sequence[int]) -> list[int | None]:
-        """Each device's memory for this split: a GPU's peak since the last call, a simulated one's by its profile."""
+        """Each device's memory for this split: its peak since the last call; of a simulated one by its profile."""
         extra = self._joint.extra_memory if len(self._devices) > 1 else 0
         peaks = []
         for device, name, batch in zip(self._devices, self._names, batches, strict=True):
             profile = device.profile
             if profile is not None:
                 peaks.append(profile.memory_at(batch, extra) if profile.memory is not None else None)
+            elif name.startswith("CPU") and len(self._names) > 1:
+                peaks.append(None)
             else:
                 peaks.append(runtime.memory_peak_bytes(name))
                 runtime.reset_memory_peak(name)

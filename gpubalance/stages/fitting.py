@@ -27,12 +27,9 @@ class Rig:
     def _start(self) -> Worker:
         devices = ", ".join(f"{d.label} {d.name}" for d in self._request.devices)
         self._watch(Doing(f"starting TensorFlow, building {self._request.settings.model} on {devices}"))
-        return Worker(
-            self._request.devices,
-            self._request.settings,
-            self._request.joint,
-            seed=self._request.measuring.seed,
-        )
+        worker = Worker(self._request.devices)
+        worker.open(self._request.settings, self._request.joint, seed=self._request.measuring.seed)
+        return worker
 
     def tell(self, text: str) -> None:
         """Says what is done now."""

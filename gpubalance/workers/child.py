@@ -1,7 +1,8 @@
 """The child process: `python -m gpubalance.workers.child REQUESTS REPLIES`, two pipes' numbers.
 
-It does what it is asked, one request after the other, and ends by itself when its parent is gone. Its own stdout and
-stderr, where TensorFlow writes, are a log file that the parent opened.
+It loads TensorFlow at once, before it is asked anything, so that a parent can start it ahead of its need. Then it does
+what it is asked, one request after the other, and ends by itself when its parent is gone. Its own stdout and stderr,
+where TensorFlow writes, are a log file that the parent opened.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from gpubalance.config import Record
 from gpubalance.errors import BadInput, EnvironmentFault
 from gpubalance.workers.messages import (
     REQUEST,
+    CountFlops,
     Failed,
+    Flops,
     Measure,
     Measured,
     Open,
@@ -46,14 +49,19 @@ def main(arguments: list[str]) -> None:
     with os.fdopen(int(arguments[1]), "w", encoding="utf-8") as replies:
         # A user's model is looked for in the current folder too, but nothing of TensorFlow's own must be.
         sys.path.append(str(Path.cwd()))
+        broken = _load_engine()
         session = None
         for line in iter(requests.get, None):
             request = REQUEST.validate_json(line)
-            if isinstance(request, Open):
+            if broken is not None:
+                _say(replies, broken)
+            elif isinstance(request, Open):
                 session = _open(request, replies)
             elif isinstance(request, Survey):
                 _survey(request, replies)
-            elif session is not None:
+            elif session is not None and isinstance(request, CountFlops):
+                _say(replies, Flops(forward=session.forward_flops()))
+            elif session is not None and isinstance(request, Measure):
                 _measure(session, request, replies)
 
 
@@ -83,12 +91,11 @@ def _say(replies: Any, message: Record) -> None:
 
 
 def _open(request: Open, replies: Any) -> Session | None:
-    engine = _load_engine(replies)
-    if engine is None:
-        return None
-    failures, make_session = engine
+    from gpubalance.engine import failures
+    from gpubalance.engine.session import Session
+
     try:
-        session: Session = make_session(request.devices, request.settings, request.joint, seed=request.seed)
+        session = Session(request.devices, request.settings, request.joint, seed=request.seed)
     except (BadInput, EnvironmentFault) as error:
         fault = "input" if isinstance(error, BadInput) else "environment"
         _say(replies, Failed(fault=fault, message=error.message, remedy=error.remedy))
@@ -100,22 +107,18 @@ def _open(request: Open, replies: Any) -> Session | None:
     return session
 
 
-def _load_engine(replies: Any) -> tuple[Any, Any] | None:
-    """The engine, which imports TensorFlow: where that fails the parent is told."""
+def _load_engine() -> Failed | None:
+    """Imports the engine, and TensorFlow with it; no device is touched yet. What the parent is told if it fails."""
     try:
-        from gpubalance.engine import failures
-        from gpubalance.engine.session import Session
+        import gpubalance.engine.session  # noqa: F401
     except Exception as error:  # noqa: BLE001  (whatever a broken installation raises)
         traceback.print_exception(error)
         message = f"TensorFlow can't be loaded: {type(error).__name__}: {error}"
-        _say(replies, Failed(fault="environment", message=message[:1000]))
-        return None
-    return failures, Session
+        return Failed(fault="environment", message=message[:1000])
+    return None
 
 
 def _survey(request: Survey, replies: Any) -> None:
-    if _load_engine(replies) is None:
-        return
     from gpubalance.engine.runtime import survey
 
     try:
@@ -132,7 +135,9 @@ def _measure(session: Session, request: Measure, replies: Any) -> None:
         for sample in _samples(session, request):
             _say(replies, sample)
     except Exception as error:  # noqa: BLE001  (whatever a step raises is told to the parent)
-        _say(replies, Failed(**asdict(failures.explain(error, session.settings))))
+        failure = failures.explain(error, session.settings)
+        peaks = tuple(session.memory_peaks(request.batches)) if failure.fault == "memory" else ()
+        _say(replies, Failed(**asdict(failure), memory_peak_bytes=peaks))
         return
     peaks = tuple(session.memory_peaks(request.batches))
     _say(replies, Measured(memory_peak_bytes=peaks, late_part=session.late_part()))

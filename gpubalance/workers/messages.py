@@ -3,6 +3,7 @@
     parent                          child
     Open (once)                →    Ready
     Measure                    →    Sample …, Measured
+    CountFlops                 →    Flops
     Survey (instead of Open)   →    Surveyed
     any                        →    Failed; after one the child may be asked on, unless it was a GPU's memory
 
@@ -39,6 +40,12 @@ class Measure(Record):
     stamped: bool = False
 
 
+class CountFlops(Record):
+    """How much work is a sample?"""
+
+    kind: Literal["count-flops"] = "count-flops"
+
+
 class Survey(Record):
     """Which of these GPUs does TensorFlow have?"""
 
@@ -47,7 +54,10 @@ class Survey(Record):
 
 
 class Ready(Record):
-    """The model is built. CUDA's and cuDNN's versions are those that TensorFlow was built for."""
+    """The model is built. CUDA's and cuDNN's versions are those that TensorFlow was built for.
+
+    `memory_limit_bytes` is what TensorFlow's allocator may take of each device, None where that is not known.
+    """
 
     kind: Literal["ready"] = "ready"
     model: str
@@ -57,6 +67,7 @@ class Ready(Record):
     keras: str
     cuda: str | None
     cudnn: str | None
+    memory_limit_bytes: tuple[int | None, ...]
 
 
 class Sample(Record):
@@ -79,6 +90,13 @@ class Measured(Record):
     late_part: float | None
 
 
+class Flops(Record):
+    """Operations of one sample's forward pass, as TensorFlow counts them; None where it can't."""
+
+    kind: Literal["flops"] = "flops"
+    forward: float | None
+
+
 class Surveyed(Record):
     """UUIDs of the GPUs that TensorFlow can't use, and why where it says."""
 
@@ -87,17 +105,22 @@ class Surveyed(Record):
 
 
 class Failed(Record):
-    """It can't be done. `replica` is the device's place in the run, where it is one device's fault."""
+    """It can't be done. `replica` is the device's place in the run, where it is one device's fault.
+
+    Out of memory, `memory_peak_bytes` is what each device held or, as a simulated one knows, would have needed.
+    """
 
     kind: Literal["failed"] = "failed"
     fault: Literal["memory", "input", "environment", "step"]
     message: str
     remedy: str = ""
     replica: int | None = None
+    memory_peak_bytes: tuple[int | None, ...] = ()
 
 
-Request = Annotated[Open | Measure | Survey, Field(discriminator="kind")]
-Reply = Annotated[Ready | Sample | Measured | Surveyed | Failed, Field(discriminator="kind")]
+Request = Annotated[Open | Measure | CountFlops | Survey, Field(discriminator="kind")]
+AnyReply = Ready | Sample | Measured | Flops | Surveyed | Failed
+Reply = Annotated[AnyReply, Field(discriminator="kind")]
 
-REQUEST: TypeAdapter[Open | Measure | Survey] = TypeAdapter(Request)
-REPLY: TypeAdapter[Ready | Sample | Measured | Surveyed | Failed] = TypeAdapter(Reply)
+REQUEST: TypeAdapter[Open | Measure | CountFlops | Survey] = TypeAdapter(Request)
+REPLY: TypeAdapter[AnyReply] = TypeAdapter(Reply)

@@ -20,7 +20,7 @@ from gpubalance.config import Device, Record
 from gpubalance.errors import DeadlinePassed, PartialResult
 from gpubalance.state import new_log
 from gpubalance.text import clean
-from gpubalance.workers.messages import REPLY, Failed, Measured, Ready, Sample, Surveyed
+from gpubalance.workers.messages import REPLY, AnyReply
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -92,7 +92,7 @@ class Process:
         with contextlib.suppress(BrokenPipeError):
             os.write(self._requests, request.model_dump_json().encode() + b"\n")
 
-    def receive(self, within_s: float, doing: str) -> Ready | Sample | Measured | Surveyed | Failed:
+    def receive(self, within_s: float, doing: str) -> AnyReply:
         """The child's next message.
 
         Raises DeadlinePassed when it says nothing for `within_s` seconds, PartialResult when it has died; `doing`

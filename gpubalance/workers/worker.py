@@ -7,7 +7,18 @@ from typing import NoReturn
 
 from gpubalance.config import Device, JointProfile, Settings
 from gpubalance.errors import BadInput, EnvironmentFault, GpubalanceError, OutOfMemory, PartialResult
-from gpubalance.workers.messages import Failed, Measure, Measured, Open, Ready, Sample, Survey, Surveyed
+from gpubalance.workers.messages import (
+    CountFlops,
+    Failed,
+    Flops,
+    Measure,
+    Measured,
+    Open,
+    Ready,
+    Sample,
+    Survey,
+    Surveyed,
+)
 from gpubalance.workers.process import Process, child_environment
 
 # Silence, not slowness, ends a child. These are for what says nothing while it works.
@@ -18,21 +29,41 @@ _STEPS_WITHIN = 30.0  # times the time that such a sample took before
 
 
 class Worker(Process):
-    """Opened with devices and settings; then `measure` as often as wanted, with any split."""
+    """Started with devices; then `open` once, and `measure` as often as wanted, with any split.
 
-    def __init__(self, devices: Sequence[Device], settings: Settings, joint: JointProfile, *, seed: int) -> None:
-        super().__init__("run", child_environment(devices))
+    It loads TensorFlow as soon as it is started, and touches no device before it is opened. `deadline_s`, where it is
+    given, is the longest silence that is waited out, instead of what suits the step.
+    """
+
+    def __init__(self, devices: Sequence[Device], purpose: str = "run", *, deadline_s: float | None = None) -> None:
+        super().__init__(purpose, child_environment(devices))
         self._devices = tuple(devices)
+        self._deadline_s = deadline_s
         self._slowest_s: dict[tuple[object, ...], float] = {}
+
+    def open(self, settings: Settings, joint: JointProfile, *, seed: int) -> None:
+        """Builds the model on the devices. It ends where that fails.
+
+        Raises OutOfMemory, EnvironmentFault for a device that TensorFlow can't use, BadInput for a model that can't
+        be built, and what `receive` does.
+        """
         try:
             self.send(Open(devices=self._devices, settings=settings, joint=joint, seed=seed))
-            reply = self.receive(_OPENS_WITHIN_S, f"building {settings.model}")
+            reply = self.receive(self._deadline_s or _OPENS_WITHIN_S, f"building {settings.model}")
             if not isinstance(reply, Ready):
                 self._fail(reply, ())
             self.facts = reply
         except BaseException:
             self.end()
             raise
+
+    def forward_flops(self) -> float | None:
+        """Operations of one sample's forward pass, as TensorFlow counts them; None where it can't."""
+        self.send(CountFlops())
+        reply = self.receive(self._deadline_s or _FIRST_STEP_WITHIN_S, "counting the model's operations")
+        if not isinstance(reply, Flops):
+            self._fail(reply, ())
+        return reply.forward
 
     def measure(
         self,
@@ -70,6 +101,8 @@ class Worker(Process):
                 self._fail(reply, batches)
 
     def _patience_s(self, key: tuple[object, ...], steps: int) -> float:
+        if self._deadline_s is not None:
+            return self._deadline_s
         known = self._slowest_s.get(key)
         return _FIRST_STEP_WITHIN_S if known is None else max(_STEP_WITHIN_S, _STEPS_WITHIN * known * steps)
 
@@ -84,7 +117,12 @@ class Worker(Process):
             where = self._devices[reply.replica or 0].label if known else "the run"
             doing = f"with batches {'/'.join(map(str, batches))}" if batches else "while the model was built"
             message = f"{where} ran out of memory {doing}"
-            raise OutOfMemory(message, replica=reply.replica if known else None, log=self.log_tail())
+            raise OutOfMemory(
+                message,
+                replica=reply.replica if known else None,
+                memory_peak_bytes=reply.memory_peak_bytes,
+                log=self.log_tail(),
+            )
         kind: type[GpubalanceError] = BadInput if reply.fault == "input" else EnvironmentFault
         # The user's own traceback is the message of a fault in their model; the log would only repeat it.
         log = "" if reply.fault == "input" else self.log_tail()

@@ -18,7 +18,8 @@ DEVICES, JOINT = simulated_devices(str(PROFILE))
 
 @pytest.fixture(scope="module")
 def worker() -> Iterator[Worker]:
-    with Worker(DEVICES, Settings(model="small"), JOINT, seed=0) as opened:
+    with Worker(DEVICES) as opened:
+        opened.open(Settings(model="small"), JOINT, seed=0)
         yield opened
 
 

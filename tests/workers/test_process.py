@@ -37,7 +37,9 @@ def gone(pid: int) -> bool:
 
 
 def worker(model: str = "small") -> Worker:
-    return Worker(PAIR, Settings(model=model), JOINT, seed=0)
+    opened = Worker(PAIR)
+    opened.open(Settings(model=model), JOINT, seed=0)
+    return opened
 
 
 def test_the_environment_shows_a_child_its_gpus_only_by_uuid() -> None:
@@ -186,5 +188,6 @@ def test_a_model_that_fails_in_training_is_the_users(tmp_path: Path) -> None:
 
 
 def test_opened_devices_may_be_one() -> None:
-    with Worker(PAIR[:1], Settings(model="small"), JointProfile(), seed=0) as opened:
+    with Worker(PAIR[:1]) as opened:
+        opened.open(Settings(model="small"), JointProfile(), seed=0)
         assert isinstance(list(opened.measure((8,)))[-1], Measured)
