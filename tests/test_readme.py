@@ -9,7 +9,7 @@ import pytest
 
 from gpubalance import errors
 from gpubalance.config import DeviceProfile, JointProfile
-from gpubalance.results import Run
+from gpubalance.results.run import Run
 from tests.cli.program import ROOT, gpubalance
 
 README = (ROOT / "README.md").read_text()

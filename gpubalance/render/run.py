@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from gpubalance.config import Device
 from gpubalance.render.table import shorten, table
-from gpubalance.results import Measurement, Replica, Run, Throughput, Warning_
+from gpubalance.results.common import Throughput, Warning_
+from gpubalance.results.run import Measurement, Replica, Run
 from gpubalance.units import format_bytes, format_percent, format_rate, format_seconds
 
 _WIDTH = 80

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 
 import gpubalance
-from gpubalance.results import Environment
+from gpubalance.results.common import Environment
 from gpubalance.workers.messages import Ready
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpubalance.config import Device
-from gpubalance.results import Measurement
+from gpubalance.results.run import Measurement
 
 
 @dataclass(frozen=True)

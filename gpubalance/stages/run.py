@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from gpubalance.config import RunRequest
 from gpubalance.errors import GpubalanceError, Interrupted, NothingFits, OutOfMemory
 from gpubalance.planning.split import even_split
-from gpubalance.results import Baselines, Measurement, Model, Run, Throughput, Warning_
+from gpubalance.results.common import Model, Throughput, Warning_
+from gpubalance.results.run import Baselines, Measurement, Run
 from gpubalance.stages.environment import environment, now
 from gpubalance.stages.events import Doing, Watch, WindowDone
 from gpubalance.stages.fitting import Rig, largest_even_share, suggest

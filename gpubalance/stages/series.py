@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from gpubalance.errors import BadInput
 from gpubalance.planning.parts import split_step
-from gpubalance.results import Measurement, Replica, StepTime, Throughput
+from gpubalance.results.common import StepTime, Throughput
+from gpubalance.results.run import Measurement, Replica
 from gpubalance.stats import half_width, has_trend, interval95, mad, median
 from gpubalance.workers.messages import Measured, Sample
 from gpubalance.workers.worker import Worker
@@ -22,6 +23,9 @@ _STAMPED_STEPS = 3
 _WARMUP_STEPS = 10
 _LONGEST_WARMUP_S = 60.0
 _LONGEST_WARMUP_STEPS = 200
+_SETTLING_STEPS = 3
+_CLEARLY_FASTER = 0.95
+_LONGEST_SETTLING_STEPS = 30
 
 
 @dataclass
@@ -31,6 +35,7 @@ class Series:
     batches: tuple[int, ...]
     samples: list[Sample] = field(default_factory=list)
     stamped: list[Sample] = field(default_factory=list)
+    sample_s: float = _SAMPLE_S
     memory_peak_bytes: tuple[int | None, ...] = ()
     warmup_steps: int = 0
     steady: bool = True
@@ -39,7 +44,7 @@ class Series:
     @property
     def steps_per_sample(self) -> int:
         """How many steps are timed as one, from what the warm-up took."""
-        return max(1, round(_SAMPLE_S / self._recent_step_s)) if self._recent_step_s else 1
+        return max(1, round(self.sample_s / self._recent_step_s)) if self._recent_step_s else 1
 
     _recent_step_s: float = 0.0
     _last_late_part: float = 0.0
@@ -64,6 +69,21 @@ class Series:
         self.warmup_steps += len(times) + 1
         self._recent_step_s = median(times[-_WARMUP_STEPS:])
 
+    def settle(self, worker: Worker) -> None:
+        """A short warm-up, for a worker that has trained with other batches: until no step is clearly faster.
+
+        At least 3 steps: what trains three times trains on. Raises as `warm_up` does.
+        """
+        times: list[float] = []
+        while len(times) < _SETTLING_STEPS or (
+            times[-1] < _CLEARLY_FASTER * times[-2] and len(times) < _LONGEST_SETTLING_STEPS
+        ):
+            for sample in self._measure(worker, at_least=1):
+                self._refuse_bad_loss(sample)
+                times.append(sample.seconds)
+        self.warmup_steps += len(times)
+        self._recent_step_s = times[-1]
+
     def _refuse_bad_loss(self, sample: Sample) -> None:
         if not sample.loss_is_finite:
             raise BadInput(
@@ -78,14 +98,17 @@ class Series:
         for sample in self._measure(worker, seconds=seconds * _STAMPED_PART, at_least=_STAMPED_STEPS, stamped=True):
             window.stamped.append(sample)
             self.stamped.append(sample)
-        for sample in self._measure(
-            worker, seconds=seconds * (1 - _STAMPED_PART), steps_per_sample=self.steps_per_sample
-        ):
-            window.samples.append(sample)
-            self.samples.append(sample)
+        window.samples += self.measure(worker, seconds * (1 - _STAMPED_PART))
         window.memory_peak_bytes = self.memory_peak_bytes
-        self._late_parts.append(self._last_late_part)
         return window
+
+    def measure(self, worker: Worker, seconds: float, *, at_least: int = 1) -> list[Sample]:
+        """Measures for that long without stamps, and at least so many samples; adds them, and gives them."""
+        before = len(self.samples)
+        for sample in self._measure(worker, seconds=seconds, at_least=at_least, steps_per_sample=self.steps_per_sample):
+            self.samples.append(sample)
+        self._late_parts.append(self._last_late_part)
+        return self.samples[before:]
 
     def _measure(
         self,
@@ -124,6 +147,29 @@ class Series:
         return [s.seconds / s.steps for s in self.samples]
 
     @property
+    def step_time(self) -> StepTime:
+        """Seconds a step, with its samples."""
+        times = self.step_times_s
+        return StepTime(
+            median=median(times),
+            mad=mad(times),
+            ci95=interval95(times),
+            steps_per_sample=max(s.steps for s in self.samples),
+            samples=tuple(times),
+        )
+
+    @property
+    def throughput(self) -> Throughput:
+        """Samples per second: the global batch over the step time."""
+        times, global_batch = self.step_times_s, sum(self.batches)
+        interval = interval95(times)
+        known = interval is not None and interval[0] > 0
+        return Throughput(
+            median=global_batch / median(times),
+            ci95=(global_batch / interval[1], global_batch / interval[0]) if interval and known else None,
+        )
+
+    @property
     def steps(self) -> int:
         """Measured steps, stamped ones included."""
         return sum(s.steps for s in self.samples) + len(self.stamped)
@@ -143,23 +189,16 @@ class Series:
 
     def measurement(self, devices: Sequence[int]) -> Measurement:
         """What it amounts to; `devices` are the replicas' numbers among the result's. Needs both kinds of sample."""
-        times = self.step_times_s
-        step_time_s = median(times)
-        global_batch = sum(self.batches)
+        step_time = self.step_time
+        step_time_s = step_time.median
         input_wait_s = median([s.input_wait_s for s in self.stamped])
         parts = split_step(step_time_s, [s.compute_s or () for s in self.stamped], input_wait_s)
         peaks = self.memory_peak_bytes or (None,) * len(self.batches)
         return Measurement(
             batches=self.batches,
-            global_batch=global_batch,
-            step_time_s=StepTime(
-                median=step_time_s,
-                mad=mad(times),
-                ci95=interval95(times),
-                steps_per_sample=max(s.steps for s in self.samples),
-                samples=tuple(times),
-            ),
-            throughput=_throughput(global_batch, times),
+            global_batch=sum(self.batches),
+            step_time_s=step_time,
+            throughput=self.throughput,
             replicas=tuple(
                 Replica(
                     device=device,
@@ -179,12 +218,3 @@ class Series:
             excess_s=parts.excess_s,
             imbalance=parts.imbalance,
         )
-
-
-def _throughput(global_batch: int, times: Sequence[float]) -> Throughput:
-    interval = interval95(times)
-    if interval is None or interval[0] <= 0:
-        return Throughput(median=global_batch / median(times), ci95=None)
-    return Throughput(
-        median=global_batch / median(times), ci95=(global_batch / interval[1], global_batch / interval[0])
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from gpubalance.results import Warning_
+from gpubalance.results.common import Warning_
 from gpubalance.stages.series import Series
 
 PRECISE_ENOUGH = 0.01

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from gpubalance.results import Run
+from gpubalance.results.run import Run
 from tests.cli.program import QUICK_PAIR, ROOT, SHORT, gpubalance, start
 
 

@@ -1,46 +1,20 @@
-"""The records of a result, as they stand in its file. The names are a contract: see the README.
-
-schema_version 1: the first.
-"""
+"""The record of a run."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
-
-from pydantic import PlainSerializer
+from typing import Any, Literal
 
 from gpubalance.config import Device, Record, Settings
-
-SCHEMA_VERSION: Literal[1] = 1
-
-# Nanoseconds are far below what any of it is good for, and 17 digits a number make a file that nobody can read.
-Number = Annotated[float, PlainSerializer(lambda x: float(f"{x:.7g}"), return_type=float)]
-Interval = tuple[Number, Number] | None
-
-
-class Warning_(Record):
-    """Something a reader must know of the result: a code to search for, what it is, and what to do about it."""
-
-    code: str
-    message: str
-    next: str
-
-
-class StepTime(Record):
-    """Seconds a step. A sample is the mean of `steps_per_sample` consecutive steps that were timed as one."""
-
-    median: Number
-    mad: Number
-    ci95: Interval
-    steps_per_sample: int
-    samples: tuple[Number, ...]
-
-
-class Throughput(Record):
-    """Samples per second: the global batch over the step time."""
-
-    median: Number
-    ci95: Interval
+from gpubalance.results.common import (
+    SCHEMA_VERSION,
+    Environment,
+    Interval,
+    Model,
+    Number,
+    StepTime,
+    Throughput,
+    Warning_,
+)
 
 
 class Replica(Record):
@@ -91,29 +65,6 @@ class Baselines(Record):
     even: Measurement | None
     solo_best: tuple[SoloBest, ...] | None
     solo_sum: Number | None
-
-
-class Environment(Record):
-    """The software and machine behind a figure: an allow-list, nothing personal."""
-
-    gpubalance: str
-    python: str
-    platform: str
-    cpu: str
-    cpu_count: int
-    tensorflow: str
-    keras: str
-    cuda: str | None
-    cudnn: str | None
-    driver: str | None
-
-
-class Model(Record):
-    """What was trained; `gradient_bytes` is what every all-reduce moves."""
-
-    name: str
-    parameters: int
-    gradient_bytes: int
 
 
 class Run(Record):
