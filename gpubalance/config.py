@@ -148,3 +148,24 @@ class RunRequest(Record):
         if not any(self.batches):
             raise ValueError("a run needs at least one device with a batch above 0")
         return self
+
+
+class ProbeRequest(Record):
+    """A probe: the devices, each to be measured alone, and how.
+
+    `max_batch` null goes on until memory ends; where there is no limit of memory, until throughput rises no more.
+    `margin_bytes` of each device's memory are kept free. A batch size is measured for `duration_s`, up to four times
+    that while it is not known precisely. `deadline_s` is the longest silence of a child, null for what suits the step.
+    """
+
+    devices: tuple[Device, ...]
+    settings: Settings
+    max_batch: Annotated[int, Field(ge=1, le=10**9)] | None = None
+    batch_multiple: Annotated[int, Field(ge=1, le=10**6)] = 8
+    margin_bytes: Bytes = 0
+    duration_s: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)] = 3.0
+    deadline_s: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)] | None = None
+    time_limit_s: Annotated[float, Field(gt=0, le=1e7, allow_inf_nan=False)] | None = None
+    parallel: bool = False
+    ahead: bool = True
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0

@@ -24,6 +24,20 @@ def state_folder(name: str) -> Path:
     return Path(tempfile.mkdtemp(prefix=f"gpubalance-{name}-"))
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Written beside it and renamed, so that nobody ever sees half of it. Raises OSError."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
 def new_log(purpose: str) -> Path:
     """A path for a child's log; the oldest logs go."""
     folder = state_folder("logs")

@@ -57,6 +57,16 @@ def format_rate(rate: float | None) -> str:
     return f"{rate:.0f}" if rate >= 99.95 else f"{rate:.3g}"
 
 
+def format_flops(rate: float | None) -> str:
+    """Operations per second: `11.3 TFLOP/s`; `n/a` for an unknown rate."""
+    if rate is None:
+        return NOT_AVAILABLE
+    for scale, unit in ((1e15, "PFLOP/s"), (1e12, "TFLOP/s"), (1e9, "GFLOP/s"), (1e6, "MFLOP/s")):
+        if rate >= scale:
+            return f"{rate / scale:.3g} {unit}"
+    return f"{rate:.3g} FLOP/s"
+
+
 def format_percent(part: float | None, digits: int = 0) -> str:
     """`94 %` of 0.94; `n/a` for an unknown part."""
     return NOT_AVAILABLE if part is None else f"{100 * part:.{digits}f} %"

@@ -12,7 +12,7 @@ import typer
 from typer.exceptions import TyperException
 
 from gpubalance import __version__
-from gpubalance.cli import devices, run
+from gpubalance.cli import devices, probe, run
 from gpubalance.cli.failures import show_bug, show_error, show_usage
 from gpubalance.cli.lists import join_lists
 from gpubalance.errors import GpubalanceError
@@ -42,6 +42,7 @@ def _options(
 
 
 app.command(name="devices")(devices.devices)
+app.command(name="probe")(probe.probe)
 app.command(name="run")(run.run)
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gpubalance import choices
+
+if TYPE_CHECKING:
+    from gpubalance.config import Device
 
 _DEVICES, _TRAINING, _OUTPUT = "Devices", "Training", "Output"
 
@@ -66,6 +70,12 @@ AllReduce = Annotated[
         rich_help_panel=_TRAINING,
     ),
 ]
+Seed = Annotated[
+    int,
+    typer.Option(
+        "--seed", metavar="N", min=0, max=2**31 - 1, help="Of samples, weights and noise.", rich_help_panel="Measuring"
+    ),
+]
 Json = Annotated[
     bool, typer.Option("--json", help="Print the result as JSON, and nothing else on stdout.", rich_help_panel=_OUTPUT)
 ]
@@ -76,3 +86,8 @@ Output = Annotated[
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace FILE if it exists.", rich_help_panel=_OUTPUT)]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.", rich_help_panel=_OUTPUT)]
 Verbose = Annotated[bool, typer.Option("--verbose", help="With an error, its whole story.", rich_help_panel=_OUTPUT)]
+
+
+def default_model(devices: Sequence[Device]) -> str:
+    """What is trained where --model is not given."""
+    return choices.DEFAULT_MODEL_SIMULATED if devices[0].simulated else choices.DEFAULT_MODEL_ON_GPU

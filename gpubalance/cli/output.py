@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from gpubalance.errors import EnvironmentFault, UsageError
+from gpubalance.state import write_whole
 
 if TYPE_CHECKING:
     from gpubalance.config import Record
@@ -26,7 +27,7 @@ class Output:
         document = result.model_dump_json(indent=2)
         try:
             if self.path is not None:
-                _write_whole(self.path, document + "\n")
+                _write(self.path, document + "\n")
         finally:
             say(document if self.json else text, sys.stdout)
 
@@ -63,17 +64,10 @@ def check_output(path: Path | None, *, overwrite: bool, json: bool) -> Output:
     return Output(json=json, path=path)
 
 
-def _write_whole(path: Path, text: str) -> None:
-    """Written beside it and renamed, so that nobody ever sees half of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+def _write(path: Path, text: str) -> None:
     try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        write_whole(path, text)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise EnvironmentFault(
             f"can't write {path}: {error.strerror}", remedy="the result is on stdout; give another -o"
         ) from None

@@ -49,12 +49,6 @@ Baseline = Annotated[
         rich_help_panel=_MEASURING,
     ),
 ]
-Seed = Annotated[
-    int,
-    typer.Option(
-        "--seed", metavar="N", min=0, max=2**31 - 1, help="Of samples, weights and noise.", rich_help_panel=_MEASURING
-    ),
-]
 
 
 def run(
@@ -69,7 +63,7 @@ def run(
     windows: Windows = 3,
     duration: Duration = 10.0,
     baseline: Baseline = "even",
-    seed: Seed = 0,
+    seed: options.Seed = 0,
     json: options.Json = False,
     output: options.Output = None,
     overwrite: options.Overwrite = False,
@@ -96,12 +90,15 @@ def run(
     machine = find_machine(simulate)
     devices = match(machine.select(words(gpus)), sizes, named=gpus is not None)
     refuse_what_devices_cannot(devices, all_reduce)
-    default_model = choices.DEFAULT_MODEL_SIMULATED if devices[0].simulated else choices.DEFAULT_MODEL_ON_GPU
     request = RunRequest(
         devices=devices,
         batches=tuple(sizes or [choices.DEFAULT_BATCH] * len(devices)),
         settings=Settings(
-            model=model or default_model, precision=precision, xla=xla, input=input_, all_reduce=all_reduce
+            model=model or options.default_model(devices),
+            precision=precision,
+            xla=xla,
+            input=input_,
+            all_reduce=all_reduce,
         ),
         joint=machine.joint,
         measuring=Measuring(windows=windows, duration_s=duration, baseline=baseline, seed=seed),

@@ -70,15 +70,21 @@ class Grid:
 
 
 def search(
-    points: Points = (), *, memory_bytes: int | None, max_batch: int, multiple: int = 1
+    points: Points = (),
+    *,
+    memory_bytes: int | None,
+    max_batch: int,
+    multiple: int = 1,
+    failed: int | None = None,
 ) -> Generator[Proposal, Trial, Limit]:
     """Yields the next batch to try, is sent its trial, and returns the limit. The same trials give the same search.
 
     Problem: of the multiples of `multiple` up to `max_batch`, and all batches below the first of them, find two
     neighbours, both tried, of which one fits and the next fails, with few tries and few of them failing, as running
     out of memory costs far more than a step. `points` are (batch, peak bytes) that were run: they fit, and are not
-    tried again. Where fitting is not monotone there is more than one such pair; it returns one. `memory_bytes` is what
-    the device has, None where that is not known.
+    tried again. `failed` is a larger batch that was run and does not, if there is one. Where fitting is not monotone
+    there is more than one such pair; it returns one. `memory_bytes` is what the device has, None where that is not
+    known.
 
     Method: predict, then confirm. Try in turn what the memory of the points and of the trials that fitted says (see
     `Forecast`): what surely fits, or at least part of the way to what fits at best; that; and the first that should
@@ -93,7 +99,7 @@ def search(
     does not tell apart, as on the tread of an allocator's staircase, a try says fits or not and nothing more: there
     no search does with fewer than log₂ w.
     """
-    state = _Search(points, memory_bytes, max_batch, Grid(multiple))
+    state = _Search(points, memory_bytes, max_batch, Grid(multiple), failed)
     while (proposal := state.next()) is not None:
         trial = yield proposal
         if trial.batch != proposal.batch:
@@ -124,15 +130,20 @@ def find_limit(
 class _Search:
     """What is known so far. Counts in rungs of the grid."""
 
-    def __init__(self, points: Points, memory_bytes: int | None, max_batch: int, grid: Grid) -> None:
+    def __init__(
+        self, points: Points, memory_bytes: int | None, max_batch: int, grid: Grid, failed: int | None
+    ) -> None:
         if max_batch < 1 or grid.multiple < 1:
             raise ValueError("the largest batch and the multiple must be at least 1")
+        if failed is not None and (not grid.has(failed) or any(batch >= failed for batch, _ in points)):
+            raise ValueError("the batch that failed must be larger than those that fit, and one of the grid's")
         self._grid = grid
         self._memory = memory_bytes
         self._top = grid.rung(max_batch)
         self._peaks = dict(points)
         self._fitted = {grid.rung(batch) for batch in self._peaks if grid.has(batch)}
-        self._bracket = Bracket(min(self._top, grid.rung(max(self._peaks, default=0))))
+        high = None if failed is None else grid.rung(failed)
+        self._bracket = Bracket(min(self._top, grid.rung(max(self._peaks, default=0))), high)
         self._trials: list[Trial] = []
 
     def limit(self) -> Limit:

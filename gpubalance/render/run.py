@@ -49,7 +49,7 @@ def run_text(run: Run) -> str:
     if not run.complete:
         lines.append("This run was cut short: the figures are of what was measured until then.")
     for warning in run.warnings:
-        lines += ["", *_warning(warning)]
+        lines += ["", *warning_lines(warning)]
     return "\n".join(lines)
 
 
@@ -108,7 +108,8 @@ def _step(run: Run) -> str:
     return f"step {format_seconds(run.step_time_s.median)} = {' + '.join(parts)}{imbalance}"
 
 
-def _warning(warning: Warning_) -> list[str]:
+def warning_lines(warning: Warning_) -> list[str]:
+    """Its code, what it is, and what to do, in 80 columns."""
     body = textwrap.wrap(warning.message, _WIDTH - 2, initial_indent="  ", subsequent_indent="  ")
     remedy = textwrap.wrap(warning.next, _WIDTH - 2, initial_indent="  → ", subsequent_indent="    ")
     return [f"warning {warning.code}", *body, *remedy]

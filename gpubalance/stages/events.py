@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpubalance.config import Device
+from gpubalance.results.probe import CurvePoint, Trial
 from gpubalance.results.run import Measurement
 
 
@@ -27,5 +28,21 @@ class WindowDone:
     measurement: Measurement
 
 
-Event = Doing | WindowDone
+@dataclass(frozen=True)
+class PointDone:
+    """A batch size of a device's curve is measured."""
+
+    device: Device
+    point: CurvePoint
+
+
+@dataclass(frozen=True)
+class TrialDone:
+    """A batch was tried for a device's batch limit."""
+
+    device: Device
+    trial: Trial
+
+
+Event = Doing | WindowDone | PointDone | TrialDone
 Watch = Callable[[Event], None]

@@ -9,7 +9,7 @@ from gpubalance.stages.series import Series
 
 PRECISE_ENOUGH = 0.01
 _STAMPS_CHEAP = 0.03
-_LATE = 0.1
+LATE = 0.1
 
 
 def warnings(own: Series, even: Series | None, model: str, *, excess_part: float) -> list[Warning_]:
@@ -30,7 +30,7 @@ def warnings(own: Series, even: Series | None, model: str, *, excess_part: float
 
 
 def _slower_than_profile(late_part: float, model: str) -> Warning_ | None:
-    if late_part <= _LATE:
+    if late_part <= LATE:
         return None
     smaller = "use --model small" if model != "small" else "use larger batches, or a profile with longer steps"
     return Warning_(

@@ -149,8 +149,14 @@ class Process:
         """The end of the child's log, made harmless for a terminal."""
         return tail(self.log)
 
+    def kill(self) -> None:
+        """Kills the child and its group, from any thread: whoever waits for its reply hears that it has died."""
+        self._signal(signal.SIGKILL)
+
     def end(self) -> None:
-        """Ends the child and everything in its group. Does not return before it is gone."""
+        """Ends the child and everything in its group. Does not return before it is gone. Once is enough."""
+        if self._requests < 0:
+            return
         for descriptor in (self._requests, self._replies):
             with contextlib.suppress(OSError):
                 os.close(descriptor)

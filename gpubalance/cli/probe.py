@@ -1,0 +1,187 @@
+"""`gpubalance probe`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from gpubalance.cli import options
+from gpubalance.errors import GpubalanceError, UsageError
+from gpubalance.units import parse_bytes
+
+_MEASURING = "Measuring"
+
+MaxBatch = Annotated[
+    int | None,
+    typer.Option(
+        "--max-batch",
+        metavar="N",
+        min=1,
+        max=10**9,
+        help="Look no further than this batch. Default: until memory ends.",
+        rich_help_panel=_MEASURING,
+    ),
+]
+BatchMultiple = Annotated[
+    int,
+    typer.Option(
+        "--batch-multiple",
+        metavar="N",
+        min=1,
+        max=10**6,
+        help="Only multiples of this; where memory does not hold one, all below it.",
+        rich_help_panel=_MEASURING,
+    ),
+]
+Margin = Annotated[
+    str,
+    typer.Option(
+        "--margin",
+        metavar="SIZE",
+        help="Memory of each device to keep free, such as 512MiB.",
+        rich_help_panel=_MEASURING,
+    ),
+]
+Duration = Annotated[
+    float,
+    typer.Option(
+        "--duration",
+        metavar="S",
+        help="Seconds a batch size is measured; up to 4 times that while it is not known within ±1 %.",
+        rich_help_panel=_MEASURING,
+    ),
+]
+TimeLimit = Annotated[
+    float | None,
+    typer.Option(
+        "--time-limit",
+        metavar="S",
+        help="End after that many seconds, with what is measured.",
+        rich_help_panel=_MEASURING,
+    ),
+]
+Deadline = Annotated[
+    float | None,
+    typer.Option(
+        "--deadline",
+        metavar="S",
+        help="The longest silence of a child, which is then ended. Default: 30 times what such steps took, at least "
+        "60 s, and 900 s for a first step.",
+        rich_help_panel=_MEASURING,
+    ),
+]
+Parallel = Annotated[
+    bool,
+    typer.Option(
+        "--parallel",
+        help="All devices at once, for hosts where they do not disturb each other.",
+        rich_help_panel=_MEASURING,
+    ),
+]
+Ahead = Annotated[
+    bool,
+    typer.Option(
+        "--ahead/--no-ahead",
+        help="Start the next child, which loads TensorFlow for seconds, before it is needed.",
+        rich_help_panel=_MEASURING,
+    ),
+]
+Resume = Annotated[
+    bool,
+    typer.Option(
+        "--resume",
+        help="Go on with an interrupted probe of the same devices and settings.",
+        rich_help_panel=_MEASURING,
+    ),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Say what would be run and how long it would take, and do nothing.")
+]
+
+
+def probe(
+    gpus: options.Gpus = None,
+    simulate: options.Simulate = None,
+    model: options.Model = None,
+    precision: options.Precision = "float32",
+    xla: options.Xla = False,
+    input_: options.Input = "device",
+    max_batch: MaxBatch = None,
+    batch_multiple: BatchMultiple = 8,
+    margin: Margin = "0",
+    duration: Duration = 3.0,
+    time_limit: TimeLimit = None,
+    deadline: Deadline = None,
+    parallel: Parallel = False,
+    ahead: Ahead = True,
+    resume: Resume = False,
+    seed: options.Seed = 0,
+    dry_run: DryRun = False,
+    json: options.Json = False,
+    output: options.Output = None,
+    overwrite: options.Overwrite = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Measure what each device can do alone: throughput over batch sizes, batch limit, step-time model.
+
+    Example: gpubalance probe --gpus 0 1
+    """
+    del verbose  # main() reads it, where errors are shown
+    from gpubalance.cli.lists import words
+    from gpubalance.cli.output import check_output, say
+    from gpubalance.cli.progress import Progress
+    from gpubalance.config import ProbeRequest, Settings
+    from gpubalance.render.probe import estimate_text, probe_text
+    from gpubalance.stages.machine import find_machine
+    from gpubalance.stages.probe.estimate import estimate
+    from gpubalance.stages.probe.saved import save
+    from gpubalance.stages.probe.stage import probe as probe_stage
+
+    out = check_output(output, overwrite=overwrite, json=json)
+    machine = find_machine(simulate)
+    devices = machine.select(words(gpus))
+    request = ProbeRequest(
+        devices=devices,
+        settings=Settings(model=model or options.default_model(devices), precision=precision, xla=xla, input=input_),
+        max_batch=max_batch,
+        batch_multiple=batch_multiple,
+        margin_bytes=_size("--margin", margin),
+        duration_s=_seconds("--duration", duration, 3600),
+        time_limit_s=_seconds("--time-limit", time_limit, 10**7) if time_limit is not None else None,
+        deadline_s=_seconds("--deadline", deadline, 86_400) if deadline is not None else None,
+        parallel=parallel,
+        ahead=ahead,
+        seed=seed,
+    )
+    if dry_run:
+        expected = estimate(request)
+        return out.give(expected, estimate_text(expected))
+    try:
+        result = probe_stage(request, machine.driver, Progress(quiet=quiet), resume=resume)
+    except GpubalanceError as error:
+        if error.partial is not None:
+            save(error.partial)
+            say("", sys.stderr)
+            out.give(error.partial, probe_text(error.partial, ""))
+        raise
+    save(result)
+    if not quiet:
+        say("", sys.stderr)
+    out.give(result, probe_text(result, ""))
+    return None
+
+
+def _seconds(option: str, value: float, most: float) -> float:
+    if not 0 < value <= most:
+        raise UsageError(f"{option} takes seconds, more than 0 and up to {most:g}")
+    return value
+
+
+def _size(option: str, text: str) -> int:
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        raise UsageError(f"{option}: {error}") from None

@@ -1,0 +1,159 @@
+"""A probe as a person reads it: a device's table while it grows, a trial of its limit, and the summary."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from gpubalance.config import Device
+from gpubalance.render.run import warning_lines
+from gpubalance.render.table import shorten, table
+from gpubalance.results.probe import BatchLimit, CurvePoint, DeviceProbe, Probe, StepTimeModel, Trial
+from gpubalance.stages.probe.estimate import DeviceEstimate, Estimate
+from gpubalance.units import format_bytes, format_flops, format_percent, format_rate, format_seconds
+
+_WIDTH = 80
+_NAME_WIDTH = 40
+_BAR_WIDTH = 24
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+_OUTCOMES = {
+    "fits": "fits",
+    "oom": "out of memory",
+    "margin": "leaves less than the margin",
+    "crash": "its child died",
+    "deadline": "its child fell silent",
+}
+
+
+def estimate_text(expected: Estimate) -> str:
+    """What would be measured, and for how long."""
+    request = expected.request
+    how = "all at once" if request.parallel else "one after the other"
+    lines = [f"{request.settings.model}, {request.settings.precision}; each device alone, {how}"]
+    for one in expected.devices:
+        lines += _expected_lines(request.devices[one.device], one)
+    return "\n".join([*lines, f"about {_minutes(expected.seconds)} in all; nothing was run"])
+
+
+def _expected_lines(device: Device, one: DeviceEstimate) -> list[str]:
+    sizes = [*map(str, one.sizes[:3]), "…", str(one.sizes[-1])] if len(one.sizes) > 4 else list(map(str, one.sizes))
+    known = "its limit is not known before" if one.guessed else f"to its limit of {one.limit} by its profile"
+    text = (
+        f"batch {', '.join(sizes)} ({known}), more where the curve bends; about {one.children} children, "
+        f"about {_minutes(one.seconds)}"
+    )
+    return [device_line(device), *textwrap.wrap(text, _WIDTH - 2, initial_indent="  ", subsequent_indent="  ")]
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+
+
+def curve_lines(points: Sequence[CurvePoint]) -> list[str]:
+    """A row a batch size, in order, with a bar of its throughput; marks say what is not certain of it."""
+    best = max(point.throughput.median for point in points)
+    rows: list[tuple[str, ...]] = [("batch", "samples/s", "step", "memory", "", "")]
+    for point in sorted(points, key=lambda p: p.batch):
+        rate = point.throughput.median
+        rows.append(
+            (
+                str(point.batch),
+                format_rate(rate),
+                format_seconds(point.step_time_s.median),
+                format_bytes(point.memory_peak_bytes),
+                bar(rate / best),
+                _marks(point),
+            )
+        )
+    return table(rows, left=(4, 5), indent="  ")
+
+
+def bar(part: float) -> str:
+    """A bar that is full at 1, in eighths of a character."""
+    eighths = round(max(0.0, min(1.0, part)) * _BAR_WIDTH * 8)
+    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
+
+
+def _marks(point: CurvePoint) -> str:
+    return " ".join([*([] if point.steady else ["not steady"]), *([] if point.precise else ["± over 1 %"])])
+
+
+def trial_text(device: Device, trial: Trial) -> str:
+    """`GPU:0 tries 1040: out of memory (1.3 s): the first that should fail`."""
+    seconds = format_seconds(trial.seconds)
+    return f"{device.label} tried {trial.batch}: {_OUTCOMES[trial.outcome]} ({seconds}), as {trial.reason}"
+
+
+def device_line(device: Device) -> str:
+    """Whose table it is."""
+    return f"{device.label}  {shorten(device.name, _NAME_WIDTH)}"
+
+
+def probe_text(probe: Probe, next_command: str) -> str:
+    """Each device's table and what it amounts to, then what one must know of it, and what to run next."""
+    lines: list[str] = []
+    for one in probe.probes:
+        lines += [*_device_lines(probe.devices[one.device], one), ""]
+    if not probe.complete:
+        lines += ["This probe is not whole: --resume goes on with what is measured.", ""]
+    for warning in probe.warnings:
+        lines += [*warning_lines(warning), ""]
+    return "\n".join([*lines, f"next: {next_command}"] if next_command else lines).rstrip("\n")
+
+
+def _device_lines(device: Device, one: DeviceProbe) -> list[str]:
+    lines = [device_line(device)]
+    if one.curve:
+        lines += curve_lines(one.curve)
+    facts = [
+        ("batch limit", _limit(one.batch_limit)),
+        ("best alone", _best(one)),
+        ("step time", _model(one.step_time_model)),
+        ("compute", _compute(one)),
+        *[("failed", failure.message) for failure in one.failures],
+    ]
+    for name, fact in facts:
+        if fact:
+            lines += textwrap.wrap(f"{name:<13}{fact}", _WIDTH - 2, initial_indent="  ", subsequent_indent=" " * 15)
+    return lines
+
+
+def _limit(limit: BatchLimit | None) -> str:
+    if limit is None:
+        return ""
+    tried = _tried(limit)
+    if limit.fits is None:
+        return f"not even {limit.fails} fits{tried}"
+    if limit.fails is None:
+        return f"no limit up to {limit.max_batch}{tried}"
+    why = next((t.outcome for t in reversed(limit.trials) if t.batch == limit.fails and t.outcome != "fits"), "oom")
+    return f"{limit.fits} trains, {limit.fails} does not ({_OUTCOMES[why]}){tried}"
+
+
+def _tried(limit: BatchLimit) -> str:
+    failed = sum(trial.outcome != "fits" for trial in limit.trials)
+    count = len(limit.trials)
+    return f"; {count} {'try' if count == 1 else 'tries'}, {failed} of them failed" if count else ""
+
+
+def _best(one: DeviceProbe) -> str:
+    if one.solo_best is None or one.sensible is None:
+        return ""
+    best = f"{format_rate(one.solo_best.throughput)} samples/s at batch {one.solo_best.batch}"
+    return best if one.sensible.batch == one.solo_best.batch else f"{best}; within 5 % from batch {one.sensible.batch}"
+
+
+def _model(model: StepTimeModel | None) -> str:
+    if model is None:
+        return ""
+    line = f"{format_seconds(model.alpha_s)} + {format_seconds(model.beta_s)} · batch"
+    off = f"off by {format_percent(model.residual, 1)} at most"
+    return f"{line}, {off}" if model.planned_with == "line" else f"no line ({line} is {off}): the curve is planned with"
+
+
+def _compute(one: DeviceProbe) -> str:
+    if one.flops_per_s is None:
+        return ""
+    mfu = f", {format_percent(one.mfu)} of its peak (MFU)" if one.mfu is not None else ""
+    joule = f", {one.samples_per_joule:.3g} samples a joule" if one.samples_per_joule is not None else ""
+    return f"{format_flops(one.flops_per_s)} at its best{mfu}{joule}"

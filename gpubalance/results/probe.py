@@ -1,0 +1,141 @@
+"""The record of a probe: what each device can do alone."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from gpubalance.config import Device, Record, Settings
+from gpubalance.results.common import (
+    SCHEMA_VERSION,
+    Environment,
+    Model,
+    Number,
+    StepTime,
+    Throughput,
+    Warning_,
+)
+
+# Why a batch that was tried does not train; "fits" of one that does.
+Outcome = Literal["fits", "oom", "margin", "crash", "deadline"]
+
+
+class CurvePoint(Record):
+    """A batch size, measured alone.
+
+    `precise`: the 95 % interval of the median step time is within ±1 %. `steady`: neither a trend in it nor, later, the
+    device at another speed. `measured_again`: it was measured once more, as it was not steady.
+    """
+
+    batch: int
+    step_time_s: StepTime
+    throughput: Throughput
+    memory_peak_bytes: int | None
+    precise: bool
+    steady: bool
+    measured_again: bool = False
+    late_part: Number = 0.0
+    telemetry: dict[str, Any] | None = None
+
+
+class Trial(Record):
+    """A batch that was tried for the limit, in a child process of its own unless `fresh` is false.
+
+    `memory_peak_bytes` is what it took; of one that failed what it held or asked for. `reason`: why it was tried.
+    """
+
+    batch: int
+    outcome: Outcome
+    seconds: Number
+    reason: str
+    fresh: bool = True
+    memory_peak_bytes: int | None = None
+
+
+class BatchLimit(Record):
+    """The largest batch that trains, and the smallest that was tried and does not.
+
+    `fits` is null where even the smallest does not. `fails` is null where none failed up to `max_batch`, which is then
+    the largest that was tried. `memory_bytes` is what the device's allocator may take, less the margin. `needed_bytes`
+    is what the one that fails asked for. Both are null where not known.
+    """
+
+    fits: int | None
+    fails: int | None
+    max_batch: int
+    memory_bytes: int | None
+    needed_bytes: int | None
+    trials: tuple[Trial, ...]
+
+
+class StepTimeModel(Record):
+    """A step of b samples takes alpha_s + beta_s · b seconds; `residual` is the line's largest relative deviation.
+
+    `planned_with` says what a planner uses: the line, or, as its residual is above 3 %, the measured `curve`: made
+    monotone, (batch, seconds) pairs, straight between them.
+    """
+
+    alpha_s: Number
+    beta_s: Number
+    residual: Number
+    planned_with: Literal["line", "curve"]
+    curve: tuple[tuple[int, Number], ...] | None
+
+
+class SoloRate(Record):
+    """Samples per second that a device gives alone at a batch."""
+
+    batch: int
+    throughput: Number
+
+
+class Failure(Record):
+    """Why a device's probe ended before its time, or that a child died on the way. `exit_code` is of its kind."""
+
+    exit_code: int
+    message: str
+
+
+class DeviceProbe(Record):
+    """What one device can do alone. `device` counts the result's devices.
+
+    `sensible` is the smallest batch from which on throughput is within 5 % of the best. `flops_per_sample` is of a
+    training step (three times the forward pass), `flops_per_s` and `mfu` are at the solo best. `samples_per_joule` too.
+    `measured_s` is the time within measured steps, `elapsed_s` all of it.
+    """
+
+    device: int
+    curve: tuple[CurvePoint, ...]
+    batch_limit: BatchLimit | None
+    step_time_model: StepTimeModel | None
+    solo_best: SoloRate | None
+    sensible: SoloRate | None
+    flops_per_sample: Number | None
+    flops_per_s: Number | None
+    peak_flops_per_s: Number | None
+    mfu: Number | None
+    samples_per_joule: Number | None
+    steady: bool
+    measured_s: Number
+    elapsed_s: Number
+    children: int
+    failures: tuple[Failure, ...]
+    complete: bool
+
+
+class Probe(Record):
+    """Each device, measured alone: `parallel` says that they were measured at the same time."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    kind: Literal["probe"] = "probe"
+    created: str
+    settings: Settings
+    environment: Environment | None
+    model: Model | None
+    devices: tuple[Device, ...]
+    batch_multiple: int
+    margin_bytes: int
+    max_batch: int | None
+    parallel: bool
+    probes: tuple[DeviceProbe, ...]
+    complete: bool
+    warnings: tuple[Warning_, ...]

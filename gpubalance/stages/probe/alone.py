@@ -1,0 +1,136 @@
+"""One device, measured alone: its curve over batch sizes, its batch limit, and whether it kept its speed."""
+
+from __future__ import annotations
+
+from gpubalance.planning.curve import knee_sizes, octaves
+from gpubalance.planning.limit import predict_limit
+from gpubalance.planning.search import Limit, Trial, search
+from gpubalance.results.probe import CurvePoint
+from gpubalance.stages.probe.bench import Bench
+from gpubalance.stages.probe.drift import Drifting
+
+# A line through the memory of fewer batches may be one through workspaces.
+_POINTS_FOR_A_LINE = 3
+# Where memory has no limit the curve ends on its plateau, or here.
+_LARGEST_UNASKED = 1024
+_PLATEAU = 0.03
+# Just under the limit cuDNN may have too little memory left for its fastest algorithms.
+_BELOW_THE_LIMIT = 16
+
+
+class Alone:
+    """What is found of a device, whole or as far as it came."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.points: dict[int, CurvePoint] = {}
+        self.limit: Limit | None = None
+        self.max_batch = bench.request.max_batch or 0
+        self.forward_flops: float | None = None
+        self.steady = True
+        self.skipped: list[int] = []
+        self._failed: int | None = None
+
+    def probe(self) -> None:
+        """Measures. Raises what `Bench.try_batch` does; what was found until then stays."""
+        drifting = Drifting(self.bench)
+        self._explore()
+        self.forward_flops = self.bench.forward_flops()
+        drifting.look("explore")
+        self.limit = self._find_limit()
+        self._fill()
+        if not drifting.found:
+            drifting.look("fill")
+        if drifting.found:
+            self.steady = False
+            self._replace(drifting.measure_again(sorted(self.points)))
+
+    def _explore(self) -> None:
+        """The smaller octaves, in one child: up to half of the limit that their memory predicts."""
+        multiple, most = self.bench.request.batch_multiple, self.bench.request.max_batch
+        size = multiple if most is None else min(multiple, most)
+        while (most is None or size <= most) and not self._enough(size):
+            attempt = self.bench.try_batch(size, "the curve")
+            if attempt.point is None:
+                self._failed = size
+                break
+            self.points[size] = attempt.point
+            size *= 2
+        if not self.max_batch:
+            self.max_batch = _LARGEST if self._predicted() or self._failed else max(self.points, default=1)
+
+    def _predicted(self) -> int | None:
+        memory = self.bench.memory_bytes
+        return predict_limit(self._peaks(), memory) if memory and len(self._peaks()) >= _POINTS_FOR_A_LINE else None
+
+    def _enough(self, size: int) -> bool:
+        predicted = self._predicted()
+        if predicted is not None:
+            return 2 * size > predicted
+        if self.bench.request.max_batch is not None or len(self.points) < _POINTS_FOR_A_LINE:
+            return False
+        return size > _LARGEST_UNASKED or (self.bench.memory_bytes is None and self._on_plateau())
+
+    def _on_plateau(self) -> bool:
+        rates = [self.points[batch].throughput.median for batch in sorted(self.points)]
+        return rates[-1] < (1 + _PLATEAU) * rates[-2]
+
+    def _peaks(self) -> list[tuple[int, int]]:
+        return [(b, p.memory_peak_bytes) for b, p in sorted(self.points.items()) if p.memory_peak_bytes is not None]
+
+    def _find_limit(self) -> Limit:
+        request = self.bench.request
+        fitted = self._peaks() or [(batch, 0) for batch in self.points]
+        steps = search(
+            fitted,
+            memory_bytes=self.bench.memory_bytes if self._peaks() else None,
+            max_batch=self.max_batch,
+            multiple=request.batch_multiple,
+            failed=self._failed,
+        )
+        try:
+            proposal = next(steps)
+            while True:
+                proposal = steps.send(self._try(proposal.batch, proposal.reason))
+        except StopIteration as done:
+            limit: Limit = done.value
+            return limit
+
+    def _try(self, batch: int, reason: str) -> Trial:
+        attempt = self.bench.try_batch(batch, reason, trial=True)
+        if attempt.point is not None:
+            self.points[batch] = attempt.point
+        trial = attempt.trial
+        return Trial(batch, attempt.point is not None, trial.memory_peak_bytes, trial.outcome)
+
+    def _fill(self) -> None:
+        """The octaves that are still missing, just under the limit, and where the curve bends."""
+        largest = self.limit.fits if self.limit else None
+        if largest is None:
+            return
+        multiple = min(self.bench.request.batch_multiple, largest)
+        below = (largest - max(1, largest // _BELOW_THE_LIMIT)) // multiple * multiple
+        self._measure([*octaves(min(self.points), largest, multiple), *([below] if self._at_the_limit() else [])])
+        rates = [(batch, point.throughput.median) for batch, point in self.points.items() if batch <= largest]
+        self._measure(knee_sizes(rates, multiple))
+
+    def _at_the_limit(self) -> bool:
+        return self.limit is not None and self.limit.fails is not None
+
+    def _measure(self, sizes: list[int]) -> None:
+        for size in sorted({s for s in sizes if s > 0} - set(self.points)):
+            attempt = self.bench.try_batch(size, "the curve", last=True)
+            if attempt.point is None:
+                self.skipped.append(size)
+            else:
+                self.points[size] = attempt.point
+
+    def _replace(self, points: list[CurvePoint]) -> None:
+        again = {point.batch: point for point in points}
+        for batch, point in self.points.items():
+            self.points[batch] = again.get(batch, point).model_copy(
+                update={"steady": False, "measured_again": batch in again or point.measured_again}
+            )
+
+
+_LARGEST = 1 << 20

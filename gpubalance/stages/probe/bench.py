@@ -1,0 +1,222 @@
+"""The bench that a device stands on while it is measured: it gives children, tries batches and keeps the journal."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import suppress
+
+from gpubalance.config import JointProfile, ProbeRequest
+from gpubalance.errors import DeadlinePassed, EnvironmentFault, GpubalanceError, Interrupted, OutOfMemory, PartialResult
+from gpubalance.results.probe import CurvePoint, Outcome, Trial
+from gpubalance.stages.events import Doing, PointDone, TrialDone, Watch
+from gpubalance.stages.journal import Journal
+from gpubalance.stages.probe.attempt import Attempt, HotPoint, Work
+from gpubalance.stages.probe.point import measure_point
+from gpubalance.workers.ahead import Children
+from gpubalance.workers.messages import Ready
+from gpubalance.workers.worker import Worker
+
+
+class TimeLimitPassed(DeadlinePassed):
+    """The time that the user gave is over; what is measured is kept."""
+
+
+class Halt:
+    """When the whole probe is to end: at its time limit, or when another thread was interrupted."""
+
+    def __init__(self, time_limit_s: float | None) -> None:
+        self._limit_s = time_limit_s
+        self.until_s = time.monotonic() + time_limit_s if time_limit_s is not None else float("inf")
+        self.interrupted = threading.Event()
+
+    def check(self) -> None:
+        """Raises Interrupted or TimeLimitPassed."""
+        if self.interrupted.is_set():
+            raise Interrupted(2)
+        if time.monotonic() > self.until_s:
+            raise TimeLimitPassed(f"the time limit of {self._limit_s:g} s passed")
+
+
+class Bench:
+    """One device, alone. Use `close` when done."""
+
+    def __init__(self, number: int, request: ProbeRequest, journal: Journal, halt: Halt, watch: Watch) -> None:
+        self.device = request.devices[number]
+        self.request = request
+        self.journal = journal
+        self._halt = halt
+        self._watch = watch
+        self._known = {a.trial.batch: a for a in journal.of(self.device.uuid, Attempt) if not a.died}
+        self._children = Children(self.device, ahead=request.ahead, deadline_s=request.deadline_s)
+        self._worker: Worker | None = None
+        self.facts: Ready | None = next(iter(journal.of(self.device.uuid, Ready)), None)
+        self._passed: set[int] = set()
+        self.here: list[CurvePoint] = []  # what the child that lives now has measured, in order
+        self.began_s = 0.0  # when its first step ended, on the monotonic clock
+        self.measured_s = 0.0
+        self.deaths: list[GpubalanceError] = []
+        self.trials: list[Trial] = []
+
+    @property
+    def children(self) -> int:
+        """How many children were used."""
+        return self._children.started
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """What the device's allocator may take, less the margin. None before a child was opened, or where unknown."""
+        limit = self.facts.memory_limit_bytes[0] if self.facts else None
+        return None if limit is None else max(0, limit - self.request.margin_bytes)
+
+    def tell(self, text: str) -> None:
+        """Says what is done now."""
+        self._watch(Doing(f"{self.device.label}: {text}"))
+
+    def try_batch(self, batch: int, reason: str, *, trial: bool = False, last: bool = False) -> Attempt:
+        """Trains with a batch and measures it; what an interrupted probe left of it is taken as it is.
+
+        A `trial` has a child of its own; after the `last` child no other is started ahead. A child that dies says
+        nothing certain of the batch, so it is tried once more; if it dies again, it counts as one that does not train,
+        given that another batch does. Raises EnvironmentFault, BadInput, TimeLimitPassed, Interrupted, and the death of
+        a child where no batch has passed.
+        """
+        attempt = self._known.get(batch) or self._try(batch, reason, fresh=trial, last=last)
+        if attempt.died:
+            self._keep(attempt, trial=True)
+            attempt = self._try(batch, f"once more, as the child {_HOW[attempt.trial.outcome]}", fresh=True, last=last)
+        self._keep(attempt, trial=trial or attempt.point is None)
+        if attempt.died and not self._passed:
+            raise self.deaths[-1]
+        return attempt
+
+    def _keep(self, attempt: Attempt, *, trial: bool) -> None:
+        if attempt.trial.batch not in self._known:
+            self.journal.add(self.device.uuid, attempt)
+        if not attempt.died:
+            self._known[attempt.trial.batch] = attempt
+        if trial:
+            self.trials.append(attempt.trial)
+            self._watch(TrialDone(self.device, attempt.trial))
+        if attempt.point is not None:
+            self._passed.add(attempt.trial.batch)
+            self._watch(PointDone(self.device, attempt.point))
+
+    def _try(self, batch: int, reason: str, *, fresh: bool, last: bool) -> Attempt:
+        self._halt.check()
+        began = time.monotonic()
+        fresh = fresh or self._worker is None
+        point, peak = None, None
+        outcome: Outcome = "fits"
+        try:
+            worker = self._opened(fresh=fresh, last=last)
+            point = self._measured(worker, batch)
+            peak = point.memory_peak_bytes
+        except OutOfMemory as error:
+            outcome, peak = "oom", next(iter(error.memory_peak_bytes), None)
+        except (DeadlinePassed, PartialResult) as error:
+            self._halt.check()  # it may have been killed by us
+            outcome = "deadline" if isinstance(error, DeadlinePassed) else "crash"
+            self.deaths.append(error)
+        if point is not None and peak is not None and self.memory_bytes is not None and peak > self.memory_bytes:
+            outcome, point = "margin", None
+        if point is None:
+            self._drop()
+        trial = Trial(
+            batch=batch,
+            outcome=outcome,
+            seconds=time.monotonic() - began,
+            reason=reason,
+            fresh=fresh,
+            memory_peak_bytes=peak,
+        )
+        return Attempt(trial=trial, point=point)
+
+    def _measured(self, worker: Worker, batch: int) -> CurvePoint:
+        try:
+            return self.measure(worker, batch, self.request.duration_s)
+        except EnvironmentFault as error:
+            # cuDNN and cuBLAS say in many ways that memory is short. It is that only if less of it was enough.
+            if not any(smaller < batch for smaller in self._passed):
+                raise
+            raise OutOfMemory(error.message, log=error.log) from None
+
+    def measure(self, worker: Worker, batch: int, duration_s: float) -> CurvePoint:
+        """A point by that child, which is noted among what it has measured."""
+        began = time.monotonic()
+        point, measured_s = measure_point(worker, batch, duration_s=duration_s, until_s=self._halt.until_s)
+        self.began_s = self.began_s or began
+        self.measured_s += measured_s
+        self.here.append(point)
+        return point
+
+    def worker(self, *, last: bool = False) -> Worker:
+        """The child that lives, or a new one. Raises what `Worker.open` does."""
+        self._halt.check()
+        return self._opened(fresh=self._worker is None, last=last)
+
+    @property
+    def alive(self) -> bool:
+        """Whether a child lives that has measured."""
+        return self._worker is not None
+
+    def _opened(self, *, fresh: bool, last: bool) -> Worker:
+        if not fresh and self._worker is not None:
+            return self._worker
+        self._drop()
+        worker = self._children.take(last=last)
+        self._worker = worker
+        worker.open(self.request.settings, JointProfile(), seed=self.request.seed)
+        if self.facts is None:
+            self.facts = worker.facts
+            self.journal.add(self.device.uuid, worker.facts)
+        return worker
+
+    def lose(self, error: GpubalanceError) -> None:
+        """Gives the child up, after an error that is none of a batch that is tried."""
+        self._halt.check()
+        if not isinstance(error, OutOfMemory):
+            self.deaths.append(error)
+        self._drop()
+
+    def note_hot(self, point: CurvePoint, *, new: bool) -> None:
+        """Keeps a point that was measured once more after the device's speed had changed."""
+        if new:
+            self.journal.add(self.device.uuid, HotPoint(point=point))
+        self._watch(PointDone(self.device, point))
+
+    def forward_flops(self) -> float | None:
+        """Operations of one sample's forward pass; None where they are not known."""
+        known = self.journal.of(self.device.uuid, Work)
+        if known:
+            return known[0].forward_flops
+        if self._worker is None:
+            return None
+        with suppress(PartialResult, DeadlinePassed):
+            work = Work(forward_flops=self._worker.forward_flops())
+            self.journal.add(self.device.uuid, work)
+            return work.forward_flops
+        self._drop()
+        return None
+
+    def _drop(self) -> None:
+        if self._worker is not None:
+            self._worker.end()
+        self._worker = None
+        self.here = []
+        self.began_s = 0.0
+
+    def kill(self) -> None:
+        """Ends what waits for a child; for another thread."""
+        self._children.kill()
+        worker = self._worker
+        if worker is not None:
+            worker.kill()
+
+    def close(self) -> None:
+        """Ends every child."""
+        self._drop()
+        self._children.close()
+
+
+_HOW: dict[str, str] = {"crash": "died", "deadline": "fell silent"}

@@ -1,0 +1,61 @@
+"""The probes that were made here, kept under the user's state directory, so that the latest one is found again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from gpubalance.config import Device, Settings
+from gpubalance.results.probe import DeviceProbe, Probe
+from gpubalance.state import state_folder, write_whole
+
+_KEPT = 100
+
+
+def save(probe: Probe) -> Path | None:
+    """Keeps a probe; None where there is no room for it. The oldest ones go."""
+    folder = state_folder("probes")
+    for old in sorted(folder.glob("*.json"))[:-_KEPT]:
+        old.unlink(missing_ok=True)
+    stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S.%f")
+    path = folder / f"{stamp}-{os.getpid()}.json"
+    try:
+        write_whole(path, probe.model_dump_json(indent=1))
+    except OSError:
+        return None
+    return path
+
+
+def latest(devices: Sequence[Device], settings: Settings) -> Probe | None:
+    """The latest probe that has all these devices, measured whole, with these settings; None where there is none."""
+    for probe in _newest_first():
+        found = [find_device(probe, device) for device in devices]
+        if _same(probe.settings, settings) and all(one is not None and one.complete for one in found):
+            return probe
+    return None
+
+
+def find_device(probe: Probe, device: Device) -> DeviceProbe | None:
+    """What a probe says of a device: the same one, under whatever index."""
+    for one in probe.probes:
+        there = probe.devices[one.device]
+        if (there.uuid, there.memory_bytes, there.profile) == (device.uuid, device.memory_bytes, device.profile):
+            return one
+    return None
+
+
+def _same(settings: Settings, others: Settings) -> bool:
+    """Alike but for the all-reduce, which a device alone has none of."""
+    return settings.model_copy(update={"all_reduce": others.all_reduce}) == others
+
+
+def _newest_first() -> Iterator[Probe]:
+    for path in sorted(state_folder("probes").glob("*.json"), reverse=True):
+        try:
+            yield Probe.model_validate_json(path.read_text(encoding="utf-8"))
+        except (OSError, ValidationError, UnicodeDecodeError):
+            continue

@@ -1,0 +1,215 @@
+"""The probe stage: every device alone, one after the other or all at once."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+
+from gpubalance.config import ProbeRequest
+from gpubalance.errors import (
+    BadInput,
+    DeadlinePassed,
+    EnvironmentFault,
+    GpubalanceError,
+    Interrupted,
+    NothingFits,
+    PartialResult,
+)
+from gpubalance.results.common import Model
+from gpubalance.results.probe import DeviceProbe, Probe
+from gpubalance.stages.environment import environment, now
+from gpubalance.stages.events import Doing, Event, Watch
+from gpubalance.stages.journal import Journal, content_key
+from gpubalance.stages.probe.alone import Alone
+from gpubalance.stages.probe.bench import Bench, Halt, TimeLimitPassed
+from gpubalance.stages.probe.result import device_probe, nothing_fits
+from gpubalance.stages.probe.warnings import device_warnings, parallel_warning
+
+_RESUME = "--resume goes on with what is measured"
+
+
+def journal_key(request: ProbeRequest) -> str:
+    """Names the journal: the same for whatever would measure the same."""
+    return content_key(
+        *request.devices,
+        request.settings,
+        request.max_batch,
+        request.batch_multiple,
+        request.margin_bytes,
+        request.duration_s,
+        request.seed,
+    )
+
+
+def probe(request: ProbeRequest, driver: str | None, watch: Watch, *, resume: bool = False) -> Probe:
+    """Measures each of the request's devices alone. `driver` is recorded.
+
+    Raises, with what was measured as `partial`: PartialResult where a child died or a device failed and the others
+    were measured, NothingFits where one does not hold a single sample, EnvironmentFault where TensorFlow can use none,
+    BadInput, DeadlinePassed at the time limit, Interrupted. With `resume` what such an end left is not measured again.
+    """
+    journal = Journal(journal_key(request), resume=resume)
+    try:
+        if resume:
+            watch(Doing("going on with an interrupted probe" if journal.resumed else "nothing to go on with: anew"))
+        result = _Probing(request, driver, journal, watch).run()
+    except BaseException:
+        journal.close()
+        raise
+    journal.done()
+    return result
+
+
+class _One:
+    """A device being probed: what was found, and what went wrong."""
+
+    def __init__(self, number: int, bench: Bench) -> None:
+        self.number = number
+        self.alone = Alone(bench)
+        self.error: GpubalanceError | None = None
+        self.began = False
+        self.ended = False
+        self.elapsed_s = 0.0
+
+    def probe(self) -> None:
+        """Measures the device. An error of its own is kept; what ends the whole probe is raised."""
+        started = time.monotonic()
+        self.began = True
+        try:
+            self.alone.probe()
+            self.ended = True
+            self.error = nothing_fits(self.alone)
+        except TimeLimitPassed:
+            raise
+        except (EnvironmentFault, PartialResult, DeadlinePassed) as error:
+            self.error = error
+        finally:
+            self.elapsed_s = time.monotonic() - started
+            self.alone.bench.close()
+
+    @property
+    def errors(self) -> list[GpubalanceError]:
+        """Its own error, and the children that died."""
+        deaths = self.alone.bench.deaths
+        return [self.error, *deaths] if self.error and self.error not in deaths else [*deaths]
+
+    def record(self) -> DeviceProbe:
+        return device_probe(self.number, self.alone, self.errors, elapsed_s=self.elapsed_s, complete=self.ended)
+
+
+class _Probing:
+    def __init__(self, request: ProbeRequest, driver: str | None, journal: Journal, watch: Watch) -> None:
+        self._request = request
+        self._driver = driver
+        self._watch = watch
+        self._halt = Halt(request.time_limit_s)
+        one_at_a_time = _one_at_a_time(watch)
+        self._all = [
+            _One(number, Bench(number, request, journal, self._halt, one_at_a_time))
+            for number in range(len(request.devices))
+        ]
+
+    def run(self) -> Probe:
+        try:
+            self._in_parallel() if self._request.parallel else self._in_turn()
+        except KeyboardInterrupt as interrupt:
+            number = getattr(interrupt, "number", int(signal.SIGINT))
+            raise Interrupted(number, partial=self._partial()) from None
+        except TimeLimitPassed as error:
+            error.partial, error.remedy = self._partial(), _RESUME
+            raise
+        except BadInput as error:
+            error.partial = self._partial()
+            raise
+        failed = self._error()
+        if failed is not None:
+            raise failed
+        return self._result()
+
+    def _in_turn(self) -> None:
+        for one in self._all:
+            self._announce(one)
+            one.probe()
+
+    def _announce(self, one: _One) -> None:
+        device = one.alone.bench.device
+        self._watch(Doing(f"{device.label} {device.name}, alone: {self._request.settings.model}"))
+
+    def _in_parallel(self) -> None:
+        with ThreadPoolExecutor(len(self._all)) as threads:
+            running = []
+            for one in self._all:
+                self._announce(one)
+                running.append(threads.submit(one.probe))
+            try:
+                done, _ = wait(running, return_when=FIRST_EXCEPTION)
+                for future in done:
+                    future.result()
+            except BaseException:
+                self._halt.interrupted.set()
+                for one in self._all:
+                    one.alone.bench.kill()
+                raise
+
+    def _error(self) -> GpubalanceError | None:
+        """One error for all that went wrong: its exit code is of the worst."""
+        errors = [(one, error) for one in self._all for error in one.errors]
+        if not errors:
+            return None
+        kinds = {type(error) for _, error in errors}
+        every = all(isinstance(one.error, EnvironmentFault) for one in self._all)
+        worst: type[GpubalanceError] = PartialResult
+        if every:
+            worst = EnvironmentFault
+        elif kinds == {NothingFits}:
+            worst = NothingFits
+        first = errors[0][1]
+        return worst(
+            "; ".join(_told(one, error) for one, error in errors),
+            remedy=first.remedy if worst is not PartialResult else f"{_RESUME}; {first.remedy}",
+            log=first.log,
+            partial=self._partial(),
+        )
+
+    def _partial(self) -> Probe | None:
+        return self._result() if any(one.alone.points or one.ended for one in self._all) else None
+
+    def _result(self) -> Probe:
+        request = self._request
+        facts = next((one.alone.bench.facts for one in self._all if one.alone.bench.facts), None)
+        warnings = [warning for one in self._all for warning in device_warnings(one.alone)]
+        return Probe(
+            created=now(),
+            settings=request.settings,
+            environment=environment(facts, self._driver) if facts else None,
+            model=Model(name=facts.model, parameters=facts.parameters, gradient_bytes=facts.gradient_bytes)
+            if facts
+            else None,
+            devices=request.devices,
+            batch_multiple=request.batch_multiple,
+            margin_bytes=request.margin_bytes,
+            max_batch=request.max_batch,
+            parallel=request.parallel,
+            probes=tuple(one.record() for one in self._all if one.began),
+            complete=all(one.ended and not one.errors for one in self._all),
+            warnings=(*([parallel_warning()] if request.parallel and len(self._all) > 1 else []), *warnings),
+        )
+
+
+def _told(one: _One, error: GpubalanceError) -> str:
+    label = one.alone.bench.device.label
+    return error.message if label in error.message else f"{label}: {error.message}"
+
+
+def _one_at_a_time(watch: Watch) -> Callable[[Event], None]:
+    """The same, for several threads."""
+    lock = threading.Lock()
+
+    def tell(event: Event) -> None:
+        with lock:
+            watch(event)
+
+    return tell
