@@ -29,13 +29,18 @@ def parse_bytes(text: str | int | float) -> int:
     return round(number * _BINARY[unit])
 
 
+def three_digits(value: float) -> str:
+    """`1.40`, `14.0`, `140`, `1400`: columns of such numbers line up, and tell how exact they are."""
+    return f"{value:.0f}" if abs(value) >= 99.95 else f"{value:#.3g}"
+
+
 def format_bytes(size: int | None) -> str:
     """`9.72 GiB`; `n/a` for an unknown size."""
     if size is None:
         return NOT_AVAILABLE
     for unit, name in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if size >= unit:
-            return f"{size / unit:.3g} {name}" if size < 1000 * unit else f"{size / unit:.0f} {name}"
+            return f"{three_digits(size / unit)} {name}"
     return f"{size} B"
 
 
@@ -45,8 +50,7 @@ def format_seconds(seconds: float | None) -> str:
         return NOT_AVAILABLE
     for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
         if abs(seconds) >= 0.9995 * scale:
-            value = seconds / scale
-            return f"{value:.0f} {unit}" if value >= 99.95 else f"{value:.3g} {unit}"
+            return f"{three_digits(seconds / scale)} {unit}"
     return "0 s" if seconds == 0 else f"{seconds * 1e6:.2g} µs"
 
 
@@ -54,7 +58,7 @@ def format_rate(rate: float | None) -> str:
     """Samples per second: `2127`, `91.3`; `n/a` for an unknown rate."""
     if rate is None:
         return NOT_AVAILABLE
-    return f"{rate:.0f}" if rate >= 99.95 else f"{rate:.3g}"
+    return three_digits(rate)
 
 
 def format_flops(rate: float | None) -> str:
@@ -63,8 +67,8 @@ def format_flops(rate: float | None) -> str:
         return NOT_AVAILABLE
     for scale, unit in ((1e15, "PFLOP/s"), (1e12, "TFLOP/s"), (1e9, "GFLOP/s"), (1e6, "MFLOP/s")):
         if rate >= scale:
-            return f"{rate / scale:.3g} {unit}"
-    return f"{rate:.3g} FLOP/s"
+            return f"{three_digits(rate / scale)} {unit}"
+    return f"{three_digits(rate)} FLOP/s"
 
 
 def format_percent(part: float | None, digits: int = 0) -> str:

@@ -35,10 +35,10 @@ def test_bytes_are_written_to_three_digits(size: int) -> None:
     [
         (0.652, "652 ms"),
         (1.312, "1.31 s"),
-        (4.8e-5, "48 µs"),
+        (4.8e-5, "48.0 µs"),
         (0.0, "0 s"),
         (0.0999, "99.9 ms"),
-        (0.99996, "1 s"),
+        (0.99996, "1.00 s"),
         (None, "n/a"),
     ],
 )
@@ -47,5 +47,5 @@ def test_seconds_are_written(seconds: float | None, text: str) -> None:
 
 
 def test_rates_and_parts_are_written() -> None:
-    assert [format_rate(x) for x in (2127.4, 91.34, 0.5, None)] == ["2127", "91.3", "0.5", "n/a"]
+    assert [format_rate(x) for x in (2127.4, 91.34, 0.5, None)] == ["2127", "91.3", "0.500", "n/a"]
     assert [format_percent(x) for x in (0.944, None)] == ["94 %", "n/a"]

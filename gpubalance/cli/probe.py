@@ -160,7 +160,8 @@ def probe(
         expected = estimate(request)
         return out.give(expected, estimate_text(expected))
     try:
-        result = probe_stage(request, machine.driver, Progress(quiet=quiet), resume=resume)
+        with Progress(quiet=quiet) as progress:
+            result = probe_stage(request, machine.driver, progress, resume=resume)
     except GpubalanceError as error:
         if error.partial is not None:
             save(error.partial)

@@ -1,44 +1,72 @@
-"""What a stage tells, to stderr, a line an event."""
+"""What a stage tells, to stderr: a line an event, or, on a terminal, tables that grow."""
 
 from __future__ import annotations
 
 import shutil
 import sys
 import textwrap
+from types import TracebackType
+from typing import TYPE_CHECKING
 
 from gpubalance.cli.output import say
-from gpubalance.config import Device
-from gpubalance.render.probe import curve_lines, trial_text
-from gpubalance.render.run import window_text
-from gpubalance.stages.events import Doing, Event, PointDone, TrialDone, WindowDone
+from gpubalance.stages.events import DeviceDone, Doing, Event, PointDone, TrialDone, WindowDone
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from gpubalance.cli.live import LiveTables
 
 
 class Progress:
-    """Prints events as they come; nothing when quiet."""
+    """Shows events as they come; nothing when quiet. Use it as a context manager where points are measured."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
-        self._device: Device | None = None
+        self._tables: LiveTables | None = None
+
+    def __enter__(self) -> Self:
+        from gpubalance.cli.live import LiveTables, can_redraw
+
+        if not self._quiet and can_redraw():
+            self._tables = LiveTables()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._tables is not None:
+            self._tables.close()
 
     def __call__(self, event: Event) -> None:
         if self._quiet:
             return
-        if isinstance(event, Doing):
-            text = _wrapped(f"… {event.text}")
-        elif isinstance(event, WindowDone):
-            text = window_text(event.number, event.of, event.name, event.devices, event.measurement)
-        elif isinstance(event, TrialDone):
-            text = _wrapped(f"… {trial_text(event.device, event.trial)}")
-        else:
-            text = self._point(event)
-        say(text, sys.stderr)
+        if isinstance(event, PointDone | DeviceDone) and self._tables is not None:
+            self._redraw(self._tables, event)
+            return
+        text = _text(event)
+        if text and self._tables is not None:
+            self._tables.say(text)
+        elif text:
+            say(text, sys.stderr)
 
-    def _point(self, event: PointDone) -> str:
-        """The row of a batch size; the table's head stands above the first of a device."""
-        head, row = curve_lines([event.point])
-        first = event.device != self._device
-        self._device = event.device
-        return f"{head}\n{row}" if first else row
+    def _redraw(self, tables: LiveTables, event: PointDone | DeviceDone) -> None:
+        if isinstance(event, PointDone):
+            tables.add(event.device, event.point)
+        else:
+            tables.done(event.device)
+
+
+def _text(event: Event) -> str:
+    from gpubalance.render.probe import point_text, trial_text
+    from gpubalance.render.run import window_text
+
+    if isinstance(event, Doing):
+        return _wrapped(f"… {event.text}")
+    if isinstance(event, WindowDone):
+        return window_text(event.number, event.of, event.name, event.devices, event.measurement)
+    if isinstance(event, TrialDone):
+        return _wrapped(f"… {trial_text(event.device, event.trial)}")
+    return point_text(event.device, event.point) if isinstance(event, PointDone) else ""
 
 
 def _wrapped(text: str) -> str:

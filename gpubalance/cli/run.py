@@ -81,6 +81,7 @@ def run(
     from gpubalance.config import Measuring, RunRequest, Settings
     from gpubalance.render.run import run_text
     from gpubalance.stages.machine import find_machine
+    from gpubalance.stages.probe.saved import solo_bests
     from gpubalance.stages.run import run as run_stage
 
     sizes = whole_numbers("--batches", batches)
@@ -104,7 +105,7 @@ def run(
         measuring=Measuring(windows=windows, duration_s=duration, baseline=baseline, seed=seed),
     )
     try:
-        result = run_stage(request, machine.driver, Progress(quiet=quiet))
+        result = run_stage(request, machine.driver, Progress(quiet=quiet), solo_bests(request))
     except GpubalanceError as error:
         if error.partial is not None:
             say("", sys.stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -48,6 +49,21 @@ def _between(low: int, high: int, multiple: int) -> list[int]:
 def best_of(points: Sequence[tuple[int, float]]) -> tuple[int, float]:
     """The (batch, throughput) with the highest throughput; of equal ones the smallest batch."""
     return max(points, key=lambda point: (point[1], -point[0]))
+
+
+def sensible_size(points: Sequence[tuple[int, float]], multiple: int, within: float = 0.05) -> int | None:
+    """The size, between two that were measured, at which throughput should come within that part of the best.
+
+    On the straight line between the two, over the logarithm of the batch, rounded up. None where a measured one is it.
+    """
+    ordered = sorted(points)
+    first = ordered.index(sensible_of(ordered, within))
+    if first == 0:
+        return None
+    (low, before), (high, after) = ordered[first - 1], ordered[first]
+    part = ((1 - within) * best_of(ordered)[1] - before) / (after - before)
+    size = math.ceil(low * (high / low) ** part / multiple) * multiple
+    return size if low < size < high else None
 
 
 def sensible_of(points: Sequence[tuple[int, float]], within: float = 0.05) -> tuple[int, float]:

@@ -109,19 +109,20 @@ def search(
 
 
 def find_limit(
-    try_batch: Callable[[int], Trial],
+    try_batch: Callable[[int, str], Trial],
     points: Points = (),
     *,
     memory_bytes: int | None,
     max_batch: int,
     multiple: int = 1,
+    failed: int | None = None,
 ) -> Limit:
-    """Runs `search` on "try this batch". What that raises passes through."""
-    steps = search(points, memory_bytes=memory_bytes, max_batch=max_batch, multiple=multiple)
+    """Runs `search` on "try this batch, for this reason". What that raises passes through."""
+    steps = search(points, memory_bytes=memory_bytes, max_batch=max_batch, multiple=multiple, failed=failed)
     try:
         proposal = next(steps)
         while True:
-            proposal = steps.send(try_batch(proposal.batch))
+            proposal = steps.send(try_batch(proposal.batch, proposal.reason))
     except StopIteration as done:
         limit: Limit = done.value
         return limit

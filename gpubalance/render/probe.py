@@ -78,6 +78,14 @@ def _marks(point: CurvePoint) -> str:
     return " ".join([*([] if point.steady else ["not steady"]), *([] if point.precise else ["± over 1 %"])])
 
 
+def point_text(device: Device, point: CurvePoint) -> str:
+    """`GPU:0 batch 512: 1263 samples/s, 405 ms, 5.81 GiB`."""
+    memory = [] if point.memory_peak_bytes is None else [format_bytes(point.memory_peak_bytes)]
+    rate = f"{format_rate(point.throughput.median)} samples/s"
+    parts = [rate, format_seconds(point.step_time_s.median), *memory, *([_marks(point)] if _marks(point) else [])]
+    return f"{device.label} batch {point.batch}: {', '.join(parts)}"
+
+
 def trial_text(device: Device, trial: Trial) -> str:
     """`GPU:0 tries 1040: out of memory (1.3 s): the first that should fail`."""
     seconds = format_seconds(trial.seconds)

@@ -45,7 +45,7 @@ def _window_row(device: Device, replica: Replica) -> tuple[str, ...]:
 
 def run_text(run: Run) -> str:
     """The summary: the answer first, then where each device's time goes, then what one must know of it."""
-    lines = [_answer(run), *_against_even(run), "", *_devices(run), _step(run)]
+    lines = [_answer(run), *_against_even(run), *_against_solo(run), "", *_devices(run), _step(run)]
     if not run.complete:
         lines.append("This run was cut short: the figures are of what was measured until then.")
     for warning in run.warnings:
@@ -76,6 +76,13 @@ def _against_even(run: Run) -> list[str]:
     known = f" ({interval[0]:.3f} to {interval[1]:.3f})" if interval else ""
     rate = f"{format_rate(even.throughput.median)} samples/s"
     return textwrap.wrap(f"{run.speedup_over_even:.3f} × the even split {shares}{known}, which gave {rate}", _WIDTH)
+
+
+def _against_solo(run: Run) -> list[str]:
+    if run.scaling_efficiency is None:
+        return []
+    efficiency = format_percent(run.scaling_efficiency, 1)
+    return [f"{efficiency} of what the devices gave alone, {format_rate(run.baselines.solo_sum)} samples/s in sum"]
 
 
 def _devices(run: Run) -> list[str]:

@@ -44,5 +44,12 @@ class TrialDone:
     trial: Trial
 
 
-Event = Doing | WindowDone | PointDone | TrialDone
+@dataclass(frozen=True)
+class DeviceDone:
+    """A device's probe has ended, whole or not."""
+
+    device: Device
+
+
+Event = Doing | WindowDone | PointDone | TrialDone | DeviceDone
 Watch = Callable[[Event], None]

@@ -11,7 +11,7 @@ from gpubalance.config import RunRequest
 from gpubalance.errors import GpubalanceError, Interrupted, NothingFits, OutOfMemory
 from gpubalance.planning.split import even_split
 from gpubalance.results.common import Model, Throughput, Warning_
-from gpubalance.results.run import Baselines, Measurement, Run
+from gpubalance.results.run import Baselines, Measurement, Run, SoloBest
 from gpubalance.stages.environment import environment, now
 from gpubalance.stages.events import Doing, Watch, WindowDone
 from gpubalance.stages.fitting import Rig, largest_even_share, suggest
@@ -27,12 +27,13 @@ class _Progress:
     rig: Rig
     own: Series
     even: Series | None = None
+    solo: tuple[SoloBest, ...] | None = None
     warnings: list[Warning_] = field(default_factory=list)
     complete: bool = False
 
 
-def run(request: RunRequest, driver: str | None, watch: Watch) -> Run:
-    """Trains with the request's split and reports what it gives. `driver` is recorded.
+def run(request: RunRequest, driver: str | None, watch: Watch, solo: tuple[SoloBest, ...] | None = None) -> Run:
+    """Trains with the request's split and reports what it gives. `driver` is recorded, `solo` it is held against.
 
     Devices with batch 0 are left out: an empty share is not a replica. Raises NothingFits with a split that does fit
     when a device runs out of memory. Every error after the first window carries what was measured as `partial`.
@@ -40,7 +41,7 @@ def run(request: RunRequest, driver: str | None, watch: Watch) -> Run:
     used = _without_empty_shares(request)
     try:
         with closing(Rig(used, watch)) as rig:
-            return _run(request, _Progress(used, rig, Series(used.batches)), driver, watch)
+            return _run(request, _Progress(used, rig, Series(used.batches), solo=solo), driver, watch)
     except KeyboardInterrupt as interrupt:
         raise _interrupted(interrupt) from None
 
@@ -189,6 +190,7 @@ def _result(asked: RunRequest, progress: _Progress, driver: str | None) -> Run |
     measured = own.measurement(numbers)
     even = _even_baseline(progress, measured, numbers)
     facts = progress.rig.worker.facts
+    solo_sum = sum(best.throughput for best in progress.solo) if progress.solo else None
     return Run(
         created=now(),
         settings=asked.settings,
@@ -199,10 +201,10 @@ def _result(asked: RunRequest, progress: _Progress, driver: str | None) -> Run |
         warmup_steps=own.warmup_steps,
         steps=own.steps,
         stamp_cost=own.stamp_cost,
-        baselines=Baselines(even=even, solo_best=None, solo_sum=None),
+        baselines=Baselines(even=even, solo_best=progress.solo, solo_sum=solo_sum),
         speedup_over_even=even and measured.throughput.median / even.throughput.median,
         speedup_ci95=even and _ratio_interval(measured.throughput, even.throughput),
-        scaling_efficiency=None,
+        scaling_efficiency=solo_sum and measured.throughput.median / solo_sum,
         complete=progress.complete,
         warnings=(
             *progress.warnings,

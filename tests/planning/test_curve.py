@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubalance.planning.curve import best_of, knee_sizes, octaves, sensible_of
+from gpubalance.planning.curve import best_of, knee_sizes, octaves, sensible_of, sensible_size
 
 
 @given(st.integers(1, 64), st.integers(1, 10**6), st.sampled_from([1, 8, 32]))
@@ -45,3 +46,22 @@ def test_best_and_sensible() -> None:
     assert sensible_of(points) == (32, 196.0)
     # A dip on the way does not count as having got there.
     assert sensible_of([(8, 199.0), (16, 100.0), (32, 200.0)]) == (32, 200.0)
+
+
+@given(st.floats(1e-3, 1), st.floats(1e-5, 1e-2), st.integers(3, 12), st.sampled_from([1, 8]))
+def test_the_sensible_size_is_found_between_two_that_were_measured(
+    alpha: float, beta: float, count: int, multiple: int
+) -> None:
+    sizes = [multiple * 2**n for n in range(count)]
+    points = line_curve(alpha, beta, sizes)
+    size = sensible_size(points, multiple)
+    coarse = sensible_of(points)[0]
+    if size is None:  # nothing lies between, on the grid, that should be within 5 %
+        low, high = points[max(0, sizes.index(coarse) - 1)], points[sizes.index(coarse)]
+        part = math.log(max(1, coarse - multiple) / low[0]) / math.log(2)
+        assert coarse == sizes[0] or low[1] + part * (high[1] - low[1]) < 0.95 * points[-1][1] * (1 + 1e-9)
+        return
+    assert coarse // 2 < size < coarse
+    assert size % multiple == 0
+    # Measured too, it or the coarse one is the smallest within 5 %.
+    assert sensible_of([*points, *line_curve(alpha, beta, [size])])[0] in (size, coarse)

@@ -117,7 +117,7 @@ def test_any_answers_whatever_end_within_the_bound_at_neighbours(top: int, multi
     points = data.draw(st.dictionaries(batches, st.integers(0, 10**6), max_size=5))
     tried: dict[int, bool] = {}
 
-    def try_batch(batch: int) -> Trial:
+    def try_batch(batch: int, _: str) -> Trial:
         assert batch not in tried
         assert batch not in points
         assert batch <= top
@@ -139,32 +139,58 @@ def test_any_answers_whatever_end_within_the_bound_at_neighbours(top: int, multi
 @given(st.integers(0, 3000), st.integers(1, 3000), multiples)
 def test_where_memory_is_not_known_it_is_exact_too(limit: int, top: int, multiple: int) -> None:
     grid = Grid(multiple)
-    result = find_limit(lambda b: Trial(b, b <= limit), memory_bytes=None, max_batch=top, multiple=multiple)
+    result = find_limit(lambda b, _: Trial(b, b <= limit), memory_bytes=None, max_batch=top, multiple=multiple)
     last = grid.rung(min(limit, top))
     assert result.fits == (grid.batch(last) or None)
     assert result.fails == (None if last == grid.rung(top) else grid.batch(last + 1))
 
 
+@given(randoms, limits, multiples, st.sampled_from(sorted(SHAPES)), st.integers(1, 1 << 32), st.integers(1, 1 << 20))
+def test_a_batch_that_is_known_to_fail_is_an_end_and_not_tried_again(
+    random: Random, limit: int, multiple: int, shape: str, slope: int, above: int
+) -> None:
+    on = case(shape, random, limit=limit, multiple=multiple, slope=slope)
+    grid = Grid(multiple)
+    failed = grid.batch(grid.rung(max(limit, *(b for b, _ in on.points), 1)) + above)
+    if on.try_batch(failed).fits:
+        return
+    result = find_limit_below(on, failed)
+    assert failed not in {trial.batch for trial in result.trials}
+    tried = (
+        {trial.batch: trial.fits for trial in result.trials} | {failed: False} | dict.fromkeys(dict(on.points), True)
+    )
+    assert result.fails is not None
+    assert joined(on, result)
+    assert tried[result.fails] is False
+    assert result.fits is None or tried[result.fits]
+
+
+def find_limit_below(on: Case, failed: int) -> Limit:
+    return find_limit(
+        on.try_batch, on.points, memory_bytes=on.memory_bytes, max_batch=MOST, multiple=on.multiple, failed=failed
+    )
+
+
 def test_where_even_one_fails_it_says_what_was_needed() -> None:
-    result = find_limit(lambda b: Trial(b, False, 900, "oom"), memory_bytes=500, max_batch=100, multiple=8)
+    result = find_limit(lambda b, _: Trial(b, False, 900, "oom"), memory_bytes=500, max_batch=100, multiple=8)
     assert (result.fits, result.fails, result.needed_bytes) == (None, 1, 900)
     assert len(result.trials) == 1
 
 
 def test_below_the_multiple_every_batch_counts() -> None:
-    result = find_limit(lambda b: Trial(b, b <= 5, 10 * b), memory_bytes=55, max_batch=100, multiple=8)
+    result = find_limit(lambda b, _: Trial(b, b <= 5, 10 * b), memory_bytes=55, max_batch=100, multiple=8)
     assert (result.fits, result.fails) == (5, 6)
 
 
 def test_no_limit_up_to_the_largest_batch_is_one_try() -> None:
     points = [(8, 80), (16, 160), (32, 320)]
-    result = find_limit(lambda b: Trial(b, True, 10 * b), points, memory_bytes=10**9, max_batch=1000, multiple=8)
+    result = find_limit(lambda b, _: Trial(b, True, 10 * b), points, memory_bytes=10**9, max_batch=1000, multiple=8)
     assert (result.fits, result.fails, len(result.trials)) == (1000, None, 1)
 
 
 def test_a_point_that_is_no_multiple_is_not_an_end() -> None:
     points = [(5, 500), (10, 1000), (20, 2000)]
-    result = find_limit(lambda b: Trial(b, b <= 23, 100 * b), points, memory_bytes=2399, max_batch=999, multiple=8)
+    result = find_limit(lambda b, _: Trial(b, b <= 23, 100 * b), points, memory_bytes=2399, max_batch=999, multiple=8)
     assert (result.fits, result.fails) == (16, 24)
     assert {trial.batch for trial in result.trials} == {16, 24}
 
@@ -172,7 +198,7 @@ def test_a_point_that_is_no_multiple_is_not_an_end() -> None:
 def test_deaths_and_deadlines_are_trials_that_failed() -> None:
     ways = iter(["deadline", "crash"] * 20)
     result = find_limit(
-        lambda b: Trial(b, True, 10 * b) if b <= 77 else Trial(b, False, None, next(ways)),
+        lambda b, _: Trial(b, True, 10 * b) if b <= 77 else Trial(b, False, None, next(ways)),
         [(4, 40), (8, 80), (16, 160)],
         memory_bytes=2000,
         max_batch=4096,
@@ -182,7 +208,7 @@ def test_deaths_and_deadlines_are_trials_that_failed() -> None:
 
 
 def test_other_errors_pass_through() -> None:
-    def try_batch(batch: int) -> Trial:
+    def try_batch(batch: int, _: str) -> Trial:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -204,7 +230,7 @@ def test_trials_sent_again_lead_to_the_same_limit(
     journal = {t.batch: t for t in whole.trials[: data.draw(st.integers(0, len(whole.trials)))]}
     fresh: list[int] = []
 
-    def resumed(batch: int) -> Trial:
+    def resumed(batch: int, _: str) -> Trial:
         if batch not in journal:
             fresh.append(batch)
         return journal.get(batch) or on.try_batch(batch)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gpubalance.planning.curve import knee_sizes, octaves
+from gpubalance.planning.curve import knee_sizes, octaves, sensible_size
 from gpubalance.planning.limit import predict_limit
-from gpubalance.planning.search import Limit, Trial, search
+from gpubalance.planning.search import Limit, Trial, find_limit
 from gpubalance.results.probe import CurvePoint
 from gpubalance.stages.probe.bench import Bench
 from gpubalance.stages.probe.drift import Drifting
@@ -81,20 +81,14 @@ class Alone:
     def _find_limit(self) -> Limit:
         request = self.bench.request
         fitted = self._peaks() or [(batch, 0) for batch in self.points]
-        steps = search(
+        return find_limit(
+            self._try,
             fitted,
             memory_bytes=self.bench.memory_bytes if self._peaks() else None,
             max_batch=self.max_batch,
             multiple=request.batch_multiple,
             failed=self._failed,
         )
-        try:
-            proposal = next(steps)
-            while True:
-                proposal = steps.send(self._try(proposal.batch, proposal.reason))
-        except StopIteration as done:
-            limit: Limit = done.value
-            return limit
 
     def _try(self, batch: int, reason: str) -> Trial:
         attempt = self.bench.try_batch(batch, reason, trial=True)
@@ -111,8 +105,12 @@ class Alone:
         multiple = min(self.bench.request.batch_multiple, largest)
         below = (largest - max(1, largest // _BELOW_THE_LIMIT)) // multiple * multiple
         self._measure([*octaves(min(self.points), largest, multiple), *([below] if self._at_the_limit() else [])])
-        rates = [(batch, point.throughput.median) for batch, point in self.points.items() if batch <= largest]
-        self._measure(knee_sizes(rates, multiple))
+        self._measure(knee_sizes(self._rates(largest), multiple))
+        sensible = sensible_size(self._rates(largest), multiple)
+        self._measure([sensible] if sensible else [])
+
+    def _rates(self, largest: int) -> list[tuple[int, float]]:
+        return [(batch, point.throughput.median) for batch, point in self.points.items() if batch <= largest]
 
     def _at_the_limit(self) -> bool:
         return self.limit is not None and self.limit.fails is not None

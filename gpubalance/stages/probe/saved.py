@@ -9,8 +9,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from gpubalance.config import Device, Settings
+from gpubalance.config import Device, RunRequest, Settings
 from gpubalance.results.probe import DeviceProbe, Probe
+from gpubalance.results.run import SoloBest
 from gpubalance.state import state_folder, write_whole
 
 _KEPT = 100
@@ -37,6 +38,19 @@ def latest(devices: Sequence[Device], settings: Settings) -> Probe | None:
         if _same(probe.settings, settings) and all(one is not None and one.complete for one in found):
             return probe
     return None
+
+
+def solo_bests(request: RunRequest) -> tuple[SoloBest, ...] | None:
+    """What each device of a run gave alone in the latest probe of all that get samples; None where there is none."""
+    used = [(number, d) for number, (d, b) in enumerate(zip(request.devices, request.batches, strict=True)) if b]
+    probe = latest([device for _, device in used], request.settings)
+    found = [(number, probe and find_device(probe, device)) for number, device in used]
+    bests = [
+        SoloBest(device=number, batch=one.solo_best.batch, throughput=one.solo_best.throughput)
+        for number, one in found
+        if one and one.solo_best
+    ]
+    return tuple(bests) if len(bests) == len(used) else None
 
 
 def find_device(probe: Probe, device: Device) -> DeviceProbe | None:

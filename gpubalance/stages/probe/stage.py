@@ -21,7 +21,7 @@ from gpubalance.errors import (
 from gpubalance.results.common import Model
 from gpubalance.results.probe import DeviceProbe, Probe
 from gpubalance.stages.environment import environment, now
-from gpubalance.stages.events import Doing, Event, Watch
+from gpubalance.stages.events import DeviceDone, Doing, Event, Watch
 from gpubalance.stages.journal import Journal, content_key
 from gpubalance.stages.probe.alone import Alone
 from gpubalance.stages.probe.bench import Bench, Halt, TimeLimitPassed
@@ -66,8 +66,9 @@ def probe(request: ProbeRequest, driver: str | None, watch: Watch, *, resume: bo
 class _One:
     """A device being probed: what was found, and what went wrong."""
 
-    def __init__(self, number: int, bench: Bench) -> None:
+    def __init__(self, number: int, bench: Bench, watch: Watch) -> None:
         self.number = number
+        self._watch = watch
         self.alone = Alone(bench)
         self.error: GpubalanceError | None = None
         self.began = False
@@ -89,6 +90,7 @@ class _One:
         finally:
             self.elapsed_s = time.monotonic() - started
             self.alone.bench.close()
+            self._watch(DeviceDone(self.alone.bench.device))
 
     @property
     def errors(self) -> list[GpubalanceError]:
@@ -104,11 +106,10 @@ class _Probing:
     def __init__(self, request: ProbeRequest, driver: str | None, journal: Journal, watch: Watch) -> None:
         self._request = request
         self._driver = driver
-        self._watch = watch
         self._halt = Halt(request.time_limit_s)
-        one_at_a_time = _one_at_a_time(watch)
+        self._watch = one_at_a_time = _one_at_a_time(watch)
         self._all = [
-            _One(number, Bench(number, request, journal, self._halt, one_at_a_time))
+            _One(number, Bench(number, request, journal, self._halt, one_at_a_time), one_at_a_time)
             for number in range(len(request.devices))
         ]
 
