@@ -7,13 +7,14 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gpubalance.gpus import Gpu, MigSlice, Process, Reading, normal_bus_id
 from gpubalance.text import clean
 
 _KERNEL_MODULE = Path("/proc/driver/nvidia/version")
 _NO_PID = 0xFFFFFFFF  # what some drivers list instead of a process they cannot name
+_T = TypeVar("_T")
 _MIG = "MIG mode is on: only its slices can be used, and singly, as CUDA shows a process no more than one"
 
 
@@ -34,6 +35,38 @@ def read() -> Reading:
             nvml.nvmlShutdown()
 
 
+def with_gpu(uuid: str, use: Callable[[Any, Any], _T]) -> _T | None:
+    """What `use(pynvml, handle)` returns of the GPU or MIG slice with that UUID; it may call `ask`.
+
+    None where NVML does not start, does not know the UUID, or loses the GPU on the way.
+    """
+    import pynvml as nvml
+
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError:
+        return None
+    try:
+        return use(nvml, nvml.nvmlDeviceGetHandleByUUID(uuid))
+    except nvml.NVMLError:
+        return None
+    finally:
+        with suppress(nvml.NVMLError):
+            nvml.nvmlShutdown()  # NVML counts its users: others in this process go on
+
+
+def ask(nvml: Any, call: Callable[..., Any], *arguments: Any) -> Any:
+    """NVML's answer; None where it has none. Only a GPU that answers nothing more raises NVMLError."""
+    try:
+        return call(*arguments)
+    except nvml.NVMLError as error:
+        if error.value in (nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_RESET_REQUIRED):
+            raise
+        return None
+    except UnicodeDecodeError as error:  # a name cut by NVML's buffer within a character
+        return error.object
+
+
 def kernel_module_version(text: str) -> str | None:
     """The loaded driver's version, of the text of /proc/driver/nvidia/version (closed or open kernel module)."""
     match = re.search(r"Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)", text)
@@ -42,7 +75,7 @@ def kernel_module_version(text: str) -> str | None:
 
 def _reading(nvml: Any) -> Reading:
     gpus = tuple(_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
-    cuda = _ask(nvml, nvml.nvmlSystemGetCudaDriverVersion_v2)
+    cuda = ask(nvml, nvml.nvmlSystemGetCudaDriverVersion_v2)
     return Reading(
         driver_version=_text(nvml, nvml.nvmlSystemGetDriverVersion),
         cuda_driver_version=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else None,
@@ -101,15 +134,15 @@ def _facts(nvml: Any, handle: Any) -> Iterator[tuple[str, Any]]:
     """The fields of a Gpu one by one, so that those before a fault are kept."""
     yield "uuid", _text(nvml, nvml.nvmlDeviceGetUUID, handle)
     yield "name", _text(nvml, nvml.nvmlDeviceGetName, handle)
-    pci = _ask(nvml, nvml.nvmlDeviceGetPciInfo_v3, handle)
+    pci = ask(nvml, nvml.nvmlDeviceGetPciInfo_v3, handle)
     yield "bus_id", normal_bus_id(_decoded(pci.busId)) if pci else None
-    capability = _ask(nvml, nvml.nvmlDeviceGetCudaComputeCapability, handle)
+    capability = ask(nvml, nvml.nvmlDeviceGetCudaComputeCapability, handle)
     yield "compute_capability", ".".join(map(str, capability)) if capability else None
     # Version 2 differs only in what counts as used, which is not read here
-    memory = _ask(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
+    memory = ask(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
     yield "memory_bytes", (memory.total or None) if memory else None
     yield "memory_free_bytes", memory.free if memory and memory.total else None
-    mode = _ask(nvml, nvml.nvmlDeviceGetMigMode, handle)
+    mode = ask(nvml, nvml.nvmlDeviceGetMigMode, handle)
     if mode and mode[0]:
         yield "mig", True
         yield "unusable", _MIG
@@ -118,11 +151,11 @@ def _facts(nvml: Any, handle: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _slices(nvml: Any, handle: Any) -> Iterator[MigSlice]:
-    for index in range(_ask(nvml, nvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
-        piece = _ask(nvml, nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)
+    for index in range(ask(nvml, nvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
+        piece = ask(nvml, nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)
         uuid = _text(nvml, nvml.nvmlDeviceGetUUID, piece) if piece else None
         if uuid:
-            memory = _ask(nvml, nvml.nvmlDeviceGetMemoryInfo, piece)
+            memory = ask(nvml, nvml.nvmlDeviceGetMemoryInfo, piece)
             name = _text(nvml, nvml.nvmlDeviceGetName, piece)
             yield MigSlice(uuid=uuid, name=name, memory_bytes=(memory.total or None) if memory else None)
 
@@ -148,26 +181,14 @@ def _processes(nvml: Any, handle: Any) -> tuple[Process, ...] | None:
 def _running(nvml: Any, kind: str, handle: Any) -> Any:
     """NVML's list of processes of that kind. Drivers before 510 know only the call's second version."""
     for version in ("v3", "v2"):
-        told = _ask(nvml, getattr(nvml, f"nvmlDeviceGet{kind}RunningProcesses_{version}"), handle)
+        told = ask(nvml, getattr(nvml, f"nvmlDeviceGet{kind}RunningProcesses_{version}"), handle)
         if told is not None:
             return told
     return None
 
 
-def _ask(nvml: Any, call: Callable[..., Any], *arguments: Any) -> Any:
-    """NVML's answer; None where it has none. Only a GPU that answers nothing more raises NVMLError."""
-    try:
-        return call(*arguments)
-    except nvml.NVMLError as error:
-        if error.value in (nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_RESET_REQUIRED):
-            raise
-        return None
-    except UnicodeDecodeError as error:  # a name cut by NVML's buffer within a character
-        return error.object
-
-
 def _text(nvml: Any, call: Callable[..., Any], *arguments: Any) -> str | None:
-    text = _ask(nvml, call, *arguments)
+    text = ask(nvml, call, *arguments)
     return (clean(_decoded(text)) or None) if text is not None else None
 
 

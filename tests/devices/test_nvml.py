@@ -1,8 +1,5 @@
 import ctypes
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +8,9 @@ import pytest
 from gpubalance.config import Device
 from gpubalance.devices.nvml import kernel_module_version
 from gpubalance.gpus import Gpu, MigSlice, normal_bus_id
-from tests.stand_in import TWO_UNLIKE_GPUS, environment
+from tests.stand_in import TWO_UNLIKE_GPUS, child, environment
 
-ROOT = Path(__file__).parents[2]
 READ = "from gpubalance.devices import nvml; print(nvml.read().model_dump_json())"
-
-
-def child(code: str, variables: dict[str, str]) -> str:
-    """What a Python process of its own prints: pynvml loads a library once a process."""
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | variables, cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def reading(folder: Path, script: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import functools
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -28,6 +29,9 @@ gpu 0 temperature 60
 gpu 0 power 120000
 gpu 0 power_limit 250000
 gpu 0 clock_sm 1900
+gpu 0 clock_memory 5505
+gpu 0 max_clock_sm 1911
+gpu 0 cores 3584
 gpu 0 throttle 0
 gpu 0 utilisation 0
 gpu 1 uuid GPU-1080bbbb-0000-4000-8000-000000000002
@@ -39,9 +43,15 @@ gpu 1 temperature 55
 gpu 1 power 90000
 gpu 1 power_limit 180000
 gpu 1 clock_sm 1800
+gpu 1 clock_memory 5005
+gpu 1 max_clock_sm 1911
+gpu 1 cores 2560
 gpu 1 throttle 0
 gpu 1 utilisation 0
 """
+
+
+ROOT = Path(__file__).parents[2]
 
 
 def environment(folder: Path, script: str) -> dict[str, str]:
@@ -53,6 +63,21 @@ def environment(folder: Path, script: str) -> dict[str, str]:
     path.write_text(script, encoding="utf-8")
     search = [str(_library()), os.environ.get("LD_LIBRARY_PATH", "")]
     return {"LD_LIBRARY_PATH": ":".join(filter(None, search)), "NVML_STAND_IN": str(path)}
+
+
+def child(code: str, variables: dict[str, str], timeout_s: float | None = None) -> str:
+    """What a Python process of its own prints: pynvml loads a library once a process."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | variables,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=timeout_s,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def build(folder: Path) -> Path:

@@ -10,10 +10,15 @@
      gpu N process compute|graphics PID|self BYTES|none [NAME]
      gpu N mig 1                its slices are listed where lines give them
      gpu N temperature (°C), power, power_limit (mW), energy (mJ), clock_graphics|sm|memory|video (MHz),
-           throttle (bits), utilisation, memory_utilisation (%), ecc_corrected, ecc_uncorrected, persistence, display
+           max_clock_graphics|sm|memory|video (MHz), cores, throttle (bits), utilisation, memory_utilisation (%),
+           ecc_corrected, ecc_uncorrected (since the driver was loaded), persistence, display
      [gpu N] error KEY CODE     the call for that field returns CODE; KEY `handle`, `count`, `processes_v3`,
-                                `compute`, `graphics`, `process_name` too, and `all` for every call on that GPU
-     gpu N series KEY A B C     one value a call, then the last for ever; `!15` is an error. Single numbers only. */
+                                `compute`, `graphics`, `process_name` too, and `all` for every call on that GPU;
+                                `temperature_v` and `throttle_events` 13 are a driver without the newer call
+     gpu N series KEY A B C     one value a call, then the last for ever; `!15` is an error. Single numbers only.
+
+   For a CODE or a value in a series, `~60` is a call that hangs for 60 s and then fails. Threads may call at once, but
+   for one GPU's series no two. */
 
 #define _GNU_SOURCE
 #include <stdio.h>
@@ -30,7 +35,8 @@ struct entry { struct node node; char key[64]; char *value; unsigned calls; };
 
 static struct entry entries[ENTRIES];
 static struct node nodes[NODES];
-static int entry_count, node_count, loaded, initialised;
+static int entry_count, node_count, loaded;
+static _Atomic int initialised;
 static struct node machine = {MACHINE, WHOLE};
 
 /* ---- the script ---- */
@@ -89,16 +95,17 @@ static void parse(char *line) {
     entry_count++;
 }
 
-static int load(void) {
+/* With the library, and so once, whatever threads come later. */
+__attribute__((constructor)) static void load(void) {
     const char *path = getenv("NVML_STAND_IN");
-    FILE *file = loaded || !path ? NULL : fopen(path, "r");
+    FILE *file = path ? fopen(path, "r") : NULL;
     char *line = NULL;
     size_t size = 0;
-    if (!file) return loaded;
+    if (!file) return;
     while (getline(&line, &size, file) >= 0) parse(line);
     free(line);
     fclose(file);
-    return loaded = 1;
+    loaded = 1;
 }
 
 static struct entry *find(const struct node *node, const char *kind, const char *key) {
@@ -114,12 +121,18 @@ static struct entry *find(const struct node *node, const char *kind, const char 
 
 /* ---- answers ---- */
 
+static int failure(const char *code) {
+    if (*code != '~') return atoi(code);
+    sleep((unsigned)atoi(code + 1));
+    return UNKNOWN;
+}
+
 static int fault(const struct node *node, const char *key) {
     if (!initialised) return UNINITIALIZED;
     if (!node) return INVALID_ARGUMENT;
     struct entry *error = find(node, "error ", key);
     if (!error && node->gpu != MACHINE) error = find(node, "error ", "all");
-    return error ? atoi(error->value) : OK;
+    return error ? failure(error->value) : OK;
 }
 
 /* The n-th word of the value as a number; with a series, its next. */
@@ -141,7 +154,8 @@ static int number(const struct node *node, const char *key, int n, unsigned long
             break;
     }
     if (!chosen) return NOT_SUPPORTED;
-    if (*chosen == '!') return atoi(chosen + 1);
+    if (*chosen == '!') return failure(chosen + 1);
+    if (*chosen == '~') return failure(chosen);
     *out = strtoull(chosen, NULL, 0);
     return OK;
 }
@@ -164,9 +178,9 @@ static int text(const struct node *node, const char *key, char *out, unsigned si
 
 int nvmlInitWithFlags(unsigned flags) {
     (void)flags;
-    if (!load()) return UNKNOWN;
+    if (!loaded) return UNKNOWN;
     struct entry *error = find(&machine, "", "init_error");
-    if (error) return atoi(error->value);
+    if (error) return failure(error->value);
     initialised++;
     return OK;
 }
@@ -183,7 +197,7 @@ const char *nvmlErrorString(int code) {
 }
 int nvmlSystemGetDriverVersion(char *out, unsigned size) { return text(&machine, "driver", out, size); }
 int nvmlSystemGetNVMLVersion(char *out, unsigned size) { /* answers before nvmlInit too, as NVIDIA's does */
-    struct entry *entry = load() ? find(&machine, "", "nvml") : NULL;
+    struct entry *entry = loaded ? find(&machine, "", "nvml") : NULL;
     if (entry) snprintf(out, size, "%s", entry->value);
     return entry ? OK : UNKNOWN;
 }
@@ -361,7 +375,8 @@ int nvmlDeviceGetTemperature(struct node *node, unsigned sensor, unsigned *out) 
 }
 int nvmlDeviceGetTemperatureV(struct node *node, struct temperature *out) {
     if (out->version != (sizeof *out | 1U << 24)) return VERSION_MISMATCH;
-    return nvmlDeviceGetTemperature(node, out->sensor, (unsigned *)&out->celsius);
+    int code = fault(node, "temperature_v");
+    return code ? code : nvmlDeviceGetTemperature(node, out->sensor, (unsigned *)&out->celsius);
 }
 int nvmlDeviceGetPowerUsage(struct node *node, unsigned *out) { return unsigned_number(node, "power", out); }
 int nvmlDeviceGetEnforcedPowerLimit(struct node *node, unsigned *out) {
@@ -374,8 +389,14 @@ int nvmlDeviceGetClockInfo(struct node *node, unsigned type, unsigned *out) {
     static const char *const keys[] = {"clock_graphics", "clock_sm", "clock_memory", "clock_video"};
     return type < 4 ? unsigned_number(node, keys[type], out) : INVALID_ARGUMENT;
 }
+int nvmlDeviceGetMaxClockInfo(struct node *node, unsigned type, unsigned *out) {
+    static const char *const keys[] = {"max_clock_graphics", "max_clock_sm", "max_clock_memory", "max_clock_video"};
+    return type < 4 ? unsigned_number(node, keys[type], out) : INVALID_ARGUMENT;
+}
+int nvmlDeviceGetNumGpuCores(struct node *node, unsigned *out) { return unsigned_number(node, "cores", out); }
 int nvmlDeviceGetCurrentClocksEventReasons(struct node *node, unsigned long long *out) {
-    return number(node, "throttle", 0, out);
+    int code = fault(node, "throttle_events");
+    return code ? code : number(node, "throttle", 0, out);
 }
 int nvmlDeviceGetCurrentClocksThrottleReasons(struct node *node, unsigned long long *out) {
     return number(node, "throttle", 0, out);
@@ -386,6 +407,6 @@ int nvmlDeviceGetUtilizationRates(struct node *node, struct utilisation *out) {
     return code;
 }
 int nvmlDeviceGetTotalEccErrors(struct node *node, unsigned kind, unsigned counter, unsigned long long *out) {
-    (void)counter;
+    if (counter) return NOT_SUPPORTED; /* the ones of the card's whole life */
     return number(node, kind ? "ecc_uncorrected" : "ecc_corrected", 0, out);
 }

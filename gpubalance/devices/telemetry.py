@@ -1,0 +1,94 @@
+"""Watches one GPU while something else measures. Nothing is ever set."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from gpubalance.devices.nvml import ask, with_gpu
+from gpubalance.telemetry import Counters, Course, Gauges, Telemetry
+
+INTERVAL_S = 0.2
+PATIENCE_S = 0.3  # the longest that a call which hangs holds up the end of a block
+
+
+class Sampler:
+    """Reads one GPU or MIG slice in a thread of its own while its `with` block runs.
+
+    `telemetry` is what it saw, once the block has ended; null where NVML does not start or does not know the UUID, and
+    where the GPU was lost or told nothing in time. Neither end of the block waits for NVML: the figures begin with its
+    first answer (see `readings`), and a call that hangs is left behind with the figures up to it.
+    """
+
+    def __init__(self, uuid: str, interval_s: float = INTERVAL_S) -> None:
+        self.telemetry: Telemetry | None = None
+        self._uuid = uuid
+        self._interval_s = interval_s
+        self._course = Course()
+        self._lock = threading.Lock()  # of the course, as a thread that hung may come back at any time
+        self._lost = False
+        self._stop = threading.Event()
+        # A daemon, or one call that hangs would hold up the end of the process
+        self._thread = threading.Thread(target=self._run, name=f"telemetry of {uuid}", daemon=True)
+
+    @property
+    def readings(self) -> int:
+        """How many so far."""
+        return self._course.readings
+
+    def __enter__(self) -> Sampler:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(PATIENCE_S)
+        with self._lock:
+            self.telemetry = None if self._lost else self._course.telemetry
+
+    def _run(self) -> None:
+        self._lost = with_gpu(self._uuid, self._poll) is None
+
+    def _poll(self, nvml: Any, handle: Any) -> bool:
+        while True:
+            counters = _counters(nvml, handle)
+            with self._lock:
+                self._course.count(counters)
+            if self._stop.is_set():  # what it counted is still of the block, how hot and fast it is no longer
+                return True
+            gauges = _gauges(nvml, handle)
+            with self._lock:
+                self._course.gauge(gauges)
+            self._stop.wait(self._interval_s)
+
+
+def _counters(nvml: Any, handle: Any) -> Counters:
+    kind = (nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC)  # volatile: since the driver was loaded
+    return Counters(
+        at_s=time.monotonic(),
+        energy_mj=ask(nvml, nvml.nvmlDeviceGetTotalEnergyConsumption, handle),
+        ecc_uncorrected=ask(nvml, nvml.nvmlDeviceGetTotalEccErrors, handle, *kind),
+    )
+
+
+def _gauges(nvml: Any, handle: Any) -> Gauges:
+    temperature = ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature")
+    reasons = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
+    return Gauges(
+        temperature_c=_either(nvml, temperature, handle, nvml.NVML_TEMPERATURE_GPU),
+        power_mw=ask(nvml, nvml.nvmlDeviceGetPowerUsage, handle),
+        sm_clock_mhz=ask(nvml, nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM),
+        memory_clock_mhz=ask(nvml, nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_MEM),
+        reasons=_either(nvml, reasons, handle),
+    )
+
+
+def _either(nvml: Any, names: tuple[str, str], *arguments: Any) -> int | None:
+    """The newer call's answer, or the older's: old drivers and pynvmls lack the first, CUDA 14 drops the second."""
+    for name in names:
+        call = getattr(nvml, name, None)
+        told: int | None = ask(nvml, call, *arguments) if call else None
+        if told is not None:
+            return told
+    return None

@@ -1,0 +1,222 @@
+import ctypes
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.stand_in import TWO_UNLIKE_GPUS, child, environment
+
+GENEROUS_S = 60.0
+NO_FIGURES = (
+    "temperature_c",
+    "power_w",
+    "energy_j",
+    "sm_clock_mhz",
+    "memory_clock_mhz",
+    "throttle_reasons",
+    "ecc_uncorrected",
+)
+# Watches GPUs until each has so many readings, or its thread has ended
+WATCH = """
+import json, threading, time
+from contextlib import ExitStack
+from gpubalance.devices.telemetry import Sampler
+
+uuids = {uuids}
+samplers = [Sampler(uuid, interval_s=0.005) for uuid in uuids]
+until = time.monotonic() + 60
+with ExitStack() as stack:
+    for sampler in samplers:
+        stack.enter_context(sampler)
+    for uuid, sampler in zip(uuids, samplers):
+        while sampler.readings < {readings} and time.monotonic() < until:
+            if not any(thread.name.endswith(uuid) for thread in threading.enumerate()[1:]):
+                break
+            time.sleep(0.002)
+print(json.dumps([s.telemetry.model_dump() if s.telemetry else None for s in samplers]))
+"""
+FULL = """
+gpu 0 uuid GPU-1
+gpu 0 temperature 60
+gpu 0 power 250000
+gpu 0 series energy 5000000 5001000 5002500
+gpu 0 clock_sm 1900
+gpu 0 clock_memory 5005
+gpu 0 throttle 0
+gpu 0 ecc_uncorrected 2
+gpu 0 cores 3584
+gpu 0 max_clock_sm 1911
+"""
+
+
+def watched_all(variables: dict[str, str], uuids: list[str], readings: int) -> list[dict[str, Any] | None]:
+    result: list[dict[str, Any] | None] = json.loads(
+        child(WATCH.format(uuids=uuids, readings=readings), variables, GENEROUS_S)
+    )
+    return result
+
+
+def watched(folder: Path, script: str, readings: int = 4, uuid: str = "GPU-1") -> dict[str, Any] | None:
+    return watched_all(environment(folder, script), [uuid], readings)[0]
+
+
+def seen(folder: Path, script: str, readings: int = 4, uuid: str = "GPU-1") -> dict[str, Any]:
+    telemetry = watched(folder, script, readings, uuid)
+    assert telemetry is not None
+    assert telemetry["readings"] >= readings
+    return telemetry
+
+
+def test_every_field(tmp_path: Path) -> None:
+    telemetry = seen(tmp_path, FULL)
+    assert telemetry.pop("readings") >= 4
+    assert telemetry.pop("duration_s") > 0
+    assert telemetry == {
+        "temperature_c": 60,
+        "power_w": 250.0,
+        "energy_j": 2.5,
+        "sm_clock_mhz": 1900,
+        "memory_clock_mhz": 5005,
+        "throttle_reasons": [],
+        "ecc_uncorrected": 0,
+    }
+
+
+def test_a_gpu_that_begins_to_throttle(tmp_path: Path) -> None:
+    """Heat and the power cap come and go between two calm readings; nothing of it is missed."""
+    script = """
+gpu 0 uuid GPU-1
+gpu 0 series temperature 60 70 91 85 70
+gpu 0 series throttle 0x1 0x4 0x60 0x2 0
+gpu 0 series clock_sm 1900 1900 1200 1900
+"""
+    telemetry = seen(tmp_path, script, readings=6)
+    assert telemetry["temperature_c"] == 91
+    assert telemetry["throttle_reasons"] == ["power cap", "software thermal", "thermal"]
+    assert telemetry["sm_clock_mhz"] == 1900
+
+
+def test_uncorrected_errors_that_rise_are_counted_from_the_first_reading(tmp_path: Path) -> None:
+    assert seen(tmp_path, f"{FULL}\ngpu 0 series ecc_uncorrected 7 7 9 12")["ecc_uncorrected"] == 5
+
+
+def test_energy_without_a_counter_is_that_of_the_power(tmp_path: Path) -> None:
+    telemetry = seen(tmp_path, "gpu 0 uuid GPU-1\ngpu 0 power 100000", readings=10)
+    assert telemetry["energy_j"] == pytest.approx(100 * telemetry["duration_s"], abs=100 * 0.0006)
+
+
+def test_what_is_not_supported_is_null(tmp_path: Path) -> None:
+    telemetry = seen(tmp_path, "gpu 0 uuid GPU-1")
+    assert [telemetry[field] for field in NO_FIGURES] == [None] * len(NO_FIGURES)
+
+
+def test_a_mig_slice_has_no_figures_of_its_own(tmp_path: Path) -> None:
+    telemetry = seen(tmp_path, f"{FULL}\ngpu 0 mig 1\ngpu 0 slice 0 uuid MIG-1", uuid="MIG-1")
+    assert [telemetry[field] for field in NO_FIGURES] == [None] * len(NO_FIGURES)
+
+
+@pytest.mark.parametrize(
+    ("key", "code", "field"),
+    [
+        ("temperature", 3, "temperature_c"),
+        ("power", 4, "power_w"),
+        ("clock_sm", 999, "sm_clock_mhz"),
+        ("clock_memory", 13, "memory_clock_mhz"),
+        ("throttle", 3, "throttle_reasons"),
+        ("ecc_uncorrected", 3, "ecc_uncorrected"),
+    ],
+)
+def test_a_refused_field_is_null_and_the_others_stay(tmp_path: Path, key: str, code: int, field: str) -> None:
+    telemetry = seen(tmp_path, f"{FULL}\ngpu 0 error {key} {code}")
+    assert [name for name in telemetry if telemetry[name] is None] == [field]
+
+
+def test_a_driver_without_the_newer_calls(tmp_path: Path) -> None:
+    old = "\ngpu 0 error temperature_v 13\ngpu 0 error throttle_events 13\ngpu 0 series throttle 0x8"
+    telemetry = seen(tmp_path, FULL + old)
+    assert (telemetry["temperature_c"], telemetry["throttle_reasons"]) == (60, ["hardware slowdown"])
+
+
+def test_a_pynvml_without_the_older_calls(tmp_path: Path) -> None:
+    """They are to go with CUDA 14."""
+    without = "import pynvml\ndel pynvml.nvmlDeviceGetTemperature, pynvml.nvmlDeviceGetCurrentClocksThrottleReasons\n"
+    code = without + WATCH.format(uuids=["GPU-1"], readings=2)
+    (telemetry,) = json.loads(child(code, environment(tmp_path, "gpu 0 uuid GPU-1\ngpu 0 power 1000")))
+    assert (telemetry["temperature_c"], telemetry["throttle_reasons"]) == (None, None)
+    assert telemetry["power_w"] == 1.0
+
+
+@pytest.mark.parametrize("fault", ["series temperature 60 60 !15", "series energy 1 2 3 !16", "error handle 15"])
+def test_a_lost_gpu_has_no_telemetry(tmp_path: Path, fault: str) -> None:
+    assert watched(tmp_path, f"gpu 0 {fault}\n{FULL}", readings=1000) is None
+
+
+@pytest.mark.parametrize(
+    ("script", "uuid"), [(FULL, "GPU-2"), (FULL, ""), ("init_error 9", "GPU-1"), ("error count 999", "GPU-1")]
+)
+def test_a_gpu_that_is_not_known_has_no_telemetry(tmp_path: Path, script: str, uuid: str) -> None:
+    assert watched(tmp_path, script, uuid=uuid) is None
+
+
+def test_no_nvml_library() -> None:
+    try:
+        ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        assert watched_all({}, ["GPU-1"], 1) == [None]
+        peak = "from gpubalance.devices.peak import peak_flops; print(peak_flops('GPU-1', 'float32'))"
+        assert child(peak, {}).strip() == "None"
+    else:
+        pytest.skip("this machine has an NVML library of its own")
+
+
+def test_several_at_once(tmp_path: Path) -> None:
+    """Each in its thread; NVML counts its users, and the last one out shuts it down."""
+    uuids = ["GPU-1080aaaa-0000-4000-8000-000000000001", "GPU-1080bbbb-0000-4000-8000-000000000002", "GPU-none"]
+    code = f"""{WATCH.format(uuids=uuids, readings=3)}
+import pynvml
+for thread in threading.enumerate()[1:]:
+    thread.join(60)
+try:
+    pynvml.nvmlDeviceGetCount()
+except pynvml.NVMLError_Uninitialized as error:
+    print(error)
+"""
+    told, ended = child(code, environment(tmp_path, TWO_UNLIKE_GPUS), GENEROUS_S).splitlines()
+    first, second, none = json.loads(told)
+    assert (first["temperature_c"], first["power_w"], first["sm_clock_mhz"]) == (60, 120.0, 1900)
+    assert (second["temperature_c"], second["power_w"], second["sm_clock_mhz"]) == (55, 90.0, 1800)
+    assert (none, ended) == (None, "Uninitialized")
+
+
+def test_a_call_that_hangs_is_left_behind_with_what_was_seen_before(tmp_path: Path) -> None:
+    telemetry = seen(tmp_path, f"gpu 0 series energy 5000000 ~600\n{FULL}", readings=1)
+    assert (telemetry["readings"], telemetry["temperature_c"], telemetry["power_w"]) == (1, 60, 250.0)
+    assert (telemetry["energy_j"], telemetry["ecc_uncorrected"]) == (None, None)
+
+
+@pytest.mark.parametrize("fault", ["init_error ~600", "gpu 0 error handle ~600", "gpu 0 error all ~600"])
+def test_nvml_that_hangs_from_the_start_delays_nobody(tmp_path: Path, fault: str) -> None:
+    assert watched(tmp_path, f"{fault}\n{FULL}", readings=0) is None
+
+
+def test_the_end_does_not_wait_for_the_next_reading(tmp_path: Path) -> None:
+    patient = "from gpubalance.devices import telemetry\ntelemetry.PATIENCE_S = 60\n"  # on a machine under load too
+    code = patient + WATCH.format(uuids=["GPU-1"], readings=1).replace("0.005", "600")
+    (telemetry,) = json.loads(child(code, environment(tmp_path, FULL), GENEROUS_S))
+    assert (telemetry["readings"], telemetry["energy_j"]) == (1, 1.0)
+
+
+def test_a_fault_within_the_block_is_passed_on_and_what_was_seen_is_kept(tmp_path: Path) -> None:
+    code = """
+import time
+from gpubalance.devices.telemetry import Sampler
+try:
+    with Sampler("GPU-1") as sampler:
+        while not sampler.readings:
+            time.sleep(0.002)
+        raise ValueError("the caller's")
+except ValueError as error:
+    print(error, sampler.telemetry.power_w)
+"""
+    assert child(code, environment(tmp_path, FULL), GENEROUS_S).strip() == "the caller's 250.0"
