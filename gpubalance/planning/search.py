@@ -11,6 +11,11 @@ from dataclasses import dataclass
 
 from gpubalance.planning.limit import Bracket, Points, forecast
 
+# A prediction that grows by more than this with a larger batch is not to be trusted.
+_RISING = 1.05
+# Between ends this near, from below one at a time: no more than one of them can fail.
+_FEW_RUNGS = 6
+
 
 @dataclass(frozen=True)
 class Proposal:
@@ -89,7 +94,7 @@ def search(
     Method: predict, then confirm. Try in turn what the memory of the points and of the trials that fitted says (see
     `Forecast`): what surely fits, or at least part of the way to what fits at best; that; and the first that should
     fail. Where that tells nothing between the two ends: upwards twice the batch, and with one end failing a third of
-    the way towards it, as a try that fits is the cheap one. `Bracket` bends each wish so that the search stays short.
+    the way towards it, as a try that fits is the cheap one (half of it where memory is not known, and singly near the end). `Bracket` bends each wish so that the search stays short.
 
     Tries: two, one of them failing, for linear memory with two points or more. Four with none: a batch of 1; the
     batch that fits if all of its memory grows with the batch, as fixed memory only leaves room for more; and those
@@ -146,6 +151,7 @@ class _Search:
         high = None if failed is None else grid.rung(failed)
         self._bracket = Bracket(min(self._top, grid.rung(max(self._peaks, default=0))), high)
         self._trials: list[Trial] = []
+        self._aims: list[int] = []
 
     def limit(self) -> Limit:
         low, high = self._bracket.low, self._bracket.high
@@ -200,6 +206,10 @@ class _Search:
             aim = max(aim, step)
         predicted = f"the memory of {points} batches predicts {self._grid.batch(aim)}"
         least = low + math.ceil((aim - low) / (2 if self._trials else 8))  # from afar, caution; later, progress
+        if self._aims and aim > _RISING * self._aims[-1]:
+            # What is measured misses what binds, as memory in pieces: each larger batch promises more than the last.
+            least, sure = low + max(1, low // 8), 0
+        self._aims.append(aim)
         safe = min(aim, max(self._grid.rung(sure), least, step))
         yield safe, predicted if safe == aim else f"{predicted}; a safe step towards it"
         yield aim, predicted
@@ -221,7 +231,9 @@ class _Search:
             return max(1, 2 * low), "twice the batch" if low else "the smallest"
         if proven and len(self._trials) == 1:
             return high - max(1, (high - low) // 8), "a step back: there is less memory than the device has"
-        return low + max(1, (high - low) // 3), self._ends()
+        if high - low <= _FEW_RUNGS:
+            return low + 1, self._ends()
+        return low + (high - low) // (3 if self._memory is not None else 2), self._ends()
 
     def _ends(self) -> str:
         low, high = self._bracket.low, self._bracket.high

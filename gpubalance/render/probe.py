@@ -75,7 +75,9 @@ def bar(part: float) -> str:
 
 
 def _marks(point: CurvePoint) -> str:
-    return " ".join([*([] if point.steady else ["not steady"]), *([] if point.precise else ["± over 1 %"])])
+    throttled = (point.telemetry.throttle_reasons or ()) if point.telemetry else ()
+    marks = [*([] if point.steady else ["not steady"]), *([] if point.precise else ["± over 1 %"]), *throttled]
+    return ", ".join(marks)
 
 
 def point_text(device: Device, point: CurvePoint) -> str:
@@ -117,7 +119,7 @@ def _device_lines(device: Device, one: DeviceProbe) -> list[str]:
         ("batch limit", _limit(one.batch_limit)),
         ("best alone", _best(one)),
         ("step time", _model(one.step_time_model)),
-        ("compute", _compute(one)),
+        ("compute", "" if device.simulated else _compute(one)),
         *[("failed", failure.message) for failure in one.failures],
     ]
     for name, fact in facts:

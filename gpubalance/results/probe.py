@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from gpubalance.config import Device, Record, Settings
 from gpubalance.results.common import (
@@ -14,6 +14,7 @@ from gpubalance.results.common import (
     Throughput,
     Warning_,
 )
+from gpubalance.telemetry import Telemetry
 
 # Why a batch that was tried does not train; "fits" of one that does.
 Outcome = Literal["fits", "oom", "margin", "crash", "deadline"]
@@ -34,7 +35,7 @@ class CurvePoint(Record):
     steady: bool
     measured_again: bool = False
     late_part: Number = 0.0
-    telemetry: dict[str, Any] | None = None
+    telemetry: Telemetry | None = None
 
 
 class Trial(Record):

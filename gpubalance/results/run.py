@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from gpubalance.config import Device, Record, Settings
 from gpubalance.results.common import (
@@ -15,6 +15,7 @@ from gpubalance.results.common import (
     Throughput,
     Warning_,
 )
+from gpubalance.telemetry import Telemetry
 
 
 class Replica(Record):
@@ -30,7 +31,7 @@ class Replica(Record):
     wait_s: Number
     utilisation: Number
     memory_peak_bytes: int | None
-    telemetry: dict[str, Any] | None = None
+    telemetry: Telemetry | None = None
 
 
 class Measurement(Record):

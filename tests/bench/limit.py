@@ -24,7 +24,7 @@ class Case:
     multiple: int
     points: tuple[tuple[int, int], ...]
 
-    def try_batch(self, batch: int, reason: str = "") -> Trial:
+    def try_batch(self, batch: int, _: str = "") -> Trial:
         peak = self.memory(batch)
         fits = peak <= self.memory_bytes
         return Trial(batch, fits, peak if fits else None, "fits" if fits else "oom")

@@ -77,25 +77,35 @@ class Bench:
         """Trains with a batch and measures it; what an interrupted probe left of it is taken as it is.
 
         A `trial` has a child of its own; after the `last` child no other is started ahead. A child that dies says
-        nothing certain of the batch, so it is tried once more; if it dies again, it counts as one that does not train,
-        given that another batch does. Raises EnvironmentFault, BadInput, TimeLimitPassed, Interrupted, and the death of
+        nothing certain of the batch, so it is tried once more in a fresh one; if that dies too, it counts as one that
+        does not train, given that another batch does. Raises EnvironmentFault, BadInput, TimeLimitPassed, Interrupted, and the death of
         a child where no batch has passed.
         """
-        attempt = self._known.get(batch) or self._try(batch, reason, fresh=trial, last=last)
-        if attempt.died:
+        attempt = self._answer(batch, trial=trial) or self._try(batch, reason, fresh=trial, last=last)
+        if self._is_uncertain(attempt):
             self._keep(attempt, trial=True)
-            attempt = self._try(batch, f"once more, as the child {_HOW[attempt.trial.outcome]}", fresh=True, last=last)
+            attempt = self._try(batch, f"once more, as {_UNCERTAIN[attempt.trial.outcome]}", fresh=True, last=last)
         self._keep(attempt, trial=trial or attempt.point is None)
         if attempt.died and not self._passed:
             raise self.deaths[-1]
         return attempt
 
+    def _answer(self, batch: int, *, trial: bool) -> Attempt | None:
+        """What is known of a batch. To a trial, that it failed in a child with others' memory in it is no answer."""
+        known = self._known.get(batch)
+        return known if known and (known.point or known.trial.fresh or not trial) else None
+
+    def _is_uncertain(self, attempt: Attempt) -> bool:
+        """A death, and an out-of-memory of a child with memory in pieces: a larger batch has passed."""
+        in_pieces = not attempt.trial.fresh and max(self._passed, default=0) > attempt.trial.batch
+        return attempt.died or (attempt.trial.outcome == "oom" and in_pieces)
+
     def _keep(self, attempt: Attempt, *, trial: bool) -> None:
-        if attempt.trial.batch not in self._known:
+        if self._known.get(attempt.trial.batch) != attempt:
             self.journal.add(self.device.uuid, attempt)
         if not attempt.died:
             self._known[attempt.trial.batch] = attempt
-        if trial:
+        if trial and attempt.trial not in self.trials:
             self.trials.append(attempt.trial)
             self._watch(TrialDone(self.device, attempt.trial))
         if attempt.point is not None:
@@ -144,7 +154,13 @@ class Bench:
     def measure(self, worker: Worker, batch: int, duration_s: float) -> CurvePoint:
         """A point by that child, which is noted among what it has measured."""
         began = time.monotonic()
-        point, measured_s = measure_point(worker, batch, duration_s=duration_s, until_s=self._halt.until_s)
+        gpu = None if self.device.simulated else self.device.uuid
+        point, measured_s = measure_point(worker, batch, duration_s=duration_s, until_s=self._halt.until_s, gpu=gpu)
+        if point.telemetry is not None and point.telemetry.ecc_uncorrected:
+            raise PartialResult(
+                f"{self.device.label} had {point.telemetry.ecc_uncorrected} memory errors that ECC did not correct at "
+                f"batch {batch}: what it computes is not to be trusted"
+            )
         self.began_s = self.began_s or began
         self.measured_s += measured_s
         self.here.append(point)
@@ -219,4 +235,8 @@ class Bench:
         self._children.close()
 
 
-_HOW: dict[str, str] = {"crash": "died", "deadline": "fell silent"}
+_UNCERTAIN: dict[str, str] = {
+    "crash": "the child died",
+    "deadline": "the child fell silent",
+    "oom": "a larger batch passed",
+}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpubalance.devices.peak import peak_flops
 from gpubalance.errors import GpubalanceError, NothingFits
 from gpubalance.planning.curve import best_of, sensible_of
 from gpubalance.planning.model import LINE_WITHIN, fit_line, monotone_curve
@@ -23,7 +24,11 @@ def device_probe(
     usable = [p for p in curve if limit is None or limit.fits is None or p.batch <= limit.fits]
     rates = [(point.batch, point.throughput.median) for point in usable]
     best = best_of(rates) if rates else None
+    telemetry = next((p.telemetry for p in usable if best and p.batch == best[0]), None)
     flops = alone.forward_flops * _TRAINING_OVER_FORWARD if alone.forward_flops else None
+    achieved = flops * best[1] if flops and best else None
+    device, settings = alone.bench.device, alone.bench.request.settings
+    peak = None if device.simulated else peak_flops(device.uuid, settings.precision)
     return DeviceProbe(
         device=number,
         curve=curve,
@@ -32,10 +37,10 @@ def device_probe(
         solo_best=_rate(best),
         sensible=_rate(sensible_of(rates)) if rates else None,
         flops_per_sample=flops,
-        flops_per_s=flops * best[1] if flops and best else None,
-        peak_flops_per_s=None,
-        mfu=None,
-        samples_per_joule=None,
+        flops_per_s=achieved,
+        peak_flops_per_s=peak,
+        mfu=achieved / peak if achieved and peak else None,
+        samples_per_joule=telemetry.samples_per_joule(best[1]) if telemetry and best else None,
         steady=alone.steady and all(point.steady for point in curve),
         measured_s=alone.bench.measured_s,
         elapsed_s=elapsed_s,
