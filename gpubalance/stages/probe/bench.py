@@ -78,8 +78,8 @@ class Bench:
 
         A `trial` has a child of its own; after the `last` child no other is started ahead. A child that dies says
         nothing certain of the batch, so it is tried once more in a fresh one; if that dies too, it counts as one that
-        does not train, given that another batch does. Raises EnvironmentFault, BadInput, TimeLimitPassed, Interrupted, and the death of
-        a child where no batch has passed.
+        does not train, given that another batch does. Raises EnvironmentFault, BadInput, TimeLimitPassed,
+        Interrupted, and the death of a child where no batch has passed.
         """
         attempt = self._answer(batch, trial=trial) or self._try(batch, reason, fresh=trial, last=last)
         if self._is_uncertain(attempt):
