@@ -1,0 +1,126 @@
+"""The deadlines that make a split the best: by branch and bound for throughput, by bisection for a global batch."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+
+import numpy as np
+
+from gpubalance.planning.fleet import Fleet, Floats, Ints
+
+# What rounding can make of equal throughputs: within it the shortest step is taken.
+TIE = 1e-12
+
+# So many (kind, k, u) are put in order at once rather than divided further: about the price of some deadlines.
+_AT_ONCE = 1 << 15
+_FIRST_PARTS = 64
+_PARTS = 4
+
+
+def fastest(fleet: Fleet, sync_s: float, first_s: float, last_s: float, *, at_once: int = _AT_ONCE) -> float:
+    """The deadline T in [first, last] with the highest G(T)/(T + s); of equal ones the shortest.
+
+    G(T), what all devices do by T, is a staircase that rises, at times c = k·t(u) only, so the best T is `first` or
+    one of those. Branch and bound: of an interval (a, b] with G(a) < G(b), no T in it is better than G(b)/(a + s).
+    Intervals are taken by that bound, the highest first. One with few enough c in it has them all computed and put in
+    order; a larger one is divided; once the highest bound is below the best that was found, all the rest is too.
+    Ends when each interval is in order, below the best, or holds no float but b, which was looked at.
+
+    Equal means within 1e-12: what is that near to the final best was never below it, so the shortest is among what
+    was kept. How near the bound comes to the best does not matter for what is found, only for how long it takes.
+    """
+    search = _Search(fleet, sync_s)
+    search.divide(first_s, last_s, _FIRST_PARTS)
+    while search.waiting and -search.waiting[0][0] >= search.best * (1 - TIE):
+        _, low, high, steps = heapq.heappop(search.waiting)
+        if steps <= max(at_once, 2 * len(fleet.limit)):
+            search.look(low, high)
+        else:
+            search.divide(low, high, _PARTS)
+    return min(deadline for deadline, rate in search.found if rate >= search.best * (1 - TIE))
+
+
+class _Search:
+    """The best so far, what may be the answer, and the intervals that may hold a better one."""
+
+    def __init__(self, fleet: Fleet, sync_s: float) -> None:
+        self._fleet = fleet
+        self._sync_s = sync_s
+        self.best = 0.0
+        self.found: list[tuple[float, float]] = []
+        self.waiting: list[tuple[float, float, float, float]] = []  # (−bound, a, b, granules in it)
+
+    def divide(self, low: float, high: float, parts: int) -> None:
+        """Looks at deadlines from `low` to `high`, and leaves what is between them waiting."""
+        middle = (low + high) / 2  # rounding may leave no other between them
+        deadlines = np.unique(np.clip([low, *np.geomspace(low, high, parts + 1), middle, high], low, high))
+        totals, steps = self._fleet.totals(deadlines)
+        self._note(deadlines, totals)
+        bounds = totals[1:] / (deadlines[:-1] + self._sync_s)
+        for part in np.nonzero((np.diff(totals) > 0) & (bounds >= self.best * (1 - TIE)))[0]:
+            a, b = deadlines[part : part + 2]
+            if np.nextafter(a, b) < b:
+                heapq.heappush(self.waiting, (-float(bounds[part]), float(a), float(b), steps[part + 1] - steps[part]))
+
+    def look(self, low: float, high: float) -> None:
+        """Looks at every c in (low, high]."""
+        times, gains = _gains(self._fleet, low, high)
+        self._note(times, self._fleet.total(low) + np.cumsum(gains))
+
+    def _note(self, deadlines: Floats, totals: Floats) -> None:
+        """Keeps what ties with the best, and is faster than all that is kept of shorter ones.
+
+        Where several c are equal, all but the last have too small a total: that does no harm.
+        """
+        rates = totals / (deadlines + self._sync_s)
+        self.best = max(self.best, float(rates.max(initial=0.0)))
+        bar = self.best * (1 - TIE)
+        for i in np.nonzero(rates >= bar)[0]:
+            if rates[i] >= bar:
+                self.found.append((float(deadlines[i]), float(rates[i])))
+                bar = rates[i]
+
+
+def _gains(fleet: Fleet, low: float, high: float) -> tuple[Floats, Floats]:
+    """The times c in (low, high] at which a kind does more than ever before, in order, and how much G rises there."""
+    before, after = fleet.micro_units(np.array([low, high]))
+    had = fleet.most(before)
+    start = np.maximum(before, np.floor(had / fleet.micro[:, None]))  # what is no more than that gains nothing
+    counts = np.maximum(after - start, 0).astype(np.intp).T.ravel()  # by kind, then k
+    row = np.repeat(np.arange(len(counts)), counts)
+    kind, k = np.divmod(row, len(fleet.micro))
+    units = start.T.ravel()[row] + 1 + np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
+    times: Floats = fleet.micro[k] * fleet.time_s(kind, units)
+    if len(fleet.micro) > 1:
+        kind, times, more = _rises(had, kind, times, fleet.micro[k] * units)
+    else:
+        more = np.ones(len(kind))
+    order = np.argsort(times)
+    return times[order], (more * fleet.count[kind])[order]
+
+
+def _rises(had: Floats, kind: Ints, times: Floats, units: Floats) -> tuple[Ints, Floats, Floats]:
+    """By how much each kind's most rises at its times, of all its numbers of micro-batches together."""
+    order = np.lexsort((times, kind))
+    kind, times, units = kind[order], times[order], units[order]
+    apart = units.max(initial=0.0)  # between kinds, so that one running maximum serves all of them
+    most = np.maximum.accumulate(units + apart * kind) - apart * kind
+    before = np.concatenate([[0.0], most[:-1]])
+    is_first = np.concatenate([[True], kind[1:] != kind[:-1]])
+    return kind, times, most - np.where(is_first, had[kind], before)
+
+
+def earliest(enough: Callable[[float], bool], first_s: float, last_s: float) -> float | None:
+    """The smallest float T in [first, last] for which `enough(T)`, if that stays true once it is; None where none is.
+
+    Bisection until the two ends are neighbours as floats: some sixty tries.
+    """
+    if enough(first_s):
+        return first_s
+    if not enough(last_s):
+        return None
+    low, high = first_s, last_s
+    while low < (middle := (low + high) / 2) < high:
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
