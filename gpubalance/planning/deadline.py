@@ -34,7 +34,7 @@ def fastest(fleet: Fleet, sync_s: float, first_s: float, last_s: float, *, at_on
     search.divide(first_s, last_s, _FIRST_PARTS)
     while search.waiting and -search.waiting[0][0] >= search.best * (1 - TIE):
         _, low, high, steps = heapq.heappop(search.waiting)
-        if steps <= max(at_once, 2 * len(fleet.limit)):
+        if steps <= max(at_once, 4 * len(fleet.limit) * len(fleet.micro)):
             search.look(low, high)
         else:
             search.divide(low, high, _PARTS)
@@ -53,8 +53,8 @@ class _Search:
 
     def divide(self, low: float, high: float, parts: int) -> None:
         """Looks at deadlines from `low` to `high`, and leaves what is between them waiting."""
-        middle = (low + high) / 2  # rounding may leave no other between them
-        deadlines = np.unique(np.clip([low, *np.geomspace(low, high, parts + 1), middle, high], low, high))
+        between = low + (high - low) * np.arange(1, parts) / parts  # at least one, unless they are neighbours
+        deadlines = np.unique(np.clip([low, *between, high], low, high))
         totals, steps = self._fleet.totals(deadlines)
         self._note(deadlines, totals)
         bounds = totals[1:] / (deadlines[:-1] + self._sync_s)
@@ -65,8 +65,8 @@ class _Search:
 
     def look(self, low: float, high: float) -> None:
         """Looks at every c in (low, high]."""
-        times, gains = _gains(self._fleet, low, high)
-        self._note(times, self._fleet.total(low) + np.cumsum(gains))
+        times, totals = _totals(self._fleet, low, high)
+        self._note(times, totals)
 
     def _note(self, deadlines: Floats, totals: Floats) -> None:
         """Keeps what ties with the best, and is faster than all that is kept of shorter ones.
@@ -82,8 +82,8 @@ class _Search:
                 bar = rates[i]
 
 
-def _gains(fleet: Fleet, low: float, high: float) -> tuple[Floats, Floats]:
-    """The times c in (low, high] at which a kind does more than ever before, in order, and how much G rises there."""
+def _totals(fleet: Fleet, low: float, high: float) -> tuple[Floats, Floats]:
+    """The times c in (low, high] at which a kind does more than ever before, in order, and G from there on."""
     before, after = fleet.micro_units(np.array([low, high]))
     had = fleet.most(before)
     start = np.maximum(before, np.floor(had / fleet.micro[:, None]))  # what is no more than that gains nothing
@@ -92,23 +92,23 @@ def _gains(fleet: Fleet, low: float, high: float) -> tuple[Floats, Floats]:
     kind, k = np.divmod(row, len(fleet.micro))
     units = start.T.ravel()[row] + 1 + np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
     times: Floats = fleet.micro[k] * fleet.time_s(kind, units)
-    if len(fleet.micro) > 1:
-        kind, times, more = _rises(had, kind, times, fleet.micro[k] * units)
-    else:
-        more = np.ones(len(kind))
     order = np.argsort(times)
-    return times[order], (more * fleet.count[kind])[order]
+    kind, times, done = kind[order], times[order], (fleet.micro[k] * units)[order]
+    more = _rises(had, kind, done) if len(fleet.micro) > 1 else np.ones(len(kind))
+    return times, had @ fleet.count + np.cumsum(more * fleet.count[kind])
 
 
-def _rises(had: Floats, kind: Ints, times: Floats, units: Floats) -> tuple[Ints, Floats, Floats]:
-    """By how much each kind's most rises at its times, of all its numbers of micro-batches together."""
-    order = np.lexsort((times, kind))
-    kind, times, units = kind[order], times[order], units[order]
-    apart = units.max(initial=0.0)  # between kinds, so that one running maximum serves all of them
-    most = np.maximum.accumulate(units + apart * kind) - apart * kind
+def _rises(had: Floats, kind: Ints, done: Floats) -> Floats:
+    """By how much each kind's most rises at each of its times, in order, of all numbers of micro-batches together."""
+    by_kind = np.argsort(kind.astype(np.min_scalar_type(len(had))), kind="stable")
+    kind, done = kind[by_kind], done[by_kind]
+    apart = done.max(initial=0.0)  # between kinds, so that one running maximum serves all of them
+    most = np.maximum.accumulate(done + apart * kind) - apart * kind
     before = np.concatenate([[0.0], most[:-1]])
     is_first = np.concatenate([[True], kind[1:] != kind[:-1]])
-    return kind, times, most - np.where(is_first, had[kind], before)
+    rises = np.empty(len(kind))
+    rises[by_kind] = most - np.where(is_first, had[kind], before)
+    return rises
 
 
 def earliest(enough: Callable[[float], bool], first_s: float, last_s: float) -> float | None:

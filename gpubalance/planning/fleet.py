@@ -94,17 +94,24 @@ class Fleet:
         return self._in_piece(at, units)
 
     def micro_units(self, deadlines_s: Floats) -> Floats:
-        """The largest u with k·t(u) ≤ T, within the limit, at [T, k−1, kind]; 0 where there is none.
+        """The largest u with k·t(u) ≤ T, within the limit, at [T, k−1, kind]; 0 where there is none."""
+        ks, kinds = len(self.micro), len(self.limit)
+        every = np.arange(ks * kinds)
+        found = self._largest(deadlines_s, np.repeat(self.micro, kinds), every % kinds if ks > 1 else _ALL)
+        return found.reshape(len(deadlines_s), ks, kinds)
+
+    def _largest(self, deadlines_s: Floats, micro: Floats, kinds: Ints | slice) -> Floats:
+        """`micro_units` at [T, row], for rows of a k and a kind each.
 
         A division says nearly where; whether it is there is asked of t itself, and where not, bisection finds it.
         """
-        deadline, micro = deadlines_s[:, None, None], self.micro[:, None]
-        begun = micro * self._begins_s[: len(self.limit)] <= deadline
-        at: Ints | slice = _ALL
+        deadline = deadlines_s[:, None]
+        begun = micro * self._begins_s[: len(self.limit)][kinds] <= deadline
+        at = kinds
         if self._pieces > 1:
-            at = np.broadcast_to(np.arange(len(self.limit)), begun.shape).copy()
+            at = np.broadcast_to(np.arange(len(self.limit))[kinds], begun.shape).copy()
             for begins_s in self._begins_s.reshape(self._pieces, -1)[1:]:
-                at += len(self.limit) * (micro * begins_s <= deadline)
+                at += len(self.limit) * (micro * begins_s[kinds] <= deadline)
         last = self._last[at]
         near = np.floor(self._from[at] + (deadline / micro - self._low[at]) * self._per_s[at])
         units: Floats = np.minimum(np.maximum(near, self._first[at]), last)
@@ -112,8 +119,8 @@ class Fleet:
         more = (units < last) & (micro * self._in_piece(at, units + 1) <= deadline)
         missed = np.nonzero((late | more) & begun)
         if len(missed[0]):
-            pieces = missed[2] if isinstance(at, slice) else at[missed]
-            units[missed] = self._bisected(pieces, self.micro[missed[1]], deadlines_s[missed[0]])
+            pieces = np.broadcast_to(np.arange(len(self._last))[at], begun.shape)[missed]
+            units[missed] = self._bisected(pieces, micro[missed[1]], deadlines_s[missed[0]])
         units[~begun] = 0
         return units
 
@@ -136,14 +143,30 @@ class Fleet:
         return units
 
     def totals(self, deadlines_s: Floats) -> tuple[Floats, Floats]:
-        """G(T), all devices' granules by each deadline, and the same with each kind counted once."""
-        block = max(1, _AT_ONCE // max(1, len(self.limit) * len(self.micro)))
-        totals, of_kinds = [], []
-        for start in range(0, len(deadlines_s), block):
-            units = self.units(deadlines_s[start : start + block])
-            totals.append(units @ self.count)
-            of_kinds.append(units.sum(axis=1))
-        return np.concatenate(totals), np.concatenate(of_kinds)
+        """G(T), all devices' granules by each of some rising deadlines, and the same with each kind counted once."""
+        if len(self.micro) > 1 and len(deadlines_s) > 2:
+            units = self._units_between(deadlines_s)
+        else:
+            block = max(1, _AT_ONCE // max(1, len(self.limit) * len(self.micro)))
+            starts = range(0, len(deadlines_s), block)
+            units = np.concatenate([self.units(deadlines_s[start : start + block]) for start in starts])
+        return units @ self.count, units.sum(axis=1)
+
+    def _units_between(self, deadlines_s: Floats) -> Floats:
+        """`units`; most k make no difference: those that do no more by the last than is done by the first."""
+        ends = self.micro_units(deadlines_s[[0, -1]])
+        first, last = self.most(ends)
+        kinds, k = np.nonzero((self.micro[:, None] * ends[1] > first).T)
+        micro = self.micro[k]
+        starts = np.nonzero(np.diff(kinds, prepend=-1))[0]
+        rows = [first]
+        for deadline_s in deadlines_s[1:-1]:
+            units = first.copy()
+            if len(kinds):
+                most = np.maximum.reduceat(micro * self._largest(np.array([deadline_s]), micro, kinds)[0], starts)
+                units[kinds[starts]] = np.maximum(units[kinds[starts]], most)
+            rows.append(units)
+        return np.array([*rows, last])
 
     def total(self, deadline_s: float) -> float:
         """G(T) of one deadline."""

@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable, Iterator
 from random import Random
 
-from gpubalance.planning.allocate import Problem, allocate
+from gpubalance.planning.allocate import allocate
 from gpubalance.planning.fleet import Load
 from gpubalance.planning.model import Curve, Line, monotone_curve
+from gpubalance.planning.problem import Problem
 from gpubalance.stats import median
 
 DEVICES = (100, 1_000, 10_000)
