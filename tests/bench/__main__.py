@@ -7,9 +7,9 @@ from datetime import datetime, timezone
 
 import psutil
 
-from tests.bench import engine, limit, startup
+from tests.bench import engine, limit, plan, startup
 
-BENCHES = {"startup": startup.main, "limit": limit.main, "engine": engine.main}
+BENCHES = {"startup": startup.main, "limit": limit.main, "plan": plan.main, "engine": engine.main}
 
 
 def main(names: list[str]) -> None:

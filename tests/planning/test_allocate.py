@@ -1,0 +1,449 @@
+"""The solver returns the best split there is: held against brute force, and against a solver of integer programs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import reduce
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy.optimize import Bounds, LinearConstraint, milp
+
+from gpubalance.planning.allocate import allocate, worth
+from gpubalance.planning.deadline import fastest
+from gpubalance.planning.fleet import Fleet, Load
+from gpubalance.planning.model import Curve, Line
+from gpubalance.planning.problem import AUTO_MOST, Allocation, NoSplitError, Problem
+from gpubalance.planning.split import even_split
+
+# Sixty-fourths are added without rounding: so unlike splits take exactly as long, and ties are real.
+exact = st.integers(0, 40).map(lambda n: n / 64)
+seconds = exact | st.floats(0, 0.5)
+
+
+@st.composite
+def lines(draw: st.DrawFn) -> Line:
+    alpha, beta = draw(seconds), draw(seconds)
+    return Line(alpha, beta if alpha + beta > 1e-3 else 0.01, 0.0)
+
+
+@st.composite
+def curves(draw: st.DrawFn) -> Curve:
+    """Never falling, flat in places, bent up and down."""
+    batches = sorted(draw(st.sets(st.integers(2, 24), min_size=1, max_size=5)))
+    time = draw(st.integers(1, 40)) / 64
+    times = [time]
+    for _ in batches[1:]:
+        times.append(times[-1] + draw(st.just(0.0) | seconds))
+    return Curve((1, *batches), (time / 2, *times)) if draw(st.booleans()) else Curve(tuple(batches), tuple(times))
+
+
+def loads(largest: int) -> st.SearchStrategy[Load]:
+    return st.builds(Load, lines() | curves(), st.integers(0, largest))
+
+
+@st.composite
+def problems(draw: st.DrawFn, micro: int = 3) -> Problem:
+    """Small enough that all splits can be tried."""
+    devices = draw(st.integers(1, 4))
+    limit = {1: 40, 2: 24, 3: 12, 4: 7}[devices]
+    total = st.none() | st.integers(1, devices * limit + 4)
+    return Problem(
+        tuple(draw(st.lists(loads(limit), min_size=devices, max_size=devices))),
+        sync_s=draw(st.just(0.0) | seconds),
+        multiple=draw(st.sampled_from([1, 1, 2, 3])),
+        global_batch=draw(total),
+        max_global_batch=draw(st.none() | total),
+        micro_batches=draw(st.integers(1, micro)),
+    )
+
+
+def time_s(load: Load, batch: int) -> float:
+    """A model's step time; of a curve that falls below 0 before its first point, the line to it from 0."""
+    model = load.model
+    if isinstance(model, Curve) and len(model.batches) > 1 and batch < model.batches[0] and model.step_time_s(0) < 0:
+        return model.step_times_s[0] * batch / model.batches[0]
+    return model.step_time_s(batch)
+
+
+def options(problem: Problem, load: Load) -> dict[int, float]:
+    """Each batch that a device can do, and the least time it takes."""
+    times = {0: 0.0}
+    for k in range(1, problem.most_micro_batches + 1):
+        for micro in range(problem.multiple, load.limit + 1, problem.multiple):
+            times[k * micro] = min(times.get(k * micro, math.inf), k * time_s(load, micro))
+    return times
+
+
+def all_splits(problem: Problem, required: int | None = None) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Global batch, step time and devices in use of every split there is."""
+    of_device = [options(problem, load) for load in problem.loads]
+    if required is not None:
+        of_device[required].pop(0)
+    totals = reduce(np.add.outer, [np.array(list(times), dtype=int) for times in of_device])
+    compute = reduce(np.maximum.outer, [np.array(list(times.values()), dtype=float) for times in of_device])
+    used = reduce(np.add.outer, [np.array([b > 0 for b in times], dtype=int) for times in of_device])
+    return totals, compute + np.where(used > 1, problem.sync_s, 0.0), used
+
+
+def brute(problem: Problem, required: int | None = None) -> tuple[float, list[int]]:
+    """The highest throughput, 0 if no split is as wanted, and the global batches there are."""
+    totals, step, _ = all_splits(problem, required)
+    wanted = (totals > 0) & (totals <= (problem.max_global_batch or math.inf))
+    there = sorted(set(totals[wanted].tolist()))
+    if problem.global_batch is not None:
+        wanted &= totals == problem.global_batch
+    return float((totals[wanted] / step[wanted]).max(initial=0.0)), there
+
+
+def hold(problem: Problem, found: Allocation) -> None:
+    """It is a split as wanted, and takes the time that it says."""
+    used = 0
+    for load, batch, micro, compute_s in zip(
+        problem.loads, found.batches, found.micro_batches, found.compute_s, strict=True
+    ):
+        if batch:
+            used += 1
+            assert 0 < micro <= load.limit
+            assert micro % problem.multiple == batch % micro == 0
+            assert batch // micro <= problem.most_micro_batches
+            assert compute_s == pytest.approx(batch // micro * time_s(load, micro), rel=1e-14)
+        else:
+            assert micro == compute_s == 0
+    sync_s = problem.sync_s if used > 1 else 0
+    assert found.step_time_s == max(found.compute_s) + sync_s
+    assert found.global_batch == (problem.global_batch or found.global_batch)
+    assert found.global_batch <= (problem.max_global_batch or math.inf)
+
+
+def hold_best(problem: Problem, required: int | None = None) -> None:
+    best, there = brute(problem, required)
+    if not best:
+        with pytest.raises(NoSplitError) as error:
+            allocate(problem, required=required)
+        if problem.global_batch is not None:
+            assert error.value.below == max((b for b in there if b < problem.global_batch), default=None)
+            assert error.value.above == min((b for b in there if b > problem.global_batch), default=None)
+        return
+    found = allocate(problem, required=required)
+    hold(problem, found)
+    assert required is None or found.batches[required] > 0
+    assert found.throughput == pytest.approx(best, rel=1e-12)
+
+
+@settings(max_examples=1000)
+@given(problems())
+def test_no_split_is_better(problem: Problem) -> None:
+    hold_best(problem)
+
+
+@settings(max_examples=400)
+@given(problems(micro=5), st.data())
+def test_none_with_a_device_forced_in_is_better(problem: Problem, data: st.DataObject) -> None:
+    hold_best(problem, required=data.draw(st.integers(0, len(problem.loads) - 1)))
+
+
+@settings(max_examples=200)
+@given(st.lists(loads(6), min_size=1, max_size=3), st.integers(2, 8), st.integers(1, 140), st.booleans())
+def test_gaps_of_micro_batches_are_seen(of: list[Load], micro: int, total: int, fixed: bool) -> None:
+    """Small limits and many micro-batches: most global batches near the top are not possible."""
+    only: dict[str, int] = {"global_batch" if fixed else "max_global_batch": total}
+    hold_best(Problem(tuple(of), sync_s=0.125, micro_batches=micro, **only))
+
+
+def given_to(problem: Problem, found: Allocation) -> list[tuple[list[tuple[int, float]], int]]:
+    """What each device can do, and what it got. Devices that can do the same batches in the same times are equal."""
+    able = (sorted(options(problem, load).items()) for load in problem.loads)
+    return sorted(zip(able, found.batches, strict=True))
+
+
+@settings(max_examples=300)
+@given(problems(), st.data())
+def test_the_order_of_devices_does_not_matter(problem: Problem, data: st.DataObject) -> None:
+    order = data.draw(st.permutations(range(len(problem.loads))))
+    turned = replace(problem, loads=tuple(problem.loads[i] for i in order))
+    try:
+        found, again = allocate(problem), allocate(turned)
+    except NoSplitError:
+        with pytest.raises(NoSplitError):
+            allocate(turned)
+        return
+    assert again.step_time_s == found.step_time_s
+    assert given_to(problem, found) == given_to(turned, again)
+
+
+@settings(max_examples=200)
+@given(problems())
+def test_it_is_the_smallest_global_batch_that_is_as_fast(problem: Problem) -> None:
+    problem = replace(problem, global_batch=None)
+    try:
+        found = allocate(problem)
+    except NoSplitError:
+        return
+    totals, step, used = all_splits(problem)
+    as_fast = (totals > 0) & (totals <= (problem.max_global_batch or math.inf))
+    as_fast[as_fast] = (totals / np.maximum(step, 1e-300))[as_fast] >= found.throughput * (1 - 1e-13)
+    together = as_fast & (used > 1)
+    if together.any() and sum(b > 0 for b in found.batches) > 1:
+        assert found.global_batch <= totals[together].min() * (1 + 1e-9)
+
+
+@given(lines() | curves(), st.integers(1, 8), st.integers(1, 200), st.floats(0, 0.01))
+def test_equal_devices_get_the_even_split(model: Line | Curve, devices: int, total: int, sync_s: float) -> None:
+    if total < devices:
+        return
+    problem = Problem((Load(model, total),) * devices, sync_s=sync_s, global_batch=total)
+    found = allocate(problem)
+    if sum(batch > 0 for batch in found.batches) == devices:
+        assert found.batches == even_split(total, devices)
+    else:  # fewer are faster, or a device more makes it no faster
+        even = model.step_time_s(math.ceil(total / devices)) + (sync_s if devices > 1 else 0)
+        assert found.step_time_s <= even * (1 + 1e-12)
+
+
+@settings(max_examples=200)
+@given(st.lists(st.builds(Load, lines() | curves(), st.integers(1, 500)), min_size=2, max_size=12), st.data())
+def test_never_slower_than_a_feasible_even_split(of: list[Load], data: st.DataObject) -> None:
+    total = data.draw(st.integers(len(of), max(len(of), len(of) * min(load.limit for load in of))))
+    even = even_split(total, len(of))
+    sync_s = data.draw(seconds)
+    step_s = sync_s + max(time_s(load, batch) for load, batch in zip(of, even, strict=True))
+    wanted = data.draw(st.sampled_from([{"global_batch": total}, {"max_global_batch": total}, {}]))
+    micro = data.draw(st.integers(1, 4))
+    found = allocate(Problem(tuple(of), sync_s=sync_s, micro_batches=micro, **wanted))
+    assert found.throughput >= total / step_s * (1 - 1e-12)
+
+
+def random_loads(random: Random, devices: int, limit: int) -> tuple[Load, ...]:
+    return tuple(
+        Load(Line(random.choice([0, random.uniform(0, 0.05)]), random.uniform(1e-3, 1e-2), 0), random.randint(1, limit))
+        for _ in range(devices)
+    )
+
+
+def by_integer_program(problem: Problem, rate: float | None) -> float:
+    """HiGHS on the same problem, of lines: the least step time, or the most of Σb − rate·T, all devices with sync.
+
+    Variables: T, and for device i and each k the micro-batch m and whether it is used, y. Some y at most is 1;
+    m ≤ limit·y; k·(α·y + β·m) + s ≤ T.
+    """
+    rows, low, high = [], [], []
+    pairs = [(i, k) for i in range(len(problem.loads)) for k in range(1, problem.most_micro_batches + 1)]
+    size = 1 + 2 * len(pairs)
+
+    def constrain(parts: dict[int, float], at_least: float, at_most: float) -> None:
+        row = np.zeros(size)
+        row[list(parts)] = list(parts.values())
+        rows.append(row)
+        low.append(at_least)
+        high.append(at_most)
+
+    for n, (i, k) in enumerate(pairs):
+        load, m, y = problem.loads[i], 1 + 2 * n, 2 + 2 * n
+        assert isinstance(load.model, Line)
+        constrain({m: 1, y: -load.limit}, -np.inf, 0)
+        constrain({m: k * load.model.beta_s, y: k * load.model.alpha_s, 0: -1}, -np.inf, -problem.sync_s)
+    for i in range(len(problem.loads)):
+        constrain({2 + 2 * n: 1 for n, (of, _) in enumerate(pairs) if of == i}, 0, 1)
+    samples = {1 + 2 * n: float(k) for n, (_, k) in enumerate(pairs)}
+    constrain(samples, *([problem.global_batch] * 2 if problem.global_batch else [1, problem.max_global_batch or 1e9]))
+    cost = np.zeros(size)
+    cost[0] = 1 if rate is None else rate
+    if rate is not None:
+        cost[list(samples)] = [-k for k in samples.values()]
+    top = [np.inf, *(bound for i, _ in pairs for bound in (problem.loads[i].limit, 1))]
+    done = milp(
+        cost,
+        constraints=LinearConstraint(np.array(rows), low, high),
+        bounds=Bounds(np.zeros(size), top),
+        integrality=[0] + [1] * (size - 1),
+        options={"mip_rel_gap": 0.0},
+    )
+    assert done.status == 0, done.message
+    return float(done.fun)
+
+
+@pytest.mark.parametrize("micro", [1, 2])
+@pytest.mark.parametrize("seed", range(12))
+def test_an_integer_program_finds_no_shorter_step(seed: int, micro: int) -> None:
+    random = Random(seed)
+    of = random_loads(random, 12 // micro, 200 // micro)
+    total = random.randint(12, sum(load.limit for load in of))
+    problem = Problem(of, sync_s=random.choice([0, 0.03]), global_batch=total, micro_batches=micro)
+    found = allocate(problem)
+    hold(problem, found)
+    assert found.step_time_s <= by_integer_program(problem, None) * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("micro", [1, 2])
+@pytest.mark.parametrize("seed", range(12))
+def test_an_integer_program_finds_no_higher_throughput(seed: int, micro: int) -> None:
+    """Σb/T is at most r if and only if Σb − r·T is at most 0 (Dinkelbach 1967)."""
+    random = Random(seed)
+    of = random_loads(random, 8 // micro, 120 // micro)
+    most = random.choice([None, random.randint(8, sum(load.limit for load in of))])
+    problem = Problem(of, sync_s=random.uniform(0.01, 0.05), max_global_batch=most, micro_batches=micro)
+    found = allocate(problem)
+    hold(problem, found)
+    assert by_integer_program(problem, found.throughput) >= -1e-5 * found.global_batch
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.builds(Load, lines() | curves(), st.integers(1, 400)), min_size=1, max_size=8),
+    st.integers(1, 4),
+    st.just(0.0) | seconds,
+)
+def test_dividing_and_putting_in_order_find_the_same(of: list[Load], micro: int, sync_s: float) -> None:
+    fleet = Fleet(of, micro_batches=micro)
+    at = {fastest(fleet, sync_s, fleet.first_s, fleet.last_s, at_once=n) for n in (1, 20, 10**6)}
+    assert len(at) == 1
+
+
+@settings(max_examples=300)
+@given(loads(60), st.integers(1, 3), st.sampled_from([1, 2, 8]), st.data())
+def test_the_most_by_a_deadline_is_exact(load: Load, micro: int, multiple: int, data: st.DataObject) -> None:
+    """At deadlines that are times, one float before and after them, and in between."""
+    fleet = Fleet([load], multiple=multiple, micro_batches=micro)
+    units = np.arange(1.0, load.limit // multiple + 1)
+    times = fleet.time_s(np.zeros(len(units), dtype=np.intp), units)
+    assert times == pytest.approx([time_s(load, int(u) * multiple) for u in units], rel=1e-14)
+    assert (np.diff(times) >= 0).all()
+    for k in range(1, micro + 1):
+        for time in times[data.draw(st.integers(0, 3)) :: 7]:
+            some = data.draw(st.floats(0, 2))
+            at = np.array([k * time, math.nextafter(k * time, 0), math.nextafter(k * time, 9), some * time])
+            expected = [(k * times <= deadline).sum() for deadline in at]
+            assert fleet.micro_units(at)[:, k - 1, 0].tolist() == expected
+
+
+@settings(max_examples=50)
+@given(problems(), st.booleans())
+def test_auto_is_the_least_accumulation_near_the_best(problem: Problem, free: bool) -> None:
+    problem = replace(problem, micro_batches="auto", global_batch=None if free else problem.global_batch)
+    rates = []
+    for k in range(1, AUTO_MOST + 1):
+        try:
+            rates.append(allocate(replace(problem, micro_batches=k)).throughput)
+        except NoSplitError:
+            rates.append(0.0)
+    if not rates[-1]:
+        return
+    least = next(k for k, rate in enumerate(rates, start=1) if rate >= 0.995 * rates[-1])
+    assert allocate(problem) == allocate(replace(problem, micro_batches=least))
+
+
+FAST, SLOW = Load(Line(0.01, 0.001, 0.0), 256), Load(Line(0.01, 0.004, 0.0), 256)
+
+
+def test_accumulation_only_where_it_pays() -> None:
+    alike = allocate(Problem((FAST, FAST), sync_s=0.001, micro_batches="auto"))
+    assert alike.batches == alike.micro_batches == (256, 256)
+    dear = allocate(Problem((FAST, FAST), sync_s=0.1, micro_batches="auto"))
+    assert dear.global_batch > 512
+    assert dear.micro_batches == (256, 256)
+    # Memory holds back the fast one: it does its micro-batches while the slow one does its only one.
+    small = allocate(Problem((replace(FAST, limit=64), SLOW), micro_batches=8))
+    assert small.batches[0] > 64 >= small.micro_batches[0]
+    assert small.micro_batches[1] == small.batches[1]
+
+
+def test_a_device_that_is_not_worth_its_sync_is_left_out() -> None:
+    problem = Problem((FAST, SLOW), sync_s=0.2)
+    found = allocate(problem)
+    assert found.batches == (256, 0)
+    assert found.step_time_s == found.compute_s[0]
+    assert found.binds == ("memory", "sync")
+    slow = worth(problem, 1)
+    assert slow.gain is not None
+    assert slow.gain < 0
+    assert slow.without is not None
+    assert slow.without.batches == found.batches
+    assert slow.within is not None
+    assert slow.within.batches[1] > 0
+    assert worth(replace(problem, sync_s=0.001), 1).gain == pytest.approx(0.25, abs=0.02)
+
+
+def test_without_the_only_device_there_is_none() -> None:
+    only = worth(Problem((FAST,)), 0)
+    assert (only.without, only.gain) == (None, None)
+    assert only.within is not None
+
+
+def test_what_binds() -> None:
+    both = (FAST, SLOW)
+    assert allocate(Problem(both, global_batch=100)).binds == ("speed", "speed")
+    assert allocate(Problem((replace(FAST, limit=20), SLOW), global_batch=100)).binds == ("memory", "speed")
+    assert allocate(Problem(both, multiple=16, global_batch=96)).binds == ("speed", "granularity")
+    assert allocate(Problem(both)).binds == ("memory", "speed")
+    flat = Load(Curve((1, 64), (0.1, 0.1)), 64)
+    assert allocate(Problem((flat, flat), global_batch=64)).binds == ("global batch", "global batch")
+
+
+def test_flat_devices_share_evenly_and_rounding_breaks_nothing() -> None:
+    flat = Load(Curve((1, 64), (0.1, 0.1)), 64)
+    assert allocate(Problem((flat,) * 3, global_batch=100)).batches == (34, 33, 33)
+    # α = 0, s = 0: every deadline is as good but for rounding, so it is the smallest.
+    through_zero = Load(Line(0.0, 0.003, 0.0), 10_000)
+    assert allocate(Problem((through_zero,) * 4)).batches == (1, 1, 1, 1)
+
+
+def test_a_curve_is_never_below_zero_before_its_first_point() -> None:
+    steep = Load(Curve((8, 16), (0.1, 1.0)), 16)
+    assert steep.model.step_time_s(1) < 0
+    found = allocate(Problem((steep,)))
+    assert found.throughput == pytest.approx(80)
+    hold(Problem((steep,)), found)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "below", "above"),
+    [
+        ({"global_batch": 600}, 512, None),
+        ({"global_batch": 4, "multiple": 8}, None, 8),
+        ({"global_batch": 100, "multiple": 8}, 96, 104),
+        ({"global_batch": 100, "max_global_batch": 64}, 64, None),
+        ({"max_global_batch": 4, "multiple": 8}, None, 8),
+        ({"multiple": 300}, None, None),
+        ({"global_batch": 1023, "micro_batches": 2}, 1022, 1024),
+    ],
+)
+def test_what_is_not_possible_says_what_is(wanted: dict[str, int], below: int | None, above: int | None) -> None:
+    with pytest.raises(NoSplitError) as error:
+        allocate(Problem((FAST, SLOW), **wanted))
+    assert (error.value.below, error.value.above) == (below, above)
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    for of in (Line(0.0, 0.0, 0.0), Line(-1.0, 1.0, 0.0), Curve((1, 2), (2.0, 1.0)), Curve((1, 2), (0.0, 1.0))):
+        with pytest.raises(ValueError, match="not above 0"):
+            Load(of, 8)
+    with pytest.raises(ValueError, match="limit"):
+        Load(Line(1.0, 1.0, 0.0), -1)
+    for wrong in ({"sync_s": -1.0}, {"multiple": 0}, {"micro_batches": 0}, {"sync_s": math.nan}):
+        with pytest.raises(ValueError, match="not below"):
+            Problem((FAST,), **wrong)
+    with pytest.raises(ValueError, match="device"):
+        Problem(())
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 2**32), st.sampled_from([1, 8]), st.sampled_from([1, 2]))
+def test_many_devices_are_as_good_as_their_bounds(seed: int, multiple: int, micro: int) -> None:
+    """No deadline in a fine grid is better, and each kind counts as often as it is there."""
+    random = Random(seed)
+    kinds = random_loads(random, 40, 3000)
+    of = tuple(random.choices(kinds, k=200))
+    problem = Problem(of, sync_s=random.uniform(0, 0.1), multiple=multiple, micro_batches=micro)
+    found = allocate(problem)
+    hold(problem, found)
+    fleet = Fleet(of, multiple=multiple, micro_batches=micro)
+    deadlines = np.linspace(fleet.first_s, fleet.last_s, 2000)
+    rates = fleet.totals(deadlines)[0] * multiple / (deadlines + problem.sync_s)
+    assert found.throughput >= rates.max() * (1 - 1e-12)
