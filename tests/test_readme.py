@@ -9,11 +9,13 @@ import pytest
 
 from gpubalance import errors
 from gpubalance.config import DeviceProfile, JointProfile
+from gpubalance.results.probe import BatchLimit, CurvePoint, DeviceProbe, Probe, StepTimeModel, Trial
 from gpubalance.results.run import Run
+from gpubalance.telemetry import Telemetry
 from tests.cli.program import ROOT, gpubalance
 
 README = (ROOT / "README.md").read_text()
-COMMANDS = ("devices", "run")
+COMMANDS = ("devices", "probe", "run")
 
 
 def help_text(command: str) -> str:
@@ -33,7 +35,10 @@ def test_each_key_of_a_profile_is_documented(key: str) -> None:
     assert f"`{key}`" in README
 
 
-@pytest.mark.parametrize("name", Run.model_fields)
+RECORDS = (Run, Probe, DeviceProbe, CurvePoint, BatchLimit, Trial, StepTimeModel, Telemetry)
+
+
+@pytest.mark.parametrize("name", sorted({name for record in RECORDS for name in record.model_fields}))
 def test_each_name_of_a_result_is_documented(name: str) -> None:
     assert re.search(rf"\b{name}\b", README)
 

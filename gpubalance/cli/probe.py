@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gpubalance.cli import options
 from gpubalance.errors import GpubalanceError, UsageError
 from gpubalance.units import parse_bytes
+
+if TYPE_CHECKING:
+    from gpubalance.results.probe import Probe
 
 _MEASURING = "Measuring"
 
@@ -171,8 +175,28 @@ def probe(
     save(result)
     if not quiet:
         say("", sys.stderr)
-    out.give(result, probe_text(result, ""))
+    out.give(result, probe_text(result, _next_command(result, simulate)))
     return None
+
+
+def _next_command(result: Probe, simulate: str | None) -> str:
+    """A run of the split that the probe suggests, as one would type it; empty where it suggests none."""
+    from gpubalance.config import Settings
+    from gpubalance.stages.probe.suggest import suggested_split
+
+    split = suggested_split(result)
+    if split is None:
+        return ""
+    used = [(device.index, batch) for device, batch in zip(result.devices, split, strict=True) if batch]
+    words = ["gpubalance", "run", *(["--simulate", simulate] if simulate else [])]
+    words += ["--gpus", *(str(index) for index, _ in used), "--batches", *(str(batch) for _, batch in used)]
+    settings = result.settings
+    if settings.model != options.default_model(result.devices):
+        words += ["--model", settings.model]
+    for name in ("precision", "input"):
+        if getattr(settings, name) != Settings.model_fields[name].default:
+            words += [f"--{name}", getattr(settings, name)]
+    return shlex.join([*words, *(["--xla"] if settings.xla else [])])
 
 
 def _seconds(option: str, value: float, most: float) -> float:

@@ -15,6 +15,8 @@ from gpubalance.planning.limit import Bracket, Points, forecast
 _RISING = 1.05
 # Between ends this near, from below one at a time: no more than one of them can fail.
 _FEW_RUNGS = 6
+# Where memory misleads too, as long as this many tries are enough.
+_SINGLY_WITHIN = 8
 
 
 @dataclass(frozen=True)
@@ -153,6 +155,7 @@ class _Search:
         self._bracket = Bracket(min(self._top, grid.rung(max(self._peaks, default=0))), high)
         self._trials: list[Trial] = []
         self._aims: list[int] = []
+        self._misled = False
 
     def limit(self) -> Limit:
         low, high = self._bracket.low, self._bracket.high
@@ -190,6 +193,8 @@ class _Search:
 
     def _wishes(self) -> Iterator[tuple[int, str]]:
         """What to try, the best first, and why."""
+        if self._misled and len(self._trials) + self._width - 1 <= _SINGLY_WITHIN:
+            yield self._bracket.low + 1, self._ends()
         points = sorted(self._peaks.items())
         said = forecast(points, self._memory) if self._memory is not None else None
         if said is not None:
@@ -210,11 +215,17 @@ class _Search:
         if self._aims and aim > _RISING * self._aims[-1]:
             # What is measured misses what binds, as memory in pieces: each larger batch promises more than the last.
             least, sure = low + max(1, low // 8), 0
+            self._misled = True
         self._aims.append(aim)
         safe = min(aim, max(self._grid.rung(sure), least, step))
         yield safe, predicted if safe == aim else f"{predicted}; a safe step towards it"
         yield aim, predicted
         yield max(self._grid.rung(doubt - 1) + 1, step), "the first that should fail"
+
+    @property
+    def _width(self) -> float:
+        """Rungs from one end to the other."""
+        return math.inf if self._bracket.high is None else self._bracket.high - self._bracket.low
 
     def _tread(self) -> int:
         """How many rungs memory has stayed the same for, up to the largest batch that fits; at least 1.
@@ -232,7 +243,7 @@ class _Search:
             return max(1, 2 * low), "twice the batch" if low else "the smallest"
         if proven and len(self._trials) == 1:
             return high - max(1, (high - low) // 8), "a step back: there is less memory than the device has"
-        if high - low <= _FEW_RUNGS:
+        if self._width <= _FEW_RUNGS:
             return low + 1, self._ends()
         return low + (high - low) // (3 if self._memory is not None else 2), self._ends()
 

@@ -45,7 +45,7 @@ def device_probe(
         measured_s=alone.bench.measured_s,
         elapsed_s=elapsed_s,
         children=alone.bench.children,
-        failures=tuple(Failure(exit_code=e.exit_code, message=e.message) for e in failures),
+        failures=tuple(dict.fromkeys(Failure(exit_code=e.exit_code, message=e.message) for e in failures)),
         complete=complete and not failures,
     )
 

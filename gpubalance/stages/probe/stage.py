@@ -169,7 +169,7 @@ class _Probing:
             worst = NothingFits
         first = errors[0][1]
         return worst(
-            "; ".join(_told(one, error) for one, error in errors),
+            "; ".join(dict.fromkeys(_told(one, error) for one, error in errors)),
             remedy=first.remedy if worst is not PartialResult else f"{_RESUME}; {first.remedy}",
             log=first.log,
             partial=self._partial(),

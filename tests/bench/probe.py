@@ -1,0 +1,39 @@
+"""What a probe costs beside its measuring: time outside measured steps, children, OOMs; with and without --ahead."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from gpubalance.results.probe import DeviceProbe, Probe
+from tests.cli.program import ROOT
+
+
+def main() -> Iterator[str]:
+    profile = ROOT / "configs" / "gtx1080ti-gtx1080.toml"
+    for options in ((), ("--no-ahead",)):
+        for one in _probe("--simulate", str(profile), *options).probes:
+            yield f"GPU:{one.device} {' '.join(options) or '--ahead'}: {_figures(one)}"
+
+
+def _probe(*arguments: str) -> Probe:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "probe.json"
+        program = str(Path(sys.executable).with_name("gpubalance"))
+        subprocess.run(
+            [program, "probe", *arguments, "--quiet", "-o", str(path)], check=True, stdout=subprocess.DEVNULL
+        )
+        return Probe.model_validate_json(path.read_text())
+
+
+def _figures(one: DeviceProbe) -> str:
+    trials = one.batch_limit.trials if one.batch_limit else ()
+    failed = sum(trial.outcome != "fits" for trial in trials)
+    outside = (one.elapsed_s - one.measured_s) / one.measured_s
+    return (
+        f"time outside measured steps over time in them {outside:.2f}, at most 1; {len(one.curve)} batch sizes, "
+        f"{one.children} children, {len(trials)} trials, {failed} out of memory"
+    )

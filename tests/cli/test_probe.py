@@ -1,0 +1,284 @@
+"""`gpubalance probe` as a user runs it: what it prints, and what is left when something goes wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from gpubalance.results.probe import Probe
+from gpubalance.results.run import Run
+from tests.cli.program import QUICK_PAIR, SHORT, gpubalance, start
+
+QUICK = ("--duration", "0.2")
+FAST = ("--simulate", QUICK_PAIR, *QUICK)
+FEW = (*FAST, "--max-batch", "32")
+# Limits of 120 and 64, so that a whole probe is short.
+SMALL_PAIR = """
+[[device]]
+name = "Small 120"
+alpha_s = 0.008
+beta_s = 0.0002
+memory = "512 MiB"
+base_memory = "32 MiB"
+memory_per_sample = "4 MiB"
+
+[[device]]
+name = "Small 64"
+alpha_s = 0.008
+beta_s = 0.0003
+memory = "288 MiB"
+base_memory = "32 MiB"
+memory_per_sample = "4 MiB"
+"""
+# Under TensorFlow's own allocator, as on a GPU; or under a hard limit, of which a child mostly dies by a signal.
+BFC = {"TF_CPU_ALLOCATOR_USE_BFC": "1", "TF_CPU_BFC_MEM_LIMIT_IN_MB": "300", "TF_ENABLE_ONEDNN_OPTS": "0"}
+MODELS = """
+import keras
+L = keras.layers
+
+def small():
+    return keras.Sequential([L.Input((64, 64, 3)), L.Conv2D(16, 3, activation="relu"),
+        L.Conv2D(16, 3, activation="relu"), L.GlobalAveragePooling2D(), L.Dense(10, activation="softmax")])
+
+def large():
+    return keras.Sequential([L.Input((256, 256, 3)), L.Conv2D(32, 3, activation="relu"),
+        L.GlobalAveragePooling2D(), L.Dense(10, activation="softmax")])
+"""
+
+
+@pytest.fixture
+def own_state() -> Path:
+    """The state directory that the program has in this test."""
+    return Path(os.environ["XDG_STATE_HOME"])
+
+
+def lines_of(process: subprocess.Popen[str], until: str) -> list[str]:
+    """The lines of its progress up to one that matches."""
+    assert process.stderr is not None
+    lines = []
+    for line in process.stderr:
+        lines.append(line.rstrip("\n"))
+        if re.search(until, line):
+            return lines
+    raise AssertionError(f"{until} did not come: {lines}")
+
+
+def children_of(pid: int) -> list[psutil.Process]:
+    """By age: the one that works, and the one that waits."""
+    return sorted(psutil.Process(pid).children(), key=lambda child: child.create_time())
+
+
+def journals(state: Path) -> list[dict[str, Any]]:
+    (path,) = (state / "gpubalance" / "journals").glob("*.jsonl")
+    return [json.loads(line) for line in path.read_text().splitlines() if line]
+
+
+def test_the_pair_is_probed_kept_and_then_held_against(tmp_path: Path, own_state: Path) -> None:
+    path = tmp_path / "probe.json"
+    done = gpubalance("probe", *FAST, "-o", str(path))
+    assert done.returncode == 0, done.stderr
+    result = Probe.model_validate_json(path.read_text())
+    assert [(p.batch_limit.fits, p.batch_limit.fails) for p in result.probes if p.batch_limit] == [
+        (224, 232),
+        (128, 136),
+    ]
+    assert all(p.flops_per_sample and p.mfu is None and p.curve[0].telemetry is None for p in result.probes)
+    assert result.complete
+    # As it goes: each size, each trial with its reason; then the tables and what to do next.
+    assert re.search(r"(?m)^GPU:0 batch 8: \d+ samples/s, .* ms, 320 MiB$", done.stderr)
+    assert re.search(r"GPU:0 tried 232: out of memory \(.*\), as the first that should fail", done.stderr)
+    assert re.search(r"(?m)^ +224 +\d+ .* GiB  █+$", done.stdout)
+    assert "batch limit  224 trains, 232 does not (out of memory); 2 tries, 1 of them" in done.stdout
+    assert max(map(len, done.stdout.splitlines()[:-1])) <= 80
+    # Nothing is left to resume, the result is kept, and a run of these devices knows what they give alone.
+    assert not list((own_state / "gpubalance" / "journals").glob("*"))
+    assert len(list((own_state / "gpubalance" / "probes").glob("*.json"))) == 1
+    command = done.stdout.splitlines()[-1].removeprefix("next: gpubalance ").split()
+    ran = gpubalance(*command, *SHORT, "--baseline", "none", "--json")
+    assert ran.returncode == 0, ran.stderr
+    run = Run.model_validate_json(ran.stdout)
+    assert run.baselines.solo_sum is not None
+    assert run.scaling_efficiency is not None
+    assert run.baselines.solo_sum == pytest.approx(sum(p.solo_best.throughput for p in result.probes if p.solo_best))
+    assert run.scaling_efficiency == pytest.approx(run.throughput.median / run.baselines.solo_sum)
+    assert 0.5 < run.scaling_efficiency < 1.1
+    assert run.imbalance < 1.1
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGABRT, signal.SIGSTOP])
+def test_a_child_that_ends_at_a_trial_costs_nothing_that_is_finished(
+    number: signal.Signals, own_state: Path, tmp_path: Path
+) -> None:
+    profile = tmp_path / "pair.toml"
+    profile.write_text(SMALL_PAIR)
+    command = ("probe", "--simulate", str(profile), *QUICK, "--no-ahead", "--deadline", "12", "--json")
+    process = start(*command)
+    lines_of(process, "batch 32")
+    # The exploring child ends, and the first trial's begins.
+    exploring = children_of(process.pid)[0].pid
+    while not (left := children_of(process.pid)) or left[0].pid == exploring:
+        time.sleep(0.02)
+    os.kill(left[0].pid, number)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 6, err
+    result = Probe.model_validate_json(out)
+    assert [p.complete for p in result.probes] == [False, True]
+    # It was tried once more, so that the limit is right all the same.
+    assert [p.batch_limit.fits for p in result.probes if p.batch_limit] == [120, 64]
+    outcome = "deadline" if number == signal.SIGSTOP else "crash"
+    assert [t.outcome for t in result.probes[0].batch_limit.trials][:2] == [outcome, "fits"]  # type: ignore[union-attr]
+    before = journals(own_state)
+    assert "--resume" in err
+
+    again = gpubalance(*command, "--resume")
+    assert again.returncode == 0, again.stderr
+    resumed = Probe.model_validate_json(again.stdout)
+    assert [p.children for p in resumed.probes] == [0, 0]
+    assert resumed.probes[1].curve == Probe.model_validate_json(out).probes[1].curve
+    assert len([e for e in before if e["kind"] == "Attempt" and e["record"]["point"]]) == sum(
+        len(p.curve) for p in resumed.probes
+    )
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_probe_keeps_what_is_measured_and_goes_on(
+    number: signal.Signals, code: int, own_state: Path
+) -> None:
+    process = start("probe", *FEW, "--json", *(("--parallel",) if number == signal.SIGTERM else ()))
+    lines_of(process, "batch 16")
+    children = children_of(process.pid)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == code, err
+    assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
+    assert [point.batch for point in Probe.model_validate_json(out).probes[0].curve][:2] == [8, 16]
+    measured = {(e["device"], e["record"]["trial"]["batch"]) for e in journals(own_state) if e["kind"] == "Attempt"}
+    again = gpubalance("probe", *FEW, "--resume", "--json")
+    assert again.returncode == 0, again.stderr
+    assert "going on with an interrupted probe" in again.stderr
+    result = Probe.model_validate_json(again.stdout)
+    assert result.complete
+    assert measured <= {(f"SIM-{p.device}", point.batch) for p in result.probes for point in p.curve}
+
+
+def test_a_killed_probe_leaves_no_child_and_goes_on() -> None:
+    process = start("probe", *FEW)
+    lines_of(process, "batch 16")
+    children = children_of(process.pid)
+    assert children
+    process.kill()
+    process.communicate()
+    _, alive = psutil.wait_procs(children, timeout=5)
+    assert not [child for child in alive if child.status() != psutil.STATUS_ZOMBIE]
+    assert gpubalance("probe", *FEW, "--resume", "--json").returncode == 0
+
+
+def test_the_time_limit_ends_it_with_what_is_measured() -> None:
+    done = gpubalance("probe", *FAST, "--time-limit", "6", "--json")
+    assert done.returncode == 8
+    assert "the time limit of 6 s passed" in done.stderr
+    assert Probe.model_validate_json(done.stdout).complete is False
+
+
+def test_all_at_once_says_so() -> None:
+    done = gpubalance("probe", *FEW, "--parallel", "--json")
+    result = Probe.model_validate_json(done.stdout)
+    assert result.parallel
+    assert "measured-in-parallel" in {warning.code for warning in result.warnings}
+    assert [len(p.curve) for p in result.probes] == [len(result.probes[0].curve)] * 2
+
+
+def test_the_parent_is_small_and_never_loads_tensorflow() -> None:
+    process = start("probe", *FEW)
+    lines_of(process, "batch 32")
+    parent = psutil.Process(process.pid)
+    loaded = {Path(m.path).name for m in parent.memory_maps()}
+    assert not [name for name in loaded if "tensorflow" in name]
+    assert any("tensorflow" in Path(m.path).name for m in parent.children()[0].memory_maps())
+    largest = 0
+    while process.poll() is None:
+        assert process.stderr is not None
+        process.stderr.readline()
+        with_memory = parent.memory_info().rss if parent.is_running() and parent.status() != "zombie" else 0
+        largest = max(largest, with_memory)
+    process.communicate()
+    assert 0 < largest < 100 * 2**20
+
+
+def test_a_dry_run_touches_nothing(own_state: Path) -> None:
+    done = gpubalance("probe", *FAST, "--dry-run")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.search(r"batch 8, 16, 32, …, 224 \(to its limit of 224 by its profile\)", done.stdout)
+    assert re.search(r"about \d+ s in all; nothing was run", done.stdout)
+    assert not (own_state / "gpubalance").exists()
+    assert json.loads(gpubalance("probe", *FAST, "--dry-run", "--json").stdout)["seconds"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (("--max-batch", "0"), 2, "--max-batch"),
+        (("--batch-multiple", "0"), 2, "--batch-multiple"),
+        (("--margin", "5 GB"), 2, "--margin: '5 GB' is no size"),
+        (("--duration", "nan"), 2, "--duration takes seconds"),
+        (("--time-limit", "-1"), 2, "--time-limit takes seconds"),
+        (("--deadline", "0"), 2, "--deadline takes seconds"),
+        (("--gpus", "7"), 2, "there is no device '7'"),
+        (("--model", "nothing"), 4, "there is no model 'nothing'"),
+    ],
+)
+def test_wrong_inputs_get_one_line_that_says_what_is_right(arguments: tuple[str, ...], code: int, says: str) -> None:
+    done = gpubalance("probe", *FEW, *arguments)
+    assert done.returncode == code
+    assert says in done.stderr
+    assert done.stdout == ""
+
+
+def real_limit(
+    model: str, folder: Path, *options: str, limit_mib: int | None = None, environment: dict[str, str] | None = None
+) -> Probe:
+    """Of a plain CPU device with a model whose memory is real; `limit_mib` is of the whole process."""
+    (folder / "models.py").write_text(MODELS)
+    command = ("probe", "--simulate", "1", "--model", f"models.py:{model}", "--duration", "0.1", "--json", *options)
+    process = start(*command, cwd=folder, environment=environment)
+    if limit_mib is not None:
+        psutil.Process(process.pid).rlimit(psutil.RLIMIT_AS, (limit_mib << 20, limit_mib << 20))
+    out, err = process.communicate(timeout=280)
+    assert process.returncode in (0, 6), err
+    return Probe.model_validate_json(out)
+
+
+def test_a_real_out_of_memory_is_found_exactly_and_again(tmp_path: Path) -> None:
+    found = []
+    for _ in range(2):
+        (one,) = real_limit("small", tmp_path, "--batch-multiple", "16", environment=BFC).probes
+        assert one.batch_limit is not None
+        assert one.batch_limit.memory_bytes == 300 << 20
+        assert sum(trial.outcome == "oom" for trial in one.batch_limit.trials) <= 2
+        tried = {trial.batch: trial.outcome for trial in one.batch_limit.trials}
+        assert (tried[one.batch_limit.fits], tried[one.batch_limit.fails]) == ("fits", "oom")  # type: ignore[index]
+        found.append((one.batch_limit.fits, one.batch_limit.fails))
+    assert found[0] == found[1]
+    assert found[0][1] == (found[0][0] or 0) + 16
+
+
+def test_deaths_of_a_hard_limit_are_trials(tmp_path: Path) -> None:
+    result = real_limit("large", tmp_path, "--batch-multiple", "4", "--max-batch", "64", limit_mib=2600)
+    limit = result.probes[0].batch_limit
+    assert limit is not None
+    assert limit.fits is not None
+    assert limit.fails == limit.fits + 4
+    failed = [trial for trial in limit.trials if trial.outcome != "fits"]
+    assert {trial.outcome for trial in failed} <= {"oom", "crash"}
+    assert limit.fails in {trial.batch for trial in failed}
+    # A death is said, not passed over.
+    assert bool(result.probes[0].failures) == any(trial.outcome == "crash" for trial in failed)
