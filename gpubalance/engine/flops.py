@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from typing import Any
 
 import tensorflow as tf
@@ -20,6 +21,6 @@ def count_forward(model: Any, one_sample: Any) -> float | None:
         options["output"] = "none"
         counted = tf.compat.v1.profiler.profile(graph, options=options)
     except Exception as error:  # noqa: BLE001  (a figure beside the measurement: never worth losing it)
-        print(f"the model's operations can't be counted: {type(error).__name__}: {error}")
+        traceback.print_exception(error)
         return None
     return float(counted.total_float_ops) or None

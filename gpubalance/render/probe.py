@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from gpubalance.config import Device
 from gpubalance.render.run import warning_lines
 from gpubalance.render.table import shorten, table
+from gpubalance.results.estimate import DeviceEstimate, Estimate
 from gpubalance.results.probe import BatchLimit, CurvePoint, DeviceProbe, Probe, StepTimeModel, Trial
-from gpubalance.stages.probe.estimate import DeviceEstimate, Estimate
 from gpubalance.units import format_bytes, format_flops, format_percent, format_rate, format_seconds
 
 _WIDTH = 80

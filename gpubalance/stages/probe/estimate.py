@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from gpubalance.config import Device, ProbeRequest, Record
+from gpubalance.config import Device, ProbeRequest
 from gpubalance.planning.curve import octaves
+from gpubalance.results.estimate import DeviceEstimate, Estimate
 
 # Measured on simulated devices: what a child takes to build its model once TensorFlow is loaded, and the first one all.
 _CHILD_S = 2.0
@@ -13,26 +14,6 @@ _KNEE_SIZES = 6
 _SETTLING_STEPS = 4
 _GUESSED_LIMIT = 1024
 _GUESSED_STEP_S = 0.2
-
-
-class DeviceEstimate(Record):
-    """A device's part: the batch sizes, up to a limit that is `guessed` where nothing tells it."""
-
-    device: int
-    sizes: tuple[int, ...]
-    limit: int
-    guessed: bool
-    children: int
-    seconds: float
-
-
-class Estimate(Record):
-    """What a probe would do. `seconds` is for all devices."""
-
-    kind: str = "probe-estimate"
-    request: ProbeRequest
-    devices: tuple[DeviceEstimate, ...]
-    seconds: float
 
 
 def estimate(request: ProbeRequest) -> Estimate:

@@ -114,6 +114,7 @@ class _Probing:
         ]
 
     def run(self) -> Probe:
+        """Every device; whatever ends it early carries what was measured."""
         try:
             self._in_parallel() if self._request.parallel else self._in_turn()
         except KeyboardInterrupt as interrupt:
