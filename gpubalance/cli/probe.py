@@ -172,7 +172,6 @@ def probe(
             say("", sys.stderr)
             out.give(error.partial, probe_text(error.partial, ""))
         raise
-    save(result)
     if not quiet:
         say("", sys.stderr)
     out.give(result, probe_text(result, _next_command(result, simulate)))

@@ -97,7 +97,9 @@ def search(
     `Forecast`): what surely fits, or at least part of the way to what fits at best; that; and the first that should
     fail. Where that tells nothing between the two ends: upwards twice the batch, and with one end failing a third of
     the way towards it, as a try that fits is the cheap one (half of it where memory is not known, and singly near the
-    end). `Bracket` bends each wish so that the search stays short.
+    end). Where each larger batch promises more than the last, as with memory in pieces, it goes up in eighths, and
+    singly from below as soon as eight tries in all are enough. `Bracket` bends each wish so that the search stays
+    short.
 
     Tries: two, one of them failing, for linear memory with two points or more. Four with none: a batch of 1; the
     batch that fits if all of its memory grows with the batch, as fixed memory only leaves room for more; and those

@@ -12,6 +12,7 @@ from typing import IO, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from gpubalance.errors import EnvironmentFault
 from gpubalance.state import state_folder
 
 R = TypeVar("R", bound=BaseModel)
@@ -46,10 +47,13 @@ class Journal:
         """Appends what is finished of a device (its UUID); returns when it is on disk."""
         kind = type(record).__name__
         line = json.dumps({"kind": kind, "device": device, "record": record.model_dump(mode="json")})
-        with self._lock:
-            self._file.write(line + "\n")
-            self._file.flush()
-            os.fsync(self._file.fileno())
+        try:
+            with self._lock:
+                self._file.write(line + "\n")
+                self._file.flush()
+                os.fsync(self._file.fileno())
+        except OSError as error:
+            raise EnvironmentFault(f"can't write the journal {self.path}: {error.strerror}") from None
 
     def of(self, device: str, kind: type[R]) -> list[R]:
         """The records of that kind that were left of a device, in order; those that are no such records left out."""

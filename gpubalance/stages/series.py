@@ -69,17 +69,19 @@ class Series:
         self.warmup_steps += len(times) + 1
         self._recent_step_s = median(times[-_WARMUP_STEPS:])
 
-    def settle(self, worker: Worker) -> None:
+    def settle(self, worker: Worker, *, first: bool = True) -> None:
         """A short warm-up, for a worker that has trained with other batches: until no step is clearly faster.
 
-        At least 3 steps: what trains three times trains on. Raises as `warm_up` does.
+        At least 3 steps: what trains three times trains on. Raises as `warm_up` does; where it is not the model's
+        `first` measurement, a loss that is no number is no reason to, as random data may lead to one.
         """
         times: list[float] = []
         while len(times) < _SETTLING_STEPS or (
             times[-1] < _CLEARLY_FASTER * times[-2] and len(times) < _LONGEST_SETTLING_STEPS
         ):
             for sample in self._measure(worker, at_least=1):
-                self._refuse_bad_loss(sample)
+                if first:
+                    self._refuse_bad_loss(sample)
                 times.append(sample.seconds)
         self.warmup_steps += len(times)
         self._recent_step_s = times[-1]

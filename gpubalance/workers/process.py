@@ -29,6 +29,8 @@ _LONGEST_MESSAGE = 1 << 24
 _LOG_LINES = 12
 # A child that was told to end gets this long, then TERM, then KILL; together under 2 s, which Ctrl-C may take.
 _ENDS_WITHIN_S = 0.5
+# A killed child is gone at once, but for a driver that gives back much memory: the next child must not begin before.
+_DIES_WITHIN_S = 30.0
 # The user's settings of these would make another run than the one that is recorded.
 _CONTRADICT = ("NVIDIA_TF32_OVERRIDE", "TF_XLA_FLAGS", "PYTHONSAFEPATH", "TF_CONFIG")
 # The current folder, which Python puts first, must not hide a module of TensorFlow's.
@@ -162,11 +164,15 @@ class Process:
                 os.close(descriptor)
         self._requests = self._replies = -1
         self._selector.close()
-        for signal_number in (None, signal.SIGTERM, signal.SIGKILL):
+        for signal_number, within_s in (
+            (None, _ENDS_WITHIN_S),
+            (signal.SIGTERM, _ENDS_WITHIN_S),
+            (signal.SIGKILL, _DIES_WITHIN_S),
+        ):
             if signal_number is not None:
                 self._signal(signal_number)
             try:
-                self._child.wait(_ENDS_WITHIN_S)
+                self._child.wait(within_s)
                 break
             except subprocess.TimeoutExpired:
                 continue

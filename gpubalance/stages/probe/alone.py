@@ -13,6 +13,7 @@ from gpubalance.stages.probe.drift import Drifting
 _POINTS_FOR_A_LINE = 3
 # Where memory has no limit the curve ends on its plateau, or here.
 _LARGEST_UNASKED = 1024
+_LARGEST = 1 << 20
 _PLATEAU = 0.03
 # Just under the limit cuDNN may have too little memory left for its fastest algorithms.
 _BELOW_THE_LIMIT = 16
@@ -36,20 +37,22 @@ class Alone:
         drifting = Drifting(self.bench)
         self._explore()
         self.forward_flops = self.bench.forward_flops()
-        drifting.look("explore")
+        drifting.look("explore", list(self.bench.here))
         self.limit = self._find_limit()
+        if self.limit.fits is None and self.bench.fault is not None:
+            raise self.bench.fault
         self._fill()
+        self.forward_flops = self.forward_flops or self.bench.forward_flops()
         if not drifting.found:
-            drifting.look("fill")
+            drifting.look("fill", list(self.points.values()))
         if drifting.found:
-            self.steady = False
-            self._replace(drifting.measure_again(sorted(self.points)))
+            self._measure_again(drifting)
 
     def _explore(self) -> None:
         """The smaller octaves, in one child: up to half of the limit that their memory predicts."""
         multiple, most = self.bench.request.batch_multiple, self.bench.request.max_batch
         size = multiple if most is None else min(multiple, most)
-        while (most is None or size <= most) and not self._enough(size):
+        while size <= (most or _LARGEST) and not self._enough(size):
             attempt = self.bench.try_batch(size, "the curve")
             if attempt.point is None:
                 self._failed = size
@@ -133,12 +136,9 @@ class Alone:
             else:
                 self.points[size] = attempt.point
 
-    def _replace(self, points: list[CurvePoint]) -> None:
-        again = {point.batch: point for point in points}
+    def _measure_again(self, drifting: Drifting) -> None:
+        self.steady = False
         for batch, point in self.points.items():
-            self.points[batch] = again.get(batch, point).model_copy(
-                update={"steady": False, "measured_again": batch in again or point.measured_again}
-            )
-
-
-_LARGEST = 1 << 20
+            self.points[batch] = point.model_copy(update={"steady": False})
+        for point in drifting.measure_again(sorted(self.points)):
+            self.points[point.batch] = point.model_copy(update={"steady": False, "measured_again": True})

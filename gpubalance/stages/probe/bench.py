@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from contextlib import suppress
 
 from gpubalance.config import JointProfile, ProbeRequest
-from gpubalance.errors import DeadlinePassed, EnvironmentFault, GpubalanceError, Interrupted, OutOfMemory, PartialResult
+from gpubalance.errors import (
+    BadInput,
+    DeadlinePassed,
+    EnvironmentFault,
+    GpubalanceError,
+    Interrupted,
+    OutOfMemory,
+    PartialResult,
+)
 from gpubalance.results.probe import CurvePoint, Outcome, Trial
 from gpubalance.stages.events import Doing, PointDone, TrialDone, Watch
 from gpubalance.stages.journal import Journal
@@ -47,7 +56,7 @@ class Bench:
         self.journal = journal
         self._halt = halt
         self._watch = watch
-        self._known = {a.trial.batch: a for a in journal.of(self.device.uuid, Attempt) if not a.died}
+        self._known = _certain(journal.of(self.device.uuid, Attempt))
         self._children = Children(self.device, ahead=request.ahead, deadline_s=request.deadline_s)
         self._worker: Worker | None = None
         self.facts: Ready | None = next(iter(journal.of(self.device.uuid, Ready)), None)
@@ -56,6 +65,7 @@ class Bench:
         self.began_s = 0.0  # when its first step ended, on the monotonic clock
         self.measured_s = 0.0
         self.deaths: list[GpubalanceError] = []
+        self.fault: GpubalanceError | None = None  # what failed though no smaller batch had passed
         self.trials: list[Trial] = []
 
     @property
@@ -82,11 +92,11 @@ class Bench:
         Interrupted, and the death of a child where no batch has passed.
         """
         attempt = self._answer(batch, trial=trial) or self._try(batch, reason, fresh=trial, last=last)
-        if self._is_uncertain(attempt):
+        if self._is_uncertain(attempt) and batch not in self._known:
             self._keep(attempt, trial=True)
             attempt = self._try(batch, f"once more, as {_UNCERTAIN[attempt.trial.outcome]}", fresh=True, last=last)
         self._keep(attempt, trial=trial or attempt.point is None)
-        if attempt.died and not self._passed:
+        if attempt.died and not self._passed and self.deaths:
             raise self.deaths[-1]
         return attempt
 
@@ -120,7 +130,7 @@ class Bench:
         outcome: Outcome = "fits"
         try:
             worker = self._opened(fresh=fresh, last=last)
-            point = self._measured(worker, batch)
+            point = self.measured(worker, batch, self.request.duration_s)
             peak = point.memory_peak_bytes
         except OutOfMemory as error:
             outcome, peak = "oom", next(iter(error.memory_peak_bytes), None)
@@ -142,20 +152,27 @@ class Bench:
         )
         return Attempt(trial=trial, point=point)
 
-    def _measured(self, worker: Worker, batch: int) -> CurvePoint:
+    def measured(self, worker: Worker, batch: int, duration_s: float) -> CurvePoint:
+        """A point by that child, which is noted among what it has measured.
+
+        cuDNN and cuBLAS say in many ways that memory is short, of which some read like a fault of the model. It is
+        memory only if a smaller batch trains: then this raises OutOfMemory. Where none has yet, `fault` keeps it.
+        """
         try:
-            return self.measure(worker, batch, self.request.duration_s)
-        except EnvironmentFault as error:
-            # cuDNN and cuBLAS say in many ways that memory is short. It is that only if less of it was enough.
-            if not any(smaller < batch for smaller in self._passed):
+            return self._measured(worker, batch, duration_s)
+        except (EnvironmentFault, BadInput) as error:
+            smaller_passed = any(smaller < batch for smaller in self._passed)
+            if not smaller_passed and (batch == 1 or isinstance(error, BadInput)):
                 raise
+            self.fault = self.fault or (None if smaller_passed else error)
             raise OutOfMemory(error.message, log=error.log) from None
 
-    def measure(self, worker: Worker, batch: int, duration_s: float) -> CurvePoint:
-        """A point by that child, which is noted among what it has measured."""
+    def _measured(self, worker: Worker, batch: int, duration_s: float) -> CurvePoint:
         began = time.monotonic()
         gpu = None if self.device.simulated else self.device.uuid
-        point, measured_s = measure_point(worker, batch, duration_s=duration_s, until_s=self._halt.until_s, gpu=gpu)
+        point, measured_s = measure_point(
+            worker, batch, duration_s=duration_s, until_s=self._halt.until_s, gpu=gpu, first=not self._passed
+        )
         if point.telemetry is not None and point.telemetry.ecc_uncorrected:
             raise PartialResult(
                 f"{self.device.label} had {point.telemetry.ecc_uncorrected} memory errors that ECC did not correct at "
@@ -182,6 +199,7 @@ class Bench:
         self._drop()
         worker = self._children.take(last=last)
         self._worker = worker
+        self._halt.check()  # who interrupted us may have looked for a child before this one was there
         worker.open(self.request.settings, JointProfile(), seed=self.request.seed)
         if self.facts is None:
             self.facts = worker.facts
@@ -233,6 +251,12 @@ class Bench:
         """Ends every child."""
         self._drop()
         self._children.close()
+
+
+def _certain(attempts: list[Attempt]) -> dict[int, Attempt]:
+    """By batch, what need not be tried again: what did not die, and what died twice."""
+    deaths = Counter(attempt.trial.batch for attempt in attempts if attempt.died)
+    return {a.trial.batch: a for a in attempts if not a.died or deaths[a.trial.batch] > 1}
 
 
 _UNCERTAIN: dict[str, str] = {

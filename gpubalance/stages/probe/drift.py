@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Sequence
 
 from gpubalance.errors import DeadlinePassed, OutOfMemory, PartialResult
 from gpubalance.results.common import StepTime
@@ -24,19 +25,18 @@ class Drifting:
         self._after_s = 0.0
         self.found = False
 
-    def look(self, child: str) -> None:
-        """Measures two of the child's batches again: its first, and one from the middle of its time."""
-        drift = self._known.get(child) or self._drift(child)
+    def look(self, child: str, points: Sequence[CurvePoint]) -> None:
+        """Measures two of those that were measured before again: the first, and the one in the middle."""
+        drift = self._known.get(child) or self._drift(child, points)
         if drift is not None and abs(drift.factor - 1) > _MOVED:
             self.found = True
             self._after_s = drift.after_s
 
-    def _drift(self, child: str) -> Drift | None:
-        here = list(self._bench.here)
-        if len(here) < _LEAST_POINTS or not self._bench.alive:
+    def _drift(self, child: str, points: Sequence[CurvePoint]) -> Drift | None:
+        if len(points) < _LEAST_POINTS or not self._bench.alive:
             return None
         factor = 1.0
-        for before in (here[0], here[len(here) // 2]):
+        for before in (points[0], points[len(points) // 2]):
             factor = self._factor(before)
             if abs(factor - 1) > _MOVED:
                 break
@@ -57,22 +57,21 @@ class Drifting:
 
     def _measured(self, batch: int, duration_s: float) -> CurvePoint | None:
         try:
-            return self._bench.measure(self._bench.worker(last=True), batch, duration_s)
+            return self._bench.measured(self._bench.worker(last=True), batch, duration_s)
         except (PartialResult, DeadlinePassed, OutOfMemory) as error:
             self._bench.lose(error)
             return None
 
-    def measure_again(self, batches: list[int]) -> list[CurvePoint]:
+    def measure_again(self, batches: list[int]) -> Iterator[CurvePoint]:
         """Every batch once more, by a device that is as hot as it was when it had changed."""
-        self._heat_up(batches[len(batches) // 2])
         known = {hot.point.batch: hot.point for hot in self._bench.journal.of(self._bench.device.uuid, HotPoint)}
-        points = []
         for batch in batches:
+            if batch not in known:
+                self._heat_up(batches[len(batches) // 2])
             point = known.get(batch) or self._measured(batch, self._bench.request.duration_s)
             if point is not None:
                 self._bench.note_hot(point, new=batch not in known)
-                points.append(point)
-        return points
+                yield point
 
     def _heat_up(self, batch: int) -> None:
         """Trains until the child has worked for as long as the one in which the change was found."""

@@ -21,16 +21,22 @@ _PASSING = {"thermal", "software thermal", "hardware slowdown", "power brake"}
 
 
 def measure_point(
-    worker: Worker, batch: int, *, duration_s: float, until_s: float = float("inf"), gpu: str | None = None
+    worker: Worker,
+    batch: int,
+    *,
+    duration_s: float,
+    until_s: float = float("inf"),
+    gpu: str | None = None,
+    first: bool = True,
 ) -> tuple[CurvePoint, float]:
     """The point, and the seconds within its measured steps.
 
     A step time with a trend, or a GPU that NVML says is throttled by heat, is measured once more, and is never called
     steady. No window begins after `until_s` on the monotonic clock, but that a point needs one. `gpu` is the UUID of a
-    GPU to be read meanwhile. Raises what `Worker.measure` does.
+    GPU to be read meanwhile; `first` is for the model's first measurement. Raises what `Worker.measure` does.
     """
     series = Series((batch,), sample_s=duration_s / _SAMPLES)
-    series.settle(worker)
+    series.settle(worker, first=first)
     telemetry = _windows(series, worker, duration_s, until_s, gpu)
     spent_s = _seconds(series)
     steady = not has_trend(series.step_times_s) and not _PASSING & set(_throttled(telemetry))

@@ -64,7 +64,8 @@ def _batch_limit(alone: Alone) -> BatchLimit | None:
         fails=limit.fails,
         max_batch=alone.max_batch,
         memory_bytes=alone.bench.memory_bytes,
-        needed_bytes=next((t.memory_peak_bytes for t in failed if t.memory_peak_bytes is not None), None),
+        # A real allocator tells what it held, not what it was asked for.
+        needed_bytes=failed[-1].memory_peak_bytes if failed and alone.bench.device.profile else None,
         trials=tuple(alone.bench.trials),
     )
 
@@ -89,7 +90,10 @@ def nothing_fits(alone: Alone) -> NothingFits | None:
     limit = _batch_limit(alone)
     if limit is None or limit.fits is not None:
         return None
-    needs = f"it needs {format_bytes(limit.needed_bytes)}" if limit.needed_bytes else "what it needs is not known"
+    held = next((t.memory_peak_bytes for t in reversed(limit.trials) if t.memory_peak_bytes), None)
+    needs = f"it needs {format_bytes(limit.needed_bytes)}"
+    if limit.needed_bytes is None:
+        needs = f"it held {format_bytes(held)} when it asked for more" if held else "what it needs is not known"
     has = format_bytes(limit.memory_bytes) if limit.memory_bytes is not None else "an unknown number of bytes"
     model = alone.bench.request.settings.model
     return NothingFits(

@@ -7,6 +7,8 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from importlib.metadata import version
+from pathlib import Path
 
 from gpubalance.config import ProbeRequest
 from gpubalance.errors import (
@@ -26,6 +28,7 @@ from gpubalance.stages.journal import Journal, content_key
 from gpubalance.stages.probe.alone import Alone
 from gpubalance.stages.probe.bench import Bench, Halt, TimeLimitPassed
 from gpubalance.stages.probe.result import device_probe, nothing_fits
+from gpubalance.stages.probe.saved import save
 from gpubalance.stages.probe.warnings import device_warnings, parallel_warning
 
 _RESUME = "--resume goes on with what is measured"
@@ -41,7 +44,18 @@ def journal_key(request: ProbeRequest) -> str:
         request.margin_bytes,
         request.duration_s,
         request.seed,
+        request.parallel,
+        version("tensorflow"),
+        _own_code(request.settings.model),
     )
+
+
+def _own_code(model: str) -> str:
+    """The text of the file that a user's model is in: changed, it is another model."""
+    try:
+        return Path(model.rpartition(":")[0]).read_text(errors="replace") if ".py:" in model else ""
+    except OSError:
+        return ""  # the child says so
 
 
 def probe(request: ProbeRequest, driver: str | None, watch: Watch, *, resume: bool = False) -> Probe:
@@ -59,7 +73,7 @@ def probe(request: ProbeRequest, driver: str | None, watch: Watch, *, resume: bo
     except BaseException:
         journal.close()
         raise
-    journal.done()
+    journal.close() if save(result) is None else journal.done()
     return result
 
 
@@ -143,10 +157,10 @@ class _Probing:
     def _in_parallel(self) -> None:
         with ThreadPoolExecutor(len(self._all)) as threads:
             running = []
-            for one in self._all:
-                self._announce(one)
-                running.append(threads.submit(one.probe))
             try:
+                for one in self._all:
+                    self._announce(one)
+                    running.append(threads.submit(one.probe))
                 done, _ = wait(running, return_when=FIRST_EXCEPTION)
                 for future in done:
                     future.result()

@@ -15,7 +15,7 @@ def device_warnings(alone: Alone) -> list[Warning_]:
     """The warnings about one device."""
     device, points = alone.bench.device, [p for _, p in sorted(alone.points.items())]
     found = [
-        _drifted(device, alone.steady),
+        _drifted(device, alone.steady, points),
         _not_steady(device, [p for p in points if not p.steady]) if alone.steady else None,
         _imprecise(device, [p for p in points if not p.precise]),
         _late(device, points, alone.bench.request.settings.model),
@@ -34,13 +34,15 @@ def parallel_warning() -> Warning_:
     )
 
 
-def _drifted(device: Device, steady: bool) -> Warning_ | None:
+def _drifted(device: Device, steady: bool, points: list[CurvePoint]) -> Warning_ | None:
     if steady:
         return None
+    before = [point for point in points if not point.measured_again]
+    left = f", but not batch {_batches(before)}" if before else ", and the figures are of the changed speed"
     return Warning_(
         code="throttled",
-        message=f"{device.label} changed its speed while it was measured: its batches were measured once more "
-        "after that, and the figures are of the changed speed",
+        message=f"{device.label} changed its speed while it was measured: batches were measured once more after that"
+        f"{left}",
         next="look at its temperature and power limit (nvidia-smi -q -d PERFORMANCE), and probe again",
     )
 
