@@ -96,7 +96,7 @@ def test_the_pair_is_probed_kept_and_then_held_against(tmp_path: Path, own_state
     # As it goes: each size, each trial with its reason; then the tables and what to do next.
     assert re.search(r"(?m)^GPU:0 batch 8: \d+ samples/s, .* ms, 320 MiB$", done.stderr)
     assert re.search(r"GPU:0 tried 232: out of memory \(.*\), as the first that should fail", done.stderr)
-    assert re.search(r"(?m)^ +224 +\d+ .* GiB  █+$", done.stdout)
+    assert re.search(r"(?m)^ +224 +\d+ .* GiB  █", done.stdout)
     assert "batch limit  224 trains, 232 does not (out of memory); 2 tries, 1 of them" in done.stdout
     assert max(map(len, done.stdout.splitlines()[:-1])) <= 80
     # Nothing is left to resume, the result is kept, and a run of these devices knows what they give alone.
@@ -153,7 +153,8 @@ def test_a_child_that_ends_at_a_trial_costs_nothing_that_is_finished(
 def test_an_interrupted_probe_keeps_what_is_measured_and_goes_on(
     number: signal.Signals, code: int, own_state: Path
 ) -> None:
-    process = start("probe", *FEW, "--json", *(("--parallel",) if number == signal.SIGTERM else ()))
+    command = ("probe", *FEW, "--json", *(("--parallel",) if number == signal.SIGTERM else ()))
+    process = start(*command)
     lines_of(process, "batch 16")
     children = children_of(process.pid)
     process.send_signal(number)
@@ -162,7 +163,7 @@ def test_an_interrupted_probe_keeps_what_is_measured_and_goes_on(
     assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
     assert [point.batch for point in Probe.model_validate_json(out).probes[0].curve][:2] == [8, 16]
     measured = {(e["device"], e["record"]["trial"]["batch"]) for e in journals(own_state) if e["kind"] == "Attempt"}
-    again = gpubalance("probe", *FEW, "--resume", "--json")
+    again = gpubalance(*command, "--resume")
     assert again.returncode == 0, again.stderr
     assert "going on with an interrupted probe" in again.stderr
     result = Probe.model_validate_json(again.stdout)
@@ -263,8 +264,9 @@ def test_a_real_out_of_memory_is_found_exactly_and_again(tmp_path: Path) -> None
         (one,) = real_limit("small", tmp_path, "--batch-multiple", "16", environment=BFC).probes
         assert one.batch_limit is not None
         assert one.batch_limit.memory_bytes == 300 << 20
-        assert sum(trial.outcome == "oom" for trial in one.batch_limit.trials) <= 2
-        tried = {trial.batch: trial.outcome for trial in one.batch_limit.trials}
+        # Mostly 2; its peaks differ from run to run, and what they foretell with them.
+        assert sum(trial.outcome == "oom" for trial in one.batch_limit.trials) <= 3
+        tried = {point.batch: "fits" for point in one.curve} | {t.batch: t.outcome for t in one.batch_limit.trials}
         assert (tried[one.batch_limit.fits], tried[one.batch_limit.fails]) == ("fits", "oom")  # type: ignore[index]
         found.append((one.batch_limit.fits, one.batch_limit.fails))
     assert found[0] == found[1]
