@@ -15,6 +15,8 @@ _T95 = (
 _MOST_BATCHES = len(_T95) + 1
 _TREND_Z = 2.576  # 99 %
 _TREND_MATTERS = 0.01
+_SHIFT_Z = 3.5  # at the best of all places to cut, so stricter than one test
+_SHIFT_MATTERS = 0.03
 
 
 def median(samples: Sequence[float]) -> float:
@@ -64,3 +66,19 @@ def has_trend(samples: Sequence[float]) -> bool:
         return False
     slopes = [(samples[j] - samples[i]) / (j - i) for i in range(n) for j in range(i + 1, n)]
     return abs(median(slopes)) * n > _TREND_MATTERS * median(samples)
+
+
+def has_shift(samples: Sequence[float]) -> bool:
+    """Whether the samples change their level once and keep it, as when a card's clocks drop: by 3 % or more, clearly.
+
+    Pettitt's rank statistic (Applied Statistics 28, 1979) finds where; it is the Mann–Whitney statistic of the samples
+    before against those after, here asked for 3.5 standard deviations. A trend misses a change near an end, as most
+    pairs of samples lie on one side of it.
+    """
+    n = len(samples)
+    above = [sum((b > a) - (b < a) for b in samples) for a in samples]
+    scores = [abs(u) / math.sqrt(k * (n - k) * (n + 1) / 3) for k, u in enumerate(itertools.accumulate(above[:-1]), 1)]
+    if max(scores, default=0.0) < _SHIFT_Z:
+        return False
+    cut = scores.index(max(scores)) + 1
+    return abs(median(samples[cut:]) / median(samples[:cut]) - 1) >= _SHIFT_MATTERS

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubalance.stats import half_width, has_trend, interval95, mad, median
+from gpubalance.stats import half_width, has_shift, has_trend, interval95, mad, median
 
 times = st.lists(st.floats(0.001, 100), min_size=1, max_size=60)
 
@@ -60,3 +60,18 @@ def test_steady_noise_is_no_trend_and_a_warm_up_is() -> None:
     assert has_trend([2.0, 1.7, 1.5, 1.35, 1.25, 1.2, 1.15, 1.12, 1.1, 1.09])
     # Clear, but far too small to matter.
     assert not has_trend([1 + i * 1e-5 for i in range(10)])
+
+
+@pytest.mark.parametrize(("before", "after"), [(7, 29), (29, 7), (18, 18)])
+def test_another_level_is_a_shift_and_noise_is_none(before: int, after: int) -> None:
+    source = random.Random(3)
+
+    def level(height: float, count: int) -> list[float]:
+        return [height + source.gauss(0, 0.02) for _ in range(count)]
+
+    assert statistics.mean(has_shift(level(1, before + after)) for _ in range(500)) < 0.01
+    assert statistics.mean(has_shift(level(1, before) + level(1.4, after)) for _ in range(100)) == 1
+    assert statistics.mean(has_shift(level(1, before) + level(0.9, after)) for _ in range(100)) == 1
+    # Clear, but too small to matter.
+    assert not has_shift([1.0 + 1e-6 * i for i in range(before)] + [1.01 + 1e-6 * i for i in range(after)])
+    assert not has_shift([])

@@ -9,7 +9,7 @@ from gpubalance.devices.telemetry import Sampler
 from gpubalance.results.probe import CurvePoint
 from gpubalance.stages.series import Series
 from gpubalance.stages.warnings import PRECISE_ENOUGH
-from gpubalance.stats import has_trend
+from gpubalance.stats import has_shift, has_trend
 from gpubalance.telemetry import Telemetry
 from gpubalance.workers.worker import Worker
 
@@ -31,7 +31,7 @@ def measure_point(
 ) -> tuple[CurvePoint, float]:
     """The point, and the seconds within its measured steps.
 
-    A step time with a trend, or a GPU that NVML says is throttled by heat, is measured once more, and is never called
+    A step time with a trend or another level, or a GPU that NVML says is throttled by heat, is measured once more, and is never called
     steady. No window begins after `until_s` on the monotonic clock, but that a point needs one. `gpu` is the UUID of a
     GPU to be read meanwhile; `first` is for the model's first measurement. Raises what `Worker.measure` does.
     """
@@ -39,7 +39,8 @@ def measure_point(
     series.settle(worker, first=first)
     telemetry = _windows(series, worker, duration_s, until_s, gpu)
     spent_s = _seconds(series)
-    steady = not has_trend(series.step_times_s) and not _PASSING & set(_throttled(telemetry))
+    times = series.step_times_s
+    steady = not (has_trend(times) or has_shift(times) or _PASSING & set(_throttled(telemetry)))
     again = not steady and time.monotonic() < until_s
     if again:
         series.samples.clear()
