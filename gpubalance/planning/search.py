@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from gpubalance.planning.limit import Bracket, Points, forecast
 
@@ -15,6 +16,7 @@ from gpubalance.planning.limit import Bracket, Points, forecast
 _RISING = 1.05
 # Between ends this near, from below one at a time: no more than one of them can fail.
 _FEW_RUNGS = 6
+_FEW_PIECES = 8  # the same where memory is in pieces and says nothing
 # Where memory misleads too, as long as this many tries are enough.
 _SINGLY_WITHIN = 8
 
@@ -95,11 +97,12 @@ def search(
 
     Method: predict, then confirm. Try in turn what the memory of the points and of the trials that fitted says (see
     `Forecast`): what surely fits, or at least part of the way to what fits at best; that; and the first that should
-    fail. Where that tells nothing between the two ends: upwards twice the batch, and with one end failing a third of
-    the way towards it, as a try that fits is the cheap one (half of it where memory is not known, and singly near the
-    end). Where each larger batch promises more than the last, as with memory in pieces, it goes up in eighths, and
-    singly from below as soon as eight tries in all are enough. `Bracket` bends each wish so that the search stays
-    short.
+    fail. Where that tells nothing between the two ends: upwards twice the batch, and with one end failing a third
+    of the way towards it, as a try that fits is the cheap one (half of it where memory is not known, and singly
+    near the end). Where a larger batch promises more than the last, as with memory in pieces, it goes up by an
+    eighth of the batch, and singly from below as soon as eight tries in all are enough. Where one does so again, or
+    larger batches take less, it stays at eighths, and goes singly between near ends: there a try that fails is what
+    is to be saved. `Bracket` bends each wish so that the search stays short.
 
     Tries: two, one of them failing, for linear memory with two points or more. Four with none: a batch of 1; the
     batch that fits if all of its memory grows with the batch, as fixed memory only leaves room for more; and those
@@ -157,7 +160,7 @@ class _Search:
         self._bracket = Bracket(min(self._top, grid.rung(max(self._peaks, default=0))), high)
         self._trials: list[Trial] = []
         self._aims: list[int] = []
-        self._misled = False
+        self._rises = 0
 
     def limit(self) -> Limit:
         low, high = self._bracket.low, self._bracket.high
@@ -195,7 +198,8 @@ class _Search:
 
     def _wishes(self) -> Iterator[tuple[int, str]]:
         """What to try, the best first, and why."""
-        if self._misled and len(self._trials) + self._width - 1 <= _SINGLY_WITHIN:
+        singly = self._width <= _FEW_PIECES if self._cautious else len(self._trials) + self._width <= _SINGLY_WITHIN + 1
+        if self._rises and singly:
             yield self._bracket.low + 1, self._ends()
         points = sorted(self._peaks.items())
         said = forecast(points, self._memory) if self._memory is not None else None
@@ -214,15 +218,26 @@ class _Search:
             aim = max(aim, step)
         predicted = f"the memory of {points} batches predicts {self._grid.batch(aim)}"
         least = low + math.ceil((aim - low) / (2 if self._trials else 8))  # from afar, caution; later, progress
-        if self._aims and aim > _RISING * self._aims[-1]:
+        rising = bool(self._aims) and aim > _RISING * self._aims[-1]
+        self._rises += rising
+        if rising or self._cautious:
             # What is measured misses what binds, as memory in pieces: each larger batch promises more than the last.
-            least, sure = low + max(1, low // 8), 0
-            self._misled = True
+            least, sure = self._an_eighth_more(), 0
         self._aims.append(aim)
         safe = min(aim, max(self._grid.rung(sure), least, step))
         yield safe, predicted if safe == aim else f"{predicted}; a safe step towards it"
         yield aim, predicted
         yield max(self._grid.rung(doubt - 1) + 1, step), "the first that should fail"
+
+    @property
+    def _cautious(self) -> bool:
+        """Whether memory misleads twice, or once where a larger batch took less: pieces, which are others each time."""
+        peaks = [peak for _, peak in sorted(self._peaks.items())]
+        return self._rises + any(after < before for before, after in pairwise(peaks)) > 1
+
+    def _an_eighth_more(self) -> int:
+        low = self._bracket.low
+        return max(low + 1, self._grid.rung(self._grid.batch(low) * 9 // 8))
 
     @property
     def _width(self) -> float:
@@ -241,6 +256,8 @@ class _Search:
     def _blind(self, *, proven: bool) -> tuple[int, str]:
         """Between the ends, whatever memory says."""
         low, high = self._bracket.low, self._bracket.high
+        if high is None and self._cautious:
+            return self._an_eighth_more(), "memory tells nothing more; an eighth more"
         if high is None:
             return max(1, 2 * low), "twice the batch" if low else "the smallest"
         if proven and len(self._trials) == 1:

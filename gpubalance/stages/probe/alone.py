@@ -128,9 +128,14 @@ class Alone:
     def _at_the_limit(self) -> bool:
         return self.limit is not None and self.limit.fails is not None
 
+    def _near_the_limit(self, size: int) -> bool:
+        return self.limit is not None and self.limit.fails is not None and 2 * size > self.limit.fails
+
     def _measure(self, sizes: list[int]) -> None:
-        for size in sorted({s for s in sizes if s > 0} - set(self.points)):
-            attempt = self.bench.try_batch(size, "the curve", last=True)
+        missing = sorted({s for s in sizes if s > 0} - set(self.points))
+        for size in missing:
+            near = self.bench.in_pieces and self._near_the_limit(size)
+            attempt = self.bench.try_batch(size, "the curve", fresh=near, last=not near or size == missing[-1])
             if attempt.point is None:
                 self.skipped.append(size)
             else:

@@ -83,15 +83,22 @@ class Bench:
         """Says what is done now."""
         self._watch(Doing(f"{self.device.label}: {text}"))
 
-    def try_batch(self, batch: int, reason: str, *, trial: bool = False, last: bool = False) -> Attempt:
+    @property
+    def in_pieces(self) -> bool:
+        """Whether a child that has trained with other batches has its memory in pieces: all but profiles' memory."""
+        return self.device.profile is None or self.device.profile.memory is None
+
+    def try_batch(
+        self, batch: int, reason: str, *, trial: bool = False, fresh: bool = False, last: bool = False
+    ) -> Attempt:
         """Trains with a batch and measures it; what an interrupted probe left of it is taken as it is.
 
-        A `trial` has a child of its own; after the `last` child no other is started ahead. A child that dies says
+        A `trial` has a `fresh` child; after the `last` child no other is started ahead. A child that dies says
         nothing certain of the batch, so it is tried once more in a fresh one; if that dies too, it counts as one that
         does not train, given that another batch does. Raises EnvironmentFault, BadInput, TimeLimitPassed,
         Interrupted, and the death of a child where no batch has passed.
         """
-        attempt = self._answer(batch, trial=trial) or self._try(batch, reason, fresh=trial, last=last)
+        attempt = self._answer(batch, trial=trial) or self._try(batch, reason, fresh=fresh or trial, last=last)
         if self._is_uncertain(attempt) and batch not in self._known:
             self._keep(attempt, trial=True)
             attempt = self._try(batch, f"once more, as {_UNCERTAIN[attempt.trial.outcome]}", fresh=True, last=last)

@@ -31,9 +31,10 @@ def measure_point(
 ) -> tuple[CurvePoint, float]:
     """The point, and the seconds within its measured steps.
 
-    A step time with a trend or another level, or a GPU that NVML says is throttled by heat, is measured once more, and is never called
-    steady. No window begins after `until_s` on the monotonic clock, but that a point needs one. `gpu` is the UUID of a
-    GPU to be read meanwhile; `first` is for the model's first measurement. Raises what `Worker.measure` does.
+    A step time with a trend or another level, or a GPU that NVML says is throttled by heat, is measured once more, and
+    is never called steady. No window begins after `until_s` on the monotonic clock, but that a point needs one.
+    `gpu` is the UUID of a GPU to be read meanwhile; `first` is for the model's first measurement. Raises what
+    `Worker.measure` does.
     """
     series = Series((batch,), sample_s=duration_s / _SAMPLES)
     series.settle(worker, first=first)
