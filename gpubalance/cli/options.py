@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpubalance import choices
+from gpubalance.errors import UsageError
+from gpubalance.units import parse_bytes
 
 if TYPE_CHECKING:
     from gpubalance.config import Device
@@ -91,3 +93,23 @@ Verbose = Annotated[bool, typer.Option("--verbose", help="With an error, its who
 def default_model(devices: Sequence[Device]) -> str:
     """What is trained where --model is not given."""
     return choices.DEFAULT_MODEL_SIMULATED if devices[0].simulated else choices.DEFAULT_MODEL_ON_GPU
+
+
+def seconds(option: str, value: float, most: float) -> float:
+    """The value. Raises UsageError where it is not above 0 or above `most`; NaN is neither."""
+    if not 0 < value <= most:
+        raise UsageError(f"{option} takes seconds, more than 0 and up to {most:g}")
+    return value
+
+
+def seconds_or_none(option: str, value: float | None, most: float) -> float | None:
+    """The same for an option that may be left out."""
+    return None if value is None else seconds(option, value, most)
+
+
+def size(option: str, text: str) -> int:
+    """Bytes. Raises UsageError for what is no size."""
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        raise UsageError(f"{option}: {error}") from None

@@ -4,23 +4,43 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
-from gpubalance.errors import EnvironmentFault, UsageError
+from gpubalance.errors import EnvironmentFault, GpubalanceError, UsageError
 from gpubalance.state import write_whole
 
 if TYPE_CHECKING:
     from gpubalance.config import Record
 
+Result = TypeVar("Result", bound="Record")
+
 
 @dataclass(frozen=True)
 class Output:
-    """`json`: stdout is the result as JSON. `path`: it is written there too, whole or not at all."""
+    """`json`: stdout is the result as JSON. `path`: it is written there too, whole or not at all.
+
+    `quiet`: nothing was said on stderr that the result is to be set apart from.
+    """
 
     json: bool
     path: Path | None
+    quiet: bool = False
+
+    def give_measured(self, measure: Callable[[], Result], text: Callable[[Any], str]) -> None:
+        """Measures, and gives the result, or what an error left of it. Raises what `measure` and `give` do."""
+        try:
+            result = measure()
+        except GpubalanceError as error:
+            if error.partial is not None:
+                say("", sys.stderr)
+                self.give(error.partial, text(error.partial))
+            raise
+        if not self.quiet:
+            say("", sys.stderr)
+        self.give(result, text(result))
 
     def give(self, result: Record, text: str) -> None:
         """Writes the result, then prints it. Raises EnvironmentFault when it can't be written; it is printed then."""
@@ -49,7 +69,7 @@ def _give_up(stream: TextIO) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def check_output(path: Path | None, *, overwrite: bool, json: bool) -> Output:
+def check_output(path: Path | None, *, overwrite: bool, json: bool, quiet: bool) -> Output:
     """Raises UsageError for a file that exists, EnvironmentFault where none can be written."""
     if path is not None:
         if path.is_dir():
@@ -61,7 +81,7 @@ def check_output(path: Path | None, *, overwrite: bool, json: bool) -> Output:
             raise EnvironmentFault(f"the folder of -o {path} does not exist", remedy=f"mkdir -p {folder}")
         if not os.access(folder, os.W_OK):
             raise EnvironmentFault(f"the folder of -o {path} can't be written to", remedy="give another -o")
-    return Output(json=json, path=path)
+    return Output(json=json, path=path, quiet=quiet)
 
 
 def _write(path: Path, text: str) -> None:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gpubalance.cli import options
-from gpubalance.errors import GpubalanceError, UsageError
-from gpubalance.units import parse_bytes
 
 if TYPE_CHECKING:
     from gpubalance.results.probe import Probe
@@ -135,16 +132,15 @@ def probe(
     """
     del verbose  # main() reads it, where errors are shown
     from gpubalance.cli.lists import words
-    from gpubalance.cli.output import check_output, say
+    from gpubalance.cli.output import check_output
     from gpubalance.cli.progress import Progress
     from gpubalance.config import ProbeRequest, Settings
     from gpubalance.render.probe import estimate_text, probe_text
     from gpubalance.stages.machine import find_machine
     from gpubalance.stages.probe.estimate import estimate
-    from gpubalance.stages.probe.saved import save
     from gpubalance.stages.probe.stage import probe as probe_stage
 
-    out = check_output(output, overwrite=overwrite, json=json)
+    out = check_output(output, overwrite=overwrite, json=json, quiet=quiet)
     machine = find_machine(simulate)
     devices = machine.select(words(gpus))
     request = ProbeRequest(
@@ -152,10 +148,10 @@ def probe(
         settings=Settings(model=model or options.default_model(devices), precision=precision, xla=xla, input=input_),
         max_batch=max_batch,
         batch_multiple=batch_multiple,
-        margin_bytes=_size("--margin", margin),
-        duration_s=_seconds("--duration", duration, 3600),
-        time_limit_s=_seconds("--time-limit", time_limit, 10**7) if time_limit is not None else None,
-        deadline_s=_seconds("--deadline", deadline, 86_400) if deadline is not None else None,
+        margin_bytes=options.size("--margin", margin),
+        duration_s=options.seconds("--duration", duration, 3600),
+        time_limit_s=options.seconds_or_none("--time-limit", time_limit, 10**7),
+        deadline_s=options.seconds_or_none("--deadline", deadline, 86_400),
         parallel=parallel,
         ahead=ahead,
         seed=seed,
@@ -163,19 +159,15 @@ def probe(
     if dry_run:
         expected = estimate(request)
         return out.give(expected, estimate_text(expected))
-    try:
+
+    def measure() -> Probe:
         with Progress(quiet=quiet) as progress:
-            result = probe_stage(request, machine.driver, progress, resume=resume)
-    except GpubalanceError as error:
-        if error.partial is not None:
-            save(error.partial)
-            say("", sys.stderr)
-            out.give(error.partial, probe_text(error.partial, ""))
-        raise
-    if not quiet:
-        say("", sys.stderr)
-    out.give(result, probe_text(result, _next_command(result, simulate)))
-    return None
+            return probe_stage(request, machine.driver, progress, resume=resume)
+
+    def text(result: Probe) -> str:
+        return probe_text(result, _next_command(result, simulate))
+
+    return out.give_measured(measure, text)
 
 
 def _next_command(result: Probe, simulate: str | None) -> str:
@@ -196,16 +188,3 @@ def _next_command(result: Probe, simulate: str | None) -> str:
         if getattr(settings, name) != Settings.model_fields[name].default:
             words += [f"--{name}", getattr(settings, name)]
     return shlex.join([*words, *(["--xla"] if settings.xla else [])])
-
-
-def _seconds(option: str, value: float, most: float) -> float:
-    if not 0 < value <= most:
-        raise UsageError(f"{option} takes seconds, more than 0 and up to {most:g}")
-    return value
-
-
-def _size(option: str, text: str) -> int:
-    try:
-        return parse_bytes(text)
-    except ValueError as error:
-        raise UsageError(f"{option}: {error}") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +9,7 @@ import typer
 
 from gpubalance import choices
 from gpubalance.cli import options
-from gpubalance.errors import GpubalanceError, UsageError
+from gpubalance.errors import UsageError
 
 if TYPE_CHECKING:
     from gpubalance.config import Device
@@ -76,7 +75,7 @@ def run(
     """
     del verbose  # main() reads it, where errors are shown
     from gpubalance.cli.lists import whole_numbers, words
-    from gpubalance.cli.output import check_output, say
+    from gpubalance.cli.output import check_output
     from gpubalance.cli.progress import Progress
     from gpubalance.config import Measuring, RunRequest, Settings
     from gpubalance.render.run import run_text
@@ -85,9 +84,7 @@ def run(
     from gpubalance.stages.run import run as run_stage
 
     sizes = whole_numbers("--batches", batches)
-    if not 0 < duration <= 86_400:
-        raise UsageError("--duration takes seconds, more than 0 and up to a day")
-    out = check_output(output, overwrite=overwrite, json=json)
+    out = check_output(output, overwrite=overwrite, json=json, quiet=quiet)
     machine = find_machine(simulate)
     devices = match(machine.select(words(gpus)), sizes, named=gpus is not None)
     refuse_what_devices_cannot(devices, all_reduce)
@@ -102,18 +99,12 @@ def run(
             all_reduce=all_reduce,
         ),
         joint=machine.joint,
-        measuring=Measuring(windows=windows, duration_s=duration, baseline=baseline, seed=seed),
+        measuring=Measuring(
+            windows=windows, duration_s=options.seconds("--duration", duration, 86_400), baseline=baseline, seed=seed
+        ),
     )
-    try:
-        result = run_stage(request, machine.driver, Progress(quiet=quiet), solo_bests(request))
-    except GpubalanceError as error:
-        if error.partial is not None:
-            say("", sys.stderr)
-            out.give(error.partial, run_text(error.partial))
-        raise
-    if not quiet:
-        say("", sys.stderr)
-    out.give(result, run_text(result))
+    progress = Progress(quiet=quiet)
+    out.give_measured(lambda: run_stage(request, machine.driver, progress, solo_bests(request)), run_text)
 
 
 def match(devices: Sequence[Device], sizes: Sequence[int] | None, *, named: bool) -> tuple[Device, ...]:

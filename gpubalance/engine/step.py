@@ -69,6 +69,7 @@ def _gradient_function(model: Any, loss: Loss, optimizer: Any, *, xla: bool) -> 
     """(inputs, labels, global batch) → the replica's part of the loss, and the gradients (scaled for float16)."""
 
     def gradients(inputs: Any, labels: Any, global_batch: Any) -> tuple[Any, Any]:
+        """Of one replica; what it gives is to be summed over them."""
         with tf.GradientTape() as tape:
             outputs = model(inputs, training=True)
             value = loss.sum(labels, outputs) / global_batch

@@ -102,7 +102,7 @@ def brute(problem: Problem, required: int | None = None) -> tuple[float, list[in
     return float((totals[wanted] / step[wanted]).max(initial=0.0)), there
 
 
-def hold(problem: Problem, found: Allocation) -> None:
+def assert_split(problem: Problem, found: Allocation) -> None:
     """It is a split as wanted, and takes the time that it says."""
     used = 0
     for load, batch, micro, compute_s in zip(
@@ -122,7 +122,7 @@ def hold(problem: Problem, found: Allocation) -> None:
     assert found.global_batch <= (problem.max_global_batch or math.inf)
 
 
-def hold_best(problem: Problem, required: int | None = None) -> None:
+def assert_best(problem: Problem, required: int | None = None) -> None:
     best, there = brute(problem, required)
     if not best:
         with pytest.raises(NoSplitError) as error:
@@ -132,7 +132,7 @@ def hold_best(problem: Problem, required: int | None = None) -> None:
             assert error.value.above == min((b for b in there if b > problem.global_batch), default=None)
         return
     found = allocate(problem, required=required)
-    hold(problem, found)
+    assert_split(problem, found)
     assert required is None or found.batches[required] > 0
     assert found.throughput == pytest.approx(best, rel=1e-12)
 
@@ -140,13 +140,13 @@ def hold_best(problem: Problem, required: int | None = None) -> None:
 @settings(max_examples=1000)
 @given(problems())
 def test_no_split_is_better(problem: Problem) -> None:
-    hold_best(problem)
+    assert_best(problem)
 
 
 @settings(max_examples=400)
 @given(problems(micro=5), st.data())
 def test_none_with_a_device_forced_in_is_better(problem: Problem, data: st.DataObject) -> None:
-    hold_best(problem, required=data.draw(st.integers(0, len(problem.loads) - 1)))
+    assert_best(problem, required=data.draw(st.integers(0, len(problem.loads) - 1)))
 
 
 @settings(max_examples=200)
@@ -154,7 +154,7 @@ def test_none_with_a_device_forced_in_is_better(problem: Problem, data: st.DataO
 def test_gaps_of_micro_batches_are_seen(of: list[Load], micro: int, total: int, fixed: bool) -> None:
     """Small limits and many micro-batches: most global batches near the top are not possible."""
     only: dict[str, int] = {"global_batch" if fixed else "max_global_batch": total}
-    hold_best(Problem(tuple(of), sync_s=0.125, micro_batches=micro, **only))
+    assert_best(Problem(tuple(of), sync_s=0.125, micro_batches=micro, **only))
 
 
 def given_to(problem: Problem, found: Allocation) -> list[tuple[list[tuple[int, float]], int]]:
@@ -277,7 +277,7 @@ def test_an_integer_program_finds_no_shorter_step(seed: int, micro: int) -> None
     total = random.randint(12, sum(load.limit for load in of))
     problem = Problem(of, sync_s=random.choice([0, 0.03]), global_batch=total, micro_batches=micro)
     found = allocate(problem)
-    hold(problem, found)
+    assert_split(problem, found)
     assert found.step_time_s <= by_integer_program(problem, None) * (1 + 1e-6)
 
 
@@ -290,7 +290,7 @@ def test_an_integer_program_finds_no_higher_throughput(seed: int, micro: int) ->
     most = random.choice([None, random.randint(8, sum(load.limit for load in of))])
     problem = Problem(of, sync_s=random.uniform(0.01, 0.05), max_global_batch=most, micro_batches=micro)
     found = allocate(problem)
-    hold(problem, found)
+    assert_split(problem, found)
     assert by_integer_program(problem, found.throughput) >= -1e-5 * found.global_batch
 
 
@@ -399,7 +399,7 @@ def test_a_curve_is_never_below_zero_before_its_first_point() -> None:
     assert steep.model.step_time_s(1) < 0
     found = allocate(Problem((steep,)))
     assert found.throughput == pytest.approx(80)
-    hold(Problem((steep,)), found)
+    assert_split(Problem((steep,)), found)
 
 
 @pytest.mark.parametrize(
@@ -442,7 +442,7 @@ def test_many_devices_are_as_good_as_their_bounds(seed: int, multiple: int, micr
     of = tuple(random.choices(kinds, k=200))
     problem = Problem(of, sync_s=random.uniform(0, 0.1), multiple=multiple, micro_batches=micro)
     found = allocate(problem)
-    hold(problem, found)
+    assert_split(problem, found)
     fleet = Fleet(of, multiple=multiple, micro_batches=micro)
     deadlines = np.linspace(fleet.first_s, fleet.last_s, 2000)
     rates = fleet.totals(deadlines)[0] * multiple / (deadlines + problem.sync_s)

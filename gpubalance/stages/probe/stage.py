@@ -61,17 +61,20 @@ def _own_code(model: str) -> str:
 def probe(request: ProbeRequest, driver: str | None, watch: Watch, *, resume: bool = False) -> Probe:
     """Measures each of the request's devices alone. `driver` is recorded.
 
-    Raises, with what was measured as `partial`: PartialResult where a child died or a device failed and the others
-    were measured, NothingFits where one does not hold a single sample, EnvironmentFault where TensorFlow can use none,
-    BadInput, DeadlinePassed at the time limit, Interrupted. With `resume` what such an end left is not measured again.
+    Raises, with what was measured as `partial`: PartialResult where a child died or a device failed and the others were
+    measured, NothingFits where one does not hold a single sample, EnvironmentFault where TensorFlow can use none,
+    BadInput, DeadlinePassed at the time limit, Interrupted. Keeps the result, or the part, for `plan`. With
+    `resume` what such an end left is not measured again.
     """
     journal = Journal(journal_key(request), resume=resume)
     try:
         if resume:
             watch(Doing("going on with an interrupted probe" if journal.resumed else "nothing to go on with: anew"))
         result = _Probing(request, driver, journal, watch).run()
-    except BaseException:
+    except BaseException as error:
         journal.close()
+        if isinstance(error, GpubalanceError) and isinstance(error.partial, Probe):
+            save(error.partial)
         raise
     journal.close() if save(result) is None else journal.done()
     return result
