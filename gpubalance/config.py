@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -169,3 +169,50 @@ class ProbeRequest(Record):
     parallel: bool = False
     ahead: bool = True
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+
+
+class PlanRequest(Record):
+    """What a split is wanted for; null leaves it to the planner.
+
+    `accumulate` is the most micro-batches a device's batch may be done in; `batch_multiple` null is the probe's.
+    `margin_bytes` are kept free beside what a joint run takes. `from_batch` is the global batch that the learning rate
+    suits so far.
+    """
+
+    global_batch: Batch | None = None
+    max_global_batch: Batch | None = None
+    accumulate: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] = "auto"
+    batch_multiple: Annotated[int, Field(ge=1, le=10**6)] | None = None
+    margin_bytes: Bytes = 0
+    sync_s: Seconds | None = None
+    from_batch: Annotated[int, Field(ge=1)] | None = None
+
+
+class BalanceRequest(Record):
+    """The main job: the devices, what is trained on them, what split is wanted, and how it is looked for.
+
+    `rounds` is the most splits that are tried, `round_s` how long one is measured; `measuring` is of the last run.
+    `fresh` makes a new probe where one of these devices and settings is kept.
+    """
+
+    devices: tuple[Device, ...]
+    settings: Settings
+    joint: JointProfile = JointProfile()
+    plan: PlanRequest = PlanRequest()
+    measuring: Measuring = Measuring()
+    probe_s: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)] = 3.0
+    round_s: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)] = 3.0
+    rounds: Annotated[int, Field(ge=1, le=100)] = 5
+    fresh: bool = False
+
+    @property
+    def probe(self) -> ProbeRequest:
+        """What is probed where no probe is kept."""
+        return ProbeRequest(
+            devices=self.devices,
+            settings=self.settings.model_copy(update={"all_reduce": "auto"}),
+            max_batch=self.plan.max_global_batch or self.plan.global_batch,
+            batch_multiple=self.plan.batch_multiple or ProbeRequest.model_fields["batch_multiple"].default,
+            duration_s=self.probe_s,
+            seed=self.measuring.seed,
+        )

@@ -12,7 +12,7 @@ import typer
 from typer.exceptions import TyperException
 
 from gpubalance import __version__
-from gpubalance.cli import devices, probe, run
+from gpubalance.cli import balance, devices, plan, probe, run
 from gpubalance.cli.failures import show_bug, show_error, show_usage
 from gpubalance.cli.lists import join_lists
 from gpubalance.errors import GpubalanceError
@@ -43,6 +43,8 @@ def _options(
 
 app.command(name="devices")(devices.devices)
 app.command(name="probe")(probe.probe)
+app.command(name="balance")(balance.balance)
+app.command(name="plan")(plan.plan)
 app.command(name="run")(run.run)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -13,9 +13,10 @@ from gpubalance.errors import UsageError
 from gpubalance.units import parse_bytes
 
 if TYPE_CHECKING:
-    from gpubalance.config import Device
+    from gpubalance.config import Device, Settings
 
-_DEVICES, _TRAINING, _OUTPUT = "Devices", "Training", "Output"
+_DEVICES, _TRAINING, _OUTPUT, _SPLIT = "Devices", "Training", "Output", "Split"
+_MOST_MICRO_BATCHES = 1024
 
 Gpus = Annotated[
     list[str] | None,
@@ -78,6 +79,20 @@ Seed = Annotated[
         "--seed", metavar="N", min=0, max=2**31 - 1, help="Of samples, weights and noise.", rich_help_panel="Measuring"
     ),
 ]
+Windows = Annotated[
+    int,
+    typer.Option(
+        "--windows",
+        metavar="N",
+        min=1,
+        max=10_000,
+        help="How often to measure; more often, up to 5/3 of it, while the result is not within ±1 %.",
+        rich_help_panel="Measuring",
+    ),
+]
+Duration = Annotated[
+    float, typer.Option("--duration", metavar="S", help="Seconds a window takes.", rich_help_panel="Measuring")
+]
 Json = Annotated[
     bool, typer.Option("--json", help="Print the result as JSON, and nothing else on stdout.", rich_help_panel=_OUTPUT)
 ]
@@ -89,10 +104,79 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace FILE if it
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.", rich_help_panel=_OUTPUT)]
 Verbose = Annotated[bool, typer.Option("--verbose", help="With an error, its whole story.", rich_help_panel=_OUTPUT)]
 
+GlobalBatch = Annotated[
+    int | None,
+    typer.Option(
+        "--global-batch",
+        metavar="B",
+        min=1,
+        max=10**9,
+        help="Samples of all devices in one step, exactly. Default: what gives the most samples per second.",
+        rich_help_panel=_SPLIT,
+    ),
+]
+MaxGlobalBatch = Annotated[
+    int | None,
+    typer.Option(
+        "--max-global-batch", metavar="B", min=1, max=10**9, help="No more than that.", rich_help_panel=_SPLIT
+    ),
+]
+Accumulate = Annotated[
+    str,
+    typer.Option(
+        "--accumulate",
+        metavar="auto|off|N",
+        help="How many micro-batches a device's batch may be done in, where its memory is too small for it.",
+        rich_help_panel=_SPLIT,
+    ),
+]
+PlannedMultiple = Annotated[
+    int | None,
+    typer.Option(
+        "--batch-multiple",
+        metavar="N",
+        min=1,
+        max=10**6,
+        help="Batches are multiples of this. Default: as the probe's.",
+        rich_help_panel=_SPLIT,
+    ),
+]
+JointMargin = Annotated[
+    str,
+    typer.Option(
+        "--margin",
+        metavar="SIZE",
+        help="Memory of each device to keep free, beside what a joint run takes, such as 512MiB.",
+        rich_help_panel=_SPLIT,
+    ),
+]
+FromBatch = Annotated[
+    int | None,
+    typer.Option(
+        "--from-batch",
+        metavar="B",
+        min=1,
+        max=10**9,
+        help="The global batch that your learning rate suits. Default: the best of the best single device.",
+        rich_help_panel=_SPLIT,
+    ),
+]
+
 
 def default_model(devices: Sequence[Device]) -> str:
     """What is trained where --model is not given."""
     return choices.DEFAULT_MODEL_SIMULATED if devices[0].simulated else choices.DEFAULT_MODEL_ON_GPU
+
+
+def settings_words(settings: Settings, devices: Sequence[Device]) -> list[str]:
+    """The options that give these settings, as one would type them; none for what is the default."""
+    from gpubalance.config import Settings
+
+    words = [] if settings.model == default_model(devices) else ["--model", settings.model]
+    for name in ("precision", "input"):
+        if getattr(settings, name) != Settings.model_fields[name].default:
+            words += [f"--{name}", getattr(settings, name)]
+    return [*words, *(["--xla"] if settings.xla else [])]
 
 
 def seconds(option: str, value: float, most: float) -> float:
@@ -113,3 +197,12 @@ def size(option: str, text: str) -> int:
         return parse_bytes(text)
     except ValueError as error:
         raise UsageError(f"{option}: {error}") from None
+
+
+def micro_batches(text: str) -> int | Literal["auto"]:
+    """The most micro-batches that `--accumulate` allows. Raises UsageError for another word."""
+    if text in ("auto", "off"):
+        return "auto" if text == "auto" else 1
+    if text.isascii() and text.isdigit() and 1 <= int(text) <= _MOST_MICRO_BATCHES:
+        return int(text)
+    raise UsageError(f"--accumulate takes auto, off or a number from 1 to {_MOST_MICRO_BATCHES}, not {text!r}")

@@ -172,7 +172,6 @@ def probe(
 
 def _next_command(result: Probe, simulate: str | None) -> str:
     """A run of the split that the probe suggests, as one would type it; empty where it suggests none."""
-    from gpubalance.config import Settings
     from gpubalance.stages.probe.suggest import suggested_split
 
     split = suggested_split(result)
@@ -181,10 +180,4 @@ def _next_command(result: Probe, simulate: str | None) -> str:
     used = [(device.index, batch) for device, batch in zip(result.devices, split, strict=True) if batch]
     words = ["gpubalance", "run", *(["--simulate", simulate] if simulate else [])]
     words += ["--gpus", *(str(index) for index, _ in used), "--batches", *(str(batch) for _, batch in used)]
-    settings = result.settings
-    if settings.model != options.default_model(result.devices):
-        words += ["--model", settings.model]
-    for name in ("precision", "input"):
-        if getattr(settings, name) != Settings.model_fields[name].default:
-            words += [f"--{name}", getattr(settings, name)]
-    return shlex.join([*words, *(["--xla"] if settings.xla else [])])
+    return shlex.join([*words, *options.settings_words(result.settings, result.devices)])

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from gpubalance.cli.output import say
-from gpubalance.stages.events import DeviceDone, Doing, Event, PointDone, TrialDone, WindowDone
+from gpubalance.stages.events import DeviceDone, Doing, Event, PointDone, RoundDone, TrialDone, WindowDone
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -57,9 +57,12 @@ class Progress:
 
 
 def _text(event: Event) -> str:
+    from gpubalance.render.plan import round_text
     from gpubalance.render.probe import point_text, trial_text
     from gpubalance.render.run import window_text
 
+    if isinstance(event, RoundDone):
+        return round_text(event.round, event.devices)
     if isinstance(event, Doing):
         return _wrapped(f"… {event.text}")
     if isinstance(event, WindowDone):

@@ -25,20 +25,6 @@ Batches = Annotated[
         f"Default: {choices.DEFAULT_BATCH} each.",
     ),
 ]
-Windows = Annotated[
-    int,
-    typer.Option(
-        "--windows",
-        metavar="N",
-        min=1,
-        max=10_000,
-        help="How often to measure; more often, up to 5/3 of it, while the result is not within ±1 %.",
-        rich_help_panel=_MEASURING,
-    ),
-]
-Duration = Annotated[
-    float, typer.Option("--duration", metavar="S", help="Seconds a window takes.", rich_help_panel=_MEASURING)
-]
 Baseline = Annotated[
     choices.Baseline,
     typer.Option(
@@ -59,8 +45,8 @@ def run(
     xla: options.Xla = False,
     input_: options.Input = "device",
     all_reduce: options.AllReduce = "auto",
-    windows: Windows = 3,
-    duration: Duration = 10.0,
+    windows: options.Windows = 3,
+    duration: options.Duration = 10.0,
     baseline: Baseline = "even",
     seed: options.Seed = 0,
     json: options.Json = False,

@@ -236,20 +236,20 @@ class _Solver:
             micro_batches=_samples(units * self._multiple),
             compute_s=tuple(times.tolist()),
             step_time_s=float(times.max()) + sync_s,
-            binds=tuple(self._binds(split, chosen, units, times)),
+            binds=tuple(self._binds(split, chosen, units)),
         )
 
-    def _binds(self, split: _Split, chosen: Floats, units: Floats, times: Floats) -> Iterator[Binds]:
+    def _binds(self, split: _Split, chosen: Floats, units: Floats) -> Iterator[Binds]:
         """What keeps each device from a granule more in each of its micro-batches.
 
-        "memory": its limit, though the granule would be in time, or the global batch is free and the device is itself
-        what the others wait for; "speed": they would wait for it; "granularity": they would not for a sample, but do
-        for a granule; "global batch" and "sync": neither, but the samples are all given, or another is faster alone.
+        "memory": its limit, though the granule would be in time, or the global batch is free; "speed": they would wait
+        for it; "granularity": they would not for a sample, but do for a granule; "global batch" and "sync":
+        neither, but the samples are all given, or another is faster alone.
         """
         kinds, k = self._fleet.kind_of, np.maximum(chosen, 1)
         in_time = k * self._fleet.time_s(kinds, units + 1) <= split.deadline_s
-        awaited = (times >= split.deadline_s) & (self._problem.global_batch is None)
-        full = (units + 1 > self._fleet.limit[kinds]) & (in_time | awaited)
+        free = self._problem.global_batch is None  # then the deadline itself is where the limits leave no more
+        full = (units + 1 > self._fleet.limit[kinds]) & (in_time | free)
         for device, load in enumerate(self._problem.loads):
             sample = int(units[device]) * self._multiple + 1
             if full[device]:

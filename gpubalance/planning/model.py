@@ -22,6 +22,10 @@ class Line:
         """Seconds that a step of `batch` samples takes."""
         return self.alpha_s + self.beta_s * batch
 
+    def scaled(self, factor: float) -> Line:
+        """The same device, `factor` times as slow."""
+        return Line(self.alpha_s * factor, self.beta_s * factor, self.residual)
+
 
 @dataclass(frozen=True)
 class Curve:
@@ -37,6 +41,10 @@ class Curve:
             return self.step_times_s[0]
         (left, right), (low, high) = next((piece for piece in pieces if batch <= piece[0][1]), pieces[-1])
         return low + (high - low) * (batch - left) / (right - left)
+
+    def scaled(self, factor: float) -> Curve:
+        """The same device, `factor` times as slow."""
+        return Curve(self.batches, tuple(time * factor for time in self.step_times_s))
 
 
 def fit_line(points: Sequence[tuple[int, float]]) -> Line:

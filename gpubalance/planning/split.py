@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 def even_split(global_batch: int, replicas: int) -> tuple[int, ...]:
     """Equal shares that sum to the global batch; the first devices take one sample more where it does not divide.
@@ -12,3 +14,12 @@ def even_split(global_batch: int, replicas: int) -> tuple[int, ...]:
         raise ValueError(f"{global_batch} samples can't be shared among {replicas} devices")
     share, rest = divmod(global_batch, replicas)
     return tuple(share + (i < rest) for i in range(replicas))
+
+
+def fitting_even_split(global_batch: int, limits: Sequence[int]) -> tuple[int, ...] | None:
+    """The even split; where that does not fit, the largest equal shares that do. None where no sample each fits."""
+    if not 0 < len(limits) <= global_batch or min(limits) < 1:
+        return None
+    even = even_split(global_batch, len(limits))
+    fits = all(batch <= limit for batch, limit in zip(even, limits, strict=True))
+    return even if fits else (min(even[-1], *limits),) * len(limits)

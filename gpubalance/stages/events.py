@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpubalance.config import Device
+from gpubalance.results.plan import Round
 from gpubalance.results.probe import CurvePoint, Trial
 from gpubalance.results.run import Measurement
 
@@ -51,5 +52,13 @@ class DeviceDone:
     device: Device
 
 
-Event = Doing | WindowDone | PointDone | TrialDone | DeviceDone
+@dataclass(frozen=True)
+class RoundDone:
+    """A split was tried on the way to the best one."""
+
+    round: Round
+    devices: tuple[Device, ...]
+
+
+Event = Doing | WindowDone | PointDone | TrialDone | DeviceDone | RoundDone
 Watch = Callable[[Event], None]

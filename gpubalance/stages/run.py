@@ -15,8 +15,10 @@ from gpubalance.results.run import Baselines, Measurement, Run, SoloBest
 from gpubalance.stages.environment import environment, now
 from gpubalance.stages.events import Doing, Watch, WindowDone
 from gpubalance.stages.fitting import Rig, largest_even_share, suggest
+from gpubalance.stages.planned import check_model
 from gpubalance.stages.series import Series
 from gpubalance.stages.warnings import PRECISE_ENOUGH, warnings
+from gpubalance.workers.worker import Worker
 
 
 @dataclass
@@ -32,18 +34,39 @@ class _Progress:
     complete: bool = False
 
 
-def run(request: RunRequest, driver: str | None, watch: Watch, solo: tuple[SoloBest, ...] | None = None) -> Run:
-    """Trains with the request's split and reports what it gives. `driver` is recorded, `solo` it is held against.
+def run(
+    request: RunRequest,
+    driver: str | None,
+    watch: Watch,
+    solo: tuple[SoloBest, ...] | None = None,
+    planned: Model | None = None,
+) -> Run:
+    """Trains with the request's split and reports what it gives. `driver` is recorded, `solo` it is held against,
+    `planned` is the model that its plan is for.
 
     Devices with batch 0 are left out: an empty share is not a replica. Raises NothingFits with a split that does fit
     when a device runs out of memory. Every error after the first window carries what was measured as `partial`.
     """
-    used = _without_empty_shares(request)
     try:
-        with closing(Rig(used, watch)) as rig:
-            return _run(request, _Progress(used, rig, Series(used.batches), solo=solo), driver, watch)
+        with closing(Rig(without_empty_shares(request), watch)) as rig:
+            check_model(planned, model_of(rig.worker))
+            return run_on(rig, request, driver, watch, solo)
     except KeyboardInterrupt as interrupt:
         raise _interrupted(interrupt) from None
+
+
+def model_of(worker: Worker) -> Model:
+    """What an open worker trains."""
+    facts = worker.facts
+    return Model(name=facts.model, parameters=facts.parameters, gradient_bytes=facts.gradient_bytes)
+
+
+def run_on(
+    rig: Rig, request: RunRequest, driver: str | None, watch: Watch, solo: tuple[SoloBest, ...] | None = None
+) -> Run:
+    """The same on a rig that is there, of the devices with samples, and stays."""
+    used = without_empty_shares(request)
+    return _run(request, _Progress(used, rig, Series(used.batches), solo=solo), driver, watch)
 
 
 def _run(asked: RunRequest, progress: _Progress, driver: str | None, watch: Watch) -> Run:
@@ -65,7 +88,8 @@ def _interrupted(interrupt: KeyboardInterrupt, partial: Run | None = None) -> In
     return Interrupted(getattr(interrupt, "number", int(signal.SIGINT)), partial=partial)
 
 
-def _without_empty_shares(request: RunRequest) -> RunRequest:
+def without_empty_shares(request: RunRequest) -> RunRequest:
+    """The request of the devices that get samples."""
     kept = [i for i, batch in enumerate(request.batches) if batch]
     return request.model_copy(
         update={
@@ -195,7 +219,7 @@ def _result(asked: RunRequest, progress: _Progress, driver: str | None) -> Run |
         created=now(),
         settings=asked.settings,
         environment=environment(facts, driver),
-        model=Model(name=facts.model, parameters=facts.parameters, gradient_bytes=facts.gradient_bytes),
+        model=model_of(progress.rig.worker),
         devices=asked.devices,
         **{**{name: getattr(measured, name) for name in Measurement.model_fields}, "batches": asked.batches},
         warmup_steps=own.warmup_steps,

@@ -1,0 +1,109 @@
+"""`gpubalance balance`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from gpubalance.cli import options
+
+_MEASURING = "Measuring"
+
+Rounds = Annotated[
+    int,
+    typer.Option(
+        "--rounds", metavar="N", min=1, max=100, help="Try no more splits than that.", rich_help_panel=_MEASURING
+    ),
+]
+Fresh = Annotated[
+    bool,
+    typer.Option(
+        "--fresh", help="Probe anew, though these devices and settings have been.", rich_help_panel=_MEASURING
+    ),
+]
+RoundDuration = Annotated[
+    float,
+    typer.Option(
+        "--round-duration", metavar="S", help="Seconds a split is measured in a round.", rich_help_panel=_MEASURING
+    ),
+]
+
+
+def balance(
+    gpus: options.Gpus = None,
+    simulate: options.Simulate = None,
+    model: options.Model = None,
+    precision: options.Precision = "float32",
+    xla: options.Xla = False,
+    input_: options.Input = "device",
+    all_reduce: options.AllReduce = "auto",
+    global_batch: options.GlobalBatch = None,
+    max_global_batch: options.MaxGlobalBatch = None,
+    accumulate: options.Accumulate = "auto",
+    batch_multiple: options.PlannedMultiple = None,
+    margin: options.JointMargin = "0",
+    from_batch: options.FromBatch = None,
+    rounds: Rounds = 5,
+    fresh: Fresh = False,
+    round_duration: RoundDuration = 3.0,
+    windows: options.Windows = 3,
+    duration: options.Duration = 10.0,
+    seed: options.Seed = 0,
+    json: options.Json = False,
+    output: options.Output = None,
+    overwrite: options.Overwrite = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Find the best split and prove it: probe, plan, run, and correct it from what was measured.
+
+    Example: gpubalance balance --gpus 0 1 -o plan.json
+    """
+    del verbose  # main() reads it, where errors are shown
+    from gpubalance.cli.lists import words
+    from gpubalance.cli.output import check_output
+    from gpubalance.cli.plan import run_command
+    from gpubalance.cli.progress import Progress
+    from gpubalance.cli.run import refuse_what_devices_cannot
+    from gpubalance.config import BalanceRequest, Measuring, PlanRequest, Settings
+    from gpubalance.render.plan import plan_text
+    from gpubalance.results.plan import Plan
+    from gpubalance.stages.balance import balance as balance_stage
+    from gpubalance.stages.machine import find_machine
+
+    out = check_output(output, overwrite=overwrite, json=json, quiet=quiet)
+    machine = find_machine(simulate)
+    devices = machine.select(words(gpus))
+    refuse_what_devices_cannot(devices, all_reduce)
+    request = BalanceRequest(
+        devices=devices,
+        settings=Settings(
+            model=model or options.default_model(devices),
+            precision=precision,
+            xla=xla,
+            input=input_,
+            all_reduce=all_reduce,
+        ),
+        joint=machine.joint,
+        plan=PlanRequest(
+            global_batch=global_batch,
+            max_global_batch=max_global_batch,
+            accumulate=options.micro_batches(accumulate),
+            batch_multiple=batch_multiple,
+            margin_bytes=options.size("--margin", margin),
+            from_batch=from_batch,
+        ),
+        measuring=Measuring(
+            windows=windows, duration_s=options.seconds("--duration", duration, 86_400), baseline="even", seed=seed
+        ),
+        round_s=options.seconds("--round-duration", round_duration, 3600),
+        rounds=rounds,
+        fresh=fresh,
+    )
+
+    def measure() -> Plan:
+        with Progress(quiet=quiet) as progress:
+            return balance_stage(request, machine.driver, progress)
+
+    out.give_measured(measure, lambda plan: plan_text(plan, run_command(plan, simulate, output)))

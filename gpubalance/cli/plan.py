@@ -1,0 +1,120 @@
+"""`gpubalance plan`."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpubalance.cli import options
+from gpubalance.errors import BadInput
+
+if TYPE_CHECKING:
+    from gpubalance.config import Device, Settings
+    from gpubalance.results.plan import Plan
+    from gpubalance.results.probe import Probe
+
+ProbeFile = Annotated[
+    Path | None,
+    typer.Argument(metavar="[PROBE.json]", help="What `probe -o` wrote. Default: the latest of these devices."),
+]
+Sync = Annotated[
+    float | None,
+    typer.Option(
+        "--sync",
+        metavar="S",
+        min=0,
+        max=1e6,
+        help="Seconds a step takes after the slowest compute, as a run has shown.",
+        rich_help_panel="Split",
+    ),
+]
+
+
+def plan(
+    probe: ProbeFile = None,
+    gpus: options.Gpus = None,
+    simulate: options.Simulate = None,
+    model: options.Model = None,
+    precision: options.Precision = "float32",
+    xla: options.Xla = False,
+    input_: options.Input = "device",
+    global_batch: options.GlobalBatch = None,
+    max_global_batch: options.MaxGlobalBatch = None,
+    accumulate: options.Accumulate = "auto",
+    batch_multiple: options.PlannedMultiple = None,
+    margin: options.JointMargin = "0",
+    sync: Sync = None,
+    from_batch: options.FromBatch = None,
+    json: options.Json = False,
+    output: options.Output = None,
+    overwrite: options.Overwrite = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Compute the best split from a probe, and predict what it gives. No device is touched.
+
+    Example: gpubalance plan --gpus 0 1
+    """
+    del verbose  # main() reads it, where errors are shown
+    from gpubalance.cli.lists import words
+    from gpubalance.cli.output import check_output
+    from gpubalance.config import PlanRequest, Settings
+    from gpubalance.devices.select import select
+    from gpubalance.render.plan import plan_text
+    from gpubalance.results.probe import Probe
+    from gpubalance.stages.machine import find_machine
+    from gpubalance.stages.plan import plan as plan_stage
+    from gpubalance.stages.records import read_record
+
+    out = check_output(output, overwrite=overwrite, json=json, quiet=True)
+    request = PlanRequest(
+        global_batch=global_batch,
+        max_global_batch=max_global_batch,
+        accumulate=options.micro_batches(accumulate),
+        batch_multiple=batch_multiple,
+        margin_bytes=options.size("--margin", margin),
+        sync_s=sync,
+        from_batch=from_batch,
+    )
+    if probe is not None:
+        found = read_record(probe, Probe)
+        devices = select(words(gpus), found.devices)
+    else:
+        devices = find_machine(simulate).select(words(gpus))
+        settings = Settings(model=model or options.default_model(devices), precision=precision, xla=xla, input=input_)
+        found = latest_probe(devices, settings)
+    result = plan_stage(found, devices, request)
+    out.give(result, plan_text(result, run_command(result, simulate, output)))
+
+
+def latest_probe(devices: Sequence[Device], settings: Settings) -> Probe:
+    """Raises BadInput where these devices were not probed with these settings."""
+    from gpubalance.stages.probe.saved import latest
+
+    found = latest(devices, settings)
+    if found is None:
+        names = " ".join(str(device.index) for device in devices)
+        raise BadInput(
+            f"no probe of these devices with --model {settings.model} and these settings is kept here",
+            remedy=f"gpubalance probe --gpus {names} makes one",
+        )
+    return found
+
+
+def run_command(plan: Plan, simulate: str | None, path: Path | None) -> str:
+    """A run of the plan, as one would type it; empty for a simulation whose profile is not known."""
+    simulated = plan.devices[0].simulated
+    if simulated and simulate is None:
+        return ""
+    words = ["gpubalance", "run", *(["--simulate", simulate] if simulate else [])]
+    if path is not None:
+        return shlex.join([*words, "--plan", str(path)])
+    used = [share for share in plan.shares if share.batch]
+    words += ["--gpus", *(str(plan.devices[share.device].index) for share in used)]
+    words += ["--batches", *(str(share.batch) for share in used)]
+    if any(share.micro_batch != share.batch for share in used):
+        words += ["--micro-batches", *(str(share.micro_batch) for share in used)]
+    return shlex.join([*words, *options.settings_words(plan.settings, plan.devices)])

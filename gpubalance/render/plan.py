@@ -1,0 +1,152 @@
+"""A plan as a person reads it: the split, what binds it, what is predicted, and what to do with it."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from gpubalance.config import Device
+from gpubalance.render.run import run_text, warning_lines
+from gpubalance.render.table import shorten, table
+from gpubalance.results.plan import Balance, LearningRate, LeftOut, Plan, Round, Share
+from gpubalance.units import format_percent, format_rate, format_seconds
+
+_WIDTH = 80
+_NAME_WIDTH = 26
+_SHOWN = 0.0005  # of the whole
+
+
+def round_text(tried: Round, devices: Sequence[Device]) -> str:
+    """`round 1 [820 568]: 2127 samples/s, predicted 2255` and each device's compute."""
+    batches = " ".join(
+        batch_text(batch, micro) for batch, micro in zip(tried.batches, tried.micro_batches, strict=True)
+    )
+    head = f"round {tried.number} [{batches}]"
+    if tried.measured is None:
+        return f"{head}: out of memory"
+    measured = tried.measured
+    rate, predicted = format_rate(measured.throughput.median), format_rate(tried.predicted_throughput)
+    computes = ", ".join(f"{devices[r.device].label} {format_seconds(r.compute_s)}" for r in measured.replicas)
+    parts = f"compute {computes}; sync {format_seconds(measured.sync_s)}; imbalance {measured.imbalance:.3f}"
+    return "\n".join([f"{head}: {rate} samples/s, predicted {predicted}", f"  {parts}"])
+
+
+def plan_text(plan: Plan, run_command: str) -> str:
+    """The answer first, then each device, then the learning rate, and the command that runs it.
+
+    Of a plan that was run, what the run gave takes the place of what was predicted.
+    """
+    if plan.balance is not None:
+        lines = [run_text(plan.balance.run), "", *_gap(plan, plan.balance), *_bounds(plan)]
+    else:
+        lines = [*_answer(plan), "", *_devices(plan), *_step(plan)]
+    for one in plan.left_out:
+        lines += _wrapped(_left_out(plan, one))
+    if plan.learning_rate is not None:
+        lines += ["", *_wrapped(_advice(plan.learning_rate))]
+    for warning in plan.warnings:
+        lines += ["", *warning_lines(warning)]
+    return "\n".join([*lines, "", f"next: {run_command}"] if run_command else lines)
+
+
+def _answer(plan: Plan) -> list[str]:
+    batches = " ".join(map(str, plan.batches))
+    predicted = plan.predicted
+    lines = [f"batches {batches}: {format_rate(predicted.throughput)} samples/s predicted"]
+    even = predicted.even
+    if even is not None and predicted.speedup_over_even is not None:
+        shares = "/".join(map(str, even.batches))
+        rate = format_rate(even.throughput)
+        lines += _wrapped(f"{predicted.speedup_over_even:.3f} × the even split {shares}, for which it is {rate}")
+    if predicted.scaling_efficiency is not None:
+        efficiency = format_percent(predicted.scaling_efficiency, 1)
+        lines.append(f"{efficiency} of what the devices gave alone, {format_rate(predicted.solo_sum)} in sum")
+    return lines
+
+
+def _devices(plan: Plan) -> list[str]:
+    rows: list[tuple[str, ...]] = [("device", "", "batch", "compute", "used", "bound by")]
+    for share in plan.shares:
+        device = plan.devices[share.device]
+        rows.append(
+            (
+                device.label,
+                shorten(device.name, _NAME_WIDTH),
+                batch_text(share.batch, share.micro_batch),
+                format_seconds(share.compute_s) if share.batch else "",
+                format_percent(share.utilisation) if share.batch else "",
+                _bound(share),
+            )
+        )
+    return table(rows, left=(0, 1, 5))
+
+
+def batch_text(batch: int, micro_batch: int) -> str:
+    """`820`; with accumulation `1640 = 2×820`."""
+    return str(batch) if batch in (0, micro_batch) else f"{batch} = {batch // micro_batch}×{micro_batch}"
+
+
+def _bounds(plan: Plan) -> list[str]:
+    """What keeps each device from more."""
+    parts = [f"{plan.devices[share.device].label} {_bound(share)}" for share in plan.shares if share.batch]
+    return _wrapped(f"bound by: {', '.join(parts)}")
+
+
+def _gap(plan: Plan, balance: Balance) -> list[str]:
+    """From what the devices give alone to what they gave together, a cause a line."""
+    gap = balance.solo_gap
+    if gap is None:
+        return []
+    parts = [
+        ("left out", gap.left_out),
+        ("batches that are not the best alone", gap.batch_sizes),
+        *[(f"{device.label} slower than alone", part) for device, part in zip(plan.devices, gap.slowdown, strict=True)],
+        ("waiting for the slowest", gap.imbalance),
+        ("sync", gap.sync),
+    ]
+    rows = [(f"−{format_rate(part)}" if part >= 0 else f"+{format_rate(-part)}", name) for name, part in parts]
+    shown = [row for row, (_, part) in zip(rows, parts, strict=True) if abs(part) >= _SHOWN * gap.solo_sum]
+    ends = (format_rate(gap.solo_sum), "samples/s, the devices alone"), (format_rate(gap.throughput), "together")
+    return ["why not more", *table([ends[0], *shown, ends[1]], left=(1,), indent="  ")]
+
+
+def _bound(share: Share) -> str:
+    if not share.batch:
+        return "left out"
+    return f"memory (up to {share.limit})" if share.binds == "memory" else share.binds
+
+
+def _step(plan: Plan) -> list[str]:
+    predicted = plan.predicted
+    slowest = predicted.step_time_s - predicted.sync_s
+    parts = f"slowest compute {format_seconds(slowest)} + sync {format_seconds(predicted.sync_s)}"
+    several = sum(batch > 0 for batch in plan.batches) > 1
+    imbalance = f"; imbalance {predicted.imbalance:.3f}" if several else ""
+    return [f"step {format_seconds(predicted.step_time_s)} = {parts}{imbalance}"]
+
+
+def _left_out(plan: Plan, one: LeftOut) -> str:
+    device = plan.devices[one.device]
+    if one.gain is None:
+        return f"{device.label} has no samples"
+    if one.gain >= 0:
+        return f"{device.label} is not worth adding: no faster with it"
+    return f"{device.label} is not worth adding: {_percent(-one.gain)} slower with it"
+
+
+def _percent(part: float) -> str:
+    return format_percent(part, 0 if part >= 0.0995 else 1)
+
+
+def _advice(rate: LearningRate) -> str:
+    if rate.from_batch == rate.to_batch:
+        return f"global batch {rate.to_batch}, as before: the learning rate stays"
+    return (
+        f"global batch {rate.to_batch}; a learning rate that suited {rate.from_batch} (--from-batch): times "
+        f"{rate.linear:.3g} with SGD, and a warm-up (Goyal et al. 2017), times {rate.square_root:.3g} with Adam "
+        "(Malladi et al. 2022)"
+    )
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, _WIDTH, subsequent_indent="  ")

@@ -1,0 +1,123 @@
+"""The record of a plan: a split, what is predicted of it, and, after `balance`, what it gave."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from gpubalance.config import Device, Record, Settings
+from gpubalance.planning.problem import Binds
+from gpubalance.results.common import SCHEMA_VERSION, Model, Number, Warning_
+from gpubalance.results.run import Measurement, Run
+
+
+class Share(Record):
+    """One device's part of the split. `batch` samples in micro-batches of `micro_batch`, 0 where it is left out.
+
+    `limit` is the largest micro-batch that was allowed for, `binds` why it has no more samples.
+    """
+
+    device: int
+    batch: int
+    micro_batch: int
+    limit: int
+    compute_s: Number
+    utilisation: Number
+    binds: Binds
+
+
+class EvenPrediction(Record):
+    """The even split of the same global batch, or the largest equal shares that fit."""
+
+    batches: tuple[int, ...]
+    step_time_s: Number
+    throughput: Number
+
+
+class Predicted(Record):
+    """By the step-time models. `scaling_efficiency` is of the solo sum of the devices in use."""
+
+    step_time_s: Number
+    throughput: Number
+    sync_s: Number
+    imbalance: Number
+    even: EvenPrediction | None
+    speedup_over_even: Number | None
+    solo_sum: Number | None
+    scaling_efficiency: Number | None
+
+
+class LeftOut(Record):
+    """A device without samples. `gain` is by what part throughput would change with it, or null."""
+
+    device: int
+    gain: Number | None
+
+
+class LearningRate(Record):
+    """By what to multiply a learning rate that suits `from_batch`: linear for SGD, square root for Adam."""
+
+    from_batch: int
+    to_batch: int
+    linear: Number
+    square_root: Number
+
+
+class Round(Record):
+    """A split that `balance` tried; `measured` is null where it ran out of memory, which `outcome` says."""
+
+    number: int
+    batches: tuple[int, ...]
+    micro_batches: tuple[int, ...]
+    predicted_throughput: Number
+    outcome: Literal["measured", "oom"]
+    measured: Measurement | None
+
+
+class SoloGap(Record):
+    """Why the run gives less than the devices alone, in samples per second: see `planning.gap.Gap`.
+
+    `left_out`, `batch_sizes`, `slowdown` (of each device), `imbalance`, `sync` and `throughput` sum to `solo_sum`.
+    """
+
+    solo_sum: Number
+    left_out: Number
+    batch_sizes: Number
+    slowdown: tuple[Number, ...]
+    imbalance: Number
+    sync: Number
+    throughput: Number
+
+
+class Balance(Record):
+    """How a plan came to be: every split that was tried, and the run of the one it ended with."""
+
+    rounds: tuple[Round, ...]
+    run: Run
+    solo_gap: SoloGap | None
+
+
+class Plan(Record):
+    """A split for these devices, this model and these settings; a device is known by its UUID.
+
+    `sync_s` is null where it was not known and taken for 0. `probed` is when the probe was made that it stands on.
+    """
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    kind: Literal["plan"] = "plan"
+    created: str
+    probed: str
+    settings: Settings
+    model: Model | None
+    devices: tuple[Device, ...]
+    batches: tuple[int, ...]
+    micro_batches: tuple[int, ...]
+    global_batch: int
+    batch_multiple: int
+    margin_bytes: int
+    sync_s: Number | None
+    shares: tuple[Share, ...]
+    predicted: Predicted
+    left_out: tuple[LeftOut, ...]
+    learning_rate: LearningRate | None
+    warnings: tuple[Warning_, ...]
+    balance: Balance | None = None

@@ -1,0 +1,49 @@
+"""A plan that was made before, on the devices that are here now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gpubalance.config import Device
+from gpubalance.errors import PlanMismatch
+from gpubalance.results.common import Model
+from gpubalance.results.plan import Plan
+
+_ANEW = "gpubalance balance makes a plan for what is here"
+
+
+def planned_devices(plan: Plan, devices: Sequence[Device]) -> tuple[Device, ...]:
+    """The plan's devices, as they are called here now. Raises PlanMismatch with each difference.
+
+    A device is known by its UUID, as an index changes when a card is added. One without samples may be missing.
+    """
+    here = {device.uuid: device for device in devices}
+    wanted = list(zip(plan.devices, plan.batches, strict=True))
+    differences = [line for device, batch in wanted if batch for line in _differences(device, here.get(device.uuid))]
+    if differences:
+        raise PlanMismatch("the plan is for other devices: " + "; ".join(differences), remedy=_ANEW)
+    return tuple(here.get(device.uuid, device) for device, _ in wanted)
+
+
+def _differences(planned: Device, found: Device | None) -> Iterator[str]:
+    where = f"{planned.label} ({planned.name}, {planned.uuid})"
+    if found is None:
+        yield f"{where} is not here"
+        return
+    for name, was, is_now in (
+        ("name", planned.name, found.name),
+        ("memory", planned.memory_bytes, found.memory_bytes),
+        ("profile", planned.profile, found.profile),
+    ):
+        if was != is_now:
+            yield f"{where} has another {name}" + ("" if name == "profile" else f": {is_now}, not {was}")
+
+
+def check_model(planned: Model | None, found: Model) -> None:
+    """Raises PlanMismatch where the model of that name is another now: its batch limits and times are too."""
+    if planned is not None and planned != found:
+        raise PlanMismatch(
+            f"the plan is for a model {planned.name} with {planned.parameters:,} parameters, this is {found.name} with "
+            f"{found.parameters:,}",
+            remedy=_ANEW,
+        )
