@@ -12,6 +12,7 @@ from typing import Literal
 import tensorflow as tf
 
 from gpubalance.config import Settings
+from gpubalance.errors import BadInput
 
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 # What CUDA, cuDNN, cuBLAS and NCCL raise; a model's own mistakes are InvalidArgument and Python's errors.
@@ -40,6 +41,8 @@ def explain(error: BaseException, settings: Settings) -> Failure:
     """Sorts an exception from building or training a model. The whole of it goes to the log as well."""
     traceback.print_exception(error)
     text = str(error)
+    if isinstance(error, BadInput):
+        return Failure("input", error.message, error.remedy)
     if isinstance(error, MemoryError):
         return Failure("step", f"this host's memory does not hold it: {_first_line(text)}", "use smaller batches")
     if isinstance(error, tf.errors.ResourceExhaustedError):

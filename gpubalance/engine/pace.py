@@ -2,7 +2,8 @@
 
 A simulated device is a TensorFlow CPU device that runs the real replica step. Three calls in its graph make it
 behave like its profile: `begin` refuses a batch past its memory, `computed` sleeps until alpha + beta · batch is over,
-`finished` until the joint run's sync is. A device without a profile has a clock that only reads the time.
+`finished` until the joint run's sync is. Of k micro-batches the memory is one's and the time is k times one's, so alpha
+is paid k times. A device without a profile has a clock that only reads the time.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ LATE_BY = 0.01
 class Clock:
     """Reads the time at three points of a replica's step. Seconds on the monotonic clock."""
 
-    def begin(self, batch: int) -> float:
+    def begin(self, batch: int, micro_batch: int | None = None) -> float:
         """The replica's inputs are there, and its compute begins."""
-        del batch
+        del batch, micro_batch
         return time.perf_counter()
 
-    def computed(self, batch: int) -> float:
+    def computed(self, batch: int, micro_batch: int | None = None) -> float:
         """The replica's own gradients are there."""
-        del batch
+        del batch, micro_batch
         return time.perf_counter()
 
     def finished(self) -> float:
@@ -74,13 +75,14 @@ class PacedClock(Clock):
         self.steps = 0
         self.late_steps = 0
 
-    def begin(self, batch: int) -> float:
-        """Raises MemoryError for a batch past the profile's memory; else when the step's compute counts from."""
+    def begin(self, batch: int, micro_batch: int | None = None) -> float:
+        """Raises MemoryError for samples past the profile's memory; else when the step's compute counts from."""
         profile = self._profile
-        needed = profile.memory_at(int(batch), self._rendezvous.extra_memory)
+        at_a_time = int(batch if micro_batch is None else micro_batch)
+        needed = profile.memory_at(at_a_time, self._rendezvous.extra_memory)
         if profile.memory is not None and needed > profile.memory:
             # TensorFlow turns a MemoryError in the graph into its own ResourceExhaustedError.
-            raise MemoryError(f"OOM on replica {self._replica}: batch {batch} needs {needed} bytes of {profile.memory}")
+            raise MemoryError(f"OOM on replica {self._replica}: batch {at_a_time} needs {needed} of {profile.memory} B")
         self._late = False
         now = time.perf_counter()
         self._began_s = self._free_s if now - self._free_s < QUEUED_WITHIN_S else now
@@ -88,9 +90,9 @@ class PacedClock(Clock):
             self._first_s = self._began_s
         return self._began_s
 
-    def computed(self, batch: int) -> float:
+    def computed(self, batch: int, micro_batch: int | None = None) -> float:
         """Sleeps until the profile's compute time is over."""
-        target = self._began_s + self._compute_s(int(batch))
+        target = self._began_s + self._compute_s(int(batch), 1 if micro_batch is None else int(batch // micro_batch))
         now = time.perf_counter()
         self.steps += 1
         if now < target:
@@ -117,13 +119,13 @@ class PacedClock(Clock):
         self.late_steps += late and not self._late
         self._late = self._late or late
 
-    def _compute_s(self, batch: int) -> float:
+    def _compute_s(self, batch: int, micro_batches: int = 1) -> float:
         profile = self._profile
         assert self._first_s is not None  # noqa: S101  (begin ran before)
         factor = profile.drift_at(self._began_s - self._first_s)
         if profile.noise:
             factor *= max(0.0, self._random.gauss(1.0, profile.noise))
-        return (profile.alpha_s + profile.beta_s * batch) * factor
+        return (micro_batches * profile.alpha_s + profile.beta_s * batch) * factor
 
 
 def clocks(profiles: Sequence[DeviceProfile | None], joint: JointProfile, *, seed: int) -> list[Clock]:

@@ -37,6 +37,19 @@ class Sample:
     loss: float | None = None
 
 
+@dataclass(frozen=True)
+class Split:
+    """Each replica's batch, and how much of it is taken at a time."""
+
+    batches: tuple[int, ...]
+    micro_batches: tuple[int, ...]
+
+    @property
+    def accumulates(self) -> bool:
+        """Whether any replica has more than one micro-batch."""
+        return self.micro_batches != self.batches
+
+
 class Session:
     """Builds everything once. The devices are replicas in this order; all get samples in every split."""
 
@@ -55,8 +68,8 @@ class Session:
         except ValueError as error:
             raise BadInput(f"--model {settings.model}: {error}") from None
         self._samples = data.Samples(self._model, self._loss, seed=seed)
-        self._steps = {stamped: self._build_step(stamped) for stamped in (False, True)}
-        self._current: tuple[tuple[int, ...], Iterator[Any]] | None = None
+        self._steps: dict[tuple[bool, bool], Any] = {}
+        self._current: tuple[Split, Iterator[Any]] | None = None
 
     def _build_optimizer(self) -> Any:
         """Adam, or the one that the user's model was compiled with: its slots take memory, its update time."""
@@ -66,7 +79,13 @@ class Session:
         optimizer.build(self._model.trainable_variables)
         return optimizer
 
-    def _build_step(self, stamped: bool) -> Any:
+    def _step(self, *, stamped: bool, micro: bool) -> Any:
+        """Built when it is needed: most sessions never accumulate."""
+        if (stamped, micro) not in self._steps:
+            self._steps[stamped, micro] = self._build_step(stamped, micro)
+        return self._steps[stamped, micro]
+
+    def _build_step(self, stamped: bool, micro: bool) -> Any:
         spec = data.element_spec(self._strategy, self._samples)
         return build_step(
             self._strategy,
@@ -76,6 +95,7 @@ class Session:
             self._clocks,
             spec,
             stamped=stamped,
+            micro=micro,
             xla=self.settings.xla,
         )
 
@@ -103,60 +123,69 @@ class Session:
         return count_forward(self._model, self._samples.make(1)[0])
 
     def measure(
-        self, batches: Sequence[int], *, seconds: float, at_least: int, steps_per_sample: int, stamped: bool
+        self,
+        batches: Sequence[int],
+        micro_batches: Sequence[int] | None = None,
+        *,
+        seconds: float,
+        at_least: int,
+        steps_per_sample: int,
+        stamped: bool,
     ) -> Iterator[Sample]:
         """Trains with this split and yields a sample at a time, until `seconds` are over and `at_least` are given.
 
-        A stamped sample is one step whatever `steps_per_sample` says. TensorFlow's own ResourceExhaustedError goes
-        through when a device's memory does not hold its batch.
+        Each device takes its batch in micro-batches of its size in `micro_batches`, which divides the batch. A stamped
+        sample is one step whatever `steps_per_sample` says. TensorFlow's own ResourceExhaustedError goes through when
+        a device's memory does not hold its (micro-)batch.
         """
-        iterator = self._iterator(batches)
+        split = Split(tuple(batches), tuple(micro_batches or batches))
+        iterator = self._iterator(split)
         self._forget_late_steps()
         end = time.perf_counter() + seconds
         given = 0
         while given < at_least or time.perf_counter() < end:
             yield (
-                self._stamped_sample(iterator, batches)
-                if stamped
-                else self._sample(iterator, batches, steps_per_sample)
+                self._stamped_sample(iterator, split) if stamped else self._sample(iterator, split, steps_per_sample)
             )
             given += 1
 
-    def _iterator(self, batches: Sequence[int]) -> Iterator[Any]:
+    def _iterator(self, split: Split) -> Iterator[Any]:
         """The split's data. One split's at a time: another's would take memory that is being measured."""
-        if self._current is None or self._current[0] != tuple(batches):
+        if self._current is None or self._current[0] != split:
             self._current = None
             if self.settings.input == "host":
-                iterator = data.streamed(self._strategy, self._samples, batches)
+                iterator = data.streamed(self._strategy, self._samples, split.batches)
             else:
-                iterator = data.resident(self._strategy, self._samples, self._names, batches)
-            self._run(iterator, batches)  # unmeasured: new data, caches and a pipeline that fills
-            self._current = tuple(batches), iterator
+                iterator = data.resident(self._strategy, self._samples, self._names, split.batches)
+            self._run(iterator, split)  # unmeasured: new data, caches and a pipeline that fills
+            self._current = split, iterator
         return self._current[1]
 
-    def _run(self, iterator: Iterator[Any], batches: Sequence[int], *, stamped: bool = False) -> tuple[Any, Any, float]:
+    def _run(self, iterator: Iterator[Any], split: Split, *, stamped: bool = False) -> tuple[Any, Any, float]:
         """Queues a step: the loss, the stamps and the host's wait for data."""
         asked = time.perf_counter()
         values = next(iterator)
         waited = time.perf_counter() - asked
         with tf.device("/CPU:0"):  # else it lies on one GPU, and the others wait for that one to send it
-            global_batch = tf.constant(float(sum(batches)))
-        return *self._steps[stamped](values, global_batch), waited
+            sizes = [tf.constant(float(sum(split.batches)))]
+            if split.accumulates:
+                sizes.append(tf.constant(split.micro_batches, tf.int32))
+        return *self._step(stamped=stamped, micro=split.accumulates)(values, *sizes), waited
 
-    def _sample(self, iterator: Iterator[Any], batches: Sequence[int], steps: int) -> Sample:
+    def _sample(self, iterator: Iterator[Any], split: Split, steps: int) -> Sample:
         waits = []
         began = time.perf_counter()
         for _ in range(steps):
-            loss, _stamps, waited = self._run(iterator, batches)
+            loss, _stamps, waited = self._run(iterator, split)
             waits.append(waited)
         runtime.wait_for(self._names)
         return Sample(steps, time.perf_counter() - began, sum(waits), loss=float(loss))
 
-    def _stamped_sample(self, iterator: Iterator[Any], batches: Sequence[int]) -> Sample:
+    def _stamped_sample(self, iterator: Iterator[Any], split: Split) -> Sample:
         # The stamped step is queued behind another, as steps are: a GPU that is idle would wait for its first kernels.
-        self._run(iterator, batches)
+        self._run(iterator, split)
         began = time.perf_counter()
-        loss, stamps, waited = self._run(iterator, batches, stamped=True)
+        loss, stamps, waited = self._run(iterator, split, stamped=True)
         runtime.wait_for(self._names)
         seconds = time.perf_counter() - began
         stamps = stamps.numpy()
@@ -179,11 +208,11 @@ class Session:
             if isinstance(clock, PacedClock):
                 clock.steps = clock.late_steps = 0
 
-    def memory_peaks(self, batches: Sequence[int]) -> list[int | None]:
-        """Each device's memory for this split: its peak since the last call; of a simulated one by its profile."""
+    def memory_peaks(self, micro_batches: Sequence[int]) -> list[int | None]:
+        """Each device's peak since the last call; of a simulated one what its profile says for so many samples."""
         extra = self._joint.extra_memory if len(self._devices) > 1 else 0
         peaks = []
-        for device, name, batch in zip(self._devices, self._names, batches, strict=True):
+        for device, name, batch in zip(self._devices, self._names, micro_batches, strict=True):
             profile = device.profile
             if profile is not None:
                 peaks.append(profile.memory_at(batch, extra) if profile.memory is not None else None)

@@ -13,6 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from gpubalance.engine.accumulate import accumulated, refuse_what_cannot_accumulate
 from gpubalance.engine.keras_inside import applies_summed_gradients
 from gpubalance.engine.losses import Loss
 from gpubalance.engine.pace import Clock, PacedClock
@@ -29,10 +30,13 @@ def build_step(
     element_spec: Any,
     *,
     stamped: bool,
+    micro: bool = False,
     xla: bool = False,
 ) -> Step:
     """One `tf.function` for every split: `step(data, global_batch) -> (loss, stamps)`.
 
+    With `micro` it is `step(data, global_batch, micro_batches)`, the last one an int32 size for each replica: batches
+    are taken in micro-batches of that size. It is another trace, so that a step without pays nothing for it.
     `data` holds each replica's (inputs, labels), `global_batch` a float32 scalar. The loss is that of the global
     batch before the update. `stamps` is float64 [replicas, 3], seconds at which a replica's compute began, its own
     gradients were there, and its weights were updated; empty when not `stamped`: then a step has no stamps to pay for.
@@ -40,19 +44,27 @@ def build_step(
     """
     optimizer = applies_summed_gradients(optimizer)
     gradients = _gradient_function(model, loss, optimizer, xla=xla)
+    if micro:
+        refuse_what_cannot_accumulate(model)
 
-    def replica_step(data: Any, global_batch: Any) -> tuple[Any, Any]:
+    def replica_step(data: Any, global_batch: Any, *micro_batches: Any) -> tuple[Any, Any]:
         context = tf.distribute.get_replica_context()
-        points = _Points(clocks[tf.get_static_value(context.replica_id_in_sync_group)], data, stamped=stamped)
-        inputs, labels = points.begin(data)
-        local_loss, grads = gradients(inputs, labels, global_batch)
+        replica = tf.get_static_value(context.replica_id_in_sync_group)
+        own = [sizes[replica] for sizes in micro_batches]
+        points = _Points(clocks[replica], [batch_of(data), *own], stamped=stamped)
+        data = points.begin(data)
+        local_loss, grads = (
+            accumulated(gradients, data, global_batch, *own) if micro else gradients(*data, global_batch)
+        )
         grads = points.computed(local_loss, grads)
         optimizer.apply(_sum_over_replicas(context, grads), model.trainable_variables)
         return local_loss, points.finished(local_loss, model.trainable_variables)
 
-    @tf.function(input_signature=[element_spec, tf.TensorSpec((), tf.float32)], autograph=False)
-    def step(data: Any, global_batch: Any) -> tuple[Any, Any]:
-        losses, stamps = strategy.run(replica_step, args=(data, global_batch))
+    sizes = [tf.TensorSpec((len(clocks),), tf.int32)] if micro else []
+
+    @tf.function(input_signature=[element_spec, tf.TensorSpec((), tf.float32), *sizes], autograph=False)
+    def step(*arguments: Any) -> tuple[Any, Any]:
+        losses, stamps = strategy.run(replica_step, args=arguments)
         total = strategy.reduce(tf.distribute.ReduceOp.SUM, losses, axis=None)
         return total, tf.stack(strategy.experimental_local_results(stamps))
 
@@ -91,12 +103,13 @@ def batch_of(inputs: Any) -> Any:
 class _Points:
     """The three points in one replica's graph at which its clock is called: only where it paces or is stamped."""
 
-    def __init__(self, clock: Clock, data: Any, *, stamped: bool) -> None:
+    def __init__(self, clock: Clock, sizes: Sequence[Any], *, stamped: bool) -> None:
+        """`sizes` are the batch and, where it is accumulated, the micro-batch."""
         self._clock = clock
         self._paced = isinstance(clock, PacedClock)
         self._active = stamped or self._paced
         self._stamped = stamped
-        self._batch = batch_of(data)
+        self._sizes = sizes
         self._stamps: list[Any] = []
 
     def begin(self, data: Any) -> Any:
@@ -105,20 +118,20 @@ class _Points:
         # On a GPU the stamp waits for what is queued before: the marker is computed on the device, after all of that.
         first = tf.reshape(tf.nest.flatten(data)[0], [-1])[0]
         marker = tf.negative(tf.cast(first, tf.float32))
-        return self._after_call(lambda batch, _: self._clock.begin(batch), [self._batch, marker], data)
+        return self._after_call(self._clock.begin, [*self._sizes, marker], data)
 
     def computed(self, loss: Any, grads: Sequence[Any]) -> Sequence[Any]:
         if not self._active:
             return grads
         marker = _marker(loss, [g for g in grads if g is not None])
-        return self._after_call(lambda batch, _: self._clock.computed(batch), [self._batch, marker], grads)  # type: ignore[no-any-return]
+        return self._after_call(self._clock.computed, [*self._sizes, marker], grads)  # type: ignore[no-any-return]
 
     def finished(self, loss: Any, variables: Sequence[Any]) -> Any:
         if not self._active:
             return tf.zeros((0,), tf.float64)
         # Reading each variable comes after its update: that is what TensorFlow orders by.
         marker = _marker(loss, [tf.convert_to_tensor(v.value) for v in variables])
-        self._after_call(lambda _: self._clock.finished(), [marker], ())
+        self._after_call(self._clock.finished, [marker], ())
         return tf.stack(self._stamps) if self._stamped else tf.zeros((0,), tf.float64)
 
     def _after_call(self, function: Callable[..., float], inputs: Sequence[Any], values: Any) -> Any:
@@ -128,7 +141,8 @@ class _Points:
         told to run independently. On a GPU nothing waits for the call, or measuring would slow down what it measures.
         """
         with tf.device("/CPU:0"):
-            stamp = tf.numpy_function(function, list(inputs), tf.float64)
+            # The last input is a marker: it is waited for, and the clock does not take it.
+            stamp = tf.numpy_function(lambda *given: function(*given[:-1]), list(inputs), tf.float64)
         stamp.set_shape(())
         tf.compat.v1.get_default_graph().experimental_acd_manager.run_independently(stamp.op)
         self._stamps.append(stamp)

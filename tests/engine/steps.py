@@ -9,7 +9,7 @@ from gpubalance.config import DeviceProfile, JointProfile
 
 
 class Steps:
-    """A model in a strategy over `len(profiles)` logical CPUs, with both variants of the product's step."""
+    """A model in a strategy over `len(profiles)` logical CPUs, with all variants of the product's step."""
 
     def __init__(
         self,
@@ -43,6 +43,26 @@ class Steps:
             )
             for stamped in (False, True)
         }
+        self._spec, self._xla = spec, xla
+        self._accumulating: dict[bool, Any] = {}
+
+    def accumulating(self, *, stamped: bool = False) -> Any:
+        """The variant with micro-batches; not every model has one."""
+        from gpubalance.engine import step
+
+        if stamped not in self._accumulating:
+            self._accumulating[stamped] = step.build_step(
+                self.strategy,
+                self.model,
+                self.loss,
+                self.optimizer,
+                self.clocks,
+                self._spec,
+                stamped=stamped,
+                micro=True,
+                xla=self._xla,
+            )
+        return self._accumulating[stamped]
 
     def deal(self, inputs: Any, labels: Any, batches: Sequence[int]) -> Any:
         """NumPy samples, dealt to the replicas in order."""
@@ -60,11 +80,23 @@ class Steps:
 
         return data.distribute(self.strategy, share)
 
-    def step(self, inputs: Any, labels: Any, batches: Sequence[int], *, stamped: bool = False) -> tuple[float, Any]:
+    def step(
+        self,
+        inputs: Any,
+        labels: Any,
+        batches: Sequence[int],
+        micro_batches: Sequence[int] | None = None,
+        *,
+        stamped: bool = False,
+    ) -> tuple[float, Any]:
         """One step; the loss and the stamps [replica, (begin, computed, finished)]."""
         import tensorflow as tf
 
-        loss, stamps = self.functions[stamped](self.deal(inputs, labels, batches), tf.constant(float(sum(batches))))
+        data, global_batch = self.deal(inputs, labels, batches), tf.constant(float(sum(batches)))
+        if micro_batches is None:
+            loss, stamps = self.functions[stamped](data, global_batch)
+        else:
+            loss, stamps = self.accumulating(stamped=stamped)(data, global_batch, tf.constant(micro_batches, tf.int32))
         return float(loss), stamps.numpy()
 
     def weights(self) -> list[Any]:
