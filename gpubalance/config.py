@@ -133,10 +133,14 @@ class Measuring(Record):
 
 
 class RunRequest(Record):
-    """A run: the devices that get samples, their batches in the same order, and how to measure."""
+    """A run: the devices that get samples, their batches in the same order, and how to measure.
+
+    A device takes its batch in micro-batches of its size in `micro_batches`; null, or where it is the batch: in one.
+    """
 
     devices: tuple[Device, ...]
     batches: tuple[Batch, ...]
+    micro_batches: tuple[Batch, ...] | None = None
     settings: Settings
     joint: JointProfile = JointProfile()
     measuring: Measuring = Measuring()
@@ -148,6 +152,20 @@ class RunRequest(Record):
         if not any(self.batches):
             raise ValueError("a run needs at least one device with a batch above 0")
         return self
+
+    @model_validator(mode="after")
+    def _micro_batches_divide(self) -> RunRequest:
+        micro_batches = self.batches if self.micro_batches is None else self.micro_batches
+        if len(micro_batches) != len(self.batches):
+            raise ValueError("a run needs one micro-batch a device")
+        if not all(m == b or (0 < m < b and b % m == 0) for b, m in zip(self.batches, micro_batches, strict=True)):
+            raise ValueError("each micro-batch must divide its device's batch")
+        return self
+
+    @property
+    def at_a_time(self) -> tuple[int, ...]:
+        """How many samples each device has in its memory: its micro-batch, or all of its batch."""
+        return self.batches if self.micro_batches is None else self.micro_batches
 
 
 class ProbeRequest(Record):

@@ -23,3 +23,11 @@ def fitting_even_split(global_batch: int, limits: Sequence[int]) -> tuple[int, .
     even = even_split(global_batch, len(limits))
     fits = all(batch <= limit for batch, limit in zip(even, limits, strict=True))
     return even if fits else (min(even[-1], *limits),) * len(limits)
+
+
+def split_text(batches: Sequence[int], micro_batches: Sequence[int] | None = None) -> str:
+    """`1640/568`, and ` in micro-batches 820/568` where any batch is accumulated."""
+    text = "/".join(map(str, batches))
+    if micro_batches is None or tuple(micro_batches) == tuple(batches):
+        return text
+    return f"{text} in micro-batches {'/'.join(map(str, micro_batches))}"

@@ -19,13 +19,14 @@ from gpubalance.telemetry import Telemetry
 
 
 class Replica(Record):
-    """One device's part in a step.
+    """One device's part in a step. It takes its batch in micro-batches; where they are equal, in one.
 
     compute_s + wait_s + the measurement's sync_s + input_wait_s − excess_s is the step time.
     """
 
     device: int
     batch: int
+    micro_batch: int
     throughput: Number
     compute_s: Number
     wait_s: Number
@@ -42,6 +43,7 @@ class Measurement(Record):
     """
 
     batches: tuple[int, ...]
+    micro_batches: tuple[int, ...]
     global_batch: int
     step_time_s: StepTime
     throughput: Throughput
@@ -79,6 +81,7 @@ class Run(Record):
     model: Model
     devices: tuple[Device, ...]
     batches: tuple[int, ...]
+    micro_batches: tuple[int, ...]
     global_batch: int
     warmup_steps: int
     steps: int

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from gpubalance.config import RunRequest
 from gpubalance.errors import OutOfMemory
 from gpubalance.planning.limit import largest_that_fits, predict_limit
+from gpubalance.planning.split import split_text
 from gpubalance.stages.events import Doing, Watch
 from gpubalance.workers.messages import Measured
 from gpubalance.workers.worker import Worker
@@ -41,19 +42,21 @@ class Rig:
             self.worker.end()
             self.worker = self._start()
 
-    def peaks(self, batches: Sequence[int]) -> tuple[int | None, ...] | None:
+    def peaks(
+        self, batches: Sequence[int], micro_batches: Sequence[int] | None = None
+    ) -> tuple[int | None, ...] | None:
         """Trains one step: each device's memory, or None where one of them ran out of it."""
         try:
-            for reply in self.worker.measure(batches):
+            for reply in self.worker.measure(batches, micro_batches):
                 if isinstance(reply, Measured):
                     return reply.memory_peak_bytes
         except OutOfMemory:
             self.recover()
         return None
 
-    def fits(self, batches: Sequence[int]) -> bool:
+    def fits(self, batches: Sequence[int], micro_batches: Sequence[int] | None = None) -> bool:
         """Whether a step with this split goes through."""
-        return self.peaks(batches) is not None
+        return self.peaks(batches, micro_batches) is not None
 
     def close(self) -> None:
         """Ends the worker."""
@@ -84,37 +87,40 @@ def predicted_limits(rig: Rig, request: RunRequest, batches: Sequence[int]) -> l
     ]
 
 
-def suggest(rig: Rig, request: RunRequest) -> tuple[list[int] | None, list[int]]:
-    """(a split that was tried and fits, the replicas whose batch is too large), after the request's ran out of memory.
+def suggest(rig: Rig, request: RunRequest) -> tuple[tuple[list[int], list[int]] | None, list[int]]:
+    """((batches, micro-batches) that were tried and fit, the replicas that have too much at a time).
 
-    The first is as near to the request as the predicted limits allow, then nine tenths of it, then halves.
+    For after the request's own ran out of memory. As near to them as the predicted limits allow, then nine tenths of
+    that, then halves; each device keeps its number of micro-batches, as it is their size that memory is for.
     """
-    limits = predicted_limits(rig, request, request.batches) or [None] * len(request.batches)
-    too_large = [i for i, (b, most) in enumerate(zip(request.batches, limits, strict=True)) if most and b > most]
-    nearest = [max(1, min(b, most)) if most else b for b, most in zip(request.batches, limits, strict=True)]
+    sizes = request.at_a_time
+    limits = predicted_limits(rig, request, sizes) or [None] * len(sizes)
+    too_large = [i for i, (b, most) in enumerate(zip(sizes, limits, strict=True)) if most and b > most]
+    nearest = [max(1, min(b, most)) if most else b for b, most in zip(sizes, limits, strict=True)]
     for part in (1.0, 0.9, *(0.5**k for k in range(1, max(nearest).bit_length() + 1))):
         tried = [max(1, int(b * part)) for b in nearest]
-        if tried == list(request.batches):
+        if tried == list(sizes):
             continue
-        rig.tell(f"trying {'/'.join(map(str, tried))}")
-        if rig.fits(tried):
-            return tried, too_large
+        batches = [size * (b // m) for size, b, m in zip(tried, request.batches, sizes, strict=True)]
+        rig.tell(f"trying {split_text(batches, tried)}")
+        if rig.fits(batches, tried):
+            return (batches, tried), too_large
     return None, too_large
 
 
 def largest_even_share(rig: Rig, request: RunRequest, share: int) -> int:
-    """The largest equal share that fits on every device, when `share` does not and the request's batches do."""
-    limits = predicted_limits(rig, request, request.batches) or []
+    """The largest equal share that fits on every device, when `share` does not and the request's own sizes do."""
+    limits = predicted_limits(rig, request, request.at_a_time) or []
     known = [most for most in limits if most]
 
     def fits(batch: int) -> bool:
         tried = [batch] * len(request.devices)
-        rig.tell(f"trying {'/'.join(map(str, tried))}")
+        rig.tell(f"trying {split_text(tried)}")
         return rig.fits(tried)
 
     return largest_that_fits(
         fits,
-        low=min(request.batches),
+        low=min(request.at_a_time),
         high=share,
         guess=min(known, default=None) if known else None,
         tolerance=rig.tolerance,

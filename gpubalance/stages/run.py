@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from gpubalance.config import RunRequest
 from gpubalance.errors import GpubalanceError, Interrupted, NothingFits, OutOfMemory
-from gpubalance.planning.split import even_split
+from gpubalance.planning.split import even_split, split_text
 from gpubalance.results.common import Model, Throughput, Warning_
 from gpubalance.results.run import Baselines, Measurement, Run, SoloBest
 from gpubalance.stages.environment import environment, now
@@ -66,7 +66,7 @@ def run_on(
 ) -> Run:
     """The same on a rig that is there, of the devices with samples, and stays."""
     used = without_empty_shares(request)
-    return _run(request, _Progress(used, rig, Series(used.batches), solo=solo), driver, watch)
+    return _run(request, _Progress(used, rig, Series(used.batches, used.micro_batches), solo=solo), driver, watch)
 
 
 def _run(asked: RunRequest, progress: _Progress, driver: str | None, watch: Watch) -> Run:
@@ -95,13 +95,14 @@ def without_empty_shares(request: RunRequest) -> RunRequest:
         update={
             "devices": tuple(request.devices[i] for i in kept),
             "batches": tuple(request.batches[i] for i in kept),
+            "micro_batches": request.micro_batches and tuple(request.micro_batches[i] for i in kept),
         }
     )
 
 
 def _warm_up(progress: _Progress, watch: Watch) -> None:
     request, rig = progress.request, progress.rig
-    watch(Doing(f"warming up {_text(request.batches)}"))
+    watch(Doing(f"warming up {split_text(request.batches, request.micro_batches)}"))
     try:
         progress.own.warm_up(rig.worker)
     except OutOfMemory as error:
@@ -110,9 +111,10 @@ def _warm_up(progress: _Progress, watch: Watch) -> None:
     if request.measuring.baseline == "none":
         return
     even = even_split(sum(request.batches), len(request.batches))
-    if even == request.batches:
+    # The even split is what Keras would do: it accumulates nothing.
+    if even == request.at_a_time or len(even) == 1:
         return
-    watch(Doing(f"warming up the even split {_text(even)}, to compare with"))
+    watch(Doing(f"warming up the even split {split_text(even)}, to compare with"))
     try:
         progress.even = Series(even)
         progress.even.warm_up(rig.worker)
@@ -127,25 +129,31 @@ def _warm_up(progress: _Progress, watch: Watch) -> None:
 def _nothing_fits(error: OutOfMemory, rig: Rig, request: RunRequest, watch: Watch) -> NothingFits:
     watch(Doing(f"{error.message}; looking for what fits"))
     fitting, too_large = suggest(rig, request)
+    accumulates = request.at_a_time != request.batches
+    word = "micro-batch" if accumulates else "batch"
     if error.replica is not None and error.replica not in too_large:
         too_large = sorted({*too_large, error.replica})
     places = [
-        f"{request.devices[i].label} ({request.devices[i].name}) at batch {request.batches[i]}" for i in too_large
+        f"{request.devices[i].label} ({request.devices[i].name}) at {word} {request.at_a_time[i]}" for i in too_large
     ]
-    joint = "the joint run" if len(request.devices) > 1 else "the run"
-    message = f"out of memory: {' and '.join(places) or 'a device'} in {joint} of {_text(request.batches)}"
+    where = "the joint run" if len(request.devices) > 1 else "the run"
+    split = split_text(request.batches, request.micro_batches)
+    message = f"out of memory: {' and '.join(places) or 'a device'} in {where} of {split}"
     if fitting is None:
         return NothingFits(message, remedy="not even one sample a device fits: use a smaller model", log=error.log)
-    return NothingFits(message, remedy=f"this fits, tried: --batches {' '.join(map(str, fitting))}", log=error.log)
+    batches, micro_batches = fitting
+    options = f"--batches {' '.join(map(str, batches))}"
+    options += f" --micro-batches {' '.join(map(str, micro_batches))}" if accumulates else ""
+    return NothingFits(message, remedy=f"this fits, tried: {options}", log=error.log)
 
 
 def _smaller_even_split(progress: _Progress, even: tuple[int, ...], error: OutOfMemory, watch: Watch) -> Series:
     request = progress.request
     where = "a device" if error.replica is None else request.devices[error.replica].label
-    watch(Doing(f"the even split {_text(even)} does not fit on {where}; looking for the largest equal shares"))
+    watch(Doing(f"the even split {split_text(even)} does not fit on {where}; looking for the largest equal shares"))
     share = largest_even_share(progress.rig, request, max(even))
     series = Series((share,) * len(even))
-    watch(Doing(f"warming up {_text(series.batches)}, the largest equal shares that fit"))
+    watch(Doing(f"warming up {split_text(series.batches)}, the largest equal shares that fit"))
     series.warm_up(progress.rig.worker)
     # On a real device the search left another worker: the split itself must be warm in it too.
     if any(not d.simulated for d in request.devices):
@@ -153,8 +161,8 @@ def _smaller_even_split(progress: _Progress, even: tuple[int, ...], error: OutOf
     progress.warnings.append(
         Warning_(
             code="even-split-does-not-fit",
-            message=f"the even split {_text(even)} runs out of memory on {where}: "
-            f"compared with {_text(series.batches)} instead, the largest equal shares that fit",
+            message=f"the even split {split_text(even)} runs out of memory on {where}: "
+            f"compared with {split_text(series.batches)} instead, the largest equal shares that fit",
             next="nothing to do: no equal split of this global batch is possible on these devices",
         )
     )
@@ -221,7 +229,11 @@ def _result(asked: RunRequest, progress: _Progress, driver: str | None) -> Run |
         environment=environment(facts, driver),
         model=model_of(progress.rig.worker),
         devices=asked.devices,
-        **{**{name: getattr(measured, name) for name in Measurement.model_fields}, "batches": asked.batches},
+        **{
+            **{name: getattr(measured, name) for name in Measurement.model_fields},
+            "batches": asked.batches,
+            "micro_batches": asked.at_a_time,
+        },
         warmup_steps=own.warmup_steps,
         steps=own.steps,
         stamp_cost=own.stamp_cost,
@@ -242,7 +254,7 @@ def _result(asked: RunRequest, progress: _Progress, driver: str | None) -> Run |
 def _even_baseline(progress: _Progress, measured: Measurement, numbers: list[int]) -> Measurement | None:
     if progress.even is not None:
         return progress.even.measurement(numbers) if progress.even.samples and progress.even.stamped else None
-    is_even = measured.batches == even_split(measured.global_batch, len(measured.batches))
+    is_even = measured.micro_batches == even_split(measured.global_batch, len(measured.batches))
     wanted = progress.request.measuring.baseline == "even" and len(numbers) > 1
     return measured if is_even and wanted else None
 
@@ -256,7 +268,3 @@ def _ratio_interval(a: Throughput, b: Throughput) -> tuple[float, float] | None:
     ratio = a.median / b.median
     half = ratio * math.hypot(*((t.ci95[1] - t.ci95[0]) / 2 / t.median for t in (a, b) if t.ci95))
     return ratio - half, ratio + half
-
-
-def _text(batches: tuple[int, ...]) -> str:
-    return "/".join(map(str, batches))

@@ -33,6 +33,7 @@ class Series:
     """Samples of one split, in the order of time; `stamped` apart, as stamping costs a little."""
 
     batches: tuple[int, ...]
+    micro_batches: tuple[int, ...] | None = None
     samples: list[Sample] = field(default_factory=list)
     stamped: list[Sample] = field(default_factory=list)
     sample_s: float = _SAMPLE_S
@@ -95,7 +96,7 @@ class Series:
 
     def window(self, worker: Worker, seconds: float) -> Series:
         """Measures for that long, adds it to this series, and gives the window as one of its own."""
-        window = Series(self.batches)
+        window = Series(self.batches, self.micro_batches)
         # The stamped steps first: a result needs both kinds, so one that is cut short is a result the sooner.
         for sample in self._measure(worker, seconds=seconds * _STAMPED_PART, at_least=_STAMPED_STEPS, stamped=True):
             window.stamped.append(sample)
@@ -122,7 +123,12 @@ class Series:
         stamped: bool = False,
     ) -> Iterator[Sample]:
         for reply in worker.measure(
-            self.batches, seconds=seconds, at_least=at_least, steps_per_sample=steps_per_sample, stamped=stamped
+            self.batches,
+            self.micro_batches,
+            seconds=seconds,
+            at_least=at_least,
+            steps_per_sample=steps_per_sample,
+            stamped=stamped,
         ):
             if isinstance(reply, Measured):
                 self._note_peaks(reply)
@@ -196,8 +202,10 @@ class Series:
         input_wait_s = median([s.input_wait_s for s in self.stamped])
         parts = split_step(step_time_s, [s.compute_s or () for s in self.stamped], input_wait_s)
         peaks = self.memory_peak_bytes or (None,) * len(self.batches)
+        micro_batches = self.micro_batches or self.batches
         return Measurement(
             batches=self.batches,
+            micro_batches=micro_batches,
             global_batch=sum(self.batches),
             step_time_s=step_time,
             throughput=self.throughput,
@@ -205,14 +213,15 @@ class Series:
                 Replica(
                     device=device,
                     batch=batch,
+                    micro_batch=micro_batch,
                     throughput=batch / step_time_s,
                     compute_s=compute,
                     wait_s=wait,
                     utilisation=min(1.0, compute / step_time_s),
                     memory_peak_bytes=peak,
                 )
-                for device, batch, compute, wait, peak in zip(
-                    devices, self.batches, parts.compute_s, parts.wait_s, peaks, strict=True
+                for device, batch, micro_batch, compute, wait, peak in zip(
+                    devices, self.batches, micro_batches, parts.compute_s, parts.wait_s, peaks, strict=True
                 )
             ),
             sync_s=parts.sync_s,

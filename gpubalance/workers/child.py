@@ -131,21 +131,23 @@ def _survey(request: Survey, replies: Any) -> None:
 def _measure(session: Session, request: Measure, replies: Any) -> None:
     from gpubalance.engine import failures
 
+    in_memory = request.micro_batches or request.batches
     try:
         for sample in _samples(session, request):
             _say(replies, sample)
     except Exception as error:  # noqa: BLE001  (whatever a step raises is told to the parent)
         failure = failures.explain(error, session.settings)
-        peaks = tuple(session.memory_peaks(request.batches)) if failure.fault == "memory" else ()
+        peaks = tuple(session.memory_peaks(in_memory)) if failure.fault == "memory" else ()
         _say(replies, Failed(**asdict(failure), memory_peak_bytes=peaks))
         return
-    peaks = tuple(session.memory_peaks(request.batches))
+    peaks = tuple(session.memory_peaks(in_memory))
     _say(replies, Measured(memory_peak_bytes=peaks, late_part=session.late_part()))
 
 
 def _samples(session: Session, request: Measure) -> Iterator[Sample]:
     for sample in session.measure(
         request.batches,
+        request.micro_batches,
         seconds=request.seconds,
         at_least=request.at_least,
         steps_per_sample=request.steps_per_sample,

@@ -30,10 +30,14 @@ class Open(Record):
 
 
 class Measure(Record):
-    """Train with this split for `seconds`, and at least `at_least` samples. A stamped sample is one step."""
+    """Train with this split for `seconds`, and at least `at_least` samples. A stamped sample is one step.
+
+    Of each batch, as many samples at a time as `micro_batches` says; null: all.
+    """
 
     kind: Literal["measure"] = "measure"
     batches: tuple[Batch, ...]
+    micro_batches: tuple[Batch, ...] | None = None
     seconds: Seconds
     at_least: Annotated[int, Field(ge=1)]
     steps_per_sample: Annotated[int, Field(ge=1)] = 1

@@ -7,6 +7,7 @@ from typing import NoReturn
 
 from gpubalance.config import Device, JointProfile, Settings
 from gpubalance.errors import BadInput, EnvironmentFault, GpubalanceError, OutOfMemory, PartialResult
+from gpubalance.planning.split import split_text
 from gpubalance.workers.messages import (
     CountFlops,
     Failed,
@@ -51,7 +52,7 @@ class Worker(Process):
             self.send(Open(devices=self._devices, settings=settings, joint=joint, seed=seed))
             reply = self.receive(self._deadline_s or _OPENS_WITHIN_S, f"building {settings.model}")
             if not isinstance(reply, Ready):
-                self._fail(reply, ())
+                self._fail(reply)
             self.facts = reply
         except BaseException:
             self.end()
@@ -62,12 +63,13 @@ class Worker(Process):
         self.send(CountFlops())
         reply = self.receive(self._deadline_s or _FIRST_STEP_WITHIN_S, "counting the model's operations")
         if not isinstance(reply, Flops):
-            self._fail(reply, ())
+            self._fail(reply)
         return reply.forward
 
     def measure(
         self,
         batches: Sequence[int],
+        micro_batches: Sequence[int] | None = None,
         *,
         seconds: float = 0.0,
         at_least: int = 1,
@@ -76,19 +78,23 @@ class Worker(Process):
     ) -> Iterator[Sample | Measured]:
         """Trains with this split: yields each sample as it comes, and at the end what Measured says.
 
+        Each device takes its batch in micro-batches of its size in `micro_batches`; None: in one.
+
         Raises OutOfMemory (which device, where TensorFlow says it), PartialResult for a dead child, DeadlinePassed
         for a silent one, BadInput for a model that can't be trained.
         """
         request = Measure(
             batches=tuple(batches),
+            micro_batches=micro_batches and tuple(micro_batches),
             seconds=seconds,
             at_least=at_least,
             steps_per_sample=steps_per_sample,
             stamped=stamped,
         )
         self.send(request)
-        doing = f"training with batches {'/'.join(map(str, batches))} on {self._names()}"
-        key = (request.batches, stamped)
+        split = split_text(batches, micro_batches)
+        doing = f"training with batches {split} on {self._names()}"
+        key = (request.batches, request.micro_batches, stamped)
         while True:
             reply = self.receive(self._patience_s(key, steps_per_sample), doing)
             if isinstance(reply, Sample):
@@ -98,7 +104,7 @@ class Worker(Process):
                 yield reply
                 return
             else:
-                self._fail(reply, batches)
+                self._fail(reply, split)
 
     def _patience_s(self, key: tuple[object, ...], steps: int) -> float:
         if self._deadline_s is not None:
@@ -109,13 +115,13 @@ class Worker(Process):
     def _names(self) -> str:
         return ", ".join(d.label for d in self._devices)
 
-    def _fail(self, reply: object, batches: Sequence[int]) -> NoReturn:
+    def _fail(self, reply: object, split: str = "") -> NoReturn:
         if not isinstance(reply, Failed):
             raise PartialResult("the worker's message does not fit the request", log=self.log_tail())
         if reply.fault == "memory":
             known = reply.replica is not None and reply.replica < len(self._devices)
             where = self._devices[reply.replica or 0].label if known else "the run"
-            doing = f"with batches {'/'.join(map(str, batches))}" if batches else "while the model was built"
+            doing = f"with batches {split}" if split else "while the model was built"
             message = f"{where} ran out of memory {doing}"
             raise OutOfMemory(
                 message,
