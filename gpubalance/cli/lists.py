@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from gpubalance.errors import UsageError
 
-LIST_OPTIONS = ("--gpus", "--batches")
+LIST_OPTIONS = ("--gpus", "--batches", "--micro-batches")
 _LARGEST = 10**9
 _NUMBER = re.compile(r"-\d")
 
@@ -37,7 +37,7 @@ def join_lists(arguments: Sequence[str]) -> list[str]:
     return joined
 
 
-_EXAMPLES = {"--gpus": "0 1", "--batches": "820 568"}
+_EXAMPLES = {"--gpus": "0 1", "--batches": "820 568", "--micro-batches": "410 568"}
 
 
 def words(values: Sequence[str] | None) -> list[str] | None:

@@ -25,6 +25,15 @@ Batches = Annotated[
         f"Default: {choices.DEFAULT_BATCH} each.",
     ),
 ]
+MicroBatches = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--micro-batches",
+        metavar="N…",
+        help="How many samples of its batch each device takes at a time, their gradients summed, where memory does "
+        "not hold more: --batches 1640 568 --micro-batches 820 568. Default: the whole batch.",
+    ),
+]
 Baseline = Annotated[
     choices.Baseline,
     typer.Option(
@@ -39,6 +48,7 @@ Baseline = Annotated[
 def run(
     gpus: options.Gpus = None,
     batches: Batches = None,
+    micro_batches: MicroBatches = None,
     simulate: options.Simulate = None,
     model: options.Model = None,
     precision: options.Precision = "float32",
@@ -70,13 +80,16 @@ def run(
     from gpubalance.stages.run import run as run_stage
 
     sizes = whole_numbers("--batches", batches)
+    micro_sizes = whole_numbers("--micro-batches", micro_batches)
     out = check_output(output, overwrite=overwrite, json=json, quiet=quiet)
     machine = find_machine(simulate)
     devices = match(machine.select(words(gpus)), sizes, named=gpus is not None)
+    refuse_what_does_not_divide(devices, sizes, micro_sizes)
     refuse_what_devices_cannot(devices, all_reduce)
     request = RunRequest(
         devices=devices,
         batches=tuple(sizes or [choices.DEFAULT_BATCH] * len(devices)),
+        micro_batches=micro_sizes and tuple(micro_sizes),
         settings=Settings(
             model=model or options.default_model(devices),
             precision=precision,
@@ -110,6 +123,38 @@ def match(devices: Sequence[Device], sizes: Sequence[int] | None, *, named: bool
             remedy="give one batch a device, in the order of --gpus",
         )
     return tuple(devices[: len(sizes)])
+
+
+def refuse_what_does_not_divide(
+    devices: Sequence[Device], sizes: Sequence[int] | None, micro_sizes: Sequence[int] | None
+) -> None:
+    """Raises UsageError for micro-batches that are not one a batch, each a divisor of it."""
+    if micro_sizes is None:
+        return
+    if sizes is None:
+        raise UsageError("--micro-batches needs --batches", remedy="give both, in the order of --gpus")
+    if len(micro_sizes) != len(sizes):
+        raise UsageError(
+            f"{_count(len(micro_sizes), 'micro-batch')} for {_count(len(sizes), 'batch')}",
+            remedy="give one micro-batch a device, in the order of --gpus; the batch itself where it is taken whole",
+        )
+    for device, batch, micro in zip(devices, sizes, micro_sizes, strict=True):
+        if not micro:
+            raise UsageError(
+                f"--micro-batches: {device.label}'s must be above 0",
+                remedy=f"give {device.label}'s batch itself, {batch}, where it is taken whole",
+            )
+        if micro > batch:
+            raise UsageError(
+                f"--micro-batches: {device.label}'s {micro} is above its batch, {batch}",
+                remedy=f"give {batch}, to take it whole, or a number that divides it",
+            )
+        if batch % micro:
+            nearest = next(size for size in range(micro, 0, -1) if batch % size == 0)
+            raise UsageError(
+                f"--micro-batches: {device.label}'s {micro} does not divide its batch, {batch}",
+                remedy=f"take micro-batches of {nearest}, or a batch of {batch - batch % micro}",
+            )
 
 
 def refuse_what_devices_cannot(devices: Sequence[Device], all_reduce: str) -> None:

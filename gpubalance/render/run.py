@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 
 from gpubalance.config import Device
-from gpubalance.render.table import shorten, table
+from gpubalance.render.table import shorten, shorten_front, table
 from gpubalance.results.common import Throughput, Warning_
 from gpubalance.results.run import Measurement, Replica, Run
 from gpubalance.units import format_bytes, format_percent, format_rate, format_seconds
@@ -35,12 +35,19 @@ def window_text(number: int, of: int, name: str, devices: Sequence[Device], meas
 
 def _window_row(device: Device, replica: Replica) -> tuple[str, ...]:
     return (
-        f"{device.label} [{replica.batch}]",
+        f"{device.label} [{batch_text(replica)}]",
         f"{format_rate(replica.throughput)} samples/s",
         f"compute {format_seconds(replica.compute_s)}",
         f"wait {format_seconds(replica.wait_s)}",
         format_bytes(replica.memory_peak_bytes) if replica.memory_peak_bytes is not None else "",
     )
+
+
+def batch_text(replica: Replica) -> str:
+    """`820`, or `1640 = 2×820` of a batch in two micro-batches."""
+    if replica.micro_batch == replica.batch:
+        return str(replica.batch)
+    return f"{replica.batch} = {replica.batch // replica.micro_batch}×{replica.micro_batch}"
 
 
 def run_text(run: Run) -> str:
@@ -55,6 +62,8 @@ def run_text(run: Run) -> str:
 
 def _answer(run: Run) -> str:
     batches = " ".join(map(str, run.batches))
+    if run.micro_batches != run.batches:
+        batches += f" in micro-batches {' '.join(map(str, run.micro_batches))}"
     return f"batches {batches}: {format_rate(run.throughput.median)} samples/s{_plus_minus(run.throughput)}"
 
 
@@ -70,7 +79,7 @@ def _against_even(run: Run) -> list[str]:
     if even is None or run.speedup_over_even is None:
         return []
     shares = "/".join(map(str, even.batches))
-    if even.batches == tuple(b for b in run.batches if b):
+    if even.batches == tuple(r.micro_batch for r in run.replicas):
         return [f"this is the even split, {shares}"]
     interval = run.speedup_ci95
     known = f" ({interval[0]:.3f} to {interval[1]:.3f})" if interval else ""
@@ -86,14 +95,24 @@ def _against_solo(run: Run) -> list[str]:
 
 
 def _devices(run: Run) -> list[str]:
+    names = [shorten(run.devices[replica.device].name, _NAME_WIDTH) for replica in run.replicas]
+    rows = _device_rows(run, names)
+    # What a batch in micro-batches takes more of 80 columns, the names give; their ends tell one model from another.
+    excess = max(map(len, table(rows))) - _WIDTH
+    if excess > 0:
+        rows = _device_rows(run, [shorten_front(name, max(map(len, names)) - excess) for name in names])
+    idle = [d.label for d, batch in zip(run.devices, run.batches, strict=True) if not batch]
+    return [*table(rows, left=(0, 1)), *([f"{', '.join(idle)}: no samples, left out"] if idle else [])]
+
+
+def _device_rows(run: Run, names: Sequence[str]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [("device", "", "batch", "samples/s", "compute", "wait", "used", "memory")]
-    for replica in run.replicas:
-        device = run.devices[replica.device]
+    for replica, name in zip(run.replicas, names, strict=True):
         rows.append(
             (
-                device.label,
-                shorten(device.name, _NAME_WIDTH),
-                str(replica.batch),
+                run.devices[replica.device].label,
+                name,
+                batch_text(replica),
                 format_rate(replica.throughput),
                 format_seconds(replica.compute_s),
                 format_seconds(replica.wait_s),
@@ -101,8 +120,7 @@ def _devices(run: Run) -> list[str]:
                 format_bytes(replica.memory_peak_bytes),
             )
         )
-    idle = [d.label for d, batch in zip(run.devices, run.batches, strict=True) if not batch]
-    return [*table(rows, left=(0, 1)), *([f"{', '.join(idle)}: no samples, left out"] if idle else [])]
+    return rows
 
 
 def _step(run: Run) -> str:

@@ -18,3 +18,8 @@ def table(rows: Sequence[Sequence[str]], *, left: Sequence[int] = (0,), indent: 
 def shorten(text: str, width: int) -> str:
     """The text, cut to a width with an ellipsis."""
     return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def shorten_front(text: str, width: int) -> str:
+    """The text, its beginning cut off to a width (of 2 at least) with an ellipsis."""
+    return text if len(text) <= width else "…" + text[-max(1, width - 1) :]
