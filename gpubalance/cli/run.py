@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -12,7 +13,9 @@ from gpubalance.cli import options
 from gpubalance.errors import UsageError
 
 if TYPE_CHECKING:
-    from gpubalance.config import Device
+    from gpubalance.config import Device, Measuring, RunRequest, Settings
+    from gpubalance.results.plan import Plan
+    from gpubalance.stages.machine import Machine
 
 _MEASURING = "Measuring"
 
@@ -34,6 +37,12 @@ MicroBatches = Annotated[
         "not hold more: --batches 1640 568 --micro-batches 820 568. Default: the whole batch.",
     ),
 ]
+PlanFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--plan", metavar="PLAN.json", help="Run what `plan` or `balance` wrote: its devices, batches and settings."
+    ),
+]
 Baseline = Annotated[
     choices.Baseline,
     typer.Option(
@@ -49,6 +58,7 @@ def run(
     gpus: options.Gpus = None,
     batches: Batches = None,
     micro_batches: MicroBatches = None,
+    plan: PlanFile = None,
     simulate: options.Simulate = None,
     model: options.Model = None,
     precision: options.Precision = "float32",
@@ -73,37 +83,87 @@ def run(
     from gpubalance.cli.lists import whole_numbers, words
     from gpubalance.cli.output import check_output
     from gpubalance.cli.progress import Progress
-    from gpubalance.config import Measuring, RunRequest, Settings
+    from gpubalance.config import Measuring, Settings
     from gpubalance.render.run import run_text
+    from gpubalance.results.plan import Plan
     from gpubalance.stages.machine import find_machine
     from gpubalance.stages.probe.saved import solo_bests
+    from gpubalance.stages.records import read_record
     from gpubalance.stages.run import run as run_stage
 
-    sizes = whole_numbers("--batches", batches)
-    micro_sizes = whole_numbers("--micro-batches", micro_batches)
     out = check_output(output, overwrite=overwrite, json=json, quiet=quiet)
-    machine = find_machine(simulate)
-    devices = match(machine.select(words(gpus)), sizes, named=gpus is not None)
-    refuse_what_does_not_divide(devices, sizes, micro_sizes)
-    refuse_what_devices_cannot(devices, all_reduce)
-    request = RunRequest(
-        devices=devices,
-        batches=tuple(sizes or [choices.DEFAULT_BATCH] * len(devices)),
-        micro_batches=micro_sizes and tuple(micro_sizes),
-        settings=Settings(
-            model=model or options.default_model(devices),
-            precision=precision,
-            xla=xla,
-            input=input_,
-            all_reduce=all_reduce,
-        ),
-        joint=machine.joint,
-        measuring=Measuring(
-            windows=windows, duration_s=options.seconds("--duration", duration, 86_400), baseline=baseline, seed=seed
-        ),
+    measuring = Measuring(
+        windows=windows, duration_s=options.seconds("--duration", duration, 86_400), baseline=baseline, seed=seed
     )
+    machine = find_machine(simulate)
+    given = Settings(model=model or "", precision=precision, xla=xla, input=input_, all_reduce=all_reduce)
+    planned = None
+    if plan is not None:
+        refuse_beside_a_plan(gpus, batches, micro_batches, given)
+        planned = read_record(plan, Plan)
+        request = planned_request(planned, machine, measuring)
+    else:
+        sizes = Sizes(whole_numbers("--batches", batches), whole_numbers("--micro-batches", micro_batches))
+        request = given_request(machine, words(gpus), sizes, given, measuring)
     progress = Progress(quiet=quiet)
-    out.give_measured(lambda: run_stage(request, machine.driver, progress, solo_bests(request)), run_text)
+    out.give_measured(
+        lambda: run_stage(request, machine.driver, progress, solo_bests(request), planned.model if planned else None),
+        run_text,
+    )
+
+
+class Sizes(NamedTuple):
+    """What --batches and --micro-batches say; None where they were not given."""
+
+    batches: list[int] | None
+    micro_batches: list[int] | None
+
+
+def given_request(
+    machine: Machine, gpus: list[str] | None, sizes: Sizes, given: Settings, measuring: Measuring
+) -> RunRequest:
+    """The run that the options ask for. Raises UsageError where they contradict each other."""
+    from gpubalance.config import RunRequest
+
+    devices = match(machine.select(gpus), sizes.batches, named=gpus is not None)
+    refuse_what_does_not_divide(devices, sizes.batches, sizes.micro_batches)
+    refuse_what_devices_cannot(devices, given.all_reduce)
+    return RunRequest(
+        devices=devices,
+        batches=tuple(sizes.batches or [choices.DEFAULT_BATCH] * len(devices)),
+        micro_batches=sizes.micro_batches and tuple(sizes.micro_batches),
+        settings=given.model_copy(update={"model": given.model or options.default_model(devices)}),
+        joint=machine.joint,
+        measuring=measuring,
+    )
+
+
+def planned_request(plan: Plan, machine: Machine, measuring: Measuring) -> RunRequest:
+    """The run of a plan on the devices that are here. Raises PlanMismatch where they are others."""
+    from gpubalance.config import RunRequest
+    from gpubalance.stages.planned import planned_devices
+
+    return RunRequest(
+        devices=planned_devices(plan, machine.devices),
+        batches=plan.batches,
+        micro_batches=plan.micro_batches,
+        settings=plan.settings,
+        joint=machine.joint,
+        measuring=measuring,
+    )
+
+
+def refuse_beside_a_plan(
+    gpus: list[str] | None, batches: list[str] | None, micro_batches: list[str] | None, given: Settings
+) -> None:
+    """Raises UsageError for what the plan says itself."""
+    from gpubalance.config import Settings
+
+    said = [("--gpus", gpus), ("--batches", batches), ("--micro-batches", micro_batches), ("--model", given.model)]
+    others = given.model_copy(update={"model": ""}) != Settings(model="")
+    name = next((name for name, value in said if value), "the model's settings" if others else None)
+    if name is not None:
+        raise UsageError(f"--plan says {name} itself", remedy="leave it out; gpubalance plan makes another plan")
 
 
 def match(devices: Sequence[Device], sizes: Sequence[int] | None, *, named: bool) -> tuple[Device, ...]:

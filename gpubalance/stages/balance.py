@@ -11,6 +11,7 @@ from gpubalance.errors import GpubalanceError, Interrupted, NothingFits, OutOfMe
 from gpubalance.planning.fleet import Load
 from gpubalance.planning.gap import Ran, divide_gap
 from gpubalance.planning.problem import Allocation, Problem
+from gpubalance.planning.split import split_text
 from gpubalance.results.common import Warning_
 from gpubalance.results.plan import Balance, Plan, Round, SoloGap
 from gpubalance.results.probe import DeviceProbe, Probe
@@ -199,7 +200,7 @@ class _Balancing:
         request = self._run_request(split)
         rig, numbers = self._rig_of(split)
         used = without_empty_shares(request)
-        series = Series(used.batches)
+        series = Series(used.batches, used.micro_batches)
         series.warm_up(rig.worker)
         return series.window(rig.worker, self._request.round_s).measurement(numbers)
 
@@ -216,10 +217,10 @@ class _Balancing:
         rig, numbers = self._rig_of(split)
         rig.recover()
         sizes = tuple(split.micro_batches[i] for i in numbers)
-        request = without_empty_shares(self._run_request(split)).model_copy(update={"batches": sizes})
-        fitting, too_large = suggest(rig, request)
-        if fitting is None:
+        found, too_large = suggest(rig, without_empty_shares(self._run_request(split)))
+        if found is None:
             raise NothingFits(error.message, remedy="not even one sample a device fits: use a smaller model")
+        _, fitting = found
         if error.replica is not None and not too_large:
             too_large = [error.replica]
         for replica in too_large or range(len(numbers)):
@@ -252,6 +253,7 @@ class _Balancing:
         return RunRequest(
             devices=self._request.devices,
             batches=split.batches,
+            micro_batches=split.micro_batches,
             settings=self._request.settings,
             joint=self._request.joint,
             measuring=self._request.measuring,
@@ -308,4 +310,4 @@ class _Balancing:
 
 
 def _text(split: Allocation) -> str:
-    return "/".join(map(str, split.batches))
+    return split_text(split.batches, split.micro_batches)
