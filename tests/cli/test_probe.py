@@ -161,7 +161,8 @@ def test_an_interrupted_probe_keeps_what_is_measured_and_goes_on(
     out, err = process.communicate(timeout=30)
     assert process.returncode == code, err
     assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
-    assert [point.batch for point in Probe.model_validate_json(out).probes[0].curve][:2] == [8, 16]
+    # Of all devices at once, any may have been the first to come so far.
+    assert [8, 16] in [[point.batch for point in one.curve][:2] for one in Probe.model_validate_json(out).probes]
     measured = {(e["device"], e["record"]["trial"]["batch"]) for e in journals(own_state) if e["kind"] == "Attempt"}
     again = gpubalance(*command, "--resume")
     assert again.returncode == 0, again.stderr
