@@ -160,6 +160,47 @@ def test_the_published_pair_runs_out_of_memory_jointly_and_is_told_what_fits() -
     assert done.stdout == ""
 
 
+def test_a_batch_that_does_not_fit_runs_in_micro_batches() -> None:
+    # GPU:1 holds 112 samples at a time, and GPU:0 208.
+    split = ("--simulate", QUICK_PAIR, "--gpus", "0", "1", "--batches", "200", "150", "--micro-batches", "200", "25")
+    done = gpubalance("run", *split, *SHORT, "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    first, second = result["replicas"]
+    assert first["compute_s"] == pytest.approx(0.008 + 0.0002 * 200, rel=0.2)
+    # Six times the fixed cost: 93 ms, and not the 53 ms of a card that held it all.
+    assert second["compute_s"] == pytest.approx(6 * (0.008 + 0.0003 * 25), rel=0.04)
+    assert (result["batches"], result["micro_batches"]) == ([200, 150], [200, 25])
+    assert (second["batch"], second["micro_batch"], result["global_batch"]) == (150, 25, 350)
+    # What Keras would do accumulates nothing: the largest equal shares that fit.
+    even = result["baselines"]["even"]
+    assert even["batches"] == even["micro_batches"] == [112, 112]
+    assert re.search(r"GPU:1 \[150 = 6×25\] ", done.stderr)
+
+
+def test_one_device_in_micro_batches_has_no_even_split_to_compare_with() -> None:
+    result = run_json("--simulate", QUICK_PAIR, "--gpus", "1", "--batches", "300", "--micro-batches", "100")
+    assert (result["micro_batches"], result["baselines"]["even"]) == ([100], None)
+
+
+def test_even_batches_in_micro_batches_are_not_the_even_split() -> None:
+    done = gpubalance("run", "--simulate", QUICK_PAIR, "--batches", "60", "60", "--micro-batches", "60", "30", *SHORT)
+    assert done.returncode == 0, done.stderr
+    assert "this is the even split" not in done.stdout
+    assert "× the even split 60/60" in done.stdout
+    assert "batches 60 60 in micro-batches 60 30: " in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_micro_batches_past_memory_are_told_which_fit() -> None:
+    done = gpubalance(
+        "run", "--simulate", QUICK_PAIR, "--batches", "200", "240", "--micro-batches", "200", "120", *SHORT
+    )
+    assert done.returncode == 5
+    assert "GPU:1 (Quick 2) at micro-batch 120 in the joint run of 200/240 in micro-batches 200/120" in done.stderr
+    assert "--batches 200 224 --micro-batches 200 112" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
@@ -174,6 +215,13 @@ def test_the_published_pair_runs_out_of_memory_jointly_and_is_told_what_fits() -
         (["--batches", "many"], 2, "'many'"),
         (["--batches"], 2, "--batches needs a value"),
         (["--gpus", "--json"], 2, "--gpus needs a value"),
+        (["--micro-batches", "8", "8"], 2, "--micro-batches needs --batches"),
+        (["--batches", "8", "8", "--micro-batches", "4"], 2, "1 micro-batch for 2 batches"),
+        (["--batches", "8", "8", "--micro-batches", "8", "0"], 2, "GPU:1's must be above 0"),
+        (["--batches", "8", "8", "--micro-batches", "8", "16"], 2, "GPU:1's 16 is above its batch, 8"),
+        (["--batches", "8", "8", "--micro-batches", "3", "8"], 2, "GPU:0's 3 does not divide its batch, 8"),
+        (["--batches", "8", "8", "--micro-batches", "four"], 2, "'four'"),
+        (["--batches", "8", "--micro-batches"], 2, "--micro-batches needs a value"),
         (["--windows", "0"], 2, "--windows"),
         (["--duration", "0"], 2, "--duration"),
         (["--duration", "nan"], 2, "--duration"),

@@ -38,3 +38,19 @@ def test_a_published_split(worker: Worker, batches: tuple[int, int], published: 
         parts = replica.compute_s + replica.wait_s + measured.sync_s + measured.input_wait_s
         assert parts == pytest.approx(measured.step_time_s.median, rel=0.01)
     assert series.late_part < 0.5
+
+
+def test_batches_past_memory_in_micro_batches(worker: Worker) -> None:
+    """1100 and 710 samples do not fit at once; each half takes the time that such a batch takes."""
+    series = Series((1100, 710), (550, 355))
+    series.settle(worker)
+    series.window(worker, 2.0)
+    measured = series.measurement((0, 1))
+
+    assert measured.micro_batches == (550, 355)
+    for device, replica in zip(DEVICES, measured.replicas, strict=True):
+        profile = device.profile
+        assert profile is not None
+        micro_batch_s = profile.alpha_s + profile.beta_s * replica.micro_batch
+        assert replica.compute_s == pytest.approx(2 * micro_batch_s, rel=0.03)
+        assert replica.memory_peak_bytes == profile.memory_at(replica.micro_batch, JOINT.extra_memory)

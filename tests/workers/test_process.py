@@ -144,6 +144,18 @@ def test_out_of_memory_names_the_device_and_the_worker_goes_on(open_worker: Work
     assert list(open_worker.measure((30, 20)))
 
 
+def test_micro_batches_are_what_memory_is_for(open_worker: Worker) -> None:
+    *_, last = open_worker.measure((30, 2000), (30, 20))
+    assert isinstance(last, Measured)
+    profiles = [d.profile for d in PAIR]
+    assert last.memory_peak_bytes == tuple(
+        p.memory_at(b, JOINT.extra_memory) for p, b in zip(profiles, (30, 20), strict=True) if p
+    )
+    with pytest.raises(OutOfMemory, match="batches 30/5000 in micro-batches 30/2500") as caught:
+        list(open_worker.measure((30, 5000), (30, 2500)))
+    assert caught.value.replica == 1
+
+
 def test_a_worker_killed_in_a_step_is_one_error() -> None:
     with worker() as opened:
         steps = opened.measure((30, 20), seconds=60)
