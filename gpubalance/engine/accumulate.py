@@ -6,7 +6,7 @@ gradient of the whole batch, as the sum over replicas is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -20,7 +20,7 @@ def accumulated(
 ) -> tuple[Any, list[Any]]:
     """The loss and the gradients of `data` (inputs, labels), of which `micro_batch` samples are in memory at a time.
 
-    `micro_batch`, an int32 scalar, divides the batch. Gradients that are IndexedSlices become dense; None stays None.
+    `micro_batch`, an int32 scalar, divides the batch. Gradients keep their form: None, dense or IndexedSlices.
     """
     count = tf.shape(tf.nest.flatten(data)[0])[0] // micro_batch
 
@@ -33,19 +33,42 @@ def accumulated(
         # A loop's body forgets the device that it is built for, and with it whose weights a nested function takes.
         with tf.device(loss.device):
             own_loss, grads = part(index)
-            return index + 1, total + own_loss, tuple(a + b for a, b in zip(sums, _dense(grads), strict=True))
+            sums = tuple(_plus(summed, grad, index) for summed, grad in zip(sums, grads, strict=True))
+            return index + 1, total + own_loss, sums
 
     # The first one is outside the loop: a replica with one micro-batch has no second set of gradients in its memory.
     loss, grads = part(tf.constant(0))
-    start = tf.constant(1), loss, _dense(grads)
+    start = tf.constant(1), loss, tuple(_first(grad, count) for grad in grads)
     _, total, sums = tf.while_loop(lambda index, *_: index < count, add, start, parallel_iterations=1)
-    summed = iter(sums)
-    return total, [None if g is None else next(summed) for g in grads]
+    return total, [_as_before(summed, grad) for summed, grad in zip(sums, grads, strict=True)]
 
 
-def _dense(grads: Sequence[Any]) -> tuple[Any, ...]:
-    """Those that are there. An embedding's are of the rows that its samples hit, and each micro-batch hits others."""
-    return tuple(tf.convert_to_tensor(g) for g in grads if g is not None)
+def _first(grad: Any, count: Any) -> tuple[Any, ...]:
+    """What a gradient's sum begins with: itself; of an embedding's, lists of the rows that `count` of them hit."""
+    if grad is None:
+        return ()
+    if not isinstance(grad, tf.IndexedSlices):
+        return (grad,)
+    # Not summed by row: Keras' Adam squares a row's gradients before it adds them, so each must reach it as it is.
+    return tuple(
+        tf.TensorArray(part.dtype, size=count, element_shape=part.shape, infer_shape=False).write(0, part)
+        for part in (grad.values, grad.indices)
+    )
+
+
+def _plus(summed: tuple[Any, ...], grad: Any, index: Any) -> tuple[Any, ...]:
+    """The sum with the gradient of micro-batch `index`."""
+    if isinstance(grad, tf.IndexedSlices):
+        return tuple(rows.write(index, part) for rows, part in zip(summed, (grad.values, grad.indices), strict=True))
+    return () if grad is None else (summed[0] + grad,)
+
+
+def _as_before(summed: tuple[Any, ...], grad: Any) -> Any:
+    """The sum in the form of `grad`."""
+    if isinstance(grad, tf.IndexedSlices):
+        values, indices = (rows.concat() for rows in summed)
+        return tf.IndexedSlices(values, indices, grad.dense_shape)
+    return None if grad is None else summed[0]
 
 
 def refuse_what_cannot_accumulate(model: Any) -> None:
