@@ -127,6 +127,7 @@ class _Balancing:
         self._known = _Knowledge(probe, self._probes, request.plan)
         self._tried: list[_Tried] = []
         self._rig: tuple[tuple[int, ...], Rig] | None = None
+        self._is_warm = False
         self._warnings: list[Warning_] = []
 
     def run(self) -> Plan:
@@ -201,7 +202,9 @@ class _Balancing:
         rig, numbers = self._rig_of(split)
         used = without_empty_shares(request)
         series = Series(used.batches, used.micro_batches)
-        series.warm_up(rig.worker)
+        # A worker is warm once; then a split needs no more than a few steps of its own.
+        series.settle(rig.worker) if self._is_warm else series.warm_up(rig.worker)
+        self._is_warm = True
         return series.window(rig.worker, self._request.round_s).measurement(numbers)
 
     def _rig_of(self, split: Allocation) -> tuple[Rig, tuple[int, ...]]:
@@ -209,6 +212,7 @@ class _Balancing:
         numbers = tuple(i for i, batch in enumerate(split.batches) if batch)
         if self._rig is None or self._rig[0] != numbers:
             self.close()
+            self._is_warm = False
             self._rig = numbers, Rig(without_empty_shares(self._run_request(split)), self._watch)
         return self._rig[1], numbers
 

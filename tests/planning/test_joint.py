@@ -1,0 +1,33 @@
+"""What a joint run leaves of a device's memory."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpubalance.planning.joint import joint_bytes, joint_limit
+
+MIB = 1 << 20
+
+
+@given(st.integers(0, 500), st.integers(1, 64), st.integers(0, 4000), st.integers(600, 8000))
+def test_linear_memory_leaves_exactly_what_is_asked(base: int, per_sample: int, extra: int, memory: int) -> None:
+    def peak(batch: int) -> int:
+        return (base + per_sample * batch) * MIB
+
+    fits = (memory - base) // per_sample
+    points = [(batch, peak(batch)) for batch in sorted({1, 2, max(3, fits // 2)})]
+    limit = joint_limit(points, fits, memory_bytes=memory * MIB, extra_bytes=extra * MIB)
+    assert limit <= fits
+    assert limit == 0 or peak(limit) + extra * MIB <= memory * MIB
+    assert limit == fits or peak(limit + 1) + extra * MIB > memory * MIB
+
+
+def test_unknown_memory_takes_nothing_off() -> None:
+    assert joint_limit([(8, MIB), (16, 2 * MIB)], 512, memory_bytes=None, extra_bytes=MIB) == 512
+    assert joint_limit([], 512, memory_bytes=MIB, extra_bytes=MIB) == 512
+
+
+def test_one_device_has_nobody_to_reduce_with() -> None:
+    assert joint_bytes(100, 1) == 0
+    assert joint_bytes(100, 2) == joint_bytes(100, 4) == 200
