@@ -171,13 +171,9 @@ def probe(
 
 
 def _next_command(result: Probe, simulate: str | None) -> str:
-    """A run of the split that the probe suggests, as one would type it; empty where it suggests none."""
-    from gpubalance.stages.probe.suggest import suggested_split
-
-    split = suggested_split(result)
-    if split is None:
+    """What finds the split of these devices, as one would type it; empty where the probe is not whole."""
+    if not result.complete:
         return ""
-    used = [(device.index, batch) for device, batch in zip(result.devices, split, strict=True) if batch]
-    words = ["gpubalance", "run", *(["--simulate", simulate] if simulate else [])]
-    words += ["--gpus", *(str(index) for index, _ in used), "--batches", *(str(batch) for _, batch in used)]
+    words = ["gpubalance", "balance", *(["--simulate", simulate] if simulate else [])]
+    words += ["--gpus", *(str(device.index) for device in result.devices)]
     return shlex.join([*words, *options.settings_words(result.settings, result.devices)])

@@ -19,9 +19,10 @@ from gpubalance.results.run import Measurement, Run
 from gpubalance.stages.events import Doing, RoundDone, Watch
 from gpubalance.stages.fitting import Rig, suggest
 from gpubalance.stages.plan import best_split, find_probes, loads_of, plan_of, problem_of
+from gpubalance.stages.planned import check_model
 from gpubalance.stages.probe.saved import latest, solo_bests
 from gpubalance.stages.probe.stage import probe as probe_stage
-from gpubalance.stages.run import run_on, without_empty_shares
+from gpubalance.stages.run import model_of, run_on, without_empty_shares
 from gpubalance.stages.series import Series
 
 # Less than this is not worth another round: measuring is not better.
@@ -214,6 +215,7 @@ class _Balancing:
             self.close()
             self._is_warm = False
             self._rig = numbers, Rig(without_empty_shares(self._run_request(split)), self._watch)
+            check_model(self._probe.model, model_of(self._rig[1].worker), what="probe", remedy="--fresh probes it anew")
         return self._rig[1], numbers
 
     def _step_back(self, split: Allocation, error: OutOfMemory) -> None:

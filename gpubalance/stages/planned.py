@@ -39,11 +39,11 @@ def _differences(planned: Device, found: Device | None) -> Iterator[str]:
             yield f"{where} has another {name}" + ("" if name == "profile" else f": {is_now}, not {was}")
 
 
-def check_model(planned: Model | None, found: Model) -> None:
+def check_model(planned: Model | None, found: Model, *, what: str = "plan", remedy: str = _ANEW) -> None:
     """Raises PlanMismatch where the model of that name is another now: its batch limits and times are too."""
     if planned is not None and planned != found:
         raise PlanMismatch(
-            f"the plan is for a model {planned.name} with {planned.parameters:,} parameters, this is {found.name} with "
-            f"{found.parameters:,}",
-            remedy=_ANEW,
+            f"the {what} is for a model {planned.name} with {planned.parameters:,} parameters, "
+            f"this is {found.name} with {found.parameters:,}",
+            remedy=remedy,
         )

@@ -7,9 +7,17 @@ from datetime import datetime, timezone
 
 import psutil
 
-from tests.bench import engine, limit, plan, probe, startup
+from tests.bench import balance, campaign, engine, limit, plan, probe, startup
 
-BENCHES = {"startup": startup.main, "limit": limit.main, "probe": probe.main, "plan": plan.main, "engine": engine.main}
+BENCHES = {
+    "startup": startup.main,
+    "limit": limit.main,
+    "probe": probe.main,
+    "plan": plan.main,
+    "engine": engine.main,
+    "balance": balance.main,
+    "campaign": campaign.main,
+}
 
 
 def main(names: list[str]) -> None:

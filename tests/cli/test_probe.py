@@ -14,8 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
+from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
-from gpubalance.results.run import Run
 from tests.cli.program import QUICK_PAIR, SHORT, gpubalance, start
 
 QUICK = ("--duration", "0.2")
@@ -103,9 +103,12 @@ def test_the_pair_is_probed_kept_and_then_held_against(tmp_path: Path, own_state
     assert not list((own_state / "gpubalance" / "journals").glob("*"))
     assert len(list((own_state / "gpubalance" / "probes").glob("*.json"))) == 1
     command = done.stdout.splitlines()[-1].removeprefix("next: gpubalance ").split()
-    ran = gpubalance(*command, *SHORT, "--baseline", "none", "--json")
+    ran = gpubalance(*command, *SHORT, "--round-duration", "0.5", "--json")
     assert ran.returncode == 0, ran.stderr
-    run = Run.model_validate_json(ran.stdout)
+    plan = Plan.model_validate_json(ran.stdout)
+    assert plan.probed == result.created
+    assert plan.balance is not None
+    run = plan.balance.run
     assert run.baselines.solo_sum is not None
     assert run.scaling_efficiency is not None
     assert run.baselines.solo_sum == pytest.approx(sum(p.solo_best.throughput for p in result.probes if p.solo_best))
@@ -114,7 +117,9 @@ def test_the_pair_is_probed_kept_and_then_held_against(tmp_path: Path, own_state
     assert run.imbalance < 1.1
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGABRT, signal.SIGSTOP])
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, pytest.param(signal.SIGABRT, marks=pytest.mark.campaign), signal.SIGSTOP]
+)
 def test_a_child_that_ends_at_a_trial_costs_nothing_that_is_finished(
     number: signal.Signals, own_state: Path, tmp_path: Path
 ) -> None:

@@ -12,7 +12,7 @@ SMALL = Settings(model="small")
 
 
 def probe_of(
-    devices: Sequence[Device], *, wrong: Sequence[float] = (), multiple: int = 8, gradient_bytes: int = 40_000
+    devices: Sequence[Device], *, wrong: Sequence[float] = (), multiple: int = 8, gradient_bytes: int = 2592
 ) -> Probe:
     """What a probe says of simulated devices; `wrong` factors make it think them that much slower."""
     factors = [*wrong, *[1.0] * len(devices)]
@@ -21,7 +21,7 @@ def probe_of(
         created="2026-11-21T00:00:00+00:00",
         settings=SMALL,
         environment=None,
-        model=Model(name="small", parameters=10_000, gradient_bytes=gradient_bytes),
+        model=Model(name="small", parameters=648, gradient_bytes=gradient_bytes),
         devices=tuple(devices),
         batch_multiple=multiple,
         margin_bytes=0,

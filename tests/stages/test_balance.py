@@ -89,6 +89,7 @@ def test_the_quick_pair_steps_back_and_says_what_binds() -> None:
     assert made.sync_s == pytest.approx(joint.sync_s, abs=0.004)
 
 
+@pytest.mark.campaign
 def test_accumulation_gives_what_memory_holds_back() -> None:
     devices, joint = of_config("small-memory-fast")
     _, without = balanced(devices, joint, accumulate=1)
@@ -110,7 +111,14 @@ def test_a_card_that_only_costs_sync_is_left_out_once_sync_is_measured() -> None
     assert how.run.throughput.median > 1.02 * first.throughput.median
 
 
-@pytest.mark.parametrize(("wrong", "rounds"), [((), 3), ((1.3,), 5), ((1.0, 1.0, 0.7), 5)])
+@pytest.mark.parametrize(
+    ("wrong", "rounds"),
+    [
+        ((1.3,), 5),
+        pytest.param((), 3, marks=pytest.mark.campaign),
+        pytest.param((1.0, 1.0, 0.7), 5, marks=pytest.mark.campaign),
+    ],
+)
 def test_four_unlike_devices_finish_together(wrong: tuple[float, ...], rounds: int) -> None:
     devices, joint = of_config("four-unlike")
     small = tuple(with_memory(device, 400 // (1 + device.index)) for device in devices)

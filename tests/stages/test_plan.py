@@ -28,7 +28,7 @@ def devices(name: str) -> tuple[Device, ...]:
 PAIR = devices("gtx1080ti-gtx1080")
 
 
-def planned(name: str = "gtx1080ti-gtx1080", gradient_bytes: int = 40_000, **request: object) -> Plan:
+def planned(name: str = "gtx1080ti-gtx1080", gradient_bytes: int = 2592, **request: object) -> Plan:
     there = devices(name)
     return plan(probe_of(there, gradient_bytes=gradient_bytes), there, PlanRequest(**request))
 
@@ -71,8 +71,8 @@ def test_a_card_that_only_costs_sync_is_left_out_and_by_how_much_is_said() -> No
 
 
 def test_memory_binds_and_micro_batches_unbind() -> None:
-    without = planned("small-memory-fast", sync_s=0.08, accumulate=1)
-    within = planned("small-memory-fast", sync_s=0.08)
+    without = planned("small-memory-fast", sync_s=0.03, accumulate=1)
+    within = planned("small-memory-fast", sync_s=0.03)
     assert without.shares[0].binds == "memory"
     assert within.micro_batches[0] < within.batches[0]
     assert within.micro_batches[0] <= without.shares[0].limit
@@ -110,9 +110,9 @@ def test_a_plan_finds_its_devices_by_uuid_and_refuses_others_with_the_difference
         planned_devices(made, PAIR[:1])
     with pytest.raises(PlanMismatch, match=f"another memory: 1, not {PAIR[0].memory_bytes}"):
         planned_devices(made, (PAIR[0].model_copy(update={"memory_bytes": 1}), PAIR[1]))
-    check_model(made.model, Model(name="small", parameters=10_000, gradient_bytes=40_000))
-    with pytest.raises(PlanMismatch, match="10,000 parameters"):
-        check_model(made.model, Model(name="small", parameters=10_001, gradient_bytes=40_004))
+    check_model(made.model, Model(name="small", parameters=648, gradient_bytes=2592))
+    with pytest.raises(PlanMismatch, match="648 parameters"):
+        check_model(made.model, Model(name="small", parameters=649, gradient_bytes=2596))
 
 
 @pytest.mark.parametrize(

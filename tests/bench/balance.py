@@ -1,0 +1,83 @@
+"""What `balance` ends with on the profiles that ship, and on plain CPU devices beside the best of a scan of splits."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from gpubalance.results.plan import Plan
+from gpubalance.results.run import Run
+from tests.cli.program import ROOT
+
+# Work on one core beside plain CPU devices, which makes them unlike.
+_BUSY = "while True: pass"
+_SCANNED = (8, 16, 24, 32, 40, 48, 56)
+_SCANNED_GLOBAL = 64
+
+
+def main() -> Iterator[str]:
+    for name in ("gtx1080ti-gtx1080", "small-memory-fast", "slow-second", "four-unlike", "throttling"):
+        profile = str(ROOT / "configs" / f"{name}.toml")
+        _program("probe", "--simulate", profile, "--duration", "0.5", "--quiet")
+        for accumulate in ("off", "auto"):
+            plan = Plan.model_validate(_program("balance", "--simulate", profile, "--accumulate", accumulate))
+            yield f"{name}, --accumulate {accumulate}: {_figures(plan)}"
+    yield from _plain()
+
+
+def _figures(plan: Plan) -> str:
+    assert plan.balance is not None
+    run = plan.balance.run
+    even = f"{run.speedup_over_even:.3f} × the even split" if run.speedup_over_even else "one device"
+    solo = f"{run.scaling_efficiency:.3f} of the solo sum" if run.scaling_efficiency else ""
+    split = "/".join(map(str, plan.batches))
+    micro = "/".join(map(str, plan.micro_batches))
+    return (
+        f"{split} in {micro}: {run.throughput.median:.0f} samples/s, {even}, {solo}, imbalance {run.imbalance:.3f}, "
+        f"{len(plan.balance.rounds)} rounds"
+    )
+
+
+def _plain() -> Iterator[str]:
+    """Two plain CPU devices with other work beside them, as no profile paces them."""
+    busy = subprocess.Popen([sys.executable, "-c", _BUSY])
+    try:
+        common = ("--simulate", "2", "--model", "probe")
+        _program("probe", *common, "--max-batch", str(_SCANNED_GLOBAL), "--duration", "1", "--quiet")
+        plan = Plan.model_validate(
+            _program("balance", *common, "--global-batch", str(_SCANNED_GLOBAL), "--duration", "8", "--windows", "2")
+        )
+        assert plan.balance is not None
+        found = plan.balance.run.throughput.median
+        rates = {first: _rate(common, first) for first in _SCANNED}
+    finally:
+        busy.kill()
+    best = max(rates, key=lambda first: rates[first])
+    yield (
+        f"plain CPU devices: {'/'.join(map(str, plan.batches))} gives {found / rates[best]:.3f} of the best of a scan, "
+        f"{best}/{_SCANNED_GLOBAL - best}; wanted 0.95"
+    )
+
+
+def _rate(common: tuple[str, ...], first: int) -> float:
+    batches = (str(first), str(_SCANNED_GLOBAL - first))
+    document = _program(
+        "run", *common, "--batches", *batches, "--baseline", "none", "--duration", "8", "--windows", "1"
+    )
+    return Run.model_validate(document).throughput.median
+
+
+def _program(*arguments: str) -> object:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "result.json"
+        program = str(Path(sys.executable).with_name("gpubalance"))
+        subprocess.run(
+            [program, *arguments, *(() if "--quiet" in arguments else ("--quiet",)), "-o", str(path)],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+        return json.loads(path.read_text())

@@ -1,0 +1,84 @@
+"""`plan` and `balance` as a user runs them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gpubalance.devices.profile import simulated_devices
+from gpubalance.results.plan import Plan
+from gpubalance.stages.probe.saved import save
+from tests.cli.program import ROOT, gpubalance
+from tests.stages.probes import probe_of
+
+QUICK = str(ROOT / "configs" / "quick-pair.toml")
+FOUR = str(ROOT / "configs" / "four-unlike.toml")
+SHORT = ("--windows", "1", "--duration", "0.6", "--round-duration", "0.5")
+
+
+def test_balance_finds_proves_and_writes_a_plan_that_run_takes(tmp_path: Path) -> None:
+    save(probe_of(simulated_devices(QUICK)[0]))
+    path = tmp_path / "plan.json"
+    done = gpubalance("balance", "--simulate", QUICK, *SHORT, "--accumulate", "off", "-o", str(path))
+    assert done.returncode == 0, done.stderr
+    assert "planning with the probe of" in done.stderr
+    assert "round 1 [" in done.stderr
+    for text in ("× the even split", "why not more", "bound by: GPU:0", f"next: gpubalance run --simulate {QUICK}"):
+        assert text in done.stdout
+    assert max(map(len, done.stdout.split("next:")[0].splitlines())) <= 80
+    plan = Plan.model_validate_json(path.read_text())
+    assert plan.balance is not None
+    assert plan.balance.run.batches == plan.batches
+
+    run = gpubalance("run", "--simulate", QUICK, "--plan", str(path), "--windows", "1", "--duration", "0.5", "--json")
+    assert run.returncode == 0, run.stderr
+    assert tuple(json.loads(run.stdout)["batches"]) == plan.batches
+
+    refused = gpubalance("run", "--simulate", FOUR, "--plan", str(path))
+    assert refused.returncode == 7
+    assert "the plan is for other devices: GPU:0 (Quick 3, " in refused.stderr
+    both = gpubalance("run", "--simulate", QUICK, "--plan", str(path), "--batches", "8", "8")
+    assert both.returncode == 2
+    assert "--plan says --batches itself" in both.stderr
+
+
+def test_a_device_that_is_probed_on_the_way_needs_no_other_command() -> None:
+    done = gpubalance("balance", "--simulate", QUICK, "--gpus", "1", *SHORT, "--max-global-batch", "32", "--json")
+    assert done.returncode == 0, done.stderr
+    plan = Plan.model_validate_json(done.stdout)
+    assert plan.batches == (32,)
+    assert plan.predicted.even is None
+
+
+def test_a_plan_from_a_file_touches_no_device(tmp_path: Path) -> None:
+    path = tmp_path / "probe.json"
+    path.write_text(probe_of(simulated_devices(QUICK)[0]).model_dump_json())
+    done = gpubalance("plan", str(path), "--global-batch", "256", "--sync", "0.006")
+    assert done.returncode == 0, done.stderr
+    assert "global batch 256; a learning rate that suited" in done.stdout
+    named = gpubalance("plan", str(path), "--gpus", "1", "--json")
+    assert [device.index for device in Plan.model_validate_json(named.stdout).devices] == [1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (("plan", "--simulate", QUICK), 4, "gpubalance probe --gpus 0 1 makes one"),
+        (("plan", "nowhere.json"), 4, "can't read nowhere.json"),
+        (("plan", QUICK), 4, "is no JSON"),
+        (("plan", "--simulate", QUICK, "--accumulate", "many"), 2, "--accumulate takes auto, off or a number"),
+        (("plan", "--simulate", QUICK, "--sync", "-1"), 2, "--sync"),
+        (("balance", "--simulate", QUICK, "--margin", "1 GB"), 2, "--margin: '1 GB' is no size"),
+        (("balance", "--simulate", QUICK, "--rounds", "0"), 2, "--rounds"),
+        (("balance", "--simulate", QUICK, "--global-batch", "0"), 2, "--global-batch"),
+        (("balance", "--simulate", QUICK, "--round-duration", "nan"), 2, "--round-duration takes seconds"),
+        (("run", "--simulate", QUICK, "--plan", "nowhere.json"), 4, "can't read nowhere.json"),
+    ],
+)
+def test_wrong_inputs_get_one_line_that_says_what_is_right(arguments: tuple[str, ...], code: int, says: str) -> None:
+    done = gpubalance(*arguments)
+    assert done.returncode == code
+    assert says in done.stderr
+    assert done.stdout == ""
