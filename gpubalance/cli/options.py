@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -168,15 +169,18 @@ def default_model(devices: Sequence[Device]) -> str:
     return choices.DEFAULT_MODEL_SIMULATED if devices[0].simulated else choices.DEFAULT_MODEL_ON_GPU
 
 
-def settings_words(settings: Settings, devices: Sequence[Device]) -> list[str]:
-    """The options that give these settings, as one would type them; none for what is the default."""
+def command(name: str, devices: Sequence[Device], settings: Settings, simulate: str | None, *split: str) -> str:
+    """A command on these devices with these settings, as one would type it; `split` is between the two."""
     from gpubalance.config import Settings
 
-    words = [] if settings.model == default_model(devices) else ["--model", settings.model]
-    for name in ("precision", "input"):
-        if getattr(settings, name) != Settings.model_fields[name].default:
-            words += [f"--{name}", getattr(settings, name)]
-    return [*words, *(["--xla"] if settings.xla else [])]
+    words = ["gpubalance", name, *(["--simulate", simulate] if simulate else [])]
+    words += ["--gpus", *(str(device.index) for device in devices), *split]
+    if settings.model != default_model(devices):
+        words += ["--model", settings.model]
+    for option in ("precision", "input"):
+        if getattr(settings, option) != Settings.model_fields[option].default:
+            words += [f"--{option}", getattr(settings, option)]
+    return shlex.join([*words, *(["--xla"] if settings.xla else [])])
 
 
 def seconds(option: str, value: float, most: float) -> float:

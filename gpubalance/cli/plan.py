@@ -85,21 +85,20 @@ def plan(
     else:
         devices = find_machine(simulate).select(words(gpus))
         settings = Settings(model=model or options.default_model(devices), precision=precision, xla=xla, input=input_)
-        found = latest_probe(devices, settings)
+        found = latest_probe(devices, settings, simulate)
     result = plan_stage(found, devices, request)
     out.give(result, plan_text(result, run_command(result, simulate, output)))
 
 
-def latest_probe(devices: Sequence[Device], settings: Settings) -> Probe:
+def latest_probe(devices: Sequence[Device], settings: Settings, simulate: str | None) -> Probe:
     """Raises BadInput where these devices were not probed with these settings."""
     from gpubalance.stages.probe.saved import latest
 
     found = latest(devices, settings)
     if found is None:
-        names = " ".join(str(device.index) for device in devices)
         raise BadInput(
             f"no probe of these devices with --model {settings.model} and these settings is kept here",
-            remedy=f"gpubalance probe --gpus {names} makes one",
+            remedy=f"make one: {options.command('probe', devices, settings, simulate)}",
         )
     return found
 
@@ -109,12 +108,10 @@ def run_command(plan: Plan, simulate: str | None, path: Path | None) -> str:
     simulated = plan.devices[0].simulated
     if simulated and simulate is None:
         return ""
-    words = ["gpubalance", "run", *(["--simulate", simulate] if simulate else [])]
     if path is not None:
-        return shlex.join([*words, "--plan", str(path)])
+        return shlex.join(["gpubalance", "run", *(["--simulate", simulate] if simulate else []), "--plan", str(path)])
     used = [share for share in plan.shares if share.batch]
-    words += ["--gpus", *(str(plan.devices[share.device].index) for share in used)]
-    words += ["--batches", *(str(share.batch) for share in used)]
+    split = ["--batches", *(str(share.batch) for share in used)]
     if any(share.micro_batch != share.batch for share in used):
-        words += ["--micro-batches", *(str(share.micro_batch) for share in used)]
-    return shlex.join([*words, *options.settings_words(plan.settings, plan.devices)])
+        split += ["--micro-batches", *(str(share.micro_batch) for share in used)]
+    return options.command("run", [plan.devices[share.device] for share in used], plan.settings, simulate, *split)

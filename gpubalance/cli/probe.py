@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -165,15 +164,7 @@ def probe(
             return probe_stage(request, machine.driver, progress, resume=resume)
 
     def text(result: Probe) -> str:
-        return probe_text(result, _next_command(result, simulate))
+        found = options.command("balance", result.devices, result.settings, simulate) if result.complete else ""
+        return probe_text(result, found)
 
     return out.give_measured(measure, text)
-
-
-def _next_command(result: Probe, simulate: str | None) -> str:
-    """What finds the split of these devices, as one would type it; empty where the probe is not whole."""
-    if not result.complete:
-        return ""
-    words = ["gpubalance", "balance", *(["--simulate", simulate] if simulate else [])]
-    words += ["--gpus", *(str(device.index) for device in result.devices)]
-    return shlex.join([*words, *options.settings_words(result.settings, result.devices)])

@@ -65,7 +65,7 @@ def test_a_plan_from_a_file_touches_no_device(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (("plan", "--simulate", QUICK), 4, "gpubalance probe --gpus 0 1 makes one"),
+        (("plan", "--simulate", QUICK), 4, f"make one: gpubalance probe --simulate {QUICK} --gpus 0 1"),
         (("plan", "nowhere.json"), 4, "can't read nowhere.json"),
         (("plan", QUICK), 4, "is no JSON"),
         (("plan", "--simulate", QUICK, "--accumulate", "many"), 2, "--accumulate takes auto, off or a number"),
