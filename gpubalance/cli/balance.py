@@ -66,7 +66,7 @@ def balance(
     from gpubalance.cli.plan import run_command
     from gpubalance.cli.progress import Progress
     from gpubalance.cli.run import refuse_what_devices_cannot
-    from gpubalance.config import BalanceRequest, Measuring, PlanRequest, Settings
+    from gpubalance.config import BalanceRequest, Measuring, Settings
     from gpubalance.render.plan import plan_text
     from gpubalance.results.plan import Plan
     from gpubalance.stages.balance import balance as balance_stage
@@ -86,12 +86,12 @@ def balance(
             all_reduce=all_reduce,
         ),
         joint=machine.joint,
-        plan=PlanRequest(
+        plan=options.plan_request(
+            accumulate,
+            margin,
             global_batch=global_batch,
             max_global_batch=max_global_batch,
-            accumulate=options.micro_batches(accumulate),
             batch_multiple=batch_multiple,
-            margin_bytes=options.size("--margin", margin),
             from_batch=from_batch,
         ),
         measuring=Measuring(

@@ -14,7 +14,7 @@ from gpubalance.errors import UsageError
 from gpubalance.units import parse_bytes
 
 if TYPE_CHECKING:
-    from gpubalance.config import Device, Settings
+    from gpubalance.config import Device, PlanRequest, Settings
 
 _DEVICES, _TRAINING, _OUTPUT, _SPLIT = "Devices", "Training", "Output", "Split"
 _MOST_MICRO_BATCHES = 1024
@@ -210,3 +210,12 @@ def micro_batches(text: str) -> int | Literal["auto"]:
     if text.isascii() and text.isdigit() and 1 <= int(text) <= _MOST_MICRO_BATCHES:
         return int(text)
     raise UsageError(f"--accumulate takes auto, off or a number from 1 to {_MOST_MICRO_BATCHES}, not {text!r}")
+
+
+def plan_request(accumulate: str, margin: str, sync_s: float | None = None, **wanted: int | None) -> PlanRequest:
+    """What a split is wanted for. Raises UsageError for what `--accumulate` and `--margin` do not take."""
+    from gpubalance.config import PlanRequest
+
+    return PlanRequest(
+        accumulate=micro_batches(accumulate), margin_bytes=size("--margin", margin), sync_s=sync_s, **wanted
+    )

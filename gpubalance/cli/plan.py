@@ -61,7 +61,7 @@ def plan(
     del verbose  # main() reads it, where errors are shown
     from gpubalance.cli.lists import words
     from gpubalance.cli.output import check_output
-    from gpubalance.config import PlanRequest, Settings
+    from gpubalance.config import Settings
     from gpubalance.devices.select import select
     from gpubalance.render.plan import plan_text
     from gpubalance.results.probe import Probe
@@ -70,13 +70,13 @@ def plan(
     from gpubalance.stages.records import read_record
 
     out = check_output(output, overwrite=overwrite, json=json, quiet=True)
-    request = PlanRequest(
+    request = options.plan_request(
+        accumulate,
+        margin,
+        sync,
         global_batch=global_batch,
         max_global_batch=max_global_batch,
-        accumulate=options.micro_batches(accumulate),
         batch_multiple=batch_multiple,
-        margin_bytes=options.size("--margin", margin),
-        sync_s=sync,
         from_batch=from_batch,
     )
     if probe is not None:

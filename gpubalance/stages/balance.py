@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from gpubalance.config import BalanceRequest, PlanRequest, RunRequest
+from gpubalance.config import BalanceRequest, RunRequest
 from gpubalance.errors import GpubalanceError, Interrupted, NothingFits, OutOfMemory, PartialResult
-from gpubalance.planning.fleet import Load
 from gpubalance.planning.gap import Ran, divide_gap
-from gpubalance.planning.problem import Allocation, Problem
+from gpubalance.planning.problem import Allocation
 from gpubalance.planning.split import split_text
 from gpubalance.results.common import Warning_
 from gpubalance.results.plan import Balance, Plan, Round, SoloGap
-from gpubalance.results.probe import DeviceProbe, Probe
+from gpubalance.results.probe import Probe
 from gpubalance.results.run import Measurement, Run
 from gpubalance.stages.events import Doing, RoundDone, Watch
 from gpubalance.stages.fitting import Rig, suggest
-from gpubalance.stages.plan import best_split, find_probes, loads_of, plan_of, problem_of
+from gpubalance.stages.knowledge import Knowledge
+from gpubalance.stages.plan import best_split, find_probes, plan_of
 from gpubalance.stages.planned import check_model
 from gpubalance.stages.probe.saved import latest, solo_bests
 from gpubalance.stages.probe.stage import probe as probe_stage
@@ -58,60 +57,6 @@ def _probed(request: BalanceRequest, driver: str | None, watch: Watch) -> Probe:
         raise
 
 
-class _Knowledge:
-    """What is known of the devices: the probe's, corrected by every measurement of them together."""
-
-    def __init__(self, probe: Probe, probes: Sequence[DeviceProbe], request: PlanRequest) -> None:
-        self._probe = probe
-        self._request = request
-        self.alone = loads_of(probe, probes, request)
-        self.loads = self.alone
-        self.sync_s = request.sync_s
-        self.first: dict[int, float] = {}  # how slow a device was when first measured together, by what it was alone
-        self.now: dict[int, float] = {}
-
-    @property
-    def request(self) -> PlanRequest:
-        return self._request.model_copy(update={"sync_s": self.sync_s})
-
-    @property
-    def problem(self) -> Problem:
-        return problem_of(self.loads, self._probe, self.request)
-
-    def compute_s(self, device: int, split: Allocation, *, alone: bool = False) -> float:
-        """A device's compute time for its part of a split, by what is known now or was known of it alone."""
-        batch, micro = split.batches[device], split.micro_batches[device]
-        loads = self.alone if alone else self.loads
-        return batch // micro * loads[device].model.step_time_s(micro) if batch else 0.0
-
-    def again(self, split: Allocation) -> Allocation:
-        """The same split, with the times that are known now."""
-        computes = tuple(self.compute_s(device, split) for device in range(len(split.batches)))
-        several = sum(batch > 0 for batch in split.batches) > 1
-        return replace(
-            split, compute_s=computes, step_time_s=max(computes) + ((self.sync_s or 0.0) if several else 0.0)
-        )
-
-    def learn(self, split: Allocation, measured: Measurement) -> None:
-        """Scales each device's step time so that it is what was measured, and takes the sync that was."""
-        loads = list(self.loads)
-        for replica in measured.replicas:
-            device = replica.device
-            factor = replica.compute_s / self.compute_s(device, split, alone=True)
-            self.first.setdefault(device, factor)
-            self.now[device] = factor
-            loads[device] = replace(loads[device], model=self.alone[device].model.scaled(factor))
-        self.loads = tuple(loads)
-        if len(measured.replicas) > 1:
-            self.sync_s = max(0.0, measured.step_time_s.median - max(r.compute_s for r in measured.replicas))
-
-    def step_back(self, device: int, limit: int) -> None:
-        """A device holds no larger micro-batch in a joint run."""
-        loads = list(self.loads)
-        loads[device] = Load(loads[device].model, min(loads[device].limit, limit))
-        self.loads = tuple(loads)
-
-
 @dataclass(frozen=True)
 class _Tried:
     split: Allocation
@@ -125,7 +70,7 @@ class _Balancing:
         self._driver = driver
         self._watch = watch
         self._probes = find_probes(probe, request.devices)
-        self._known = _Knowledge(probe, self._probes, request.plan)
+        self._known = Knowledge(probe, self._probes, request.plan)
         self._tried: list[_Tried] = []
         self._rig: tuple[tuple[int, ...], Rig] | None = None
         self._is_warm = False

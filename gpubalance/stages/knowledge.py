@@ -1,0 +1,69 @@
+"""What `balance` knows of its devices: what the probe said, corrected by every measurement of them together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gpubalance.config import PlanRequest
+from gpubalance.planning.fleet import Load
+from gpubalance.planning.problem import Allocation, Problem
+from gpubalance.results.probe import DeviceProbe, Probe
+from gpubalance.results.run import Measurement
+from gpubalance.stages.plan import loads_of, problem_of
+
+
+class Knowledge:
+    """What is known of the devices: the probe's, corrected by every measurement of them together."""
+
+    def __init__(self, probe: Probe, probes: Sequence[DeviceProbe], request: PlanRequest) -> None:
+        self._probe = probe
+        self._request = request
+        self.alone = loads_of(probe, probes, request)
+        self.loads = self.alone
+        self.sync_s = request.sync_s
+        self.first: dict[int, float] = {}  # how slow a device was when first measured together, by what it was alone
+        self.now: dict[int, float] = {}
+
+    @property
+    def request(self) -> PlanRequest:
+        """What is wanted, with the sync that is known now."""
+        return self._request.model_copy(update={"sync_s": self.sync_s})
+
+    @property
+    def problem(self) -> Problem:
+        """What is asked of the solver now."""
+        return problem_of(self.loads, self._probe, self.request)
+
+    def compute_s(self, device: int, split: Allocation, *, alone: bool = False) -> float:
+        """A device's compute time for its part of a split, by what is known now or was known of it alone."""
+        batch, micro = split.batches[device], split.micro_batches[device]
+        loads = self.alone if alone else self.loads
+        return batch // micro * loads[device].model.step_time_s(micro) if batch else 0.0
+
+    def again(self, split: Allocation) -> Allocation:
+        """The same split, with the times that are known now."""
+        computes = tuple(self.compute_s(device, split) for device in range(len(split.batches)))
+        several = sum(batch > 0 for batch in split.batches) > 1
+        return replace(
+            split, compute_s=computes, step_time_s=max(computes) + ((self.sync_s or 0.0) if several else 0.0)
+        )
+
+    def learn(self, split: Allocation, measured: Measurement) -> None:
+        """Scales each device's step time so that it is what was measured, and takes the sync that was."""
+        loads = list(self.loads)
+        for replica in measured.replicas:
+            device = replica.device
+            factor = replica.compute_s / self.compute_s(device, split, alone=True)
+            self.first.setdefault(device, factor)
+            self.now[device] = factor
+            loads[device] = replace(loads[device], model=self.alone[device].model.scaled(factor))
+        self.loads = tuple(loads)
+        if len(measured.replicas) > 1:
+            self.sync_s = max(0.0, measured.step_time_s.median - max(r.compute_s for r in measured.replicas))
+
+    def step_back(self, device: int, limit: int) -> None:
+        """A device holds no larger micro-batch in a joint run."""
+        loads = list(self.loads)
+        loads[device] = Load(loads[device].model, min(loads[device].limit, limit))
+        self.loads = tuple(loads)
