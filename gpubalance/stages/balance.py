@@ -229,7 +229,7 @@ class _Balancing:
         return [
             Warning_(
                 code="throttled",
-                message=f"{self._request.devices[device].label} became {abs(change):.0%} "
+                message=f"{self._request.devices[device].label} became {100 * abs(change):.0f} % "
                 f"{'slower' if change > 0 else 'faster'} while it was measured: the split is for its speed at the end",
                 next="look at its temperature and power limit (nvidia-smi -q -d PERFORMANCE)",
             )
