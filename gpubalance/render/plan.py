@@ -113,7 +113,7 @@ def _gap(plan: Plan, balance: Balance) -> list[str]:
 def _bound(share: Share) -> str:
     if not share.batch:
         return "left out"
-    return f"memory (up to {share.limit})" if share.binds == "memory" else share.binds
+    return f"{share.binds} (up to {share.limit})" if share.binds in ("memory", "max batch") else share.binds
 
 
 def _step(plan: Plan) -> list[str]:

@@ -13,7 +13,8 @@ from gpubalance.results.run import Measurement, Run
 class Share(Record):
     """One device's part of the split. `batch` samples in micro-batches of `micro_batch`, 0 where it is left out.
 
-    `limit` is the largest micro-batch that was allowed for, `binds` why it has no more samples.
+    `limit` is the largest micro-batch that was allowed for, `binds` why it has no more samples: "max batch" where none
+    larger was probed.
     """
 
     device: int
@@ -22,7 +23,7 @@ class Share(Record):
     limit: int
     compute_s: Number
     utilisation: Number
-    binds: Binds
+    binds: Binds | Literal["max batch"]
 
 
 class EvenPrediction(Record):

@@ -99,7 +99,7 @@ def plan_of(found: Allocation, problem: Problem, probe: Probe, devices: Sequence
         batch_multiple=problem.multiple,
         margin_bytes=request.margin_bytes,
         sync_s=request.sync_s,
-        shares=_shares(problem, found),
+        shares=_shares(problem, found, probes),
         predicted=_predicted(problem, found, probes),
         left_out=_left_out(problem, found),
         learning_rate=_learning_rate(request.from_batch or _best_single(probes), found.global_batch),
@@ -124,7 +124,7 @@ def best_split(problem: Problem) -> Allocation:
         raise UsageError(str(error), remedy=remedy) from None
 
 
-def _shares(problem: Problem, found: Allocation) -> tuple[Share, ...]:
+def _shares(problem: Problem, found: Allocation, probes: Sequence[DeviceProbe]) -> tuple[Share, ...]:
     return tuple(
         Share(
             device=number,
@@ -133,12 +133,18 @@ def _shares(problem: Problem, found: Allocation) -> tuple[Share, ...]:
             limit=load.limit,
             compute_s=compute_s,
             utilisation=compute_s / found.step_time_s,
-            binds=binds,
+            binds="max batch" if binds == "memory" and not _is_memory(one, load) else binds,
         )
-        for number, (load, batch, micro, compute_s, binds) in enumerate(
-            zip(problem.loads, found.batches, found.micro_batches, found.compute_s, found.binds, strict=True)
+        for number, (load, batch, micro, compute_s, binds, one) in enumerate(
+            zip(problem.loads, found.batches, found.micro_batches, found.compute_s, found.binds, probes, strict=True)
         )
     )
+
+
+def _is_memory(one: DeviceProbe, load: Load) -> bool:
+    """Whether it is memory that a device's limit is of: a larger batch failed, or what a joint run takes is off."""
+    limit = one.batch_limit
+    return limit is None or limit.fails is not None or load.limit < (limit.fits or 0)
 
 
 def _predicted(problem: Problem, found: Allocation, probes: Sequence[DeviceProbe]) -> Predicted:

@@ -79,6 +79,19 @@ def test_memory_binds_and_micro_batches_unbind() -> None:
     assert within.predicted.throughput > 1.15 * without.predicted.throughput
 
 
+def test_a_limit_that_is_no_memorys_is_called_what_it_is() -> None:
+    made = probe_of(PAIR)
+    probes = tuple(
+        one.model_copy(update={"batch_limit": one.batch_limit.model_copy(update={"fails": None})})
+        for one in made.probes
+        if one.batch_limit
+    )
+    shares = plan(made.model_copy(update={"probes": probes}), PAIR, PlanRequest(accumulate=1, sync_s=0.1)).shares
+    binds = {share.binds for share in shares}
+    assert "max batch" in binds
+    assert "memory" not in binds
+
+
 @pytest.mark.parametrize(("wanted", "nearest"), [(1385, {1384, 1392}), (4, {8}), (10**6, {1032 + 712})])
 def test_what_is_impossible_says_the_nearest(wanted: int, nearest: set[int]) -> None:
     with pytest.raises(UsageError) as error:
