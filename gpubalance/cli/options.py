@@ -177,9 +177,9 @@ def command(name: str, devices: Sequence[Device], settings: Settings, simulate: 
     words += ["--gpus", *(str(device.index) for device in devices), *split]
     if settings.model != default_model(devices):
         words += ["--model", settings.model]
-    for option in ("precision", "input"):
+    for option in ("precision", "input", "all_reduce"):
         if getattr(settings, option) != Settings.model_fields[option].default:
-            words += [f"--{option}", getattr(settings, option)]
+            words += [f"--{option.replace('_', '-')}", getattr(settings, option)]
     return shlex.join([*words, *(["--xla"] if settings.xla else [])])
 
 

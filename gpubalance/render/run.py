@@ -79,7 +79,7 @@ def _against_even(run: Run) -> list[str]:
     if even is None or run.speedup_over_even is None:
         return []
     shares = "/".join(map(str, even.batches))
-    if even.batches == tuple(r.micro_batch for r in run.replicas):
+    if all(r.batch == r.micro_batch == b for r, b in zip(run.replicas, even.batches, strict=True)):
         return [f"this is the even split, {shares}"]
     interval = run.speedup_ci95
     known = f" ({interval[0]:.3f} to {interval[1]:.3f})" if interval else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpubalance.config import BalanceRequest, RunRequest
@@ -19,10 +20,11 @@ from gpubalance.stages.fitting import Rig, suggest
 from gpubalance.stages.knowledge import Knowledge
 from gpubalance.stages.plan import best_split, find_probes, plan_of
 from gpubalance.stages.planned import check_model
-from gpubalance.stages.probe.saved import latest, solo_bests
+from gpubalance.stages.probe.saved import ALL, latest, solo_bests
 from gpubalance.stages.probe.stage import probe as probe_stage
 from gpubalance.stages.run import model_of, run_on, without_empty_shares
 from gpubalance.stages.series import Series
+from gpubalance.workers.worker import Worker
 
 # Less than this is not worth another round: measuring is not better.
 _WORTH_A_ROUND = 0.005
@@ -35,7 +37,7 @@ def balance(request: BalanceRequest, driver: str | None, watch: Watch) -> Plan:
 
     Raises what the probe, the plan and the run do.
     """
-    probe = None if request.fresh else latest(request.devices, request.settings)
+    probe = None if request.fresh else latest(request.devices, request.settings, up_to=request.probe.max_batch or ALL)
     if probe is None:
         probe = _probed(request, driver, watch)
     else:
@@ -44,7 +46,10 @@ def balance(request: BalanceRequest, driver: str | None, watch: Watch) -> Plan:
     try:
         return balancing.run()
     except KeyboardInterrupt as interrupt:
-        raise Interrupted(getattr(interrupt, "number", int(signal.SIGINT))) from None
+        raise Interrupted(getattr(interrupt, "number", int(signal.SIGINT)), partial=balancing.proven()) from None
+    except GpubalanceError as error:
+        error.partial = error.partial or balancing.proven()
+        raise
     finally:
         balancing.close()
 
@@ -73,20 +78,28 @@ class _Balancing:
         self._known = Knowledge(probe, self._probes, request.plan)
         self._tried: list[_Tried] = []
         self._rig: tuple[tuple[int, ...], Rig] | None = None
-        self._is_warm = False
+        self._warm: list[tuple[Worker, bool]] = []  # with accumulation, which is another trace, or without
+        self._proven: tuple[Allocation, Run] | None = None
+        self._since = 0  # of the rounds, the first after a device changed its speed
         self._warnings: list[Warning_] = []
 
     def run(self) -> Plan:
         """Rounds until another would gain nothing, then the run, which proves it or sends us back."""
         while True:
             self._approach()
-            split = self._last_measured()
+            split = self._best_measured()
             run = self._prove(split)
+            self._proven = split, run
             # A device may have changed its speed while the run went on: it has the last word.
             self._known.learn(split, self._measure(split))
             if self._rounds_are_over() or not self._is_worth_a_round(split):
                 return self._result(split, run)
             self._watch(Doing("a device is not as fast as it was when the run began: planning again"))
+            self._since = len(self._tried)
+
+    def proven(self) -> Plan | None:
+        """The plan of the last split that was run, if there is one yet."""
+        return None if self._proven is None else self._result(*self._proven)
 
     def close(self) -> None:
         """Ends the worker."""
@@ -113,14 +126,17 @@ class _Balancing:
         better = best_split(self._known.problem).throughput
         return better > (1 + _WORTH_A_ROUND) * self._known.again(split).throughput
 
-    def _last_measured(self) -> Allocation:
-        measured = [tried.split for tried in self._tried if tried.record.measured is not None]
+    def _best_measured(self) -> Allocation:
+        """Of the splits that were measured at the devices' present speed the fastest; the last one of equal ones."""
+        measured = _rates(self._tried)
         if not measured:
             raise PartialResult(
                 f"every split that was tried ran out of memory, {len(self._tried)} of them",
                 remedy="--margin keeps more memory free, --rounds tries more",
             )
-        return measured[-1]
+        now = _rates(self._tried[self._since :]) or measured[-1:]
+        best = max(rate for rate, _ in now)
+        return next(split for rate, split in reversed(now) if rate * (1 + _WORTH_A_ROUND) >= best)
 
     def _try(self, split: Allocation) -> Measurement | None:
         """Measures a split for a moment; None where it ran out of memory, and the devices stepped back."""
@@ -149,8 +165,9 @@ class _Balancing:
         used = without_empty_shares(request)
         series = Series(used.batches, used.micro_batches)
         # A worker is warm once; then a split needs no more than a few steps of its own.
-        series.settle(rig.worker) if self._is_warm else series.warm_up(rig.worker)
-        self._is_warm = True
+        warm = rig.worker, split.batches != split.micro_batches
+        series.settle(rig.worker) if warm in self._warm else series.warm_up(rig.worker)
+        self._warm.append(warm)
         return series.window(rig.worker, self._request.round_s).measurement(numbers)
 
     def _rig_of(self, split: Allocation) -> tuple[Rig, tuple[int, ...]]:
@@ -158,7 +175,6 @@ class _Balancing:
         numbers = tuple(i for i, batch in enumerate(split.batches) if batch)
         if self._rig is None or self._rig[0] != numbers:
             self.close()
-            self._is_warm = False
             self._rig = numbers, Rig(without_empty_shares(self._run_request(split)), self._watch)
             check_model(self._probe.model, model_of(self._rig[1].worker), what="probe", remedy="--fresh probes it anew")
         return self._rig[1], numbers
@@ -172,8 +188,8 @@ class _Balancing:
         if found is None:
             raise NothingFits(error.message, remedy="not even one sample a device fits: use a smaller model")
         _, fitting = found
-        if error.replica is not None and not too_large:
-            too_large = [error.replica]
+        if error.replica is not None:
+            too_large = sorted({*too_large, error.replica})
         for replica in too_large or range(len(numbers)):
             device, multiple = numbers[replica], self._known.problem.multiple
             limit = min(fitting[replica], sizes[replica] - 1) // multiple * multiple
@@ -262,3 +278,7 @@ class _Balancing:
 
 def _text(split: Allocation) -> str:
     return split_text(split.batches, split.micro_batches)
+
+
+def _rates(tried: Sequence[_Tried]) -> list[tuple[float, Allocation]]:
+    return [(t.record.measured.throughput.median, t.split) for t in tried if t.record.measured is not None]

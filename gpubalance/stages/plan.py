@@ -133,7 +133,7 @@ def _shares(problem: Problem, found: Allocation, probes: Sequence[DeviceProbe]) 
             limit=load.limit,
             compute_s=compute_s,
             utilisation=compute_s / found.step_time_s,
-            binds="max batch" if binds == "memory" and not _is_memory(one, load) else binds,
+            binds="max batch" if binds == "memory" and not _is_memory(one, load, problem.multiple) else binds,
         )
         for number, (load, batch, micro, compute_s, binds, one) in enumerate(
             zip(problem.loads, found.batches, found.micro_batches, found.compute_s, found.binds, probes, strict=True)
@@ -141,10 +141,10 @@ def _shares(problem: Problem, found: Allocation, probes: Sequence[DeviceProbe]) 
     )
 
 
-def _is_memory(one: DeviceProbe, load: Load) -> bool:
+def _is_memory(one: DeviceProbe, load: Load, multiple: int) -> bool:
     """Whether it is memory that a device's limit is of: a larger batch failed, or what a joint run takes is off."""
     limit = one.batch_limit
-    return limit is None or limit.fails is not None or load.limit < (limit.fits or 0)
+    return limit is None or limit.fails is not None or load.limit < (limit.fits or 0) // multiple * multiple
 
 
 def _predicted(problem: Problem, found: Allocation, probes: Sequence[DeviceProbe]) -> Predicted:

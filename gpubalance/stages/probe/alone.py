@@ -5,7 +5,6 @@ from __future__ import annotations
 from gpubalance.planning.curve import knee_sizes, octaves, sensible_size
 from gpubalance.planning.limit import predict_limit
 from gpubalance.planning.search import Limit, Trial, find_limit
-from gpubalance.results.probe import CurvePoint
 from gpubalance.stages.probe.bench import Bench
 from gpubalance.stages.probe.drift import Drifting
 
@@ -24,7 +23,7 @@ class Alone:
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
-        self.points: dict[int, CurvePoint] = {}
+        self.points = bench.points
         self.limit: Limit | None = None
         self.max_batch = bench.request.max_batch or 0
         self.forward_flops: float | None = None
@@ -57,7 +56,6 @@ class Alone:
             if attempt.point is None:
                 self._failed = size
                 break
-            self.points[size] = attempt.point
             size *= 2
         if not self.max_batch:
             self.max_batch = _LARGEST if self._predicted() or self._failed else max(self.points, default=1)
@@ -105,8 +103,6 @@ class Alone:
 
     def _try(self, batch: int, reason: str) -> Trial:
         attempt = self.bench.try_batch(batch, reason, trial=True)
-        if attempt.point is not None:
-            self.points[batch] = attempt.point
         trial = attempt.trial
         return Trial(batch, attempt.point is not None, trial.memory_peak_bytes, trial.outcome)
 
@@ -138,8 +134,6 @@ class Alone:
             attempt = self.bench.try_batch(size, "the curve", fresh=near, last=not near or size == missing[-1])
             if attempt.point is None:
                 self.skipped.append(size)
-            else:
-                self.points[size] = attempt.point
 
     def _measure_again(self, drifting: Drifting) -> None:
         self.steady = False

@@ -61,6 +61,7 @@ class Bench:
         self._worker: Worker | None = None
         self.facts: Ready | None = next(iter(journal.of(self.device.uuid, Ready)), None)
         self._passed: set[int] = set()
+        self.points: dict[int, CurvePoint] = {}  # the curve, as far as it came when an interrupt ends it
         self.here: list[CurvePoint] = []  # what the child that lives now has measured, in order
         self.began_s = 0.0  # when its first step ended, on the monotonic clock
         self.measured_s = 0.0
@@ -127,6 +128,7 @@ class Bench:
             self._watch(TrialDone(self.device, attempt.trial))
         if attempt.point is not None:
             self._passed.add(attempt.trial.batch)
+            self.points[attempt.trial.batch] = attempt.point
             self._watch(PointDone(self.device, attempt.point))
 
     def _try(self, batch: int, reason: str, *, fresh: bool, last: bool) -> Attempt:

@@ -15,6 +15,7 @@ from gpubalance.results.run import SoloBest
 from gpubalance.state import state_folder, write_whole
 
 _KEPT = 100
+ALL = float("inf")  # batches: as far as a device goes
 
 
 def save(probe: Probe) -> Path | None:
@@ -31,13 +32,25 @@ def save(probe: Probe) -> Path | None:
     return path
 
 
-def latest(devices: Sequence[Device], settings: Settings) -> Probe | None:
-    """The latest probe that has all these devices, measured whole, with these settings; None where there is none."""
+def latest(devices: Sequence[Device], settings: Settings, *, up_to: float = 0) -> Probe | None:
+    """The latest probe that has all these devices, measured whole, with these settings; None where there is none.
+
+    One that was bounded by a largest batch counts only where that is at least `up_to`.
+    """
     for probe in _newest_first():
         found = [find_device(probe, device) for device in devices]
-        if _same(probe.settings, settings) and all(one is not None and one.complete for one in found):
+        if (
+            _same(probe.settings, settings)
+            and _reaches(probe, up_to)
+            and all(one is not None and one.complete for one in found)
+        ):
             return probe
     return None
+
+
+def _reaches(probe: Probe, batch: float) -> bool:
+    """Whether it looked as far as that; one that ended by itself did."""
+    return probe.max_batch is None or batch <= probe.max_batch
 
 
 def solo_bests(request: RunRequest) -> tuple[SoloBest, ...] | None:
