@@ -44,6 +44,7 @@ def test_balance_finds_proves_and_writes_a_plan_that_run_takes(tmp_path: Path) -
     assert "--plan says --batches itself" in both.stderr
 
 
+@pytest.mark.campaign
 def test_a_device_that_is_probed_on_the_way_needs_no_other_command() -> None:
     done = gpubalance("balance", "--simulate", QUICK, "--gpus", "1", *SHORT, "--max-global-batch", "32", "--json")
     assert done.returncode == 0, done.stderr

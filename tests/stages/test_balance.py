@@ -99,6 +99,7 @@ def test_accumulation_gives_what_memory_holds_back() -> None:
     assert within.run.throughput.median >= 1.15 * without.run.throughput.median
 
 
+@pytest.mark.campaign
 def test_a_card_that_only_costs_sync_is_left_out_once_sync_is_measured() -> None:
     devices, joint = of_config("slow-second")
     made, how = balanced(devices, joint, accumulate=1)
