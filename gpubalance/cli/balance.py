@@ -66,9 +66,8 @@ def balance(
     from gpubalance.cli.plan import run_command
     from gpubalance.cli.progress import Progress
     from gpubalance.cli.run import refuse_what_devices_cannot
-    from gpubalance.config import BalanceRequest, Measuring, Settings
+    from gpubalance.config import BalanceRequest, Measuring
     from gpubalance.render.plan import plan_text
-    from gpubalance.results.plan import Plan
     from gpubalance.stages.balance import balance as balance_stage
     from gpubalance.stages.machine import find_machine
 
@@ -78,13 +77,7 @@ def balance(
     refuse_what_devices_cannot(devices, all_reduce)
     request = BalanceRequest(
         devices=devices,
-        settings=Settings(
-            model=model or options.default_model(devices),
-            precision=precision,
-            xla=xla,
-            input=input_,
-            all_reduce=all_reduce,
-        ),
+        settings=options.settings(devices, model, precision, xla=xla, input_=input_, all_reduce=all_reduce),
         joint=machine.joint,
         plan=options.plan_request(
             accumulate,
@@ -101,9 +94,8 @@ def balance(
         rounds=rounds,
         fresh=fresh,
     )
-
-    def measure() -> Plan:
-        with Progress(quiet=quiet) as progress:
-            return balance_stage(request, machine.driver, progress)
-
-    out.give_measured(measure, lambda plan: plan_text(plan, run_command(plan, simulate, output)))
+    progress = Progress(quiet=quiet)
+    out.give_measured(
+        lambda: progress.during(lambda watch: balance_stage(request, machine.driver, watch)),
+        lambda plan: plan_text(plan, run_command(plan, simulate, output)),
+    )

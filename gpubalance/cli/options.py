@@ -169,18 +169,35 @@ def default_model(devices: Sequence[Device]) -> str:
     return choices.DEFAULT_MODEL_SIMULATED if devices[0].simulated else choices.DEFAULT_MODEL_ON_GPU
 
 
-def command(name: str, devices: Sequence[Device], settings: Settings, simulate: str | None, *split: str) -> str:
+def settings(
+    devices: Sequence[Device],
+    model: str | None,
+    precision: choices.Precision,
+    *,
+    xla: bool,
+    input_: choices.Input,
+    all_reduce: choices.AllReduce = "auto",
+) -> Settings:
+    """What is trained, and how; without --model what suits the devices."""
+    from gpubalance.config import Settings
+
+    return Settings(
+        model=model or default_model(devices), precision=precision, xla=xla, input=input_, all_reduce=all_reduce
+    )
+
+
+def command(name: str, devices: Sequence[Device], given: Settings, simulate: str | None, *split: str) -> str:
     """A command on these devices with these settings, as one would type it; `split` is between the two."""
     from gpubalance.config import Settings
 
     words = ["gpubalance", name, *(["--simulate", simulate] if simulate else [])]
     words += ["--gpus", *(str(device.index) for device in devices), *split]
-    if settings.model != default_model(devices):
-        words += ["--model", settings.model]
+    if given.model != default_model(devices):
+        words += ["--model", given.model]
     for option in ("precision", "input", "all_reduce"):
-        if getattr(settings, option) != Settings.model_fields[option].default:
-            words += [f"--{option.replace('_', '-')}", getattr(settings, option)]
-    return shlex.join([*words, *(["--xla"] if settings.xla else [])])
+        if getattr(given, option) != Settings.model_fields[option].default:
+            words += [f"--{option.replace('_', '-')}", getattr(given, option)]
+    return shlex.join([*words, *(["--xla"] if given.xla else [])])
 
 
 def seconds(option: str, value: float, most: float) -> float:

@@ -61,7 +61,6 @@ def plan(
     del verbose  # main() reads it, where errors are shown
     from gpubalance.cli.lists import words
     from gpubalance.cli.output import check_output
-    from gpubalance.config import Settings
     from gpubalance.devices.select import select
     from gpubalance.render.plan import plan_text
     from gpubalance.results.probe import Probe
@@ -84,7 +83,7 @@ def plan(
         devices = select(words(gpus), found.devices)
     else:
         devices = find_machine(simulate).select(words(gpus))
-        settings = Settings(model=model or options.default_model(devices), precision=precision, xla=xla, input=input_)
+        settings = options.settings(devices, model, precision, xla=xla, input_=input_)
         found = latest_probe(devices, settings, simulate)
     result = plan_stage(found, devices, request)
     out.give(result, plan_text(result, run_command(result, simulate, output)))

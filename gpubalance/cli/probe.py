@@ -133,7 +133,7 @@ def probe(
     from gpubalance.cli.lists import words
     from gpubalance.cli.output import check_output
     from gpubalance.cli.progress import Progress
-    from gpubalance.config import ProbeRequest, Settings
+    from gpubalance.config import ProbeRequest
     from gpubalance.render.probe import estimate_text, probe_text
     from gpubalance.stages.machine import find_machine
     from gpubalance.stages.probe.estimate import estimate
@@ -144,7 +144,7 @@ def probe(
     devices = machine.select(words(gpus))
     request = ProbeRequest(
         devices=devices,
-        settings=Settings(model=model or options.default_model(devices), precision=precision, xla=xla, input=input_),
+        settings=options.settings(devices, model, precision, xla=xla, input_=input_),
         max_batch=max_batch,
         batch_multiple=batch_multiple,
         margin_bytes=options.size("--margin", margin),
@@ -159,12 +159,11 @@ def probe(
         expected = estimate(request)
         return out.give(expected, estimate_text(expected))
 
-    def measure() -> Probe:
-        with Progress(quiet=quiet) as progress:
-            return probe_stage(request, machine.driver, progress, resume=resume)
-
     def text(result: Probe) -> str:
         found = options.command("balance", result.devices, result.settings, simulate) if result.complete else ""
         return probe_text(result, found)
 
-    return out.give_measured(measure, text)
+    progress = Progress(quiet=quiet)
+    return out.give_measured(
+        lambda: progress.during(lambda watch: probe_stage(request, machine.driver, watch, resume=resume)), text
+    )

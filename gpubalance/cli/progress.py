@@ -5,8 +5,9 @@ from __future__ import annotations
 import shutil
 import sys
 import textwrap
+from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from gpubalance.cli.output import say
 from gpubalance.stages.events import DeviceDone, Doing, Event, PointDone, RoundDone, TrialDone, WindowDone
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from gpubalance.cli.live import LiveTables
+
+Result = TypeVar("Result")
 
 
 class Progress:
@@ -36,6 +39,11 @@ class Progress:
     ) -> None:
         if self._tables is not None:
             self._tables.close()
+
+    def during(self, work: Callable[[Progress], Result]) -> Result:
+        """What the work gives, which tells us its events; the tables are closed before anybody prints it."""
+        with self:
+            return work(self)
 
     def __call__(self, event: Event) -> None:
         if self._quiet:
