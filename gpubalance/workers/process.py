@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import selectors
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -53,11 +55,44 @@ def child_environment(devices: Sequence[Device]) -> dict[str, str]:
     }
 
 
+_started: set[Process] = set()
+
+
+@atexit.register
+def _end_all() -> None:
+    """Ends the children that an interrupt, between two lines, took from whoever was to end them."""
+    for process in list(_started):
+        process.end()
+
+
+@contextlib.contextmanager
+def _signals_held() -> Iterator[None]:
+    """An interrupt that comes inside is raised at the end: half a start would be a child that nobody knows."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread is interrupted
+        return
+    came: list[int] = []
+    before = {n: signal.signal(n, lambda number, _: came.append(number)) for n in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for came_first in came[:1]:
+            signal.raise_signal(came_first)
+
+
 class Process:
     """One child. Use it as a context manager: however that ends, the child and its group end with it."""
 
     def __init__(self, purpose: str, environment: Mapping[str, str]) -> None:
         self.log = new_log(purpose)
+        self._buffer = bytearray()
+        with _signals_held():
+            self._start(environment)
+            _started.add(self)
+
+    def _start(self, environment: Mapping[str, str]) -> None:
         requests, self._requests = os.pipe()
         self._replies, replies = os.pipe()
         with self.log.open("wb") as log:
@@ -72,7 +107,6 @@ class Process:
             )
         os.close(requests)
         os.close(replies)
-        self._buffer = bytearray()
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._replies, selectors.EVENT_READ)
 
@@ -159,6 +193,7 @@ class Process:
         """Ends the child and everything in its group. Does not return before it is gone. Once is enough."""
         if self._requests < 0:
             return
+        _started.discard(self)
         for descriptor in (self._requests, self._replies):
             with contextlib.suppress(OSError):
                 os.close(descriptor)

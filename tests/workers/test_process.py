@@ -108,6 +108,27 @@ def test_a_child_ends_when_its_parent_is_killed() -> None:
     assert gone(pid)
 
 
+def test_an_interrupt_in_the_middle_of_a_start_leaves_no_child() -> None:
+    code = (
+        "import atexit, os, signal, subprocess\n"
+        "atexit.register(lambda: print('ended', started[0].returncode is not None))\n"
+        "from tests.workers.test_process import process\n"
+        "started = []\n"
+        "class Interrupted(subprocess.Popen):\n"
+        "    def __init__(self, *arguments, **options):\n"
+        "        super().__init__(*arguments, **options)\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "        started.append(self)\n"
+        "subprocess.Popen = Interrupted\n"
+        "try:\n"
+        "    process()\n"
+        "except KeyboardInterrupt:\n"
+        "    print('interrupted')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split("\n")[:2] == ["interrupted", "ended True"], done.stderr
+
+
 @pytest.fixture(scope="module")
 def open_worker() -> Any:
     with worker() as opened:
