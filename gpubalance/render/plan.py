@@ -36,7 +36,7 @@ def plan_text(plan: Plan, run_command: str) -> str:
 
     Of a plan that was run, what the run gave takes the place of what was predicted.
     """
-    if plan.balance is not None:
+    if plan.balance is not None and plan.balance.run is not None:
         lines = [run_text(plan.balance.run), "", *_gap(plan, plan.balance), *_bounds(plan)]
     else:
         lines = [*_answer(plan), "", *_devices(plan), *_step(plan)]
@@ -52,7 +52,8 @@ def plan_text(plan: Plan, run_command: str) -> str:
 def _answer(plan: Plan) -> list[str]:
     batches = " ".join(map(str, plan.batches))
     predicted = plan.predicted
-    lines = [f"batches {batches}: {format_rate(predicted.throughput)} samples/s predicted"]
+    how = "predicted" if plan.balance is None else "by what was measured of it, not yet proven by a run"
+    lines = [f"batches {batches}: {format_rate(predicted.throughput)} samples/s {how}"]
     even = predicted.even
     if even is not None and predicted.speedup_over_even is not None:
         shares = "/".join(map(str, even.batches))
@@ -127,6 +128,8 @@ def _step(plan: Plan) -> list[str]:
 
 def _left_out(plan: Plan, one: LeftOut) -> str:
     device = plan.devices[one.device]
+    if plan.shares[one.device].limit < plan.batch_multiple:
+        return f"{device.label} is left out: it has no room for a batch of {plan.batch_multiple}"
     if one.gain is None:
         return f"{device.label} has no samples"
     if one.gain >= 0:

@@ -90,10 +90,13 @@ class SoloGap(Record):
 
 
 class Balance(Record):
-    """How a plan came to be: every split that was tried, and the run of the one it ended with."""
+    """How a plan came to be: every split that was tried, and the run of the one it ended with.
+
+    `run` is null where it was ended before that split was proven.
+    """
 
     rounds: tuple[Round, ...]
-    run: Run
+    run: Run | None
     solo_gap: SoloGap | None
 
 

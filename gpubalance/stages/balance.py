@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 from gpubalance.config import BalanceRequest, RunRequest
-from gpubalance.errors import GpubalanceError, Interrupted, NothingFits, OutOfMemory, PartialResult
+from gpubalance.errors import GpubalanceError, Interrupted, NothingFits, OutOfMemory, PartialResult, UsageError
 from gpubalance.planning.gap import Ran, divide_gap
 from gpubalance.planning.problem import Allocation
 from gpubalance.planning.split import split_text
 from gpubalance.results.common import Warning_
-from gpubalance.results.plan import Balance, Plan, Round, SoloGap
+from gpubalance.results.plan import Balance, Plan, SoloGap
 from gpubalance.results.probe import Probe
 from gpubalance.results.run import Measurement, Run
 from gpubalance.stages.events import Doing, RoundDone, Watch
@@ -20,16 +18,14 @@ from gpubalance.stages.fitting import Rig, suggest
 from gpubalance.stages.knowledge import Knowledge
 from gpubalance.stages.plan import best_split, find_probes, plan_of
 from gpubalance.stages.planned import check_model
-from gpubalance.stages.probe.saved import ALL, latest, solo_bests
+from gpubalance.stages.probe.saved import ALL, holds_nothing, latest, solo_bests
 from gpubalance.stages.probe.stage import probe as probe_stage
+from gpubalance.stages.rounds import EQUAL_WITHIN, Rounds
 from gpubalance.stages.run import model_of, run_on, without_empty_shares
 from gpubalance.stages.series import Series
 from gpubalance.workers.worker import Worker
 
-# Less than this is not worth another round: measuring is not better.
-_WORTH_A_ROUND = 0.005
-# A device that takes this much longer or shorter than in an earlier round has changed its speed.
-_MOVED = 0.05
+_RESUME = "gpubalance probe --resume, with the same devices and settings, goes on; then balance again"
 
 
 def balance(request: BalanceRequest, driver: str | None, watch: Watch) -> Plan:
@@ -46,26 +42,41 @@ def balance(request: BalanceRequest, driver: str | None, watch: Watch) -> Plan:
     try:
         return balancing.run()
     except KeyboardInterrupt as interrupt:
-        raise Interrupted(getattr(interrupt, "number", int(signal.SIGINT)), partial=balancing.proven()) from None
+        raise Interrupted(getattr(interrupt, "number", int(signal.SIGINT)), partial=balancing.so_far()) from None
     except GpubalanceError as error:
-        error.partial = error.partial or balancing.proven()
+        error.partial = error.partial or balancing.so_far()
         raise
     finally:
         balancing.close()
 
 
 def _probed(request: BalanceRequest, driver: str | None, watch: Watch) -> Probe:
+    """A probe of the devices. One on which nothing fits is no error here: the others are what is left."""
+    _check_global_batch(request)
     try:
         return probe_stage(request.probe, driver, watch)
     except GpubalanceError as error:
+        found = error.partial
+        if isinstance(error, NothingFits) and isinstance(found, Probe) and not all(map(holds_nothing, found.probes)):
+            watch(Doing(error.message))
+            return found
         error.partial = None  # part of a probe, which is kept, is no part of a plan
+        if isinstance(error, PartialResult):
+            error.remedy = _RESUME
         raise
 
 
-@dataclass(frozen=True)
-class _Tried:
-    split: Allocation
-    record: Round
+def _check_global_batch(request: BalanceRequest) -> None:
+    """Raises UsageError for what no probe could make possible, before minutes are spent on one."""
+    multiple, wanted, most = request.probe.batch_multiple, request.plan.global_batch, request.plan.max_global_batch
+    if most is not None and most < multiple:
+        raise UsageError(f"--max-global-batch {most} is less than --batch-multiple {multiple}")
+    if wanted is not None and wanted % multiple:
+        nearest = [batch for batch in (wanted - wanted % multiple, wanted - wanted % multiple + multiple) if batch]
+        raise UsageError(
+            f"no split has a global batch of {wanted}: batches are multiples of {multiple}",
+            remedy=f"the nearest that is possible: {' or '.join(map(str, nearest))}; or a smaller --batch-multiple",
+        )
 
 
 class _Balancing:
@@ -76,30 +87,35 @@ class _Balancing:
         self._watch = watch
         self._probes = find_probes(probe, request.devices)
         self._known = Knowledge(probe, self._probes, request.plan)
-        self._tried: list[_Tried] = []
+        self._rounds = Rounds(request.rounds, len(request.devices))
         self._rig: tuple[tuple[int, ...], Rig] | None = None
         self._warm: list[tuple[Worker, bool]] = []  # with accumulation, which is another trace, or without
         self._proven: tuple[Allocation, Run] | None = None
-        self._since = 0  # of the rounds, the first after a device changed its speed
-        self._warnings: list[Warning_] = []
+        self._stepped_back: list[Warning_] = []
 
     def run(self) -> Plan:
         """Rounds until another would gain nothing, then the run, which proves it or sends us back."""
         while True:
             self._approach()
             split = self._best_measured()
-            run = self._prove(split)
-            self._proven = split, run
-            # A device may have changed its speed while the run went on: it has the last word.
-            self._known.learn(split, self._measure(split))
-            if self._rounds_are_over() or not self._is_worth_a_round(split):
-                return self._result(split, run)
+            try:
+                self._proven = split, self._prove(split)
+                # A device may have changed its speed while the run went on: it has the last word.
+                self._known.learn(split, self._measure(split))
+            except OutOfMemory as error:
+                self._ran_out(split, error)
+                continue
+            if self._rounds.are_over or not self._gains(self._best_known(), split):
+                return self._result(*self._proven)
             self._watch(Doing("a device is not as fast as it was when the run began: planning again"))
-            self._since = len(self._tried)
+            self._rounds.devices_changed()
 
-    def proven(self) -> Plan | None:
-        """The plan of the last split that was run, if there is one yet."""
-        return None if self._proven is None else self._result(*self._proven)
+    def so_far(self) -> Plan | None:
+        """The plan of the last split that was proven, or else of the best that was measured, if there is one yet."""
+        if self._proven is not None:
+            return self._result(*self._proven)
+        best = self._rounds.best(self._known.limits)
+        return None if best is None else self._result(best, None)
 
     def close(self) -> None:
         """Ends the worker."""
@@ -107,57 +123,57 @@ class _Balancing:
             self._rig[1].close()
             self._rig = None
 
-    def _rounds_are_over(self) -> bool:
-        return len(self._tried) >= self._request.rounds
-
     def _approach(self) -> None:
         """Tries splits, each by what the ones before it showed."""
-        while not self._rounds_are_over():
-            split = best_split(self._known.problem)
+        while not self._rounds.are_over:
+            split = self._best_known()
             measured = self._try(split)
             if measured is None:
                 continue
             self._known.learn(split, measured)
-            if not self._is_worth_a_round(split):
+            better = self._best_known()
+            if self._rounds.has(better) or not self._gains(better, split):
                 return
 
-    def _is_worth_a_round(self, split: Allocation) -> bool:
-        """Whether what is known now promises clearly more than that split gives."""
-        better = best_split(self._known.problem).throughput
-        return better > (1 + _WORTH_A_ROUND) * self._known.again(split).throughput
+    def _best_known(self) -> Allocation:
+        """The best split by what is known. Raises NothingFits where the devices stepped back from what is asked."""
+        try:
+            return best_split(self._known.problem)
+        except UsageError as error:
+            if not self._stepped_back:
+                raise
+            raise NothingFits(f"{error.message} that fits in a joint run", remedy=error.remedy) from None
+
+    def _gains(self, better: Allocation, split: Allocation) -> bool:
+        """Whether it promises clearly more than that split gives, by what is known now."""
+        return better.throughput > (1 + EQUAL_WITHIN) * self._known.again(split).throughput
 
     def _best_measured(self) -> Allocation:
-        """Of the splits that were measured at the devices' present speed the fastest; the last one of equal ones."""
-        measured = _rates(self._tried)
-        if not measured:
+        best = self._rounds.best(self._known.limits)
+        if best is None:
             raise PartialResult(
-                f"every split that was tried ran out of memory, {len(self._tried)} of them",
+                f"every split that was tried ran out of memory, {len(self._rounds)} of them",
                 remedy="--margin keeps more memory free, --rounds tries more",
             )
-        now = _rates(self._tried[self._since :]) or measured[-1:]
-        best = max(rate for rate, _ in now)
-        return next(split for rate, split in reversed(now) if rate * (1 + _WORTH_A_ROUND) >= best)
+        return best
 
     def _try(self, split: Allocation) -> Measurement | None:
         """Measures a split for a moment; None where it ran out of memory, and the devices stepped back."""
-        number = len(self._tried) + 1
-        self._watch(Doing(f"round {number} of at most {self._request.rounds}: {_text(split)}"))
+        self._watch(Doing(f"round {len(self._rounds) + 1}: {_text(split)}"))
         try:
             measured = self._measure(split)
         except OutOfMemory as error:
-            measured = None
-            self._step_back(split, error)
-        record = Round(
-            number=number,
-            batches=split.batches,
-            micro_batches=split.micro_batches,
-            predicted_throughput=split.throughput,
-            outcome="oom" if measured is None else "measured",
-            measured=measured,
-        )
-        self._tried.append(_Tried(split, record))
-        self._watch(RoundDone(record, self._request.devices))
+            self._ran_out(split, error)
+            return None
+        self._note(split, measured)
         return measured
+
+    def _note(self, split: Allocation, measured: Measurement | None) -> None:
+        self._watch(RoundDone(self._rounds.note(split, measured), self._request.devices))
+
+    def _ran_out(self, split: Allocation, error: OutOfMemory) -> None:
+        self._note(split, None)
+        self._step_back(split, error)
 
     def _measure(self, split: Allocation) -> Measurement:
         request = self._run_request(split)
@@ -192,11 +208,12 @@ class _Balancing:
             too_large = sorted({*too_large, error.replica})
         for replica in too_large or range(len(numbers)):
             device, multiple = numbers[replica], self._known.problem.multiple
-            limit = min(fitting[replica], sizes[replica] - 1) // multiple * multiple
+            below = [size for size in (*self._rounds.held(device), fitting[replica]) if size < sizes[replica]]
+            limit = max(below, default=0) // multiple * multiple
             self._known.step_back(device, limit)
-            self._warnings.append(self._stepped_back(device, sizes[replica], limit))
+            self._stepped_back.append(self._step_back_warning(device, sizes[replica], limit))
 
-    def _stepped_back(self, device: int, asked: int, limit: int) -> Warning_:
+    def _step_back_warning(self, device: int, asked: int, limit: int) -> Warning_:
         return Warning_(
             code="joint-out-of-memory",
             message=f"{self._request.devices[device].label} ran out of memory at batch {asked} in the joint run, which "
@@ -226,22 +243,23 @@ class _Balancing:
             measuring=self._request.measuring,
         )
 
-    def _result(self, split: Allocation, run: Run) -> Plan:
+    def _result(self, split: Allocation, run: Run | None) -> Plan:
         known = self._known
         plan = plan_of(known.again(split), known.problem, self._probe, self._request.devices, known.request)
         return plan.model_copy(
             update={
                 "settings": self._request.settings,
-                "warnings": (*plan.warnings, *self._warnings, *self._moved()),
+                "warnings": (*plan.warnings, *self._stepped_back, *self._moved()),
                 "balance": Balance(
-                    rounds=tuple(tried.record for tried in self._tried), run=run, solo_gap=self._gap(split, run)
+                    rounds=self._rounds.records,
+                    run=run,
+                    solo_gap=None if run is None else self._gap(split, run),
                 ),
             }
         )
 
     def _moved(self) -> list[Warning_]:
         """Of devices that changed their speed while they were measured together."""
-        changes = [(device, self._known.now[device] / first - 1) for device, first in self._known.first.items()]
         return [
             Warning_(
                 code="throttled",
@@ -249,21 +267,19 @@ class _Balancing:
                 f"{'slower' if change > 0 else 'faster'} while it was measured: the split is for its speed at the end",
                 next="look at its temperature and power limit (nvidia-smi -q -d PERFORMANCE)",
             )
-            for device, change in changes
-            if abs(change) > _MOVED
+            for device, change in self._known.moved()
         ]
 
     def _gap(self, split: Allocation, run: Run) -> SoloGap | None:
         """Null where a device's best alone is not known."""
-        bests = [one.solo_best for one in self._probes]
         computes = {replica.device: replica.compute_s for replica in run.replicas}
-        ran = [
-            Ran(best.throughput, batch, self._known.compute_s(i, split, alone=True), computes.get(i, 0.0))
-            for i, (best, batch) in enumerate(zip(bests, split.batches, strict=True))
-            if best is not None
-        ]
-        if len(ran) < len(bests):
-            return None
+        ran = []
+        for device, (one, batch) in enumerate(zip(self._probes, split.batches, strict=True)):
+            if one.solo_best is None and not holds_nothing(one):
+                return None
+            best = one.solo_best.throughput if one.solo_best else 0.0
+            alone_s = self._known.compute_s(device, split, alone=True)
+            ran.append(Ran(best, batch, alone_s, computes.get(device, 0.0)))
         gap = divide_gap(ran, run.step_time_s.median)
         return SoloGap(
             solo_sum=sum(one.solo_best for one in ran),
@@ -278,7 +294,3 @@ class _Balancing:
 
 def _text(split: Allocation) -> str:
     return split_text(split.batches, split.micro_batches)
-
-
-def _rates(tried: Sequence[_Tried]) -> list[tuple[float, Allocation]]:
-    return [(t.record.measured.throughput.median, t.split) for t in tried if t.record.measured is not None]

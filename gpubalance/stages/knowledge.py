@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from gpubalance.config import PlanRequest
 from gpubalance.planning.fleet import Load
@@ -11,6 +12,20 @@ from gpubalance.planning.problem import Allocation, Problem
 from gpubalance.results.probe import DeviceProbe, Probe
 from gpubalance.results.run import Measurement
 from gpubalance.stages.plan import loads_of, problem_of
+
+# A device that takes this much longer or shorter than before with the same batch has changed its speed; with another
+# batch the step-time model may be what is wrong.
+_MOVED = 0.05
+_MOVED_ELSEWHERE = 0.15
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A device in a measurement: how slow it was, by what it was alone."""
+
+    batch: int
+    micro_batch: int
+    factor: float
 
 
 class Knowledge:
@@ -22,8 +37,7 @@ class Knowledge:
         self.alone = loads_of(probe, probes, request)
         self.loads = self.alone
         self.sync_s = request.sync_s
-        self.first: dict[int, float] = {}  # how slow a device was when first measured together, by what it was alone
-        self.now: dict[int, float] = {}
+        self._seen: dict[int, list[_Seen]] = defaultdict(list)
 
     @property
     def request(self) -> PlanRequest:
@@ -34,6 +48,11 @@ class Knowledge:
     def problem(self) -> Problem:
         """What is asked of the solver now."""
         return problem_of(self.loads, self._probe, self.request)
+
+    @property
+    def limits(self) -> list[int]:
+        """The largest micro-batch of each device, as far as is known now."""
+        return [load.limit for load in self.loads]
 
     def compute_s(self, device: int, split: Allocation, *, alone: bool = False) -> float:
         """A device's compute time for its part of a split, by what is known now or was known of it alone."""
@@ -55,12 +74,21 @@ class Knowledge:
         for replica in measured.replicas:
             device = replica.device
             factor = replica.compute_s / self.compute_s(device, split, alone=True)
-            self.first.setdefault(device, factor)
-            self.now[device] = factor
+            self._seen[device].append(_Seen(split.batches[device], split.micro_batches[device], factor))
             loads[device] = replace(loads[device], model=self.alone[device].model.scaled(factor))
         self.loads = tuple(loads)
         if len(measured.replicas) > 1:
             self.sync_s = max(0.0, measured.step_time_s.median - max(r.compute_s for r in measured.replicas))
+
+    def moved(self) -> Iterator[tuple[int, float]]:
+        """Each device whose speed is not what it was when first measured together, and by what part it is slower."""
+        for device, seen in sorted(self._seen.items()):
+            now = seen[-1]
+            alike = [one for one in seen if (one.batch, one.micro_batch) == (now.batch, now.micro_batch)]
+            changes = (now.factor / alike[0].factor - 1, _MOVED), (now.factor / seen[0].factor - 1, _MOVED_ELSEWHERE)
+            shown = [change for change, least in changes if abs(change) > least]
+            if shown:
+                yield device, max(shown, key=abs)
 
     def step_back(self, device: int, limit: int) -> None:
         """A device holds no larger micro-batch in a joint run."""

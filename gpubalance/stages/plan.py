@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from gpubalance.config import Device, PlanRequest
 from gpubalance.errors import BadInput, NothingFits, UsageError
@@ -15,7 +16,7 @@ from gpubalance.planning.problem import Allocation, NoSplitError, Problem
 from gpubalance.planning.split import fitting_even_split
 from gpubalance.results.common import Warning_
 from gpubalance.results.plan import EvenPrediction, LearningRate, LeftOut, Plan, Predicted, Share
-from gpubalance.results.probe import DeviceProbe, Probe, StepTimeModel
+from gpubalance.results.probe import DeviceProbe, Probe
 from gpubalance.stages.environment import now
 from gpubalance.stages.probe.saved import find_device
 
@@ -30,8 +31,8 @@ def find_probes(probe: Probe, devices: Sequence[Device]) -> tuple[DeviceProbe, .
         one = find_device(probe, device)
         if one is None:
             raise BadInput(f"the probe has no {device.label} ({device.name})", remedy="gpubalance probe measures it")
-        # A device that holds nothing has a limit and no model: it gets no samples.
-        if one.batch_limit is None or (one.step_time_model is None and one.batch_limit.fits is not None):
+        # A device that holds nothing has a limit and no step time: it gets no samples.
+        if one.batch_limit is None or (one.batch_limit.fits is not None and _model(one) is None):
             raise BadInput(
                 f"the probe of {device.label} ({device.name}) ended before its batch limit and step time were known",
                 remedy="gpubalance probe --resume",
@@ -44,24 +45,30 @@ def loads_of(probe: Probe, probes: Sequence[DeviceProbe], request: PlanRequest) 
     """Each device's step time, and its batch limit less what a joint run takes and the margin."""
     extra = request.margin_bytes
     if probe.model is not None:
-        extra += joint_bytes(probe.model.gradient_bytes, len(probes))
+        together = sum(one.batch_limit is not None and one.batch_limit.fits is not None for one in probes)
+        extra += joint_bytes(probe.model.gradient_bytes, together)
     return tuple(_load(one, extra, request.batch_multiple or probe.batch_multiple) for one in probes)
 
 
 def _load(one: DeviceProbe, extra_bytes: int, multiple: int) -> Load:
-    limit = one.batch_limit
-    if limit is None or limit.fits is None or one.step_time_model is None:
+    limit, model = one.batch_limit, _model(one)
+    if limit is None or limit.fits is None or model is None:
         return Load(Line(1.0, 0.0, 0.0), 0)
     points = [(p.batch, p.memory_peak_bytes) for p in one.curve if p.memory_peak_bytes is not None]
     largest = joint_limit(sorted(points), limit.fits, memory_bytes=limit.memory_bytes, extra_bytes=extra_bytes)
-    return Load(_model(one.step_time_model), largest // multiple * multiple)
+    return Load(model, largest // multiple * multiple)
 
 
-def _model(model: StepTimeModel) -> Line | Curve:
-    if model.curve is None:
+def _model(one: DeviceProbe) -> Line | Curve | None:
+    """A device's step time; None where none was measured. Of one size that is all there is to know."""
+    model = one.step_time_model
+    if model is None:
+        points = [(point.batch, point.step_time_s.median) for point in one.curve[:1]]
+    elif model.curve is None:
         return Line(model.alpha_s, model.beta_s, model.residual)
-    batches, times = zip(*model.curve, strict=True)
-    return Curve(tuple(batches), tuple(times))
+    else:
+        points = list(model.curve)
+    return Curve(*map(tuple, zip(*points, strict=True))) if points else None
 
 
 def plan(probe: Probe, devices: Sequence[Device], request: PlanRequest) -> Plan:
@@ -176,6 +183,9 @@ def _even(problem: Problem, used: Sequence[int], global_batch: int, sync_s: floa
 
 
 def _left_out(problem: Problem, found: Allocation) -> tuple[LeftOut, ...]:
+    # In as many micro-batches with a device as without it: else it is theirs, what it is said to bring.
+    most = max(b // m for b, m in zip(found.batches, found.micro_batches, strict=True) if b)
+    problem = replace(problem, micro_batches=most)
     idle = [i for i, batch in enumerate(found.batches) if not batch]
     return tuple(
         LeftOut(device=i, gain=worth(problem, i).gain if number < _MOST_EXPLAINED else None)

@@ -50,7 +50,11 @@ def run(
     try:
         with closing(Rig(without_empty_shares(request), watch)) as rig:
             check_model(planned, model_of(rig.worker))
-            return run_on(rig, request, driver, watch, solo)
+            try:
+                return run_on(rig, request, driver, watch, solo)
+            except OutOfMemory as error:
+                rig.recover()
+                raise _nothing_fits(error, rig, without_empty_shares(request), watch) from None
     except KeyboardInterrupt as interrupt:
         raise _interrupted(interrupt) from None
 
@@ -64,7 +68,7 @@ def model_of(worker: Worker) -> Model:
 def run_on(
     rig: Rig, request: RunRequest, driver: str | None, watch: Watch, solo: tuple[SoloBest, ...] | None = None
 ) -> Run:
-    """The same on a rig that is there, of the devices with samples, and stays."""
+    """The same on a rig that is there, of the devices with samples, and stays. Raises OutOfMemory as it comes."""
     used = without_empty_shares(request)
     return _run(request, _Progress(used, rig, Series(used.batches, used.micro_batches), solo=solo), driver, watch)
 
@@ -103,11 +107,7 @@ def without_empty_shares(request: RunRequest) -> RunRequest:
 def _warm_up(progress: _Progress, watch: Watch) -> None:
     request, rig = progress.request, progress.rig
     watch(Doing(f"warming up {split_text(request.batches, request.micro_batches)}"))
-    try:
-        progress.own.warm_up(rig.worker)
-    except OutOfMemory as error:
-        rig.recover()
-        raise _nothing_fits(error, rig, request, watch) from None
+    progress.own.warm_up(rig.worker)
     if request.measuring.baseline == "none":
         return
     even = even_split(sum(request.batches), len(request.batches))
@@ -139,12 +139,12 @@ def _nothing_fits(error: OutOfMemory, rig: Rig, request: RunRequest, watch: Watc
     where = "the joint run" if len(request.devices) > 1 else "the run"
     split = split_text(request.batches, request.micro_batches)
     message = f"out of memory: {' and '.join(places) or 'a device'} in {where} of {split}"
-    if fitting is None:
-        return NothingFits(message, remedy="not even one sample a device fits: use a smaller model", log=error.log)
-    batches, micro_batches = fitting
-    options = f"--batches {' '.join(map(str, batches))}"
-    options += f" --micro-batches {' '.join(map(str, micro_batches))}" if accumulates else ""
-    return NothingFits(message, remedy=f"this fits, tried: {options}", log=error.log)
+    remedy = "not even one sample a device fits: use a smaller model"
+    if fitting is not None:
+        batches, micro_batches = fitting
+        remedy = f"this fits, tried: --batches {' '.join(map(str, batches))}"
+        remedy += f" --micro-batches {' '.join(map(str, micro_batches))}" if accumulates else ""
+    return NothingFits(message, remedy=remedy, log=error.log, partial=error.partial)
 
 
 def _smaller_even_split(progress: _Progress, even: tuple[int, ...], error: OutOfMemory, watch: Watch) -> Series:

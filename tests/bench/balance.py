@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,7 @@ from tests.cli.program import ROOT
 _BUSY = "while True: pass"
 _SCANNED = (8, 16, 24, 32, 40, 48, 56)
 _SCANNED_GLOBAL = 64
+_AGAIN = 3
 
 
 def main() -> Iterator[str]:
@@ -32,6 +34,7 @@ def main() -> Iterator[str]:
 def _figures(plan: Plan) -> str:
     assert plan.balance is not None
     run = plan.balance.run
+    assert run is not None
     even = f"{run.speedup_over_even:.3f} × the even split" if run.speedup_over_even else "one device"
     solo = f"{run.scaling_efficiency:.3f} of the solo sum" if run.scaling_efficiency else ""
     split = "/".join(map(str, plan.batches))
@@ -51,14 +54,16 @@ def _plain() -> Iterator[str]:
         plan = Plan.model_validate(
             _program("balance", *common, "--global-batch", str(_SCANNED_GLOBAL), "--duration", "8", "--windows", "2")
         )
-        assert plan.balance is not None
-        found = plan.balance.run.throughput.median
+        found = plan.batches[0]
         rates = {first: _rate(common, first) for first in _SCANNED}
+        best = max(rates, key=lambda first: rates[first])
+        # The best of a scan is partly luck: the two are measured again, in turns.
+        pairs = [(_rate(common, found), _rate(common, best)) for _ in range(_AGAIN)]
     finally:
         busy.kill()
-    best = max(rates, key=lambda first: rates[first])
+    ratio = statistics.median(own / other for own, other in pairs)
     yield (
-        f"plain CPU devices: {'/'.join(map(str, plan.batches))} gives {found / rates[best]:.3f} of the best of a scan, "
+        f"plain CPU devices: {found}/{_SCANNED_GLOBAL - found} gives {ratio:.3f} of the best of a scan, "
         f"{best}/{_SCANNED_GLOBAL - best}; wanted 0.95"
     )
 

@@ -30,6 +30,7 @@ def test_balance_finds_proves_and_writes_a_plan_that_run_takes(tmp_path: Path) -
     assert max(map(len, done.stdout.split("next:")[0].splitlines())) <= 80
     plan = Plan.model_validate_json(path.read_text())
     assert plan.balance is not None
+    assert plan.balance.run is not None
     assert plan.balance.run.batches == plan.batches
 
     run = gpubalance("run", "--simulate", QUICK, "--plan", str(path), "--windows", "1", "--duration", "0.5", "--json")
@@ -74,6 +75,8 @@ def test_a_plan_from_a_file_touches_no_device(tmp_path: Path) -> None:
         (("balance", "--simulate", QUICK, "--margin", "1 GB"), 2, "--margin: '1 GB' is no size"),
         (("balance", "--simulate", QUICK, "--rounds", "0"), 2, "--rounds"),
         (("balance", "--simulate", QUICK, "--global-batch", "0"), 2, "--global-batch"),
+        (("balance", "--simulate", QUICK, "--global-batch", "100"), 2, "the nearest that is possible: 96 or 104"),
+        (("balance", "--simulate", QUICK, "--max-global-batch", "4"), 2, "is less than --batch-multiple 8"),
         (("balance", "--simulate", QUICK, "--round-duration", "nan"), 2, "--round-duration takes seconds"),
         (("run", "--simulate", QUICK, "--plan", "nowhere.json"), 4, "can't read nowhere.json"),
     ],

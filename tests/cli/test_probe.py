@@ -109,6 +109,7 @@ def test_the_pair_is_probed_kept_and_then_held_against(tmp_path: Path, own_state
     assert plan.probed == result.created
     assert plan.balance is not None
     run = plan.balance.run
+    assert run is not None
     assert run.baselines.solo_sum is not None
     assert run.scaling_efficiency is not None
     assert run.baselines.solo_sum == pytest.approx(sum(p.solo_best.throughput for p in result.probes if p.solo_best))

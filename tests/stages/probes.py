@@ -1,4 +1,4 @@
-"""Probes as they would come out of profiles, without the minutes that measuring takes."""
+"""Probes and measurements as they would come out of profiles, without the minutes that measuring takes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from gpubalance.config import Device, DeviceProfile, Settings
 from gpubalance.results.common import Model, StepTime, Throughput
 from gpubalance.results.probe import BatchLimit, CurvePoint, DeviceProbe, Probe, SoloRate, StepTimeModel
+from gpubalance.results.run import Measurement, Replica
 
 SMALL = Settings(model="small")
 
@@ -76,4 +77,34 @@ def _point(profile: DeviceProfile, batch: int, factor: float) -> CurvePoint:
         memory_peak_bytes=profile.memory_at(batch),
         precise=True,
         steady=True,
+    )
+
+
+def measurement_of(batches: Sequence[int], computes_s: Sequence[float], sync_s: float = 0.0) -> Measurement:
+    """What a split gave whose devices took so long."""
+    longest = max(computes_s)
+    step_s = longest + sync_s
+    return Measurement(
+        batches=tuple(batches),
+        micro_batches=tuple(batches),
+        global_batch=sum(batches),
+        step_time_s=StepTime(median=step_s, mad=0.0, ci95=None, steps_per_sample=1, samples=(step_s,)),
+        throughput=Throughput(median=sum(batches) / step_s, ci95=None),
+        replicas=tuple(
+            Replica(
+                device=i,
+                batch=b,
+                micro_batch=b,
+                throughput=b / step_s,
+                compute_s=c,
+                wait_s=longest - c,
+                utilisation=c / step_s,
+                memory_peak_bytes=None,
+            )
+            for i, (b, c) in enumerate(zip(batches, computes_s, strict=True))
+        ),
+        sync_s=sync_s,
+        input_wait_s=0.0,
+        excess_s=0.0,
+        imbalance=longest * len(computes_s) / sum(computes_s),
     )

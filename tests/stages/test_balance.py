@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -15,12 +15,18 @@ from gpubalance.config import (
     JointProfile,
     Measuring,
     PlanRequest,
+    RunRequest,
 )
 from gpubalance.devices.profile import simulated_devices
+from gpubalance.errors import Interrupted, OutOfMemory
+from gpubalance.render.plan import plan_text
 from gpubalance.results.plan import Balance, Plan
+from gpubalance.results.probe import Probe
+from gpubalance.results.run import Run
 from gpubalance.stages.balance import balance
-from gpubalance.stages.events import Event
+from gpubalance.stages.events import Doing, Event, Watch
 from gpubalance.stages.probe.saved import save
+from gpubalance.stages.run import run_on
 from tests.stages.probes import SMALL, probe_of
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -38,9 +44,11 @@ def balanced(
     wrong: tuple[float, ...] = (),
     rounds: int = 5,
     baseline: Literal["even", "none"] = "none",
+    probe: Probe | None = None,
+    watch: Watch = quiet,
     **plan: object,
 ) -> tuple[Plan, Balance]:
-    save(probe_of(devices, wrong=wrong))
+    save(probe or probe_of(devices, wrong=wrong))
     made = balance(
         BalanceRequest(
             devices=devices,
@@ -52,10 +60,15 @@ def balanced(
             rounds=rounds,
         ),
         None,
-        quiet,
+        watch,
     )
     assert made.balance is not None
     return made, made.balance
+
+
+def run_of(how: Balance) -> Run:
+    assert how.run is not None
+    return how.run
 
 
 def of_config(name: str) -> tuple[tuple[Device, ...], JointProfile]:
@@ -74,7 +87,7 @@ def test_the_quick_pair_steps_back_and_says_what_binds() -> None:
     """The published pair itself is balanced by `scripts/bench balance`: its steps take the better part of a second."""
     devices, joint = of_config("quick-pair")
     made, how = balanced(devices, joint, baseline="even", accumulate=1)
-    run = how.run
+    run = run_of(how)
     assert run.speedup_over_even is not None
     assert run.speedup_over_even >= 1.1
     assert run.imbalance <= 1.02
@@ -95,8 +108,8 @@ def test_accumulation_gives_what_memory_holds_back() -> None:
     _, without = balanced(devices, joint, accumulate=1)
     made, within = balanced(devices, joint)
     assert made.micro_batches[0] < made.batches[0]
-    assert within.run.micro_batches == made.micro_batches
-    assert within.run.throughput.median >= 1.15 * without.run.throughput.median
+    assert run_of(within).micro_batches == made.micro_batches
+    assert run_of(within).throughput.median >= 1.15 * run_of(without).throughput.median
 
 
 @pytest.mark.campaign
@@ -109,7 +122,7 @@ def test_a_card_that_only_costs_sync_is_left_out_once_sync_is_measured() -> None
     assert out.gain is not None
     assert out.gain < 0
     first = next(one.measured for one in how.rounds if one.measured is not None)
-    assert how.run.throughput.median > 1.02 * first.throughput.median
+    assert run_of(how).throughput.median > 1.02 * first.throughput.median
 
 
 @pytest.mark.parametrize(
@@ -125,7 +138,7 @@ def test_four_unlike_devices_finish_together(wrong: tuple[float, ...], rounds: i
     small = tuple(with_memory(device, 400 // (1 + device.index)) for device in devices)
     plain = joint.model_copy(update={"extra_memory": 0})
     _, how = balanced(small, plain, wrong=wrong, rounds=rounds, accumulate=1)
-    assert how.run.imbalance <= 1.02
+    assert run_of(how).imbalance <= 1.02
     assert len(how.rounds) <= rounds
 
 
@@ -145,4 +158,61 @@ def test_a_card_that_throttles_while_it_is_proven_is_followed() -> None:
     slow = [(0.010 + 0.0004 * b) / 0.7 for b in range(0, 321, 8)]
     fast = [0.010 + 0.0004 * (320 - b) for b in range(0, 321, 8)]
     optimum = 320 / (min(map(max, slow, fast)) + joint.sync_s)
-    assert how.run.throughput.median >= 0.98 * optimum
+    assert run_of(how).throughput.median >= 0.98 * optimum
+
+
+def with_knees(*samples: int) -> tuple[tuple[Device, ...], JointProfile]:
+    """The quick pair with little memory, and a joint run that takes no more than a device alone."""
+    devices, joint = of_config("quick-pair")
+    small = tuple(with_memory(device, most) for device, most in zip(devices, samples, strict=True))
+    return small, joint.model_copy(update={"extra_memory": 0})
+
+
+def test_a_run_out_of_memory_in_the_proof_steps_back_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU the allocator may fail late. A simulated device's does not, so the run is made to fail once."""
+    failed: list[tuple[int, ...]] = []
+
+    def fails_once(rig: Any, request: RunRequest, *others: Any) -> Any:
+        if not failed:
+            failed.append(request.batches)
+            raise OutOfMemory("GPU:0 ran out of memory", replica=0)
+        return run_on(rig, request, *others)
+
+    monkeypatch.setattr("gpubalance.stages.balance.run_on", fails_once)
+    made, how = balanced(*with_knees(64, 48), accumulate=1)
+    assert how.rounds[-2].outcome == "oom"
+    assert how.rounds[-2].batches == failed[0]
+    assert made.batches[0] < failed[0][0]
+    assert made.batches == run_of(how).batches
+    assert "joint-out-of-memory" in {warning.code for warning in made.warnings}
+
+
+def test_a_device_that_holds_nothing_gets_no_samples() -> None:
+    devices, joint = with_knees(64, 48)
+    probe = probe_of(devices)
+    one = probe.probes[1]
+    assert one.batch_limit is not None
+    limit = one.batch_limit.model_copy(update={"fits": None, "fails": 1})
+    nothing = {"curve": (), "step_time_model": None, "solo_best": None, "sensible": None, "complete": False}
+    empty = one.model_copy(update={**nothing, "batch_limit": limit})
+    made, how = balanced(devices, joint, probe=probe.model_copy(update={"probes": (probe.probes[0], empty)}))
+    assert made.batches == (64, 0)
+    assert how.solo_gap is not None
+    assert how.solo_gap.slowdown[1] == 0
+
+
+def test_what_an_interrupt_leaves_is_the_best_split_so_far() -> None:
+    devices, joint = with_knees(64, 48)
+
+    def interrupt(event: Event) -> None:
+        if isinstance(event, Doing) and event.text.startswith("proving"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted) as raised:
+        balanced(devices, joint, watch=interrupt, accumulate=1)
+    left = raised.value.partial
+    assert isinstance(left, Plan)
+    assert left.balance is not None
+    assert left.balance.run is None
+    assert left.batches in [one.batches for one in left.balance.rounds]
+    assert "not yet proven by a run" in plan_text(left, "")

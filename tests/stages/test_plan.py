@@ -12,6 +12,7 @@ from gpubalance.errors import BadInput, NothingFits, PlanMismatch, UsageError
 from gpubalance.render.plan import plan_text
 from gpubalance.results.common import Model
 from gpubalance.results.plan import Plan
+from gpubalance.results.probe import Probe
 from gpubalance.stages.plan import plan
 from gpubalance.stages.planned import check_model, planned_devices
 from gpubalance.stages.records import read_record
@@ -149,3 +150,40 @@ def test_a_plan_comes_back_from_its_file(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_text(planned().model_dump_json())
     assert read_record(path, Plan).batches == planned().batches
+
+
+def with_probe(number: int, **changes: object) -> Probe:
+    """The pair's probe, with something else known of one device."""
+    probe = probe_of(PAIR)
+    probes = list(probe.probes)
+    probes[number] = probes[number].model_copy(update=changes)
+    return probe.model_copy(update={"probes": tuple(probes)})
+
+
+def test_a_device_of_one_size_is_planned_with_that_size() -> None:
+    whole = probe_of(PAIR).probes[1]
+    assert whole.batch_limit is not None
+    limit = whole.batch_limit.model_copy(update={"fits": 8, "fails": 16})
+    probe = with_probe(1, curve=whole.curve[:1], step_time_model=None, batch_limit=limit)
+    made = plan(probe, PAIR, PlanRequest(accumulate=1))
+    assert made.batches[1] in (0, 8)
+    assert plan(probe, PAIR[1:], PlanRequest(accumulate=1)).batches == (8,)
+
+
+def test_a_device_that_holds_nothing_is_left_out_and_that_is_said() -> None:
+    whole = probe_of(PAIR).probes[1]
+    assert whole.batch_limit is not None
+    limit = whole.batch_limit.model_copy(update={"fits": None, "fails": 1})
+    probe = with_probe(1, curve=(), step_time_model=None, solo_best=None, sensible=None, batch_limit=limit)
+    made = plan(probe, PAIR, PlanRequest(accumulate=1))
+    assert made.batches[1] == 0
+    assert "GPU:1 is left out: it has no room for a batch of 8" in plan_text(made, "")
+
+
+def test_what_a_device_would_bring_is_by_as_many_micro_batches_as_the_plan_has() -> None:
+    """With more of them throughput is higher with and without it, which is nothing of that device's."""
+    there = devices("slow-second")
+    made = plan(probe_of(there), there, PlanRequest(sync_s=0.060))
+    (out,) = made.left_out
+    assert out.gain is not None
+    assert out.gain < 0

@@ -42,10 +42,15 @@ def latest(devices: Sequence[Device], settings: Settings, *, up_to: float = 0) -
         if (
             _same(probe.settings, settings)
             and _reaches(probe, up_to)
-            and all(one is not None and one.complete for one in found)
+            and all(one is not None and (one.complete or holds_nothing(one)) for one in found)
         ):
             return probe
     return None
+
+
+def holds_nothing(one: DeviceProbe) -> bool:
+    """Whether not even the smallest batch fits, which is an error of a probe and all that there is to know."""
+    return one.batch_limit is not None and one.batch_limit.fits is None
 
 
 def _reaches(probe: Probe, batch: float) -> bool:
