@@ -67,9 +67,9 @@ def balance(
     from gpubalance.cli.progress import Progress
     from gpubalance.cli.run import refuse_what_devices_cannot
     from gpubalance.config import BalanceRequest, Measuring
+    from gpubalance.devices.machine import find_machine
     from gpubalance.render.plan import plan_text
     from gpubalance.stages.balance import balance as balance_stage
-    from gpubalance.stages.machine import find_machine
 
     out = check_output(output, overwrite=overwrite, json=json, quiet=quiet)
     machine = find_machine(simulate)

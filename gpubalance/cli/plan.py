@@ -61,12 +61,12 @@ def plan(
     del verbose  # main() reads it, where errors are shown
     from gpubalance.cli.lists import words
     from gpubalance.cli.output import check_output
+    from gpubalance.devices.machine import find_machine
     from gpubalance.devices.select import select
     from gpubalance.render.plan import plan_text
     from gpubalance.results.probe import Probe
-    from gpubalance.stages.machine import find_machine
+    from gpubalance.results.records import read_record
     from gpubalance.stages.plan import plan as plan_stage
-    from gpubalance.stages.records import read_record
 
     out = check_output(output, overwrite=overwrite, json=json, quiet=True)
     request = options.plan_request(

@@ -134,8 +134,8 @@ def probe(
     from gpubalance.cli.output import check_output
     from gpubalance.cli.progress import Progress
     from gpubalance.config import ProbeRequest
+    from gpubalance.devices.machine import find_machine
     from gpubalance.render.probe import estimate_text, probe_text
-    from gpubalance.stages.machine import find_machine
     from gpubalance.stages.probe.estimate import estimate
     from gpubalance.stages.probe.stage import probe as probe_stage
 

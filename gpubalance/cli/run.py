@@ -14,8 +14,8 @@ from gpubalance.errors import UsageError
 
 if TYPE_CHECKING:
     from gpubalance.config import Device, Measuring, RunRequest, Settings
+    from gpubalance.devices.machine import Machine
     from gpubalance.results.plan import Plan
-    from gpubalance.stages.machine import Machine
 
 _MEASURING = "Measuring"
 
@@ -84,11 +84,11 @@ def run(
     from gpubalance.cli.output import check_output
     from gpubalance.cli.progress import Progress
     from gpubalance.config import Measuring, Settings
+    from gpubalance.devices.machine import find_machine
     from gpubalance.render.run import run_text
     from gpubalance.results.plan import Plan
-    from gpubalance.stages.machine import find_machine
+    from gpubalance.results.records import read_record
     from gpubalance.stages.probe.saved import solo_bests
-    from gpubalance.stages.records import read_record
     from gpubalance.stages.run import run as run_stage
 
     out = check_output(output, overwrite=overwrite, json=json, quiet=quiet)
@@ -141,7 +141,7 @@ def given_request(
 def planned_request(plan: Plan, machine: Machine, measuring: Measuring) -> RunRequest:
     """The run of a plan on the devices that are here. Raises PlanMismatch where they are others."""
     from gpubalance.config import RunRequest
-    from gpubalance.stages.planned import planned_devices
+    from gpubalance.devices.planned import planned_devices
 
     return RunRequest(
         devices=planned_devices(plan, machine.devices),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 
 from gpubalance.config import BalanceRequest, RunRequest
+from gpubalance.devices.planned import check_model
 from gpubalance.errors import GpubalanceError, Interrupted, NothingFits, OutOfMemory, PartialResult, UsageError
 from gpubalance.planning.gap import Ran, divide_gap
 from gpubalance.planning.problem import Allocation
@@ -17,7 +18,6 @@ from gpubalance.stages.events import Doing, RoundDone, Watch
 from gpubalance.stages.fitting import Rig, suggest
 from gpubalance.stages.knowledge import Knowledge
 from gpubalance.stages.plan import best_split, find_probes, plan_of
-from gpubalance.stages.planned import check_model
 from gpubalance.stages.probe.saved import ALL, holds_nothing, latest, solo_bests
 from gpubalance.stages.probe.stage import probe as probe_stage
 from gpubalance.stages.rounds import EQUAL_WITHIN, Rounds

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from gpubalance.config import Device, Record
+from gpubalance.devices.machine import read_gpus
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.gpus import Gpu, Reading
 from gpubalance.stages.events import Doing, Watch
-from gpubalance.stages.machine import read_gpus
 from gpubalance.workers.worker import survey
 
 

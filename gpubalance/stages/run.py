@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 
 from gpubalance.config import RunRequest
+from gpubalance.devices.planned import check_model
 from gpubalance.errors import GpubalanceError, Interrupted, NothingFits, OutOfMemory
 from gpubalance.planning.split import even_split, split_text
 from gpubalance.results.common import Model, Throughput, Warning_
@@ -15,7 +16,6 @@ from gpubalance.results.run import Baselines, Measurement, Run, SoloBest
 from gpubalance.stages.environment import environment, now
 from gpubalance.stages.events import Doing, Watch, WindowDone
 from gpubalance.stages.fitting import Rig, largest_even_share, suggest
-from gpubalance.stages.planned import check_model
 from gpubalance.stages.series import Series
 from gpubalance.stages.warnings import PRECISE_ENOUGH, warnings
 from gpubalance.workers.worker import Worker

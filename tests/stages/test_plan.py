@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from gpubalance.config import Device, PlanRequest
+from gpubalance.devices.planned import check_model, planned_devices
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import BadInput, NothingFits, PlanMismatch, UsageError
 from gpubalance.render.plan import plan_text
 from gpubalance.results.common import Model
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
+from gpubalance.results.records import read_record
 from gpubalance.stages.plan import plan
-from gpubalance.stages.planned import check_model, planned_devices
-from gpubalance.stages.records import read_record
 from tests.stages.probes import probe_of
 
 CONFIGS = Path(__file__).parents[2] / "configs"
