@@ -53,6 +53,7 @@ _ORDER = (
     "tests/planning",
     "tests/devices",
     "tests/engine",
+    "tests/training",
     "tests/workers",
     "tests/stages",
     "tests/cli",

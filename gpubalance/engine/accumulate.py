@@ -20,13 +20,17 @@ def accumulated(
 ) -> tuple[Any, list[Any]]:
     """The loss and the gradients of `data` (inputs, labels), of which `micro_batch` samples are in memory at a time.
 
-    `micro_batch`, an int32 scalar, divides the batch. Gradients keep their form: None, dense or IndexedSlices.
+    `micro_batch` is an int32 scalar; the first one has what is left where it does not divide the batch. Gradients keep
+    their form: None, dense or IndexedSlices.
     """
-    count = tf.shape(tf.nest.flatten(data)[0])[0] // micro_batch
+    batch = tf.shape(tf.nest.flatten(data)[0])[0]
+    count = -(-batch // micro_batch)
+    first = batch - (count - 1) * micro_batch
 
     def part(index: Any) -> tuple[Any, Any]:
-        first = index * micro_batch
-        inputs, labels = tf.nest.map_structure(lambda values: values[first : first + micro_batch], data)
+        end = first + index * micro_batch
+        begin = tf.maximum(0, end - micro_batch)
+        inputs, labels = tf.nest.map_structure(lambda values: values[begin:end], data)
         return gradients(inputs, labels, global_batch)
 
     def add(index: Any, total: Any, sums: Any) -> tuple[Any, Any, Any]:

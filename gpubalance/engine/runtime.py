@@ -30,17 +30,40 @@ def set_up(devices: Sequence[Device], settings: Settings, *, seed: int) -> tuple
     tf.config.experimental.enable_tensor_float_32_execution(settings.precision != "float32")
     if settings.precision.startswith("mixed_"):
         keras.mixed_precision.set_global_policy(settings.precision)
+    return use_devices(devices)
+
+
+def use_devices(devices: Sequence[Device]) -> tuple[str, ...]:
+    """TensorFlow's names for these devices, which it is set up for if it was not used before.
+
+    Raises EnvironmentFault where it was, without them.
+    """
     return _set_up_cpus(len(devices)) if devices[0].simulated else _set_up_gpus(devices)
 
 
 def _set_up_cpus(count: int) -> tuple[str, ...]:
+    try:
+        _configure_cpus(count)
+    except RuntimeError as error:
+        if len(tf.config.list_logical_devices("CPU")) < count:
+            raise _used_before(f"has fewer CPU devices than {count}") from error
+    return tuple(f"CPU:{i}" for i in range(count))
+
+
+def _used_before(how: str) -> EnvironmentFault:
+    return EnvironmentFault(
+        f"TensorFlow was used before the split's devices were set up, and {how}",
+        remedy="enter split.scope() before anything else that uses TensorFlow",
+    )
+
+
+def _configure_cpus(count: int) -> None:
     # Each device may sleep or compute in a thread of its own, while others hand the work on.
     tf.config.threading.set_inter_op_parallelism_threads(2 * count + 2)
     # Several devices share the cores; a single plain one may have them all.
     tf.config.threading.set_intra_op_parallelism_threads(max(1, len(os.sched_getaffinity(0)) // count))
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration() for _ in range(count)])
-    return tuple(f"CPU:{i}" for i in range(count))
 
 
 def _set_up_gpus(devices: Sequence[Device]) -> tuple[str, ...]:
@@ -50,8 +73,12 @@ def _set_up_gpus(devices: Sequence[Device]) -> tuple[str, ...]:
             f"TensorFlow {tf.__version__} sees no GPU, though the driver shows {_names(devices)}",
             remedy="the log tells which CUDA library is missing; pip install 'gpubalance[cuda]' brings them",
         )
-    for gpu in physical:
-        tf.config.experimental.set_memory_growth(gpu, True)
+    try:
+        for gpu in physical:
+            tf.config.experimental.set_memory_growth(gpu, True)
+    except (RuntimeError, ValueError) as error:
+        if not all(map(tf.config.experimental.get_memory_growth, physical)):
+            raise _used_before("took all of the GPUs' memory") from error
     logical = tf.config.list_logical_devices("GPU")
     found = bus_ids(_descriptions())
     missing = missing_devices(devices, found, len(logical))

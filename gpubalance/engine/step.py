@@ -52,13 +52,13 @@ def build_step(
         context = tf.distribute.get_replica_context()
         replica = tf.get_static_value(context.replica_id_in_sync_group)
         own = [sizes[replica] for sizes in micro_batches]
-        points = _Points(clocks[replica], [batch_of(data), *own], stamped=stamped)
+        points = Points(clocks[replica], [batch_of(data), *own], stamped=stamped)
         data = points.begin(data)
         local_loss, grads = (
             accumulated(gradients, data, global_batch, *own) if micro else gradients(*data, global_batch)
         )
         grads = points.computed(local_loss, grads)
-        optimizer.apply(_sum_over_replicas(context, grads), model.trainable_variables)
+        optimizer.apply(sum_over_replicas(context, grads), model.trainable_variables)
         return local_loss, points.finished(local_loss, model.trainable_variables)
 
     sizes = [tf.TensorSpec((len(clocks),), tf.int32)] if micro else []
@@ -72,7 +72,7 @@ def build_step(
     return step
 
 
-def _sum_over_replicas(context: Any, grads: Sequence[Any]) -> list[Any]:
+def sum_over_replicas(context: Any, grads: Sequence[Any]) -> list[Any]:
     """The replicas' gradients, summed; None stays None. An infinity of one replica is then one of all of them."""
     summed = iter(context.all_reduce(tf.distribute.ReduceOp.SUM, [g for g in grads if g is not None]))
     return [None if g is None else next(summed) for g in grads]
@@ -101,7 +101,7 @@ def batch_of(inputs: Any) -> Any:
     return tf.shape(tf.nest.flatten(inputs)[0])[0]
 
 
-class _Points:
+class Points:
     """The three points in one replica's graph at which its clock is called: only where it paces or is stamped."""
 
     def __init__(self, clock: Clock, sizes: Sequence[Any], *, stamped: bool) -> None:
@@ -117,7 +117,8 @@ class _Points:
         if not self._active:
             return data
         # On a GPU the stamp waits for what is queued before: the marker is computed on the device, after all of that.
-        first = tf.reshape(tf.nest.flatten(data)[0], [-1])[0]
+        numbers = [values for values in tf.nest.flatten(data) if values.dtype != tf.string]
+        first = tf.reshape(numbers[0], [-1])[0] if numbers else 0.0
         marker = tf.negative(tf.cast(first, tf.float32))
         return self._after_call(self._clock.begin, [*self._sizes, marker], data)
 

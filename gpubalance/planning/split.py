@@ -16,6 +16,22 @@ def even_split(global_batch: int, replicas: int) -> tuple[int, ...]:
     return tuple(share + (i < rest) for i in range(replicas))
 
 
+def proportional_split(samples: int, weights: Sequence[int]) -> tuple[int, ...]:
+    """Shares in the proportion of the weights that sum to `samples`, by largest remainders; equal ones to the first.
+
+    A device with a weight gets a sample at least, as long as there are so many: an empty share is not a replica.
+    """
+    total = sum(weights)
+    least = [1 if weight and samples >= sum(w > 0 for w in weights) else 0 for weight in weights]
+    shares = [max(low, samples * weight // total) for low, weight in zip(least, weights, strict=True)]
+    order = sorted(range(len(weights)), key=lambda i: (-(samples * weights[i] % total), i))
+    for device in order[: max(0, samples - sum(shares))]:
+        shares[device] += 1
+    while sum(shares) > samples:  # a least share had to come from the largest
+        shares[max(range(len(shares)), key=lambda i: shares[i])] -= 1
+    return tuple(shares)
+
+
 def fitting_even_split(global_batch: int, limits: Sequence[int]) -> tuple[int, ...] | None:
     """The even split; where that does not fit, the largest equal shares that do. None where no sample each fits."""
     if not 0 < len(limits) <= global_batch or min(limits) < 1:

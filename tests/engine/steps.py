@@ -25,7 +25,7 @@ class Steps:
 
         from gpubalance.engine import data, losses, pace, runtime, step
 
-        _separate_collectives()
+        separate_collectives()
         keras.utils.set_random_seed(7)
         self.names = tuple(f"CPU:{i}" for i in range(len(profiles)))
         self.strategy = runtime.build_strategy(self.names, all_reduce)
@@ -103,7 +103,7 @@ class Steps:
         return [v.numpy() for v in self.model.weights]
 
 
-def _separate_collectives() -> None:
+def separate_collectives() -> None:
     """TensorFlow numbers collective groups from 1 in every strategy, and thinks two strategies' groups the same one.
 
     gpubalance has one strategy a process; a test process has many, so each gets numbers of its own.

@@ -1,0 +1,146 @@
+"""A global batch, as Keras' input pipeline gives it, dealt out to the replicas in the split's proportion."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from gpubalance.engine.data import distribute
+from gpubalance.errors import BadInput
+from gpubalance.planning.split import proportional_split
+
+
+@dataclass(frozen=True)
+class Dealt:
+    """Each replica's samples, on its device. A batch with fewer samples than replicas is `whole` on each of them."""
+
+    values: Any
+    shares: tuple[int, ...]
+    samples: int
+    whole: bool
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """What each replica's mean loss counts for in the global one; they sum to 1."""
+        if self.whole:
+            return (1 / len(self.shares),) * len(self.shares)
+        return tuple(share / self.samples for share in self.shares)
+
+
+class Feed:
+    """Takes global batches from an iterator, and has the next one on the devices before it is asked for."""
+
+    def __init__(self, strategy: Any, names: Sequence[str], batches: Sequence[int]) -> None:
+        self._strategy = strategy
+        self._names = tuple(names)
+        self.batches = tuple(batches)
+        self._ahead: tuple[Iterator[Any], Any] | None = None
+
+    def take(self, iterator: Iterator[Any]) -> Any:
+        """The next global batch. Raises StopIteration."""
+        if self._ahead is not None and self._ahead[0] is iterator:
+            (_, batch), self._ahead = self._ahead, None
+            if batch is None:
+                raise StopIteration
+            return batch
+        return self._deal(next(iterator))
+
+    def look_ahead(self, iterator: Iterator[Any]) -> None:
+        """Starts bringing the next global batch to the devices, while they compute."""
+        batch = next(iterator, None)
+        self._ahead = iterator, None if batch is None else self._deal(batch)
+
+    def forget(self) -> None:
+        """Drops the batch that was taken ahead, as its iterator is not asked again."""
+        self._ahead = None
+
+    def _deal(self, batch: Any) -> tuple[Any, Dealt]:
+        return batch, self.deal(batch)
+
+    def deal(self, batch: Any) -> Dealt:
+        """In order: the first samples are the first replica's."""
+        samples = _samples_of(batch)
+        if not samples:
+            raise BadInput("the data gave a batch without samples", remedy="leave it out of the dataset")
+        whole = samples < len(self.batches)
+        shares = (samples,) * len(self.batches) if whole else proportional_split(samples, self.batches)
+        ends = (samples,) * len(self.batches) if whole else tuple(accumulate(shares))
+
+        def own(context: Any) -> Any:
+            replica = context.replica_id_in_sync_group
+            first, last = ends[replica] - shares[replica], ends[replica]
+            return tf.nest.map_structure(lambda values: self._on_device(replica, values, first, last), batch)
+
+        return Dealt(distribute(self._strategy, own), shares, samples, whole)
+
+    def _on_device(self, replica: int, values: Any, first: int, last: int) -> Any:
+        with tf.device("/CPU:0"):  # else the whole global batch would go to each GPU, to be cut there
+            share = values[first:last]
+        with tf.device(self._names[replica]):
+            return tf.identity(share)
+
+
+def _samples_of(batch: Any) -> int:
+    sizes = {int(values.shape[0]) for values in tf.nest.flatten(batch)}
+    if len(sizes) != 1:
+        raise BadInput(f"the data's parts have different numbers of samples in a batch: {sorted(sizes)}")
+    return sizes.pop()
+
+
+def signature_of(batch: Any, known: Any = None) -> Any:
+    """What a step must take for this batch, and for those before it: sizes that differ are left open."""
+    specs = tf.nest.map_structure(lambda values: tf.TensorSpec([None, *values.shape[1:]], values.dtype), batch)
+    if known is None:
+        return specs
+    return tf.nest.map_structure(_either, known, specs)
+
+
+def _either(one: tf.TensorSpec, other: tf.TensorSpec) -> tf.TensorSpec:
+    if one.dtype != other.dtype or one.shape.rank != other.shape.rank:
+        raise BadInput(f"the data changed from {one.dtype.name} {one.shape} to {other.dtype.name} {other.shape}")
+    sizes = [a if a == b else None for a, b in zip(one.shape, other.shape, strict=True)]
+    return tf.TensorSpec(sizes, one.dtype)
+
+
+def dealt_signature(strategy: Any, signature: Any) -> Any:
+    """What a step takes of a dealt batch of that signature."""
+    none = tf.data.Dataset.from_generator(lambda: iter(()), output_signature=signature)
+    return strategy.distribute_datasets_from_function(lambda _: none).element_spec
+
+
+def is_dataset(data: Any) -> bool:
+    """Whether it is TensorFlow's own pipeline, whose batches can be put together anew."""
+    return isinstance(data, tf.data.Dataset)
+
+
+def is_array(data: Any) -> bool:
+    """Whether Keras makes the batches."""
+    return not isinstance(data, (tf.data.Dataset, keras.utils.PyDataset)) and not hasattr(data, "__next__")
+
+
+def check_length(data: tf.data.Dataset, steps: int | None) -> None:
+    """Raises BadInput for a stream without an end where nothing says how much of it an epoch is."""
+    if steps is None and int(data.cardinality()) == tf.data.INFINITE_CARDINALITY:
+        raise BadInput("the dataset never ends, and an epoch would not either", remedy="give steps_per_epoch")
+
+
+def in_global_batches(data: tf.data.Dataset, model: Any, global_batch: int) -> tf.data.Dataset:
+    """The dataset, batched or not, in batches of the split's size; the last one may be smaller."""
+    if not _is_batched(data, model):
+        return data.batch(global_batch, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+    sizes = {spec.shape[0] for spec in tf.nest.flatten(data.element_spec)}
+    return data if sizes == {global_batch} else data.rebatch(global_batch).prefetch(tf.data.AUTOTUNE)
+
+
+def _is_batched(data: tf.data.Dataset, model: Any) -> bool:
+    """By the rank of the model's first input; what is not known yet is taken for batched, as Keras wants it."""
+    first = tf.nest.flatten(data.element_spec)[0]
+    inputs = getattr(model, "inputs", None) if getattr(model, "built", False) else None
+    if first.shape.rank == 0:
+        return False
+    return not inputs or first.shape.rank is None or first.shape.rank >= len(inputs[0].shape)

@@ -1,0 +1,170 @@
+"""A split that a training script uses: `scope()`, and Keras' `fit`, `evaluate` and `predict` over unlike devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpubalance.config import Device, JointProfile
+from gpubalance.devices.machine import find_machine
+from gpubalance.devices.planned import planned_devices
+from gpubalance.errors import UsageError
+from gpubalance.results.plan import Plan
+from gpubalance.results.records import read_record
+
+if TYPE_CHECKING:
+    from gpubalance.training.place import Place
+    from gpubalance.training.steps import Steps
+
+
+def load_plan(path: str | Path, *, simulate: str | None = None) -> Split:
+    """The split of a plan that `gpubalance balance -o FILE` or `gpubalance plan -o FILE` wrote, on the devices here.
+
+    `simulate` is the device profile, as in --simulate, of a plan for simulated devices.
+
+    Raises PlanMismatch with the difference where other devices are here, BadInput for a file that is no plan,
+    EnvironmentFault where there is no GPU.
+    """
+    plan = read_record(Path(path), Plan)
+    if simulate is None and plan.devices[0].simulated:
+        return Split._of(plan.devices, plan.batches, plan.micro_batches, JointProfile(), plan.settings.all_reduce)
+    machine = find_machine(simulate)
+    devices = planned_devices(plan, machine.devices)
+    return Split._of(devices, plan.batches, plan.micro_batches, machine.joint, plan.settings.all_reduce)
+
+
+class Split:
+    """How many samples of each global batch every device gets.
+
+    Training with it gives what one device with the whole global batch would give: each sample weighs the same wherever
+    it is, a weight regulariser counts once, and losses, metrics and logs are those of all samples. Batch normalisation
+    is local to a device, as in every data-parallel trainer: each normalises with the mean and variance of its own
+    share, so a device with few samples has noisier ones, and the moving averages are the plain mean of the devices'.
+    `BatchNormalization(synchronized=True)` takes them over the global batch instead, and then is exact too.
+    """
+
+    def __init__(
+        self,
+        gpus: Sequence[int | str] | None = None,
+        batches: Sequence[int] = (),
+        *,
+        micro_batches: Sequence[int] | None = None,
+        simulate: str | None = None,
+    ) -> None:
+        """A batch for each of the GPUs, in their order; `micro_batches` where a device takes its batch in parts.
+
+        `simulate` is a device profile or a number of plain CPU devices, as --simulate takes it. Raises UsageError for
+        batches that do not fit the devices, and what `gpubalance run` raises for devices that are not here.
+        """
+        machine = find_machine(simulate)
+        devices = machine.select(None if gpus is None else [str(gpu) for gpu in gpus])
+        micro = tuple(micro_batches or batches)
+        if not len(devices) == len(batches) == len(micro):
+            raise UsageError(
+                f"{len(batches)} batches and {len(micro)} micro-batches for {len(devices)} devices",
+                remedy="give one of each for every device",
+            )
+        if (
+            min(batches) < 0
+            or not any(batches)
+            or any(b and not 0 < m <= b for b, m in zip(batches, micro, strict=True))
+        ):
+            raise UsageError("batches must not be below 0, and micro-batches from 1 to their batch")
+        self._set(devices, tuple(batches), micro, machine.joint, "auto")
+
+    @classmethod
+    def _of(
+        cls,
+        devices: Sequence[Device],
+        batches: Sequence[int],
+        micro_batches: Sequence[int],
+        joint: JointProfile,
+        all_reduce: str,
+    ) -> Split:
+        split = cls.__new__(cls)
+        split._set(devices, tuple(batches), tuple(micro_batches), joint, all_reduce)
+        return split
+
+    def _set(
+        self,
+        devices: Sequence[Device],
+        batches: tuple[int, ...],
+        micro_batches: tuple[int, ...],
+        joint: JointProfile,
+        all_reduce: str,
+    ) -> None:
+        used = [i for i, batch in enumerate(batches) if batch]  # an empty share is not a replica
+        self.devices = tuple(devices[i] for i in used)
+        self.batches = tuple(batches[i] for i in used)
+        self.micro_batches = tuple(micro_batches[i] for i in used)
+        self._joint = joint
+        self._all_reduce = all_reduce
+        self._place: Place | None = None
+        self._steps: Steps | None = None
+
+    def __repr__(self) -> str:
+        names = ", ".join(f"{d.label} {d.name}: {b}" for d, b in zip(self.devices, self.batches, strict=True))
+        return f"Split({names})"
+
+    @property
+    def global_batch(self) -> int:
+        """Samples in a step of all devices."""
+        return sum(self.batches)
+
+    def scope(self) -> AbstractContextManager[Any]:
+        """Where the model is built and compiled: a tf.distribute strategy on the split's devices.
+
+        The first one sets TensorFlow up, which must not have been used before: raises EnvironmentFault where it has
+        other devices, or took all of a GPU's memory.
+        """
+        return self._there().strategy.scope()  # type: ignore[no-any-return]
+
+    def fit(self, model: Any, x: Any = None, y: Any = None, **options: Any) -> Any:
+        """Keras' `model.fit`, with all its options, over the split's devices; returns its History.
+
+        Datasets, batched or not, are taken in global batches of the split's size, arrays too where no `batch_size` is
+        given. Batches of other sizes, a PyDataset's or a generator's, are dealt in the split's proportion, and so is
+        a last one that is smaller. Raises BadInput for a model that was not built and compiled in `scope()`.
+        """
+        return self._with_keras("fit", model, x, y, options)
+
+    def evaluate(self, model: Any, x: Any = None, y: Any = None, **options: Any) -> Any:
+        """Keras' `model.evaluate` over the split's devices."""
+        return self._with_keras("evaluate", model, x, y, options)
+
+    def predict(self, model: Any, x: Any, **options: Any) -> Any:
+        """Keras' `model.predict` over the split's devices; outputs are in the order of the samples."""
+        return self._with_keras("predict", model, x, None, options)
+
+    def _with_keras(self, name: str, model: Any, x: Any, y: Any, options: dict[str, Any]) -> Any:
+        from gpubalance.engine.keras_inside import made_under
+        from gpubalance.training import feed
+
+        place = self._there()
+        made_under(model, place.strategy)
+        if feed.is_dataset(x):
+            x = feed.in_global_batches(x, model, self.global_batch)
+            feed.check_length(x, options.get("steps_per_epoch" if name == "fit" else "steps"))
+        elif feed.is_array(x) and options.get("batch_size") is None:
+            options["batch_size"] = self.global_batch
+        keras_method: Callable[..., Any] = getattr(type(model), name)
+        with self._steps_of(model):
+            return keras_method(model, x, **options) if name == "predict" else keras_method(model, x, y, **options)
+
+    def _there(self) -> Place:
+        """TensorFlow, set up once."""
+        if self._place is None:
+            from gpubalance.training.place import take_place
+
+            self._place = take_place(self.devices, self._joint, self._all_reduce)
+        return self._place
+
+    def _steps_of(self, model: Any) -> Steps:
+        """The functions of a model, traced once for as long as it is compiled as it is."""
+        from gpubalance.training.steps import Steps
+
+        if self._steps is None or not self._steps.are_of(model):
+            self._steps = Steps(model, self._there(), self.batches, self.micro_batches)
+        return self._steps

@@ -1,0 +1,233 @@
+"""Keras' train, test and predict functions, over replicas whose batches differ.
+
+Keras' `fit` deals with global batches as on one device, and calls these for each. Here the batch is dealt out, every
+replica runs the model's own `train_step` on its share, and what it gives sums to one device's: see `keras_inside`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from gpubalance.engine import keras_inside
+from gpubalance.engine.accumulate import accumulated, refuse_what_cannot_accumulate
+from gpubalance.engine.step import Points, batch_of, sum_over_replicas
+from gpubalance.errors import BadInput
+from gpubalance.training.feed import Dealt, Feed, dealt_signature, signature_of
+from gpubalance.training.place import Place
+
+# Each stamped step's [replica, (begin, computed, finished)], in seconds, and its shares.
+OnStamps = Callable[[Any, Sequence[int]], None]
+
+
+class Steps:
+    """The functions for one model on one place. A context manager: while it is open, Keras' own `fit` uses them."""
+
+    def __init__(self, model: Any, place: Place, batches: Sequence[int], micro_batches: Sequence[int]) -> None:
+        keras_inside.check(model)
+        self._model = model
+        self._compiled = keras_inside.compiled(model)
+        self._place = place
+        self._micro_batches = tuple(micro_batches)
+        self._feed = Feed(place.strategy, place.names, batches)
+        self._functions: dict[tuple[Any, ...], Any] = {}
+        self._signatures: dict[str, Any] = {}
+        self._open = ExitStack()
+        self._takes_gradients = False
+        self.stamp_every = 0
+        self.on_stamps: OnStamps | None = None
+        self._steps = 0
+
+    def __enter__(self) -> Steps:
+        functions = {"train_function": self.train, "test_function": self.test, "predict_function": self.predict}
+        self._open.enter_context(keras_inside.on_one_device(self._model, functions))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._open.close()
+        self._takes_gradients = False
+        self._feed.forget()
+
+    def are_of(self, model: Any) -> bool:
+        """Whether they are that model's, as it is compiled now."""
+        return self._model is model and self._compiled == keras_inside.compiled(model)
+
+    def set_batches(self, batches: Sequence[int]) -> None:
+        """From the next step on the split is this one; nothing is traced anew for it."""
+        self._feed.batches = tuple(batches)
+        self._feed.forget()
+
+    def train(self, iterator: Iterator[Any]) -> Any:
+        """As many steps as `steps_per_execution` says; the logs after the last. Raises StopIteration without data."""
+        return self._several(iterator, self._train_on)
+
+    def test(self, iterator: Iterator[Any]) -> Any:
+        """The same for `evaluate`."""
+        return self._several(iterator, lambda batch, dealt: self._call("test", batch, dealt))
+
+    def predict(self, batches: Sequence[Any]) -> Any:
+        """The outputs for all samples of some batches, in their order."""
+        outputs = [self._call("predict", batch, self._feed.deal(batch)) for batch in batches]
+        return tf.nest.map_structure(lambda *parts: tf.concat(parts, axis=0), *outputs)
+
+    def _several(self, iterator: Iterator[Any], step: Callable[[Any, Dealt], Any]) -> Any:
+        logs = None
+        for _ in range(self._model.steps_per_execution):
+            try:
+                batch, dealt = self._feed.take(iterator)
+            except StopIteration:
+                break
+            logs = step(batch, dealt)
+            self._feed.look_ahead(iterator)
+        if logs is None:
+            raise StopIteration
+        return logs
+
+    def _train_on(self, batch: Any, dealt: Dealt) -> Any:
+        self._prepare(batch)
+        self._steps += 1
+        stamped = bool(self.stamp_every) and self._steps % self.stamp_every == 0
+        logs, stamps = self._call("train", batch, dealt, stamped=stamped)
+        if stamped and self.on_stamps is not None:
+            self.on_stamps(stamps.numpy(), dealt.shares)
+        return logs
+
+    def _prepare(self, batch: Any) -> None:
+        """Builds what Keras leaves to the first batch, under the strategy; then steps give their gradients to us."""
+        if not self._takes_gradients:
+            keras_inside.build(self._model, self._place.strategy, batch)
+            self._open.enter_context(keras_inside.taking_gradients(self._model))
+            self._takes_gradients = True
+
+    def _call(self, kind: str, batch: Any, dealt: Dealt, *, stamped: bool = False) -> Any:
+        signature = signature_of(batch, self._signatures.get(kind))
+        if signature != self._signatures.get(kind):
+            self._signatures[kind] = signature
+            self._functions = {key: made for key, made in self._functions.items() if key[0] != kind}
+        accumulates = kind == "train" and not dealt.whole and self._accumulates(dealt.shares)
+        key = (kind, dealt.whole, accumulates, stamped)
+        if key not in self._functions:
+            self._functions[key] = self._traced(key, signature)
+        with tf.device("/CPU:0"):
+            weights = tf.constant(dealt.weights, tf.float32)
+            sizes = tf.constant([min(own) for own in zip(self._micro_batches, dealt.shares, strict=True)], tf.int32)
+        return self._functions[key](dealt.values, weights, tf.constant(float(dealt.samples)), sizes)
+
+    def _accumulates(self, shares: Sequence[int]) -> bool:
+        return any(share > micro for share, micro in zip(shares, self._micro_batches, strict=True))
+
+    def _traced(self, key: tuple[Any, ...], signature: Any) -> Any:
+        """One trace a kind, for every split and every size of batch."""
+        kind, whole, accumulates, stamped = key
+        if kind == "train":
+            function = self._training(whole=whole, accumulates=accumulates, stamped=stamped)
+        else:
+            function = self._testing(whole=whole) if kind == "test" else self._predicting(whole=whole)
+        if self._model.run_eagerly:
+            return function
+        replicas = len(self._place.names)
+        return tf.function(
+            function,
+            input_signature=[
+                dealt_signature(self._place.strategy, signature),
+                tf.TensorSpec((replicas,), tf.float32),
+                tf.TensorSpec((), tf.float32),
+                tf.TensorSpec((replicas,), tf.int32),
+            ],
+            autograph=False,
+        )
+
+    def _training(self, *, whole: bool, accumulates: bool, stamped: bool) -> Callable[..., Any]:
+        model, strategy = self._model, self._place.strategy
+        if accumulates:
+            _refuse_micro_batches(model)
+
+        def replica(data: Any, weights: Any, global_batch: Any, micro_batches: Any) -> tuple[Any, Any]:
+            context = tf.distribute.get_replica_context()
+            number = _number(context)
+            own, size = weights[number], micro_batches[number]
+            sizes = [batch_of(data), size] if accumulates else [batch_of(data)]
+            points = Points(self._place.clocks[number], sizes, stamped=stamped)
+            data = points.begin(data)
+            if accumulates:
+                grads, variables, logs = _accumulated(model, data, global_batch, size)
+            else:
+                with keras_inside.part_of(own, batch_of(data), whole=whole, counts=not whole or number == 0):
+                    grads, variables, logs = keras_inside.gradients_of(model, data)
+            summed = sum_over_replicas(context, points.computed(own, grads))
+            model.optimizer.apply(summed, variables)
+            return self._own_logs(logs, own), points.finished(own, variables)
+
+        def step(*arguments: Any) -> tuple[Any, Any]:
+            logs, stamps = strategy.run(replica, args=arguments)
+            return self._logs(logs), tf.stack(strategy.experimental_local_results(stamps))
+
+        return step
+
+    def _testing(self, *, whole: bool) -> Callable[..., Any]:
+        model, strategy = self._model, self._place.strategy
+
+        def replica(data: Any, weights: Any, *_: Any) -> Any:
+            number = _number(tf.distribute.get_replica_context())
+            counts = not whole or number == 0
+            with keras_inside.part_of(weights[number], batch_of(data), whole=whole, counts=counts):
+                return self._own_logs(model.test_step(data), weights[number])
+
+        return lambda *arguments: self._logs(strategy.run(replica, args=arguments))
+
+    def _own_logs(self, logs: Any, weight: Any) -> dict[str, Any]:
+        """What a user's own step returns and no metric is."""
+        metrics = self._model.get_metrics_result()
+        return {name: tf.cast(value, tf.float32) * weight for name, value in logs.items() if name not in metrics}
+
+    def _logs(self, of_replicas: Any) -> Any:
+        """What the metrics say of all samples; what else a user's own step returns is weighed by its samples."""
+        own = {
+            name: self._place.strategy.reduce(tf.distribute.ReduceOp.SUM, value, axis=None)
+            for name, value in of_replicas.items()
+        }
+        return {**own, **self._model.get_metrics_result()}
+
+    def _predicting(self, *, whole: bool) -> Callable[..., Any]:
+        model, strategy = self._model, self._place.strategy
+
+        def together(values: Any) -> Any:
+            parts = strategy.experimental_local_results(values)
+            with tf.device("/CPU:0"):
+                return tf.identity(parts[0]) if whole else tf.concat(parts, axis=0)
+
+        def step(data: Any, *_: Any) -> Any:
+            return keras.tree.map_structure(together, strategy.run(model.predict_step, args=(data,)))
+
+        return step
+
+
+def _number(context: Any) -> int:
+    return int(tf.get_static_value(context.replica_id_in_sync_group))
+
+
+def _accumulated(model: Any, data: Any, global_batch: Any, micro_batch: Any) -> tuple[Any, Any, dict[str, Any]]:
+    variables: list[Any] = []
+
+    def gradients(part: Any, _: Any, of: Any) -> tuple[Any, Any]:
+        weight = tf.cast(batch_of(part), tf.float32) / of
+        with keras_inside.part_of(weight, batch_of(part)):
+            grads, variables[:], _logs = keras_inside.gradients_of(model, part)
+        return weight, grads
+
+    _, grads = accumulated(gradients, (data, ()), global_batch, micro_batch)
+    return grads, variables, {}
+
+
+def _refuse_micro_batches(model: Any) -> None:
+    """Raises BadInput for what a micro-batch can't know of the whole batch."""
+    refuse_what_cannot_accumulate(model)
+    if keras_inside.divides_by_more_than_samples(model):
+        raise BadInput(
+            "the model's loss divides by weights or a mask, which micro-batches do not have of the whole batch",
+            remedy="use a plan without micro-batches: gpubalance balance --accumulate off",
+        )

@@ -1,0 +1,39 @@
+"""Training with a split is training on one device: weights, logged losses and metrics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.training.cases import CASES, SAMPLES, differences, simulated
+
+SPLITS = [(70, 30), (99, 1), (1, 1, 98)]
+LASTS = [80, 70, 40, 5]
+
+
+@pytest.mark.parametrize("batches", SPLITS, ids=str)
+@pytest.mark.parametrize("name", CASES)
+def test_a_split_gives_what_one_device_gives(tensorflow: Any, name: str, batches: tuple[int, ...]) -> None:
+    case = CASES[name]
+    # Of each output's own loss Keras takes the mean over batches of unlike sizes, which is another from trace to trace.
+    lasts = [SAMPLES] if "outputs" in name else LASTS
+    last = lasts[(list(CASES).index(name) + SPLITS.index(batches)) % len(lasts)]
+    found = differences(case, simulated(batches), last)
+    assert found.weights < case.within
+    assert found.logs < max(case.within, 1e-5)
+
+
+@pytest.mark.parametrize("last", [*LASTS, 2, 1])
+def test_a_last_batch_of_any_size_does_no_harm(tensorflow: Any, last: int) -> None:
+    """Of fewer samples than devices too: then all of them have the whole of it, and one counts it."""
+    found = differences(CASES["synchronised batch norm"], simulated((1, 1, 98)), last)
+    assert found.weights < 1e-5
+    assert found.logs < 1e-5
+
+
+@pytest.mark.parametrize("last", [80, 3])
+def test_micro_batches_change_nothing(tensorflow: Any, last: int) -> None:
+    found = differences(CASES["AdamW, clipped, EMA"], simulated((70, 30), (20, 30)), last)
+    assert found.weights < 1e-5
+    assert found.logs < 1e-5
