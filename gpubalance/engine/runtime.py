@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -78,7 +79,8 @@ def _set_up_gpus(devices: Sequence[Device]) -> tuple[str, ...]:
             tf.config.experimental.set_memory_growth(gpu, True)
     except (RuntimeError, ValueError) as error:
         if not all(map(tf.config.experimental.get_memory_growth, physical)):
-            raise _used_before("took all of the GPUs' memory") from error
+            fault = _used_before("took all of the GPUs' memory")
+            warnings.warn(f"{fault.message}: {fault.remedy} ({error})", stacklevel=2)
     logical = tf.config.list_logical_devices("GPU")
     found = bus_ids(_descriptions())
     missing = missing_devices(devices, found, len(logical))

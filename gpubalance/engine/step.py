@@ -19,6 +19,8 @@ from gpubalance.engine.losses import Loss
 from gpubalance.engine.pace import Clock, PacedClock
 
 Step = Any  # a tf.function: TensorFlow has no type for one
+# Of a replica's stamps, after the first, at which its compute began.
+COMPUTED, FINISHED = 1, 2
 
 
 def build_step(

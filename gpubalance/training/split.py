@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -16,7 +17,7 @@ from gpubalance.results.records import read_record
 
 if TYPE_CHECKING:
     from gpubalance.training.place import Place
-    from gpubalance.training.steps import Steps
+    from gpubalance.training.steps import OnStamps, Steps
 
 
 def load_plan(path: str | Path, *, simulate: str | None = None) -> Split:
@@ -29,10 +30,13 @@ def load_plan(path: str | Path, *, simulate: str | None = None) -> Split:
     """
     plan = read_record(Path(path), Plan)
     if simulate is None and plan.devices[0].simulated:
-        return Split._of(plan.devices, plan.batches, plan.micro_batches, JointProfile(), plan.settings.all_reduce)
-    machine = find_machine(simulate)
-    devices = planned_devices(plan, machine.devices)
-    return Split._of(devices, plan.batches, plan.micro_batches, machine.joint, plan.settings.all_reduce)
+        devices, joint = plan.devices, JointProfile()
+    else:
+        machine = find_machine(simulate)
+        devices, joint = planned_devices(plan, machine.devices), machine.joint
+    split = Split._of(devices, plan.batches, plan.micro_batches, joint, plan.settings.all_reduce)
+    split.limits = tuple(share.limit for share in plan.shares if share.batch)
+    return split
 
 
 class Split:
@@ -75,6 +79,15 @@ class Split:
         self._set(devices, tuple(batches), micro, machine.joint, "auto")
 
     @classmethod
+    def by_ratios(
+        cls, gpus: Sequence[int | str] | None, ratios: Sequence[int], *, simulate: str | None = None
+    ) -> Split:
+        """A split of whatever global batches come, in this proportion: 4 and 3 of 1000 are 571 and 429."""
+        split = cls(gpus, ratios, simulate=simulate)
+        split._of_any_batch = True
+        return split
+
+    @classmethod
     def _of(
         cls,
         devices: Sequence[Device],
@@ -99,6 +112,8 @@ class Split:
         self.devices = tuple(devices[i] for i in used)
         self.batches = tuple(batches[i] for i in used)
         self.micro_batches = tuple(micro_batches[i] for i in used)
+        self.limits = (self.global_batch,) * len(used)
+        self._of_any_batch = False
         self._joint = joint
         self._all_reduce = all_reduce
         self._place: Place | None = None
@@ -138,6 +153,34 @@ class Split:
         """Keras' `model.predict` over the split's devices; outputs are in the order of the samples."""
         return self._with_keras("predict", model, x, None, options)
 
+    def monitor(self, *, every: int = 50, rebalance: bool = False, log_dir: str | None = None) -> Any:
+        """A Keras callback for `fit`: each device's compute and wait, of every so manieth step.
+
+        It warns once when the split no longer fits: a card throttles, or the model is another than was balanced. With
+        `rebalance` it changes the split between epochs instead, at the same global batch; limits are the plan's, and
+        without a plan none are known. With `log_dir` TensorBoard shows it. Raises UsageError for a split with
+        micro-batches, whose limits are not the devices'.
+        """
+        if rebalance and self.micro_batches != self.batches:
+            raise UsageError(
+                "a split with micro-batches can't be rebalanced", remedy="gpubalance balance makes another"
+            )
+        self._there()
+        from gpubalance.training.monitor import Monitor
+
+        return Monitor(self, every=every, rebalance=rebalance, log_dir=log_dir)
+
+    def stamp(self, every: int, told: OnStamps | None) -> None:
+        """Has every so manieth step of the model that trains stamped; 0: none."""
+        if self._steps is not None:
+            self._steps.stamp_every, self._steps.on_stamps = every, told
+
+    def set_batches(self, batches: Sequence[int]) -> None:
+        """Another split of the same devices, from the next global batch on. Nothing is traced anew."""
+        self.batches = self.micro_batches = tuple(batches)
+        if self._steps is not None:
+            self._steps.set_batches(self.batches)
+
     def _with_keras(self, name: str, model: Any, x: Any, y: Any, options: dict[str, Any]) -> Any:
         from gpubalance.engine.keras_inside import made_under
         from gpubalance.training import feed
@@ -145,12 +188,14 @@ class Split:
         place = self._there()
         made_under(model, place.strategy)
         if feed.is_dataset(x):
-            x = feed.in_global_batches(x, model, self.global_batch)
+            x = x if self._of_any_batch else feed.in_global_batches(x, model, self.global_batch)
             feed.check_length(x, options.get("steps_per_epoch" if name == "fit" else "steps"))
-        elif feed.is_array(x) and options.get("batch_size") is None:
+        elif feed.is_array(x) and options.get("batch_size") is None and not self._of_any_batch:
             options["batch_size"] = self.global_batch
         keras_method: Callable[..., Any] = getattr(type(model), name)
-        with self._steps_of(model):
+        with self._steps_of(model), warnings.catch_warnings():
+            # A dataset in new batches does not know how many they are, which Keras says where it ends.
+            warnings.filterwarnings("ignore", message="Your input ran out of data")
             return keras_method(model, x, **options) if name == "predict" else keras_method(model, x, y, **options)
 
     def _there(self) -> Place:
@@ -166,5 +211,6 @@ class Split:
         from gpubalance.training.steps import Steps
 
         if self._steps is None or not self._steps.are_of(model):
-            self._steps = Steps(model, self._there(), self.batches, self.micro_batches)
+            micro_batches = None if self._of_any_batch else self.micro_batches
+            self._steps = Steps(model, self._there(), self.batches, micro_batches)
         return self._steps

@@ -27,12 +27,12 @@ OnStamps = Callable[[Any, Sequence[int]], None]
 class Steps:
     """The functions for one model on one place. A context manager: while it is open, Keras' own `fit` uses them."""
 
-    def __init__(self, model: Any, place: Place, batches: Sequence[int], micro_batches: Sequence[int]) -> None:
+    def __init__(self, model: Any, place: Place, batches: Sequence[int], micro_batches: Sequence[int] | None) -> None:
         keras_inside.check(model)
         self._model = model
         self._compiled = keras_inside.compiled(model)
         self._place = place
-        self._micro_batches = tuple(micro_batches)
+        self._micro_batches = None if micro_batches is None else tuple(micro_batches)
         self._feed = Feed(place.strategy, place.names, batches)
         self._functions: dict[tuple[Any, ...], Any] = {}
         self._signatures: dict[str, Any] = {}
@@ -59,7 +59,7 @@ class Steps:
     def set_batches(self, batches: Sequence[int]) -> None:
         """From the next step on the split is this one; nothing is traced anew for it."""
         self._feed.batches = tuple(batches)
-        self._feed.forget()
+        self._micro_batches = None if self._micro_batches is None else tuple(batches)
 
     def train(self, iterator: Iterator[Any]) -> Any:
         """As many steps as `steps_per_execution` says; the logs after the last. Raises StopIteration without data."""
@@ -114,11 +114,17 @@ class Steps:
             self._functions[key] = self._traced(key, signature)
         with tf.device("/CPU:0"):
             weights = tf.constant(dealt.weights, tf.float32)
-            sizes = tf.constant([min(own) for own in zip(self._micro_batches, dealt.shares, strict=True)], tf.int32)
+            sizes = tf.constant(self._at_a_time(dealt.shares), tf.int32)
         return self._functions[key](dealt.values, weights, tf.constant(float(dealt.samples)), sizes)
 
     def _accumulates(self, shares: Sequence[int]) -> bool:
-        return any(share > micro for share, micro in zip(shares, self._micro_batches, strict=True))
+        return tuple(shares) != self._at_a_time(shares)
+
+    def _at_a_time(self, shares: Sequence[int]) -> tuple[int, ...]:
+        """What each replica may have in its memory: a larger share, of a larger batch, is taken in parts."""
+        if self._micro_batches is None:
+            return tuple(shares)
+        return tuple(min(share, micro) for share, micro in zip(shares, self._micro_batches, strict=True))
 
     def _traced(self, key: tuple[Any, ...], signature: Any) -> Any:
         """One trace a kind, for every split and every size of batch."""
@@ -171,7 +177,8 @@ class Steps:
     def _testing(self, *, whole: bool) -> Callable[..., Any]:
         model, strategy = self._model, self._place.strategy
 
-        def replica(data: Any, weights: Any, *_: Any) -> Any:
+        def replica(data: Any, weights: Any, *unused: Any) -> Any:
+            del unused
             number = _number(tf.distribute.get_replica_context())
             counts = not whole or number == 0
             with keras_inside.part_of(weights[number], batch_of(data), whole=whole, counts=counts):
@@ -200,7 +207,8 @@ class Steps:
             with tf.device("/CPU:0"):
                 return tf.identity(parts[0]) if whole else tf.concat(parts, axis=0)
 
-        def step(data: Any, *_: Any) -> Any:
+        def step(data: Any, *unused: Any) -> Any:
+            del unused
             return keras.tree.map_structure(together, strategy.run(model.predict_step, args=(data,)))
 
         return step

@@ -1,0 +1,147 @@
+"""Where each device's time goes while a model trains, and whether the split still fits."""
+
+from __future__ import annotations
+
+import statistics
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from gpubalance.engine.step import COMPUTED, FINISHED
+from gpubalance.planning.allocate import allocate
+from gpubalance.planning.fleet import Load
+from gpubalance.planning.model import Curve, Line, fit_line
+from gpubalance.planning.problem import NoSplitError, Problem
+from gpubalance.planning.split import split_text
+
+# From here on a split is said to fit no more, or is made anew: below, the gain is within what measuring can tell.
+_FITS_UP_TO = 1.05
+_REBALANCED_FROM = 1.02
+
+
+@dataclass(frozen=True)
+class EpochTimes:
+    """An epoch, by the median of its stamped steps: seconds of each device's compute, and of its wait."""
+
+    epoch: int
+    batches: tuple[int, ...]
+    compute_s: tuple[float, ...]
+    sync_s: float
+
+    @property
+    def wait_s(self) -> tuple[float, ...]:
+        """maxⱼ cⱼ − cᵢ: what a device waits for the slowest one."""
+        return tuple(max(self.compute_s) - own for own in self.compute_s)
+
+    @property
+    def imbalance(self) -> float:
+        """max cᵢ / mean cᵢ; 1 is perfect."""
+        return max(self.compute_s) * len(self.compute_s) / sum(self.compute_s)
+
+
+class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
+    """A Keras callback for `Split.fit`; `epochs` are what it measured. See `Split.monitor`."""
+
+    def __init__(self, split: Any, *, every: int, rebalance: bool, log_dir: str | None) -> None:
+        super().__init__()
+        self.epochs: list[EpochTimes] = []
+        self._split = split
+        self._every = every
+        self._rebalance = rebalance
+        self._writer = tf.summary.create_file_writer(log_dir) if log_dir else None
+        self._stamps: list[Any] = []
+        self._seen: dict[int, dict[int, float]] = {}  # device → batch → compute
+        self._said = False
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """From now on every so manieth step is stamped."""
+        del logs
+        self._split.stamp(self._every, self._note)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """No step is stamped any more."""
+        del logs
+        self._split.stamp(0, None)
+
+    def _note(self, stamps: Any, shares: Sequence[int]) -> None:
+        if tuple(shares) == self._split.batches:
+            self._stamps.append(stamps)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Tells what was measured, warns where the split no longer fits, or makes it anew."""
+        del logs
+        stamps, self._stamps = self._stamps, []
+        if not stamps:
+            return
+        times = EpochTimes(
+            epoch,
+            self._split.batches,
+            tuple(_median(stamps, lambda own: own[:, COMPUTED] - own[:, 0], i) for i in range(len(stamps[0]))),
+            statistics.median(float(own[:, FINISHED].max() - own[:, COMPUTED].max()) for own in stamps),
+        )
+        self.epochs.append(times)
+        self._write(times)
+        for device, (batch, compute_s) in enumerate(zip(times.batches, times.compute_s, strict=True)):
+            self._seen.setdefault(device, {})[batch] = compute_s
+        if self._rebalance and times.imbalance > _REBALANCED_FROM:
+            self._make_anew()
+        elif not self._rebalance and times.imbalance > _FITS_UP_TO and not self._said:
+            self._said = True
+            warnings.warn(self._no_longer_fits(times), stacklevel=2)
+
+    def _no_longer_fits(self, times: EpochTimes) -> str:
+        labels = [device.label for device in self._split.devices]
+        slowest = labels[times.compute_s.index(max(times.compute_s))]
+        waits = ", ".join(
+            f"{label} {wait / max(times.compute_s):.0%}"
+            for label, wait in zip(labels, times.wait_s, strict=True)
+            if wait > 0
+        )
+        return (
+            f"the split {split_text(times.batches)} no longer fits: part of the compute that is a wait for {slowest}: "
+            f"{waits}. `gpubalance balance` finds a new one, split.monitor(rebalance=True) follows while it trains"
+        )
+
+    def _make_anew(self) -> None:
+        """The best split of the same global batch, by what was measured of each device."""
+        loads = tuple(Load(_model(self._seen[device]), limit) for device, limit in enumerate(self._split.limits))
+        try:
+            found = allocate(Problem(loads, global_batch=self._split.global_batch))
+        except NoSplitError:
+            return
+        if all(found.batches):
+            self._split.set_batches(found.batches)
+
+    def _write(self, times: EpochTimes) -> None:
+        if self._writer is None:
+            return
+        with self._writer.as_default(step=times.epoch):
+            _scalar("sync_s", times.sync_s)
+            _scalar("imbalance", times.imbalance)
+            for device, own, wait in zip(self._split.devices, times.compute_s, times.wait_s, strict=True):
+                _scalar(f"compute_s/{device.label}", own)
+                _scalar(f"wait_s/{device.label}", wait)
+        self._writer.flush()
+
+
+def _median(stamps: Sequence[Any], of: Callable[[Any], Any], replica: int) -> float:
+    return statistics.median(float(of(own)[replica]) for own in stamps)
+
+
+def _model(seen: dict[int, float]) -> Line | Curve:
+    """A line through what was measured at two batches or more; at one, time in proportion to the batch."""
+    if len(seen) > 1:
+        return fit_line(list(seen.items()))
+    ((batch, compute_s),) = seen.items()
+    return Line(0.0, compute_s / batch, 0.0)
+
+
+def _scalar(name: str, value: float) -> None:
+    """As `tf.summary.scalar`, which needs TensorBoard to be installed."""
+    metadata = tf.compat.v1.SummaryMetadata()
+    metadata.plugin_data.plugin_name = "scalars"
+    tf.summary.write(f"gpubalance/{name}", tf.constant(value, tf.float32), metadata=metadata)
