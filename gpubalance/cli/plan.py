@@ -86,7 +86,7 @@ def plan(
         settings = options.settings(devices, model, precision, xla=xla, input_=input_)
         found = latest_probe(devices, settings, simulate)
     result = plan_stage(found, devices, request)
-    out.give(result, plan_text(result, run_command(result, simulate, output)))
+    out.give(result, plan_text(result, *uses(result, simulate, output)))
 
 
 def latest_probe(devices: Sequence[Device], settings: Settings, simulate: str | None) -> Probe:
@@ -102,11 +102,34 @@ def latest_probe(devices: Sequence[Device], settings: Settings, simulate: str | 
     return found
 
 
-def run_command(plan: Plan, simulate: str | None, path: Path | None) -> str:
-    """A run of the plan, as one would type it; empty for a simulation whose profile is not known."""
-    simulated = plan.devices[0].simulated
-    if simulated and simulate is None:
-        return ""
+def uses(plan: Plan, simulate: str | None, path: Path | None) -> tuple[str, tuple[str, ...]]:
+    """What to do with a plan: the command that runs it, and the lines of a training script.
+
+    Both are empty for a simulation whose profile is not known.
+    """
+    if plan.devices[0].simulated and simulate is None:
+        return "", ()
+    return _run_command(plan, simulate, path), _script(plan, simulate, path)
+
+
+def _script(plan: Plan, simulate: str | None, path: Path | None) -> tuple[str, ...]:
+    simulated = f", simulate={simulate!r}" if simulate else ""
+    used = [share for share in plan.shares if share.batch]
+    if path is not None:
+        split = f"load_plan({str(path)!r}{simulated})"
+    else:
+        gpus = [plan.devices[share.device].index for share in used]
+        accumulates = any(share.micro_batch != share.batch for share in used)
+        micro = f", micro_batches={[share.micro_batch for share in used]}" if accumulates else ""
+        split = f"Split({gpus}, {[share.batch for share in used]}{micro}{simulated})"
+    return (
+        f"split = gpubalance.{split}",
+        "with split.scope(): model = build_model(); model.compile(…)",
+        "split.fit(model, dataset, epochs=10)",
+    )
+
+
+def _run_command(plan: Plan, simulate: str | None, path: Path | None) -> str:
     if path is not None:
         return shlex.join(["gpubalance", "run", *(["--simulate", simulate] if simulate else []), "--plan", str(path)])
     used = [share for share in plan.shares if share.batch]

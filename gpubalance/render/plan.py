@@ -31,8 +31,8 @@ def round_text(tried: Round, devices: Sequence[Device]) -> str:
     return "\n".join([f"{head}: {rate} samples/s, predicted {predicted}", f"  {parts}"])
 
 
-def plan_text(plan: Plan, run_command: str) -> str:
-    """The answer first, then each device, then the learning rate, and the command that runs it.
+def plan_text(plan: Plan, run_command: str, script: Sequence[str] = ()) -> str:
+    """The answer first, then each device, then the learning rate, and the command that runs it, and the script's lines.
 
     Of a plan that was run, what the run gave takes the place of what was predicted.
     """
@@ -46,7 +46,11 @@ def plan_text(plan: Plan, run_command: str) -> str:
         lines += ["", *_wrapped(_advice(plan.learning_rate))]
     for warning in plan.warnings:
         lines += ["", *warning_lines(warning)]
-    return "\n".join([*lines, "", f"next: {run_command}"] if run_command else lines)
+    if run_command:
+        lines += ["", f"next: {run_command}"]
+    if script:
+        lines += ["or train your own model with it, after `import gpubalance`:", *(f"  {line}" for line in script)]
+    return "\n".join(lines)
 
 
 def _answer(plan: Plan) -> list[str]:
