@@ -43,6 +43,10 @@ class Steps:
         self._steps = 0
 
     def __enter__(self) -> Steps:
+        optimizer = self._model.optimizer
+        if self._model.built and optimizer is not None and not optimizer.built:
+            with self._place.strategy.scope():  # a callback that restores it would build it outside
+                optimizer.build(self._model.trainable_variables)
         functions = {"train_function": self.train, "test_function": self.test, "predict_function": self.predict}
         self._open.enter_context(keras_inside.on_one_device(self._model, functions))
         return self

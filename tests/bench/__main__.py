@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 
 import psutil
 
-from tests.bench import balance, campaign, engine, limit, plan, probe, startup
+from tests.bench import balance, campaign, engine, exact, limit, plan, probe, startup, training
 
 BENCHES = {
     "startup": startup.main,
@@ -16,6 +16,8 @@ BENCHES = {
     "plan": plan.main,
     "engine": engine.main,
     "balance": balance.main,
+    "exact": exact.main,
+    "training": training.main,
     "campaign": campaign.main,
 }
 

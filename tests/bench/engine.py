@@ -6,15 +6,13 @@ where their memory lies, and do so for as long as it lives: so there are several
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gpubalance.stats import median
-from tests.bench.ratio import in_turns, shown
+from tests.bench.ratio import in_a_process, in_turns, shown
 
 BATCHES = (1680, 1120)  # steps of some 30 ms here: a GPU's are longer yet
 EVEN = (sum(BATCHES) // 2,) * 2
@@ -25,37 +23,30 @@ _PROCESSES = 8
 
 def main() -> Iterator[str]:
     for against, batches, least in (("a bare MirroredStrategy loop", BATCHES, 0.98), ("Keras' fit", EVEN, 1.0)):
-        ratios = [_in_a_process(against) for _ in range(_PROCESSES)]
+        ratios = [in_a_process("tests.bench.engine", against) for _ in range(_PROCESSES)]
         yield (
             f"our step over {against}, both {batches[0]}/{batches[1]} on plain CPU devices: {shown(ratios)} "
             f"in as many processes; at least {least}"
         )
 
 
-def _in_a_process(against: str) -> float:
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "2"}
-    command = [sys.executable, "-m", "tests.bench.engine", against]
-    done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    return float(done.stdout)
-
-
 def _ratio(against: str) -> float:
     """Of this process: the median over pairs of windows."""
-    ours = _Ours()
-    other, batches = (_KerasFit(sum(EVEN)), EVEN) if "fit" in against else (_BareLoop(BATCHES), BATCHES)
+    ours = Ours()
+    other, batches = (KerasFit(sum(EVEN)), EVEN) if "fit" in against else (_BareLoop(BATCHES), BATCHES)
     return median(in_turns(lambda: ours.throughput(batches), other.throughput, _PAIRS))
 
 
-class _Ours:
+class Ours:
     """What `gpubalance run` measures, without the process around it."""
 
-    def __init__(self) -> None:
-        from gpubalance.config import JointProfile, Settings
+    def __init__(self, simulate: str = "2") -> None:
+        from gpubalance.config import Settings
         from gpubalance.devices.profile import simulated_devices
         from gpubalance.engine.session import Session
 
-        devices, _ = simulated_devices("2")
-        self._session = Session(devices, Settings(model="small"), JointProfile(), seed=0)
+        devices, joint = simulated_devices(simulate)
+        self._session = Session(devices, Settings(model="small"), joint, seed=0)
 
     def throughput(self, batches: Sequence[int], steps: int = 12) -> float:
         samples = list(
@@ -118,7 +109,7 @@ class _BareLoop:
         return self._global_batch * steps / (time.perf_counter() - began)
 
 
-class _KerasFit:
+class KerasFit:
     """Keras' own training at an even split, from a pipeline that gives the same batch again and again."""
 
     def __init__(self, global_batch: int) -> None:
@@ -128,12 +119,20 @@ class _KerasFit:
         from gpubalance.engine.models import small_model
 
         self._global_batch = global_batch
-        with _strategy().scope():
+        with self.scope():
             self._model = small_model()
             self._model.compile(keras.optimizers.Adam(), "sparse_categorical_crossentropy", jit_compile=False)
         values = tf.random.uniform((global_batch, 28, 28, 1)), tf.random.uniform((global_batch,), 0, 10, tf.int32)
         self._data = tf.data.Dataset.from_tensors(values).repeat()
         self._steps = 20
+
+    def scope(self) -> Any:
+        """Where the model is built."""
+        return _strategy().scope()
+
+    def fit(self, **options: Any) -> Any:
+        """Trains."""
+        return self._model.fit(self._data, **options)
 
     def throughput(self) -> float:
         """Of the steps after the fit's first three, which set it up."""
@@ -143,7 +142,7 @@ class _KerasFit:
         times = keras.callbacks.LambdaCallback(
             on_train_batch_end=lambda batch, logs: ends.append(time.perf_counter())  # noqa: ARG005  (Keras names them)
         )
-        self._model.fit(self._data, steps_per_epoch=self._steps + 3, epochs=1, verbose=0, callbacks=[times])
+        self.fit(steps_per_epoch=self._steps + 3, epochs=1, verbose=0, callbacks=[times])
         seconds = ends[-1] - ends[2]
         rate = self._global_batch * self._steps / seconds
         self._steps = max(10, round(_WINDOW_S * self._steps / seconds))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 
 from gpubalance.stats import interval95, median
@@ -26,3 +29,11 @@ def shown(ratios: list[float]) -> str:
     interval = interval95(ratios)
     known = f" (95 %: {interval[0]:.3f} to {interval[1]:.3f})" if interval else ""
     return f"{median(ratios):.3f}{known}, {len(ratios)} times"
+
+
+def in_a_process(module: str, *arguments: str) -> float:
+    """The number that a module of these prints when it is run."""
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    command = [sys.executable, "-m", module, *arguments]
+    done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    return float(done.stdout)

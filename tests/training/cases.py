@@ -181,6 +181,11 @@ class Differences:
 
 def differences(case: Case, split: Split, last: int) -> Differences:
     """After some epochs over two whole global batches and one of `last` samples."""
+    return compared(case, split.scope(), split.fit, last)
+
+
+def compared(case: Case, scope: Any, fit: Callable[..., Any], last: int) -> Differences:
+    """The same for another way to train: `fit` takes a model that was made in `scope`."""
     import keras
 
     data = case.data(2 * SAMPLES + last)
@@ -190,10 +195,10 @@ def differences(case: Case, split: Split, last: int) -> Differences:
     start = alone.get_weights()
     x, y, sample_weight = (*data, None)[:3]
     expected = alone.fit(x, y, sample_weight=sample_weight, batch_size=SAMPLES, **options).history
-    with split.scope():
+    with scope:
         model = case.make()
     model.set_weights(start)
-    found = split.fit(model, x, y, sample_weight=sample_weight, **options).history
+    found = fit(model, x, y, sample_weight=sample_weight, **options).history
     assert set(found) == set(expected)
     return Differences(
         weights=max(float(abs(a - b).max()) for a, b in zip(model.get_weights(), alone.get_weights(), strict=True)),
