@@ -37,6 +37,10 @@ class GpubalanceError(Exception):
         self.log = log
         self.partial = partial
 
+    def __str__(self) -> str:
+        """For a script, whose traceback ends with it: what happened, and on a line of its own what to do."""
+        return f"{self.message}\n  → {self.remedy}" if self.remedy else self.message
+
 
 class UsageError(GpubalanceError):
     exit_code = 2

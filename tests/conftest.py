@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 LOGICAL_DEVICES = 8
+_LOCK = Path(tempfile.gettempdir()) / f"gpubalance-tests-{os.getuid()}.lock"
 
 # These machines are shared: a slow example says nothing.
 settings.register_profile("here", deadline=None)
@@ -58,10 +61,28 @@ _ORDER = (
     "tests/stages",
     "tests/cli",
 )
+# What has a fixture for all of the file stays together.
+_TOGETHER = ("tests/test_scripts.py", "tests/workers/test_process.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    def rank(item: pytest.Item) -> int:
-        return next((i for i, start in enumerate(_ORDER) if item.nodeid.startswith(start)), len(_ORDER))
+    """Those that measure come last, all in one of the processes that tests run in, when there are several."""
+
+    def rank(item: pytest.Item) -> tuple[bool, int]:
+        of = next((i for i, start in enumerate(_ORDER) if item.nodeid.startswith(start)), len(_ORDER))
+        return item.get_closest_marker("alone") is not None, of
 
     items.sort(key=rank)
+    for item in items:
+        together = next((path for path in _TOGETHER if item.nodeid.startswith(path)), None)
+        group = "alone" if item.get_closest_marker("alone") else together
+        if group:
+            item.add_marker(pytest.mark.xdist_group(group))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
+    """The last tests of the other process may still run when the first that measures begins: it waits for them."""
+    with _LOCK.open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH)
+        return (yield)

@@ -106,9 +106,9 @@ def made_under(model: Any, strategy: Any) -> None:
             )
 
 
-def compiled(model: Any) -> tuple[int, ...]:
-    """Changes when the model is compiled anew."""
-    return tuple(id(getattr(model, name, None)) for name in ("optimizer", "_compile_loss", "_compile_metrics"))
+def compiled(model: Any) -> list[Any]:
+    """What is another object when the model is compiled anew."""
+    return [getattr(model, name, None) for name in ("optimizer", "_compile_loss", "_compile_metrics")]
 
 
 @contextlib.contextmanager
@@ -184,10 +184,7 @@ def _layers(model: Any) -> Sequence[Any]:
 
 @contextlib.contextmanager
 def taking_gradients(model: Any) -> Iterator[None]:
-    """`model.train_step` hands its gradients to `gradients_of` instead of applying them; they are summed first.
-
-    Its metrics count each sample once.
-    """
+    """`model.train_step` hands its gradients to `gradients_of` instead of applying them; they are summed first."""
     optimizer = model.optimizer
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     apply = optimizer.apply
@@ -200,18 +197,24 @@ def taking_gradients(model: Any) -> Iterator[None]:
 
     applies_summed_gradients(optimizer)
     optimizer.apply = take
-    changed = [(tracker, tracker.update_state) for tracker in _loss_trackers(model)]
-    counted = [(metric, metric.update_state) for metric in _whole_metrics(model)]
-    for tracker, update in changed:
-        tracker.update_state = _by_samples(update)
-    for metric, update in counted:
-        metric.update_state = _once(update)
     try:
         yield
     finally:
         del optimizer.apply
         delattr(inner, _SUM)
-        for metric, _ in (*changed, *counted):
+
+
+@contextlib.contextmanager
+def counting_once(model: Any) -> Iterator[None]:
+    """The metrics of a model that is built count each sample once, and weigh all of them alike."""
+    counted = [(tracker, _by_samples(tracker.update_state)) for tracker in _loss_trackers(model)]
+    counted += [(metric, _once(metric.update_state)) for metric in _whole_metrics(model)]
+    for metric, update in counted:
+        metric.update_state = update
+    try:
+        yield
+    finally:
+        for metric, _ in counted:
             del metric.update_state
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gpubalance.config import Device, JointProfile
 from gpubalance.devices.machine import find_machine
 from gpubalance.devices.planned import planned_devices
-from gpubalance.errors import UsageError
+from gpubalance.errors import BadInput, UsageError
 from gpubalance.results.plan import Plan
 from gpubalance.results.records import read_record
 
@@ -190,6 +190,11 @@ class Split:
         if feed.is_dataset(x):
             x = x if self._of_any_batch else feed.in_global_batches(x, model, self.global_batch)
             feed.check_length(x, options.get("steps_per_epoch" if name == "fit" else "steps"))
+        elif name == "fit" and 0 < (options.get("batch_size") or len(self.devices)) < len(self.devices):
+            raise BadInput(
+                f"a batch of {options['batch_size']} can't be shared among {len(self.devices)} devices",
+                remedy="give a larger batch_size, or a split over fewer devices",
+            )
         elif feed.is_array(x) and options.get("batch_size") is None and not self._of_any_batch:
             options["batch_size"] = self.global_batch
         keras_method: Callable[..., Any] = getattr(type(model), name)

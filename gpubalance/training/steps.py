@@ -37,7 +37,7 @@ class Steps:
         self._functions: dict[tuple[Any, ...], Any] = {}
         self._signatures: dict[str, Any] = {}
         self._open = ExitStack()
-        self._takes_gradients = False
+        self._is_prepared = self._takes_gradients = False
         self.stamp_every = 0
         self.on_stamps: OnStamps | None = None
         self._steps = 0
@@ -53,12 +53,13 @@ class Steps:
 
     def __exit__(self, *error: object) -> None:
         self._open.close()
-        self._takes_gradients = False
+        self._is_prepared = self._takes_gradients = False
         self._feed.forget()
 
     def are_of(self, model: Any) -> bool:
         """Whether they are that model's, as it is compiled now."""
-        return self._model is model and self._compiled == keras_inside.compiled(model)
+        pairs = zip(self._compiled, keras_inside.compiled(model), strict=True)
+        return self._model is model and all(before is now for before, now in pairs)
 
     def set_batches(self, batches: Sequence[int]) -> None:
         """From the next step on the split is this one; nothing is traced anew for it."""
@@ -71,7 +72,7 @@ class Steps:
 
     def test(self, iterator: Iterator[Any]) -> Any:
         """The same for `evaluate`."""
-        return self._several(iterator, lambda batch, dealt: self._call("test", batch, dealt))
+        return self._several(iterator, self._test_on)
 
     def predict(self, batches: Sequence[Any]) -> Any:
         """The outputs for all samples of some batches, in their order."""
@@ -92,7 +93,7 @@ class Steps:
         return logs
 
     def _train_on(self, batch: Any, dealt: Dealt) -> Any:
-        self._prepare(batch)
+        self._prepare(batch, trains=True)
         self._steps += 1
         stamped = bool(self.stamp_every) and self._steps % self.stamp_every == 0
         logs, stamps = self._call("train", batch, dealt, stamped=stamped)
@@ -100,10 +101,17 @@ class Steps:
             self.on_stamps(stamps.numpy(), dealt.shares)
         return logs
 
-    def _prepare(self, batch: Any) -> None:
-        """Builds what Keras leaves to the first batch, under the strategy; then steps give their gradients to us."""
-        if not self._takes_gradients:
+    def _test_on(self, batch: Any, dealt: Dealt) -> Any:
+        self._prepare(batch)
+        return self._call("test", batch, dealt)
+
+    def _prepare(self, batch: Any, *, trains: bool = False) -> None:
+        """Builds what Keras leaves to the first batch, under the strategy, before steps are changed for it."""
+        if not self._is_prepared:
             keras_inside.build(self._model, self._place.strategy, batch)
+            self._open.enter_context(keras_inside.counting_once(self._model))
+            self._is_prepared = True
+        if trains and not self._takes_gradients:
             self._open.enter_context(keras_inside.taking_gradients(self._model))
             self._takes_gradients = True
 

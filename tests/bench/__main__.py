@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 
 import psutil
 
-from tests.bench import balance, campaign, engine, exact, limit, plan, probe, startup, training
+from tests.bench import balance, campaign, curves, engine, exact, limit, plan, probe, startup, training
 
 BENCHES = {
     "startup": startup.main,
@@ -17,6 +17,7 @@ BENCHES = {
     "engine": engine.main,
     "balance": balance.main,
     "exact": exact.main,
+    "curves": curves.main,
     "training": training.main,
     "campaign": campaign.main,
 }

@@ -16,8 +16,8 @@ from tests.cli.program import ROOT
 
 # Work on one core beside plain CPU devices, which makes them unlike.
 _BUSY = "while True: pass"
-_SCANNED = (8, 16, 24, 32, 40, 48, 56)
-_SCANNED_GLOBAL = 64
+_SCANNED = (512, 1024, 1536, 2048, 2560, 3072, 3584)
+_SCANNED_GLOBAL = 4096
 _AGAIN = 3
 
 
@@ -49,7 +49,7 @@ def _plain() -> Iterator[str]:
     """Two plain CPU devices with other work beside them, as no profile paces them."""
     busy = subprocess.Popen([sys.executable, "-c", _BUSY])
     try:
-        common = ("--simulate", "2", "--model", "probe")
+        common = ("--simulate", "2", "--model", "small")
         _program("probe", *common, "--max-batch", str(_SCANNED_GLOBAL), "--duration", "1", "--quiet")
         plan = Plan.model_validate(
             _program("balance", *common, "--global-batch", str(_SCANNED_GLOBAL), "--duration", "8", "--windows", "2")
@@ -71,7 +71,7 @@ def _plain() -> Iterator[str]:
 def _rate(common: tuple[str, ...], first: int) -> float:
     batches = (str(first), str(_SCANNED_GLOBAL - first))
     document = _program(
-        "run", *common, "--batches", *batches, "--baseline", "none", "--duration", "8", "--windows", "1"
+        "run", *common, "--batches", *batches, "--baseline", "none", "--duration", "6", "--windows", "1"
     )
     return Run.model_validate(document).throughput.median
 

@@ -12,6 +12,8 @@ from gpubalance.config import DeviceProfile, JointProfile
 from tests.engine.steps import Steps
 from tests.engine.test_exact import adam, dense_model
 
+pytestmark = pytest.mark.alone
+
 
 def data(count: int) -> tuple[Any, Any]:
     return np.zeros((count, 6), np.float32), (np.zeros(count, np.int64),)

@@ -27,6 +27,8 @@ from gpubalance.stages.events import Doing, Event, Watch
 from gpubalance.stages.probe.saved import save
 from tests.stages.probes import SMALL, probe_of
 
+pytestmark = pytest.mark.alone
+
 CONFIGS = Path(__file__).parents[2] / "configs"
 MIB = 1 << 20
 

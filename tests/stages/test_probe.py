@@ -15,6 +15,8 @@ from gpubalance.stages.events import Event, PointDone
 from gpubalance.stages.probe.saved import find_device, latest, save
 from gpubalance.stages.probe.stage import probe
 
+pytestmark = pytest.mark.alone
+
 ROOT = Path(__file__).parents[2]
 PAIR, _ = simulated_devices(str(ROOT / "configs/gtx1080ti-gtx1080.toml"))
 (BASE,) = simulated_devices("1")[0]

@@ -12,6 +12,8 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.stages.series import Series
 from gpubalance.workers.worker import Worker
 
+pytestmark = pytest.mark.alone
+
 PROFILE = Path(__file__).parents[2] / "configs" / "gtx1080ti-gtx1080.toml"
 DEVICES, JOINT = simulated_devices(str(PROFILE))
 

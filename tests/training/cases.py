@@ -63,6 +63,12 @@ def cross_entropy(reduction: str) -> Callable[[], Any]:
     return make
 
 
+def loss_scaled() -> Any:
+    import keras
+
+    return keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam())
+
+
 def small_sgd() -> Any:
     import keras
 
@@ -158,6 +164,7 @@ CASES: dict[str, Case] = {
     "two inputs and outputs": Case(two_in_two_out, of_two),
     "masked sentences": Case(masked, sentences),
     "mixed_bfloat16": Case(classifier("adam", layers={"dtype": "mixed_bfloat16"}), numbers, within=2e-2),
+    "mixed_float16": Case(classifier(loss_scaled, layers={"dtype": "mixed_float16"}), numbers, within=2e-3),
     "steps_per_execution 4": Case(classifier("adam", compiled={"steps_per_execution": 4}), numbers),
 }
 

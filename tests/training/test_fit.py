@@ -100,8 +100,11 @@ def test_evaluate_and_predict_are_one_devices_and_in_order(tensorflow: Any) -> N
     alone, _ = trained_alone()
     split = simulated((3, 90, 7))
     model = in_scope(split, alone.get_weights())
-    expected = alone.evaluate(X, Y, verbose=0, return_dict=True)
-    assert split.evaluate(model, X, Y, verbose=0, return_dict=True) == pytest.approx(expected, abs=1e-6)
+    for count in (240, 102):
+        expected = alone.evaluate(X[:count], Y[:count], verbose=0, return_dict=True)
+        assert split.evaluate(model, X[:count], Y[:count], verbose=0, return_dict=True) == pytest.approx(
+            expected, abs=1e-6
+        )
     for count in (240, 101, 2):
         assert split.predict(model, X[:count], verbose=0) == pytest.approx(alone.predict(X[:count], verbose=0))
 
@@ -163,10 +166,12 @@ def test_a_users_own_train_step_is_what_runs(tensorflow: Any) -> None:
 
 def test_a_model_from_elsewhere_is_refused_with_what_to_do(tensorflow: Any) -> None:
     split = simulated((70, 30))
-    with pytest.raises(BadInput, match=r"was built outside split\.scope\(\)"):
+    with pytest.raises(BadInput, match=r"was built outside split\.scope\(\)(.|\n)*→ with split\.scope\(\): build it"):
         split.fit(classifier()(), X, Y)
     with split.scope():
         model = classifier()()
+    with pytest.raises(BadInput, match="a batch of 1 can't be shared among 2 devices"):
+        split.fit(model, X, Y, batch_size=1)
     model.compile("adam", "mse")
     with pytest.raises(BadInput, match=r"was compiled outside split\.scope\(\)"):
         split.fit(model, X, Y)
@@ -215,6 +220,7 @@ def hot_pair() -> Split:
     return Split._of(devices, (50, 50), (50, 50), JointProfile(), "auto")
 
 
+@pytest.mark.alone
 def test_the_monitor_says_when_the_split_no_longer_fits(tensorflow: Any, tmp_path: Path) -> None:
     split = hot_pair()
     model = in_scope(split, trained_alone()[1])
@@ -230,6 +236,7 @@ def test_the_monitor_says_when_the_split_no_longer_fits(tensorflow: Any, tmp_pat
     assert {"gpubalance/compute_s/GPU:0", "gpubalance/wait_s/GPU:1", "gpubalance/imbalance"} <= tags
 
 
+@pytest.mark.alone
 def test_a_split_that_is_rebalanced_follows_its_devices(tensorflow: Any) -> None:
     alone, start = trained_alone()
     split = hot_pair()
