@@ -148,7 +148,8 @@ class Points:
             # The last input is a marker: it is waited for, and the clock does not take it.
             stamp = tf.numpy_function(lambda *given: function(*given[:-1]), list(inputs), tf.float64)
         stamp.set_shape(())
-        tf.compat.v1.get_default_graph().experimental_acd_manager.run_independently(stamp.op)
+        if not tf.executing_eagerly():  # as a user's model may want it
+            tf.compat.v1.get_default_graph().experimental_acd_manager.run_independently(stamp.op)
         self._stamps.append(stamp)
         if not self._paced:
             return values

@@ -17,7 +17,9 @@ def distribute(
 
     `distribute(model, gpus=[0, 1], ratios=[4, 3]).fit(x, y, batch_size=1000)` trains with 571 and 429 samples a step,
     and gives what one device with 1000 gives. Weights, the compiled loss, metrics and optimizer with its state are
-    copied. Raises BadInput for a model that `keras.models.clone_model` can't copy, and what `Split` raises.
+    copied. `copy.split` is the split, for its `monitor()`; `copy.compile` compiles anew.
+
+    Raises BadInput for a model that `keras.models.clone_model` can't copy, and what `Split` raises.
     """
     import keras
 
@@ -35,7 +37,14 @@ def distribute(
             _copy_optimizer(model, copy)
     for name in ("fit", "evaluate", "predict"):
         setattr(copy, name, partial(getattr(split, name), copy))
+    copy.compile = partial(_compile, split, copy)
+    copy.split = split
     return copy
+
+
+def _compile(split: Split, model: Any, *arguments: Any, **options: Any) -> None:
+    with split.scope():
+        type(model).compile(model, *arguments, **options)
 
 
 def _copy_optimizer(model: Any, copy: Any) -> None:

@@ -14,6 +14,8 @@ from gpubalance.engine.data import distribute
 from gpubalance.errors import BadInput
 from gpubalance.planning.split import proportional_split
 
+_NOT_YET = object()
+
 
 @dataclass(frozen=True)
 class Dealt:
@@ -39,27 +41,29 @@ class Feed:
         self._strategy = strategy
         self._names = tuple(names)
         self.batches = tuple(batches)
-        self._ahead: tuple[Iterator[Any], Any] | None = None
+        # Training and validation each have an iterator, and the one goes on after the other.
+        self._ahead: dict[int, tuple[Iterator[Any], Any]] = {}
 
     def take(self, iterator: Iterator[Any]) -> Any:
         """The next global batch. Raises StopIteration."""
-        if self._ahead is not None and self._ahead[0] is iterator:
-            (_, batch), self._ahead = self._ahead, None
-            if batch is None:
-                raise StopIteration
-            return batch
-        return self._deal(next(iterator))
+        _, batch = self._ahead.pop(id(iterator), (iterator, _NOT_YET))
+        if batch is _NOT_YET:
+            return self._deal(next(iterator))
+        if batch is None:
+            raise StopIteration
+        return batch
 
     def look_ahead(self, iterator: Iterator[Any]) -> None:
         """Starts bringing the next global batch to the devices, while they compute."""
         batch = next(iterator, None)
-        self._ahead = iterator, None if batch is None else self._deal(batch)
+        self._ahead[id(iterator)] = iterator, None if batch is None else self._deal(batch)
 
     def forget(self) -> None:
-        """Drops the batch that was taken ahead, as its iterator is not asked again."""
-        self._ahead = None
+        """Drops the batches that were taken ahead, as their iterators are not asked again."""
+        self._ahead.clear()
 
     def _deal(self, batch: Any) -> tuple[Any, Dealt]:
+        batch = _cleaned(batch)
         return batch, self.deal(batch)
 
     def deal(self, batch: Any) -> Dealt:
@@ -85,15 +89,35 @@ class Feed:
             return tf.identity(share)
 
 
+def _cleaned(batch: Any) -> Any:
+    """Without the parts that are not there, which Keras gives as an empty Optional."""
+    if not isinstance(batch, tuple):
+        return batch
+    there = [part for part in batch if part is not None and not isinstance(part, tf.experimental.Optional)]
+    return tuple(there) if len(there) == len(batch) or batch[len(there) - 1] is there[-1] else batch
+
+
 def _samples_of(batch: Any) -> int:
-    sizes = {int(values.shape[0]) for values in tf.nest.flatten(batch)}
+    parts = tf.nest.flatten(batch)
+    if not all(isinstance(part, tf.Tensor) for part in parts):
+        odd = next(type(part).__name__ for part in parts if not isinstance(part, tf.Tensor))
+        raise BadInput(f"the data has a {odd} in it, which can't be dealt out", remedy="make it a dense tensor")
+    sizes = {int(values.shape[0]) for values in parts}
     if len(sizes) != 1:
-        raise BadInput(f"the data's parts have different numbers of samples in a batch: {sorted(sizes)}")
+        raise BadInput(
+            f"the data's parts have different numbers of samples in a batch: {sorted(sizes)}",
+            remedy="each input, output and sample_weight needs one entry a sample",
+        )
     return sizes.pop()
 
 
+def kind_of(batch: Any) -> str:
+    """The same for batches that one trace can take: structure, types, and numbers of dimensions."""
+    return str(tf.nest.map_structure(lambda values: (values.dtype.name, values.shape.rank), batch))
+
+
 def signature_of(batch: Any, known: Any = None) -> Any:
-    """What a step must take for this batch, and for those before it: sizes that differ are left open."""
+    """What a step must take for this batch, and for those of its kind before it: sizes that differ are left open."""
     specs = tf.nest.map_structure(lambda values: tf.TensorSpec([None, *values.shape[1:]], values.dtype), batch)
     if known is None:
         return specs
@@ -101,8 +125,6 @@ def signature_of(batch: Any, known: Any = None) -> Any:
 
 
 def _either(one: tf.TensorSpec, other: tf.TensorSpec) -> tf.TensorSpec:
-    if one.dtype != other.dtype or one.shape.rank != other.shape.rank:
-        raise BadInput(f"the data changed from {one.dtype.name} {one.shape} to {other.dtype.name} {other.shape}")
     sizes = [a if a == b else None for a, b in zip(one.shape, other.shape, strict=True)]
     return tf.TensorSpec(sizes, one.dtype)
 
@@ -130,17 +152,28 @@ def check_length(data: tf.data.Dataset, steps: int | None) -> None:
 
 
 def in_global_batches(data: tf.data.Dataset, model: Any, global_batch: int) -> tf.data.Dataset:
-    """The dataset, batched or not, in batches of the split's size; the last one may be smaller."""
-    if not _is_batched(data, model):
+    """The dataset, batched or not, in batches of the split's size; the last one may be smaller.
+
+    Batches that differ in more than the number of samples, as padded sentences do, stay as they are.
+    """
+    specs = tf.nest.flatten(data.element_spec)
+    if not _is_batched(specs, model):
         return data.batch(global_batch, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
-    sizes = {spec.shape[0] for spec in tf.nest.flatten(data.element_spec)}
-    return data if sizes == {global_batch} else data.rebatch(global_batch).prefetch(tf.data.AUTOTUNE)
+    shapes = [getattr(spec, "shape", tf.TensorShape(None)) for spec in specs]
+    if any(shape.rank is None or None in shape[1:] for shape in shapes):
+        return data
+    return data if {shape[0] for shape in shapes} == {global_batch} else data.rebatch(global_batch).prefetch(2)
 
 
-def _is_batched(data: tf.data.Dataset, model: Any) -> bool:
-    """By the rank of the model's first input; what is not known yet is taken for batched, as Keras wants it."""
-    first = tf.nest.flatten(data.element_spec)[0]
-    inputs = getattr(model, "inputs", None) if getattr(model, "built", False) else None
-    if first.shape.rank == 0:
+def _is_batched(specs: Sequence[Any], model: Any) -> bool:
+    """Whether all parts begin with the same dimension; where that says nothing, by the model's inputs."""
+    shapes = [spec.shape for spec in specs if getattr(spec, "shape", None) is not None and spec.shape.rank is not None]
+    if any(shape.rank == 0 for shape in shapes):
         return False
-    return not inputs or first.shape.rank is None or first.shape.rank >= len(inputs[0].shape)
+    first = {shape[0] for shape in shapes}
+    if first == {None}:
+        return True
+    inputs = getattr(model, "inputs", None) if getattr(model, "built", False) else None
+    if len(first) > 1 or not inputs:
+        return len(first) <= 1
+    return bool(shapes[0].rank >= min(len(given.shape) for given in inputs))

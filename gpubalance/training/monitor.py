@@ -53,13 +53,14 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         self._every = every
         self._rebalance = rebalance
         self._writer = tf.summary.create_file_writer(log_dir) if log_dir else None
-        self._stamps: list[Any] = []
+        self._stamps: list[tuple[Any, tuple[int, ...]]] = []
         self._seen: dict[int, dict[int, float]] = {}  # device → batch → compute
         self._said = False
 
     def on_train_begin(self, logs: Any = None) -> None:
         """From now on every so manieth step is stamped."""
         del logs
+        self._stamps.clear()
         self._split.stamp(self._every, self._note)
 
     def on_train_end(self, logs: Any = None) -> None:
@@ -68,18 +69,19 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         self._split.stamp(0, None)
 
     def _note(self, stamps: Any, shares: Sequence[int]) -> None:
-        if tuple(shares) == self._split.batches:
-            self._stamps.append(stamps)
+        self._stamps.append((stamps, tuple(shares)))
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Tells what was measured, warns where the split no longer fits, or makes it anew."""
         del logs
-        stamps, self._stamps = self._stamps, []
-        if not stamps:
+        noted, self._stamps = self._stamps, []
+        if not noted:
             return
+        batches = max((shares for _, shares in noted), key=sum)  # a last one may be smaller
+        stamps = [own for own, shares in noted if shares == batches]
         times = EpochTimes(
             epoch,
-            self._split.batches,
+            batches,
             tuple(_median(stamps, lambda own: own[:, COMPUTED] - own[:, 0], i) for i in range(len(stamps[0]))),
             statistics.median(float(own[:, FINISHED].max() - own[:, COMPUTED].max()) for own in stamps),
         )

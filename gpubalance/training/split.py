@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -14,6 +15,9 @@ from gpubalance.devices.planned import planned_devices
 from gpubalance.errors import BadInput, UsageError
 from gpubalance.results.plan import Plan
 from gpubalance.results.records import read_record
+
+# Of so many models that are trained in turns the traces are kept.
+_MODELS_KEPT = 4
 
 if TYPE_CHECKING:
     from gpubalance.training.place import Place
@@ -43,10 +47,12 @@ class Split:
     """How many samples of each global batch every device gets.
 
     Training with it gives what one device with the whole global batch would give: each sample weighs the same wherever
-    it is, a weight regulariser counts once, and losses, metrics and logs are those of all samples. Batch normalisation
-    is local to a device, as in every data-parallel trainer: each normalises with the mean and variance of its own
-    share, so a device with few samples has noisier ones, and the moving averages are the plain mean of the devices'.
-    `BatchNormalization(synchronized=True)` takes them over the global batch instead, and then is exact too.
+    it is, a weight regulariser counts once, and losses, metrics and logs are those of all samples. What is random in a
+    model, as dropout, is drawn by each device. Batch normalisation is local to a device, as in every data-parallel
+    trainer: each normalises with the mean and variance of its own share, so a device with few samples has noisier
+    ones; the moving averages are the mean of the devices', by samples. `BatchNormalization(synchronized=True)` takes
+    them over the global batch instead, and then is exact too. A loss that is no mean or sum over samples, as Dice's
+    over a batch, is the mean of the devices', by samples.
     """
 
     def __init__(
@@ -70,11 +76,10 @@ class Split:
                 f"{len(batches)} batches and {len(micro)} micro-batches for {len(devices)} devices",
                 remedy="give one of each for every device",
             )
-        if (
-            min(batches) < 0
-            or not any(batches)
-            or any(b and not 0 < m <= b for b, m in zip(batches, micro, strict=True))
-        ):
+        if not all(isinstance(number, int) for number in (*batches, *micro)):
+            raise UsageError("batches and ratios are whole numbers", remedy="4 and 3 instead of 0.57 and 0.43")
+        pairs = zip(batches, micro, strict=True)
+        if not any(batches) or not all(batch == 0 or 0 < own <= batch for batch, own in pairs):
             raise UsageError("batches must not be below 0, and micro-batches from 1 to their batch")
         self._set(devices, tuple(batches), micro, machine.joint, "auto")
 
@@ -117,7 +122,7 @@ class Split:
         self._joint = joint
         self._all_reduce = all_reduce
         self._place: Place | None = None
-        self._steps: Steps | None = None
+        self._steps: list[Steps] = []
 
     def __repr__(self) -> str:
         names = ", ".join(f"{d.label} {d.name}: {b}" for d, b in zip(self.devices, self.batches, strict=True))
@@ -136,22 +141,24 @@ class Split:
         """
         return self._there().strategy.scope()  # type: ignore[no-any-return]
 
-    def fit(self, model: Any, x: Any = None, y: Any = None, **options: Any) -> Any:
-        """Keras' `model.fit`, with all its options, over the split's devices; returns its History.
+    def fit(self, model: Any, *arguments: Any, **options: Any) -> Any:
+        """Keras' `model.fit`, with all its arguments, over the split's devices; returns its History.
 
-        Datasets, batched or not, are taken in global batches of the split's size, arrays too where no `batch_size` is
-        given. Batches of other sizes, a PyDataset's or a generator's, are dealt in the split's proportion, and so is
-        a last one that is smaller. Raises BadInput for a model that was not built and compiled in `scope()`.
+        Datasets, batched or not, are taken in global batches of the split's size (`steps_per_epoch` counts those),
+        arrays too where no `batch_size` is given, which is the global batch. Batches of other sizes, a PyDataset's or a
+        generator's, are dealt in the split's proportion, and so is a last one that is smaller.
+
+        Raises BadInput for a model that was not built and compiled in `scope()`, and for data that can't be dealt.
         """
-        return self._with_keras("fit", model, x, y, options)
+        return self._with_keras("fit", model, arguments, options)
 
-    def evaluate(self, model: Any, x: Any = None, y: Any = None, **options: Any) -> Any:
+    def evaluate(self, model: Any, *arguments: Any, **options: Any) -> Any:
         """Keras' `model.evaluate` over the split's devices."""
-        return self._with_keras("evaluate", model, x, y, options)
+        return self._with_keras("evaluate", model, arguments, options)
 
-    def predict(self, model: Any, x: Any, **options: Any) -> Any:
+    def predict(self, model: Any, *arguments: Any, **options: Any) -> Any:
         """Keras' `model.predict` over the split's devices; outputs are in the order of the samples."""
-        return self._with_keras("predict", model, x, None, options)
+        return self._with_keras("predict", model, arguments, options)
 
     def monitor(self, *, every: int = 50, rebalance: bool = False, log_dir: str | None = None) -> Any:
         """A Keras callback for `fit`: each device's compute and wait, of every so manieth step.
@@ -172,36 +179,63 @@ class Split:
 
     def stamp(self, every: int, told: OnStamps | None) -> None:
         """Has every so manieth step of the model that trains stamped; 0: none."""
-        if self._steps is not None:
-            self._steps.stamp_every, self._steps.on_stamps = every, told
+        for steps in self._steps:
+            if steps.is_open:
+                steps.stamp_every, steps.on_stamps = every, told
 
     def set_batches(self, batches: Sequence[int]) -> None:
         """Another split of the same devices, from the next global batch on. Nothing is traced anew."""
         self.batches = self.micro_batches = tuple(batches)
-        if self._steps is not None:
-            self._steps.set_batches(self.batches)
+        for steps in self._steps:
+            steps.set_batches(self.batches)
 
-    def _with_keras(self, name: str, model: Any, x: Any, y: Any, options: dict[str, Any]) -> Any:
-        from gpubalance.engine.keras_inside import made_under
+    def _with_keras(self, name: str, model: Any, arguments: Sequence[Any], options: dict[str, Any]) -> Any:
+        keras_method: Callable[..., Any] = getattr(type(model), name)
+        steps = next((steps for steps in self._steps if steps.is_of(model)), None)
+        if steps is not None and steps.is_open:
+            return keras_method(model, *arguments, **options)  # Keras' fit evaluates, and so may a callback
+        from gpubalance.training.keras_inside import made_under
+
+        self._refuse_in_scope(name)
+        made_under(model, self._there().strategy)
+        bound = inspect.signature(keras_method).bind(model, *arguments, **options).arguments
+        bound.update(bound.pop("kwargs", {}))
+        del bound["self"]
+        counts = self._take_data(name, model, bound)
+        with self._steps_of(model), warnings.catch_warnings():
+            if not counts:
+                # A dataset in new batches does not know how many they are, which Keras says where it ends.
+                warnings.filterwarnings("ignore", message="Your input ran out of data")
+            return keras_method(model, **bound)
+
+    def _refuse_in_scope(self, name: str) -> None:
+        import tensorflow as tf
+
+        if tf.distribute.has_strategy():
+            raise BadInput(
+                f"split.{name} was called inside `with split.scope():`",
+                remedy="un-indent it: the scope is for building, loading and compiling the model",
+            )
+
+    def _take_data(self, name: str, model: Any, bound: dict[str, Any]) -> bool:
+        """Puts data into global batches; whether the caller said how many of them there are."""
         from gpubalance.training import feed
 
-        place = self._there()
-        made_under(model, place.strategy)
+        x, size = bound.get("x"), bound.get("batch_size")
+        steps = bound.get("steps_per_epoch" if name == "fit" else "steps")
+        for part in ("x", "validation_data"):
+            if feed.is_dataset(bound.get(part)) and not self._of_any_batch:
+                bound[part] = feed.in_global_batches(bound[part], model, self.global_batch)
         if feed.is_dataset(x):
-            x = x if self._of_any_batch else feed.in_global_batches(x, model, self.global_batch)
-            feed.check_length(x, options.get("steps_per_epoch" if name == "fit" else "steps"))
-        elif name == "fit" and 0 < (options.get("batch_size") or len(self.devices)) < len(self.devices):
+            feed.check_length(x, steps)
+        elif feed.is_array(x) and size is None and not self._of_any_batch:
+            bound["batch_size"] = self.global_batch
+        elif name == "fit" and size is not None and size < len(self.devices):
             raise BadInput(
-                f"a batch of {options['batch_size']} can't be shared among {len(self.devices)} devices",
+                f"a batch of {size} can't be shared among {len(self.devices)} devices",
                 remedy="give a larger batch_size, or a split over fewer devices",
             )
-        elif feed.is_array(x) and options.get("batch_size") is None and not self._of_any_batch:
-            options["batch_size"] = self.global_batch
-        keras_method: Callable[..., Any] = getattr(type(model), name)
-        with self._steps_of(model), warnings.catch_warnings():
-            # A dataset in new batches does not know how many they are, which Keras says where it ends.
-            warnings.filterwarnings("ignore", message="Your input ran out of data")
-            return keras_method(model, x, **options) if name == "predict" else keras_method(model, x, y, **options)
+        return steps is not None
 
     def _there(self) -> Place:
         """TensorFlow, set up once."""
@@ -215,7 +249,9 @@ class Split:
         """The functions of a model, traced once for as long as it is compiled as it is."""
         from gpubalance.training.steps import Steps
 
-        if self._steps is None or not self._steps.are_of(model):
-            micro_batches = None if self._of_any_batch else self.micro_batches
-            self._steps = Steps(model, self._there(), self.batches, micro_batches)
-        return self._steps
+        known = next((steps for steps in self._steps if steps.are_of(model)), None)
+        if known is None:
+            accumulates = self.micro_batches != self.batches
+            known = Steps(model, self._there(), self.batches, self.micro_batches if accumulates else None)
+        self._steps = [known, *(steps for steps in self._steps if not steps.is_of(model))][:_MODELS_KEPT]
+        return known

@@ -13,11 +13,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from gpubalance.engine import keras_inside
 from gpubalance.engine.accumulate import accumulated, refuse_what_cannot_accumulate
 from gpubalance.engine.step import Points, batch_of, sum_over_replicas
-from gpubalance.errors import BadInput
-from gpubalance.training.feed import Dealt, Feed, dealt_signature, signature_of
+from gpubalance.training import keras_inside
+from gpubalance.training.feed import Dealt, Feed, dealt_signature, kind_of, signature_of
 from gpubalance.training.place import Place
 
 # Each stamped step's [replica, (begin, computed, finished)], in seconds, and its shares.
@@ -35,26 +34,34 @@ class Steps:
         self._micro_batches = None if micro_batches is None else tuple(micro_batches)
         self._feed = Feed(place.strategy, place.names, batches)
         self._functions: dict[tuple[Any, ...], Any] = {}
-        self._signatures: dict[str, Any] = {}
+        self._signatures: dict[tuple[str, str], Any] = {}
         self._open = ExitStack()
+        self.is_open = False
         self._is_prepared = self._takes_gradients = False
         self.stamp_every = 0
         self.on_stamps: OnStamps | None = None
         self._steps = 0
 
     def __enter__(self) -> Steps:
-        optimizer = self._model.optimizer
+        optimizer = getattr(self._model, "optimizer", None)
         if self._model.built and optimizer is not None and not optimizer.built:
             with self._place.strategy.scope():  # a callback that restores it would build it outside
                 optimizer.build(self._model.trainable_variables)
         functions = {"train_function": self.train, "test_function": self.test, "predict_function": self.predict}
         self._open.enter_context(keras_inside.on_one_device(self._model, functions))
+        self.is_open = True
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.is_open = False
         self._open.close()
         self._is_prepared = self._takes_gradients = False
+        self.stamp_every, self.on_stamps = 0, None
         self._feed.forget()
+
+    def is_of(self, model: Any) -> bool:
+        """Whether they are that model's."""
+        return self._model is model
 
     def are_of(self, model: Any) -> bool:
         """Whether they are that model's, as it is compiled now."""
@@ -96,8 +103,11 @@ class Steps:
         self._prepare(batch, trains=True)
         self._steps += 1
         stamped = bool(self.stamp_every) and self._steps % self.stamp_every == 0
+        known = len(self._functions)
         logs, stamps = self._call("train", batch, dealt, stamped=stamped)
-        if stamped and self.on_stamps is not None:
+        if stamped and len(self._functions) > known:
+            self._steps -= 1  # the first run of a trace says nothing: the next step is stamped instead
+        elif stamped and self.on_stamps is not None:
             self.on_stamps(stamps.numpy(), dealt.shares)
         return logs
 
@@ -116,12 +126,13 @@ class Steps:
             self._takes_gradients = True
 
     def _call(self, kind: str, batch: Any, dealt: Dealt, *, stamped: bool = False) -> Any:
-        signature = signature_of(batch, self._signatures.get(kind))
-        if signature != self._signatures.get(kind):
-            self._signatures[kind] = signature
-            self._functions = {key: made for key, made in self._functions.items() if key[0] != kind}
+        like = kind, kind_of(batch)
+        signature = signature_of(batch, self._signatures.get(like))
+        if signature != self._signatures.get(like):
+            self._signatures[like] = signature
+            self._functions = {key: made for key, made in self._functions.items() if key[0] != like}
         accumulates = kind == "train" and not dealt.whole and self._accumulates(dealt.shares)
-        key = (kind, dealt.whole, accumulates, stamped)
+        key = (like, dealt.whole, accumulates, stamped)
         if key not in self._functions:
             self._functions[key] = self._traced(key, signature)
         with tf.device("/CPU:0"):
@@ -140,7 +151,7 @@ class Steps:
 
     def _traced(self, key: tuple[Any, ...], signature: Any) -> Any:
         """One trace a kind, for every split and every size of batch."""
-        kind, whole, accumulates, stamped = key
+        (kind, _), whole, accumulates, stamped = key
         if kind == "train":
             function = self._training(whole=whole, accumulates=accumulates, stamped=stamped)
         else:
@@ -162,7 +173,7 @@ class Steps:
     def _training(self, *, whole: bool, accumulates: bool, stamped: bool) -> Callable[..., Any]:
         model, strategy = self._model, self._place.strategy
         if accumulates:
-            _refuse_micro_batches(model)
+            refuse_what_cannot_accumulate(model)
 
         def replica(data: Any, weights: Any, global_batch: Any, micro_batches: Any) -> tuple[Any, Any]:
             context = tf.distribute.get_replica_context()
@@ -174,10 +185,12 @@ class Steps:
             if accumulates:
                 grads, variables, logs = _accumulated(model, data, global_batch, size)
             else:
-                with keras_inside.part_of(own, batch_of(data), whole=whole, counts=not whole or number == 0):
+                with keras_inside.part_of(own, whole=whole, counts=not whole or number == 0):
                     grads, variables, logs = keras_inside.gradients_of(model, data)
-            summed = sum_over_replicas(context, points.computed(own, grads))
-            model.optimizer.apply(summed, variables)
+            grads = points.computed(own, grads)
+            if variables:
+                model.optimizer.apply(sum_over_replicas(context, grads), variables)
+            _average(context, keras_inside.kept_by_each(model), own)
             return self._own_logs(logs, own), points.finished(own, variables)
 
         def step(*arguments: Any) -> tuple[Any, Any]:
@@ -193,23 +206,25 @@ class Steps:
             del unused
             number = _number(tf.distribute.get_replica_context())
             counts = not whole or number == 0
-            with keras_inside.part_of(weights[number], batch_of(data), whole=whole, counts=counts):
+            with keras_inside.part_of(weights[number], whole=whole, counts=counts):
                 return self._own_logs(model.test_step(data), weights[number])
 
         return lambda *arguments: self._logs(strategy.run(replica, args=arguments))
 
     def _own_logs(self, logs: Any, weight: Any) -> dict[str, Any]:
-        """What a user's own step returns and no metric is."""
+        """What a user's own step returns and no metric is, as this replica's part; None for what a metric is."""
         metrics = self._model.get_metrics_result()
-        return {name: tf.cast(value, tf.float32) * weight for name, value in logs.items() if name not in metrics}
+        return {name: None if name in metrics else tf.cast(value, tf.float32) * weight for name, value in logs.items()}
 
     def _logs(self, of_replicas: Any) -> Any:
         """What the metrics say of all samples; what else a user's own step returns is weighed by its samples."""
-        own = {
-            name: self._place.strategy.reduce(tf.distribute.ReduceOp.SUM, value, axis=None)
+        metrics = self._model.get_metrics_result()
+        return {
+            name: metrics[name]
+            if value is None
+            else self._place.strategy.reduce(tf.distribute.ReduceOp.SUM, value, axis=None)
             for name, value in of_replicas.items()
         }
-        return {**own, **self._model.get_metrics_result()}
 
     def _predicting(self, *, whole: bool) -> Callable[..., Any]:
         model, strategy = self._model, self._place.strategy
@@ -230,24 +245,25 @@ def _number(context: Any) -> int:
     return int(tf.get_static_value(context.replica_id_in_sync_group))
 
 
+def _average(context: Any, variables: Sequence[Any], weight: Any) -> None:
+    """Each replica moved its own; the mean, by samples, of moving means is that of the whole batch's mean."""
+    if not variables:
+        return
+    own = [tf.convert_to_tensor(variable.value) for variable in variables]
+    parts = [value * tf.cast(weight, value.dtype) for value in own]
+    for variable, value in zip(variables, context.all_reduce(tf.distribute.ReduceOp.SUM, parts), strict=True):
+        variable.assign(value)
+
+
 def _accumulated(model: Any, data: Any, global_batch: Any, micro_batch: Any) -> tuple[Any, Any, dict[str, Any]]:
+    """The gradients, their variables and the metrics; what else a `train_step` returns is a micro-batch's only."""
     variables: list[Any] = []
 
     def gradients(part: Any, _: Any, of: Any) -> tuple[Any, Any]:
         weight = tf.cast(batch_of(part), tf.float32) / of
-        with keras_inside.part_of(weight, batch_of(part)):
+        with keras_inside.part_of(weight, micro=True):
             grads, variables[:], _logs = keras_inside.gradients_of(model, part)
         return weight, grads
 
     _, grads = accumulated(gradients, (data, ()), global_batch, micro_batch)
-    return grads, variables, {}
-
-
-def _refuse_micro_batches(model: Any) -> None:
-    """Raises BadInput for what a micro-batch can't know of the whole batch."""
-    refuse_what_cannot_accumulate(model)
-    if keras_inside.divides_by_more_than_samples(model):
-        raise BadInput(
-            "the model's loss divides by weights or a mask, which micro-batches do not have of the whole batch",
-            remedy="use a plan without micro-batches: gpubalance balance --accumulate off",
-        )
+    return grads, variables, dict.fromkeys(model.get_metrics_result())

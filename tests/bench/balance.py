@@ -69,10 +69,10 @@ def _plain() -> Iterator[str]:
 
 
 def _rate(common: tuple[str, ...], first: int) -> float:
-    batches = (str(first), str(_SCANNED_GLOBAL - first))
-    document = _program(
-        "run", *common, "--batches", *batches, "--baseline", "none", "--duration", "6", "--windows", "1"
-    )
+    batches = {"0": first, "1": _SCANNED_GLOBAL - first}
+    used = [gpu for gpu, batch in batches.items() if batch]
+    split = ("--gpus", *used, "--batches", *(str(batches[gpu]) for gpu in used))
+    document = _program("run", *common, *split, "--baseline", "none", "--duration", "6", "--windows", "1")
     return Run.model_validate(document).throughput.median
 
 

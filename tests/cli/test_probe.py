@@ -119,7 +119,6 @@ def test_the_pair_is_probed_kept_and_then_held_against(tmp_path: Path, own_state
     assert run.imbalance < 1.1
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize(
     "number", [signal.SIGKILL, pytest.param(signal.SIGABRT, marks=pytest.mark.campaign), signal.SIGSTOP]
 )
@@ -128,7 +127,7 @@ def test_a_child_that_ends_at_a_trial_costs_nothing_that_is_finished(
 ) -> None:
     profile = tmp_path / "pair.toml"
     profile.write_text(SMALL_PAIR)
-    command = ("probe", "--simulate", str(profile), *QUICK, "--no-ahead", "--deadline", "12", "--json")
+    command = ("probe", "--simulate", str(profile), *QUICK, "--no-ahead", "--deadline", "16", "--json")
     process = start(*command)
     lines_of(process, "batch 32")
     # The exploring child ends, and the first trial's begins.

@@ -144,7 +144,6 @@ def test_a_users_file_in_the_current_folder_trains(tmp_path: Path) -> None:
         assert result["model"]["parameters"] == 10
 
 
-@pytest.mark.alone
 def test_the_real_compute_is_too_slow_for_the_profile() -> None:
     result = run_json("--simulate", QUICK_PAIR, "--model", "probe", "--batches", "2", "1", "--baseline", "none")
     warnings = {w["code"]: w["next"] for w in result["warnings"]}

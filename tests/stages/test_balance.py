@@ -27,8 +27,6 @@ from gpubalance.stages.events import Doing, Event, Watch
 from gpubalance.stages.probe.saved import save
 from tests.stages.probes import SMALL, probe_of
 
-pytestmark = pytest.mark.alone
-
 CONFIGS = Path(__file__).parents[2] / "configs"
 MIB = 1 << 20
 
@@ -83,6 +81,7 @@ def with_memory(device: Device, samples: int) -> Device:
     return device.model_copy(update={"memory_bytes": memory, "profile": profile.model_copy(update={"memory": memory})})
 
 
+@pytest.mark.alone
 def test_the_quick_pair_steps_back_and_says_what_binds() -> None:
     """The published pair itself is balanced by `scripts/bench balance`: its steps take the better part of a second."""
     devices, joint = of_config("quick-pair")
@@ -133,6 +132,7 @@ def test_a_card_that_only_costs_sync_is_left_out_once_sync_is_measured() -> None
         pytest.param((1.0, 1.0, 0.7), 5, marks=pytest.mark.campaign),
     ],
 )
+@pytest.mark.alone
 def test_four_unlike_devices_finish_together(wrong: tuple[float, ...], rounds: int) -> None:
     devices, joint = of_config("four-unlike")
     small = tuple(with_memory(device, 400 // (1 + device.index)) for device in devices)
@@ -142,6 +142,7 @@ def test_four_unlike_devices_finish_together(wrong: tuple[float, ...], rounds: i
     assert len(how.rounds) <= rounds
 
 
+@pytest.mark.alone
 def test_a_card_that_throttles_while_it_is_proven_is_followed() -> None:
     profile = DeviceProfile(
         name="hot", alpha_s=0.010, beta_s=0.0004, memory=1024 * MIB, base_memory=64 * MIB, memory_per_sample=4 * MIB

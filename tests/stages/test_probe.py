@@ -15,8 +15,6 @@ from gpubalance.stages.events import Event, PointDone
 from gpubalance.stages.probe.saved import find_device, latest, save
 from gpubalance.stages.probe.stage import probe
 
-pytestmark = pytest.mark.alone
-
 ROOT = Path(__file__).parents[2]
 PAIR, _ = simulated_devices(str(ROOT / "configs/gtx1080ti-gtx1080.toml"))
 (BASE,) = simulated_devices("1")[0]
@@ -52,6 +50,7 @@ def limit_by(profile: DeviceProfile) -> int:
 
 
 @pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.alone
 def test_the_published_pair(pair: Probe, number: int) -> None:
     one, profile = pair.probes[number], PAIR[number].profile
     assert profile is not None
@@ -67,12 +66,14 @@ def test_the_published_pair(pair: Probe, number: int) -> None:
     assert one.complete
 
 
+@pytest.mark.alone
 def test_the_published_solo_figures(pair: Probe) -> None:
     rates = {point.batch: point.throughput.median for point in pair.probes[0].curve}
     published = {64: 684, 256: 1128, 512: 1260, 1024: 1345}
     assert {batch: rates[batch] for batch in published} == pytest.approx(published, rel=0.03)
 
 
+@pytest.mark.alone
 def test_the_curve_reaches_from_small_to_the_limit_and_is_dense_at_the_knee(pair: Probe) -> None:
     for one in pair.probes:
         sizes = [point.batch for point in one.curve]
@@ -86,6 +87,7 @@ def test_the_curve_reaches_from_small_to_the_limit_and_is_dense_at_the_knee(pair
         assert all(point.memory_peak_bytes for point in one.curve)
 
 
+@pytest.mark.alone
 def test_the_best_and_the_sensible_batch(pair: Probe) -> None:
     for one in pair.probes:
         rates = {point.batch: point.throughput.median for point in one.curve}
@@ -98,6 +100,7 @@ def test_the_best_and_the_sensible_batch(pair: Probe) -> None:
         assert rates[below] < 0.95 * one.solo_best.throughput
 
 
+@pytest.mark.alone
 def test_noise_of_3_percent_leaves_the_model_right() -> None:
     noisy = QUICK.model_copy(update={"noise": 0.03, "alpha_s": 0.030, "beta_s": 0.0005})
     (one,) = probe(request(noisy), None, quiet).probes
@@ -106,6 +109,7 @@ def test_noise_of_3_percent_leaves_the_model_right() -> None:
     assert one.step_time_model.alpha_s == pytest.approx(noisy.alpha_s, rel=0.10)
 
 
+@pytest.mark.alone
 def test_a_device_that_throttles_is_marked_and_measured_once_more_and_never_steady() -> None:
     drift = (DriftPoint(from_s=4.0, factor=1.4),)
     events: list[Event] = []
@@ -123,6 +127,7 @@ def test_a_device_that_throttles_is_marked_and_measured_once_more_and_never_stea
     assert one.step_time_model.residual < 0.03
 
 
+@pytest.mark.alone
 def test_a_change_within_a_point_is_marked_too() -> None:
     drift = (DriftPoint(from_s=1.0, factor=1.4),)
     one = probe(request(QUICK.model_copy(update={"drift": drift}), max_batch=16, duration_s=1.5), None, quiet).probes[0]

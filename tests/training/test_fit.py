@@ -164,17 +164,189 @@ def test_a_users_own_train_step_is_what_runs(tensorflow: Any) -> None:
     assert history.history["share"][-1] == pytest.approx(28 * 0.7 + 12 * 0.3)
 
 
-def test_a_model_from_elsewhere_is_refused_with_what_to_do(tensorflow: Any) -> None:
+def own_loss(kind: str) -> Any:
+    """A classifier whose loss does not come from Keras' reduction."""
+    import keras
+    import tensorflow as tf
+    from keras import ops
+
+    from tests.training.cases import dense
+
+    def mean(y: Any, p: Any) -> Any:
+        return ops.mean(keras.losses.sparse_categorical_crossentropy(y, p))
+
+    class Own(keras.Sequential):  # type: ignore[misc]
+        def compute_loss(
+            self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
+        ) -> Any:
+            if kind != "compute_loss":
+                return super().compute_loss(x, y, y_pred, sample_weight, training)
+            return super().compute_loss(x, y, y_pred, sample_weight, training) + 0.1 * ops.mean(y_pred**2)
+
+    class Stepping(Own):
+        def __init__(self, *layers: Any) -> None:
+            super().__init__(*layers)
+            self.tracker = keras.metrics.Mean(name="own")
+
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = mean(y, self(x, training=True))
+            self.optimizer.apply_gradients(
+                zip(tape.gradient(loss, self.trainable_weights), self.trainable_weights, strict=True)
+            )
+            self.tracker.update_state(loss)
+            return {"own": self.tracker.result(), "now": loss}
+
+    def make() -> Any:
+        model = (Stepping if kind == "train_step" else Own)(dense())
+        model.compile("adam", mean if kind == "function" else "sparse_categorical_crossentropy")
+        return model
+
+    return make
+
+
+@pytest.mark.parametrize("kind", ["compute_loss", "train_step", "function", "function with weights"])
+def test_a_loss_of_the_users_own_is_the_mean_of_all_samples(tensorflow: Any, kind: str) -> None:
+    import keras
+
+    make = own_loss(kind.split()[0])
+    options: dict[str, Any] = {"epochs": 3, "shuffle": False, "verbose": 0}
+    if "weights" in kind:
+        options["class_weight"] = {0: 1.0, 1: 1.0, 2: 1.0}
+    keras.utils.set_random_seed(3)
+    alone = make()
+    start = alone.get_weights()
+    expected = alone.fit(X[:200], Y[:200], batch_size=100, **options).history
     split = simulated((70, 30))
-    with pytest.raises(BadInput, match=r"was built outside split\.scope\(\)(.|\n)*→ with split\.scope\(\): build it"):
+    model = in_scope(split, start, make)
+    found = split.fit(model, X[:200], Y[:200], **options).history
+    assert apart(model, alone) < 1e-6
+    assert set(found) == set(expected)
+    for name in found:
+        assert found[name] == pytest.approx(expected[name], abs=1e-5)
+
+
+def test_validation_between_does_not_lose_a_batch(tensorflow: Any) -> None:
+    import keras
+
+    alone, start = trained_alone(validation_data=(X, Y))
+    split = simulated((70, 30))
+    model = in_scope(split, start)
+    counted: list[int] = []
+
+    class Looks(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            del logs
+            counted.append(batch)
+            self.model.evaluate(X[:50], Y[:50], verbose=0)
+            split.predict(self.model, X[:5], verbose=0)
+
+    looks = Looks()
+    split.fit(model, of_generator(), steps_per_epoch=3, epochs=2, verbose=0, validation_data=(X, Y), callbacks=[looks])
+    assert counted == [0, 1, 2, 0, 1, 2]
+    assert apart(model, alone) < 1e-6
+
+
+def test_moving_averages_are_those_of_all_samples(tensorflow: Any) -> None:
+    import keras
+    from keras import layers
+
+    def make() -> Any:
+        model = keras.Sequential([keras.Input((6,)), layers.BatchNormalization(), layers.Dense(3, "softmax")])
+        model.compile("sgd", "sparse_categorical_crossentropy")
+        return model
+
+    alone, split = make(), simulated((1, 9, 90))
+    model = in_scope(split, alone.get_weights(), make)
+    options = {"batch_size": 100, "epochs": 2, "shuffle": False, "verbose": 0}
+    alone.fit(X[:200], Y[:200], **options)
+    split.fit(model, X[:200], Y[:200], **options)
+    assert model.layers[0].moving_mean.numpy() == pytest.approx(alone.layers[0].moving_mean.numpy(), abs=1e-6)
+    copies = tensorflow.nest.flatten(
+        split._there().strategy.experimental_local_results(model.layers[0].moving_variance.value)
+    )
+    assert copies[0].numpy() == pytest.approx(copies[-1].numpy())
+
+
+def test_one_model_takes_data_of_several_kinds(tensorflow: Any) -> None:
+    split = simulated((70, 30))
+    model = in_scope(split, trained_alone()[1])
+    split.evaluate(model, X, Y, verbose=0)
+    split.fit(model, X, Y, 100, 1, verbose=0)
+    split.fit(model, X, Y.astype(np.int32), sample_weight=np.ones(240), verbose=0)
+    split.fit(model, X.astype(np.float64), Y, batch_size=200, verbose=0, validation_data=(X, Y, np.ones(240)))
+
+    def thrice() -> Iterator[Any]:
+        for _ in range(3):
+            yield X[:100], Y[:100], None
+
+    assert len(split.fit(model, thrice(), verbose=0).history["loss"]) == 1
+    model.trainable = False
+    with split.scope():
+        model.compile("sgd", "sparse_categorical_crossentropy")
+    before = model.get_weights()
+    split.fit(model, X, Y, verbose=0)
+    assert all((a == b).all() for a, b in zip(before, model.get_weights(), strict=True))
+
+
+def test_a_model_that_is_not_compiled_predicts(tensorflow: Any) -> None:
+    import keras
+
+    from tests.training.cases import dense
+
+    split = simulated((70, 30))
+    with split.scope():
+        model = keras.Sequential(dense())
+    assert split.predict(model, X, verbose=0) == pytest.approx(model.predict(X, verbose=0))
+
+
+def test_padded_batches_stay_as_they_are(tensorflow: Any) -> None:
+    def sentences() -> Iterator[Any]:
+        for length in (3, 5, 4):
+            words = np.arange(50 * length).reshape(50, length) % 19 + 1
+            yield words, words
+
+    spec = tensorflow.TensorSpec((None, None), tensorflow.int64)
+    data = tensorflow.data.Dataset.from_generator(sentences, output_signature=(spec, spec))
+    split = simulated((70, 30))
+    with split.scope():
+        import keras
+        from keras import layers
+
+        model = keras.Sequential(
+            [keras.Input((None,), dtype="int32"), layers.Embedding(20, 4), layers.Dense(20, "softmax")]
+        )
+        model.compile("sgd", "sparse_categorical_crossentropy")
+    assert len(split.fit(model, data, epochs=2, verbose=0).history["loss"]) == 2
+
+
+def test_a_model_from_elsewhere_is_refused_with_what_to_do(tensorflow: Any) -> None:
+    import keras
+
+    split = simulated((70, 30))
+    with pytest.raises(BadInput, match=r"was built outside this split's scope\(\)(.|\n)*→ with split\.scope\(\):"):
         split.fit(classifier()(), X, Y)
     with split.scope():
         model = classifier()()
     with pytest.raises(BadInput, match="a batch of 1 can't be shared among 2 devices"):
         split.fit(model, X, Y, batch_size=1)
     model.compile("adam", "mse")
-    with pytest.raises(BadInput, match=r"was compiled outside split\.scope\(\)"):
+    with pytest.raises(BadInput, match=r"the optimizer of the model .* was made, or the model compiled, outside"):
         split.fit(model, X, Y)
+    with split.scope():
+        model = classifier("adam")()
+        with pytest.raises(BadInput, match=r"called inside `with split\.scope\(\):`"):
+            split.fit(model, X, Y)
+    layer = keras.layers.Dense(3, "softmax")
+    layer.build((None, 6))
+    with split.scope():
+        model = keras.Sequential([keras.Input((6,)), layer])
+        model.compile("sgd", "sparse_categorical_crossentropy")
+    with pytest.raises(BadInput, match=f"the layer {layer.name} of the model"):
+        split.fit(model, X, Y)
+    with pytest.raises(UsageError, match="whole numbers"):
+        Split(batches=[0.6, 0.4], simulate="2")  # type: ignore[list-item]
     with pytest.raises(UsageError, match="1 batches and 1 micro-batches for 2 devices"):
         Split(batches=[820], simulate="2")
     with pytest.raises(UsageError, match="must not be below 0"):
@@ -185,13 +357,15 @@ def test_what_micro_batches_cannot_do_is_refused(tensorflow: Any) -> None:
     from tests.training.cases import CASES
 
     split = simulated((70, 30), (20, 30))
+    with pytest.raises(UsageError, match="can't be rebalanced"):
+        split.monitor(rebalance=True)
     for name in ("synchronised batch norm", "masked sentences", "reduction mean_with_sample_weight"):
         case = CASES[name]
         data = case.data(200)
         with split.scope():
             model = case.make()
         with pytest.raises(BadInput, match="micro-batches"):
-            split.fit(model, *data[:2], verbose=0)
+            split.fit(model, *data[:2], sample_weight=(*data, None)[2], verbose=0)
 
 
 def test_a_model_that_exists_is_copied_with_all_it_has_learned(tensorflow: Any) -> None:
@@ -200,8 +374,9 @@ def test_a_model_that_exists_is_copied_with_all_it_has_learned(tensorflow: Any) 
     alone, _ = trained_alone()
     separate_collectives()
     model = gpubalance.distribute(alone, ratios=[4, 3], simulate="2")
+    assert model.split.batches == (4, 3)
     for one in (alone, model):
-        one.fit(X, Y, epochs=1, shuffle=False, verbose=0)
+        one.fit(X, Y, epochs=1, validation_split=0.1, shuffle=False, verbose=0)
         one.fit(X, Y, batch_size=100, epochs=2, shuffle=False, verbose=0)
         one.fit(of_dataset("in other batches"), shuffle=False, verbose=0)
     assert apart(model, alone) < 1e-6

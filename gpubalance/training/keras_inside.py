@@ -1,0 +1,268 @@
+"""All that training leans on of Keras' insides, checked when it is used.
+
+Every replica's loss is the mean over its own samples. `part_of` gives it its weight in the global mean once, where a
+`train_step` scales its loss, so that the replicas' gradients sum to those of one device with the whole batch. A loss
+that divides by something else than samples, as their weights or what a mask leaves, is brought to that first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras.src.losses import loss as keras_loss
+
+from gpubalance.engine.keras_inside import KNOWN, SUM, applies_summed_gradients
+from gpubalance.errors import BadInput, EnvironmentFault
+
+_OF_LOSSES = (
+    "apply_mask",
+    "reduce_weighted_values",
+    "scale_loss_for_distribution",
+    "unscale_loss_for_distribution",
+)
+_OF_MODELS = ("_compile_loss", "_compile_metrics", "_distribute_strategy", "_flatten_layers", "_symbolic_build")
+_originals: dict[str, Any] = {name: getattr(keras_loss, name, None) for name in _OF_LOSSES}
+
+
+@dataclass
+class _Part:
+    """What the replica that this thread traces has of the global batch.
+
+    `weight` is its part of the samples, of 1. A batch that all replicas have `whole` counts in one's metrics only.
+    """
+
+    weight: Any
+    whole: bool
+    counts: bool
+    micro: bool
+    is_scaled: bool = False
+
+
+class _Current(threading.local):
+    part: _Part | None = None
+    taken: list[tuple[list[Any], list[Any]]] | None = None
+
+
+_current = _Current()
+
+
+def check(model: Any) -> None:
+    """Raises EnvironmentFault for a Keras whose insides are not what this file knows."""
+    missing = [f"losses.{name}" for name, found in _originals.items() if not callable(found)]
+    missing += [f"Model.{name}" for name in _OF_MODELS if not hasattr(model, name)]
+    if missing:
+        raise EnvironmentFault(
+            f"Keras {keras.__version__} has no {', '.join(missing)} where gpubalance knows it",
+            remedy=f"use Keras {KNOWN}",
+        )
+    keras_loss.reduce_weighted_values = _reduce_weighted_values
+    # Keras divides a replica's loss by the number of replicas, and multiplies where it logs it: here neither is done.
+    for name in ("scale_loss_for_distribution", "unscale_loss_for_distribution"):
+        setattr(keras_loss, name, _unchanged_inside(_originals[name]))
+
+
+def _unchanged_inside(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: original(value) if _current.part is None else value
+
+
+def made_under(model: Any, strategy: Any) -> None:
+    """Raises BadInput for a model that was built or compiled elsewhere: its variables are on one device."""
+    elsewhere = [
+        layer.name
+        for layer in model._flatten_layers(include_self=False)
+        for variable in layer._trainable_variables + layer._non_trainable_variables
+        if not strategy.extended.variable_created_in_scope(variable.value)
+    ]
+    if model._distribute_strategy is not strategy:
+        what = f"the model {model.name} was built"
+    elif elsewhere:
+        what = f"the layer {elsewhere[0]} of the model {model.name} was built"
+    elif _strategy_of(getattr(model, "optimizer", None), strategy) is not strategy:
+        what = f"the optimizer of the model {model.name} was made, or the model compiled,"
+    else:
+        return
+    raise BadInput(
+        f"{what} outside this split's scope(): its variables are elsewhere",
+        remedy="with split.scope(): build it, load it and compile it",
+    )
+
+
+def _strategy_of(optimizer: Any, default: Any) -> Any:
+    return getattr(getattr(optimizer, "inner_optimizer", optimizer), "_distribution_strategy", default)
+
+
+def compiled(model: Any) -> list[Any]:
+    """What is another object when the model is compiled anew."""
+    return [getattr(model, name, None) for name in ("optimizer", "_compile_loss", "_compile_metrics", "run_eagerly")]
+
+
+def build(model: Any, strategy: Any, data: Any) -> None:
+    """Makes all variables of the model, its metrics and its optimizer, for batches like this one."""
+    with strategy.scope():
+        model._symbolic_build(data_batch=data)
+
+
+@contextlib.contextmanager
+def on_one_device(model: Any, functions: dict[str, Any]) -> Iterator[None]:
+    """Keras' `fit`, `evaluate` and `predict` deal with whole batches, as on one device, and call these functions."""
+    strategy = model._distribute_strategy
+    before = {name: getattr(model, name) for name in functions}
+    model._distribute_strategy = None
+    for name, function in functions.items():
+        setattr(model, name, function)
+    try:
+        yield
+    finally:
+        model._distribute_strategy = strategy
+        for name, function in before.items():
+            setattr(model, name, function)
+
+
+@contextlib.contextmanager
+def part_of(weight: Any, *, whole: bool = False, counts: bool = True, micro: bool = False) -> Iterator[None]:
+    """While this thread traces a replica's step: `weight` is what its mean loss counts for in the global one."""
+    _current.part = _Part(weight, whole, counts, micro)
+    try:
+        yield
+    finally:
+        _current.part = None
+
+
+def _reduce_weighted_values(
+    values: Any,
+    sample_weight: Any = None,
+    mask: Any = None,
+    reduction: Any = "sum_over_batch_size",
+    dtype: Any = None,
+) -> Any:
+    """Keras' own, brought to where its `weight` makes it the replica's part of the global loss."""
+    part = _current.part
+    loss = _originals["reduce_weighted_values"](values, sample_weight, mask, reduction, dtype)
+    if part is None or part.whole:
+        return loss
+    by_weights = reduction == "mean_with_sample_weight" and sample_weight is not None
+    if reduction in ("sum", "none", None):
+        own = 1.0
+    elif mask is not None or by_weights:
+        own = _part_of_the_sum(sample_weight if by_weights else None, mask)
+    else:
+        return loss
+    return loss * tf.cast(own / part.weight, loss.dtype)
+
+
+def _part_of_the_sum(sample_weight: Any, mask: Any) -> Any:
+    """What this replica has of the divisor: of all samples that a mask leaves, or of all their weights."""
+    if _current.part is not None and _current.part.micro:
+        raise BadInput(
+            "the model's loss divides by weights or a mask, which micro-batches do not have of the whole batch",
+            remedy="use a plan without micro-batches: gpubalance balance --accumulate off",
+        )
+    merged = sample_weight if mask is None else _originals["apply_mask"](sample_weight, mask, "float32", "sum")
+    own = tf.reduce_sum(tf.cast(merged, tf.float32))
+    everyones = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, own)
+    return tf.stop_gradient(tf.math.divide_no_nan(own, everyones))
+
+
+@contextlib.contextmanager
+def taking_gradients(model: Any) -> Iterator[None]:
+    """`model.train_step` hands its gradients to `gradients_of` instead of applying them; they are summed first."""
+    optimizer = model.optimizer
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    apply, scale_loss = optimizer.apply, optimizer.scale_loss
+
+    def take(grads: Any, trainable_variables: Any = None) -> Any:
+        if _current.taken is None:
+            return apply(grads, trainable_variables)
+        _current.taken.append((list(grads), list(trainable_variables or model.trainable_variables)))
+        return None
+
+    def weigh(loss: Any) -> Any:
+        part = _current.part
+        if part is None:
+            return scale_loss(loss)
+        part.is_scaled = True
+        return scale_loss(loss * tf.cast(part.weight, loss.dtype))
+
+    applies_summed_gradients(optimizer)
+    optimizer.apply, optimizer.scale_loss = take, weigh
+    try:
+        yield
+    finally:
+        del optimizer.apply, optimizer.scale_loss
+        delattr(inner, SUM)
+
+
+def gradients_of(model: Any, data: Any) -> tuple[list[Any], list[Any], dict[str, Any]]:
+    """The gradients of `model.train_step`, the user's own where there is one, their variables, and its logs."""
+    part = _current.part
+    assert part is not None  # noqa: S101  (inside `part_of`)
+    _current.taken = []
+    try:
+        logs = model.train_step(data)
+        taken = _current.taken
+    finally:
+        _current.taken = None
+    if len(taken) > 1:
+        raise BadInput(
+            f"the train_step of the model {model.name} applies gradients {len(taken)} times, not once",
+            remedy="such a model can't be trained with a split",
+        )
+    if not taken:
+        return [], [], logs
+    grads, variables = taken[0]
+    return (grads if part.is_scaled else _weighed(model, grads, part.weight)), variables, logs
+
+
+def _weighed(model: Any, grads: Sequence[Any], weight: Any) -> list[Any]:
+    """For a `train_step` that does not call `optimizer.scale_loss`: its gradients are its loss's all the same."""
+    if any(getattr(layer, "synchronized", False) for layer in model._flatten_layers()):
+        raise BadInput(
+            f"the train_step of the model {model.name} does not scale its loss, which synchronised layers need",
+            remedy="loss = self.optimizer.scale_loss(loss), before the gradients are taken",
+        )
+    return [None if grad is None else tf.math.scalar_mul(tf.cast(weight, grad.dtype), grad) for grad in grads]
+
+
+@contextlib.contextmanager
+def counting_once(model: Any) -> Iterator[None]:
+    """The metrics of a model that is built count each sample once, and weigh all of them alike."""
+    trackers = list(model._compile_loss.metrics) if model._compile_loss is not None else []
+    metrics = {id(metric): metric for metric in (*model.metrics, *trackers)}
+    for metric in metrics.values():
+        metric.update_state = _counted(metric, metric.update_state)
+    try:
+        yield
+    finally:
+        for metric in metrics.values():
+            del metric.update_state
+
+
+def _counted(metric: Any, update: Callable[..., Any]) -> Callable[..., Any]:
+    takes_values = isinstance(metric, keras.metrics.Mean) and not isinstance(metric, keras.metrics.MeanMetricWrapper)
+
+    def update_state(*arguments: Any, **named: Any) -> Any:
+        part = _current.part
+        if part is None:
+            return update(*arguments, **named)
+        if not part.counts:
+            return None
+        unweighted = len(arguments) < 2 and named.get("sample_weight") is None
+        value = arguments[0] if arguments else named.get("values")
+        if takes_values and unweighted and not part.whole and len(getattr(value, "shape", ())) == 0:
+            # One number for a batch, as a mean loss: the replicas' numbers together count as that one would.
+            named = {**named, "sample_weight": part.weight}
+        return update(*arguments, **named)
+
+    return update_state
+
+
+def kept_by_each(model: Any) -> list[Any]:
+    """Variables that no gradient changes and each replica has its own of: a batch normalisation's moving averages."""
+    found = [variable for layer in model._flatten_layers() for variable in layer._non_trainable_variables]
+    return [variable for variable in found if tf.as_dtype(variable.dtype).is_floating]
