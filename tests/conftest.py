@@ -82,7 +82,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
-    """The last tests of the other process may still run when the first that measures begins: it waits for them."""
+    """The last tests of the other processes may still run when the first that measures begins: it waits for them."""
     with _LOCK.open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH)
         return (yield)

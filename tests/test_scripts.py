@@ -330,6 +330,6 @@ def test_test_runs_check_then_pytest(
     said = [json.loads(line) for line in out.splitlines()]
     assert [Path(one["file"]).stem for one in said] == programs, err
     assert code == expected
-    # All tests run two at a time; what a user asks for runs as it is asked for.
-    assert tuple(said[-1]["args"][2:]) == (args or ("-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder"))
+    # All tests run several at a time; what a user asks for runs as it is asked for.
+    assert tuple(said[-1]["args"][2:]) == (args or ("-n", "3", "--dist", "loadgroup", "--no-loadscope-reorder"))
     assert {one["cwd"] for one in said} == {str(checkout.folder)}

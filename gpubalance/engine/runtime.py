@@ -43,10 +43,11 @@ def use_devices(devices: Sequence[Device]) -> tuple[str, ...]:
 
 
 def _set_up_cpus(count: int) -> tuple[str, ...]:
-    try:
-        _configure_cpus(count)
-    except RuntimeError as error:
-        if len(tf.config.list_logical_devices("CPU")) < count:
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    if len(tf.config.get_logical_device_configuration(cpu) or ()) < count:  # else they are there, or will be
+        try:
+            _configure_cpus(cpu, count)
+        except RuntimeError as error:
             raise _used_before(f"has fewer CPU devices than {count}") from error
     return tuple(f"CPU:{i}" for i in range(count))
 
@@ -58,12 +59,11 @@ def _used_before(how: str) -> EnvironmentFault:
     )
 
 
-def _configure_cpus(count: int) -> None:
+def _configure_cpus(cpu: Any, count: int) -> None:
     # Each device may sleep or compute in a thread of its own, while others hand the work on.
     tf.config.threading.set_inter_op_parallelism_threads(2 * count + 2)
     # Several devices share the cores; a single plain one may have them all.
     tf.config.threading.set_intra_op_parallelism_threads(max(1, len(os.sched_getaffinity(0)) // count))
-    cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration() for _ in range(count)])
 
 

@@ -27,6 +27,7 @@ _OF_LOSSES = (
     "unscale_loss_for_distribution",
 )
 _OF_MODELS = ("_compile_loss", "_compile_metrics", "_distribute_strategy", "_flatten_layers", "_symbolic_build")
+_SUMS_ACTIVITIES = tuple(map(int, keras.__version__.split(".")[:2])) < (3, 14)
 _originals: dict[str, Any] = {name: getattr(keras_loss, name, None) for name in _OF_LOSSES}
 
 
@@ -230,6 +231,28 @@ def _weighed(model: Any, grads: Sequence[Any], weight: Any) -> list[Any]:
 
 
 @contextlib.contextmanager
+def summing_activities(model: Any) -> Iterator[None]:
+    """Before 3.14 Keras takes an activity regulariser's sum over the batch, not its mean: its weight is 1 then."""
+    regularised = [layer for layer in model._flatten_layers() if getattr(layer, "activity_regularizer", None)]
+    before = [(layer, layer.activity_regularizer) for layer in regularised if _SUMS_ACTIVITIES]
+    for layer, regularizer in before:
+        layer.activity_regularizer = _summed(regularizer)
+    try:
+        yield
+    finally:
+        for layer, regularizer in before:
+            layer.activity_regularizer = regularizer
+
+
+def _summed(regularizer: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def over_the_batch(output: Any) -> Any:
+        part, loss = _current.part, regularizer(output)
+        return loss if part is None or part.whole else loss / tf.cast(part.weight, loss.dtype)
+
+    return over_the_batch
+
+
+@contextlib.contextmanager
 def counting_once(model: Any) -> Iterator[None]:
     """The metrics of a model that is built count each sample once, and weigh all of them alike."""
     trackers = list(model._compile_loss.metrics) if model._compile_loss is not None else []
@@ -246,7 +269,7 @@ def counting_once(model: Any) -> Iterator[None]:
 def _counted(metric: Any, update: Callable[..., Any]) -> Callable[..., Any]:
     takes_values = isinstance(metric, keras.metrics.Mean) and not isinstance(metric, keras.metrics.MeanMetricWrapper)
 
-    def update_state(*arguments: Any, **named: Any) -> Any:
+    def counted(*arguments: Any, **named: Any) -> Any:
         part = _current.part
         if part is None:
             return update(*arguments, **named)
@@ -259,7 +282,7 @@ def _counted(metric: Any, update: Callable[..., Any]) -> Callable[..., Any]:
             named = {**named, "sample_weight": part.weight}
         return update(*arguments, **named)
 
-    return update_state
+    return counted
 
 
 def kept_by_each(model: Any) -> list[Any]:

@@ -1,7 +1,7 @@
 """Keras' train, test and predict functions, over replicas whose batches differ.
 
-Keras' `fit` deals with global batches as on one device, and calls these for each. Here the batch is dealt out, every
-replica runs the model's own `train_step` on its share, and what it gives sums to one device's: see `keras_inside`.
+Keras' `fit` deals with global batches as on one device, and calls these for each. Here the batch is dealt out, and the
+function of `functions` that is for it is called.
 """
 
 from __future__ import annotations
@@ -10,13 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-import keras
 import tensorflow as tf
 
-from gpubalance.engine.accumulate import accumulated, refuse_what_cannot_accumulate
-from gpubalance.engine.step import Points, batch_of, sum_over_replicas
 from gpubalance.training import keras_inside
 from gpubalance.training.feed import Dealt, Feed, dealt_signature, kind_of, signature_of
+from gpubalance.training.functions import predicting, testing, training
 from gpubalance.training.place import Place
 
 # Each stamped step's [replica, (begin, computed, finished)], in seconds, and its shares.
@@ -120,6 +118,7 @@ class Steps:
         if not self._is_prepared:
             keras_inside.build(self._model, self._place.strategy, batch)
             self._open.enter_context(keras_inside.counting_once(self._model))
+            self._open.enter_context(keras_inside.summing_activities(self._model))
             self._is_prepared = True
         if trains and not self._takes_gradients:
             self._open.enter_context(keras_inside.taking_gradients(self._model))
@@ -152,118 +151,21 @@ class Steps:
     def _traced(self, key: tuple[Any, ...], signature: Any) -> Any:
         """One trace a kind, for every split and every size of batch."""
         (kind, _), whole, accumulates, stamped = key
+        model, place = self._model, self._place
         if kind == "train":
-            function = self._training(whole=whole, accumulates=accumulates, stamped=stamped)
+            function = training(model, place, whole=whole, accumulates=accumulates, stamped=stamped)
         else:
-            function = self._testing(whole=whole) if kind == "test" else self._predicting(whole=whole)
-        if self._model.run_eagerly:
+            function = (testing if kind == "test" else predicting)(model, place, whole=whole)
+        if model.run_eagerly:
             return function
-        replicas = len(self._place.names)
+        replicas = len(place.names)
         return tf.function(
             function,
             input_signature=[
-                dealt_signature(self._place.strategy, signature),
+                dealt_signature(place.strategy, signature),
                 tf.TensorSpec((replicas,), tf.float32),
                 tf.TensorSpec((), tf.float32),
                 tf.TensorSpec((replicas,), tf.int32),
             ],
             autograph=False,
         )
-
-    def _training(self, *, whole: bool, accumulates: bool, stamped: bool) -> Callable[..., Any]:
-        model, strategy = self._model, self._place.strategy
-        if accumulates:
-            refuse_what_cannot_accumulate(model)
-
-        def replica(data: Any, weights: Any, global_batch: Any, micro_batches: Any) -> tuple[Any, Any]:
-            context = tf.distribute.get_replica_context()
-            number = _number(context)
-            own, size = weights[number], micro_batches[number]
-            sizes = [batch_of(data), size] if accumulates else [batch_of(data)]
-            points = Points(self._place.clocks[number], sizes, stamped=stamped)
-            data = points.begin(data)
-            if accumulates:
-                grads, variables, logs = _accumulated(model, data, global_batch, size)
-            else:
-                with keras_inside.part_of(own, whole=whole, counts=not whole or number == 0):
-                    grads, variables, logs = keras_inside.gradients_of(model, data)
-            grads = points.computed(own, grads)
-            if variables:
-                model.optimizer.apply(sum_over_replicas(context, grads), variables)
-            _average(context, keras_inside.kept_by_each(model), own)
-            return self._own_logs(logs, own), points.finished(own, variables)
-
-        def step(*arguments: Any) -> tuple[Any, Any]:
-            logs, stamps = strategy.run(replica, args=arguments)
-            return self._logs(logs), tf.stack(strategy.experimental_local_results(stamps))
-
-        return step
-
-    def _testing(self, *, whole: bool) -> Callable[..., Any]:
-        model, strategy = self._model, self._place.strategy
-
-        def replica(data: Any, weights: Any, *unused: Any) -> Any:
-            del unused
-            number = _number(tf.distribute.get_replica_context())
-            counts = not whole or number == 0
-            with keras_inside.part_of(weights[number], whole=whole, counts=counts):
-                return self._own_logs(model.test_step(data), weights[number])
-
-        return lambda *arguments: self._logs(strategy.run(replica, args=arguments))
-
-    def _own_logs(self, logs: Any, weight: Any) -> dict[str, Any]:
-        """What a user's own step returns and no metric is, as this replica's part; None for what a metric is."""
-        metrics = self._model.get_metrics_result()
-        return {name: None if name in metrics else tf.cast(value, tf.float32) * weight for name, value in logs.items()}
-
-    def _logs(self, of_replicas: Any) -> Any:
-        """What the metrics say of all samples; what else a user's own step returns is weighed by its samples."""
-        metrics = self._model.get_metrics_result()
-        return {
-            name: metrics[name]
-            if value is None
-            else self._place.strategy.reduce(tf.distribute.ReduceOp.SUM, value, axis=None)
-            for name, value in of_replicas.items()
-        }
-
-    def _predicting(self, *, whole: bool) -> Callable[..., Any]:
-        model, strategy = self._model, self._place.strategy
-
-        def together(values: Any) -> Any:
-            parts = strategy.experimental_local_results(values)
-            with tf.device("/CPU:0"):
-                return tf.identity(parts[0]) if whole else tf.concat(parts, axis=0)
-
-        def step(data: Any, *unused: Any) -> Any:
-            del unused
-            return keras.tree.map_structure(together, strategy.run(model.predict_step, args=(data,)))
-
-        return step
-
-
-def _number(context: Any) -> int:
-    return int(tf.get_static_value(context.replica_id_in_sync_group))
-
-
-def _average(context: Any, variables: Sequence[Any], weight: Any) -> None:
-    """Each replica moved its own; the mean, by samples, of moving means is that of the whole batch's mean."""
-    if not variables:
-        return
-    own = [tf.convert_to_tensor(variable.value) for variable in variables]
-    parts = [value * tf.cast(weight, value.dtype) for value in own]
-    for variable, value in zip(variables, context.all_reduce(tf.distribute.ReduceOp.SUM, parts), strict=True):
-        variable.assign(value)
-
-
-def _accumulated(model: Any, data: Any, global_batch: Any, micro_batch: Any) -> tuple[Any, Any, dict[str, Any]]:
-    """The gradients, their variables and the metrics; what else a `train_step` returns is a micro-batch's only."""
-    variables: list[Any] = []
-
-    def gradients(part: Any, _: Any, of: Any) -> tuple[Any, Any]:
-        weight = tf.cast(batch_of(part), tf.float32) / of
-        with keras_inside.part_of(weight, micro=True):
-            grads, variables[:], _logs = keras_inside.gradients_of(model, part)
-        return weight, grads
-
-    _, grads = accumulated(gradients, (data, ()), global_batch, micro_batch)
-    return grads, variables, dict.fromkeys(model.get_metrics_result())

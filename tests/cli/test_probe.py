@@ -82,7 +82,6 @@ def journals(state: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines() if line]
 
 
-@pytest.mark.alone
 def test_the_pair_is_probed_kept_and_then_held_against(tmp_path: Path, own_state: Path) -> None:
     path = tmp_path / "probe.json"
     done = gpubalance("probe", *FAST, "-o", str(path))

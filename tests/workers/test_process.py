@@ -111,6 +111,8 @@ def test_a_child_ends_when_its_parent_is_killed() -> None:
 def test_an_interrupt_in_the_middle_of_a_start_leaves_no_child() -> None:
     code = (
         "import atexit, os, signal, subprocess\n"
+        # Whoever runs the tests in the background has it ignored.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "atexit.register(lambda: print('ended', started[0].returncode is not None))\n"
         "from tests.workers.test_process import process\n"
         "started = []\n"

@@ -1,0 +1,121 @@
+"""What all replicas do with a dealt batch, in one graph each: train, test, predict.
+
+Every replica runs the model's own `train_step` on its share; what they give sums to one device's: see `keras_inside`.
+Each function takes the dealt values, and of each replica the weight in the global loss; of training also the global
+batch and each replica's micro-batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from gpubalance.engine.accumulate import accumulated, refuse_what_cannot_accumulate
+from gpubalance.engine.step import Points, batch_of, sum_over_replicas
+from gpubalance.training import keras_inside
+from gpubalance.training.place import Place
+
+
+def training(model: Any, place: Place, *, whole: bool, accumulates: bool, stamped: bool) -> Callable[..., Any]:
+    """A step: its logs, and the stamps [replica, (begin, computed, finished)], empty where it is not stamped."""
+    if accumulates:
+        refuse_what_cannot_accumulate(model)
+
+    def replica(data: Any, weights: Any, global_batch: Any, micro_batches: Any) -> tuple[Any, Any]:
+        """One replica's part."""
+        context = tf.distribute.get_replica_context()
+        number = _number(context)
+        own, size = weights[number], micro_batches[number]
+        sizes = [batch_of(data), size] if accumulates else [batch_of(data)]
+        points = Points(place.clocks[number], sizes, stamped=stamped)
+        data = points.begin(data)
+        if accumulates:
+            grads, variables, logs = _accumulated(model, data, global_batch, size)
+        else:
+            with keras_inside.part_of(own, whole=whole, counts=not whole or number == 0):
+                grads, variables, logs = keras_inside.gradients_of(model, data)
+        grads = points.computed(own, grads)
+        if variables:
+            model.optimizer.apply(sum_over_replicas(context, grads), variables)
+        _average(context, keras_inside.kept_by_each(model), own)
+        return _own_logs(model, logs, own), points.finished(own, variables)
+
+    def step(*arguments: Any) -> tuple[Any, Any]:
+        logs, stamps = place.strategy.run(replica, args=arguments)
+        return _logs(model, place, logs), tf.stack(place.strategy.experimental_local_results(stamps))
+
+    return step
+
+
+def testing(model: Any, place: Place, *, whole: bool) -> Callable[..., Any]:
+    """A step of `evaluate`: its logs."""
+
+    def replica(data: Any, weights: Any, *unused: Any) -> Any:
+        del unused
+        number = _number(tf.distribute.get_replica_context())
+        with keras_inside.part_of(weights[number], whole=whole, counts=not whole or number == 0):
+            return _own_logs(model, model.test_step(data), weights[number])
+
+    return lambda *arguments: _logs(model, place, place.strategy.run(replica, args=arguments))
+
+
+def predicting(model: Any, place: Place, *, whole: bool) -> Callable[..., Any]:
+    """A step of `predict`: the outputs, in the order of the samples."""
+
+    def together(values: Any) -> Any:
+        parts = place.strategy.experimental_local_results(values)
+        with tf.device("/CPU:0"):
+            return tf.identity(parts[0]) if whole else tf.concat(parts, axis=0)
+
+    def step(data: Any, *unused: Any) -> Any:
+        del unused
+        return keras.tree.map_structure(together, place.strategy.run(model.predict_step, args=(data,)))
+
+    return step
+
+
+def _number(context: Any) -> int:
+    return int(tf.get_static_value(context.replica_id_in_sync_group))
+
+
+def _own_logs(model: Any, logs: Any, weight: Any) -> dict[str, Any]:
+    """What a user's own step returns and no metric is, as this replica's part; None for what a metric is."""
+    metrics = model.get_metrics_result()
+    return {name: None if name in metrics else tf.cast(value, tf.float32) * weight for name, value in logs.items()}
+
+
+def _logs(model: Any, place: Place, of_replicas: Any) -> Any:
+    """What the metrics say of all samples; what else a user's own step returns is weighed by its samples."""
+    metrics = model.get_metrics_result()
+
+    def over_all(name: str, value: Any) -> Any:
+        return metrics[name] if value is None else place.strategy.reduce(tf.distribute.ReduceOp.SUM, value, axis=None)
+
+    return {name: over_all(name, value) for name, value in of_replicas.items()}
+
+
+def _average(context: Any, variables: Sequence[Any], weight: Any) -> None:
+    """Each replica moved its own; the mean, by samples, of moving means is that of the whole batch's mean."""
+    if not variables:
+        return
+    own = [tf.convert_to_tensor(variable.value) for variable in variables]
+    parts = [value * tf.cast(weight, value.dtype) for value in own]
+    for variable, value in zip(variables, context.all_reduce(tf.distribute.ReduceOp.SUM, parts), strict=True):
+        variable.assign(value)
+
+
+def _accumulated(model: Any, data: Any, global_batch: Any, micro_batch: Any) -> tuple[Any, Any, dict[str, Any]]:
+    """The gradients, their variables and the metrics; what else a `train_step` returns is a micro-batch's only."""
+    variables: list[Any] = []
+
+    def gradients(part: Any, _: Any, of: Any) -> tuple[Any, Any]:
+        weight = tf.cast(batch_of(part), tf.float32) / of
+        with keras_inside.part_of(weight, micro=True):
+            grads, variables[:], _logs = keras_inside.gradients_of(model, part)
+        return weight, grads
+
+    _, grads = accumulated(gradients, (data, ()), global_batch, micro_batch)
+    return grads, variables, dict.fromkeys(model.get_metrics_result())
