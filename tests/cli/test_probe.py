@@ -82,6 +82,7 @@ def journals(state: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines() if line]
 
 
+@pytest.mark.alone
 def test_the_pair_is_probed_kept_and_then_held_against(tmp_path: Path, own_state: Path) -> None:
     path = tmp_path / "probe.json"
     done = gpubalance("probe", *FAST, "-o", str(path))
@@ -266,11 +267,12 @@ def result_of(process: subprocess.Popen[str]) -> Probe:
     return Probe.model_validate_json(out)
 
 
-def test_a_real_out_of_memory_is_found_exactly_and_repeatably(tmp_path: Path) -> None:
-    # Two at once: each waits 10 s at an out-of-memory, as TensorFlow's allocator does.
-    environments = [BFC | {"XDG_STATE_HOME": str(tmp_path / str(i))} for i in range(2)]
-    both = [started_probe("small", tmp_path, environment=environment) for environment in environments]
-    limits = [result_of(process).probes[0].batch_limit for process in both]
+@pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.campaign)])
+def test_a_real_out_of_memory_is_found_exactly_and_repeatably(tmp_path: Path, times: int) -> None:
+    # At once: each waits 10 s at an out-of-memory, as TensorFlow's allocator does.
+    environments = [BFC | {"XDG_STATE_HOME": str(tmp_path / str(i))} for i in range(times)]
+    all_of_them = [started_probe("small", tmp_path, environment=environment) for environment in environments]
+    limits = [result_of(process).probes[0].batch_limit for process in all_of_them]
     for limit in limits:
         assert limit is not None
         assert limit.memory_bytes == 300 << 20
@@ -279,9 +281,7 @@ def test_a_real_out_of_memory_is_found_exactly_and_repeatably(tmp_path: Path) ->
         tried = {trial.batch: trial.outcome for trial in limit.trials}
         assert (tried[limit.fits], tried[limit.fails]) == ("fits", "oom")
         assert sum(trial.outcome == "oom" for trial in limit.trials) <= 2
-    assert limits[0] is not None
-    assert limits[1] is not None
-    assert limits[0].fits == limits[1].fits
+    assert len({limit.fits for limit in limits if limit is not None}) == 1
 
 
 def test_deaths_of_a_hard_limit_are_trials(tmp_path: Path) -> None:

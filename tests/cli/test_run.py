@@ -126,6 +126,7 @@ def test_plain_cpu_devices_and_the_real_model() -> None:
     assert result["devices"][0]["memory_bytes"] is None
 
 
+@pytest.mark.campaign
 def test_a_keras_application_trains() -> None:
     result = run_json("--simulate", "2", "--model", "MobileNetV2", "--batches", "2", "1", "--baseline", "none")
     assert result["settings"]["model"] == "MobileNetV2"

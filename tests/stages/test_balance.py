@@ -81,7 +81,7 @@ def with_memory(device: Device, samples: int) -> Device:
     return device.model_copy(update={"memory_bytes": memory, "profile": profile.model_copy(update={"memory": memory})})
 
 
-@pytest.mark.alone
+@pytest.mark.campaign
 def test_the_quick_pair_steps_back_and_says_what_binds() -> None:
     """The published pair itself is balanced by `scripts/bench balance`: its steps take the better part of a second."""
     devices, joint = of_config("quick-pair")

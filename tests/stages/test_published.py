@@ -42,6 +42,7 @@ def test_a_published_split(worker: Worker, batches: tuple[int, int], published: 
     assert series.late_part < 0.5
 
 
+@pytest.mark.campaign
 def test_batches_past_memory_in_micro_batches(worker: Worker) -> None:
     """1100 and 710 samples do not fit at once; each half takes the time that such a batch takes."""
     series = Series((1100, 710), (550, 355))
