@@ -162,7 +162,11 @@ def in_global_batches(data: tf.data.Dataset, model: Any, global_batch: int) -> t
     shapes = [getattr(spec, "shape", tf.TensorShape(None)) for spec in specs]
     if any(shape.rank is None or None in shape[1:] for shape in shapes):
         return data
-    return data if {shape[0] for shape in shapes} == {global_batch} else data.rebatch(global_batch).prefetch(2)
+    return (
+        data
+        if {shape[0] for shape in shapes} == {global_batch}
+        else data.rebatch(global_batch).prefetch(tf.data.AUTOTUNE)
+    )
 
 
 def _is_batched(specs: Sequence[Any], model: Any) -> bool:

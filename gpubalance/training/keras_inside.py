@@ -270,6 +270,7 @@ def _counted(metric: Any, update: Callable[..., Any]) -> Callable[..., Any]:
     takes_values = isinstance(metric, keras.metrics.Mean) and not isinstance(metric, keras.metrics.MeanMetricWrapper)
 
     def counted(*arguments: Any, **named: Any) -> Any:
+        """`update_state`, by what the replica that this thread traces has of the global batch."""
         part = _current.part
         if part is None:
             return update(*arguments, **named)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,7 +82,9 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         times = EpochTimes(
             epoch,
             batches,
-            tuple(_median(stamps, lambda own: own[:, COMPUTED] - own[:, 0], i) for i in range(len(stamps[0]))),
+            tuple(
+                statistics.median(float(own[i, COMPUTED] - own[i, 0]) for own in stamps) for i in range(len(batches))
+            ),
             statistics.median(float(own[:, FINISHED].max() - own[:, COMPUTED].max()) for own in stamps),
         )
         self.epochs.append(times)
@@ -128,10 +130,6 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
                 _scalar(f"compute_s/{device.label}", own)
                 _scalar(f"wait_s/{device.label}", wait)
         self._writer.flush()
-
-
-def _median(stamps: Sequence[Any], of: Callable[[Any], Any], replica: int) -> float:
-    return statistics.median(float(of(own)[replica]) for own in stamps)
 
 
 def _model(seen: dict[int, float]) -> Line | Curve:
