@@ -171,7 +171,8 @@ def test_an_error_and_the_log_that_it_quotes_are_redacted_too(tmp_path: Path) ->
 def test_a_run_of_ones_own_model(tmp_path: Path) -> None:
     """The whole way: what is trained has a path, which the child is told as it is and the result is not."""
     (tmp_path / "net.py").write_text(
-        "import keras\n\n\ndef build():\n    return keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])\n"
+        "from keras import Sequential, layers\n\n\ndef build():\n"
+        "    return Sequential([layers.Input((2,)), layers.Dense(1)])\n"
     )
     model = f"{tmp_path}/net.py:build"
     here = HERS | {"HOME": str(tmp_path)}
