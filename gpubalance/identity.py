@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
 import os
+import pwd
 import socket
 from pathlib import Path
 from typing import NamedTuple
@@ -23,8 +23,9 @@ def identity() -> Identity:
     homes, users, hosts = set[str](), set[str](), set[str]()
     with contextlib.suppress(RuntimeError, OSError):  # an account without a home folder
         homes |= {os.fspath(Path.home()), os.fspath(Path.home().resolve())}
-    with contextlib.suppress(KeyError, OSError, ImportError):  # an account without a name, as in a container
-        users |= {getpass.getuser()}
+    with contextlib.suppress(KeyError):  # an account without a name, as in a container
+        account = pwd.getpwuid(os.getuid())
+        homes, users = homes | {account.pw_dir}, users | {account.pw_name}
     users |= {os.environ.get(name, "") for name in ("USER", "LOGNAME", "SUDO_USER")}
     hosts |= {socket.gethostname(), socket.gethostname().partition(".")[0], os.environ.get("HOSTNAME", "")}
     return Identity(

@@ -15,7 +15,7 @@ from typer import BadParameter
 from typer.core import TyperCommand, TyperGroup, TyperOption
 from typer.exceptions import TyperException
 
-from gpubalance.cli.lists import LIST_OPTIONS, join_lists, long_name
+from gpubalance.cli.lists import LIST_OPTIONS, join_lists
 from gpubalance.errors import BadInput, GpubalanceError, PlanMismatch, UsageError
 
 if TYPE_CHECKING:
@@ -49,6 +49,8 @@ class Given:
 
     def _from_config(self, text: str | None = None) -> list[str]:
         """The flags that the config gives; those that a text names."""
+        from gpubalance.cli.config_file import long_name
+
         context = self.context
         if context is None:
             return []

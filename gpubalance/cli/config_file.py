@@ -15,7 +15,7 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperOption
 
-from gpubalance.cli.lists import LIST_OPTIONS, join_lists, long_name
+from gpubalance.cli.lists import LIST_OPTIONS, join_lists
 from gpubalance.errors import BadInput, UsageError
 from gpubalance.text import clean
 from gpubalance.toml import read_toml
@@ -53,6 +53,11 @@ def _flags(command: TyperCommand) -> Iterator[tuple[str, TyperOption]]:
     for option in command.params:
         if isinstance(option, TyperOption) and not option.hidden and option.opts[0] not in _NEVER:
             yield long_name(option).removeprefix("--"), option
+
+
+def long_name(option: TyperOption) -> str:
+    """`--output` of `--output` and `-o`."""
+    return next((name for name in option.opts if name.startswith("--")), option.opts[0])
 
 
 def _check(path: Path, key: str, known: Mapping[str, object], *, of: str = "") -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from typer.core import TyperOption
-
 from gpubalance.errors import UsageError
 
 LIST_OPTIONS = ("--gpus", "--batches", "--micro-batches")
@@ -61,8 +59,3 @@ def whole_numbers(option: str, values: Sequence[str] | None) -> list[int] | None
                 remedy=f"for example {option} {_EXAMPLES[option]}",
             )
     return [int(item) for item in items]
-
-
-def long_name(option: TyperOption) -> str:
-    """`--output` of `--output` and `-o`."""
-    return next((name for name in option.opts if name.startswith("--")), option.opts[0])

@@ -12,8 +12,8 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from gpubalance.cli.app import app
 from gpubalance.cli.command import Command
-from gpubalance.cli.config_file import defaults
-from gpubalance.cli.lists import LIST_OPTIONS, join_lists, long_name
+from gpubalance.cli.config_file import defaults, long_name
+from gpubalance.cli.lists import LIST_OPTIONS, join_lists
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import BadInput, UsageError
 from gpubalance.results.plan import Plan
