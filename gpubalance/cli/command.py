@@ -110,6 +110,7 @@ class Command(TyperCommand):
     """Completes the second value of `--gpus 0 1` too, and flags where nothing is typed yet."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As ever; but the words of a line that is not finished come as the shell has cut them."""
         if not ctx.resilient_parsing:
             return super().parse_args(ctx, args)
         words = [word for word in args if word != "="]  # bash cuts --simulate=2 into three

@@ -34,16 +34,17 @@ def defaults(path: Path, commands: Mapping[str, TyperCommand]) -> dict[str, dict
     document = read_toml(path, "config", remedy=_REMEDY)
     flags = {name: dict(_flags(command)) for name, command in commands.items()}
     every = {flag: None for of in flags.values() for flag in of}
-    shared = {key: value for key, value in document.items() if not isinstance(value, dict)}
+    tables = {key: value for key, value in document.items() if isinstance(value, dict)}  # `plan` may be a flag too
+    shared = {key: value for key, value in document.items() if key not in tables}
     for key in shared:
         _check(path, key, every)
-    for name in document.keys() - shared.keys():
+    for name, table in tables.items():
         if name not in flags:
             raise BadInput(f"{path}: there is no command [{clean(name, 40)}]", remedy=_nearest(name, flags))
-        for key in document[name]:
+        for key in table:
             _check(path, key, flags[name], of=name)
     return {
-        name: _values(path, shared, of, lenient=True) | _values(path, document.get(name, {}), of, place=f"[{name}] ")
+        name: _values(path, shared, of, lenient=True) | _values(path, tables.get(name, {}), of, place=f"[{name}] ")
         for name, of in flags.items()
     }
 
@@ -123,5 +124,6 @@ def _text(value: Any, place: str) -> str:
 
 
 def _shown(value: object) -> str:
-    kinds = {list: "a list", dict: "a table"}
-    return kinds.get(type(value)) or clean(repr(value) if isinstance(value, str) else str(value), 40)
+    if isinstance(value, list | dict):
+        return "a list" if isinstance(value, list) else "a table"
+    return clean(repr(value) if isinstance(value, str) else str(value).lower(), 40)

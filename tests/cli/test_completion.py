@@ -63,11 +63,11 @@ def ask_program(instruction: str, **more: str) -> str:
     return done.stdout
 
 
-def completed(script: Path, *words: str, cwd: Path | None = None, **more: str) -> list[str]:
+def completed(script: Path, *words: str, cwd: Path | None = None, more: dict[str, str] | None = None) -> list[str]:
     """What bash offers for the last of the words."""
     done = subprocess.run(
         [BASH, "--norc", "-c", ASK, "bash", "gpubalance", *words],
-        env=variables({"SCRIPT": str(script), **more}),
+        env=variables({"SCRIPT": str(script), **(more or {})}),
         cwd=cwd,
         capture_output=True,
         text=True,
@@ -125,7 +125,7 @@ def test_profiles_are_found_by_what_is_in_them(script: Path, tmp_path: Path) -> 
 
 def test_gpus_are_those_of_nvml_and_their_names_are_shown_where_the_shell_can(script: Path, tmp_path: Path) -> None:
     gpus = environment(tmp_path, TWO_UNLIKE_GPUS)
-    assert completed(script, "run", "--gpus", "", **gpus) == ["0", "1"]
+    assert completed(script, "run", "--gpus", "", more=gpus) == ["0", "1"]
     line = "gpubalance run --gpus 0 "
     asked = {"_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_FISH_ACTION": "get-args", **gpus}
     assert ask_program("complete_fish", **asked) == "1\tNVIDIA GeForce GTX 1080\n"
@@ -141,7 +141,7 @@ def test_without_a_driver_there_is_nothing_to_offer_and_nothing_is_said(script: 
 def test_nothing_is_said_of_a_line_that_makes_no_sense(shell: str) -> None:
     line = "gpubalance run --gpus --plan 'x"
     asked = {"_TYPER_COMPLETE_ARGS": line, "COMP_WORDS": line, "COMP_CWORD": "not a number"}
-    ask_program(f"complete_{shell}", **asked)
+    assert "rror" not in ask_program(f"complete_{shell}", **asked)
 
 
 def test_each_word_that_fish_is_told_is_on_one_line_in_a_narrow_terminal_too() -> None:

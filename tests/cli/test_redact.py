@@ -69,7 +69,7 @@ def test_a_result_tells_neither_who_nor_where() -> None:
     cleaned = Redaction(ALICE).record(her_probe())
     text = cleaned.model_dump_json()
     assert not [word for word in PERSONAL if word in text]
-    assert Probe.model_validate_json(text) == cleaned
+    assert Probe.model_validate_json(text).model_dump_json() == text
     assert [device.uuid for device in cleaned.devices] == ["GPU-redacted-0", "GPU-redacted-1"]
     assert [device.bus_id for device in cleaned.devices] == ["bus-redacted-0", "bus-redacted-1"]
     assert cleaned.settings.model == "~/nets/train.py:build"
