@@ -13,12 +13,12 @@ import typer
 from typer.exceptions import TyperException
 
 from gpubalance.cli import balance, complete, devices, plan, probe, run
-from gpubalance.cli.command import Command, Config, Given, Program
+from gpubalance.cli.command import App, Config, Given, Program
 from gpubalance.cli.failures import hide, show_bug, show_error, show_usage
 from gpubalance.cli.lists import join_lists
 from gpubalance.errors import GpubalanceError
 
-app = typer.Typer(
+app = App(
     name="gpubalance",
     cls=Program,
     help="Measures unlike GPUs and finds the batch split that makes them finish together.",
@@ -50,8 +50,6 @@ app.command(name="probe")(probe.probe)
 app.command(name="balance")(balance.balance)
 app.command(name="plan")(plan.plan)
 app.command(name="run")(run.run)
-for _command in app.registered_commands:
-    _command.cls = Command
 
 
 class Terminated(KeyboardInterrupt):

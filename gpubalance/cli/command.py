@@ -135,6 +135,14 @@ class Command(TyperCommand):
         return super().shell_complete(ctx, incomplete or "-")
 
 
+class App(typer.Typer):
+    """Makes every command a Command."""
+
+    def command(self, name: str | None = None, **settings: Any) -> Any:
+        """As Typer's."""
+        return super().command(name, **{"cls": Command, **settings})
+
+
 def _looking_back(param: Parameter, words: int) -> Parameter:
     if not isinstance(param, TyperOption):
         return param

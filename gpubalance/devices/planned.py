@@ -33,9 +33,10 @@ def planned_devices(plan: Plan, devices: Sequence[Device]) -> tuple[Device, ...]
 
 def _by_hand(plan: Plan) -> str:
     """The split as options, for the devices of these indices: only their owner knows whether they still are."""
-    used = [(device.index, batch) for device, batch in zip(plan.devices, plan.batches, strict=True) if batch]
-    gpus, batches = (" ".join(map(str, numbers)) for numbers in zip(*used, strict=True))
-    return f"--gpus {gpus} --batches {batches}"
+    split = zip((device.index for device in plan.devices), plan.batches, plan.micro_batches, strict=True)
+    used = zip(*((index, batch, micro) for index, batch, micro in split if batch), strict=True)
+    gpus, batches, micro = (" ".join(map(str, numbers)) for numbers in used)
+    return f"--gpus {gpus} --batches {batches}" + (f" --micro-batches {micro}" if micro != batches else "")
 
 
 def _differences(planned: Device, found: Device | None) -> Iterator[str]:
