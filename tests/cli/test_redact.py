@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gpubalance.cli.output import Output
 from gpubalance.config import Device, DeviceProfile
 from gpubalance.devices.planned import planned_devices
 from gpubalance.devices.profile import simulated_devices
@@ -139,6 +140,17 @@ def test_a_plan_says_that_it_can_not_be_run_and_gives_its_split(tmp_path: Path) 
     run = gpubalance("run", "--plan", str(plan), environment=environment(tmp_path, TWO_UNLIKE_GPUS))
     assert run.returncode == 7
     assert run.stderr.startswith("error: the plan does not tell which GPUs it is for")
+
+
+def test_what_is_printed_is_redacted_where_it_is_not_of_the_result(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a command that is suggested, with a path that was typed."""
+    monkeypatch.setenv("HOME", "/home/alice")
+    probe = her_probe()
+    text = f"next: gpubalance run --plan /home/alice/plan.json, on {probe.devices[1].uuid}"
+    Output(json=False, path=None, redact=True).give(probe, text)
+    assert capsys.readouterr().out == "next: gpubalance run --plan ~/plan.json, on GPU-redacted-1\n"
 
 
 def test_the_listing_of_devices_loses_other_peoples_processes(tmp_path: Path) -> None:
