@@ -34,11 +34,12 @@ _SCRIPT = (
 def summary(name: str, width: int) -> str:
     """What the program prints of that result."""
     result = read_result(DATA / f"{name}.json")
+    profile = f"configs/{'gtx1080ti-gtx1080' if name.startswith('pair') else 'four-unlike'}.toml"
+    gpus = " ".join(str(device.index) for device in result.devices)
     if isinstance(result, Plan):
-        return plan_text(result, "gpubalance run --plan plan.json", _SCRIPT, width)
-    if isinstance(result, Probe):
-        return probe_text(result, "gpubalance balance --gpus 0 1", width)
-    return run_text(result, "gpubalance balance --gpus 0 1", width)
+        return plan_text(result, f"gpubalance run --simulate {profile} --plan plan.json", _SCRIPT, width)
+    text = probe_text if isinstance(result, Probe) else run_text
+    return text(result, f"gpubalance balance --simulate {profile} --gpus {gpus}", width)
 
 
 def path(name: str, width: int) -> Path:
