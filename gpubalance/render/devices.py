@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from gpubalance.config import Device
 from gpubalance.gpus import Gpu, Reading
+from gpubalance.remedies import match
 from gpubalance.render.table import shorten, table
 from gpubalance.text import clean
 from gpubalance.units import NOT_AVAILABLE, format_bytes, format_seconds
@@ -43,6 +44,8 @@ def _lines(row: str, gpu: Gpu) -> list[str]:
         lines.append(f"     {name} (PID {process.pid}) holds {format_bytes(process.memory_bytes)}")
     if gpu.unusable:
         lines.append(f"     can't be used: {gpu.unusable}")
+        row = match(gpu.unusable)
+        lines += [f"     → {row.remedy}"] if row else []
     return lines
 
 
