@@ -58,7 +58,7 @@ ROWS = (
         "build and compile the model inside `with split.scope():`",
         (
             r"was not created in the distribution strategy scope",
-            r"Trying to access resource \S+ .*located in device",
+            r"Trying to access resource .*located in device",
             r"must be created (?:in|under) the same strategy scope",
         ),
     ),
@@ -110,7 +110,6 @@ ROWS = (
         "the worker said nothing for … s",
         "a step or a collective hangs: a GPU that stopped, or an all-reduce that one device never joins",
         "try --all-reduce hierarchical, and `sudo dmesg | grep -i xid`; `gpubalance doctor` tries each part",
-        (r"Collective ops is aborted by",),
     ),
     Known(
         "watchdog",

@@ -23,11 +23,13 @@ _MOVES_WITHIN_S = 120.0
 class Checker:
     """Asks children that see these devices. Use it as a context manager: the child ends with it.
 
-    Every call raises DeadlinePassed, PartialResult or EnvironmentFault where the check could not be done.
+    Every call raises DeadlinePassed, PartialResult or EnvironmentFault where the check could not be done. `deadline_s`,
+    where it is given, is the longest silence that is waited out.
     """
 
-    def __init__(self, devices: Sequence[Device]) -> None:
+    def __init__(self, devices: Sequence[Device], *, deadline_s: float | None = None) -> None:
         self._devices = tuple(devices)
+        self._deadline_s = deadline_s
         self._process: Process | None = None
 
     def __enter__(self) -> Self:
@@ -73,7 +75,7 @@ class Checker:
             self._process = Process("check", child_environment(self._devices))
         try:
             self._process.send(request)
-            reply = self._process.receive(within_s, doing)
+            reply = self._process.receive(self._deadline_s or within_s, doing)
             if isinstance(reply, wanted):
                 return reply
             raise self._fault(reply)

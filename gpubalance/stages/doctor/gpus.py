@@ -25,15 +25,13 @@ class Finding(NamedTuple):
 
 
 def driver_checks(reading: Reading) -> list[Check]:
-    """The driver and NVML. Where there is neither a driver nor a card, nothing is wrong: that is one line."""
+    """The driver and NVML. Where there is neither a driver nor a card, nothing is wrong, and nothing is said."""
     if reading.problem is None:
         return [_driver(reading), _nvml(reading)]
     row = known(reading.code or "nvml-broken")
     cards = nvidia_cards()
     if reading.code == "no-driver" and not cards:
-        return [
-            Check(code="driver", status="skipped", what="driver", detail="no NVIDIA driver and no NVIDIA card here")
-        ]
+        return []
     here = f" (there is a card at {', '.join(cards)})" if cards else ""
     return [of_row("driver", "failure", "driver", row, f"{reading.problem}{here}")]
 

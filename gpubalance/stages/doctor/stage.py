@@ -93,8 +93,9 @@ def _machine(
     found.devices = tuple(device for gpu in chosen for device in gpu.devices)
     if not found.devices:
         found.devices, found.joint = simulated_devices(_INSTEAD)
-        detail = f"no GPU can be used: the rest is checked on {len(found.devices)} simulated devices"
-        found.checks.append(Check(code="no-gpu", status="skipped", what="GPUs", detail=detail))
+        none = "none can be used" if reading.gpus else "none here"
+        detail = f"{none}: the rest is checked on {len(found.devices)} simulated devices"
+        found.checks.append(Check(code="no-gpu", status="skipped", what="GPU", detail=detail))
     return reading, chosen
 
 

@@ -28,15 +28,13 @@ _GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
 def tensorflow_devices(found: Surveyed, devices: Sequence[Device]) -> list[Check]:
     """TensorFlow's list of GPUs against NVML's, and whether they take memory as they need it."""
     checks = []
-    for device in devices:
-        why = found.missing.get(device.uuid)
-        row = match(why) if why else None
-        if why:
-            detail = f"{device.label} ({device.name}): {why}"
-            remedy = row.remedy if row else known("left-out").remedy
-            checks.append(
-                Check(code="tensorflow-devices", status="failure", what="TensorFlow's GPUs", detail=detail, next=remedy)
-            )
+    for why in dict.fromkeys(found.missing.values()):
+        lacking = [device for device in devices if found.missing.get(device.uuid) == why]
+        row = match(why) or known("left-out")
+        detail = f"{', '.join(f'{d.label} ({d.name})' for d in lacking)}: {why}"
+        checks.append(
+            Check(code="tensorflow-devices", status="failure", what="TensorFlow's GPUs", detail=detail, next=row.remedy)
+        )
     has = [device.label for device in devices if device.uuid not in found.missing]
     if has:
         detail = f"it has {', '.join(has)}, as NVML has"
