@@ -66,7 +66,8 @@ REAL = [
     (
         "cudnn-version",
         "cuda_dnn.cc:417] Loaded runtime CuDNN library: 8.4.0 but source was compiled with: 8.6.0.  CuDNN library "
-        "needs to have matching major version and equal or higher minor version.\nUNIMPLEMENTED: DNN library is not found.",
+        "needs to have matching major version and equal or higher minor version.\n"
+        "UNIMPLEMENTED: DNN library is not found.",
     ),
     ("libdevice", "INTERNAL: libdevice not found at ./libdevice.10.bc\n\t [[{{node StatefulPartitionedCall_16}}]]"),
     (

@@ -12,6 +12,7 @@ from gpubalance.remedies import known
 from gpubalance.stages.doctor.work import all_reduce, copies
 from gpubalance.workers.checker import Checker
 from gpubalance.workers.messages import Copied, Reduced
+from tests.engine.steps import separate_collectives
 
 NBYTES = 4096
 PAIR = simulated_devices("2")[0]
@@ -48,6 +49,7 @@ class Through(Checker):
     def reduce(self, nbytes: int) -> Reduced:
         from gpubalance.engine import checks
 
+        separate_collectives()
         told = checks.reduce(["CPU:0", "CPU:1"], nbytes)
         return Reduced(**(told | {"differing": (0, 3)} if self._move is zeros else told))
 
@@ -87,6 +89,7 @@ def test_one_wrong_byte_is_told_from_zeros(tensorflow: Any) -> None:
 def test_the_sum_is_compared_on_each_device(tensorflow: Any) -> None:
     from gpubalance.engine import checks
 
+    separate_collectives()
     told = checks.reduce(["CPU:0", "CPU:1", "CPU:2"], NBYTES)
     assert told["differing"] == (0, 0, 0)
     good, time = all_reduce(Through(PAIR, checks.move), PAIR, NBYTES, lambda _: None)

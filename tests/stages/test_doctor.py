@@ -28,8 +28,12 @@ from gpubalance.workers.messages import Inspected, Library, Surveyed
 from tests.cli.program import gpubalance
 from tests.stand_in import TWO_UNLIKE_GPUS, child, environment
 
+# The test process hides GPUs from its own TensorFlow; a user has not, unless a test says so.
 READ = """
-import json
+import json, os
+os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("SHOWN", "")
+if "SHOWN" not in os.environ:
+    del os.environ["CUDA_VISIBLE_DEVICES"]
 from gpubalance.devices.machine import read_gpus
 from gpubalance.stages.doctor.gpus import driver_checks, gpu_checks
 reading = read_gpus()
@@ -173,7 +177,7 @@ gpu 1 process compute 4242 1073741824 python train.py
 
 def test_mig_and_hidden_gpus_are_no_failures(tmp_path: Path) -> None:
     mig = "gpu 0 uuid GPU-a100\ngpu 0 mig 1\ngpu 0 slice 0 uuid MIG-1\ngpu 1 uuid GPU-b"
-    _, found = checks_of(tmp_path, mig, {"CUDA_VISIBLE_DEVICES": "GPU-a100"})
+    _, found = checks_of(tmp_path, mig, {"SHOWN": "GPU-a100"})
     first, second = found["gpu"]
     assert (first.status, second.status) == ("warning", "warning")
     assert "MIG mode is on" in first.detail
