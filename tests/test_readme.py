@@ -9,6 +9,7 @@ import pytest
 
 from gpubalance import errors
 from gpubalance.config import DeviceProfile, JointProfile
+from gpubalance.results.checkup import AllReduceTime, Check, Checkup, CopyTime
 from gpubalance.results.plan import Balance, LearningRate, LeftOut, Plan, Predicted, Round, Share, SoloGap
 from gpubalance.results.probe import BatchLimit, CurvePoint, DeviceProbe, Probe, StepTimeModel, Trial
 from gpubalance.results.run import Run
@@ -16,7 +17,7 @@ from gpubalance.telemetry import Telemetry
 from tests.cli.program import ROOT, gpubalance
 
 README = (ROOT / "README.md").read_text()
-COMMANDS = ("balance", "devices", "plan", "probe", "run")
+COMMANDS = ("balance", "devices", "doctor", "plan", "probe", "run")
 
 
 def help_text(command: str) -> str:
@@ -39,6 +40,7 @@ def test_each_key_of_a_profile_is_documented(key: str) -> None:
 RECORDS = (
     *(Run, Probe, DeviceProbe, CurvePoint, BatchLimit, Trial, StepTimeModel, Telemetry),
     *(Plan, Share, Predicted, LeftOut, LearningRate, Balance, Round, SoloGap),
+    *(Checkup, Check, CopyTime, AllReduceTime),
 )
 
 

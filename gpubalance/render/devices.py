@@ -44,8 +44,8 @@ def _lines(row: str, gpu: Gpu) -> list[str]:
         lines.append(f"     {name} (PID {process.pid}) holds {format_bytes(process.memory_bytes)}")
     if gpu.unusable:
         lines.append(f"     can't be used: {gpu.unusable}")
-        row = match(gpu.unusable)
-        lines += [f"     → {row.remedy}"] if row else []
+        known = match(gpu.unusable)
+        lines += [f"     → {known.remedy}"] if known else []
     return lines
 
 

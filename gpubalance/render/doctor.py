@@ -50,16 +50,18 @@ def _check_lines(check: Check, width: int, name_width: int, paint: Paint) -> lis
     detail = clean(check.detail, 1000)
     if width < _NARROW:
         head, indent = f"{word}  {check.what}", "  "
-        lines = [head, *textwrap.wrap(detail, width, initial_indent=indent, subsequent_indent=indent, **_UNBROKEN)]
+        lines = [head, *_wrapped(detail, width, indent, indent)]
     else:
         head, indent = f"{word}  {check.what.ljust(name_width)}  ", " " * (_STATUS_WIDTH + name_width + 4)
-        lines = textwrap.wrap(detail, width, initial_indent=head, subsequent_indent=indent, **_UNBROKEN) or [head]
+        lines = _wrapped(detail, width, head, indent) or [head.rstrip()]
     lines[0] = paint(check.status, word) + lines[0][len(word) :]
     for number, line in enumerate(clean_lines(check.next or "").splitlines()):
-        mark = f"{indent}{'→ ' if number == 0 else '  '}"
-        lines += textwrap.wrap(line, width, initial_indent=mark, subsequent_indent=f"{indent}  ", **_UNBROKEN)
+        lines += _wrapped(line, width, f"{indent}{'→ ' if number == 0 else '  '}", f"{indent}  ")
     return lines
 
 
-# A path or a command's option that is cut in two can't be copied.
-_UNBROKEN = {"break_long_words": False, "break_on_hyphens": False}
+def _wrapped(text: str, width: int, first: str, others: str) -> list[str]:
+    """Lines that begin with `first` and `others`. A path or an option that is cut in two can't be copied."""
+    return textwrap.wrap(
+        text, width, initial_indent=first, subsequent_indent=others, break_long_words=False, break_on_hyphens=False
+    )

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from gpubalance.config import Device
+from gpubalance.config import Device, JointProfile, Settings
 from gpubalance.devices.health import nvidia_cards
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import DeadlinePassed, PartialResult
@@ -22,7 +25,7 @@ from gpubalance.results.checkup import Check, Checkup
 from gpubalance.stages.doctor import software
 from gpubalance.stages.doctor.guard import guarded, within
 from gpubalance.stages.doctor.host import available_memory, disk_check, memory_check, shared_check
-from gpubalance.stages.doctor.work import memory_growth, tensorflow_devices
+from gpubalance.stages.doctor.work import memory_growth, tensorflow_devices, training_steps
 from gpubalance.workers.checker import Checker
 from gpubalance.workers.messages import Inspected, Library, Surveyed
 from tests.cli.program import gpubalance
@@ -300,7 +303,12 @@ def test_a_check_that_raises_or_hangs_is_a_failed_check() -> None:
 
     (check,) = guarded("disk", "disk", broken)
     assert (check.status, check.next) == ("failure", known("disk-full").remedy)
-    (check,) = guarded("disk", "disk", lambda: time.sleep(600) or [], 0.1)
+
+    def hanging() -> list[Check]:
+        time.sleep(600)
+        return []
+
+    (check,) = guarded("disk", "disk", hanging, 0.1)
     assert check.status == "failure"
     assert "no answer" in check.detail
     with pytest.raises(DeadlinePassed):
@@ -334,8 +342,6 @@ def _killing(ask: Any) -> Any:
 
 
 def _kill_child_soon() -> None:
-    import threading
-
     def kill() -> None:
         end = time.monotonic() + 20
         while time.monotonic() < end:
@@ -388,16 +394,31 @@ def test_gpus_that_tensorflow_lacks_are_a_failure_that_is_named(tmp_path: Path) 
     assert all(check.next for check in checkup.checks if check.status in ("warning", "failure"))
 
 
-def test_a_training_step_that_crashes_is_a_failed_check_and_the_rest_goes_on(tmp_path: Path) -> None:
+def test_a_training_step_that_crashes_is_a_failed_check(tmp_path: Path) -> None:
     model = tmp_path / "crash.py"
     model.write_text("import os\ndef model():\n    os.abort()\n")
-    done = gpubalance("doctor", "--simulate", "1", "--model", f"{model}:model")
-    assert done.returncode == 3
-    assert "failure  training step" in done.stdout
-    assert "SIGABRT" in done.stdout
-    assert "skipped  all-reduce" in done.stdout
-    assert done.stderr.rstrip().splitlines()[-2:] != []
-    assert "error: training step: CPU:0: the worker was ended by SIGABRT" in done.stderr
+    device = simulated_devices("1")[0]
+    checks, size = training_steps(device, JointProfile(), Settings(model=f"{model}:model"), lambda _: None)
+    assert size is None
+    assert [check.status for check in checks] == ["failure"]
+    assert checks[0].detail.startswith("CPU:0: the worker was ended by SIGABRT while building")
+    assert "its whole log is" in (checks[0].next or "")
+
+
+@pytest.mark.parametrize(
+    ("variables", "coloured"),
+    [({"TERM": "xterm"}, True), ({"TERM": "xterm", "NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)],
+)
+def test_colour_is_for_terminals_that_want_it(variables: dict[str, str], coloured: bool) -> None:
+    code = "from gpubalance.cli.doctor import _terminal; print(_terminal()[1]('failure', 'failure'))"
+    kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR", "COLORTERM")}
+    terminal, other = os.openpty()
+    subprocess.run([sys.executable, "-c", code], stdout=other, env=kept | variables, check=True)
+    os.close(other)
+    shown = os.read(terminal, 1000).decode()
+    os.close(terminal)
+    assert "failure" in shown
+    assert ("\x1b[" in shown) is coloured
 
 
 def test_wrong_inputs_are_one_sentence(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from gpubalance.errors import DeadlinePassed, GpubalanceError
-from gpubalance.remedies import Known, match
+from gpubalance.remedies import match
+from gpubalance.remedies.row import Known
 from gpubalance.results.checkup import Check, Status
 
 T = TypeVar("T")
