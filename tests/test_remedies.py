@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpubalance.cli.failures import show_bug, show_error
-from gpubalance.errors import BadInput, DeadlinePassed, EnvironmentFault, PartialResult
+from gpubalance.errors import BadInput, DeadlinePassed, EnvironmentFault, NothingFits, PartialResult
 from gpubalance.remedies import TABLE, known, match, match_log
 from gpubalance.workers.process import Process, child_environment
 
@@ -224,6 +224,12 @@ def test_an_error_is_shown_with_cause_and_remedy(capsys: pytest.CaptureFixture[s
     # One that says nothing of either takes them from the table; what the user wrote is never looked up.
     show_error(EnvironmentFault("INTERNAL: Dst tensor is not initialized."), verbose=False)
     assert known("dst-tensor").remedy in capsys.readouterr().err
+    # A cause that the message tells already is not told twice.
+    told = EnvironmentFault(f"Dst tensor is not initialized: {known('dst-tensor').cause}", remedy="do this")
+    show_error(told, verbose=False)
+    assert "cause:" not in capsys.readouterr().err
+    show_error(NothingFits("out of memory: GPU:1 at batch 8", remedy="--batches 4"), verbose=False)
+    assert f"cause: {known('out-of-memory').cause}\n  → --batches 4\n" in capsys.readouterr().err
     show_error(BadInput("my model says: Dst tensor is not initialized."), verbose=False)
     assert "→" not in capsys.readouterr().err
 

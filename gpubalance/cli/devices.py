@@ -16,13 +16,15 @@ def devices(simulate: options.Simulate = None, json: options.Json = False, verbo
     del verbose  # main() reads it, where errors are shown
     from gpubalance.cli.output import Output
     from gpubalance.cli.progress import Progress
+    from gpubalance.remedies import known
     from gpubalance.render.devices import gpus_text, simulated_text
     from gpubalance.stages.devices import list_devices
 
     listing = list_devices(simulate, Progress(quiet=False))
     text = gpus_text(listing.nvidia) if listing.nvidia else simulated_text(listing.simulated or ())
     if listing.nvidia and listing.nvidia.problem and not json:
-        raise EnvironmentFault(listing.nvidia.problem, remedy=text)
+        cause = known(listing.nvidia.code).cause if listing.nvidia.code else ""
+        raise EnvironmentFault(listing.nvidia.problem, cause=cause, remedy=text)
     Output(json=json, path=None).give(listing, text)
     if listing.nvidia and listing.nvidia.problem:
         raise typer.Exit(EnvironmentFault.exit_code)

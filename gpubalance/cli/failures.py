@@ -33,9 +33,10 @@ def show_error(error: GpubalanceError, *, verbose: bool) -> int:
 
 
 def _told(error: GpubalanceError) -> tuple[str, str]:
-    """Its cause and remedy; where whoever raised it knew of neither, those of the known errors."""
-    row = None if error.cause or error.remedy or error.exit_code in _OF_THE_USER else match(error.message)
-    return (row.cause, row.remedy) if row else (error.cause, error.remedy)
+    """Its cause and remedy; where whoever raised it knew none, that of the known errors."""
+    row = None if error.exit_code in _OF_THE_USER else match(error.message)
+    cause = error.cause or (row.cause if row else "")
+    return ("" if cause in error.message else cause), error.remedy or (row.remedy if row else "")
 
 
 def show_usage(error: TyperException) -> int:

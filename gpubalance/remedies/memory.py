@@ -13,6 +13,8 @@ ROWS = (
         (
             r"OOM when allocating",
             r"OOM on replica \d",
+            r"^(?:[CG]PU:\d+|the run|every split that was tried) ran out of memory",
+            r"^out of memory: ",
             r"CUDA_ERROR_OUT_OF_MEMORY",
             r"(?:^|\W)RESOURCE_EXHAUSTED: (?:Out of memory|.*ailed to allocate)",
             r"Out of memory while trying to allocate \d+ bytes",

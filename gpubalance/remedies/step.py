@@ -124,7 +124,11 @@ ROWS = (
         "CUDA_ERROR_ECC_UNCORRECTABLE",
         "the GPU's memory gave back other bits than were written: results are not to be trusted",
         "reboot; `nvidia-smi -q -d ECC,ROW_REMAPPER` shows whether it goes on, then the card is to be replaced",
-        (r"CUDA_ERROR_ECC_UNCORRECTABLE", r"uncorrectable ECC error"),
+        (
+            r"CUDA_ERROR_ECC_UNCORRECTABLE",
+            r"uncorrectable ECC error",
+            r"memory errors that ECC did not correct",
+        ),
         fatal=True,
     ),
     Known(
