@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 from gpubalance.config import Device
@@ -45,7 +46,7 @@ def _lines(row: str, gpu: Gpu) -> list[str]:
     if gpu.unusable:
         lines.append(f"     can't be used: {gpu.unusable}")
         known = match(gpu.unusable)
-        lines += [f"     → {known.remedy}"] if known else []
+        lines += textwrap.wrap(known.remedy, 80, initial_indent="     → ", subsequent_indent="       ") if known else []
     return lines
 
 

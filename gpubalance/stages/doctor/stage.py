@@ -82,6 +82,7 @@ def _machine(
     if simulate is not None:
         devices, found.joint = simulated_devices(simulate)
         found.devices = select(gpus, devices)
+        found.checks.append(Check(code="no-gpu", status="skipped", what="GPU", detail="not looked at: --simulate"))
         return None, ()
     watch(Doing("reading the GPUs through NVML"))
     reading = _read()
