@@ -9,7 +9,7 @@ import re
 
 from gpubalance.remedies import TABLE
 from tests.cli.program import ROOT
-from tests.test_readme import COMMANDS, help_text
+from tests.test_readme import HELP, help_text
 
 
 def troubles() -> str:
@@ -26,7 +26,7 @@ def _cell(text: str) -> str:
 def main() -> None:
     """The table between its marks, and everything after the last mark, are written anew."""
     path = ROOT / "README.md"
-    blocks = "\n".join(f"```text\n{help_text(command)}\n```\n" for command in COMMANDS)
+    blocks = "\n".join(f"```text\n{help_text(command)}\n```\n" for command in HELP)
     text = re.sub(r"(?s)<!-- help -->\n.*", lambda _: f"<!-- help -->\n{blocks}", path.read_text())
     marked = r"(?s)<!-- troubles -->\n.*?<!-- end of troubles -->"
     path.write_text(re.sub(marked, lambda _: f"<!-- troubles -->\n{troubles()}\n\n<!-- end of troubles -->", text))

@@ -20,6 +20,7 @@ def doctor(
     json: options.Json = False,
     output: options.Output = None,
     overwrite: options.Overwrite = False,
+    redact: options.Redact = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
@@ -29,12 +30,12 @@ def doctor(
     """
     del verbose  # main() reads it, where errors are shown
     from gpubalance.cli.lists import words
-    from gpubalance.cli.output import check_output
+    from gpubalance.cli.output import check_output, width
     from gpubalance.cli.progress import Progress
     from gpubalance.render.doctor import checkup_text
     from gpubalance.stages.doctor.stage import doctor as doctor_stage
 
-    out = check_output(output, overwrite=overwrite, json=json, quiet=quiet)
+    out = check_output(output, overwrite=overwrite, json=json, quiet=quiet, redact=redact)
 
     def check() -> Checkup:
         checkup = doctor_stage(simulate, words(gpus), model, Progress(quiet=quiet))
@@ -43,12 +44,11 @@ def doctor(
             raise EnvironmentFault(f"{failure.what}: {failure.detail}", remedy=failure.next or "", partial=checkup)
         return checkup
 
-    columns, paint = _terminal()
-    out.give_measured(check, lambda checkup: checkup_text(checkup, columns, paint))
+    out.give_measured(check, lambda checkup: checkup_text(checkup, width(), _paint()))
 
 
-def _terminal() -> tuple[int, Paint]:
-    """How wide stdout is, and how a status is coloured there; not at all where it is no terminal, or unwished."""
+def _paint() -> Paint:
+    """How a status is coloured on stdout; not at all where it is no terminal, or unwished."""
     from rich.color import ColorSystem
     from rich.console import Console
     from rich.style import Style
@@ -57,11 +57,11 @@ def _terminal() -> tuple[int, Paint]:
 
     console = Console(file=sys.stdout)  # knows NO_COLOR, TERM=dumb and FORCE_COLOR
     if console.color_system is None or console.no_color:
-        return console.width, plain
+        return plain
     styles: dict[Status, Style] = {
         "ok": Style.parse("green"),
         "warning": Style.parse("yellow"),
         "failure": Style.parse("bold red"),
         "skipped": Style.parse("dim"),
     }
-    return console.width, lambda status, word: styles[status].render(word, color_system=ColorSystem.STANDARD)
+    return lambda status, word: styles[status].render(word, color_system=ColorSystem.STANDARD)

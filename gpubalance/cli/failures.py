@@ -7,7 +7,7 @@ import traceback
 
 from typer.exceptions import TyperException
 
-from gpubalance.cli.output import say
+from gpubalance.cli.output import redaction_here, say
 from gpubalance.errors import BadInput, EnvironmentFault, GpubalanceError, Interrupted, UsageError
 from gpubalance.remedies import match
 from gpubalance.text import clean_lines
@@ -37,6 +37,13 @@ def _told(error: GpubalanceError) -> tuple[str, str]:
     row = None if error.exit_code in _OF_THE_USER else match(error.message)
     cause = error.cause or (row.cause if row else "")
     return ("" if cause in error.message else cause), error.remedy or (row.remedy if row else "")
+
+
+def hide(error: GpubalanceError) -> None:
+    """What --redact takes out of a result, taken out of an error too, and of the log that it quotes."""
+    without = redaction_here().text
+    error.message, error.cause = without(error.message), without(error.cause)
+    error.remedy, error.log = without(error.remedy), without(error.log)
 
 
 def show_usage(error: TyperException) -> int:

@@ -172,7 +172,7 @@ gpu 1 process compute 4242 1073741824 python train.py
     assert bad["power-cap"].next == "sudo nvidia-smi -i 1 -pl 220"
     assert "GPU:1 is throttled now: software thermal, thermal" in bad["throttling"].detail
     assert "GPU:1 has 3 uncorrected" in bad["ecc"].detail
-    assert "python train.py (PID 4242) holds 1.00 GiB" in bad["processes"].detail
+    assert "PID 4242 holds 1.00 GiB" in bad["processes"].detail
     good = {check.detail for checks in found.values() for check in checks if check.status == "ok"}
     assert {"none now (GPU:0)", "no uncorrected errors, 7 corrected (GPU:0)", "250 W (GPU:0)"} <= good
     assert all(check.next for checks in found.values() for check in checks if check.status in ("warning", "failure"))
@@ -410,7 +410,7 @@ def test_a_training_step_that_crashes_is_a_failed_check(tmp_path: Path) -> None:
     [({"TERM": "xterm"}, True), ({"TERM": "xterm", "NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)],
 )
 def test_colour_is_for_terminals_that_want_it(variables: dict[str, str], coloured: bool) -> None:
-    code = "from gpubalance.cli.doctor import _terminal; print(_terminal()[1]('failure', 'failure'))"
+    code = "from gpubalance.cli.doctor import _paint; print(_paint()('failure', 'failure'))"
     kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR", "COLORTERM")}
     terminal, other = os.openpty()
     subprocess.run([sys.executable, "-c", code], stdout=other, env=kept | variables, check=True)

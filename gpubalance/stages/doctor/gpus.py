@@ -100,12 +100,8 @@ def _processes(gpu: Gpu) -> Finding:
         return Finding("skipped", "the driver does not tell")
     if not gpu.processes:
         return Finding("ok", "none")
-    held = ", ".join(
-        f"{process.name or 'a process'} (PID {process.pid}) holds {format_bytes(process.memory_bytes)}"
-        for process in gpu.processes
-    )
-    pids = " ".join(str(process.pid) for process in gpu.processes)
-    return Finding("warning", f"is not alone: {held}", f"end what is yours of it: `ps -fp {pids}`, then `kill PID`")
+    held = ", ".join(f"PID {process.pid} holds {format_bytes(process.memory_bytes)}" for process in gpu.processes)
+    return Finding("warning", f"is not alone: {held}", "`gpubalance devices` shows whose they are; end those of yours")
 
 
 def _display(gpu: Gpu, health: Health) -> Finding:
