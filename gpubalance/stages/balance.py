@@ -17,12 +17,13 @@ from gpubalance.results.run import Measurement, Run
 from gpubalance.stages.events import Doing, RoundDone, Watch
 from gpubalance.stages.fitting import Rig, suggest
 from gpubalance.stages.knowledge import Knowledge
-from gpubalance.stages.plan import best_split, find_probes, plan_of
+from gpubalance.stages.plan import best_split, check_global_batch, find_probes, plan_of
 from gpubalance.stages.probe.saved import ALL, holds_nothing, latest, solo_bests
 from gpubalance.stages.probe.stage import probe as probe_stage
 from gpubalance.stages.rounds import EQUAL_WITHIN, Rounds
 from gpubalance.stages.run import model_of, run_on, without_empty_shares
 from gpubalance.stages.series import Series
+from gpubalance.stages.trace import trace
 from gpubalance.workers.worker import Worker
 
 _RESUME = "gpubalance probe --resume, with the same devices and settings, goes on; then balance again"
@@ -52,7 +53,7 @@ def balance(request: BalanceRequest, driver: str | None, watch: Watch) -> Plan:
 
 def _probed(request: BalanceRequest, driver: str | None, watch: Watch) -> Probe:
     """A probe of the devices. One on which nothing fits is no error here: the others are what is left."""
-    _check_global_batch(request)
+    check_global_batch(request.plan, request.probe.batch_multiple)  # before minutes are spent on one
     try:
         return probe_stage(request.probe, driver, watch)
     except GpubalanceError as error:
@@ -64,19 +65,6 @@ def _probed(request: BalanceRequest, driver: str | None, watch: Watch) -> Probe:
         if isinstance(error, PartialResult):
             error.remedy = _RESUME
         raise
-
-
-def _check_global_batch(request: BalanceRequest) -> None:
-    """Raises UsageError for what no probe could make possible, before minutes are spent on one."""
-    multiple, wanted, most = request.probe.batch_multiple, request.plan.global_batch, request.plan.max_global_batch
-    if most is not None and most < multiple:
-        raise UsageError(f"--max-global-batch {most} is less than --batch-multiple {multiple}")
-    if wanted is not None and wanted % multiple:
-        nearest = [batch for batch in (wanted - wanted % multiple, wanted - wanted % multiple + multiple) if batch]
-        raise UsageError(
-            f"no split has a global batch of {wanted}: batches are multiples of {multiple}",
-            remedy=f"the nearest that is possible: {' or '.join(map(str, nearest))}; or a smaller --batch-multiple",
-        )
 
 
 class _Balancing:
@@ -92,6 +80,7 @@ class _Balancing:
         self._warm: list[tuple[Worker, bool]] = []  # with accumulation, which is another trace, or without
         self._proven: tuple[Allocation, Run] | None = None
         self._stepped_back: list[Warning_] = []
+        self._trace_warnings: list[Warning_] = []
 
     def run(self) -> Plan:
         """Rounds until another would gain nothing, then the run, which proves it or sends us back."""
@@ -106,9 +95,17 @@ class _Balancing:
                 self._ran_out(split, error)
                 continue
             if self._rounds.are_over or not self._gains(self._best_known(), split):
+                self._trace(split)
                 return self._result(*self._proven)
             self._watch(Doing("a device is not as fast as it was when the run began: planning again"))
             self._rounds.devices_changed()
+
+    def _trace(self, split: Allocation) -> None:
+        """Steps of the split that it ends with, once nothing is measured any more."""
+        used, tracing = without_empty_shares(self._run_request(split)), self._request.tracing
+        if tracing is not None:
+            warning = trace(self._rig_of(split)[0].worker, used.batches, used.micro_batches, tracing, self._watch)
+            self._trace_warnings += [warning] if warning else []
 
     def so_far(self) -> Plan | None:
         """The plan of the last split that was proven, or else of the best that was measured, if there is one yet."""
@@ -249,7 +246,7 @@ class _Balancing:
         return plan.model_copy(
             update={
                 "settings": self._request.settings,
-                "warnings": (*plan.warnings, *self._stepped_back, *self._moved()),
+                "warnings": (*plan.warnings, *self._stepped_back, *self._moved(), *self._trace_warnings),
                 "balance": Balance(
                     rounds=self._rounds.records,
                     run=run,

@@ -17,6 +17,7 @@ from gpubalance.stages.environment import environment, now
 from gpubalance.stages.events import Doing, Watch, WindowDone
 from gpubalance.stages.fitting import Rig, largest_even_share, suggest
 from gpubalance.stages.series import Series
+from gpubalance.stages.trace import trace
 from gpubalance.stages.warnings import PRECISE_ENOUGH, warnings
 from gpubalance.workers.worker import Worker
 
@@ -51,12 +52,25 @@ def run(
         with closing(Rig(without_empty_shares(request), watch)) as rig:
             check_model(planned, model_of(rig.worker))
             try:
-                return run_on(rig, request, driver, watch, solo)
+                result = run_on(rig, request, driver, watch, solo)
             except OutOfMemory as error:
                 rig.recover()
                 raise _nothing_fits(error, rig, without_empty_shares(request), watch) from None
+            return _traced(result, rig, request, watch)
     except KeyboardInterrupt as interrupt:
         raise _interrupted(interrupt) from None
+
+
+def _traced(result: Run, rig: Rig, request: RunRequest, watch: Watch) -> Run:
+    """The result of a run that is over, with what must be known of its trace if there is to be one."""
+    if request.tracing is None:
+        return result
+    used = without_empty_shares(request)
+    try:
+        warning = trace(rig.worker, used.batches, used.micro_batches, request.tracing, watch)
+    except KeyboardInterrupt as interrupt:
+        raise _interrupted(interrupt, result) from None
+    return result.model_copy(update={"warnings": (*result.warnings, *([warning] if warning else []))})
 
 
 def model_of(worker: Worker) -> Model:

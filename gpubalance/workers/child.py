@@ -34,6 +34,8 @@ from gpubalance.workers.messages import (
     Sample,
     Survey,
     Surveyed,
+    Trace,
+    Traced,
 )
 
 if TYPE_CHECKING:
@@ -61,6 +63,8 @@ def main(arguments: list[str]) -> None:
                 _survey(request, replies)
             elif session is not None and isinstance(request, CountFlops):
                 _say(replies, Flops(forward=session.forward_flops()))
+            elif session is not None and isinstance(request, Trace):
+                _trace(session, request, replies)
             elif session is not None and isinstance(request, Measure):
                 _measure(session, request, replies)
 
@@ -126,6 +130,16 @@ def _survey(request: Survey, replies: Any) -> None:
     except Exception as error:  # noqa: BLE001  (no GPU can be used, then)
         missing = {d.uuid: f"TensorFlow: {type(error).__name__}: {error}"[:300] for d in request.devices}
     _say(replies, Surveyed(missing=missing))
+
+
+def _trace(session: Session, request: Trace, replies: Any) -> None:
+    try:
+        missing = session.trace(request.batches, request.micro_batches, request.tracing)
+    except Exception as error:  # noqa: BLE001  (whatever the profiler or the file system raises: there is no trace)
+        traceback.print_exception(error)
+        _say(replies, Failed(fault="environment", message=f"{type(error).__name__}: {error}"[:500]))
+        return
+    _say(replies, Traced(missing=missing))
 
 
 def _measure(session: Session, request: Measure, replies: Any) -> None:

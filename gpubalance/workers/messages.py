@@ -4,6 +4,7 @@
     Open (once)                →    Ready
     Measure                    →    Sample …, Measured
     CountFlops                 →    Flops
+    Trace                      →    Traced
     Survey (instead of Open)   →    Surveyed
     any                        →    Failed; after one the child may be asked on, unless it was a GPU's memory
 
@@ -16,7 +17,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
-from gpubalance.config import Batch, Device, JointProfile, Record, Seconds, Settings
+from gpubalance.config import Batch, Device, JointProfile, Record, Seconds, Settings, Tracing
 
 
 class Open(Record):
@@ -48,6 +49,15 @@ class CountFlops(Record):
     """How much work is a sample?"""
 
     kind: Literal["count-flops"] = "count-flops"
+
+
+class Trace(Record):
+    """Train some steps with this split under TensorFlow's profiler; `micro_batches` as in Measure."""
+
+    kind: Literal["trace"] = "trace"
+    batches: tuple[Batch, ...]
+    micro_batches: tuple[Batch, ...] | None = None
+    tracing: Tracing
 
 
 class Survey(Record):
@@ -101,6 +111,13 @@ class Flops(Record):
     forward: float | None
 
 
+class Traced(Record):
+    """The trace is written. `missing`: why not every GPU is in it, None where each is."""
+
+    kind: Literal["traced"] = "traced"
+    missing: str | None
+
+
 class Surveyed(Record):
     """UUIDs of the GPUs that TensorFlow can't use, and why where it says."""
 
@@ -122,9 +139,9 @@ class Failed(Record):
     memory_peak_bytes: tuple[int | None, ...] = ()
 
 
-Request = Annotated[Open | Measure | CountFlops | Survey, Field(discriminator="kind")]
-AnyReply = Ready | Sample | Measured | Flops | Surveyed | Failed
+Request = Annotated[Open | Measure | CountFlops | Trace | Survey, Field(discriminator="kind")]
+AnyReply = Ready | Sample | Measured | Flops | Traced | Surveyed | Failed
 Reply = Annotated[AnyReply, Field(discriminator="kind")]
 
-REQUEST: TypeAdapter[Open | Measure | CountFlops | Survey] = TypeAdapter(Request)
+REQUEST: TypeAdapter[Open | Measure | CountFlops | Trace | Survey] = TypeAdapter(Request)
 REPLY: TypeAdapter[AnyReply] = TypeAdapter(Reply)
