@@ -72,6 +72,8 @@ def run(
     json: options.Json = False,
     output: options.Output = None,
     overwrite: options.Overwrite = False,
+    tensorboard: options.TensorBoard = None,
+    trace: options.Trace = None,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
@@ -80,9 +82,11 @@ def run(
     Example: gpubalance run --gpus 0 1 --batches 820 568
     """
     del verbose  # main() reads it, where errors are shown
+    from gpubalance.cli.board import board_in
     from gpubalance.cli.lists import whole_numbers, words
     from gpubalance.cli.output import check_output
     from gpubalance.cli.progress import Progress
+    from gpubalance.cli.tracing import name_now, tracing_to
     from gpubalance.config import Measuring, Settings
     from gpubalance.devices.machine import find_machine
     from gpubalance.render.run import run_text
@@ -105,11 +109,13 @@ def run(
     else:
         sizes = Sizes(whole_numbers("--batches", batches), whole_numbers("--micro-batches", micro_batches))
         request = given_request(machine, words(gpus), sizes, given, measuring)
-    progress = Progress(quiet=quiet)
-    out.give_measured(
-        lambda: run_stage(request, machine.driver, progress, solo_bests(request), planned.model if planned else None),
-        run_text,
-    )
+    name = name_now("run", tensorboard, trace)
+    request = request.model_copy(update={"tracing": tracing_to(trace, name)})
+    progress, model_planned = Progress(quiet=quiet), planned.model if planned else None
+    with board_in(tensorboard, name, request.devices, request.settings, quiet=quiet) as beside:
+        out.give_measured(
+            lambda: run_stage(request, machine.driver, beside(progress), solo_bests(request), model_planned), run_text
+        )
 
 
 class Sizes(NamedTuple):
