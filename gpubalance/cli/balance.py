@@ -68,8 +68,8 @@ def balance(
     from gpubalance.cli.output import check_output
     from gpubalance.cli.plan import uses
     from gpubalance.cli.progress import Progress
-    from gpubalance.cli.tracing import name_now, tracing_to
     from gpubalance.cli.run import refuse_what_devices_cannot
+    from gpubalance.cli.tracing import name_now, tracing_to
     from gpubalance.config import BalanceRequest, Measuring
     from gpubalance.devices.machine import find_machine
     from gpubalance.render.plan import plan_text

@@ -68,19 +68,19 @@ class Board:
 def board_in(
     folder: Path | None, name: str, devices: Sequence[Device], settings: Settings, *, quiet: bool
 ) -> Iterator[Callable[[Watch], Watch]]:
-    """Gives a function that lets a board listen beside another listener: `beside(progress)`. Without a folder none does.
+    """Gives a function that lets a board listen beside another: `beside(progress)`. Without a folder none does.
 
     The block is the stage and the giving of its result; the files are below folder/name. Raises EnvironmentFault at
-    once where nothing can be written or TensorBoard's package is not there, and at the end where something could not be.
+    once where nothing can be written or TensorBoard's package is missing, at the end where something was not.
     """
     if folder is None:
         yield lambda watch: watch
         return
     from gpubalance.cli.event_files import EventFiles
-    from gpubalance.render.tensorboard import Summaries
+    from gpubalance.render.tensorboard import Summaries, columns
 
     try:
-        board = Board(EventFiles(folder / name, devices), Summaries(settings))
+        board = Board(EventFiles(folder / name, columns(devices, settings)), Summaries(settings))
     except OSError as error:
         raise unwritable("--tensorboard", folder, error) from None
     try:
@@ -96,5 +96,5 @@ def board_in(
 
 def unwritable(option: str, folder: Path, error: OSError) -> EnvironmentFault:
     """The error of a folder in which nothing can be written."""
-    why = error.strerror or str(error)
+    why = "it is a file" if folder.is_file() else error.strerror or str(error)
     return EnvironmentFault(f"can't write to {option} {folder}: {why}", remedy=f"give another {option}")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gpubalance.config import Device
 from gpubalance.errors import EnvironmentFault
-from gpubalance.render.tensorboard import METRICS, Ended, Scalar, Summary, Tried, hparam_names
+from gpubalance.render.tensorboard import METRICS, Ended, Scalar, Summary, Tried
 
 # What TensorBoard looks for in a file's name. Others put the host's name behind it; results name no host.
 _NAME = "events.out.tfevents"
@@ -20,16 +19,12 @@ _FORMAT = "brain.Event:2"
 class EventFiles:
     """A file a run, in a folder each, below one of their own. Raises OSError where they can't be written."""
 
-    def __init__(self, folder: Path, devices: Sequence[Device]) -> None:
-        """Makes the folder and tells the columns of the table of splits. Raises EnvironmentFault without TensorBoard."""
+    def __init__(self, folder: Path, columns: Mapping[str, type]) -> None:
+        """Makes the folder and tells what is in the table of splits. Raises EnvironmentFault without TensorBoard."""
         self._folder = folder
         self._writers: dict[str, Any] = {}
         _load()
-        from tensorboard.plugins.hparams.summary_v2 import HParam, Metric, hparams_config_pb
-
-        columns = [HParam(name) for name in hparam_names(devices)]
-        metrics = [Metric(tag, display_name=name) for tag, name in METRICS]
-        self._write("", time.time(), 0, hparams_config_pb(columns, metrics))
+        self._write("", time.time(), 0, _experiment(columns))
         self.flush()
 
     def add(self, summary: Summary) -> None:
@@ -86,12 +81,31 @@ def _opened(folder: Path) -> Any:
     return RecordWriter((folder / f"{_NAME}.{int(time.time()):010}.{os.getpid()}").open("wb"))
 
 
+def _experiment(columns: Mapping[str, type]) -> Any:
+    """The table's columns and figures, which TensorBoard takes from one command of a folder for all of them."""
+    from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
+
+    kinds = {float: api_pb2.DATA_TYPE_FLOAT64, str: api_pb2.DATA_TYPE_STRING, bool: api_pb2.DATA_TYPE_BOOL}
+    experiment = api_pb2.Experiment(
+        time_created_secs=time.time(),
+        hparam_infos=[api_pb2.HParamInfo(name=name, type=kinds[kind]) for name, kind in columns.items()],
+        metric_infos=[api_pb2.MetricInfo(name=api_pb2.MetricName(tag=tag), display_name=name) for tag, name in METRICS],
+    )
+    return _told(metadata.EXPERIMENT_TAG, plugin_data_pb2.HParamsPluginData(experiment=experiment))
+
+
 def _end(ended: Ended) -> Any:
-    from tensorboard.compat.proto.summary_pb2 import Summary as SummaryPb
     from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
 
     status = api_pb2.STATUS_SUCCESS if ended.fits else api_pb2.STATUS_FAILURE
     info = plugin_data_pb2.SessionEndInfo(status=status, end_time_secs=ended.ended_s)
-    told = metadata.create_summary_metadata(plugin_data_pb2.HParamsPluginData(session_end_info=info))
-    value = SummaryPb.Value(tag=metadata.SESSION_END_INFO_TAG, metadata=told, tensor=metadata.NULL_TENSOR)
+    return _told(metadata.SESSION_END_INFO_TAG, plugin_data_pb2.HParamsPluginData(session_end_info=info))
+
+
+def _told(tag: str, data: Any) -> Any:
+    from tensorboard.compat.proto.summary_pb2 import Summary as SummaryPb
+    from tensorboard.plugins.hparams import metadata
+
+    # The hparams plugin's data is in the metadata of an empty tensor.
+    value = SummaryPb.Value(tag=tag, metadata=metadata.create_summary_metadata(data), tensor=metadata.NULL_TENSOR)
     return SummaryPb(value=[value])

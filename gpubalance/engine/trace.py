@@ -29,7 +29,7 @@ def record_trace(step: Callable[[], Any], wait: Callable[[], None], tracing: Tra
         _profile(step, wait, temporary, tracing.steps)
         (recorded,) = (Path(temporary) / TRACES).iterdir()
         recorded.rename(target)
-    return _missing(target, gpus) if gpus else None
+    return missing_gpus(target, gpus) if gpus else None
 
 
 def _profile(step: Callable[[], Any], wait: Callable[[], None], folder: str, steps: int) -> None:
@@ -46,8 +46,8 @@ def _profile(step: Callable[[], Any], wait: Callable[[], None], folder: str, ste
     tf.profiler.experimental.stop()
 
 
-def _missing(folder: Path, gpus: int) -> str | None:
-    """What the trace says itself of GPUs that are not in it: without CUPTI it has the host's part only, and no error."""
+def missing_gpus(folder: Path, gpus: int) -> str | None:
+    """What the trace says itself of GPUs that are not in it: without CUPTI it has the host's part, and no error."""
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     traced, errors = set(), []

@@ -1,7 +1,7 @@
 """What was measured, in TensorBoard's terms: scalars over steps, and each split tried as a row of hyperparameters.
 
-Tags are those of `training/monitor.py`, so that a training and the run before it share their charts. Below the folder of
-a command each of TensorBoard's runs is one thing that was measured: `split`, `even`, `round-1`, `solo-GPU-0`.
+Tags are those of `training/monitor.py`, so that a training and the run before it share their charts. Below the folder
+of a command each of TensorBoard's runs is one thing that was measured: `split`, `even`, `round-1`, `solo-GPU-0`.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ class Ended(NamedTuple):
 Summary = Scalar | Tried | Ended
 
 
-def hparam_names(devices: Sequence[Device]) -> tuple[str, ...]:
-    """The columns of the table, for a command on these devices."""
-    return (*(f"batch/{device.label}" for device in devices), "global_batch", *_SAME, *Settings.model_fields)
-
-
-_SAME = ("batches", "micro_batches", "devices")
+def columns(devices: Sequence[Device], settings: Settings) -> dict[str, type]:
+    """The columns of that table for a command on these devices, and what is in them: float, str or bool."""
+    numbers = (*(f"batch/{device.label}" for device in devices), "global_batch")
+    texts = ("batches", "micro_batches", "devices")
+    same = {name: type(value) for name, value in settings.model_dump().items()}
+    return {**dict.fromkeys(numbers, float), **dict.fromkeys(texts, str), **same}
 
 
 class Summaries:
@@ -139,9 +139,7 @@ class Summaries:
         }
         return Tried(run, began_s, {**by_device, **same, **self._settings.model_dump()})
 
-    def _measured(
-        self, run: str, devices: Sequence[Device], measured: Measurement, now_s: float
-    ) -> Iterator[Scalar]:
+    def _measured(self, run: str, devices: Sequence[Device], measured: Measurement, now_s: float) -> Iterator[Scalar]:
         before = self._steps.get(run, 0)
         yield from self._samples(run, measured.global_batch, measured.step_time_s, now_s)
         step = self._steps[run]

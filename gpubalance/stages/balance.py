@@ -23,6 +23,7 @@ from gpubalance.stages.probe.stage import probe as probe_stage
 from gpubalance.stages.rounds import EQUAL_WITHIN, Rounds
 from gpubalance.stages.run import joint_series, model_of, run_on, without_empty_shares
 from gpubalance.stages.trace import trace
+from gpubalance.stages.warnings import speed_changed, stepped_back
 from gpubalance.workers.worker import Worker
 
 _RESUME = "gpubalance probe --resume, with the same devices and settings, goes on; then balance again"
@@ -217,15 +218,7 @@ class _Balancing:
             below = [size for size in (*self._rounds.held(device), fitting[replica]) if size < sizes[replica]]
             limit = max(below, default=0) // multiple * multiple
             self._known.step_back(device, limit)
-            self._stepped_back.append(self._step_back_warning(device, sizes[replica], limit))
-
-    def _step_back_warning(self, device: int, asked: int, limit: int) -> Warning_:
-        return Warning_(
-            code="joint-out-of-memory",
-            message=f"{self._request.devices[device].label} ran out of memory at batch {asked} in the joint run, which "
-            f"takes more than a device alone: planned with up to {limit}",
-            next="nothing to do; --margin keeps more free from the beginning",
-        )
+            self._stepped_back.append(stepped_back(self._request.devices[device], sizes[replica], limit))
 
     def _prove(self, split: Allocation) -> Run:
         """The run of the split, in turns with the even split."""
@@ -266,15 +259,7 @@ class _Balancing:
 
     def _moved(self) -> list[Warning_]:
         """Of devices that changed their speed while they were measured together."""
-        return [
-            Warning_(
-                code="throttled",
-                message=f"{self._request.devices[device].label} became {100 * abs(change):.0f} % "
-                f"{'slower' if change > 0 else 'faster'} while it was measured: the split is for its speed at the end",
-                next="look at its temperature and power limit (nvidia-smi -q -d PERFORMANCE)",
-            )
-            for device, change in self._known.moved()
-        ]
+        return [speed_changed(self._request.devices[device], change) for device, change in self._known.moved()]
 
     def _gap(self, split: Allocation, run: Run) -> SoloGap | None:
         """Null where a device's best alone is not known."""

@@ -108,16 +108,12 @@ class Worker(Process):
             else:
                 self._fail(reply, split)
 
-    def trace(
-        self, batches: Sequence[int], micro_batches: Sequence[int] | None, tracing: Tracing
-    ) -> str | None:
+    def trace(self, batches: Sequence[int], micro_batches: Sequence[int] | None, tracing: Tracing) -> str | None:
         """Trains some steps with this split under TensorFlow's profiler; why not every GPU is in the trace, or None.
 
         Raises EnvironmentFault where there is no trace, and what `receive` does.
         """
-        self.send(
-            Trace(batches=tuple(batches), micro_batches=micro_batches and tuple(micro_batches), tracing=tracing)
-        )
+        self.send(Trace(batches=tuple(batches), micro_batches=micro_batches and tuple(micro_batches), tracing=tracing))
         reply = self.receive(self._deadline_s or _FIRST_STEP_WITHIN_S, f"tracing steps on {self._names()}")
         if not isinstance(reply, Traced):
             self._fail(reply)
