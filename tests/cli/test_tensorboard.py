@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -66,6 +67,8 @@ def told(folder: Path, *arguments: str) -> Done:
 def _state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        # TensorBoard's own switch: it reads without TensorFlow, which takes seconds to load.
+        patch.setitem(sys.modules, "tensorboard.compat.notf", ModuleType("notf"))
         save(probe_of(simulated_devices(QUICK_PAIR)[0]))
         yield
 
@@ -84,8 +87,10 @@ def balance(_state: None, tmp_path_factory: pytest.TempPathFactory) -> Done:
 
 @pytest.fixture(scope="module")
 def probe(_state: None, tmp_path_factory: pytest.TempPathFactory) -> Done:
+    folder = tmp_path_factory.mktemp("probe")
+    (folder / "plugins").write_text("in the way of a trace")
     options = ("--simulate", QUICK_PAIR, "--gpus", "1", "--max-batch", "16", "--duration", "0.2", "--no-ahead")
-    return told(tmp_path_factory.mktemp("probe"), "probe", *options)
+    return told(folder, "probe", *options)
 
 
 def test_the_parent_loads_tensorboard_and_never_tensorflow(run: Done, balance: Done) -> None:
@@ -114,7 +119,10 @@ def test_a_run_is_read_back_as_it_was_measured(run: Done) -> None:
         walls = [event.wall_time for event in read["gpubalance/samples_per_s"]]
         assert walls == sorted(walls)
         assert walls[-1] - walls[0] == pytest.approx(at_s[-1] - at_s[0], abs=0.2)
-        assert {len(read[f"gpubalance/{figure}/GPU:{i}"]) for figure in ("compute_s", "wait_s") for i in (0, 1)} == {2}
+        windows = len(read["gpubalance/median/step_time_s"])
+        assert windows >= 2
+        each = {len(read[f"gpubalance/{figure}/GPU:{i}"]) for figure in ("compute_s", "wait_s") for i in (0, 1)}
+        assert each == {windows}
         assert {"gpubalance/sync_s", "gpubalance/imbalance", "gpubalance/memory_bytes/GPU:1"} <= set(read)
         assert not [tag for tag in read if "temperature" in tag]  # simulated devices have none
 
@@ -156,6 +164,8 @@ def test_each_split_of_a_run_is_a_row_of_tensorboards_table(run: Done) -> None:
 
 
 def test_each_split_that_balance_tried_is_a_row(balance: Done) -> None:
+    from tensorboard.plugins.hparams import api_pb2
+
     plan = Plan.model_validate_json(balance.out)
     assert plan.balance is not None
     _, rows = table(balance)
@@ -165,9 +175,10 @@ def test_each_split_that_balance_tried_is_a_row(balance: Done) -> None:
     for tried in plan.balance.rounds:
         row = rows[f"{balance.name}/round-{tried.number}"]
         assert row.hparams["batches"].string_value == "/".join(map(str, tried.batches))
-        assert tried.measured is not None
-        rate = figures(row)["gpubalance/median/samples_per_s"]
-        assert rate == pytest.approx(tried.measured.throughput.median, rel=1e-5)
+        (session,) = row.sessions
+        assert session.status == (api_pb2.STATUS_FAILURE if tried.outcome == "oom" else api_pb2.STATUS_SUCCESS)
+        rate = figures(row).get("gpubalance/median/samples_per_s")
+        assert rate == (tried.measured and pytest.approx(tried.measured.throughput.median, rel=1e-5))
 
 
 def test_a_probe_is_a_curve_over_batch_sizes(probe: Done) -> None:
@@ -177,38 +188,35 @@ def test_a_probe_is_a_curve_over_batch_sizes(probe: Done) -> None:
     assert [batch for batch, _ in curve] == [p["batch"] for p in one["curve"]] == [8, 16]
     assert [rate for _, rate in curve] == pytest.approx([p["throughput"]["median"] for p in one["curve"]], rel=1e-5)
     assert [event.value for event in read["gpubalance/batch/GPU:1"]] == [8, 16]
-    assert [path.parent.name for path in probe.traces] == [f"{probe.name}-GPU-1"]
+    assert probe.traces == []
 
 
 def test_a_trace_of_steady_steps_is_made_when_all_is_measured(run: Done, balance: Done) -> None:
-    from tensorflow.tsl.profiler.protobuf import xplane_pb2
-
     for done in (run, balance):
         (path,) = done.traces
         assert path.parent.name == done.name
-        space = xplane_pb2.XSpace.FromString(path.read_bytes())
-        names = [
-            plane.event_metadata[e.metadata_id].name
-            for plane in space.planes
-            for one in plane.lines
-            for e in one.events
-        ]
-        assert sum(name == "train" or name.startswith("train#") for name in names) == 10
+        data = path.read_bytes()  # what is in it is tested in tests/engine/test_trace.py
+        assert b"step_num" in data
+        assert b"replica_1" in data
         said = done.err.splitlines()
         (traced,) = [number for number, line in enumerate(said) if "tracing 10 steps of" in line]
         assert not [line for line in said[traced:] if "window" in line or "round" in line or "proving" in line]
         assert not [path for path in done.folder.iterdir() if path.name.startswith(".")]
 
 
-def test_a_trace_that_cannot_be_recorded_is_a_warning(tmp_path: Path) -> None:
-    (tmp_path / "plugins").write_text("in the way")
-    options = ("--simulate", QUICK_PAIR, "--gpus", "0", *SHORT, "--trace", str(tmp_path), "--json")
-    done = gpubalance("run", *options)
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+def test_a_trace_that_cannot_be_recorded_is_a_warning(probe: Done) -> None:
+    result = json.loads(probe.out)
     assert result["complete"] is True
     (warning,) = [w for w in result["warnings"] if w["code"] == "not-traced"]
+    assert warning["message"].startswith("GPU:1: no trace was recorded: ")
     assert "plugins" in warning["message"]
+
+
+@pytest.mark.campaign
+def test_each_device_is_traced_after_its_probe(tmp_path: Path) -> None:
+    options = ("--simulate", QUICK_PAIR, "--max-batch", "16", "--duration", "0.2", "--parallel")
+    done = told(tmp_path, "probe", *options)
+    assert [path.parent.name for path in done.traces] == [f"{done.name}-GPU-0", f"{done.name}-GPU-1"]
 
 
 def test_a_file_in_the_way_is_told_before_anything_is_measured(tmp_path: Path) -> None:

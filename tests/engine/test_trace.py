@@ -21,7 +21,10 @@ def test_so_many_steps_are_traced_and_waited_for_within_the_trace(tensorflow: An
     assert done == ["step"] * 3 + ["wait"]
     (path,) = (tmp_path / "plugins" / "profile" / "run-1").glob("*.xplane.pb")
     space = xplane_pb2.XSpace.FromString(path.read_bytes())
-    assert "train" in {own.name for plane in space.planes for own in plane.event_metadata.values()}
+    names = [
+        plane.event_metadata[own.metadata_id].name for plane in space.planes for o in plane.lines for own in o.events
+    ]
+    assert names.count("train") == 3
     assert sorted(one.name for one in tmp_path.iterdir()) == ["plugins"]
 
 
