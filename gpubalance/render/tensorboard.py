@@ -131,7 +131,7 @@ class Summaries:
         by_device: dict[str, str | float | bool] = {
             f"batch/{device.label}": batch for device, batch in zip(devices, split.batches, strict=True)
         }
-        same = {
+        same: dict[str, str | float | bool] = {
             "global_batch": sum(split.batches),
             "batches": "/".join(map(str, split.batches)),
             "micro_batches": "/".join(map(str, split.micro_batches)),

@@ -18,7 +18,7 @@ from gpubalance.stages.events import Doing, SampleDone, TimeLeft, Watch, WindowD
 from gpubalance.stages.fitting import Rig, largest_even_share, suggest
 from gpubalance.stages.sensors import Sensors
 from gpubalance.stages.series import Series
-from gpubalance.stages.trace import trace
+from gpubalance.stages.trace import traced
 from gpubalance.stages.warnings import PRECISE_ENOUGH, warnings
 from gpubalance.workers.messages import Sample
 from gpubalance.workers.worker import Worker
@@ -58,21 +58,9 @@ def run(
             except OutOfMemory as error:
                 rig.recover()
                 raise _nothing_fits(error, rig, without_empty_shares(request), watch) from None
-            return _traced(result, rig, request, watch)
+            return traced(result, rig.worker, without_empty_shares(request), watch)
     except KeyboardInterrupt as interrupt:
         raise _interrupted(interrupt) from None
-
-
-def _traced(result: Run, rig: Rig, request: RunRequest, watch: Watch) -> Run:
-    """The result of a run that is over, with what must be known of its trace if there is to be one."""
-    if request.tracing is None:
-        return result
-    used = without_empty_shares(request)
-    try:
-        warning = trace(rig.worker, used.batches, used.micro_batches, request.tracing, watch)
-    except KeyboardInterrupt as interrupt:
-        raise _interrupted(interrupt, result) from None
-    return result.model_copy(update={"warnings": (*result.warnings, *([warning] if warning else []))})
 
 
 def model_of(worker: Worker) -> Model:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 
-from gpubalance.config import Tracing
-from gpubalance.errors import GpubalanceError
+from gpubalance.config import RunRequest, Tracing
+from gpubalance.errors import GpubalanceError, Interrupted
 from gpubalance.planning.split import split_text
 from gpubalance.results.common import Warning_
+from gpubalance.results.run import Run
 from gpubalance.stages.events import Doing, Watch
 from gpubalance.workers.worker import Worker
 
@@ -38,6 +40,20 @@ def trace(
         message=f"the trace has the host's part, and not that of every GPU: {missing}",
         next=_ALLOW_CUPTI,
     )
+
+
+def traced(result: Run, worker: Worker, request: RunRequest, watch: Watch) -> Run:
+    """The result of a run that is over, with what must be known of its trace, if there is to be one.
+
+    The request is of the devices with samples. Raises Interrupted, which has the result.
+    """
+    if request.tracing is None:
+        return result
+    try:
+        warning = trace(worker, request.batches, request.micro_batches, request.tracing, watch)
+    except KeyboardInterrupt as interrupt:
+        raise Interrupted(getattr(interrupt, "number", int(signal.SIGINT)), partial=result) from None
+    return result.model_copy(update={"warnings": (*result.warnings, *([warning] if warning else []))})
 
 
 def not_traced(error: GpubalanceError, where: str = "") -> Warning_:
