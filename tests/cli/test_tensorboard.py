@@ -14,11 +14,16 @@ from typing import Any
 
 import pytest
 
+from gpubalance.cli.board import board_in
+from gpubalance.config import Settings
 from gpubalance.devices.profile import simulated_devices
+from gpubalance.errors import EnvironmentFault
 from gpubalance.results.plan import Plan
 from gpubalance.results.run import Run
+from gpubalance.stages.events import Doing, Event, WindowDone
 from gpubalance.stages.probe.saved import save
 from tests.cli.program import QUICK_PAIR, SHORT, gpubalance
+from tests.render.measurements import PAIR, measurement, step_time
 from tests.stages.probes import probe_of
 
 # The program as its entry point runs it, and then which heavy packages its process has loaded.
@@ -219,10 +224,25 @@ def test_each_device_is_traced_after_its_probe(tmp_path: Path) -> None:
     assert [path.parent.name for path in done.traces] == [f"{done.name}-GPU-0", f"{done.name}-GPU-1"]
 
 
+def test_what_can_no_longer_be_written_is_told_when_the_measurement_is_over(tmp_path: Path) -> None:
+    heard: list[Event] = []
+    window = WindowDone(1, 1, "", PAIR, measurement((6, 4), step_time(0.5)))
+
+    def command() -> None:
+        with board_in(tmp_path, "run-1", PAIR, Settings(model="small"), quiet=True) as beside:
+            (tmp_path / "run-1" / "split").write_text("in the way")
+            for event in (window, Doing("the next window"), window):
+                beside(heard.append)(event)
+
+    with pytest.raises(EnvironmentFault, match="can't write to --tensorboard"):
+        command()
+    assert heard == [window, Doing("the next window"), window]
+
+
 def test_a_file_in_the_way_is_told_before_anything_is_measured(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.touch()
-    for option, folder in (("--tensorboard", path), ("--trace", path), ("--tensorboard", path / "below")):
+    for option, folder in (("--tensorboard", path / "below"), ("--trace", path)):
         done = gpubalance("run", "--simulate", QUICK_PAIR, option, str(folder))
         assert done.returncode == 3
         assert f"can't write to {option} {folder}" in done.stderr
