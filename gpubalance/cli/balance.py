@@ -55,6 +55,7 @@ def balance(
     overwrite: options.Overwrite = False,
     tensorboard: options.TensorBoard = None,
     trace: options.Trace = None,
+    redact: options.Redact = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
@@ -65,7 +66,7 @@ def balance(
     del verbose  # main() reads it, where errors are shown
     from gpubalance.cli.board import board_in
     from gpubalance.cli.lists import words
-    from gpubalance.cli.output import check_output
+    from gpubalance.cli.output import check_output, width
     from gpubalance.cli.plan import uses
     from gpubalance.cli.progress import Progress
     from gpubalance.cli.run import refuse_what_devices_cannot
@@ -75,7 +76,7 @@ def balance(
     from gpubalance.render.plan import plan_text
     from gpubalance.stages.balance import balance as balance_stage
 
-    out = check_output(output, overwrite=overwrite, json=json, quiet=quiet)
+    out = check_output(output, overwrite=overwrite, json=json, quiet=quiet, redact=redact)
     machine = find_machine(simulate)
     devices = machine.select(words(gpus))
     refuse_what_devices_cannot(devices, all_reduce)
@@ -104,5 +105,5 @@ def balance(
     with board_in(tensorboard, name, devices, request.settings, quiet=quiet) as beside:
         out.give_measured(
             lambda: progress.during(lambda watch: balance_stage(request, machine.driver, beside(watch))),
-            lambda plan: plan_text(plan, *uses(plan, simulate, output)),
+            lambda plan: plan_text(plan, *uses(plan, simulate, output), width()),
         )

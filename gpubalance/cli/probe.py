@@ -124,6 +124,7 @@ def probe(
     overwrite: options.Overwrite = False,
     tensorboard: options.TensorBoard = None,
     trace: options.Trace = None,
+    redact: options.Redact = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
@@ -134,7 +135,7 @@ def probe(
     del verbose  # main() reads it, where errors are shown
     from gpubalance.cli.board import board_in
     from gpubalance.cli.lists import words
-    from gpubalance.cli.output import check_output
+    from gpubalance.cli.output import check_output, width
     from gpubalance.cli.progress import Progress
     from gpubalance.cli.tracing import name_now, tracing_to
     from gpubalance.config import ProbeRequest
@@ -143,7 +144,7 @@ def probe(
     from gpubalance.stages.probe.estimate import estimate
     from gpubalance.stages.probe.stage import probe as probe_stage
 
-    out = check_output(output, overwrite=overwrite, json=json, quiet=quiet)
+    out = check_output(output, overwrite=overwrite, json=json, quiet=quiet, redact=redact)
     machine = find_machine(simulate)
     devices = machine.select(words(gpus))
     request = ProbeRequest(
@@ -161,12 +162,12 @@ def probe(
     )
     if dry_run:
         expected = estimate(request)
-        out.give(expected, estimate_text(expected))
+        out.give(expected, estimate_text)
         return
 
     def text(result: Probe) -> str:
         found = options.command("balance", result.devices, result.settings, simulate) if result.complete else ""
-        return probe_text(result, found)
+        return probe_text(result, found, width())
 
     name = name_now("probe", tensorboard, trace)
     request = request.model_copy(update={"tracing": tracing_to(trace, name)})

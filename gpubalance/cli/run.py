@@ -74,6 +74,7 @@ def run(
     overwrite: options.Overwrite = False,
     tensorboard: options.TensorBoard = None,
     trace: options.Trace = None,
+    redact: options.Redact = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
@@ -84,7 +85,7 @@ def run(
     del verbose  # main() reads it, where errors are shown
     from gpubalance.cli.board import board_in
     from gpubalance.cli.lists import whole_numbers, words
-    from gpubalance.cli.output import check_output
+    from gpubalance.cli.output import check_output, width
     from gpubalance.cli.progress import Progress
     from gpubalance.cli.tracing import name_now, tracing_to
     from gpubalance.config import Measuring, Settings
@@ -95,7 +96,7 @@ def run(
     from gpubalance.stages.probe.saved import solo_bests
     from gpubalance.stages.run import run as run_stage
 
-    out = check_output(output, overwrite=overwrite, json=json, quiet=quiet)
+    out = check_output(output, overwrite=overwrite, json=json, quiet=quiet, redact=redact)
     measuring = Measuring(
         windows=windows, duration_s=options.seconds("--duration", duration, 86_400), baseline=baseline, seed=seed
     )
@@ -111,10 +112,15 @@ def run(
         request = given_request(machine, words(gpus), sizes, given, measuring)
     name = name_now("run", tensorboard, trace)
     request = request.model_copy(update={"tracing": tracing_to(trace, name)})
-    progress, model_planned = Progress(quiet=quiet), planned.model if planned else None
+    progress = Progress(quiet=quiet)
+    solo, model_planned = solo_bests(request), planned.model if planned else None
+    next_command = options.command("balance", request.devices, request.settings, simulate) if planned is None else ""
     with board_in(tensorboard, name, request.devices, request.settings, quiet=quiet) as beside:
         out.give_measured(
-            lambda: run_stage(request, machine.driver, beside(progress), solo_bests(request), model_planned), run_text
+            lambda: progress.during(
+                lambda watch: run_stage(request, machine.driver, beside(watch), solo, model_planned)
+            ),
+            lambda result: run_text(result, next_command if len(result.replicas) > 1 else "", width()),
         )
 
 

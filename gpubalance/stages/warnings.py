@@ -99,8 +99,7 @@ def stepped_back(device: Device, asked: int, limit: int) -> Warning_:
     """That a joint run asked more of a device's memory than it has alone."""
     return Warning_(
         code="joint-out-of-memory",
-        message=f"{device.label} ran out of memory at batch {asked} in the joint run, which "
-        f"takes more than a device alone: planned with up to {limit}",
+        message=f"{device.label} ran out of memory at batch {asked} in the joint run: planned with up to {limit}",
         next="nothing to do; --margin keeps more free from the beginning",
     )
 
