@@ -62,7 +62,7 @@ _ORDER = (
     "tests/cli",
 )
 # What has a fixture for all of the file stays together.
-_TOGETHER = ("tests/test_scripts.py", "tests/workers/test_process.py")
+_TOGETHER = ("tests/test_scripts.py", "tests/workers/test_process.py", "tests/cli/test_tensorboard.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
