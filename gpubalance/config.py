@@ -119,12 +119,17 @@ class Device(Record):
 
 
 class Measuring(Record):
-    """How long and how exactly to measure."""
+    """How long and how exactly to measure.
+
+    `deadline_s` is the longest silence of a child, null for what suits the step; `time_limit_s` of the whole command.
+    """
 
     windows: Annotated[int, Field(ge=1, le=10_000)] = 3
     duration_s: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)] = 10.0
     baseline: Baseline = "even"
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    deadline_s: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)] | None = None
+    time_limit_s: Annotated[float, Field(gt=0, le=1e7, allow_inf_nan=False)] | None = None
 
     @property
     def max_windows(self) -> int:
@@ -243,5 +248,6 @@ class BalanceRequest(Record):
             max_batch=self.plan.max_global_batch or self.plan.global_batch,
             batch_multiple=self.plan.batch_multiple or ProbeRequest.model_fields["batch_multiple"].default,
             duration_s=self.probe_s,
+            deadline_s=self.measuring.deadline_s,
             seed=self.measuring.seed,
         )

@@ -7,8 +7,10 @@
     ├── NothingFits        5   memory
     │   └── OutOfMemory        of one trial; a stage may go on with a smaller batch
     ├── PartialResult      6   some of it was measured
+    │   └── GpuLost            a device is gone: nothing is tried on it again
     ├── PlanMismatch       7   the plan is for other devices, model or settings
     ├── DeadlinePassed     8
+    │   └── TimeLimitPassed    the time that the user gave to the whole command
     ├── Regression         9   `compare`
     └── Interrupted      130   Ctrl-C (143: SIGTERM)
 
@@ -67,12 +69,20 @@ class PartialResult(GpubalanceError):
     exit_code = 6
 
 
+class GpuLost(PartialResult):
+    """A GPU fell off the bus, or answers nothing before a reset."""
+
+
 class PlanMismatch(GpubalanceError):
     exit_code = 7
 
 
 class DeadlinePassed(GpubalanceError):
     exit_code = 8
+
+
+class TimeLimitPassed(DeadlinePassed):
+    """The time that the user gave is over; what is measured is kept."""
 
 
 class Regression(GpubalanceError):

@@ -26,8 +26,17 @@ _REASONS = {
 _NO_THROTTLING = 0x1 | 0x2 | 0x100
 
 
+# A card at its power cap does what it can do for as long as one likes; of these it soon does less, or more.
+_PASSING = ("thermal", "software thermal", "hardware slowdown", "power brake")
+
 # More readings than that are thinned out, evenly: a picture has no more points.
 _MOST_MOMENTS = 480
+
+
+def passing(reasons: Iterable[str]) -> tuple[str, ...]:
+    """Those of the reasons for which a GPU's speed is not what it will stay at."""
+    there = set(reasons)
+    return tuple(reason for reason in _PASSING if reason in there)
 
 
 class Moment(Record):

@@ -49,6 +49,9 @@ def balance(
     round_duration: RoundDuration = 3.0,
     windows: options.Windows = 3,
     duration: options.Duration = 10.0,
+    time_limit: options.TimeLimit = None,
+    deadline: options.Deadline = None,
+    strict: options.Strict = False,
     seed: options.Seed = 0,
     json: options.Json = False,
     output: options.Output = None,
@@ -72,7 +75,7 @@ def balance(
     from gpubalance.cli.run import refuse_what_devices_cannot
     from gpubalance.cli.tracing import name_now, tracing_to
     from gpubalance.config import BalanceRequest, Measuring
-    from gpubalance.devices.machine import find_machine
+    from gpubalance.devices.machine import find_machine, held
     from gpubalance.render.plan import plan_text
     from gpubalance.stages.balance import balance as balance_stage
 
@@ -93,7 +96,12 @@ def balance(
             from_batch=from_batch,
         ),
         measuring=Measuring(
-            windows=windows, duration_s=options.seconds("--duration", duration, 86_400), baseline="even", seed=seed
+            windows=windows,
+            duration_s=options.seconds("--duration", duration, 86_400),
+            baseline="even",
+            seed=seed,
+            deadline_s=options.seconds_or_none("--deadline", deadline, 86_400),
+            time_limit_s=options.seconds_or_none("--time-limit", time_limit, 10**7),
         ),
         round_s=options.seconds("--round-duration", round_duration, 3600),
         rounds=rounds,
@@ -102,8 +110,10 @@ def balance(
     name = name_now("balance", tensorboard, trace)
     request = request.model_copy(update={"tracing": tracing_to(trace, name)})
     progress = Progress(quiet=quiet)
-    with board_in(tensorboard, name, devices, request.settings, quiet=quiet) as beside:
+    noted = machine.warnings(devices, strict=strict)
+    with held(devices), board_in(tensorboard, name, devices, request.settings, quiet=quiet) as beside:
         out.give_measured(
             lambda: progress.during(lambda watch: balance_stage(request, machine.driver, beside(watch))),
             lambda plan: plan_text(plan, *uses(plan, simulate, output), width()),
+            noted,
         )

@@ -98,6 +98,33 @@ Windows = Annotated[
 Duration = Annotated[
     float, typer.Option("--duration", metavar="S", help="Seconds a window takes.", rich_help_panel="Measuring")
 ]
+TimeLimit = Annotated[
+    float | None,
+    typer.Option(
+        "--time-limit",
+        metavar="S",
+        help="End after that many seconds, with what is measured.",
+        rich_help_panel="Measuring",
+    ),
+]
+Deadline = Annotated[
+    float | None,
+    typer.Option(
+        "--deadline",
+        metavar="S",
+        help="The longest silence of a child, which is then ended. Default: 30 times what such steps took, at least "
+        "60 s, and 900 s for a first step.",
+        rich_help_panel="Measuring",
+    ),
+]
+Strict = Annotated[
+    bool,
+    typer.Option(
+        "--strict",
+        help="Refuse a GPU that another process uses, rather than warn of it.",
+        rich_help_panel="Measuring",
+    ),
+]
 Json = Annotated[
     bool, typer.Option("--json", help="Print the result as JSON, and nothing else on stdout.", rich_help_panel=_OUTPUT)
 ]

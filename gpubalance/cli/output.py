@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
@@ -13,10 +14,15 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 from gpubalance.errors import EnvironmentFault, GpubalanceError, UsageError
 from gpubalance.render.table import WIDTH
 from gpubalance.state import write_whole
+from gpubalance.text import clean
 
 if TYPE_CHECKING:
     from gpubalance.config import Record
+    from gpubalance.results.common import Warning_
     from gpubalance.results.redact import Redaction
+
+_LONGEST_NAME, _LONGEST_PATH = 240, 4000  # less than systems have: it is written under a longer name first
+_ROOM = 1 << 18  # bytes; a result has some ten thousand
 
 Result = TypeVar("Result", bound="Record")
 
@@ -33,18 +39,23 @@ class Output:
     quiet: bool = False
     redact: bool = False
 
-    def give_measured(self, measure: Callable[[], Result], text: Callable[[Any], str]) -> None:
-        """Measures, and gives the result, or what an error left of it. Raises what `measure` and `give` do."""
+    def give_measured(
+        self, measure: Callable[[], Result], text: Callable[[Any], str], noted: Sequence[Warning_] = ()
+    ) -> None:
+        """Measures, and gives the result, or what an error left of it, with what was `noted` before among its warnings.
+
+        Raises what `measure` and `give` do.
+        """
         try:
             result = measure()
         except GpubalanceError as error:
             if error.partial is not None:
                 say("", sys.stderr)
-                self.give(error.partial, text)
+                self.give(_with(noted, error.partial), text)
             raise
         if not self.quiet:
             say("", sys.stderr)
-        self.give(result, text)
+        self.give(_with(noted, result), text)
 
     def give(self, result: Record, text: str | Callable[[Any], str]) -> None:
         """Writes the result, then prints it: as `text`, or as `text` makes it of the result.
@@ -61,6 +72,11 @@ class Output:
                 _write(self.path, document + "\n")
         finally:
             say(document if self.json else shown, sys.stdout)
+
+
+def _with(noted: Sequence[Warning_], result: Any) -> Any:
+    """The probe, plan or run with these warnings before its own."""
+    return result.model_copy(update={"warnings": (*noted, *result.warnings)})
 
 
 def redaction_here() -> Redaction:
@@ -96,6 +112,8 @@ def _give_up(stream: TextIO) -> None:
 def check_output(path: Path | None, *, overwrite: bool, json: bool, quiet: bool, redact: bool = False) -> Output:
     """Raises UsageError for a file that exists, EnvironmentFault where none can be written."""
     if path is not None:
+        if len(os.fsencode(path.name)) > _LONGEST_NAME or len(os.fsencode(path)) > _LONGEST_PATH:
+            raise UsageError(f"-o {clean(str(path), 60)}: the name is too long", remedy="give a shorter one")
         if path.is_dir():
             raise UsageError(f"-o {path} is a folder", remedy="give a file's name")
         if path.exists() and not overwrite:
@@ -103,9 +121,23 @@ def check_output(path: Path | None, *, overwrite: bool, json: bool, quiet: bool,
         folder = path.parent
         if not folder.is_dir():
             raise EnvironmentFault(f"the folder of -o {path} does not exist", remedy=f"mkdir -p {folder}")
-        if not os.access(folder, os.W_OK):
-            raise EnvironmentFault(f"the folder of -o {path} can't be written to", remedy="give another -o")
+        _try_to_write(path)
     return Output(json=json, path=path, quiet=quiet, redact=redact)
+
+
+def _try_to_write(path: Path) -> None:
+    """A few pages beside it: a full disk, a quota or a read-only file system is found before minutes are spent."""
+    trial = path.with_name(f".gpubalance-{os.getpid()}.tmp")
+    try:
+        with trial.open("wb") as file:
+            file.write(bytes(_ROOM))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise EnvironmentFault(f"can't write -o {path}: {error.strerror}", remedy="give another -o") from None
+    finally:
+        with contextlib.suppress(OSError):
+            trial.unlink(missing_ok=True)
 
 
 def _write(path: Path, text: str) -> None:

@@ -53,25 +53,6 @@ Duration = Annotated[
         rich_help_panel=_MEASURING,
     ),
 ]
-TimeLimit = Annotated[
-    float | None,
-    typer.Option(
-        "--time-limit",
-        metavar="S",
-        help="End after that many seconds, with what is measured.",
-        rich_help_panel=_MEASURING,
-    ),
-]
-Deadline = Annotated[
-    float | None,
-    typer.Option(
-        "--deadline",
-        metavar="S",
-        help="The longest silence of a child, which is then ended. Default: 30 times what such steps took, at least "
-        "60 s, and 900 s for a first step.",
-        rich_help_panel=_MEASURING,
-    ),
-]
 Parallel = Annotated[
     bool,
     typer.Option(
@@ -112,11 +93,12 @@ def probe(
     batch_multiple: BatchMultiple = 8,
     margin: Margin = "0",
     duration: Duration = 3.0,
-    time_limit: TimeLimit = None,
-    deadline: Deadline = None,
+    time_limit: options.TimeLimit = None,
+    deadline: options.Deadline = None,
     parallel: Parallel = False,
     ahead: Ahead = True,
     resume: Resume = False,
+    strict: options.Strict = False,
     seed: options.Seed = 0,
     dry_run: DryRun = False,
     json: options.Json = False,
@@ -139,7 +121,7 @@ def probe(
     from gpubalance.cli.progress import Progress
     from gpubalance.cli.tracing import name_now, tracing_to
     from gpubalance.config import ProbeRequest
-    from gpubalance.devices.machine import find_machine
+    from gpubalance.devices.machine import find_machine, held
     from gpubalance.render.probe import estimate_text, probe_text
     from gpubalance.stages.probe.estimate import estimate
     from gpubalance.stages.probe.stage import probe as probe_stage
@@ -160,6 +142,7 @@ def probe(
         ahead=ahead,
         seed=seed,
     )
+    noted = machine.warnings(devices, strict=strict)
     if dry_run:
         expected = estimate(request)
         out.give(expected, estimate_text)
@@ -172,8 +155,9 @@ def probe(
     name = name_now("probe", tensorboard, trace)
     request = request.model_copy(update={"tracing": tracing_to(trace, name)})
     progress = Progress(quiet=quiet)
-    with board_in(tensorboard, name, devices, request.settings, quiet=quiet) as beside:
+    with held(devices), board_in(tensorboard, name, devices, request.settings, quiet=quiet) as beside:
         out.give_measured(
             lambda: progress.during(lambda watch: probe_stage(request, machine.driver, beside(watch), resume=resume)),
             text,
+            noted,
         )

@@ -43,6 +43,10 @@ PlanFile = Annotated[
         "--plan", metavar="PLAN.json", help="Run what `plan` or `balance` wrote: its devices, batches and settings."
     ),
 ]
+Force = Annotated[
+    bool,
+    typer.Option("--force", help="With --plan: run it though its devices, or the model of that name, are others now."),
+]
 Baseline = Annotated[
     choices.Baseline,
     typer.Option(
@@ -59,6 +63,7 @@ def run(
     batches: Batches = None,
     micro_batches: MicroBatches = None,
     plan: PlanFile = None,
+    force: Force = False,
     simulate: options.Simulate = None,
     model: options.Model = None,
     precision: options.Precision = "float32",
@@ -68,6 +73,9 @@ def run(
     windows: options.Windows = 3,
     duration: options.Duration = 10.0,
     baseline: Baseline = "even",
+    time_limit: options.TimeLimit = None,
+    deadline: options.Deadline = None,
+    strict: options.Strict = False,
     seed: options.Seed = 0,
     json: options.Json = False,
     output: options.Output = None,
@@ -89,7 +97,8 @@ def run(
     from gpubalance.cli.progress import Progress
     from gpubalance.cli.tracing import name_now, tracing_to
     from gpubalance.config import Measuring, Settings
-    from gpubalance.devices.machine import find_machine
+    from gpubalance.devices.machine import find_machine, held
+    from gpubalance.devices.planned import forced
     from gpubalance.render.run import run_text
     from gpubalance.results.plan import Plan
     from gpubalance.results.records import read_record
@@ -98,7 +107,12 @@ def run(
 
     out = check_output(output, overwrite=overwrite, json=json, quiet=quiet, redact=redact)
     measuring = Measuring(
-        windows=windows, duration_s=options.seconds("--duration", duration, 86_400), baseline=baseline, seed=seed
+        windows=windows,
+        duration_s=options.seconds("--duration", duration, 86_400),
+        baseline=baseline,
+        seed=seed,
+        deadline_s=options.seconds_or_none("--deadline", deadline, 86_400),
+        time_limit_s=options.seconds_or_none("--time-limit", time_limit, 10**7),
     )
     machine = find_machine(simulate)
     given = Settings(model=model or "", precision=precision, xla=xla, input=input_, all_reduce=all_reduce)
@@ -106,21 +120,26 @@ def run(
     if plan is not None:
         refuse_beside_a_plan(gpus, batches, micro_batches, given)
         planned = read_record(plan, Plan)
-        request = planned_request(planned, machine, measuring)
+        request = planned_request(planned, machine, measuring, force=force)
     else:
+        if force:
+            raise UsageError("--force is for --plan", remedy="leave it out")
         sizes = Sizes(whole_numbers("--batches", batches), whole_numbers("--micro-batches", micro_batches))
         request = given_request(machine, words(gpus), sizes, given, measuring)
     name = name_now("run", tensorboard, trace)
     request = request.model_copy(update={"tracing": tracing_to(trace, name)})
     progress = Progress(quiet=quiet)
-    solo, model_planned = solo_bests(request), planned.model if planned else None
+    solo, model_planned = solo_bests(request), planned.model if planned and not force else None
+    used = [device for device, batch in zip(request.devices, request.batches, strict=True) if batch]
+    noted = (*machine.warnings(used, strict=strict), *(forced(planned, request.devices) if planned and force else ()))
     next_command = options.command("balance", request.devices, request.settings, simulate) if planned is None else ""
-    with board_in(tensorboard, name, request.devices, request.settings, quiet=quiet) as beside:
+    with held(used), board_in(tensorboard, name, request.devices, request.settings, quiet=quiet) as beside:
         out.give_measured(
             lambda: progress.during(
                 lambda watch: run_stage(request, machine.driver, beside(watch), solo, model_planned)
             ),
             lambda result: run_text(result, next_command if len(result.replicas) > 1 else "", width()),
+            noted,
         )
 
 
@@ -150,13 +169,13 @@ def given_request(
     )
 
 
-def planned_request(plan: Plan, machine: Machine, measuring: Measuring) -> RunRequest:
-    """The run of a plan on the devices that are here. Raises PlanMismatch where they are others."""
+def planned_request(plan: Plan, machine: Machine, measuring: Measuring, *, force: bool = False) -> RunRequest:
+    """The run of a plan on the devices that are here. Raises PlanMismatch where they are others, unless forced."""
     from gpubalance.config import RunRequest
     from gpubalance.devices.planned import planned_devices
 
     return RunRequest(
-        devices=planned_devices(plan, machine.devices),
+        devices=planned_devices(plan, machine.devices, force=force),
         batches=plan.batches,
         micro_batches=plan.micro_batches,
         settings=plan.settings,

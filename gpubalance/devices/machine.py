@@ -3,37 +3,71 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from gpubalance.config import Device, JointProfile
+from gpubalance.devices.cluster import cluster_ignored
 from gpubalance.devices.nvml import read
+from gpubalance.devices.occupied import occupied
+from gpubalance.devices.patience import within
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.devices.select import select
 from gpubalance.devices.visible import mark_hidden
 from gpubalance.errors import EnvironmentFault
-from gpubalance.gpus import Reading
+from gpubalance.gpus import Gpu, Reading
+from gpubalance.lock import Lock
 from gpubalance.remedies import known, match
+from gpubalance.results.common import Warning_
 
 _SIMULATE = "without a GPU: --simulate FILE (a profile, see configs/) or --simulate N (plain CPU devices)"
 
 
 @dataclass(frozen=True)
 class Machine:
-    """All devices here, what a joint run of simulated ones adds, and the driver's version."""
+    """All devices here, what a joint run of simulated ones adds, the driver's version, and what NVML tells."""
 
     devices: tuple[Device, ...]
     joint: JointProfile
     driver: str | None
+    gpus: tuple[Gpu, ...] = ()
 
     def select(self, gpus: Sequence[str] | None) -> tuple[Device, ...]:
         """The devices that --gpus names; all for None. Raises UsageError for one that is not here or can't be used."""
         return select(gpus, self.devices)
 
+    def warnings(self, devices: Sequence[Device], *, strict: bool) -> tuple[Warning_, ...]:
+        """What the reader of figures of these devices must know of their surroundings.
+
+        Raises EnvironmentFault for a GPU that others use, if `strict`, and BadInput for a malformed TF_CONFIG.
+        """
+        cluster = cluster_ignored(os.environ)
+        used = tuple(occupied(devices, self.gpus))
+        if used and strict:
+            others = "; ".join(warning.message for warning in used)
+            raise EnvironmentFault(others, remedy="end what you don't need there, or leave out --strict")
+        return (*([cluster] if cluster else []), *used)
+
+
+@contextmanager
+def held(devices: Sequence[Device]) -> Iterator[None]:
+    """Keeps other gpubalance of this user off these GPUs while the block runs. Simulated devices need no such thing.
+
+    Raises EnvironmentFault where one is on them.
+    """
+    with ExitStack() as stack:
+        for device in devices:
+            if not device.simulated:
+                stack.callback(Lock(device.uuid, f"{device.label} ({device.name})").release)
+        yield
+
 
 def read_gpus() -> Reading:
     """The GPUs through NVML; those that CUDA_VISIBLE_DEVICES hides are marked as not to be used."""
-    return mark_hidden(read(), os.environ)
+    row = known("nvml-hangs")
+    silent = Reading(problem=row.message, remedy=row.remedy, code=row.code)
+    return mark_hidden(within(read, silent), os.environ)
 
 
 def find_machine(simulate: str | None) -> Machine:
@@ -51,4 +85,4 @@ def find_machine(simulate: str | None) -> Machine:
         found = (match(gpu.unusable or "") for gpu in reading.gpus)
         remedies = dict.fromkeys(row.remedy for row in found if row)
         raise EnvironmentFault(f"no GPU can be used: {why}", remedy="\n".join([*remedies, _SIMULATE]))
-    return Machine(usable, JointProfile(), reading.driver_version)
+    return Machine(usable, JointProfile(), reading.driver_version, reading.gpus)

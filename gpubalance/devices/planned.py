@@ -6,18 +6,23 @@ from collections.abc import Iterator, Sequence
 
 from gpubalance.config import Device
 from gpubalance.errors import PlanMismatch
-from gpubalance.results.common import Model
+from gpubalance.results.common import Model, Warning_
 from gpubalance.results.plan import Plan
 from gpubalance.results.redact import is_redacted
 
 _ANEW = "gpubalance balance makes a plan for what is here"
+_OR_FORCE = f"{_ANEW}; --force runs this one all the same"
 
 
-def planned_devices(plan: Plan, devices: Sequence[Device]) -> tuple[Device, ...]:
+def planned_devices(plan: Plan, devices: Sequence[Device], *, force: bool = False) -> tuple[Device, ...]:
     """The plan's devices, as they are called here now. Raises PlanMismatch with each difference.
 
-    A device is known by its UUID, as an index changes when a card is added. One without samples may be missing.
+    A device is known by its UUID, as an index changes when a card is added. One without samples may be missing. With
+    `force` the place of one that is not here is taken by the one of its index, or else by the first that is left;
+    PlanMismatch is then raised only where there are too few.
     """
+    if force:
+        return _nearest(plan, devices)
     if any(is_redacted(device.uuid) for device in plan.devices):
         raise PlanMismatch(
             "the plan does not tell which GPUs it is for: their UUIDs were taken out by --redact",
@@ -27,8 +32,44 @@ def planned_devices(plan: Plan, devices: Sequence[Device]) -> tuple[Device, ...]
     wanted = list(zip(plan.devices, plan.batches, strict=True))
     differences = [line for device, batch in wanted if batch for line in _differences(device, here.get(device.uuid))]
     if differences:
-        raise PlanMismatch("the plan is for other devices: " + "; ".join(differences), remedy=_ANEW)
+        raise PlanMismatch("the plan is for other devices: " + "; ".join(differences), remedy=_OR_FORCE)
     return tuple(here.get(device.uuid, device) for device, _ in wanted)
+
+
+def forced(plan: Plan, devices: Sequence[Device]) -> Iterator[Warning_]:
+    """What must be known of a plan's split on devices that may be others."""
+    pairs = zip(plan.devices, devices, plan.batches, strict=True)
+    found = [line for planned, device, batch in pairs if batch for line in _changes(planned, device)]
+    if found:
+        yield Warning_(code="plan-forced", message=f"the plan is for other devices: {'; '.join(found)}", next=_ANEW)
+
+
+def _nearest(plan: Plan, devices: Sequence[Device]) -> tuple[Device, ...]:
+    left = list(devices)
+    taken: dict[int, Device] = {}
+    used = [(number, device) for number, device in enumerate(plan.devices) if plan.batches[number]]
+    for same in (_same_uuid, _same_index, _any):
+        for number, planned in used:
+            found = next((device for device in left if number not in taken and same(planned, device)), None)
+            if found is not None:
+                taken[number] = found
+                left.remove(found)
+    if len(taken) < len(used):
+        raise PlanMismatch(f"the plan is for {len(used)} devices, and there are {len(devices)} here", remedy=_ANEW)
+    return tuple(taken.get(number, device) for number, device in enumerate(plan.devices))
+
+
+def _same_uuid(planned: Device, device: Device) -> bool:
+    return planned.uuid == device.uuid
+
+
+def _same_index(planned: Device, device: Device) -> bool:
+    return planned.index == device.index
+
+
+def _any(planned: Device, device: Device) -> bool:
+    del planned, device
+    return True
 
 
 def _by_hand(plan: Plan) -> str:
@@ -40,10 +81,16 @@ def _by_hand(plan: Plan) -> str:
 
 
 def _differences(planned: Device, found: Device | None) -> Iterator[str]:
-    where = f"{planned.label} ({planned.name}, {planned.uuid})"
     if found is None:
-        yield f"{where} is not here"
-        return
+        yield f"{planned.label} ({planned.name}, {planned.uuid}) is not here"
+    else:
+        yield from _changes(planned, found)
+
+
+def _changes(planned: Device, found: Device) -> Iterator[str]:
+    where = f"{planned.label} ({planned.name}, {planned.uuid})"
+    if planned.uuid != found.uuid:
+        yield f"{where} is now {found.label} ({found.name}, {found.uuid})"
     for name, was, is_now in (
         ("name", planned.name, found.name),
         ("memory", planned.memory_bytes, found.memory_bytes),
@@ -53,7 +100,7 @@ def _differences(planned: Device, found: Device | None) -> Iterator[str]:
             yield f"{where} has another {name}" + ("" if name == "profile" else f": {is_now}, not {was}")
 
 
-def check_model(planned: Model | None, found: Model, *, what: str = "plan", remedy: str = _ANEW) -> None:
+def check_model(planned: Model | None, found: Model, *, what: str = "plan", remedy: str = _OR_FORCE) -> None:
     """Raises PlanMismatch where the model of that name is another now: its batch limits and times are too."""
     if planned is not None and planned != found:
         raise PlanMismatch(

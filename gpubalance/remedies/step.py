@@ -109,7 +109,7 @@ ROWS = (
         "silent",
         "the worker said nothing for … s",
         "a step or a collective hangs: a GPU that stopped, or an all-reduce that one device never joins",
-        "try --all-reduce hierarchical, and `sudo dmesg | grep -i xid`; `gpubalance doctor` tries each part",
+        "`sudo dmesg | grep -i xid` shows a GPU that stopped; `gpubalance doctor` tries each part",
     ),
     Known(
         "watchdog",

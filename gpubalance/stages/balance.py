@@ -6,7 +6,15 @@ import signal
 
 from gpubalance.config import BalanceRequest, RunRequest
 from gpubalance.devices.planned import check_model
-from gpubalance.errors import GpubalanceError, Interrupted, NothingFits, OutOfMemory, PartialResult, UsageError
+from gpubalance.errors import (
+    GpubalanceError,
+    Interrupted,
+    NothingFits,
+    OutOfMemory,
+    PartialResult,
+    TimeLimitPassed,
+    UsageError,
+)
 from gpubalance.planning.gap import Ran, divide_gap
 from gpubalance.planning.problem import Allocation
 from gpubalance.planning.split import split_text
@@ -17,6 +25,7 @@ from gpubalance.results.run import Measurement, Run
 from gpubalance.stages.events import Doing, Event, RoundDone, TimeLeft, Watch
 from gpubalance.stages.fitting import Rig, suggest
 from gpubalance.stages.knowledge import Knowledge
+from gpubalance.stages.lost import lost_gpus_told
 from gpubalance.stages.plan import best_split, check_global_batch, find_probes, plan_of
 from gpubalance.stages.probe.saved import ALL, holds_nothing, latest, solo_bests
 from gpubalance.stages.probe.stage import probe as probe_stage
@@ -24,6 +33,7 @@ from gpubalance.stages.rounds import EQUAL_WITHIN, Rounds
 from gpubalance.stages.run import joint_series, model_of, run_on, without_empty_shares
 from gpubalance.stages.trace import trace
 from gpubalance.stages.warnings import speed_changed, stepped_back
+from gpubalance.time_limit import TimeLimit
 from gpubalance.workers.worker import Worker
 
 _RESUME = "gpubalance probe --resume, with the same devices and settings, goes on; then balance again"
@@ -38,14 +48,16 @@ def balance(request: BalanceRequest, driver: str | None, watch: Watch) -> Plan:
 
     Raises what the probe, the plan and the run do.
     """
+    limit = TimeLimit(request.measuring.time_limit_s)
     probe = None if request.fresh else latest(request.devices, request.settings, up_to=request.probe.max_batch or ALL)
     if probe is None:
-        probe = _probed(request, driver, watch)
+        probe = _probed(request, driver, limit, watch)
     else:
         watch(Doing(f"planning with the probe of {probe.created}; --fresh makes a new one"))
-    balancing = _Balancing(request, probe, driver, watch)
+    balancing = _Balancing(request, probe, driver, limit, watch)
     try:
-        return balancing.run()
+        with lost_gpus_told(request.devices):
+            return balancing.run()
     except KeyboardInterrupt as interrupt:
         raise Interrupted(getattr(interrupt, "number", int(signal.SIGINT)), partial=balancing.so_far()) from None
     except GpubalanceError as error:
@@ -55,7 +67,7 @@ def balance(request: BalanceRequest, driver: str | None, watch: Watch) -> Plan:
         balancing.close()
 
 
-def _probed(request: BalanceRequest, driver: str | None, watch: Watch) -> Probe:
+def _probed(request: BalanceRequest, driver: str | None, limit: TimeLimit, watch: Watch) -> Probe:
     """A probe of the devices. One on which nothing fits is no error here: the others are what is left."""
     check_global_batch(request.plan, request.probe.batch_multiple)  # before minutes are spent on one
 
@@ -64,23 +76,26 @@ def _probed(request: BalanceRequest, driver: str | None, watch: Watch) -> Probe:
         watch(TimeLeft(event.seconds + then_s) if isinstance(event, TimeLeft) else event)
 
     try:
-        return probe_stage(request.probe, driver, tell)
+        return probe_stage(request.probe, driver, tell, limit=limit)
     except GpubalanceError as error:
         found = error.partial
         if isinstance(error, NothingFits) and isinstance(found, Probe) and not all(map(holds_nothing, found.probes)):
             watch(Doing(error.message))
             return found
         error.partial = None  # part of a probe, which is kept, is no part of a plan
-        if isinstance(error, PartialResult):
+        if isinstance(error, PartialResult | TimeLimitPassed):
             error.remedy = _RESUME
         raise
 
 
 class _Balancing:
-    def __init__(self, request: BalanceRequest, probe: Probe, driver: str | None, watch: Watch) -> None:
+    def __init__(
+        self, request: BalanceRequest, probe: Probe, driver: str | None, limit: TimeLimit, watch: Watch
+    ) -> None:
         self._request = request
         self._probe = probe
         self._driver = driver
+        self._limit = limit
         self._watch = watch
         self._probes = find_probes(probe, request.devices)
         self._known = Knowledge(probe, self._probes, request.plan)
@@ -198,7 +213,7 @@ class _Balancing:
         numbers = tuple(i for i, batch in enumerate(split.batches) if batch)
         if self._rig is None or self._rig[0] != numbers:
             self.close()
-            self._rig = numbers, Rig(without_empty_shares(self._run_request(split)), self._watch)
+            self._rig = numbers, Rig(without_empty_shares(self._run_request(split)), self._watch, self._limit)
             check_model(self._probe.model, model_of(self._rig[1].worker), what="probe", remedy="--fresh probes it anew")
         return self._rig[1], numbers
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpubalance.config import RunRequest
-from gpubalance.errors import OutOfMemory
+from gpubalance.config import Device, RunRequest
+from gpubalance.errors import NothingFits, OutOfMemory
 from gpubalance.planning.limit import largest_that_fits, predict_limit
 from gpubalance.planning.split import split_text
 from gpubalance.stages.events import Doing, Watch
+from gpubalance.time_limit import NO_LIMIT, TimeLimit
+from gpubalance.units import format_bytes
 from gpubalance.workers.messages import Measured
 from gpubalance.workers.worker import Worker
 
@@ -20,16 +22,19 @@ _POINTS = (4, 2)  # a memory line goes through this part of the batches
 class Rig:
     """The run's worker. After an out-of-memory on a real device it is another one: the old one can stay broken."""
 
-    def __init__(self, request: RunRequest, watch: Watch) -> None:
+    def __init__(self, request: RunRequest, watch: Watch, limit: TimeLimit = NO_LIMIT) -> None:
         self._request = request
         self._watch = watch
+        self._limit = limit
+        self.refused: OutOfMemory | None = None  # the last that a search met
         self.worker = self._start()
 
     def _start(self) -> Worker:
         devices = ", ".join(f"{d.label} {d.name}" for d in self._request.devices)
         self._watch(Doing(f"starting TensorFlow, building {self._request.settings.model} on {devices}"))
-        worker = Worker(self._request.devices)
-        worker.open(self._request.settings, self._request.joint, seed=self._request.measuring.seed)
+        measuring = self._request.measuring
+        worker = Worker(self._request.devices, deadline_s=measuring.deadline_s, limit=self._limit)
+        worker.open(self._request.settings, self._request.joint, seed=measuring.seed)
         return worker
 
     def tell(self, text: str) -> None:
@@ -50,7 +55,8 @@ class Rig:
             for reply in self.worker.measure(batches, micro_batches):
                 if isinstance(reply, Measured):
                     return reply.memory_peak_bytes
-        except OutOfMemory:
+        except OutOfMemory as error:
+            self.refused = error
             self.recover()
         return None
 
@@ -125,3 +131,43 @@ def largest_even_share(rig: Rig, request: RunRequest, share: int) -> int:
         guess=min(known, default=None) if known else None,
         tolerance=rig.tolerance,
     )
+
+
+def nothing_fits(error: OutOfMemory, rig: Rig, request: RunRequest) -> NothingFits:
+    """The error of a run whose split does not fit, with one that was tried and does, where there is one."""
+    rig.tell(f"{error.message}; looking for what fits")
+    fitting, too_large = suggest(rig, request)
+    accumulates = request.at_a_time != request.batches
+    word = "micro-batch" if accumulates else "batch"
+    if error.replica is not None and error.replica not in too_large:
+        too_large = sorted({*too_large, error.replica})
+    places = [
+        f"{request.devices[i].label} ({request.devices[i].name}) at {word} {request.at_a_time[i]}" for i in too_large
+    ]
+    where = "the joint run" if len(request.devices) > 1 else "the run"
+    split = split_text(request.batches, request.micro_batches)
+    message = f"out of memory: {' and '.join(places) or 'a device'} in {where} of {split}"
+    remedy = "not even one sample a device fits: use a smaller model"
+    if fitting is None:
+        message += _needs_and_has(rig.refused or error, request.devices, rig.worker.facts.memory_limit_bytes)
+    else:
+        batches, micro_batches = fitting
+        remedy = f"this fits, tried: --batches {' '.join(map(str, batches))}"
+        remedy += f" --micro-batches {' '.join(map(str, micro_batches))}" if accumulates else ""
+    return NothingFits(message, remedy=remedy, log=error.log, partial=error.partial)
+
+
+def _needs_and_has(error: OutOfMemory, devices: Sequence[Device], limits: Sequence[int | None]) -> str:
+    """`: GPU:1 needs 1.4 GiB, and 1.2 GiB are free`, of the device that refused; empty where that is not known.
+
+    A real allocator tells what it held, not what it was asked for.
+    """
+    for number, (device, needed, free) in enumerate(zip(devices, error.memory_peak_bytes, limits, strict=False)):
+        if needed is None or free is None:
+            continue
+        if number == error.replica or (error.replica is None and needed > free):
+            how = f"needs {format_bytes(needed)}"
+            if not device.simulated:
+                how = f"held {format_bytes(needed)} when it asked for more"
+            return f": {device.label} {how}, and {format_bytes(free)} are free"
+    return ""

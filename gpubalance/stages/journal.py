@@ -7,12 +7,14 @@ import json
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from gpubalance.errors import EnvironmentFault
+from gpubalance.lock import Lock
 from gpubalance.state import state_folder
 
 R = TypeVar("R", bound=BaseModel)
@@ -27,16 +29,23 @@ def content_key(*parts: BaseModel | str | int | float | None) -> str:
 class Journal:
     """An append-only file of JSON lines, each on disk before the next thing is measured.
 
-    With `resume` it begins with what an interrupted command left under the same key, else anew. Threads may share it.
+    With `resume` it begins with what an interrupted command left under the same key, else anew. Threads may share it,
+    processes may not: raises EnvironmentFault with the PID of one that has it, or where it can't be written.
     """
 
     def __init__(self, key: str, *, resume: bool) -> None:
         self.path = state_folder("journals") / f"{key}.jsonl"
+        self._held = Lock(str(self.path), "a probe of the same devices and settings")
         self._entries = list(_read(self.path)) if resume else []
         self._lock = threading.Lock()
-        self._file: IO[str] = self.path.open("a" if resume else "w", encoding="utf-8")
-        if resume:
-            self._file.write("\n")  # ends a line that was cut off; empty ones are passed over
+        try:
+            self._file: IO[str] = self.path.open("a" if resume else "w", encoding="utf-8")
+            if resume:
+                self._file.write("\n")  # ends a line that was cut off; empty ones are passed over
+                self._file.flush()
+        except OSError as error:
+            self._held.release()
+            raise self._unwritable(error) from None
 
     @property
     def resumed(self) -> bool:
@@ -53,7 +62,7 @@ class Journal:
                 self._file.flush()
                 os.fsync(self._file.fileno())
         except OSError as error:
-            raise EnvironmentFault(f"can't write the journal {self.path}: {error.strerror}") from None
+            raise self._unwritable(error) from None
 
     def of(self, device: str, kind: type[R]) -> list[R]:
         """The records of that kind that were left of a device, in order; those that are no such records left out."""
@@ -69,12 +78,19 @@ class Journal:
 
     def done(self) -> None:
         """All of it is in a result now."""
-        self.close()
         self.path.unlink(missing_ok=True)
+        self.close()
 
     def close(self) -> None:
         """Keeps it for `--resume`."""
-        self._file.close()
+        with suppress(OSError):  # what could not be written was told when it was added
+            self._file.close()
+        self._held.release()
+
+    def _unwritable(self, error: OSError) -> EnvironmentFault:
+        return EnvironmentFault(
+            f"can't write the journal {self.path}: {error.strerror}", remedy="make room on that disk"
+        )
 
 
 def _read(path: Path) -> Iterator[dict[str, Any]]:

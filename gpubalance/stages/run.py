@@ -7,19 +7,21 @@ import signal
 from contextlib import closing
 from dataclasses import dataclass, field
 
-from gpubalance.config import RunRequest
+from gpubalance.config import Device, RunRequest
 from gpubalance.devices.planned import check_model
-from gpubalance.errors import GpubalanceError, Interrupted, NothingFits, OutOfMemory
+from gpubalance.errors import GpubalanceError, Interrupted, OutOfMemory
 from gpubalance.planning.split import even_split, split_text
 from gpubalance.results.common import Model, Throughput, Warning_
 from gpubalance.results.run import Baselines, Measurement, Run, SoloBest
 from gpubalance.stages.environment import environment, now
 from gpubalance.stages.events import Doing, SampleDone, TimeLeft, Watch, WindowDone
-from gpubalance.stages.fitting import Rig, largest_even_share, suggest
+from gpubalance.stages.fitting import Rig, largest_even_share, nothing_fits
+from gpubalance.stages.lost import lost_gpus_told
 from gpubalance.stages.sensors import Sensors
 from gpubalance.stages.series import Series
 from gpubalance.stages.trace import traced
-from gpubalance.stages.warnings import PRECISE_ENOUGH, warnings
+from gpubalance.stages.warnings import PRECISE_ENOUGH, slowed_text, throttled, warnings
+from gpubalance.time_limit import TimeLimit
 from gpubalance.workers.messages import Sample
 from gpubalance.workers.worker import Worker
 
@@ -36,6 +38,11 @@ class _Progress:
     warnings: list[Warning_] = field(default_factory=list)
     complete: bool = False
 
+    @property
+    def slowed(self) -> list[tuple[Device, tuple[str, ...]]]:
+        """Each GPU that was throttled for a reason that passes, with NVML's reasons."""
+        return self.own.sensors.slowed if self.own.sensors else []
+
 
 def run(
     request: RunRequest,
@@ -50,15 +57,16 @@ def run(
     Devices with batch 0 are left out: an empty share is not a replica. Raises NothingFits with a split that does fit
     when a device runs out of memory. Every error after the first window carries what was measured as `partial`.
     """
+    used, limit = without_empty_shares(request), TimeLimit(request.measuring.time_limit_s)
     try:
-        with closing(Rig(without_empty_shares(request), watch)) as rig:
+        with lost_gpus_told(used.devices), closing(Rig(used, watch, limit)) as rig:
             check_model(planned, model_of(rig.worker))
             try:
                 result = run_on(rig, request, driver, watch, solo)
             except OutOfMemory as error:
                 rig.recover()
-                raise _nothing_fits(error, rig, without_empty_shares(request), watch) from None
-            return traced(result, rig.worker, without_empty_shares(request), watch)
+                raise nothing_fits(error, rig, used) from None
+            return traced(result, rig.worker, used, watch)
     except KeyboardInterrupt as interrupt:
         raise _interrupted(interrupt) from None
 
@@ -147,27 +155,6 @@ def _warm_up(progress: _Progress, watch: Watch) -> None:
             _give_up_even(progress, again, watch)
 
 
-def _nothing_fits(error: OutOfMemory, rig: Rig, request: RunRequest, watch: Watch) -> NothingFits:
-    watch(Doing(f"{error.message}; looking for what fits"))
-    fitting, too_large = suggest(rig, request)
-    accumulates = request.at_a_time != request.batches
-    word = "micro-batch" if accumulates else "batch"
-    if error.replica is not None and error.replica not in too_large:
-        too_large = sorted({*too_large, error.replica})
-    places = [
-        f"{request.devices[i].label} ({request.devices[i].name}) at {word} {request.at_a_time[i]}" for i in too_large
-    ]
-    where = "the joint run" if len(request.devices) > 1 else "the run"
-    split = split_text(request.batches, request.micro_batches)
-    message = f"out of memory: {' and '.join(places) or 'a device'} in {where} of {split}"
-    remedy = "not even one sample a device fits: use a smaller model"
-    if fitting is not None:
-        batches, micro_batches = fitting
-        remedy = f"this fits, tried: --batches {' '.join(map(str, batches))}"
-        remedy += f" --micro-batches {' '.join(map(str, micro_batches))}" if accumulates else ""
-    return NothingFits(message, remedy=remedy, log=error.log, partial=error.partial)
-
-
 def _smaller_even_split(progress: _Progress, even: tuple[int, ...], error: OutOfMemory, watch: Watch) -> Series:
     request = progress.request
     where = "a device" if error.replica is None else request.devices[error.replica].label
@@ -192,7 +179,7 @@ def _smaller_even_split(progress: _Progress, even: tuple[int, ...], error: OutOf
 
 def _measure(progress: _Progress, watch: Watch) -> None:
     """Windows of the split and of the even split in turns, so that a machine that drifts is fair to both."""
-    measuring = progress.request.measuring
+    measuring, slowed = progress.request.measuring, False
     number, of = 0, measuring.windows
     while number < of:
         number += 1
@@ -211,6 +198,9 @@ def _measure(progress: _Progress, watch: Watch) -> None:
         if number == of and imprecise and of < measuring.max_windows:
             of += 1
             watch(Doing(f"not yet known within ±{PRECISE_ENOUGH:.0%} (95 %): one more window"))
+        if number == of and not slowed and progress.slowed:
+            of, slowed = of + 1, True
+            watch(Doing(f"{slowed_text(progress.slowed)}: measuring once more"))
 
 
 def _window(progress: _Progress, one: Series, watch: Watch) -> Series | None:
@@ -270,6 +260,7 @@ def _result(asked: RunRequest, progress: _Progress, driver: str | None) -> Run |
         complete=progress.complete,
         warnings=(
             *progress.warnings,
+            *([throttled(progress.slowed)] if progress.slowed else []),
             *warnings(
                 own, progress.even, asked.settings.model, excess_part=measured.excess_s / measured.step_time_s.median
             ),

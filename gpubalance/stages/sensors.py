@@ -7,13 +7,16 @@ from contextlib import ExitStack, contextmanager
 
 from gpubalance.config import Device
 from gpubalance.devices.telemetry import Sampler
-from gpubalance.telemetry import Course, Gauges, Telemetry
+from gpubalance.errors import PartialResult
+from gpubalance.remedies import known
+from gpubalance.telemetry import Course, Gauges, Telemetry, passing
 
 
 class Sensors:
     """One split's readings: those of its windows, added up. Simulated devices have none."""
 
     def __init__(self, devices: Sequence[Device]) -> None:
+        self._devices = tuple(devices)
         self._uuids = [None if device.simulated else device.uuid for device in devices]
         self._courses = [Course() for _ in devices]
 
@@ -25,6 +28,25 @@ class Sensors:
                 if uuid is not None:
                     stack.enter_context(Sampler(uuid, course=course))
             yield
+
+    def check(self) -> None:
+        """Raises PartialResult where a GPU's memory gave back other bits than were written: nothing it did counts."""
+        for device, course in zip(self._devices, self._courses, strict=True):
+            told = course.telemetry
+            if told is not None and told.ecc_uncorrected:
+                raise PartialResult(
+                    f"{device.label} had {told.ecc_uncorrected} memory errors that ECC did not correct: what "
+                    "it computes is not to be trusted",
+                    cause=known("ecc-error").cause,
+                    remedy=known("ecc-error").remedy,
+                )
+
+    @property
+    def slowed(self) -> list[tuple[Device, tuple[str, ...]]]:
+        """Each GPU that heat or its power supply has slowed down, with NVML's reasons."""
+        told = [(device, course.telemetry) for device, course in zip(self._devices, self._courses, strict=True)]
+        found = [(device, passing(one.throttle_reasons or ())) for device, one in told if one is not None]
+        return [(device, reasons) for device, reasons in found if reasons]
 
     @property
     def latest(self) -> tuple[Gauges | None, ...]:

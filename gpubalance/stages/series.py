@@ -102,7 +102,10 @@ class Series:
             )
 
     def window(self, worker: Worker, seconds: float) -> Series:
-        """Measures for that long, adds it to this series, and gives the window as one of its own."""
+        """Measures for that long, adds it to this series, and gives the window as one of its own.
+
+        Raises PartialResult where a GPU's memory has failed, and what `Worker.measure` does.
+        """
         window = Series(self.batches, self.micro_batches, self.sensors)
         with self.sensors.watching() if self.sensors else nullcontext():
             # The stamped steps first: a result needs both kinds, so one that is cut short is a result the sooner.
@@ -110,6 +113,8 @@ class Series:
                 window.stamped.append(sample)
                 self.stamped.append(sample)
             window.samples += self.measure(worker, seconds * (1 - _STAMPED_PART))
+        if self.sensors is not None:
+            self.sensors.check()
         window.memory_peak_bytes = self.memory_peak_bytes
         return window
 

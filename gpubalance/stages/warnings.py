@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from gpubalance.config import Device
 from gpubalance.results.common import Warning_
@@ -28,6 +29,20 @@ def warnings(own: Series, even: Series | None, model: str, *, excess_part: float
         _loss_not_finite(all(s.loss_is_finite for s in both)),
     ]
     return [warning for warning in found if warning is not None]
+
+
+def slowed_text(slowed: Sequence[tuple[Device, tuple[str, ...]]]) -> str:
+    """`GPU:0 was throttled (thermal)`, by NVML's reasons."""
+    return " and ".join(f"{device.label} was throttled ({', '.join(reasons)})" for device, reasons in slowed)
+
+
+def throttled(slowed: Sequence[tuple[Device, tuple[str, ...]]]) -> Warning_:
+    """Of GPUs that lowered their clocks while they were measured together."""
+    return Warning_(
+        code="throttled",
+        message=f"{slowed_text(slowed)} while it was measured, and measured once more after that",
+        next="look at its temperature and power limit (nvidia-smi -q -d PERFORMANCE), and measure again",
+    )
 
 
 def _slower_than_profile(late_part: float, model: str) -> Warning_ | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpubalance.config import Device
+from gpubalance.time_limit import NO_LIMIT, TimeLimit
 from gpubalance.workers.worker import Worker
 
 
@@ -13,11 +14,12 @@ class Children:
     measured yet, and then waits. It touches the device only when it is opened, after the one before it has ended.
     """
 
-    def __init__(self, device: Device, *, ahead: bool, deadline_s: float | None) -> None:
+    def __init__(self, device: Device, *, ahead: bool, deadline_s: float | None, limit: TimeLimit = NO_LIMIT) -> None:
         self._device = device
         # A plain CPU device is measured by what its cores do: nothing else must run on them.
         self._ahead = ahead and not (device.simulated and device.profile is None)
         self._deadline_s = deadline_s
+        self._limit = limit
         self._next: Worker | None = None
         self.started = 0
 
@@ -30,7 +32,7 @@ class Children:
         return taken
 
     def _start(self) -> Worker:
-        return Worker([self._device], "probe", deadline_s=self._deadline_s)
+        return Worker([self._device], "probe", deadline_s=self._deadline_s, limit=self._limit)
 
     def kill(self) -> None:
         """Ends the one that waits; for another thread than that which takes them."""

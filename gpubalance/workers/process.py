@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import select
 import selectors
 import signal
 import subprocess
@@ -23,6 +24,7 @@ from gpubalance.errors import DeadlinePassed, PartialResult
 from gpubalance.remedies import known, match_log
 from gpubalance.state import new_log
 from gpubalance.text import clean
+from gpubalance.time_limit import NO_LIMIT, TimeLimit
 from gpubalance.workers.messages import REPLY, AnyReply
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 
 _LONGEST_MESSAGE = 1 << 24
 _LOG_LINES = 12
+# The child takes in what it is sent at once, whatever else it does, unless it is stopped or its interpreter is held.
+_TAKES_WITHIN_S = 60.0
 # A child that was told to end gets this long, then TERM, then KILL; together under 2 s, which Ctrl-C may take.
 _ENDS_WITHIN_S = 0.5
 # A killed child is gone at once, but for a driver that gives back much memory: the next child must not begin before.
@@ -86,8 +90,10 @@ def _signals_held() -> Iterator[None]:
 class Process:
     """One child. Use it as a context manager: however that ends, the child and its group end with it."""
 
-    def __init__(self, purpose: str, environment: Mapping[str, str]) -> None:
+    def __init__(self, purpose: str, environment: Mapping[str, str], limit: TimeLimit = NO_LIMIT) -> None:
+        """`limit`: nothing is waited for past its end."""
         self.log = new_log(purpose)
+        self._limit = limit
         self._buffer = bytearray()
         with _signals_held():
             self._start(environment)
@@ -124,25 +130,29 @@ class Process:
         """The child's process id, which is its group's too."""
         return self._child.pid
 
-    def send(self, request: Record) -> None:
-        """Asks the child. A child that has died is noticed when its reply is read."""
+    def send(self, request: Record, within_s: float = _TAKES_WITHIN_S) -> None:
+        """Asks the child. A child that has died is noticed when its reply is read.
+
+        Raises DeadlinePassed when it takes in nothing for `within_s` seconds.
+        """
+        rest = memoryview(request.model_dump_json().encode() + b"\n")
         with contextlib.suppress(BrokenPipeError):
-            os.write(self._requests, request.model_dump_json().encode() + b"\n")
+            while rest:
+                ready = select.select([], [self._requests], [], min(within_s, self._limit.left_s))[1]
+                if not ready:
+                    raise self._silent(within_s, "being asked")
+                rest = rest[os.write(self._requests, rest[: select.PIPE_BUF]) :]  # so much never blocks
 
     def receive(self, within_s: float, doing: str) -> AnyReply:
         """The child's next message.
 
-        Raises DeadlinePassed when it says nothing for `within_s` seconds, PartialResult when it has died; `doing`
-        says at what.
+        Raises DeadlinePassed when it says nothing for `within_s` seconds, TimeLimitPassed at the end of the command's
+        time, PartialResult when it has died; `doing` says at what.
         """
-        line = self._line(time.monotonic() + within_s)
+        self._limit.check()
+        line = self._line(time.monotonic() + min(within_s, self._limit.left_s))
         if line is None:
-            raise DeadlinePassed(
-                f"the worker said nothing for {within_s:.0f} s while {doing}",
-                cause=known("silent").cause,
-                remedy=f"{known('silent').remedy}\nits log is {self.log}",
-                log=self.log_tail(),
-            )
+            raise self._silent(within_s, doing)
         if not line:
             raise self._died(doing)
         try:
@@ -151,6 +161,15 @@ class Process:
             raise PartialResult(
                 f"the worker's message is not readable: {clean(str(error))}", log=self.log_tail()
             ) from None
+
+    def _silent(self, within_s: float, doing: str) -> DeadlinePassed:
+        self._limit.check()
+        return DeadlinePassed(
+            f"the worker said nothing for {within_s:g} s while {doing}",
+            cause=known("silent").cause,
+            remedy=f"{known('silent').remedy}\nits log is {self.log}",
+            log=self.log_tail(),
+        )
 
     def _line(self, deadline: float) -> bytes | None:
         """One line; b"" when the child has closed its end, None when the deadline passed."""

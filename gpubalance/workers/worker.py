@@ -6,9 +6,19 @@ from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 from gpubalance.config import Device, JointProfile, Settings, Tracing
-from gpubalance.errors import BadInput, EnvironmentFault, GpubalanceError, OutOfMemory, PartialResult
+from gpubalance.errors import (
+    BadInput,
+    DeadlinePassed,
+    EnvironmentFault,
+    GpubalanceError,
+    OutOfMemory,
+    PartialResult,
+    TimeLimitPassed,
+)
 from gpubalance.planning.split import split_text
+from gpubalance.time_limit import NO_LIMIT, TimeLimit
 from gpubalance.workers.messages import (
+    AnyReply,
     CountFlops,
     Failed,
     Flops,
@@ -35,11 +45,18 @@ class Worker(Process):
     """Started with devices; then `open` once, and `measure` as often as wanted, with any split.
 
     It loads TensorFlow as soon as it is started, and touches no device before it is opened. `deadline_s`, where it is
-    given, is the longest silence that is waited out, instead of what suits the step.
+    given, is the longest silence that is waited out, instead of what suits the step; `limit` ends every wait.
     """
 
-    def __init__(self, devices: Sequence[Device], purpose: str = "run", *, deadline_s: float | None = None) -> None:
-        super().__init__(purpose, child_environment(devices))
+    def __init__(
+        self,
+        devices: Sequence[Device],
+        purpose: str = "run",
+        *,
+        deadline_s: float | None = None,
+        limit: TimeLimit = NO_LIMIT,
+    ) -> None:
+        super().__init__(purpose, child_environment(devices), limit)
         self._devices = tuple(devices)
         self._deadline_s = deadline_s
         self._slowest_s: dict[tuple[object, ...], float] = {}
@@ -50,6 +67,7 @@ class Worker(Process):
         Raises OutOfMemory, EnvironmentFault for a device that TensorFlow can't use, BadInput for a model that can't
         be built, and what `receive` does.
         """
+        self._all_reduce = settings.all_reduce
         try:
             self.send(Open(devices=self._devices, settings=settings, joint=joint, seed=seed))
             reply = self.receive(self._deadline_s or _OPENS_WITHIN_S, f"building {settings.model}")
@@ -98,7 +116,7 @@ class Worker(Process):
         doing = f"training with batches {split} on {self._names()}"
         key = (request.batches, request.micro_batches, stamped)
         while True:
-            reply = self.receive(self._patience_s(key, steps_per_sample), doing)
+            reply = self._heard(self._patience_s(key, steps_per_sample), doing)
             if isinstance(reply, Sample):
                 self._slowest_s[key] = max(self._slowest_s.get(key, 0.0), reply.seconds / reply.steps)
                 yield reply
@@ -118,6 +136,16 @@ class Worker(Process):
         if not isinstance(reply, Traced):
             self._fail(reply)
         return reply.missing
+
+    def _heard(self, within_s: float, doing: str) -> AnyReply:
+        """As `receive`; but of a step the remedy is for one device or for several, whose all-reduce may hang."""
+        try:
+            return self.receive(within_s, doing)
+        except DeadlinePassed as error:
+            if len(self._devices) > 1 and not isinstance(error, TimeLimitPassed):
+                other = "one-device" if self._all_reduce == "hierarchical" else "hierarchical"
+                error.remedy = f"try another all-reduce, which may be what hangs: --all-reduce {other}\n{error.remedy}"
+            raise
 
     def _patience_s(self, key: tuple[object, ...], steps: int) -> float:
         if self._deadline_s is not None:

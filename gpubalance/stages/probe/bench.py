@@ -13,6 +13,7 @@ from gpubalance.errors import (
     DeadlinePassed,
     EnvironmentFault,
     GpubalanceError,
+    GpuLost,
     Interrupted,
     OutOfMemory,
     PartialResult,
@@ -20,31 +21,27 @@ from gpubalance.errors import (
 from gpubalance.results.probe import CurvePoint, Outcome, Trial
 from gpubalance.stages.events import Doing, PointDone, TrialDone, Watch
 from gpubalance.stages.journal import Journal
+from gpubalance.stages.lost import lost_gpus_told
 from gpubalance.stages.probe.attempt import Attempt, HotPoint, Work
 from gpubalance.stages.probe.point import measure_point
+from gpubalance.time_limit import TimeLimit
 from gpubalance.workers.ahead import Children
 from gpubalance.workers.messages import Ready
 from gpubalance.workers.worker import Worker
 
 
-class TimeLimitPassed(DeadlinePassed):
-    """The time that the user gave is over; what is measured is kept."""
-
-
 class Halt:
     """When the whole probe is to end: at its time limit, or when another thread was interrupted."""
 
-    def __init__(self, time_limit_s: float | None) -> None:
-        self._limit_s = time_limit_s
-        self.until_s = time.monotonic() + time_limit_s if time_limit_s is not None else float("inf")
+    def __init__(self, limit: TimeLimit) -> None:
+        self.limit = limit
         self.interrupted = threading.Event()
 
     def check(self) -> None:
         """Raises Interrupted or TimeLimitPassed."""
         if self.interrupted.is_set():
             raise Interrupted(2)
-        if time.monotonic() > self.until_s:
-            raise TimeLimitPassed(f"the time limit of {self._limit_s:g} s passed")
+        self.limit.check()
 
 
 class Bench:
@@ -57,7 +54,7 @@ class Bench:
         self._halt = halt
         self._watch = watch
         self._known = _certain(journal.of(self.device.uuid, Attempt))
-        self._children = Children(self.device, ahead=request.ahead, deadline_s=request.deadline_s)
+        self._children = Children(self.device, ahead=request.ahead, deadline_s=request.deadline_s, limit=halt.limit)
         self._worker: Worker | None = None
         self.facts: Ready | None = next(iter(journal.of(self.device.uuid, Ready)), None)
         self._passed: set[int] = set()
@@ -145,6 +142,8 @@ class Bench:
             outcome, peak = "oom", next(iter(error.memory_peak_bytes), None)
         except (DeadlinePassed, PartialResult) as error:
             self._halt.check()  # it may have been killed by us
+            if isinstance(error, GpuLost):
+                raise
             outcome = "deadline" if isinstance(error, DeadlinePassed) else "crash"
             self.deaths.append(error)
         if point is not None and peak is not None and self.memory_bytes is not None and peak > self.memory_bytes:
@@ -179,9 +178,11 @@ class Bench:
     def _measured(self, worker: Worker, batch: int, duration_s: float) -> CurvePoint:
         began = time.monotonic()
         gpu = None if self.device.simulated else self.device.uuid
-        point, measured_s = measure_point(
-            worker, batch, duration_s=duration_s, until_s=self._halt.until_s, gpu=gpu, first=not self._passed
-        )
+        until_s = self._halt.limit.until_s
+        with lost_gpus_told([self.device]):
+            point, measured_s = measure_point(
+                worker, batch, duration_s=duration_s, until_s=until_s, gpu=gpu, first=not self._passed
+            )
         if point.telemetry is not None and point.telemetry.ecc_uncorrected:
             raise PartialResult(
                 f"{self.device.label} had {point.telemetry.ecc_uncorrected} memory errors that ECC did not correct at "
@@ -209,15 +210,18 @@ class Bench:
         worker = self._children.take(last=last)
         self._worker = worker
         self._halt.check()  # who interrupted us may have looked for a child before this one was there
-        worker.open(self.request.settings, JointProfile(), seed=self.request.seed)
+        with lost_gpus_told([self.device]):
+            worker.open(self.request.settings, JointProfile(), seed=self.request.seed)
         if self.facts is None:
             self.facts = worker.facts
             self.journal.add(self.device.uuid, worker.facts)
         return worker
 
     def lose(self, error: GpubalanceError) -> None:
-        """Gives the child up, after an error that is none of a batch that is tried."""
+        """Gives the child up, after an error that is none of a batch that is tried. Raises it where the GPU is lost."""
         self._halt.check()
+        if isinstance(error, GpuLost):
+            raise error
         if not isinstance(error, OutOfMemory):
             self.deaths.append(error)
         self._drop()

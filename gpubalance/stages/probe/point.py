@@ -10,14 +10,12 @@ from gpubalance.results.probe import CurvePoint
 from gpubalance.stages.series import Series
 from gpubalance.stages.warnings import PRECISE_ENOUGH
 from gpubalance.stats import has_shift, has_trend
-from gpubalance.telemetry import Telemetry
+from gpubalance.telemetry import Telemetry, passing
 from gpubalance.workers.worker import Worker
 
 _SAMPLES = 12  # in a measurement of the length that is asked for
 _LEAST_SAMPLES = 3
 _LONGEST = 4  # times that length, while the result is not precise
-# A card at its power cap does what it can do for as long as one likes; of these it soon does less, or more.
-_PASSING = {"thermal", "software thermal", "hardware slowdown", "power brake"}
 
 
 def measure_point(
@@ -41,7 +39,7 @@ def measure_point(
     telemetry = _windows(series, worker, duration_s, until_s, gpu)
     spent_s = _seconds(series)
     times = series.step_times_s
-    steady = not (has_trend(times) or has_shift(times) or _PASSING & set(_throttled(telemetry)))
+    steady = not (has_trend(times) or has_shift(times) or passing(_throttled(telemetry)))
     again = not steady and time.monotonic() < until_s
     if again:
         series.samples.clear()

@@ -19,6 +19,7 @@ from gpubalance.errors import (
     Interrupted,
     NothingFits,
     PartialResult,
+    TimeLimitPassed,
 )
 from gpubalance.results.common import Model, Warning_
 from gpubalance.results.probe import DeviceProbe, Probe
@@ -26,12 +27,13 @@ from gpubalance.stages.environment import environment, now
 from gpubalance.stages.events import DeviceDone, Doing, Event, TimeLeft, Watch
 from gpubalance.stages.journal import Journal, content_key
 from gpubalance.stages.probe.alone import Alone
-from gpubalance.stages.probe.bench import Bench, Halt, TimeLimitPassed
+from gpubalance.stages.probe.bench import Bench, Halt
 from gpubalance.stages.probe.estimate import estimate
 from gpubalance.stages.probe.result import device_probe, nothing_fits
 from gpubalance.stages.probe.saved import save
 from gpubalance.stages.probe.trace import trace_alone
 from gpubalance.stages.probe.warnings import device_warnings, parallel_warning
+from gpubalance.time_limit import TimeLimit
 
 _RESUME = "--resume goes on with what is measured"
 
@@ -60,19 +62,21 @@ def _own_code(model: str) -> str:
         return ""  # the child says so
 
 
-def probe(request: ProbeRequest, driver: str | None, watch: Watch, *, resume: bool = False) -> Probe:
-    """Measures each of the request's devices alone. `driver` is recorded.
+def probe(
+    request: ProbeRequest, driver: str | None, watch: Watch, *, resume: bool = False, limit: TimeLimit | None = None
+) -> Probe:
+    """Measures each of the request's devices alone. `driver` is recorded; `limit` takes the place of the request's.
 
     Raises, with what was measured as `partial`: PartialResult where a child died or a device failed and the others were
     measured, NothingFits where one does not hold a single sample, EnvironmentFault where TensorFlow can use none,
-    BadInput, DeadlinePassed at the time limit, Interrupted. Keeps the result, or the part, for `plan`. With
-    `resume` what such an end left is not measured again.
+    BadInput, TimeLimitPassed, Interrupted; without it, EnvironmentFault where another process is at the same probe.
+    Keeps the result, or the part, for `plan`. With `resume` what such an end left is not measured again.
     """
     journal = Journal(journal_key(request), resume=resume)
     try:
         if resume:
             watch(Doing("going on with an interrupted probe" if journal.resumed else "nothing to go on with: anew"))
-        result = _Probing(request, driver, journal, watch).run()
+        result = _Probing(request, driver, journal, limit or TimeLimit(request.time_limit_s), watch).run()
     except BaseException as error:
         journal.close()
         if isinstance(error, GpubalanceError) and isinstance(error.partial, Probe):
@@ -130,10 +134,12 @@ class _One:
 
 
 class _Probing:
-    def __init__(self, request: ProbeRequest, driver: str | None, journal: Journal, watch: Watch) -> None:
+    def __init__(
+        self, request: ProbeRequest, driver: str | None, journal: Journal, limit: TimeLimit, watch: Watch
+    ) -> None:
         self._request = request
         self._driver = driver
-        self._halt = Halt(request.time_limit_s)
+        self._halt = Halt(limit)
         self._expected = estimate(request)
         self._watch = one_at_a_time = _one_at_a_time(watch)
         self._all = [

@@ -7,6 +7,7 @@ from gpubalance.results.common import Warning_
 from gpubalance.results.probe import CurvePoint
 from gpubalance.stages.probe.alone import Alone
 from gpubalance.stages.warnings import LATE
+from gpubalance.telemetry import passing
 
 _FEW = 4
 
@@ -37,11 +38,13 @@ def parallel_warning() -> Warning_:
 def _drifted(device: Device, steady: bool, points: list[CurvePoint]) -> Warning_ | None:
     if steady:
         return None
+    reasons = _reasons(points)
+    why = f" ({reasons})" if reasons else ""
     before = [point for point in points if not point.measured_again]
     left = f", but not batch {_batches(before)}" if before else ", and the figures are of the changed speed"
     return Warning_(
         code="throttled",
-        message=f"{device.label} changed its speed while it was measured: batches were measured once more after that"
+        message=f"{device.label} changed its speed{why} while it was measured: batches were measured once more after that"
         f"{left}",
         next="look at its temperature and power limit (nvidia-smi -q -d PERFORMANCE), and probe again",
     )
@@ -50,10 +53,14 @@ def _drifted(device: Device, steady: bool, points: list[CurvePoint]) -> Warning_
 def _not_steady(device: Device, points: list[CurvePoint]) -> Warning_ | None:
     if not points:
         return None
+    reasons = _reasons(points)
+    why = f"was of a throttled device ({reasons})" if reasons else "rose or fell while it was measured"
     return Warning_(
-        code="not-steady",
-        message=f"{device.label}: the step time at batch {_batches(points)} rose or fell while it was measured",
-        next="probe again with nothing else running",
+        code="throttled" if reasons else "not-steady",
+        message=f"{device.label}: the step time at batch {_batches(points)} {why}, and was measured once more",
+        next="look at its temperature and power limit (nvidia-smi -q -d PERFORMANCE), and probe again"
+        if reasons
+        else "probe again with nothing else running",
     )
 
 
@@ -97,6 +104,12 @@ def _margin_unknown(device: Device, alone: Alone) -> Warning_ | None:
         message=f"{device.label}: TensorFlow does not tell its memory, so no margin of it could be kept free",
         next="give the profile a memory, or leave out --margin",
     )
+
+
+def _reasons(points: list[CurvePoint]) -> str:
+    """NVML's, why the device was slowed down meanwhile."""
+    told = [reason for p in points if p.telemetry for reason in passing(p.telemetry.throttle_reasons or ())]
+    return ", ".join(dict.fromkeys(told))
 
 
 def _batches(points: list[CurvePoint]) -> str:

@@ -1,0 +1,58 @@
+"""TF_CONFIG: a cluster of several hosts, which TensorFlow would join, and gpubalance does not yet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from gpubalance.errors import BadInput
+from gpubalance.results.common import Warning_
+from gpubalance.text import clean
+
+_VARIABLE = "TF_CONFIG"
+_Addresses = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(min_length=1)]
+
+
+class _Task(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    type: str
+    index: Annotated[int, Field(ge=0)]
+
+
+class _Cluster(BaseModel):
+    """As https://www.tensorflow.org/guide/distributed_training#TF_CONFIG has it; other keys are TensorFlow's."""
+
+    cluster: Annotated[dict[str, _Addresses], Field(min_length=1)]
+    task: _Task
+
+
+def cluster_ignored(environment: Mapping[str, str]) -> Warning_ | None:
+    """A warning where the environment names a cluster: only this host is measured. None where it names none.
+
+    Raises BadInput for one that TensorFlow could not read either: whoever set it takes it for set.
+    """
+    text = environment.get(_VARIABLE, "").strip()
+    if text in ("", "{}"):  # which TensorFlow takes for none
+        return None
+    try:
+        found = _Cluster.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise _malformed(f"{where}: {first['msg']}" if where else first["msg"]) from None
+    names, task = found.cluster.get(found.task.type), found.task
+    if names is None or task.index >= len(names):
+        raise _malformed(f"task: the cluster has no {task.type} {task.index}")
+    hosts = sum(map(len, found.cluster.values()))
+    return Warning_(
+        code="tf-config-ignored",
+        message=f"{_VARIABLE} names a cluster of {hosts}: it is ignored, and this host is measured alone",
+        next="nothing to do; gpubalance does not measure across hosts yet",
+    )
+
+
+def _malformed(why: str) -> BadInput:
+    return BadInput(f"{_VARIABLE} is malformed: {clean(why)}", remedy=f"mend it, or leave it out: unset {_VARIABLE}")
