@@ -9,17 +9,19 @@ from dataclasses import dataclass
 
 from gpubalance.config import Device, JointProfile
 from gpubalance.devices.cluster import cluster_ignored
+from gpubalance.devices.driver import too_old
 from gpubalance.devices.nvml import read
 from gpubalance.devices.occupied import occupied
 from gpubalance.devices.patience import within
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.devices.select import select
 from gpubalance.devices.visible import mark_hidden
-from gpubalance.errors import EnvironmentFault
+from gpubalance.errors import EnvironmentFault, UsageError
 from gpubalance.gpus import Gpu, Reading
 from gpubalance.lock import Lock
 from gpubalance.remedies import known, match
 from gpubalance.results.common import Warning_
+from gpubalance.versions import software
 
 _SIMULATE = "without a GPU: --simulate FILE (a profile, see configs/) or --simulate N (plain CPU devices)"
 
@@ -35,7 +37,17 @@ class Machine:
 
     def select(self, gpus: Sequence[str] | None) -> tuple[Device, ...]:
         """The devices that --gpus names; all for None. Raises UsageError for one that is not here or can't be used."""
-        return select(gpus, self.devices)
+        try:
+            return select(gpus, self.devices)
+        except UsageError as error:
+            why = [f"GPU {gpu.index} can't be used: {gpu.unusable}" for gpu in self._left_out]
+            error.remedy = "\n".join([error.remedy, *why])
+            raise
+
+    @property
+    def _left_out(self) -> list[Gpu]:
+        """The GPUs of which nothing can be used."""
+        return [gpu for gpu in self.gpus if gpu.unusable and not gpu.devices]
 
     def warnings(self, devices: Sequence[Device], *, strict: bool) -> tuple[Warning_, ...]:
         """What the reader of figures of these devices must know of their surroundings.
@@ -47,7 +59,16 @@ class Machine:
         if used and strict:
             others = "; ".join(warning.message for warning in used)
             raise EnvironmentFault(others, remedy="end what you don't need there, or leave out --strict")
-        return (*([cluster] if cluster else []), *used)
+        left_out = self._left_out if set(devices) == set(self.devices) else []  # who names devices knows it
+        missing = [
+            Warning_(
+                code="gpu-left-out",
+                message=f"GPU {gpu.index} ({gpu.name or 'unknown GPU'}) is left out: {gpu.unusable}",
+                next="name the devices that are meant (--gpus), or make it usable: gpubalance doctor says how",
+            )
+            for gpu in left_out
+        ]
+        return (*([cluster] if cluster else []), *missing, *used)
 
 
 @contextmanager
@@ -79,6 +100,10 @@ def find_machine(simulate: str | None) -> Machine:
     if reading.problem:
         cause = known(reading.code).cause if reading.code else ""
         raise EnvironmentFault(reading.problem, cause=cause, remedy=f"{reading.remedy}\n{_SIMULATE}")
+    old = too_old(reading.driver_version, reading.cuda_driver_version, software().cuda)
+    if old is not None:
+        row = known("driver-too-old")
+        raise EnvironmentFault(old, cause=row.cause, remedy=f"{row.remedy}\n{_SIMULATE}")
     usable = tuple(device for gpu in reading.gpus for device in gpu.devices)
     if not usable:
         why = "; ".join(f"GPU {gpu.index}: {gpu.unusable}" for gpu in reading.gpus)

@@ -7,12 +7,14 @@ import os
 import re
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from gpubalance.config import Device, Settings
+from gpubalance.engine import cuda_libraries
 from gpubalance.errors import EnvironmentFault
 from gpubalance.remedies import known
 
@@ -72,7 +74,7 @@ def _set_up_gpus(devices: Sequence[Device]) -> tuple[str, ...]:
     physical = tf.config.list_physical_devices("GPU")
     if not physical:
         raise EnvironmentFault(
-            f"TensorFlow {tf.__version__} sees no GPU, though the driver shows {_names(devices)}",
+            f"TensorFlow {tf.__version__} sees no GPU, though the driver shows {_names(devices)}{_missing_libraries()}",
             cause=known("cuda-library-missing").cause,
             remedy=f"{known('cuda-library-missing').remedy}; the log tells which",
         )
@@ -93,6 +95,14 @@ def _set_up_gpus(devices: Sequence[Device]) -> tuple[str, ...]:
             remedy=known("left-out").remedy,
         )
     return tuple(f"GPU:{i}" for i in order_of(devices, found))
+
+
+def _missing_libraries() -> str:
+    """`: these can't be loaded: libcudnn.so.9`, of those that TensorFlow's build wants; empty where all can."""
+    build, packages = tf.sysconfig.get_build_info(), Path(tf.__file__).parents[1]
+    wanted = cuda_libraries.wanted(build.get("cuda_version"), build.get("cudnn_version"))
+    missing = [name for name in wanted if cuda_libraries.load(name, packages, os.environ)[0] is None]
+    return f"; these libraries can't be loaded: {', '.join(missing)}" if missing else ""
 
 
 def survey(devices: Sequence[Device]) -> tuple[dict[str, str], bool | None]:

@@ -21,7 +21,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpubalance.config import Record
+from gpubalance.config import Record, Settings
 from gpubalance.errors import BadInput, EnvironmentFault
 from gpubalance.remedies import known, match
 from gpubalance.workers.messages import (
@@ -105,7 +105,6 @@ def _say(replies: Any, message: Record) -> None:
 
 
 def _open(request: Open, replies: Any) -> Session | None:
-    from gpubalance.engine import failures
     from gpubalance.engine.session import Session
 
     try:
@@ -115,10 +114,17 @@ def _open(request: Open, replies: Any) -> Session | None:
         _say(replies, Failed(fault=fault, message=error.message, cause=error.cause, remedy=error.remedy))
         return None
     except (Exception, SystemExit) as error:  # noqa: BLE001  (the user's own code, or TensorFlow's: told to the parent)
-        _say(replies, Failed(**asdict(failures.explain(error, request.settings))))
+        _say(replies, Failed(**_explained(error, request.settings)))
         return None
     _say(replies, Ready(**session.facts()))
     return session
+
+
+def _explained(error: BaseException, settings: Settings) -> dict[str, Any]:
+    """What went wrong, as a message has it."""
+    from gpubalance.engine import failures
+
+    return asdict(failures.explain(error, settings))
 
 
 def _load_engine() -> Failed | None:
@@ -173,16 +179,14 @@ def _trace(session: Session, request: Trace, replies: Any) -> None:
 
 
 def _measure(session: Session, request: Measure, replies: Any) -> None:
-    from gpubalance.engine import failures
-
     in_memory = request.micro_batches or request.batches
     try:
         for sample in _samples(session, request):
             _say(replies, sample)
     except Exception as error:  # noqa: BLE001  (whatever a step raises is told to the parent)
-        failure = failures.explain(error, session.settings)
-        peaks = tuple(session.memory_peaks(in_memory)) if failure.fault == "memory" else ()
-        _say(replies, Failed(**asdict(failure), memory_peak_bytes=peaks))
+        failure = _explained(error, session.settings)
+        peaks = tuple(session.memory_peaks(in_memory)) if failure["fault"] == "memory" else ()
+        _say(replies, Failed(**failure, memory_peak_bytes=peaks))
         return
     peaks = tuple(session.memory_peaks(in_memory))
     _say(replies, Measured(memory_peak_bytes=peaks, late_part=session.late_part()))

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,22 @@ def environment(folder: Path, script: str) -> dict[str, str]:
     path.write_text(script, encoding="utf-8")
     search = [str(_library()), os.environ.get("LD_LIBRARY_PATH", "")]
     return {"LD_LIBRARY_PATH": ":".join(filter(None, search)), "NVML_STAND_IN": str(path)}
+
+
+def engine(folder: Path, script: str = "") -> dict[str, str]:
+    """Variables that give the program's children an engine of which the script, Python, says what it does.
+
+    See session.py. Needs no TensorFlow, so a command takes no more than a second. Add `environment`'s for GPUs.
+    """
+    path = folder / "engine-stand-in.py"
+    path.write_text(textwrap.dedent(script), encoding="utf-8")
+    here = Path(__file__).parent
+    paths = [str(here / "site"), str(here / "tensorflow"), os.environ.get("PYTHONPATH", "")]
+    return {
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        "ENGINE_STAND_IN": str(here / "session.py"),
+        "ENGINE_STAND_IN_SCRIPT": str(path),
+    }
 
 
 def child(code: str, variables: dict[str, str], timeout_s: float | None = None) -> str:

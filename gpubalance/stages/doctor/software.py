@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from gpubalance.devices.driver import OLDEST_DRIVER
 from gpubalance.gpus import Gpu, Reading
 from gpubalance.remedies import known
 from gpubalance.results.checkup import Check
 from gpubalance.stages.doctor.guard import of_row
 from gpubalance.workers.messages import Inspected
 
-# https://docs.nvidia.com/cuda/cuda-toolkit-release-notes: the oldest Linux driver for each major version
-_OLDEST_DRIVER = {11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
 _CUDNN_WITHOUT_OLD = (9, 11)
 _OLD_BEFORE = (7, 5)
 
@@ -48,7 +47,7 @@ def driver_for_build(found: Inspected, reading: Reading) -> Check:
     if serves[0] >= built[0]:
         detail = f"{found.cuda} is served by driver {version}"
         return Check(code=code, status="ok", what=what, detail=detail)
-    needs = _OLDEST_DRIVER.get(built[0])
+    needs = OLDEST_DRIVER.get(built[0])
     detail = (
         f"driver {version} serves CUDA up to {reading.cuda_driver_version}, TensorFlow {found.tensorflow} is built "
     )

@@ -44,8 +44,8 @@ def _drifted(device: Device, steady: bool, points: list[CurvePoint]) -> Warning_
     left = f", but not batch {_batches(before)}" if before else ", and the figures are of the changed speed"
     return Warning_(
         code="throttled",
-        message=f"{device.label} changed its speed{why} while it was measured: batches were measured once more after that"
-        f"{left}",
+        message=f"{device.label} changed its speed{why} while it was measured: batches were measured "
+        f"once more after that{left}",
         next="look at its temperature and power limit (nvidia-smi -q -d PERFORMANCE), and probe again",
     )
 

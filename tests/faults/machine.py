@@ -1,0 +1,35 @@
+"""The program on a machine where things go wrong: GPUs that only NVML shows, and an engine that does as it is told."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from tests.cli.program import gpubalance, start
+from tests.stand_in import TWO_UNLIKE_GPUS, engine, environment
+
+TI, PLAIN = "GPU-1080aaaa-0000-4000-8000-000000000001", "GPU-1080bbbb-0000-4000-8000-000000000002"
+BRIEF = ("--windows", "1", "--duration", "0.3")
+# A hang as TensorFlow's are: the interpreter's lock is held, and TERM is ignored.
+HANG = """
+import ctypes, signal
+
+def hang():
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    ctypes.PyDLL(None).sleep(600)
+"""
+
+
+class Machine:
+    """NVML's stand-in answers by `gpus`, the engine's does by `steps`; `extra` are more of the program's variables."""
+
+    def __init__(self, folder: Path, steps: str = "", gpus: str = TWO_UNLIKE_GPUS, **extra: str) -> None:
+        self.environment = {**environment(folder, gpus), **engine(folder, steps), **extra}
+
+    def runs(self, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+        """What the program said and how it ended; no traceback is among it."""
+        return gpubalance(*arguments, environment=self.environment, cwd=cwd)
+
+    def starts(self, *arguments: str) -> subprocess.Popen[str]:
+        """The program, on its way."""
+        return start(*arguments, environment=self.environment)

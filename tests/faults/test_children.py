@@ -1,0 +1,265 @@
+"""Rows 18 to 24, 29 and 30: a child, its GPU or its parent fails on the way. Real children, really ended.
+
+What a GPU would do comes from the stand-ins of NVML and of the engine.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.faults.machine import BRIEF, HANG, Machine
+from tests.stand_in import TWO_UNLIKE_GPUS
+from tests.workers.test_process import gone
+
+FEW = ("--max-batch", "16", "--duration", "0.2", "--no-ahead", "--json")
+# A child writes its process id where the test finds it.
+NOTE = """
+import os, pathlib
+def note(path):
+    with open(path, "a") as file:
+        file.write(f"{os.getpid()}\\n")
+"""
+
+
+def noted(path: Path) -> list[int]:
+    return [int(line) for line in path.read_text().split()] if path.exists() else []
+
+
+def wait_for(path: Path) -> int:
+    end = time.monotonic() + 60
+    while not noted(path) and time.monotonic() < end:
+        time.sleep(0.02)
+    return noted(path)[0]
+
+
+def first_line(done: subprocess.CompletedProcess[str]) -> str:
+    return done.stderr.splitlines()[0]
+
+
+@pytest.mark.parametrize("number", [signal.SIGABRT, signal.SIGSEGV])
+def test_18_a_crash_fails_its_device_with_the_logs_end_and_the_others_go_on(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    steps = f"""
+import os, sys
+def step(devices, batches, number):
+    if devices[0].index == 0 and max(batches) > 8:
+        print("CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered", file=sys.stderr, flush=True)
+        os.kill(os.getpid(), {int(number)})
+"""
+    done = Machine(tmp_path, steps).runs("probe", *FEW)
+    assert done.returncode == 6
+    first, second = json.loads(done.stdout)["probes"]
+    assert second["complete"]
+    assert [point["batch"] for point in first["curve"]] == [8]
+    assert number.name in first["failures"][0]["message"]
+    assert "| CUDA_ERROR_ILLEGAL_ADDRESS" in done.stderr
+
+
+def test_19_a_child_ended_by_signal_9_is_probably_out_of_host_memory(tmp_path: Path) -> None:
+    steps = """
+import os
+def step(devices, batches, number):
+    if number > 40:
+        os.kill(os.getpid(), 9)
+"""
+    done = Machine(tmp_path, steps).runs("run", "--windows", "500", "--duration", "0.1", "--json", "--quiet")
+    assert done.returncode == 6
+    assert "probably as the host's memory ran out" in first_line(done)
+    assert json.loads(done.stdout)["complete"] is False
+
+
+@pytest.mark.parametrize(("chosen", "other"), [("auto", "hierarchical"), ("hierarchical", "one-device")])
+def test_20_21_a_silent_child_is_ended_by_force_and_another_all_reduce_is_suggested(
+    tmp_path: Path, chosen: str, other: str
+) -> None:
+    pids = tmp_path / "pids"
+    steps = f"""{HANG}{NOTE}
+def built(devices):
+    note({str(pids)!r})
+def step(devices, batches, number):
+    if number > 40:
+        hang()
+"""
+    many = ("--windows", "500", "--duration", "0.1", "--json", "--quiet")
+    done = Machine(tmp_path, steps).runs("run", "--deadline", "0.5", "--all-reduce", chosen, *many)
+    assert done.returncode == 8
+    assert first_line(done).startswith("error: the worker said nothing for 0.5 s while training with batches 64/64")
+    assert f"try another all-reduce, which may be what hangs: --all-reduce {other}" in done.stderr
+    assert json.loads(done.stdout)["complete"] is False
+    (pid,) = noted(pids)
+    assert gone(pid)
+
+
+def test_20_of_a_probe_what_is_measured_is_kept_and_the_others_go_on(tmp_path: Path) -> None:
+    steps = f"""{HANG}
+def step(devices, batches, number):
+    if devices[0].index == 0 and max(batches) > 8:
+        hang()
+"""
+    done = Machine(tmp_path, steps).runs("probe", "--deadline", "0.5", *FEW)
+    assert done.returncode == 6
+    first, second = json.loads(done.stdout)["probes"]
+    assert [point["batch"] for point in first["curve"]] == [8]
+    assert first["failures"][0]["exit_code"] == 8
+    assert second["complete"]
+
+
+@pytest.mark.parametrize("command", ["run", "probe", "balance"])
+@pytest.mark.parametrize("where", ["built", "step"])
+def test_20_the_time_limit_ends_a_child_that_is_silent_from_the_start(tmp_path: Path, command: str, where: str) -> None:
+    """Longer than that no wait is: neither for the model nor for the first step, which may take 900 s by themselves."""
+    pids = tmp_path / "pids"
+    steps = f"""{HANG}{NOTE}
+def {where}(*_):
+    note({str(pids)!r})
+    hang()
+"""
+    done = Machine(tmp_path, steps).runs(command, "--time-limit", "2", "--quiet")
+    assert (done.returncode, done.stdout) == (8, "")
+    assert first_line(done) == "error: the time limit of 2 s passed"
+    assert all(map(gone, noted(pids)))
+
+
+@pytest.mark.parametrize("command", ["run", "balance"])
+def test_20_a_child_that_never_starts_is_ended_at_the_deadline(tmp_path: Path, command: str) -> None:
+    machine = Machine(tmp_path, HANG + "\nhang()\n")
+    done = machine.runs(command, "--deadline", "0.5", "--quiet")
+    assert done.returncode in (6, 8)
+    assert "said nothing for 0.5 s while building" in first_line(done)
+
+
+def test_20_progress_counts_silence_does_not(tmp_path: Path) -> None:
+    """Ten samples of 0.3 s each are no silence of 1 s."""
+    steps = """
+import time
+def step(devices, batches, number):
+    time.sleep(0.3 if number < 11 else 0)
+"""
+    assert Machine(tmp_path, steps).runs("run", "--deadline", "1", *BRIEF).returncode == 0
+
+
+# NVML's third answer about the second GPU, two a reading, is that it is lost: the program's second look.
+LOST = TWO_UNLIKE_GPUS.replace("gpu 1 capability 6 1", "gpu 1 series capability 6 1 !15")
+
+
+@pytest.mark.parametrize(
+    "how", ["raise tf.errors.InternalError(None, None, 'CUDA_ERROR_UNKNOWN')", "os.abort()", "hang()"]
+)
+def test_22_a_gpu_lost_in_a_run_is_called_that_and_not_tried_again(tmp_path: Path, how: str) -> None:
+    pids = tmp_path / "pids"
+    steps = f"""{HANG}{NOTE}
+import tensorflow as tf
+def built(devices):
+    note({str(pids)!r})
+def step(devices, batches, number):
+    if devices[-1].index == 1 and number > 40:
+        {how}
+"""
+    machine = Machine(tmp_path, steps, gpus=LOST)
+    many = ("--windows", "500", "--duration", "0.1", "--deadline", "1", "--json", "--quiet")
+    done = machine.runs("run", *many)
+    assert done.returncode == 6
+    assert first_line(done).startswith("error: GPU:1 (NVIDIA GeForce GTX 1080) is lost")
+    assert "reboot" in done.stderr
+    assert json.loads(done.stdout)["complete"] is False
+    assert len(noted(pids)) == 1
+
+
+def test_22_a_probe_goes_on_with_the_others(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    steps = f"""{NOTE}
+import tensorflow as tf
+def step(devices, batches, number):
+    if devices[0].index == 1 and max(batches) > 8:
+        note({str(pids)!r})
+        raise tf.errors.InternalError(None, None, "CUDA_ERROR_UNKNOWN")
+"""
+    done = Machine(tmp_path, steps, gpus=LOST).runs("probe", "--gpus", "1", "0", *FEW)
+    assert done.returncode == 6
+    lost, other = json.loads(done.stdout)["probes"]
+    assert "is lost" in lost["failures"][0]["message"]
+    assert [point["batch"] for point in lost["curve"]] == [8]
+    assert other["complete"]
+    assert len(noted(pids)) == 1
+
+
+SLOWLY = """
+import time
+def step(devices, batches, number):
+    time.sleep(0.05)
+    return 0.05
+"""
+
+
+def test_23_a_gpu_that_gets_hot_marks_the_run_with_nvmls_reason_and_is_measured_again(tmp_path: Path) -> None:
+    hot = TWO_UNLIKE_GPUS.replace("gpu 1 throttle 0", "gpu 1 throttle 0x40")
+    done = Machine(tmp_path, SLOWLY, gpus=hot).runs("run", *BRIEF, "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    (warning,) = [warning for warning in result["warnings"] if warning["code"] == "throttled"]
+    assert "GPU:1 was throttled (thermal)" in warning["message"]
+    assert result["replicas"][1]["telemetry"]["throttle_reasons"] == ["thermal"]
+    assert done.stderr.count("measuring once more") == 1
+
+
+def test_23_and_a_point_of_a_probe_too(tmp_path: Path) -> None:
+    hot = TWO_UNLIKE_GPUS.replace("gpu 0 throttle 0", "gpu 0 throttle 0x20")
+    done = Machine(tmp_path, SLOWLY, gpus=hot).runs(
+        "probe", "--gpus", "0", "--max-batch", "8", "--duration", "0.3", "--json"
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    (point,) = result["probes"][0]["curve"]
+    assert (point["steady"], point["measured_again"]) == (False, True)
+    (warning,) = [warning for warning in result["warnings"] if warning["code"] == "throttled"]
+    assert "(software thermal)" in warning["message"]
+
+
+@pytest.mark.parametrize("command", ["run", "probe"])
+def test_24_memory_errors_that_rise_make_the_result_invalid(tmp_path: Path, command: str) -> None:
+    bad = f"{TWO_UNLIKE_GPUS}gpu 0 series ecc_uncorrected 7 7 9\n"
+    options = ("--windows", "5", "--duration", "0.5") if command == "run" else ("--max-batch", "8", "--duration", "0.5")
+    done = Machine(tmp_path, SLOWLY, gpus=bad).runs(command, *options, "--gpus", "0", "--json")
+    assert done.returncode == 6
+    assert "2 memory errors that ECC did not correct" in done.stderr
+    if done.stdout:
+        assert json.loads(done.stdout)["complete"] is False
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_29_an_interrupt_ends_even_a_child_that_hangs(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    pids = tmp_path / "pids"
+    steps = f"""{HANG}{NOTE}
+def step(*_):
+    note({str(pids)!r})
+    hang()
+"""
+    process = Machine(tmp_path, steps).starts("run")
+    pid = wait_for(pids)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == code, err
+    assert gone(pid)
+
+
+def test_30_a_child_that_hangs_ends_with_a_killed_parent(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    steps = f"""{HANG}{NOTE}
+def step(*_):
+    note({str(pids)!r})
+    hang()
+"""
+    process = Machine(tmp_path, steps).starts("run")
+    pid = wait_for(pids)
+    process.kill()
+    process.communicate()
+    psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], timeout=5)
+    assert gone(pid)

@@ -1,0 +1,222 @@
+"""Rows 1 to 13: driver, libraries and devices are not what one would like. The real program on NVML's stand-in."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.cli.program import QUICK_PAIR, gpubalance
+from tests.faults.machine import BRIEF, PLAIN, TI, Machine
+from tests.stand_in import TWO_UNLIKE_GPUS, child, environment
+
+GIB = 1 << 30
+
+
+def first_line(done: subprocess.CompletedProcess[str]) -> str:
+    return done.stderr.splitlines()[0]
+
+
+def test_01_no_nvml_library_is_said_with_the_way_on() -> None:
+    done = gpubalance("balance")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert first_line(done) == "error: no NVIDIA driver: libnvidia-ml.so.1 was not found"
+    assert "--simulate FILE" in done.stderr
+    assert gpubalance("devices", "--simulate", QUICK_PAIR).returncode == 0
+
+
+def test_02_a_driver_that_is_not_its_librarys_names_both_versions(tmp_path: Path) -> None:
+    """The kernel module's file is another one here, as a test can't load a driver."""
+    module = tmp_path / "version"
+    module.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.14  Thu Feb 22 01:44:30 UTC 2024\n")
+    code = f"""
+from pathlib import Path
+from gpubalance.devices import nvml
+from gpubalance.devices.machine import find_machine
+from gpubalance.errors import EnvironmentFault
+nvml._KERNEL_MODULE = Path({str(module)!r})
+try:
+    find_machine(None)
+except EnvironmentFault as error:
+    print(error.message)
+    print(error.remedy.splitlines()[0])
+"""
+    told = child(code, environment(tmp_path, "init_error 18\nnvml 12.560.35.03"))
+    assert "is 550.54.14, but its library is 560.35.03" in told
+    assert "reboot or reload the driver" in told
+
+
+def test_02_a_driver_that_is_not_loaded_is_exit_code_3(tmp_path: Path) -> None:
+    done = Machine(tmp_path, gpus="init_error 9\nnvml 12.550.54.14").runs("run")
+    assert done.returncode == 3
+    assert "not loaded (its library is 550.54.14)" in first_line(done)
+    assert "reboot or reload the driver" in done.stderr
+
+
+def test_03_a_driver_too_old_for_this_tensorflow_is_told_the_version_needed(tmp_path: Path) -> None:
+    old = TWO_UNLIKE_GPUS.replace("cuda 12040", "cuda 11080").replace("driver 550.54.14", "driver 520.61.05")
+    # TensorFlow's build is read without loading it: the real one's, where the stand-in has no part.
+    done = gpubalance("run", environment=environment(tmp_path, old))
+    assert done.returncode == 3
+    assert "driver 520.61.05 serves CUDA up to 11.8, TensorFlow is built for CUDA 12." in first_line(done)
+    assert "driver 525.60.13 or newer" in first_line(done)
+
+
+@pytest.mark.parametrize(
+    ("serves", "built", "says"),
+    [("12.4", "12.5.1", None), ("13.0", "12.5.1", None), ("12.8", "13.0", "580.65.06"), (None, "12.5.1", None)],
+)
+def test_03_a_driver_serves_all_of_its_major_version(serves: str | None, built: str, says: str | None) -> None:
+    from gpubalance.devices.driver import too_old
+
+    why = too_old("570.1", serves, built)
+    assert why is None if says is None else says in (why or "")
+
+
+def test_04_tensorflow_without_its_libraries_names_them_and_benchmarks_no_cpu(tmp_path: Path) -> None:
+    """The real TensorFlow, which has no CUDA libraries here and sees no GPU."""
+    done = gpubalance("run", "--quiet", environment=environment(tmp_path, TWO_UNLIKE_GPUS))
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "sees no GPU" in first_line(done)
+    assert "these libraries can't be loaded: libcud" in first_line(done)
+    assert "pip install 'gpubalance[cuda]'" in done.stderr
+
+
+def test_05_cudnn_without_code_for_the_gpu_names_the_pin(tmp_path: Path) -> None:
+    """What cuDNN says comes from the stand-in of the engine; how it is sorted and told is real."""
+    steps = """
+import tensorflow as tf
+def step(devices, batches, number):
+    raise tf.errors.InternalError(None, None, "CUDNN_STATUS_ARCH_MISMATCH in conv_ops.cc")
+"""
+    done = Machine(tmp_path, steps).runs("run", "--quiet")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "pip install nvidia-cudnn-cu12==9.10.2.21" in done.stderr
+
+
+LEFT_OUT = f"""
+from gpubalance.errors import EnvironmentFault
+def built(devices):
+    if any(device.uuid == {PLAIN!r} for device in devices):
+        raise EnvironmentFault("TensorFlow leaves out GPU:1")
+"""
+
+
+def test_06_a_gpu_that_this_build_can_not_use_fails_and_the_others_go_on(tmp_path: Path) -> None:
+    """That TensorFlow leaves it out comes from the stand-in of the engine."""
+    done = Machine(tmp_path, LEFT_OUT).runs("probe", "--max-batch", "8", "--duration", "0.2", "--json")
+    assert done.returncode == 6
+    first, second = json.loads(done.stdout)["probes"]
+    assert first["complete"]
+    assert [failure["exit_code"] for failure in second["failures"]] == [3]
+    alone = Machine(tmp_path, LEFT_OUT).runs("probe", "--gpus", "1", "--max-batch", "8")
+    assert (alone.returncode, alone.stdout) == (3, "")
+
+
+def test_07_08_a_child_sees_its_gpus_by_uuid_in_nvmls_order_and_leaves_none_out(tmp_path: Path) -> None:
+    steps = """
+import os
+def built(devices):
+    names = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "TF_MIN_GPU_MULTIPROCESSOR_COUNT"
+    print(*map(os.environ.get, names), flush=True)
+    os.abort()
+"""
+    done = Machine(tmp_path, steps).runs("run", "--gpus", "1", "0", "--quiet")
+    assert f"{PLAIN},{TI} PCI_BUS_ID 1" in done.stderr
+
+
+def test_08_rows_show_index_uuid_and_bus_id(tmp_path: Path) -> None:
+    broken = {"PYTHONPATH": str(tmp_path)}  # what TensorFlow would say of them is not what is asked here
+    (tmp_path / "tensorflow.py").write_text("raise ImportError('not here')")
+    done = gpubalance("devices", environment=environment(tmp_path, TWO_UNLIKE_GPUS) | broken)
+    assert done.returncode == 0
+    for line, uuid, bus in zip(("0  ", "1  "), (TI, PLAIN), ("0000:01:00.0", "0000:02:00.0"), strict=True):
+        assert line in done.stdout
+        assert uuid in done.stdout
+        assert bus in done.stdout
+
+
+@pytest.mark.parametrize("listed", [TI, f"{TI},nonsense,{PLAIN}"])
+def test_09_what_cuda_visible_devices_hides_is_said(tmp_path: Path, listed: str) -> None:
+    machine = Machine(tmp_path, CUDA_VISIBLE_DEVICES=listed)
+    done = machine.runs("run", "--gpus", "1")
+    assert done.returncode == 2
+    assert f"GPU 1 can't be used: hidden by CUDA_VISIBLE_DEVICES={listed}" in done.stderr
+    if listed == TI:
+        result = json.loads(machine.runs("run", *BRIEF, "--json").stdout)
+        assert [device["uuid"] for device in result["devices"]] == [TI]
+        assert "gpu-left-out" in {warning["code"] for warning in result["warnings"]}
+
+
+def test_09_nonsense_hides_all_and_is_quoted(tmp_path: Path) -> None:
+    done = Machine(tmp_path, CUDA_VISIBLE_DEVICES="nonsense").runs("run")
+    assert done.returncode == 3
+    assert "hidden by CUDA_VISIBLE_DEVICES=nonsense" in first_line(done)
+
+
+def test_10_an_ambiguous_device_is_answered_with_the_candidates(tmp_path: Path) -> None:
+    done = Machine(tmp_path).runs("run", "--gpus", "GPU-1080")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert first_line(done) == "error: 'GPU-1080' names 2 devices"
+    assert TI in done.stderr
+    assert PLAIN in done.stderr
+
+
+def test_11_a_mig_slice_is_probed_alone(tmp_path: Path) -> None:
+    slices = """
+driver 550.54.14
+gpu 0 name A100
+gpu 0 uuid GPU-a0
+gpu 0 mig 1
+gpu 0 slice 0 uuid MIG-s0
+gpu 0 slice 1 uuid MIG-s1
+"""
+    machine = Machine(tmp_path, gpus=slices)
+    done = machine.runs("probe", "--gpus", "MIG-s1", "--max-batch", "8", "--duration", "0.2", "--json")
+    assert done.returncode == 0, done.stderr
+    assert [device["uuid"] for device in json.loads(done.stdout)["devices"]] == ["MIG-s1"]
+    joint = machine.runs("balance")
+    assert joint.returncode == 2
+    assert "there is no joint run" in first_line(joint)
+
+
+@pytest.mark.parametrize("command", ["run", "probe", "balance"])
+def test_12_another_process_on_a_gpu_is_told_and_left_alone(tmp_path: Path, command: str) -> None:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as other:
+        try:
+            gpus = f"{TWO_UNLIKE_GPUS}gpu 1 process compute {other.pid} {3 * GIB} python train.py\n"
+            machine = Machine(tmp_path, gpus=gpus)
+            few = {"run": (*BRIEF,), "probe": ("--max-batch", "8", "--duration", "0.2")}
+            balance = (*BRIEF, "--round-duration", "0.2", "--max-global-batch", "16")
+            done = machine.runs(command, *few.get(command, balance), "--json")
+            assert done.returncode == 0, done.stderr
+            (warning,) = [w for w in json.loads(done.stdout)["warnings"] if w["code"] == "gpu-in-use"]
+            assert warning["message"] == f"GPU:1 is used by process {other.pid} (python train.py, 3072 MiB)"
+            refused = machine.runs(command, "--strict")
+            assert (refused.returncode, refused.stdout) == (3, "")
+            assert first_line(refused) == f"error: {warning['message']}"
+            assert psutil.Process(other.pid).status() != psutil.STATUS_ZOMBIE
+        finally:
+            other.kill()
+
+
+def test_12_a_gpu_that_nobody_else_uses_passes_strict(tmp_path: Path) -> None:
+    gpus = f"{TWO_UNLIKE_GPUS}gpu 1 process compute 4242 none\n"
+    machine = Machine(tmp_path, gpus=gpus)
+    assert machine.runs("run", "--gpus", "0", "--strict", *BRIEF).returncode == 0
+    assert "process 4242 (memory not told)" in machine.runs("run", "--gpus", "1", "--strict").stderr
+
+
+def test_13_what_nvml_does_not_tell_is_null_and_shown_as_not_known(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, gpus="gpu 0 uuid GPU-bare-0")
+    done = machine.runs("run", *BRIEF, "-o", str(tmp_path / "run.json"))
+    assert done.returncode == 0, done.stderr
+    assert "n/a" in done.stdout
+    result = json.loads((tmp_path / "run.json").read_text())
+    assert result["devices"][0]["memory_bytes"] is None
+    telemetry = result["replicas"][0]["telemetry"]
+    assert telemetry is None or telemetry["temperature_c"] is None

@@ -1,0 +1,149 @@
+"""Rows 14 to 17: memory runs out. The engine's stand-in raises what TensorFlow raises; what sorts it is real."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gpubalance.config import Device, DeviceProfile
+from gpubalance.devices.profile import simulated_devices
+from gpubalance.results.plan import Plan
+from gpubalance.stages.probe.saved import save
+from tests.faults.machine import BRIEF, Machine
+from tests.stages.probes import probe_of
+
+MIB = 1 << 20
+PROBE = ("probe", "--gpus", "0", "--max-batch", "40", "--duration", "0.2", "--no-ahead")
+
+
+def fails_above(batch: int, error: str) -> str:
+    return f"""
+import tensorflow as tf
+def step(devices, batches, number):
+    if max(batches) > {batch}:
+        raise tf.errors.{error}
+"""
+
+
+def test_14_an_out_of_memory_narrows_the_search(tmp_path: Path) -> None:
+    steps = fails_above(24, "ResourceExhaustedError(None, None, 'OOM when allocating tensor with shape[32]')")
+    done = Machine(tmp_path, steps).runs(*PROBE, "--json")
+    assert done.returncode == 0, done.stderr
+    limit = json.loads(done.stdout)["probes"][0]["batch_limit"]
+    assert (limit["fits"], limit["fails"]) == (24, 32)
+    assert {trial["outcome"] for trial in limit["trials"] if trial["batch"] > 24} == {"oom"}
+
+
+def test_15_out_of_memory_at_one_sample_tells_needed_against_free(tmp_path: Path) -> None:
+    """A simulated device knows what it would have needed; a real allocator what it held."""
+    profile = tmp_path / "tiny.toml"
+    profile.write_text(
+        '[[device]]\nname = "tiny"\nalpha_s = 0.01\nbeta_s = 0.001\n'
+        'memory = "64 MiB"\nbase_memory = "60 MiB"\nmemory_per_sample = "8 MiB"\n'
+    )
+    steps = """
+import tensorflow as tf
+def needs(device, batch):
+    return device.profile.memory_at(batch)
+def step(devices, batches, number):
+    if needs(devices[0], batches[0]) > devices[0].memory_bytes:
+        raise tf.errors.ResourceExhaustedError(None, None, "OOM on replica 0")
+"""
+    machine = Machine(tmp_path, steps)
+    for command in (
+        ("run", "--batches", "1"),
+        ("run", "--batches", "16"),
+        ("probe", "--no-ahead", "--duration", "0.1"),
+    ):
+        done = machine.runs(*command, "--simulate", str(profile), "--quiet")
+        assert (done.returncode, done.stdout.strip() and command[0]) == (5, "" if command[0] == "run" else "probe")
+        assert "needs 68.0 MiB, and 64.0 MiB are free" in done.stderr
+        assert "use a smaller model" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "text", ["CUDNN_STATUS_ALLOC_FAILED", "failed to create cublas handle", "No algorithm worked!", "scratch space"]
+)
+def test_16_a_disguised_out_of_memory_counts_as_one_where_a_smaller_batch_passes(tmp_path: Path, text: str) -> None:
+    steps = fails_above(16, f"InternalError(None, None, {text!r})")
+    few = (*PROBE[:3], "--max-batch", "24", *PROBE[5:])
+    done = Machine(tmp_path, steps).runs(*few, "--json")
+    assert done.returncode == 0, done.stderr
+    limit = json.loads(done.stdout)["probes"][0]["batch_limit"]
+    assert (limit["fits"], limit["fails"]) == (16, 24)
+
+
+def test_16_and_is_the_environments_fault_where_none_does(tmp_path: Path) -> None:
+    steps = fails_above(0, "InternalError(None, None, 'Could not create cudnn handle: CUDNN_STATUS_ALLOC_FAILED')")
+    done = Machine(tmp_path, steps).runs("run", "--gpus", "0", "--batches", "8", "--quiet")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "CUDNN_STATUS_ALLOC_FAILED" in done.stderr
+    assert "free the GPU's memory" in done.stderr
+
+
+def pair() -> tuple[Device, ...]:
+    profile = DeviceProfile(
+        name="equal", alpha_s=0.01, beta_s=0.0001, memory=512 * MIB, base_memory=0, memory_per_sample=4 * MIB
+    )
+    (base,) = simulated_devices("1")[0]
+    return tuple(
+        base.model_copy(
+            update={"index": i, "uuid": f"SIM-{i}", "name": "equal", "memory_bytes": 512 * MIB, "profile": profile}
+        )
+        for i in range(2)
+    )
+
+
+PROFILE = """
+[[device]]
+name = "equal"
+alpha_s = 0.01
+beta_s = 0.0001
+memory = "512 MiB"
+memory_per_sample = "4 MiB"
+
+[[device]]
+name = "equal"
+alpha_s = 0.01
+beta_s = 0.0001
+memory = "512 MiB"
+memory_per_sample = "4 MiB"
+"""
+
+
+def balanced(tmp_path: Path, fits: int, *options: str) -> tuple[int, str, str]:
+    """A joint run in which a device's memory ends at `fits`, though alone each holds 128 samples."""
+    (tmp_path / "pair.toml").write_text(PROFILE)
+    save(probe_of(pair()))
+    steps = f"""
+import tensorflow as tf
+def needs(device, batch):
+    return device.profile.memory_at(batch)
+def step(devices, batches, number):
+    if max(batches) > {fits}:
+        raise tf.errors.ResourceExhaustedError(None, None, "OOM on replica 1")
+"""
+    done = Machine(tmp_path, steps).runs(
+        "balance", "--simulate", str(tmp_path / "pair.toml"), *BRIEF, "--round-duration", "0.2", "--json", *options
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_17_an_out_of_memory_of_the_joint_run_only_steps_back_and_is_told(tmp_path: Path) -> None:
+    code, out, err = balanced(tmp_path, 64, "--accumulate", "off")
+    assert code == 0, err
+    plan = Plan.model_validate_json(out)
+    assert plan.balance is not None
+    assert plan.balance.rounds[0].outcome == "oom"
+    assert plan.balance.rounds[-1].outcome == "measured"
+    assert max(plan.batches) <= 128
+    assert plan.batches[1] <= 64
+    assert "joint-out-of-memory" in {warning.code for warning in plan.warnings}
+
+
+def test_17_and_is_a_partial_result_where_no_step_back_helps(tmp_path: Path) -> None:
+    code, out, err = balanced(tmp_path, 64, "--accumulate", "off", "--rounds", "1", "--global-batch", "256")
+    assert (code, out) in ((5, ""), (6, ""))
+    assert "out of memory" in err or "fits in a joint run" in err
