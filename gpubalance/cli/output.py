@@ -50,7 +50,8 @@ class Output:
             result = measure()
         except GpubalanceError as error:
             if error.partial is not None:
-                say("", sys.stderr)
+                if not self.quiet:
+                    say("", sys.stderr)
                 self.give(_with(noted, error.partial), text)
             raise
         if not self.quiet:

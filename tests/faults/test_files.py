@@ -1,0 +1,313 @@
+"""Rows 25, 26, 31, 32 and 34: files that are not what they should be, or can't be written; names that hold anything."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpubalance.config import PlanRequest
+from gpubalance.devices.profile import load_profile, simulated_devices
+from gpubalance.errors import BadInput
+from gpubalance.results.plan import Plan
+from gpubalance.results.probe import Probe
+from gpubalance.results.records import read_record, read_result
+from gpubalance.stages.plan import plan
+from tests.cli.program import QUICK_PAIR, ROOT, gpubalance
+from tests.faults.machine import BRIEF, Machine
+from tests.stages.probes import probe_of
+from tests.stand_in import TWO_UNLIKE_GPUS
+
+PAIR = simulated_devices(QUICK_PAIR)[0]
+FOUR = str(ROOT / "configs" / "four-unlike.toml")
+PROBE = probe_of(PAIR)
+PLAN = plan(PROBE, PAIR, PlanRequest(global_batch=96, accumulate=1))
+
+
+@pytest.fixture
+def plan_file(tmp_path: Path) -> str:
+    path = tmp_path / "plan.json"
+    path.write_text(PLAN.model_dump_json())
+    return str(path)
+
+
+def test_25_a_plan_for_other_devices_is_refused_with_the_difference_unless_forced(
+    tmp_path: Path, plan_file: str
+) -> None:
+    machine = Machine(tmp_path)
+    refused = machine.runs("run", "--simulate", FOUR, "--plan", plan_file)
+    assert (refused.returncode, refused.stdout) == (7, "")
+    assert "GPU:0 (Quick 3, SIM-0) has another name" in refused.stderr
+    assert "--force" in refused.stderr
+    done = machine.runs("run", "--simulate", FOUR, "--plan", plan_file, "--force", *BRIEF, "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert tuple(result["batches"]) == PLAN.batches
+    (warning,) = [warning for warning in result["warnings"] if warning["code"] == "plan-forced"]
+    assert "has another name: Unlike A, not Quick 3" in warning["message"]
+
+
+def test_25_on_other_uuids_each_place_is_taken_by_its_index(tmp_path: Path, plan_file: str) -> None:
+    machine = Machine(tmp_path, gpus=TWO_UNLIKE_GPUS)
+    assert "GPU:1 (Quick 2, SIM-1) is not here" in machine.runs("run", "--plan", plan_file).stderr
+    done = machine.runs("run", "--plan", plan_file, "--force", *BRIEF, "--json")
+    assert done.returncode == 0, done.stderr
+    assert [device["index"] for device in json.loads(done.stdout)["devices"]] == [0, 1]
+    few = Machine(tmp_path, gpus="gpu 0 uuid GPU-0").runs("run", "--plan", plan_file, "--force")
+    assert few.returncode == 7
+    assert "is for 2 devices, and there are 1 here" in few.stderr
+
+
+def test_25_another_model_of_that_name_is_refused_unless_forced(tmp_path: Path) -> None:
+    assert PLAN.model is not None
+    other = PLAN.model_copy(update={"model": PLAN.model.model_copy(update={"parameters": 649})})
+    (tmp_path / "other.json").write_text(other.model_dump_json())
+    command = ("run", "--simulate", QUICK_PAIR, "--plan", str(tmp_path / "other.json"), *BRIEF)
+    refused = Machine(tmp_path).runs(*command)
+    assert refused.returncode == 7
+    assert "649 parameters" in refused.stderr
+    assert Machine(tmp_path).runs(*command, "--force").returncode == 0
+
+
+def at(document: Any, path: str, value: Any) -> Any:
+    """The document with another value at a place, such as `predicted.throughput` or `batches.0`."""
+    changed = json.loads(json.dumps(document))
+    *way, last = [int(part) if part.isdigit() else part for part in path.split(".")]
+    place = changed
+    for part in way:
+        place = place[part]
+    place[last] = value
+    return changed
+
+
+WRONG_IN_A_PLAN = [
+    ("batches.0", -8),
+    ("batches.0", 10**12),
+    ("batches.0", 8.5),
+    ("batches", [96]),
+    ("batches", [0, 0]),
+    ("micro_batches.1", 7),
+    ("global_batch", -1),
+    ("global_batch", 97),
+    ("margin_bytes", -1),
+    ("sync_s", float("nan")),
+    ("sync_s", float("inf")),
+    ("sync_s", -1.0),
+    ("predicted.throughput", float("nan")),
+    ("devices.0.index", -1),
+    ("devices.0.profile.beta_s", -1.0),
+    ("settings.precision", "float8"),
+    ("settings.surprise", 1),
+    ("kind", "probe"),
+    ("schema_version", 2),
+    ("schema_version", "1"),
+    ("shares", []),
+    ("devices.1.uuid", "SIM-0"),
+]
+WRONG_IN_A_PROBE = [
+    ("probes.0.curve.0.batch", -8),
+    ("probes.0.curve.0.step_time_s.median", 0.0),
+    ("probes.0.curve.0.step_time_s.median", -1.0),
+    ("probes.0.curve.0.step_time_s.samples", [float("nan")]),
+    ("probes.0.device", 9),
+    ("probes.0.device", -1),
+    ("probes.0.batch_limit.fits", -1),
+    ("probes.0.step_time_model.beta_s", float("-inf")),
+    ("probes.0.step_time_model.alpha_s", 1e300),
+    ("probes.0.solo_best.throughput", -3.0),
+    ("batch_multiple", 0),
+    ("batch_multiple", 10**18),
+    ("model.gradient_bytes", -1),
+]
+
+
+@pytest.mark.parametrize(("place", "value"), WRONG_IN_A_PLAN, ids=lambda value: str(value)[:30])
+def test_26_what_is_wrong_in_a_plan_is_named_with_its_place(tmp_path: Path, place: str, value: Any) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(at(json.loads(PLAN.model_dump_json()), place, value)))
+    with pytest.raises(BadInput) as caught:
+        read_record(path, Plan)
+    assert str(path) in caught.value.message
+    told = caught.value.message
+    assert place.split(".")[0] in told or (place == "kind" and "is a probe" in told)
+
+
+@pytest.mark.parametrize(("place", "value"), WRONG_IN_A_PROBE, ids=lambda value: str(value)[:30])
+def test_26_and_in_a_probe(tmp_path: Path, place: str, value: Any) -> None:
+    path = tmp_path / "probe.json"
+    path.write_text(json.dumps(at(json.loads(PROBE.model_dump_json()), place, value)))
+    with pytest.raises(BadInput) as caught:
+        read_record(path, Probe)
+    assert place.split(".")[0] in caught.value.message
+
+
+def test_26_a_truncated_file_is_no_result(tmp_path: Path) -> None:
+    whole = PLAN.model_dump_json()
+    path = tmp_path / "plan.json"
+    for cut in range(0, len(whole), 97):
+        path.write_text(whole[:cut])
+        with pytest.raises(BadInput, match="is no JSON"):
+            read_result(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[" * 200_000,
+        '{"kind": "plan", "schema_version": 1, "created": ' + '{"a":' * 100_000,
+        '{"kind": "plan", "schema_version": 1, "created": ' + "[" * 150 + "]" * 150 + "}",
+        '{"kind": "plan", "schema_version": ' + "9" * 100_000 + "}",
+        '{"kind": ["plan"], "schema_version": 1}',
+        "\ud800".encode("utf-8", "surrogatepass"),
+        "null",
+        "",
+    ],
+    ids=["lists", "objects", "as deep as may be", "a number", "a kind", "no text", "null", "empty"],
+)
+def test_26_nesting_and_nonsense_are_refused(tmp_path: Path, content: str | bytes) -> None:
+    path = tmp_path / "plan.json"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(BadInput):
+        read_result(path)
+
+
+def test_26_a_file_of_100_mb_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    """In as little memory as the program needs itself: real limits, of its address space."""
+    path = tmp_path / "plan.json"
+    with path.open("wb") as file:
+        file.truncate(100 << 20)
+    done = gpubalance("run", "--simulate", QUICK_PAIR, "--plan", str(path))
+    assert (done.returncode, done.stdout) == (4, "")
+    assert f"{path} is larger than 64 MiB" in done.stderr
+    for simulate in (str(path), "/dev/zero"):
+        with pytest.raises(BadInput, match="is larger than 1 MiB"):
+            load_profile(Path(simulate))
+
+
+def test_31_a_missing_folder_is_found_before_measuring(tmp_path: Path) -> None:
+    done = Machine(tmp_path).runs("run", "-o", str(tmp_path / "none" / "run.json"))
+    assert (done.returncode, done.stdout) == (3, "")
+    assert f"mkdir -p {tmp_path / 'none'}" in done.stderr
+
+
+def without_room(arguments: list[str], machine: Machine, most: int) -> subprocess.CompletedProcess[str]:
+    """The program under a real limit of file sizes, which is how a full disk or a quota looks to it."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+
+    return subprocess.run(
+        ["gpubalance", *arguments],
+        env=os.environ | machine.environment,
+        preexec_fn=limit,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_31_a_full_disk_is_found_before_measuring(tmp_path: Path) -> None:
+    done = without_room(["run", "-o", str(tmp_path / "run.json")], Machine(tmp_path), 4096)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert f"error: can't write -o {tmp_path / 'run.json'}: File too large" in done.stderr
+    assert [path.name for path in tmp_path.glob("*.json")] == []
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_31_one_that_fills_while_it_is_measured_leaves_the_result_on_stdout(tmp_path: Path) -> None:
+    """The folder is gone by the time it is written to."""
+    folder = tmp_path / "results"
+    folder.mkdir()
+    steps = f"""
+import shutil
+def step(devices, batches, number):
+    if number == 20:
+        shutil.rmtree({str(folder)!r})
+"""
+    done = Machine(tmp_path, steps).runs("run", *BRIEF, "-o", str(folder / "run.json"), "--json", "--quiet")
+    assert done.returncode == 3
+    assert f"error: can't write {folder / 'run.json'}: No such file" in done.stderr
+    assert json.loads(done.stdout)["complete"] is True
+
+
+def test_31_a_journal_that_can_not_be_written_says_so(tmp_path: Path) -> None:
+    done = without_room(["probe", "--max-batch", "8", "--duration", "0.2", "--quiet"], Machine(tmp_path), 256)
+    assert done.returncode == 3
+    assert "can't write the journal" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("folder", ["nowhere", "file"])
+def test_31_a_state_folder_that_can_not_be_used_is_no_reason_to_stop(tmp_path: Path, folder: str) -> None:
+    (tmp_path / "file").write_text("")
+    place = {"nowhere": "/proc/nowhere", "file": str(tmp_path / "file")}[folder]
+    machine = Machine(tmp_path, XDG_STATE_HOME=place, TMPDIR=str(tmp_path))
+    assert machine.runs("run", *BRIEF, "--gpus", "0").returncode == 0
+
+
+def test_32_an_output_file_that_exists_is_not_replaced_unasked(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    path.write_text("mine")
+    machine = Machine(tmp_path)
+    for command in ("run", "probe", "balance"):
+        done = machine.runs(command, "-o", str(path))
+        assert (done.returncode, path.read_text()) == (2, "mine")
+        assert "--overwrite" in done.stderr
+    assert machine.runs("run", *BRIEF, "-o", str(path), "--overwrite").returncode == 0
+    assert json.loads(path.read_text())["kind"] == "run"
+
+
+NASTY = "\x1b[31m[red]bold[/red]<script>alert(1)</script>\x1b]0;owned\x07\u202e"
+SHOWN = "[red]bold[/red]<script>alert(1)</script>"
+
+
+def test_34_a_name_with_escapes_and_markup_is_shown_as_it_is(tmp_path: Path) -> None:
+    profile = tmp_path / "nasty.toml"
+    profile.write_text(f"[[device]]\nname = {json.dumps(NASTY)}\nalpha_s = 0.01\nbeta_s = 0.001\n")
+    machine = Machine(tmp_path)
+    for command in (("run", *BRIEF), ("devices",)):
+        done = machine.runs(*command, "--simulate", str(profile))
+        assert done.returncode == 0, done.stderr
+        assert "[red]" in done.stdout
+        assert "\x1b" not in done.stdout + done.stderr
+        assert "\u202e" not in done.stdout + done.stderr
+    assert SHOWN in machine.runs("devices", "--simulate", str(profile)).stdout
+
+
+LONG = "x" * 10_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("run", "--gpus", LONG), 2),
+        (("run", "--simulate", LONG), 4),
+        (("run", "--plan", LONG), 4),
+        (("run", "--config", LONG), 4),
+        (("run", "-o", LONG), 2),
+        (("run", "-o", f"{LONG}/run.json"), 2),
+        (("run", "--batches", "9" * 10_000), 2),
+        (("run", "--precision", LONG), 2),
+        (("run", f"--{LONG}"), 2),
+        ((LONG,), 2),
+        (("plan", LONG), 4),
+    ],
+    ids=lambda value: value[-2] if isinstance(value, tuple) and len(value) > 1 else None,
+)
+def test_34_ten_thousand_characters_are_one_error(tmp_path: Path, arguments: tuple[str, ...], code: int) -> None:
+    done = Machine(tmp_path).runs(*arguments)
+    assert done.returncode == code
+    assert done.stderr.startswith("error: ")
+
+
+def test_34_a_gpus_name_of_ten_thousand_characters_fits_the_terminal(tmp_path: Path) -> None:
+    gpus = TWO_UNLIKE_GPUS.replace("NVIDIA GeForce GTX 1080 Ti", f"[red]{LONG}")
+    done = Machine(tmp_path, gpus=gpus).runs("run", *BRIEF)
+    assert done.returncode == 0, done.stderr
+    assert "[red]xxx" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
