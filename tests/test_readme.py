@@ -20,6 +20,7 @@ from gpubalance.results.probe import BatchLimit, CurvePoint, DeviceProbe, Probe,
 from gpubalance.results.run import Run
 from gpubalance.telemetry import Telemetry
 from tests.cli.program import ROOT, gpubalance
+from tests.render.golden import summary
 
 README = (ROOT / "README.md").read_text()
 PROGRAM = cast("TyperGroup", typer.main.get_command(app))
@@ -109,3 +110,10 @@ def test_each_exit_code_is_documented() -> None:
     kinds = [e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, errors.GpubalanceError)]
     reachable = {k.exit_code for k in kinds} - {9}  # of a command that is not there yet
     assert reachable == {int(code) for code in re.findall(r"(?m)^\| (\d) \| ", README)} - {0}
+
+
+@pytest.mark.parametrize(
+    ("mark", "name"), [("example", "pair-run"), ("probe example", "pair-probe"), ("balance example", "pair-balance")]
+)
+def test_an_example_is_what_the_program_prints_of_a_real_run(mark: str, name: str) -> None:
+    assert f"<!-- {mark} -->\n```text\n{summary(name, 80)}\n```" in README
