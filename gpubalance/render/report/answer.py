@@ -39,7 +39,7 @@ class Answer:
 def answer_of(subject: Subject) -> Answer:
     """What a reader who stops after ten seconds should have read."""
     if isinstance(subject.result, Probe):
-        return _of_probe(subject, subject.result)
+        return _of_probe(subject.result)
     if subject.run is not None:
         return _of_run(subject, subject.run)
     if subject.plan is None:
@@ -89,7 +89,7 @@ def _of_plan(subject: Subject, plan: Plan) -> Answer:
     return Answer(split_text(plan.batches, plan.micro_batches), facts, _left_out(subject), *_devices(subject))
 
 
-def _of_probe(subject: Subject, probe: Probe) -> Answer:
+def _of_probe(probe: Probe) -> Answer:
     bests = [one.solo_best for one in probe.probes if one.solo_best is not None]
     whole = len(bests) == len(probe.probes)
     total = format_rate(sum(best.throughput for best in bests)) if whole and bests else ""
@@ -187,7 +187,9 @@ def _times(ratio: float | None) -> str:
 
 
 def _range(interval: Sequence[float] | None) -> str:
-    return f"{format_rate(interval[0])} to {format_rate(interval[1])} (95 %)" if interval else "its interval is not known"
+    return (
+        f"{format_rate(interval[0])} to {format_rate(interval[1])} (95 %)" if interval else "its interval is not known"
+    )
 
 
 def _solo_sum(total: float | None) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from gpubalance.config import Device
 from gpubalance.planning.model import Curve
+from gpubalance.results.common import Warning_
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import DeviceProbe, Probe, StepTimeModel
 from gpubalance.results.run import Run
@@ -59,6 +60,13 @@ class Subject:
     def batches(self) -> tuple[int, ...]:
         """The split; empty of a probe."""
         return () if isinstance(self.result, Probe) else self.result.batches
+
+
+def warnings_of(subject: Subject) -> tuple[Warning_, ...]:
+    """Of the result and of the run that it holds."""
+    run = subject.run
+    inner = run.warnings if run is not None and run is not subject.result else ()
+    return (*inner, *subject.result.warnings)
 
 
 def step_time_s(model: StepTimeModel, batch: float) -> float:

@@ -47,7 +47,13 @@ class Table:
 
 
 def make(
-    id_: str, title: str, columns: Sequence[Column], rows: Sequence[Sequence[Cell]], note: str = "", *, long: bool = False
+    id_: str,
+    title: str,
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[Cell]],
+    note: str = "",
+    *,
+    long: bool = False,
 ) -> tuple[Table, ...]:
     """The table, or none where it would have no rows."""
     return (Table(id_, title, tuple(columns), tuple(map(tuple, rows)), note, long),) if rows else ()
@@ -62,8 +68,8 @@ def exact(cell: Cell, column: Column) -> str:
     if isinstance(cell, str):
         return cell
     value = cell * _SCALES.get(column.unit, 1.0) if column.unit in _SCALES else cell
-    if isinstance(value, int) or abs(value) >= 1e7:
-        return f"{value:.0f}"
+    if isinstance(value, int) or value == 0 or abs(value) >= 1e7:
+        return f"{value or 0:.0f}"
     return f"{value:.7g}"
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gpubalance.render.report.charts.style import GRID, HATCHES, INK, MUTED, PAPER, figure
+from gpubalance.render.report.charts.style import HATCHES, INK, MUTED, PAPER, figure
 
 _ROW_PX = 40
 _HEADING_PX = 30
@@ -67,8 +67,7 @@ def _draw(axes: Axes, row: Row, top: float, height: float) -> None:
     across = axes.get_yaxis_transform()
     weight = "bold" if row.heading else "normal"
     text = top - (height - 0.1 if row.heading else 0.44)
-    behind = {"facecolor": "none", "edgecolor": "none"}
-    axes.text(0.0, text, row.left, transform=across, ha="left", va="bottom", color=INK, weight=weight, bbox=behind)
+    axes.text(0.0, text, row.left, transform=across, ha="left", va="bottom", color=INK, weight=weight)
     axes.text(1.0, text, row.right, transform=across, ha="right", va="bottom", color=INK)
     middle = top - 0.5 - _BAR / 2
     for piece in row.pieces:
@@ -84,9 +83,5 @@ def _draw(axes: Axes, row: Row, top: float, height: float) -> None:
                 linewidth=0.5,
             )
     for value, mark_colour, style in row.marks:
-        axes.plot([value, value], [middle - 0.28, middle + 0.28], color=mark_colour, linewidth=2.2, linestyle=style)
+        axes.plot([value, value], [middle - _BAR / 2 - 0.05, middle + _BAR / 2], color=mark_colour, linewidth=2.2, linestyle=style)
 
-
-def grid_colour() -> str:
-    """Of what is behind bars."""
-    return GRID

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from gpubalance.render.report.charts.chart import NARROW, Chart, Missing
 from gpubalance.render.report.charts.style import CHOSEN, EVEN, INK, colour, dashes, figure, legend, marker
 from gpubalance.render.report.subject import Subject
 from gpubalance.results.run import Measurement, Run
+from gpubalance.stats import median
 from gpubalance.telemetry import Moment
 from gpubalance.units import format_seconds
 
 _ID, _TITLE = "course", "Step time over the run"
 _MOST_POINTS = 400
-_HATCHES = ("////", "\\\\\\\\", "....", "xxxx", "----")
+_HATCHES = ("////", "\\\\\\\\", "||||", "xxxx", "----")
 
 Moments = dict[int, tuple[Moment, ...]]
 _PANELS: tuple[tuple[str, Callable[[Moment], float | None]], ...] = (
@@ -98,6 +101,8 @@ def _draw(subject: Subject, run: Run, width: int) -> Figure:
         _draw_panel(one, moments, name, value)
     if throttled:
         _draw_throttling(axes[-1], subject, moments, throttled)
+    if not _timed(run):
+        axes[0].xaxis.set_major_locator(MaxNLocator(10, integer=True))
     axes[-1].set_xlabel("time since the first sample began, s" if _timed(run) else "sample, in the order of time")
     handles: list[object] = [
         Line2D([], [], color=c, marker=shape, linestyle="none", label=f"{name} (line: its median)")
@@ -166,6 +171,8 @@ def _draw_throttling(axes: Axes, subject: Subject, moments: Moments, throttled: 
 
 
 def _spans(course: Sequence[Moment]) -> list[tuple[float, float]]:
-    """(start, length) of each time from a reading with a reason to the next one."""
-    ends = [*(moment.at_s for moment in course[1:]), course[-1].at_s]
-    return [(m.at_s, max(0.0, end - m.at_s)) for m, end in zip(course, ends, strict=True) if m.throttle_reasons]
+    """(start, length) of each time from a reading with a reason to the next one; pauses between windows are no part."""
+    gaps = [after.at_s - before.at_s for before, after in pairwise(course)]
+    usual = median(gaps) if gaps else 1.0
+    lengths = [*(min(gap, 2 * usual) for gap in gaps), usual]
+    return [(m.at_s, max(0.0, length)) for m, length in zip(course, lengths, strict=True) if m.throttle_reasons]

@@ -43,6 +43,8 @@ def _draw(gap: SoloGap, parts: tuple[Loss, ...], width: int) -> Figure:
     ends = f"{format_rate(gap.solo_sum)} alone" if width <= NARROW else f"{format_rate(gap.solo_sum)} samples/s alone"
     rows = [Row(ends, f"{format_rate(gap.throughput)} together", heading=True)]
     for part in parts:
+        if not part.rate:
+            continue
         share = format_percent(part.rate / gap.solo_sum, 1).replace("-", "−")
         colour = VERMILLION if part.rate >= 0 else GREEN
         right = _lost(part.rate) if width <= NARROW else f"{_lost(part.rate)} samples/s ({share} of the solo sum)"

@@ -38,13 +38,19 @@ def _gave(one: Round) -> str:
     return f"{format_rate(one.measured.throughput.median)}, predicted {format_rate(one.predicted_throughput)}"
 
 
+def _compact(one: Round) -> str:
+    """`8×216/624`."""
+    pairs = zip(one.batches, one.micro_batches, strict=True)
+    return "/".join(str(b) if m in (0, b) else f"{b // m}×{m}" for b, m in pairs)
+
+
 def _draw(rounds: tuple[Round, ...], width: int) -> Figure:
     rows = []
     for one in rounds:
         rate = one.measured.throughput.median if one.measured is not None else 0.0
         pieces = (Piece(0.0, rate, BLUE),) if one.measured is not None else (Piece(0.0, 0.0, BLUE),)
         marks = ((one.predicted_throughput, VERMILLION, "-"),)
-        split = clean(split_text(one.batches, one.micro_batches), 24 if width <= NARROW else 44)
+        split = clean(_compact(one), 24 if width <= NARROW else 44)
         gave = "out of memory" if one.measured is None else format_rate(rate)
         rows.append(Row(f"{one.number}. {split}", gave, pieces, marks))
     made, _ = draw_rows(rows, width, "throughput, samples/s", 24)

@@ -52,7 +52,12 @@ def _draw(subject: Subject, steps: tuple[Step, ...], width: int) -> Figure:
         title = step.title if width <= NARROW or len(splits) > 24 else f"{step.title} {splits}"
         rows.append(Row(title, rate, heading=True))
         rows += [_row(subject, step, part, scale, width) for part in step.parts]
-    wanted = [COMPUTE, WAIT, SYNC, *([INPUT] if any(step.input_wait_s > 1e-4 * step.step_time_s for step in steps) else [])]
+    wanted = [
+        COMPUTE,
+        WAIT,
+        SYNC,
+        *([INPUT] if any(step.input_wait_s > 1e-4 * step.step_time_s for step in steps) else []),
+    ]
     made, _ = draw_rows(rows, width, f"time in a step, {unit}", 24)
     names = {COMPUTE: "compute", WAIT: "wait", SYNC: "sync", INPUT: "wait for input"}
     handles = [Patch(facecolor=c, edgecolor=PAPER, hatch=HATCHES.get(c, ""), label=names[c]) for c in wanted]

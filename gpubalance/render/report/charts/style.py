@@ -38,7 +38,7 @@ VARIABLES = {
 }
 
 COMPUTE, WAIT, SYNC, INPUT = BLUE, ORANGE, PURPLE, SKY
-HATCHES = {WAIT: "////", SYNC: "....", INPUT: "xxx"}
+HATCHES = {WAIT: "////", SYNC: "||||", INPUT: "xxx"}
 CHOSEN, EVEN = BLUE, VERMILLION
 
 # One a device. Coprime numbers of each: 7 · 8 devices look unlike, by more than one thing.

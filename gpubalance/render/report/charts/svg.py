@@ -68,6 +68,9 @@ def _clean(root: ET.Element, prefix: str) -> None:
                 parent.remove(child)
     for element in root.iter():
         element.tag = element.tag.removeprefix(_SVG)
+        element.tail = None
+        if element.tag != "text":
+            element.text = None
         found = dict(element.attrib)
         element.attrib.clear()
         for name, value in found.items():
@@ -82,6 +85,7 @@ def _clean(root: ET.Element, prefix: str) -> None:
 def _value(value: str, prefix: str) -> str:
     value = value.replace("url(#", f"url(#{prefix}-")
     value = re.sub(r"(font: [^;]*?[\d.]+px) [^;]*", r"\1 var(--font)", value)
+    value = re.sub(r"font-family: [^;]*", "font-family: var(--font)", value)
     return re.sub(r"#[0-9a-fA-F]{6}\b", lambda m: _variable(m[0]), value)
 
 

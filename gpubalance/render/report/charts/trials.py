@@ -13,7 +13,13 @@ from gpubalance.render.report.tables.alone import OUTCOMES
 from gpubalance.results.probe import Trial
 
 _ID, _TITLE = "trials", "The search for the batch limit"
-_LOOKS = {"fits": ("o", BLUE), "oom": ("X", VERMILLION), "margin": ("s", GREEN), "crash": ("D", INK), "deadline": ("v", INK)}
+_LOOKS = {
+    "fits": ("o", BLUE),
+    "oom": ("X", VERMILLION),
+    "margin": ("s", GREEN),
+    "crash": ("D", INK),
+    "deadline": ("v", INK),
+}
 
 
 def chart(subject: Subject) -> Chart | Missing:
@@ -61,7 +67,9 @@ def _draw(subject: Subject, trials: dict[int, tuple[Trial, ...]], width: int) ->
     seen = {trial.outcome for tried in trials.values() for trial in tried}
     shown = [name for name in _LOOKS if name in seen]
     handles = [
-        Line2D([], [], marker=_LOOKS[name][0], color=_LOOKS[name][1], linestyle="none", markersize=8, label=OUTCOMES[name])
+        Line2D(
+            [], [], marker=_LOOKS[name][0], color=_LOOKS[name][1], linestyle="none", markersize=8, label=OUTCOMES[name]
+        )
         for name in shown
     ]
     legend(made, handles, 2 if width <= NARROW else len(handles))

@@ -142,7 +142,9 @@ def _against(subject: Subject, run: Run) -> tuple[Table, ...]:
         *(run.speedup_over_even, *interval, run.baselines.solo_sum, run.scaling_efficiency),
         *(run.stamp_cost, run.warmup_steps, run.steps),
     ]
-    bests = [[subject.devices[best.device].label, best.batch, best.throughput] for best in run.baselines.solo_best or ()]
+    bests = [
+        [subject.devices[best.device].label, best.batch, best.throughput] for best in run.baselines.solo_best or ()
+    ]
     solo = (_DEVICE, Column("solo_best_batch", "batch"), Column("solo_best", "best alone", "samples/s"))
     return (
         *make("against", "Held against", columns, [row]),

@@ -48,7 +48,14 @@ def _predicted(plan: Plan) -> tuple[Table, ...]:
         Column("scaling_efficiency", "of the solo sum", "%"),
     )
     p = plan.predicted
-    chosen = ["chosen", split_text(plan.batches, plan.micro_batches), p.step_time_s, p.throughput, p.sync_s, p.imbalance]
+    chosen = [
+        "chosen",
+        split_text(plan.batches, plan.micro_batches),
+        p.step_time_s,
+        p.throughput,
+        p.sync_s,
+        p.imbalance,
+    ]
     rows = [[*chosen, p.speedup_over_even, p.solo_sum, p.scaling_efficiency]]
     if p.even is not None:
         even = ["even", split_text(p.even.batches), p.even.step_time_s, p.even.throughput]
