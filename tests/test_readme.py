@@ -16,7 +16,7 @@ from gpubalance.telemetry import Telemetry
 from tests.cli.program import ROOT, gpubalance
 
 README = (ROOT / "README.md").read_text()
-COMMANDS = ("balance", "devices", "plan", "probe", "run")
+COMMANDS = ("balance", "devices", "plan", "probe", "report", "run")
 
 
 def help_text(command: str) -> str:

@@ -101,6 +101,9 @@ def _of_measurement(one: Run | Measurement, count: int, at: str) -> Iterator[str
     if not one.replicas:
         yield f"{at}replicas: there is none"
     yield from _above_zero([one.step_time_s.median, one.throughput.median], f"{at}step_time_s and throughput")
+    at_s = one.step_time_s.at_s
+    if at_s is not None and len(at_s) != len(one.step_time_s.samples):
+        yield f"{at}step_time_s.at_s: {len(at_s)} of {len(one.step_time_s.samples)} samples"
     yield from _above_zero([n for r in one.replicas for n in (r.batch, r.micro_batch)], f"{at}replicas")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from gpubalance.render.report.answer import Answer, answer_of
-from gpubalance.render.report.safe import markdown_text
+from gpubalance.render.report.safe import markdown_cell, markdown_text
 from gpubalance.render.report.subject import Subject, warnings_of
 from gpubalance.render.report.table import Cell, Column, Table, short
 from gpubalance.render.report.tables import tables_of
@@ -39,13 +39,13 @@ def _answer(answer: Answer) -> Iterator[str]:
         yield markdown_text(note)
         yield ""
     sides = [":--", ":--", *["--:"] * (len(answer.head) - 2)]
-    yield from _rows(map(markdown_text, answer.head), sides, [map(markdown_text, row) for row in answer.rows])
+    yield from _rows(map(markdown_cell, answer.head), sides, [map(markdown_cell, row) for row in answer.rows])
 
 
 def _table(table: Table) -> Iterator[str]:
     yield f"### {markdown_text(table.title)}"
     yield ""
-    heads = [markdown_text(_head(column)) for column in table.columns]
+    heads = [markdown_cell(_head(column)) for column in table.columns]
     sides = [":--" if column.is_text else "--:" for column in table.columns]
     yield from _rows(heads, sides, [map(_cell, row, table.columns) for row in table.rows])
 
@@ -58,7 +58,7 @@ def _head(column: Column) -> str:
 def _cell(cell: Cell, column: Column) -> str:
     """A number is no text: one below 0 stays what it is."""
     shown = short(cell, column)
-    return markdown_text(shown) if isinstance(cell, str) else shown
+    return markdown_cell(shown) if isinstance(cell, str) else shown
 
 
 def _rows(heads: Iterable[str], sides: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:

@@ -73,4 +73,5 @@ def step_time_s(model: StepTimeModel, batch: float) -> float:
     """Seconds that a device's step takes by what a planner uses: the line, or the measured curve."""
     if model.planned_with == "line" or not model.curve:
         return model.alpha_s + model.beta_s * batch
-    return Curve(*map(tuple, zip(*model.curve, strict=True))).step_time_s(batch)  # type: ignore[arg-type]
+    batches, times = zip(*model.curve, strict=True)
+    return Curve(batches, times).step_time_s(batch)

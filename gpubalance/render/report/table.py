@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from gpubalance.units import NOT_AVAILABLE, format_bytes, format_percent, format_rate, format_seconds
+from gpubalance.units import NOT_AVAILABLE, format_bytes, format_rate, format_seconds
 
 Cell = str | int | float | bool | None
 Unit = Literal["", "text", "s", "ms", "µs", "GiB", "samples/s", "%", "W", "°C", "MHz", "J", "FLOP/s", "samples/J"]
@@ -82,7 +82,7 @@ def short(cell: Cell, column: Column) -> str:
     if column.unit == "GiB":
         return format_bytes(round(cell))
     if column.unit == "%":
-        return format_percent(cell, 1)
-    if column.unit == "samples/s":
+        return f"{100 * cell or 0:.3g} %"
+    if column.unit == "samples/s" and cell:
         return format_rate(cell)
-    return str(cell) if isinstance(cell, int) else f"{cell:.4g}"
+    return str(cell) if isinstance(cell, int) else f"{cell or 0:.4g}"

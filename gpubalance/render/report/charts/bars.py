@@ -83,5 +83,10 @@ def _draw(axes: Axes, row: Row, top: float, height: float) -> None:
                 linewidth=0.5,
             )
     for value, mark_colour, style in row.marks:
-        axes.plot([value, value], [middle - _BAR / 2 - 0.05, middle + _BAR / 2], color=mark_colour, linewidth=2.2, linestyle=style)
-
+        axes.plot(
+            [value, value],
+            [middle - _BAR / 2 - 0.05, middle + _BAR / 2],
+            color=mark_colour,
+            linewidth=2.2,
+            linestyle=style,
+        )

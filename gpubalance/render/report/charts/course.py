@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -104,7 +105,7 @@ def _draw(subject: Subject, run: Run, width: int) -> Figure:
     if not _timed(run):
         axes[0].xaxis.set_major_locator(MaxNLocator(10, integer=True))
     axes[-1].set_xlabel("time since the first sample began, s" if _timed(run) else "sample, in the order of time")
-    handles: list[object] = [
+    handles: list[Artist] = [
         Line2D([], [], color=c, marker=shape, linestyle="none", label=f"{name} (line: its median)")
         for name, _, c, shape in _series(run)
     ]
@@ -128,10 +129,10 @@ def _draw_samples(axes: Axes, run: Run) -> None:
             axes.plot(at, times, color=c, marker=shape, markersize=4.5, linestyle="none")
         axes.axhline(one.step_time_s.median * 1e3, color=c, linewidth=1.0)
     axes.set_ylabel("step time, ms")
-    low, high = axes.get_ylim()
-    middle = run.step_time_s.median * 1e3
-    if high - low < 0.02 * middle:  # else noise of a part of a per cent looks like a mountain
-        axes.set_ylim(min(low, 0.99 * middle), max(high, 1.01 * middle))
+    bottom, top = axes.get_ylim()
+    usual = run.step_time_s.median * 1e3
+    if top - bottom < 0.02 * usual:  # else noise of a part of a per cent looks like a mountain
+        axes.set_ylim(min(bottom, 0.99 * usual), max(top, 1.01 * usual))
 
 
 def _binned(at: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, ...]:

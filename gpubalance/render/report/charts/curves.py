@@ -80,8 +80,10 @@ def _draw(subject: Subject, width: int) -> Figure:
     ]  # fmt: skip
     handles.append(Line2D([], [], color=INK, linestyle=":", linewidth=1.8, label="batch limit"))
     if subject.micro_batches:
-        ring = {"marker": "o", "markersize": 12, "markerfacecolor": "none", "linestyle": "none"}
-        handles.append(Line2D([], [], color=INK, label="chosen batch", **ring))
+        handles.append(
+            Line2D([], [], color=INK, marker="o", markersize=12, markerfacecolor="none", linestyle="none",
+                   label="chosen batch")
+        )  # fmt: skip
     legend(made, handles, 1)
     return made
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -97,7 +98,7 @@ def _draw(subject: Subject, uses: list[_Use], width: int) -> Figure:
         piece = Piece(0.0, use.peak_bytes / _GIB, BLUE)
         rows.append(Row(f"{name}, batch {use.batch}", f"{format_bytes(use.peak_bytes)}{of}", (piece,), tuple(marks)))
     made, _ = draw_rows(rows, width, "memory, GiB", 24)
-    handles: list[object] = [Patch(facecolor=BLUE, label="peak")]
+    handles: list[Artist] = [Patch(facecolor=BLUE, label="peak")]
     if any(use.limit_bytes for use in uses):
         handles.append(Line2D([], [], color=INK, linewidth=2.2, label="limit"))
     if any(use.needed_bytes for use in uses):

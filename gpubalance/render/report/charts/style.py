@@ -10,11 +10,12 @@ import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpubalance.text import clean
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -92,7 +93,7 @@ def drawing(salt: str) -> Iterator[None]:
         log.setLevel(level)
 
 
-def _settings(salt: str) -> dict[str, object]:
+def _settings(salt: str) -> dict[Any, Any]:
     return {
         "svg.fonttype": "none",  # text stays text
         "svg.hashsalt": salt,
@@ -137,10 +138,10 @@ def plain(axes: Axes) -> None:
     axes.yaxis.label.set_color(INK)
 
 
-def legend(made: Figure, handles: Sequence[object], columns: int) -> None:
+def legend(made: Figure, handles: Sequence[Artist], columns: int) -> None:
     """Below the axes, where it covers nothing."""
     made.legend(
-        handles=list(handles),  # type: ignore[arg-type]
+        handles=list(handles),
         loc="outside lower left",
         ncols=columns,
         frameon=False,

@@ -118,7 +118,7 @@ def _part_rows(subject: Subject, run: Run) -> Iterator[list[Cell]]:
 
 def _predicted(subject: Subject) -> tuple[Table, ...]:
     columns = (_SPLIT, _DEVICE, *_PARTS[2:4], *_PARTS[5:7])
-    rows = [
+    rows: list[list[Cell]] = [
         [step.title, subject.devices[part.device].label, part.batch, part.micro_batch, part.compute_s, part.wait_s]
         for step in steps_of(subject)
         for part in step.parts
@@ -142,7 +142,7 @@ def _against(subject: Subject, run: Run) -> tuple[Table, ...]:
         *(run.speedup_over_even, *interval, run.baselines.solo_sum, run.scaling_efficiency),
         *(run.stamp_cost, run.warmup_steps, run.steps),
     ]
-    bests = [
+    bests: list[list[Cell]] = [
         [subject.devices[best.device].label, best.batch, best.throughput] for best in run.baselines.solo_best or ()
     ]
     solo = (_DEVICE, Column("solo_best_batch", "batch"), Column("solo_best", "best alone", "samples/s"))
@@ -161,9 +161,10 @@ def _gap(subject: Subject) -> tuple[Table, ...]:
         Column("rate", "throughput", "samples/s"),
         Column("part", "of the solo sum", "%"),
     )
-    lost = [[cause, -rate, -rate / gap.solo_sum] for cause, rate in losses(subject, gap)]
-    ends = ["solo sum", gap.solo_sum, 1.0], ["together", gap.throughput, gap.throughput / gap.solo_sum]
-    return make("gap", "Why not more", columns, [ends[0], *lost, ends[1]])
+    lost: list[list[Cell]] = [[cause, -rate, -rate / gap.solo_sum] for cause, rate in losses(subject, gap)]
+    first: list[Cell] = ["solo sum", gap.solo_sum, 1.0]
+    last: list[Cell] = ["together", gap.throughput, gap.throughput / gap.solo_sum]
+    return make("gap", "Why not more", columns, [first, *lost, last])
 
 
 def _samples(run: Run) -> tuple[Table, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpubalance.planning.split import split_text
 from gpubalance.render.report.subject import Subject
-from gpubalance.render.report.table import Column, Table, make
+from gpubalance.render.report.table import Cell, Column, Table, make
 from gpubalance.results.plan import Plan
 
 _DEVICE = Column("device", "device", "text")
@@ -28,7 +28,7 @@ def _shares(plan: Plan) -> tuple[Table, ...]:
         Column("utilisation", "used", "%"),
         Column("binds", "bound by", "text"),
     )
-    rows = [
+    rows: list[list[Cell]] = [
         [plan.devices[s.device].label, s.batch, s.micro_batch, s.limit, s.compute_s, s.utilisation, s.binds]
         for s in plan.shares
     ]
@@ -48,18 +48,16 @@ def _predicted(plan: Plan) -> tuple[Table, ...]:
         Column("scaling_efficiency", "of the solo sum", "%"),
     )
     p = plan.predicted
-    chosen = [
-        "chosen",
-        split_text(plan.batches, plan.micro_batches),
-        p.step_time_s,
-        p.throughput,
-        p.sync_s,
-        p.imbalance,
+    split = split_text(plan.batches, plan.micro_batches)
+    rows: list[list[Cell]] = [
+        [
+            *("chosen", split, p.step_time_s, p.throughput, p.sync_s, p.imbalance),
+            *(p.speedup_over_even, p.solo_sum, p.scaling_efficiency),
+        ]
     ]
-    rows = [[*chosen, p.speedup_over_even, p.solo_sum, p.scaling_efficiency]]
     if p.even is not None:
-        even = ["even", split_text(p.even.batches), p.even.step_time_s, p.even.throughput]
-        rows.append([*even, None, None, None, None, None])
+        even = split_text(p.even.batches)
+        rows.append(["even", even, p.even.step_time_s, p.even.throughput, None, None, None, None, None])
     return make("predicted", "Predicted", columns, rows)
 
 
