@@ -106,6 +106,6 @@ def _section(number: int, subject: Subject, charts: Sequence[Chart | Missing]) -
 def _summary(subject: Subject, answer: Answer) -> tuple[str, ...]:
     """The row of the index: the split and the figures that every kind of result has, in one order."""
     if subject.kind == "probe":
-        return (answer.headline, "", "", answer.facts[0].value)
+        return (answer.headline, f"{answer.facts[0].value}, alone, in sum", "", "")
     values = [fact.value if fact.value != NOT_KNOWN else "" for fact in answer.facts[:3]]
     return (answer.headline, *values)

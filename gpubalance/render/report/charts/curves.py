@@ -74,11 +74,12 @@ def _draw(subject: Subject, width: int) -> Figure:
     names = {i: subject.devices[i].label if narrow else short_name(subject.devices[i].label, subject.devices[i].name)
              for i, _ in probed}  # fmt: skip
     handles = [
-        Line2D([], [], color=colour(i), marker=marker(i), linestyle=dashes(i), linewidth=1.6,
+        Line2D([], [], color=colour(i), marker=marker(i), markerfacecolor=_inside(i), linestyle=dashes(i), linewidth=1.6,
                label=f"{names[i]}: {_limit(one)}{_chosen(subject, i)}")
         for i, one in probed
     ]  # fmt: skip
-    handles.append(Line2D([], [], color=INK, linestyle=":", linewidth=1.8, label="batch limit"))
+    if any(one.batch_limit is not None and one.batch_limit.fails is not None for _, one in probed):
+        handles.append(Line2D([], [], color=INK, linestyle=":", linewidth=1.8, label="batch limit"))
     if subject.micro_batches:
         handles.append(
             Line2D([], [], color=INK, marker="o", markersize=12, markerfacecolor="none", linestyle="none",
@@ -86,6 +87,10 @@ def _draw(subject: Subject, width: int) -> Figure:
         )  # fmt: skip
     legend(made, handles, 1)
     return made
+
+
+def _inside(device: int) -> str:
+    return "none" if device % 2 else colour(device)
 
 
 def _draw_device(axes: Axes, subject: Subject, i: int, one: DeviceProbe) -> None:
@@ -96,7 +101,16 @@ def _draw_device(axes: Axes, subject: Subject, i: int, one: DeviceProbe) -> None
     high = [(p.throughput.ci95[1] if p.throughput.ci95 else r) - r for r, p in zip(rates, points, strict=True)]
     errors = np.clip(np.array([low, high]), 0.0, None)
     axes.errorbar(
-        batches, rates, yerr=errors, fmt=marker(i), color=colour(i), markersize=5, elinewidth=1.2, capsize=2, zorder=3
+        batches,
+        rates,
+        yerr=errors,
+        fmt=marker(i),
+        color=colour(i),
+        markerfacecolor=_inside(i),
+        markersize=5 + i % 2 * 2,  # of two alike, both are seen
+        elinewidth=1.2,
+        capsize=2,
+        zorder=3,
     )
     micro = subject.micro_batches[i] if subject.micro_batches else 0
     limit = one.batch_limit.fits if one.batch_limit is not None and one.batch_limit.fails is not None else None
