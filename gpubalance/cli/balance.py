@@ -62,7 +62,7 @@ def balance(
     """
     del verbose  # main() reads it, where errors are shown
     from gpubalance.cli.lists import words
-    from gpubalance.cli.output import check_output
+    from gpubalance.cli.output import check_output, width
     from gpubalance.cli.plan import uses
     from gpubalance.cli.progress import Progress
     from gpubalance.cli.run import refuse_what_devices_cannot
@@ -97,5 +97,5 @@ def balance(
     progress = Progress(quiet=quiet)
     out.give_measured(
         lambda: progress.during(lambda watch: balance_stage(request, machine.driver, watch)),
-        lambda plan: plan_text(plan, *uses(plan, simulate, output)),
+        lambda plan: plan_text(plan, *uses(plan, simulate, output), width()),
     )

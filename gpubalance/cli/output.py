@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from gpubalance.errors import EnvironmentFault, GpubalanceError, UsageError
+from gpubalance.render.table import WIDTH
 from gpubalance.state import write_whole
 
 if TYPE_CHECKING:
@@ -50,6 +52,11 @@ class Output:
                 write_file("-o", self.path, document + "\n", "the result is on stdout; ")
         finally:
             say(document if self.json else text, sys.stdout)
+
+
+def width() -> int:
+    """Columns for a summary on stdout: a narrow terminal's own, else 80."""
+    return min(WIDTH, shutil.get_terminal_size((WIDTH, 0)).columns) if sys.stdout.isatty() else WIDTH
 
 
 def say(text: str, stream: TextIO) -> None:

@@ -60,7 +60,7 @@ def plan(
     """
     del verbose  # main() reads it, where errors are shown
     from gpubalance.cli.lists import words
-    from gpubalance.cli.output import check_output
+    from gpubalance.cli.output import check_output, width
     from gpubalance.devices.machine import find_machine
     from gpubalance.devices.select import select
     from gpubalance.render.plan import plan_text
@@ -86,7 +86,7 @@ def plan(
         settings = options.settings(devices, model, precision, xla=xla, input_=input_)
         found = latest_probe(devices, settings, simulate)
     result = plan_stage(found, devices, request)
-    out.give(result, plan_text(result, *uses(result, simulate, output)))
+    out.give(result, plan_text(result, *uses(result, simulate, output), width()))
 
 
 def latest_probe(devices: Sequence[Device], settings: Settings, simulate: str | None) -> Probe:

@@ -131,7 +131,7 @@ def probe(
     """
     del verbose  # main() reads it, where errors are shown
     from gpubalance.cli.lists import words
-    from gpubalance.cli.output import check_output
+    from gpubalance.cli.output import check_output, width
     from gpubalance.cli.progress import Progress
     from gpubalance.config import ProbeRequest
     from gpubalance.devices.machine import find_machine
@@ -161,7 +161,7 @@ def probe(
 
     def text(result: Probe) -> str:
         found = options.command("balance", result.devices, result.settings, simulate) if result.complete else ""
-        return probe_text(result, found)
+        return probe_text(result, found, width())
 
     progress = Progress(quiet=quiet)
     return out.give_measured(

@@ -81,7 +81,7 @@ def run(
     """
     del verbose  # main() reads it, where errors are shown
     from gpubalance.cli.lists import whole_numbers, words
-    from gpubalance.cli.output import check_output
+    from gpubalance.cli.output import check_output, width
     from gpubalance.cli.progress import Progress
     from gpubalance.config import Measuring, Settings
     from gpubalance.devices.machine import find_machine
@@ -106,9 +106,11 @@ def run(
         sizes = Sizes(whole_numbers("--batches", batches), whole_numbers("--micro-batches", micro_batches))
         request = given_request(machine, words(gpus), sizes, given, measuring)
     progress = Progress(quiet=quiet)
+    solo, model_planned = solo_bests(request), planned.model if planned else None
+    next_command = options.command("balance", request.devices, request.settings, simulate) if planned is None else ""
     out.give_measured(
-        lambda: run_stage(request, machine.driver, progress, solo_bests(request), planned.model if planned else None),
-        run_text,
+        lambda: progress.during(lambda watch: run_stage(request, machine.driver, watch, solo, model_planned)),
+        lambda result: run_text(result, next_command if len(result.replicas) > 1 else "", width()),
     )
 
 

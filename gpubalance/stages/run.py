@@ -195,6 +195,9 @@ def _measure(progress: _Progress, watch: Watch) -> None:
     while number < of:
         number += 1
         series = [("", progress.own), *([("even", progress.even)] if progress.even else [])]
+        turns = ", in turns with the even split" if progress.even else ""
+        split = split_text(progress.own.batches, progress.own.micro_batches)
+        watch(Doing(f"measuring {split}, window {number} of {of}{turns}"))
         watch(TimeLeft((of - number + 1) * len(series) * measuring.duration_s))
         # Each goes first in turn: on a card that gets hotter the second one is always a little slower.
         for name, one in series if number % 2 else reversed(series):
