@@ -8,9 +8,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gpubalance.cli.report import report
+from gpubalance.errors import BadInput, GpubalanceError
+from gpubalance.stages.report import read_subjects
 from tests.cli.program import ROOT, gpubalance
 from tests.render import samples
 
@@ -35,56 +39,62 @@ def test_a_page_and_pictures_of_two_results(plan: Path, tmp_path: Path) -> None:
     ]
     assert done.stderr == f"wrote {page}\nwrote 10 charts into {folder}\n"
 
-    again = gpubalance("report", str(plan), "--png", str(folder))
-    assert again.returncode == 2
-    assert again.stderr.splitlines()[1] == "  → give another --png, or --overwrite"
-    written = gpubalance("report", str(plan), "--html", str(page), "--overwrite", "--quiet")
-    assert (written.returncode, written.stderr) == (0, "")
+    with pytest.raises(GpubalanceError, match="exists") as caught:
+        report([plan], png=folder)
+    assert caught.value.remedy == "give another --png, or --overwrite"
+    report([plan], html=page, overwrite=True, quiet=True)
     assert len(page.read_text(encoding="utf-8")) < len(html)
 
 
-def test_the_pages_figures_are_those_of_the_terminal(plan: Path) -> None:
+def test_tables_go_to_stdout_beside_a_page(plan: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = samples.document(plan)["balance"]["run"]
-    done = gpubalance("report", str(plan), "--markdown")
-    assert done.returncode == 0
-    assert done.stdout.startswith(f"## plan.json: {'/'.join(map(str, run['batches']))}\n")
-    assert f"**{run['throughput']['median']:.0f} samples/s**" in done.stdout
-    assert done.stderr == ""
-
-
-def test_a_csv_goes_to_stdout_beside_a_page(plan: Path, tmp_path: Path) -> None:
-    done = gpubalance("report", str(plan), "--csv", "--html", str(tmp_path / "a.html"), "-q")
-    assert done.returncode == 0
-    assert done.stdout.startswith('"file","kind","created","table",')
-    assert done.stderr == ""
-    assert (tmp_path / "a.html").exists()
+    report([plan], markdown=True)
+    printed = capsys.readouterr()
+    assert printed.out.startswith(f"## plan.json: {'/'.join(map(str, run['batches']))}\n")
+    assert f"**{run['throughput']['median']:.0f} samples/s**" in printed.out
+    assert printed.err == ""
+    report([plan], csv=True, png=tmp_path / "charts", quiet=True)
+    printed = capsys.readouterr()
+    assert printed.out.startswith('"file","kind","created","table",')
+    assert printed.err == ""
+    assert (tmp_path / "charts" / "plan-step.png").exists()
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "message", "remedy"),
+    ("wanted", "code", "message", "remedy"),
     [
-        ((), 2, "nothing was asked for", "give --html FILE, --png DIR, --markdown or --csv"),
-        (("--markdown", "--csv"), 2, "--markdown and --csv both print on stdout", "give one of them at a time"),
-        (("--html", "plan.json", "--overwrite"), 2, "--html plan.json is one of the results", "give another --html"),
-        (("--html", "there.html"), 2, "there.html exists", "give another --html, or --overwrite"),
-        (("--html", "."), 2, "--html . is a folder", "give a file's name"),
-        (("--html", "no/a.html"), 3, "the folder of --html no/a.html does not exist", "mkdir -p no"),
-        (("--png", "there.html"), 2, "--png there.html is no folder", "give a folder's name"),
-        (("--png", "no/a"), 3, "the folder above --png no/a does not exist", "mkdir -p no/a"),
-        (("nothing.json", "--csv"), 4, "can't read nothing.json: No such file or directory", None),
-        (("there.html", "--csv"), 4, "there.html is no JSON", None),
+        ({}, 2, "nothing was asked for", "give --html FILE, --png DIR, --markdown or --csv"),
+        ({"markdown": True, "csv": True}, 2, "--markdown and --csv both print on stdout", "give one of them at a time"),
+        ({"html": "plan.json", "overwrite": True}, 2, "--html plan.json is one of the results", "give another --html"),
+        ({"html": "there.html"}, 2, "there.html exists", "give another --html, or --overwrite"),
+        ({"html": "."}, 2, "--html . is a folder", "give a file's name"),
+        ({"html": "no/a.html"}, 3, "the folder of --html no/a.html does not exist", "mkdir -p no"),
+        ({"png": "there.html"}, 2, "--png there.html is no folder", "give a folder's name"),
+        ({"png": "no/a"}, 3, "the folder above --png no/a does not exist", "mkdir -p no/a"),
+        ({"results": "nix.json", "csv": True}, 4, "can't read nix.json: No such file or directory", "give the file of"),
+        ({"results": "there.html", "csv": True}, 4, "there.html is no JSON", "gpubalance run -o FILE writes one"),
     ],
 )
 def test_what_does_not_go_is_one_sentence_and_what_to_do(
-    plan: Path, arguments: tuple[str, ...], code: int, message: str, remedy: str | None
+    plan: Path, monkeypatch: pytest.MonkeyPatch, wanted: dict[str, Any], code: int, message: str, remedy: str
 ) -> None:
-    (plan.parent / "there.html").write_text("mine")
-    done = gpubalance("report", "plan.json", *arguments, cwd=plan.parent)
-    first, second = done.stderr.splitlines()
-    assert (done.returncode, first) == (code, f"error: {message}")
-    assert second.startswith(f"  → {remedy or ''}")
-    assert (plan.parent / "there.html").read_text() == "mine"
-    assert done.stdout == ""
+    monkeypatch.chdir(plan.parent)
+    Path("there.html").write_text("mine")
+    given = {name: Path(value) if isinstance(value, str) else value for name, value in wanted.items()}
+    with pytest.raises(GpubalanceError) as caught:
+        report([given.pop("results", Path("plan.json"))], **given)
+    assert (caught.value.exit_code, caught.value.message) == (code, message)
+    assert caught.value.remedy.startswith(remedy)
+    assert Path("there.html").read_text() == "mine"
+
+
+def test_the_command_line_tells_an_error_in_two_lines(plan: Path) -> None:
+    done = gpubalance("report", "plan.json", cwd=plan.parent)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines() == [
+        "error: nothing was asked for",
+        "  → give --html FILE, --png DIR, --markdown or --csv",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -106,9 +116,6 @@ def test_what_does_not_go_is_one_sentence_and_what_to_do(
 def test_a_result_that_does_not_fit_together_is_no_result(
     tmp_path: Path, where: tuple[str | int, ...], value: object, said: str
 ) -> None:
-    from gpubalance.errors import BadInput
-    from gpubalance.stages.report import read_subjects
-
     document = samples.document(samples.BALANCE)
     inner = document
     for key in where[:-1]:
@@ -135,7 +142,6 @@ def test_without_the_extra_the_error_says_how_to_install_it(plan: Path, tmp_path
     assert "pip install 'gpubalance[report]'" in second
     assert not page.exists()
     assert run("--markdown").returncode == 0
-    assert run("--csv").returncode == 0
 
 
 def test_two_results_of_one_name_have_pictures_of_their_own(plan: Path, tmp_path: Path) -> None:
@@ -143,7 +149,6 @@ def test_two_results_of_one_name_have_pictures_of_their_own(plan: Path, tmp_path
     other.mkdir()
     shutil.copy(samples.RUN, other / "plan.json")
     folder = tmp_path / "charts"
-    done = gpubalance("report", str(plan), str(other / "plan.json"), "--png", str(folder))
-    assert done.returncode == 0, done.stderr
+    report([plan, other / "plan.json"], png=folder)
     names = {path.name for path in folder.iterdir()}
     assert {"plan-step.png", "plan-2-step.png", "plan-2-course.png"} <= names

@@ -93,7 +93,7 @@ def test_a_page_with_a_script_would_be_found_out(browser: Browser, page: Path, h
     bad = page.with_name("bad.html")
     bad.write_text(
         html.replace(
-            "</main>", "<script>1</script><img src='https://localhost/x'><p style='width:3000px'>x</p></main>"
+            "</main>", "<script>1</script><img src='https://localhost/x'><p style='min-width:3000px'>x</p></main>"
         ),
         encoding="utf-8",
     )

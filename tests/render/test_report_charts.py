@@ -97,12 +97,12 @@ def test_the_curve_has_its_points_its_model_its_limit_and_the_chosen_batch() -> 
         assert one is not None
         assert one.batch_limit is not None
         points = [[point.batch, point.throughput.median] for point in sorted(one.curve, key=lambda p: p.batch)]
-        assert any(line == pytest.approx(points) for line in lines if len(line) == len(points))
-        assert [[one.batch_limit.fits, 0.0], [one.batch_limit.fits, 0.97]] in lines
+        assert points in lines
+        assert [[one.batch_limit.fits, 0.0], [one.batch_limit.fits, 0.97]] in lines  # up to 97 % of the axis
         model = one.step_time_model
         assert model is not None
         batch = subject.batches[i]
-        assert [batch, pytest.approx(batch / (model.alpha_s + model.beta_s * batch))] in [line[0] for line in lines]
+        assert [batch, batch / (model.alpha_s + model.beta_s * batch)] in [line[0] for line in lines]
         long = [line for line in lines if len(line) > 100][i]
         assert long[50][1] == pytest.approx(long[50][0] / (model.alpha_s + model.beta_s * long[50][0]))
 

@@ -74,8 +74,8 @@ def _draw(subject: Subject, width: int) -> Figure:
     names = {i: subject.devices[i].label if narrow else short_name(subject.devices[i].label, subject.devices[i].name)
              for i, _ in probed}  # fmt: skip
     handles = [
-        Line2D([], [], color=colour(i), marker=marker(i), markerfacecolor=_inside(i), linestyle=dashes(i), linewidth=1.6,
-               label=f"{names[i]}: {_limit(one)}{_chosen(subject, i)}")
+        Line2D([], [], color=colour(i), marker=marker(i), markerfacecolor=_inside(i), linestyle=dashes(i),
+               linewidth=1.6, label=f"{names[i]}: {_limit(one)}{_chosen(subject, i)}")
         for i, one in probed
     ]  # fmt: skip
     if any(one.batch_limit is not None and one.batch_limit.fails is not None for _, one in probed):

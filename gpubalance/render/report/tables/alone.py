@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from gpubalance.render.report.subject import Subject
 from gpubalance.render.report.table import Cell, Column, Table, make
+from gpubalance.render.report.tables.telemetry import TELEMETRY, telemetry_cells
 from gpubalance.results.probe import CurvePoint, DeviceProbe
 
 _DEVICE = Column("device", "device", "text")
@@ -17,14 +18,18 @@ _CURVE = (
     Column("throughput_from", "from (95 %)", "samples/s"),
     Column("throughput_to", "to (95 %)", "samples/s"),
     Column("step_time_s", "step time", "ms"),
+    Column("step_time_from_s", "from (95 %)", "ms"),
+    Column("step_time_to_s", "to (95 %)", "ms"),
     Column("mad_s", "MAD", "ms"),
     Column("memory_peak_bytes", "memory peak", "GiB"),
     Column("precise", "within ±1 %"),
     Column("steady", "steady"),
     Column("measured_again", "measured again"),
     Column("late_part", "later than its profile", "%"),
-    Column("throttle_reasons", "throttled by", "text"),
+    Column("steps_per_sample", "steps a sample"),
+    Column("samples", "samples"),
 )
+_SAMPLES = (_DEVICE, Column("batch", "batch"), Column("sample", "sample"), Column("step_time_s", "step time", "ms"))
 _MODEL = (
     _DEVICE,
     Column("alpha_s", "α", "ms"),
@@ -33,6 +38,7 @@ _MODEL = (
     Column("planned_with", "planned with", "text"),
     Column("fits", "trains"),
     Column("fails", "does not"),
+    Column("max_batch", "looked up to"),
     Column("memory_bytes", "memory limit", "GiB"),
     Column("needed_bytes", "that one asked for", "GiB"),
     Column("solo_best", "best alone", "samples/s"),
@@ -76,23 +82,51 @@ def tables(subject: Subject) -> tuple[Table, ...]:
     """None where no device was probed."""
     probes = [(subject.devices[i].label, one) for i, one in enumerate(subject.probes) if one is not None]
     curve = [_point(label, point) for label, one in probes for point in sorted(one.curve, key=lambda p: p.batch)]
+    health = [row for label, one in probes for row in _health(label, one)]
     note = f"From {subject.probe_from}." if subject.kind != "probe" and subject.probe_from else ""
     return (
         *make("model", "Each device alone", _MODEL, [_model(label, one) for label, one in probes], note),
         *make("curve", "Throughput over batch size, each device alone", _CURVE, curve),
+        *make("planned_curve", "The curves that are planned with", (*_SAMPLES[:2], _SAMPLES[3]), _curves(probes)),
+        *make("health", "Telemetry, each device alone", (*_SAMPLES[:2], *TELEMETRY), health),
         *make("trials", "The search for the batch limit", _TRIALS, list(_trials(probes))),
         *make("work", "What the probe took and found", _WORK, [_work(label, one) for label, one in probes]),
+        *(_samples(probes) if subject.kind == "probe" else ()),
     )
 
 
+def _curves(probes: list[tuple[str, DeviceProbe]]) -> list[list[Cell]]:
+    """Of devices whose step time is no line."""
+    models = [(label, one.step_time_model) for label, one in probes if one.step_time_model is not None]
+    return [[label, batch, seconds] for label, model in models for batch, seconds in model.curve or ()]
+
+
+def _samples(probes: list[tuple[str, DeviceProbe]]) -> tuple[Table, ...]:
+    rows: list[list[Cell]] = [
+        [label, point.batch, number, seconds]
+        for label, one in probes
+        for point in sorted(one.curve, key=lambda p: p.batch)
+        for number, seconds in enumerate(point.step_time_s.samples, 1)
+    ]
+    return make("curve_samples", "Step times, each device alone", _SAMPLES, rows, long=True)
+
+
 def _point(label: str, point: CurvePoint) -> list[Cell]:
-    reasons = point.telemetry.throttle_reasons if point.telemetry is not None else None
+    times = point.step_time_s
     return [
         *(label, point.batch, point.throughput.median, *(point.throughput.ci95 or (None, None))),
-        *(point.step_time_s.median, point.step_time_s.mad, point.memory_peak_bytes),
+        *(times.median, *(times.ci95 or (None, None)), times.mad, point.memory_peak_bytes),
         *(point.precise, point.steady, point.measured_again, point.late_part),
-        None if reasons is None else ", ".join(reasons) or "nothing",
+        *(times.steps_per_sample, len(times.samples)),
     ]
+
+
+def _health(label: str, one: DeviceProbe) -> Iterator[list[Cell]]:
+    """Of the points at which the device told how it was."""
+    for point in sorted(one.curve, key=lambda p: p.batch):
+        t = point.telemetry
+        if t is not None:
+            yield [label, point.batch, *telemetry_cells(t)]
 
 
 def _model(label: str, one: DeviceProbe) -> list[Cell]:
@@ -100,7 +134,8 @@ def _model(label: str, one: DeviceProbe) -> list[Cell]:
     return [
         label,
         *([None] * 4 if model is None else [model.alpha_s, model.beta_s, model.residual, model.planned_with]),
-        *([None] * 4 if limit is None else [limit.fits, limit.fails, limit.memory_bytes, limit.needed_bytes]),
+        *([None] * 3 if limit is None else [limit.fits, limit.fails, limit.max_batch]),
+        *([None] * 2 if limit is None else [limit.memory_bytes, limit.needed_bytes]),
         *([None] * 2 if best is None else [best.throughput, best.batch]),
         one.sensible.batch if one.sensible is not None else None,
     ]

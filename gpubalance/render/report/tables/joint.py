@@ -8,6 +8,7 @@ from gpubalance.render.report.parts import gap_of, losses
 from gpubalance.render.report.steps import steps_of
 from gpubalance.render.report.subject import Subject
 from gpubalance.render.report.table import Cell, Column, Table, make
+from gpubalance.render.report.tables.telemetry import TELEMETRY, reasons_text, telemetry_cells
 from gpubalance.results.run import Measurement, Run
 
 _SPLIT = Column("split", "split", "text")
@@ -41,19 +42,6 @@ _PARTS = (
     Column("utilisation", "used", "%"),
     Column("memory_peak_bytes", "memory peak", "GiB"),
 )
-_TELEMETRY = (
-    _SPLIT,
-    _DEVICE,
-    Column("readings", "readings"),
-    Column("duration_s", "over", "s"),
-    Column("temperature_c", "hottest", "°C"),
-    Column("power_w", "mean power", "W"),
-    Column("energy_j", "energy", "J"),
-    Column("sm_clock_mhz", "SM clock", "MHz"),
-    Column("memory_clock_mhz", "memory clock", "MHz"),
-    Column("throttle_reasons", "throttled by", "text"),
-    Column("ecc_uncorrected", "uncorrected ECC errors"),
-)
 
 
 def tables(subject: Subject) -> tuple[Table, ...]:
@@ -76,7 +64,7 @@ def long_tables(subject: Subject) -> tuple[Table, ...]:
         return ()
     return (
         *_samples(run),
-        *make("telemetry", "Telemetry", _TELEMETRY, list(_telemetry_rows(subject, run))),
+        *make("telemetry", "Telemetry", (_SPLIT, _DEVICE, *TELEMETRY), list(_telemetry_rows(subject, run))),
         *_course(subject, run),
     )
 
@@ -186,13 +174,8 @@ def _samples(run: Run) -> tuple[Table, ...]:
 def _telemetry_rows(subject: Subject, run: Run) -> Iterator[list[Cell]]:
     for name, one in _splits(run):
         for r in one.replicas:
-            t = r.telemetry
-            if t is not None:
-                reasons = None if t.throttle_reasons is None else ", ".join(t.throttle_reasons) or "nothing"
-                yield [
-                    *(name, subject.devices[r.device].label, t.readings, t.duration_s, t.temperature_c, t.power_w),
-                    *(t.energy_j, t.sm_clock_mhz, t.memory_clock_mhz, reasons, t.ecc_uncorrected),
-                ]
+            if r.telemetry is not None:
+                yield [name, subject.devices[r.device].label, *telemetry_cells(r.telemetry)]
 
 
 def _course(subject: Subject, run: Run) -> tuple[Table, ...]:
@@ -209,7 +192,7 @@ def _course(subject: Subject, run: Run) -> tuple[Table, ...]:
         [
             *(subject.devices[r.device].label, moment.at_s, moment.temperature_c, moment.power_w),
             *(moment.sm_clock_mhz, moment.memory_clock_mhz),
-            None if moment.throttle_reasons is None else ", ".join(moment.throttle_reasons) or "nothing",
+            reasons_text(moment.throttle_reasons),
         ]
         for r in run.replicas
         if r.telemetry is not None
