@@ -105,10 +105,10 @@ def _draw(subject: Subject, run: Run, width: int) -> Figure:
     if not _timed(run):
         axes[0].xaxis.set_major_locator(MaxNLocator(10, integer=True))
     axes[-1].set_xlabel("time since the first sample began, s" if _timed(run) else "sample, in the order of time")
-    handles: list[Artist] = [
-        Line2D([], [], color=c, marker=shape, linestyle="none", label=f"{name} (line: its median)")
-        for name, _, c, shape in _series(run)
-    ]
+    handles: list[Artist] = []
+    for name, _, c, shape in _series(run):
+        said = f"{name} (line: its median)"
+        handles.append(Line2D([], [], color=c, marker=shape, markerfacecolor=_inside(c), linestyle="none", label=said))
     handles += [
         Line2D([], [], color=colour(i), linestyle=dashes(i), marker=marker(i), label=subject.devices[i].label)
         for i in (moments if panels else ())
@@ -126,13 +126,17 @@ def _draw_samples(axes: Axes, run: Run) -> None:
             axes.fill_between(at, low, high, color=c, alpha=0.25, linewidth=0)
             axes.plot(at, middle, color=c, linewidth=1.2)
         else:
-            axes.plot(at, times, color=c, marker=shape, markersize=4.5, linestyle="none")
-        axes.axhline(one.step_time_s.median * 1e3, color=c, linewidth=1.0)
+            axes.plot(at, times, color=c, marker=shape, markersize=4.5, markerfacecolor=_inside(c), linestyle="none")
+        axes.axhline(one.step_time_s.median * 1e3, color=c, linewidth=1.0, linestyle="-" if c == CHOSEN else "--")
     axes.set_ylabel("step time, ms")
     bottom, top = axes.get_ylim()
     usual = run.step_time_s.median * 1e3
     if top - bottom < 0.02 * usual:  # else noise of a part of a per cent looks like a mountain
         axes.set_ylim(min(bottom, 0.99 * usual), max(top, 1.01 * usual))
+
+
+def _inside(c: str) -> str:
+    return c if c == CHOSEN else "none"
 
 
 def _binned(at: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, ...]:

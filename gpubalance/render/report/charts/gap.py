@@ -10,7 +10,7 @@ from gpubalance.render.report.charts.style import GREEN, VERMILLION
 from gpubalance.render.report.parts import Loss, gap_of, losses
 from gpubalance.render.report.subject import Subject
 from gpubalance.results.plan import SoloGap
-from gpubalance.units import format_percent, format_rate
+from gpubalance.units import format_rate
 
 _ID, _TITLE = "gap", "Where the distance from the solo sum goes"
 
@@ -45,7 +45,7 @@ def _draw(gap: SoloGap, parts: tuple[Loss, ...], width: int) -> Figure:
     for part in parts:
         if not part.rate:
             continue
-        share = format_percent(part.rate / gap.solo_sum, 1).replace("-", "−")
+        share = f"{100 * part.rate / gap.solo_sum:.2g} %".replace("-", "−")
         colour = VERMILLION if part.rate >= 0 else GREEN
         right = _lost(part.rate) if width <= NARROW else f"{_lost(part.rate)} samples/s ({share} of the solo sum)"
         rows.append(Row(_cause(part.cause, width), right, (Piece(0.0, part.rate, colour),)))

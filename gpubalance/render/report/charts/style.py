@@ -40,7 +40,7 @@ VARIABLES = {
 
 COMPUTE, WAIT, SYNC, INPUT = BLUE, ORANGE, PURPLE, SKY
 HATCHES = {WAIT: "////", SYNC: "||||", INPUT: "xxx"}
-CHOSEN, EVEN = BLUE, VERMILLION
+CHOSEN, EVEN = INK, MUTED  # beside devices, whose colours are others
 
 # One a device. Coprime numbers of each: 7 · 8 devices look unlike, by more than one thing.
 _COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, BLACK, ORANGE, SKY)
