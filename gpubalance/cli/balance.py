@@ -53,6 +53,7 @@ def balance(
     json: options.Json = False,
     output: options.Output = None,
     overwrite: options.Overwrite = False,
+    redact: options.Redact = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
@@ -71,7 +72,7 @@ def balance(
     from gpubalance.render.plan import plan_text
     from gpubalance.stages.balance import balance as balance_stage
 
-    out = check_output(output, overwrite=overwrite, json=json, quiet=quiet)
+    out = check_output(output, overwrite=overwrite, json=json, quiet=quiet, redact=redact)
     machine = find_machine(simulate)
     devices = machine.select(words(gpus))
     refuse_what_devices_cannot(devices, all_reduce)

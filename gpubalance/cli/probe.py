@@ -122,6 +122,7 @@ def probe(
     json: options.Json = False,
     output: options.Output = None,
     overwrite: options.Overwrite = False,
+    redact: options.Redact = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
@@ -139,7 +140,7 @@ def probe(
     from gpubalance.stages.probe.estimate import estimate
     from gpubalance.stages.probe.stage import probe as probe_stage
 
-    out = check_output(output, overwrite=overwrite, json=json, quiet=quiet)
+    out = check_output(output, overwrite=overwrite, json=json, quiet=quiet, redact=redact)
     machine = find_machine(simulate)
     devices = machine.select(words(gpus))
     request = ProbeRequest(
@@ -157,7 +158,7 @@ def probe(
     )
     if dry_run:
         expected = estimate(request)
-        return out.give(expected, estimate_text(expected))
+        return out.give(expected, estimate_text)
 
     def text(result: Probe) -> str:
         found = options.command("balance", result.devices, result.settings, simulate) if result.complete else ""

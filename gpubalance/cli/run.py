@@ -72,6 +72,7 @@ def run(
     json: options.Json = False,
     output: options.Output = None,
     overwrite: options.Overwrite = False,
+    redact: options.Redact = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
@@ -91,7 +92,7 @@ def run(
     from gpubalance.stages.probe.saved import solo_bests
     from gpubalance.stages.run import run as run_stage
 
-    out = check_output(output, overwrite=overwrite, json=json, quiet=quiet)
+    out = check_output(output, overwrite=overwrite, json=json, quiet=quiet, redact=redact)
     measuring = Measuring(
         windows=windows, duration_s=options.seconds("--duration", duration, 86_400), baseline=baseline, seed=seed
     )
