@@ -80,7 +80,7 @@ def test_what_does_not_go_is_one_sentence_and_what_to_do(
 ) -> None:
     monkeypatch.chdir(plan.parent)
     Path("there.html").write_text("mine")
-    given = {name: Path(value) if isinstance(value, str) else value for name, value in wanted.items()}
+    given: dict[str, Any] = {name: Path(value) if isinstance(value, str) else value for name, value in wanted.items()}
     with pytest.raises(GpubalanceError) as caught:
         report([given.pop("results", Path("plan.json"))], **given)
     assert (caught.value.exit_code, caught.value.message) == (code, message)
