@@ -12,7 +12,7 @@ import typer
 from typer.exceptions import TyperException
 
 from gpubalance import __version__
-from gpubalance.cli import balance, devices, plan, probe, run
+from gpubalance.cli import balance, compare, devices, plan, probe, run
 from gpubalance.cli.failures import show_bug, show_error, show_usage
 from gpubalance.cli.lists import join_lists
 from gpubalance.errors import GpubalanceError
@@ -46,6 +46,7 @@ app.command(name="probe")(probe.probe)
 app.command(name="balance")(balance.balance)
 app.command(name="plan")(plan.plan)
 app.command(name="run")(run.run)
+app.command(name="compare")(compare.compare)
 
 
 class Terminated(KeyboardInterrupt):
