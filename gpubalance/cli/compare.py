@@ -15,7 +15,8 @@ from gpubalance.errors import UsageError
 Files = Annotated[
     list[Path],
     typer.Argument(
-        metavar="A.json B.json…", help="What `run`, `balance`, `plan` or `probe` wrote. The first is the baseline."
+        metavar="RESULT.json",
+        help="Two or more. What `run`, `balance`, `plan` or `probe` wrote. The first is the baseline.",
     ),
 ]
 FailSlower = Annotated[

@@ -71,7 +71,7 @@ def _split_verdict(ratio: ThroughputRatio, pair: tuple[str, str], predicted: Seq
         several = len(set(predicted)) > 1
         why = f"{which} {'were' if several else 'was'} never run, {'their' if several else 'its'} figures are predicted"
         return f"no verdict, as {why}: {ratio.value:.3f} × the samples/s of {pair[0]}"
-    return _judged(ratio, pair[1], pair[0], f"the samples/s of {pair[0]}", alike=alike)
+    return _judged(ratio, pair, f"the samples/s of {pair[0]}", alike=alike)
 
 
 def _device_verdicts(
@@ -89,29 +89,33 @@ def _device_verdicts(
                 continue
             sizes = f"{len(one.points)} batch size{'s' if len(one.points) > 1 else ''}"
             of = f"the samples/s over the {sizes} that both have"
-            yield _judged(one.ratio, f"{label} in {pair[1]}", f"in {pair[0]}", of, alike=not against.unlike)
+            yield f"{label}: {_judged(one.ratio, pair, of, alike=not against.unlike)}"
 
 
-def _judged(ratio: ThroughputRatio, who: str, than: str, of: str, *, alike: bool) -> str:
+def _judged(ratio: ThroughputRatio, pair: tuple[str, str], of: str, *, alike: bool) -> str:
     """The verdict in words, then the ratio with its interval."""
     value = f"{ratio.value:.3f} × {of}"
     if ratio.verdict is None or ratio.ci95 is None:
-        return f"{who}: no verdict, as there are too few samples: {value}"
+        return f"no verdict on {pair[1]}, as there are too few samples: {value}"
     value += f" ({ratio.ci95[0]:.3f} to {ratio.ci95[1]:.3f}, 95 % within these runs)"
     if ratio.verdict == "no difference":
-        unseen = format_percent(ratio.detectable, 1)
-        between = f"between {than} and {who}" if not than.startswith("in ") else f"between {who} and {than}"
         doubt = "" if alike else ", though they are not alike"
-        return f"no difference that shows {between}{doubt}: {value}; one under {unseen} would not show"
-    return f"{who} is {ratio.verdict} than {than}{'' if alike else ', but not like with like'}: {value}"
+        unseen = format_percent(ratio.detectable, 1)
+        return (
+            f"no difference that shows between {pair[0]} and {pair[1]}{doubt}: {value}; a difference "
+            f"under {unseen} may not show"
+        )
+    doubt = "" if alike else ", but not like with like"
+    return f"{pair[1]} is {ratio.verdict} than {pair[0]}{doubt}: {value}"
 
 
 def _warnings(results: Sequence[ComparedResult], names: Sequence[str], width: int) -> list[str]:
     """What makes a result doubtful, in a line or two each: its own command has told what to do."""
-    lines = []
-    for name, result in dict(zip(names, results, strict=True)).items():
-        told = [f"{warning.code}: {warning.message}" for warning in result.warnings]
+    lines: list[str] = []
+    for name, result in zip(names, results, strict=True):
+        told = [f"warning {warning.code}: {warning.message}" for warning in result.warnings]
         if not result.complete:
             told.insert(0, "cut short: the figures are of what was measured until then")
-        lines += [line for text in told for line in textwrap.wrap(f"{name} {text}", width, subsequent_indent="  ")]
-    return lines
+        lines += [f"{name}: {text}" for text in told]
+    once = dict.fromkeys(lines)  # the same file may be given twice
+    return [part for line in once for part in textwrap.wrap(line, width, subsequent_indent="  ")]

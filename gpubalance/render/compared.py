@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from gpubalance.render.table import shorten, shorten_front, table
-from gpubalance.results.comparison import Against, ComparedDevice, ComparedResult, DeviceRatio, ThroughputRatio
+from gpubalance.results.comparison import Against, ComparedDevice, ComparedResult, DeviceRatio
 from gpubalance.units import NOT_AVAILABLE, format_bytes, format_percent, format_rate, format_seconds
 
 MOST_WIDTH = 80
 _NARROW = 60  # under this there is no room for the ratio
 _NO_RATIO = ("sync", "imbalance", "× even split", "of solo sum", "wait")  # ratios themselves, or near 0
 _HEAD_WIDTH, _NARROW_HEAD_WIDTH = 20, 11
+
+
+Shown = TypeVar("Shown", ComparedResult, ComparedDevice)
 
 
 class _Row(NamedTuple):
@@ -36,7 +39,7 @@ def figures(
     baseline: ComparedResult, other: ComparedResult, against: Against, heads: tuple[str, str], width: int
 ) -> list[str]:
     """A table: the split's figures, then each device's under its name. Rows that neither has are left out."""
-    sections = [("", _of_the_split(baseline, other, against.ratio))]
+    sections = [("", _of_the_split(baseline, other))]
     for one in against.devices:
         before = None if one.baseline is None else baseline.devices[one.baseline]
         after = None if one.other is None else other.devices[one.other]
@@ -55,45 +58,42 @@ def _title(before: ComparedDevice | None, after: ComparedDevice | None) -> str:
     return " → ".join(dict.fromkeys(named))
 
 
-def _of_the_split(baseline: ComparedResult, other: ComparedResult, ratio: ThroughputRatio | None) -> list[_Row]:
-    rates = [result.throughput and result.throughput.median for result in (baseline, other)]
-    batches = [sum(result.batches) if result.batches else None for result in (baseline, other)]
-    rows = [
-        _row("global batch", *batches, str),
-        _row("samples/s", *rates, format_rate, ratio.value if ratio else None),
-        _row("step", baseline.step_time_s, other.step_time_s, format_seconds),
-        _row("sync", baseline.sync_s, other.sync_s, format_seconds),
-        _row("imbalance", baseline.imbalance, other.imbalance, "{:.3f}".format),
-        _row("× even split", baseline.speedup_over_even, other.speedup_over_even, "{:.3f}".format),
-        _row("of solo sum", baseline.scaling_efficiency, other.scaling_efficiency, lambda x: format_percent(x, 1)),
+def _of_the_split(baseline: ComparedResult, other: ComparedResult) -> list[_Row]:
+    columns: list[tuple[str, Callable[[ComparedResult], float | None], Callable[[float], str]]] = [
+        ("global batch", lambda r: sum(r.batches) if r.batches else None, str),
+        ("samples/s", lambda r: r.throughput.median if r.throughput else None, format_rate),
+        ("step", lambda r: r.step_time_s, format_seconds),
+        ("sync", lambda r: r.sync_s, format_seconds),
+        ("imbalance", lambda r: r.imbalance, "{:.3f}".format),
+        ("× even split", lambda r: r.speedup_over_even, "{:.3f}".format),
+        ("of solo sum", lambda r: r.scaling_efficiency, lambda x: format_percent(x, 1)),
     ]
-    return [row for row in rows if row]
+    return _rows(columns, baseline, other)
 
 
 def _of_a_device(before: ComparedDevice | None, after: ComparedDevice | None) -> list[_Row]:
-    def both(name: str, value: Callable[[ComparedDevice], float | None], text: Callable[[float], str]) -> _Row | None:
-        return _row(f"  {name}", before and value(before), after and value(after), text)
-
-    pair = [_batch(device) if device else None for device in (before, after)]
-    rows = [
-        _Row("  batch", *(text or "" for text in pair)) if any(pair) else None,
-        both("samples/s", lambda d: d.throughput, format_rate),
-        both("compute", lambda d: d.compute_s, format_seconds),
-        both("wait", lambda d: d.wait_s, format_seconds),
-        both("memory", lambda d: d.memory_peak_bytes, lambda x: format_bytes(int(x))),
-        both("limit", lambda d: d.limit, str),
-        both("best", lambda d: d.solo_best and d.solo_best.throughput, format_rate),
-        both("best batch", lambda d: d.solo_best and d.solo_best.batch, str),
-        both("α", lambda d: d.alpha_s, format_seconds),
-        both("β", lambda d: d.beta_s, format_seconds),
+    columns: list[tuple[str, Callable[[ComparedDevice], float | None], Callable[[float], str]]] = [
+        ("  samples/s", lambda d: d.throughput, format_rate),
+        ("  compute", lambda d: d.compute_s, format_seconds),
+        ("  wait", lambda d: d.wait_s, format_seconds),
+        ("  memory", lambda d: d.memory_peak_bytes, lambda x: format_bytes(int(x))),
+        ("  limit", lambda d: d.limit, str),
+        ("  best", lambda d: d.solo_best.throughput if d.solo_best else None, format_rate),
+        ("  best batch", lambda d: d.solo_best.batch if d.solo_best else None, str),
+        ("  α", lambda d: d.alpha_s, format_seconds),
+        ("  β", lambda d: d.beta_s, format_seconds),
     ]
-    return [row for row in rows if row]
+    batches = [_batch(device) for device in (before, after)]
+    first = [_Row("  batch", *batches)] if any(batches) else []
+    return [*first, *_rows(columns, before, after)]
 
 
-def _batch(device: ComparedDevice) -> str | None:
-    if device.batch is None or device.micro_batch in (None, 0, device.batch):
-        return None if device.batch is None else str(device.batch)
-    return f"{device.batch // device.micro_batch}×{device.micro_batch}"
+def _batch(device: ComparedDevice | None) -> str:
+    """`820`, or `2×820` in micro-batches; nothing of a probe's device or of none."""
+    if device is None or device.batch is None:
+        return ""
+    micro_batch = device.micro_batch or device.batch
+    return str(device.batch) if micro_batch == device.batch else f"{device.batch // micro_batch}×{micro_batch}"
 
 
 def _of_points(one: DeviceRatio) -> Iterator[_Row]:
@@ -105,17 +105,22 @@ def _of_points(one: DeviceRatio) -> Iterator[_Row]:
         yield _Row(f"  at {point.batch}", format_rate(point.baseline), format_rate(point.other), ratio)
 
 
-def _row(
-    name: str,
-    baseline: float | None,
-    other: float | None,
-    text: Callable[[float], str],
-    ratio: float | None = None,
-) -> _Row | None:
-    """None where neither has it."""
-    if baseline is None and other is None:
-        return None
-    if ratio is None and baseline and other and name.strip() not in _NO_RATIO:
-        ratio = other / baseline
-    cells: Sequence[str] = [NOT_AVAILABLE if x is None else text(x) for x in (baseline, other)]
-    return _Row(name, *cells, "" if ratio is None else f"{ratio:.3f}")
+def _rows(
+    columns: Sequence[tuple[str, Callable[[Shown], float | None], Callable[[float], str]]],
+    baseline: Shown | None,
+    other: Shown | None,
+) -> list[_Row]:
+    """A row of each figure that either has; a device that is in one result only has empty cells in the other."""
+    rows = []
+    for name, value, text in columns:
+        found = [None if one is None else value(one) for one in (baseline, other)]
+        if found == [None, None]:
+            continue
+        cells = [
+            "" if one is None else NOT_AVAILABLE if number is None else text(number)
+            for one, number in zip((baseline, other), found, strict=True)
+        ]
+        before, after = found
+        ratio = f"{after / before:.3f}" if before and after and name.strip() not in _NO_RATIO else ""
+        rows.append(_Row(name, cells[0], cells[1], ratio))
+    return rows

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from random import Random
 
 import numpy as np
 
@@ -42,9 +43,14 @@ def main() -> Iterator[str]:
             for rival, called in RIVALS.items()
         )
         yield f"{name}, {length}, correlation {correlation}: {figures}"
+    for between in _BETWEEN:
+        same, _ = pairs("gtx1080ti-gtx1080", between=between)
+        part = called_part(same, called_different)
+        yield f"runs of the same that differ by {between:.1%} (standard deviation) from run to run: {part:.1%}"
     yield from _real()
 
 
+_BETWEEN = (0.005, 0.01)  # what is in no run's own interval
 _CASES: tuple[tuple[str, float, Measuring | None], ...] = tuple(
     (name, correlation, measuring)
     for name in _SPLITS
@@ -54,12 +60,21 @@ _CASES: tuple[tuple[str, float, Measuring | None], ...] = tuple(
 
 
 def pairs(
-    name: str, *, correlation: float = 0.0, measuring: Measuring | None = None, count: int = COMPARISONS
+    name: str,
+    *,
+    correlation: float = 0.0,
+    between: float = 0.0,
+    measuring: Measuring | None = None,
+    count: int = COMPARISONS,
 ) -> tuple[list[tuple[Run, Run]], list[tuple[Run, Run]]]:
-    """Pairs of runs of one profile, and pairs whose second is of one that is slower by 3 %."""
+    """Pairs of runs of one profile, and pairs whose second is of one that is slower by 3 %.
+
+    Each run as a whole is off by `between`, a relative standard deviation.
+    """
 
     def run(seed: int, slower: float = 1.0) -> Run:
-        devices, joint = noisy_devices(ROOT / "configs" / f"{name}.toml", NOISE, slower)
+        off = Random(f"{name} {seed}").gauss(1.0, between)
+        devices, joint = noisy_devices(ROOT / "configs" / f"{name}.toml", NOISE, slower * off)
         return drawn_run(devices, joint, _SPLITS[name], seed=seed, correlation=correlation, measuring=measuring)
 
     runs = [(run(3 * n), run(3 * n + 1), run(3 * n + 2, SLOWER)) for n in range(count)]

@@ -22,6 +22,14 @@ def test_the_readmes_example_is_what_it_prints() -> None:
     assert max(map(len, done.stdout.splitlines())) <= 80
 
 
+def test_a_result_nested_too_deep_is_no_result(tmp_path: Path) -> None:
+    path = tmp_path / "deep.json"
+    path.write_text("[" * 200_000)
+    done = gpubalance("compare", str(SAVED / "guess.json"), str(path))
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "is no JSON" in done.stderr
+
+
 @pytest.fixture
 def files(tmp_path: Path) -> tuple[str, str, str]:
     for name, run in (("a", BASELINE), ("b", OTHER), ("slow file", slower(OTHER, 1.07))):

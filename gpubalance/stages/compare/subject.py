@@ -186,7 +186,7 @@ def curve_of(subject: Subject, number: int) -> dict[int, CurvePoint]:
 
 
 def _named(device: Device) -> dict[str, str]:
-    return {"label": device.label, "name": device.name, "uuid": device.uuid}
+    return {"label": device.label, "name": clean(device.name), "uuid": clean(device.uuid)}
 
 
 def _check(where: str, numbers: Iterable[float]) -> None:
@@ -203,7 +203,7 @@ def _device(devices: tuple[Device, ...], number: int, where: str) -> Device:
 
 def _warnings(given: Iterable[Warning_], readings: Iterable[tuple[Device, Telemetry | None]]) -> tuple[Warning_, ...]:
     """Those of the figures themselves, each once, and what the GPUs said while they were measured."""
-    found = {(w.code, w.message): w for w in given if w.code not in _BESIDE}
+    found = {(w.code, w.message): _clean(w) for w in given if w.code not in _BESIDE}
     told = {w.code for w in found.values()}
     reasons: dict[str, set[str]] = {}
     for device, telemetry in readings:
@@ -215,3 +215,7 @@ def _warnings(given: Iterable[Warning_], readings: Iterable[tuple[Device, Teleme
             code="throttled", message=f"clocks were lowered: {where}", next="look at temperature and power limit"
         )
     return tuple(found.values())
+
+
+def _clean(warning: Warning_) -> Warning_:
+    return Warning_(code=clean(warning.code), message=clean(warning.message, 1000), next=clean(warning.next, 1000))

@@ -10,6 +10,7 @@ from gpubalance.results.common import Environment, Model
 from gpubalance.results.comparison import Unlike
 from gpubalance.results.probe import Probe
 from gpubalance.stages.compare.subject import Subject
+from gpubalance.text import clean
 
 _UUID_SHOWN = 12
 _PROBED = ("parallel", "margin_bytes", "batch_multiple", "max_batch")
@@ -79,14 +80,16 @@ def _devices(baseline: Sequence[Device], other: Sequence[Device]) -> Iterator[Un
         after = None if theirs is None else other[theirs]
         if before is None or after is None or before.uuid != after.uuid:
             label = (before or after or other[0]).label
-            yield Unlike(what=label, baseline=before and _named(before), other=after and _named(after))
+            yield Unlike(what=label, baseline=_named(before), other=_named(after))
         else:
             yield from _same_device(before, after)
 
 
-def _named(device: Device) -> str:
+def _named(device: Device | None) -> str:
+    if device is None:
+        return "not in use"
     uuid = device.uuid if len(device.uuid) <= _UUID_SHOWN else f"{device.uuid[:_UUID_SHOWN]}…"
-    return f"{device.name} ({uuid})"
+    return clean(f"{device.name} ({uuid})")
 
 
 def _same_device(baseline: Device, other: Device) -> Iterator[Unlike]:
@@ -127,4 +130,4 @@ def _if_unlike(what: str, baseline: object, other: object) -> Iterator[Unlike]:
 def _text(value: object) -> str | None:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return None if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+    return None if value is None else f"{value:g}" if isinstance(value, float) else clean(str(value))
