@@ -120,5 +120,5 @@ def test_runs_of_the_same_are_called_no_different_and_three_per_cent_is_found(na
 
 
 def test_runs_that_wander_are_called_no_different_either() -> None:
-    same, _ = pairs("gtx1080ti-gtx1080", count=60, correlation=0.5)
+    same, _ = pairs("gtx1080ti-gtx1080", count=60, correlation=0.9)
     assert called_part(same, called_different) <= 0.05

@@ -146,8 +146,8 @@ def test_a_device_is_the_same_under_another_index_and_a_redacted_one_by_its_labe
     assert [(pair.baseline, pair.other) for pair in found.devices] == [(0, 1), (1, 0)]
     assert found.unlike == ()
 
-    hidden = tuple(device.model_copy(update={"uuid": "hidden"}) for device in DEVICES)
-    found = compared(BASELINE, OTHER.model_copy(update={"devices": hidden})).against_first[0]
+    hidden = {"devices": tuple(device.model_copy(update={"uuid": "hidden"}) for device in DEVICES)}
+    found = compared(BASELINE.model_copy(update=hidden), OTHER.model_copy(update=hidden)).against_first[0]
     assert [(pair.baseline, pair.other) for pair in found.devices] == [(0, 0), (1, 1)]
 
 

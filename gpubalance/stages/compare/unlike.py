@@ -24,8 +24,8 @@ def pair_devices(baseline: Sequence[Device], other: Sequence[Device]) -> list[tu
     pairs: list[tuple[int | None, int | None]] = []
     left = set(range(len(other)))
     labels = {device.label: place for place, device in enumerate(other)}
-    uuids = {uuid: place for uuid, place in _unique(other).items() if uuid in _unique(baseline)}
-    by_uuid = [uuids.get(device.uuid) for device in baseline]
+    here, there = _unique(baseline), _unique(other)
+    by_uuid = [there.get(device.uuid) if device.uuid in here else None for device in baseline]
     left -= {place for place in by_uuid if place is not None}
     for number, device in enumerate(baseline):
         found = by_uuid[number]
