@@ -10,9 +10,9 @@ _BUS_ID = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-
 
 
 class Process(Record):
-    """Another process on a GPU. In a container the driver gives the host's PIDs."""
+    """Another process on a GPU. In a container the driver gives the host's PIDs. A null PID was taken out: --redact."""
 
-    pid: int
+    pid: int | None
     name: str | None
     memory_bytes: int | None
 

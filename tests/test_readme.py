@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import cast
 
 import pytest
+import typer
+from typer.core import TyperCommand, TyperGroup
 
 from gpubalance import errors
+from gpubalance.cli.app import app
+from gpubalance.cli.config_file import defaults
 from gpubalance.config import DeviceProfile, JointProfile
 from gpubalance.results.comparison import (
     Against,
@@ -26,19 +31,59 @@ from gpubalance.telemetry import Telemetry
 from tests.cli.program import ROOT, gpubalance
 
 README = (ROOT / "README.md").read_text()
-COMMANDS = ("balance", "compare", "devices", "plan", "probe", "run")
+PROGRAM = cast("TyperGroup", typer.main.get_command(app))
+COMMANDS = cast("dict[str, TyperCommand]", PROGRAM.commands)
+HELP = ("", *sorted(COMMANDS))  # the program's own first
 
 
 def help_text(command: str) -> str:
     """As in a terminal of 80 columns, without the spaces at the ends of lines."""
-    done = gpubalance(command, "--help", environment={"COLUMNS": "80", "TERM": "dumb"})
+    done = gpubalance(*command.split(), "--help", environment={"COLUMNS": "80", "TERM": "dumb"})
     return "\n".join(line.rstrip() for line in done.stdout.strip("\n").splitlines())
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", HELP)
 def test_the_help_is_the_programs(command: str) -> None:
     """`python -m tests.readme_help` writes it anew."""
     assert help_text(command) in README
+
+
+def flags_of(command: TyperCommand | TyperGroup) -> set[str]:
+    return {flag for param in command.params for flag in (*param.opts, *param.secondary_opts)} | {"--help", "-h"}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_is_in_the_table_and_its_help_has_an_example(command: str) -> None:
+    assert re.search(rf"(?m)^\| `gpubalance {command}`", README)
+    assert re.search(rf"Example: gpubalance {command}\b", COMMANDS[command].help or "")
+
+
+def test_each_command_that_is_named_exists() -> None:
+    """In text that is set as code; a sentence may begin with the program's name."""
+    named = set(re.findall(r"(?m)(?:`|`scripts/|\$ (?:scripts/)?|^next: )gpubalance ([a-z]+)\b", README))
+    assert named <= set(COMMANDS)
+
+
+def test_each_flag_that_is_named_exists() -> None:
+    known = flags_of(PROGRAM).union(*map(flags_of, COMMANDS.values()))
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", README)) <= known
+
+
+@pytest.mark.parametrize("line", sorted(set(re.findall(r"gpubalance ((?:[a-z]+) [^`\n]*--[^`\n]*)", README))))
+def test_each_command_line_has_flags_of_its_command(line: str) -> None:
+    name, *words = line.split()
+    assert {word.partition("=")[0] for word in words if re.match("--[a-z]", word)} <= flags_of(COMMANDS[name])
+
+
+def test_the_config_that_is_shown_is_one(tmp_path: Path) -> None:
+    example = re.search(r"(?s)<!-- config example -->\n```toml\n(.*?)```", README)
+    assert example is not None
+    path = tmp_path / "gpubalance.toml"
+    path.write_text(example[1])
+    found = defaults(path, COMMANDS)
+    assert found["run"]["gpus"] == ["0,1"]
+    assert found["balance"]["quiet"] is True
+    assert found["plan"] == {"simulate": "configs/quick-pair.toml"}
 
 
 @pytest.mark.parametrize("key", [*DeviceProfile.model_fields, *JointProfile.model_fields])

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubalance.telemetry import Counters, Course, Gauges, Telemetry, throttling
+from gpubalance.telemetry import Counters, Course, Gauges, Moment, Telemetry, throttling
 
 CALM = Gauges(temperature_c=60, power_mw=100_000, sm_clock_mhz=1900, memory_clock_mhz=5005, reasons=0)
 Times = st.lists(st.floats(0.001, 100.0), min_size=1, max_size=20)
@@ -102,7 +102,48 @@ def test_what_was_counted_once_has_not_risen_nor_stayed() -> None:
         sm_clock_mhz=1900,
         memory_clock_mhz=5005,
         throttle_reasons=(),
+        course=(
+            Moment(
+                at_s=0.0,
+                temperature_c=60,
+                power_w=100.0,
+                sm_clock_mhz=1900,
+                memory_clock_mhz=5005,
+                throttle_reasons=(),
+            ),
+        ),
     )
+
+
+def test_what_happens_in_a_pause_is_not_counted() -> None:
+    course = Course()
+    for began_s, energy_mj in ((0.0, 0), (100.0, 9_000_000)):
+        course.count(at(began_s, energy_mj))
+        course.gauge(CALM)
+        course.count(at(began_s + 2.0, energy_mj + 300_000))
+        course.pause()
+    telemetry = course.telemetry
+    assert telemetry is not None
+    assert (telemetry.duration_s, telemetry.energy_j, telemetry.readings) == (4.0, 600.0, 2)
+    assert [moment.at_s for moment in telemetry.course] == [0.0, 100.0]
+    since = course.telemetry_since(-1.0)
+    assert since is not None
+    assert [moment.at_s for moment in since.course] == [1.0, 101.0]
+
+
+@given(st.integers(1, 5000))
+def test_a_course_of_any_length_is_told_by_some_hundreds_of_readings_evenly_apart(readings: int) -> None:
+    course = Course()
+    for number in range(readings):
+        course.count(at(float(number)))
+        course.gauge(CALM)
+    telemetry = course.telemetry
+    assert telemetry is not None
+    times = [moment.at_s for moment in telemetry.course]
+    assert min(readings, 240) <= len(times) <= 480
+    assert len({b - a for a, b in itertools.pairwise(times)}) <= 1
+    assert times[0] == 0.0
+    assert readings - times[-1] <= readings / 120 + 1
 
 
 def test_the_hottest_the_middle_clock_and_the_mean_power() -> None:

@@ -6,37 +6,41 @@ import io
 import os
 import signal
 import sys
+from contextlib import suppress
 from typing import Annotated, NoReturn
 
 import typer
 from typer.exceptions import TyperException
 
-from gpubalance import __version__
-from gpubalance.cli import balance, compare, devices, plan, probe, run
-from gpubalance.cli.failures import show_bug, show_error, show_usage
+from gpubalance.cli import balance, compare, complete, devices, plan, probe, run
+from gpubalance.cli.command import App, Config, Given, Program
+from gpubalance.cli.failures import hide, show_bug, show_error, show_usage
 from gpubalance.cli.lists import join_lists
 from gpubalance.errors import GpubalanceError
 
-app = typer.Typer(
+app = App(
     name="gpubalance",
+    cls=Program,
     help="Measures unlike GPUs and finds the batch split that makes them finish together.",
     no_args_is_help=True,
-    add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
 def _version(wanted: bool) -> None:
     if wanted:
-        print(f"gpubalance {__version__}")
+        from gpubalance.cli.version import version_text
+
+        print(version_text())
         raise typer.Exit
 
 
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and exit.", callback=_version, is_eager=True)
+        bool, typer.Option("--version", help="Print the versions and exit.", callback=_version, is_eager=True)
     ] = False,
+    config: Config = None,
 ) -> None:
     pass
 
@@ -78,19 +82,39 @@ def main() -> NoReturn:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that knows only ASCII shows a ? for a µ
     signal.signal(signal.SIGTERM, _terminate)
+    if complete.is_asked():
+        _complete()
     arguments = sys.argv[1:]
-    verbose = "--verbose" in arguments
+    given = Given()
     try:
-        code = app(join_lists(arguments), standalone_mode=False)
+        code = app(join_lists(arguments), standalone_mode=False, obj=given)
     except GpubalanceError as error:
-        code = show_error(error, verbose=verbose)
+        given.explain(error)
+        if given.switched("redact"):
+            hide(error)
+        code = show_error(error, verbose=_verbose(arguments, given))
     except TyperException as error:
+        given.explain(error)
         code = show_usage(error)
     except (typer.Abort, KeyboardInterrupt) as interrupt:
         code = 128 + getattr(interrupt, "number", int(signal.SIGINT))
     except Exception as error:  # noqa: BLE001  (a bug: said so, with what to report)
-        code = show_bug(error, verbose=verbose)
+        code = show_bug(error, verbose=_verbose(arguments, given))
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _verbose(arguments: list[str], given: Given) -> bool:
+    """A command line that could not be read may have asked for it too."""
+    return "--verbose" in arguments or given.switched("verbose")
+
+
+def _complete() -> NoReturn:
+    """Answers a shell, in whose middle of a line nothing else may appear."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    os.environ["COLUMNS"] = "10000"  # Typer wraps what it says of a word, and fish takes each line for another word
+    with suppress(Exception):
+        app([], standalone_mode=False)
+    sys.exit(0)
 
 
 if __name__ == "__main__":

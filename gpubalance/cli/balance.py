@@ -53,6 +53,7 @@ def balance(
     json: options.Json = False,
     output: options.Output = None,
     overwrite: options.Overwrite = False,
+    redact: options.Redact = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
@@ -62,7 +63,7 @@ def balance(
     """
     del verbose  # main() reads it, where errors are shown
     from gpubalance.cli.lists import words
-    from gpubalance.cli.output import check_output
+    from gpubalance.cli.output import check_output, width
     from gpubalance.cli.plan import uses
     from gpubalance.cli.progress import Progress
     from gpubalance.cli.run import refuse_what_devices_cannot
@@ -71,7 +72,7 @@ def balance(
     from gpubalance.render.plan import plan_text
     from gpubalance.stages.balance import balance as balance_stage
 
-    out = check_output(output, overwrite=overwrite, json=json, quiet=quiet)
+    out = check_output(output, overwrite=overwrite, json=json, quiet=quiet, redact=redact)
     machine = find_machine(simulate)
     devices = machine.select(words(gpus))
     refuse_what_devices_cannot(devices, all_reduce)
@@ -97,5 +98,5 @@ def balance(
     progress = Progress(quiet=quiet)
     out.give_measured(
         lambda: progress.during(lambda watch: balance_stage(request, machine.driver, watch)),
-        lambda plan: plan_text(plan, *uses(plan, simulate, output)),
+        lambda plan: plan_text(plan, *uses(plan, simulate, output), width()),
     )

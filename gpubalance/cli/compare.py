@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from pathlib import Path
 from typing import Annotated
 
@@ -35,6 +34,7 @@ def compare(
     json: options.Json = False,
     output: options.Output = None,
     overwrite: options.Overwrite = False,
+    redact: options.Redact = False,
     verbose: options.Verbose = False,
 ) -> None:
     """Hold results against the first, side by side: faster, slower, or no difference that shows.
@@ -42,7 +42,7 @@ def compare(
     Example: gpubalance compare before.json after.json --fail-slower 5%
     """
     del verbose  # main() reads it, where errors are shown
-    from gpubalance.cli.output import check_output
+    from gpubalance.cli.output import check_output, width
     from gpubalance.render.compare import comparison_text
     from gpubalance.stages.compare.gate import check_regression
     from gpubalance.stages.compare.stage import compare as compare_stage
@@ -50,9 +50,9 @@ def compare(
     if len(files) < 2:
         raise UsageError("compare takes two files or more", remedy=f"gpubalance compare {files[0]} OTHER.json")
     most = None if fail_slower is None else part("--fail-slower", fail_slower)
-    out = check_output(output, overwrite=overwrite, json=json, quiet=True)
+    out = check_output(output, overwrite=overwrite, json=json, quiet=True, redact=redact)
     comparison = compare_stage(files)
-    out.give(comparison, comparison_text(comparison, shutil.get_terminal_size().columns))
+    out.give(comparison, lambda found: comparison_text(found, width()))
     if most is not None:
         check_regression(comparison, most)
 

@@ -8,7 +8,12 @@ from gpubalance.cli import options
 from gpubalance.errors import EnvironmentFault
 
 
-def devices(simulate: options.Simulate = None, json: options.Json = False, verbose: options.Verbose = False) -> None:
+def devices(
+    simulate: options.Simulate = None,
+    json: options.Json = False,
+    redact: options.Redact = False,
+    verbose: options.Verbose = False,
+) -> None:
     """List the devices, and why one can't be used.
 
     Example: gpubalance devices
@@ -20,9 +25,10 @@ def devices(simulate: options.Simulate = None, json: options.Json = False, verbo
     from gpubalance.stages.devices import list_devices
 
     listing = list_devices(simulate, Progress(quiet=False))
-    text = gpus_text(listing.nvidia) if listing.nvidia else simulated_text(listing.simulated or ())
     if listing.nvidia and listing.nvidia.problem and not json:
-        raise EnvironmentFault(listing.nvidia.problem, remedy=text)
-    Output(json=json, path=None).give(listing, text)
+        raise EnvironmentFault(listing.nvidia.problem, remedy=gpus_text(listing.nvidia))
+    Output(json=json, path=None, redact=redact).give(
+        listing, lambda shown: gpus_text(shown.nvidia) if shown.nvidia else simulated_text(shown.simulated)
+    )
     if listing.nvidia and listing.nvidia.problem:
         raise typer.Exit(EnvironmentFault.exit_code)

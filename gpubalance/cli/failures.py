@@ -7,7 +7,7 @@ import traceback
 
 from typer.exceptions import TyperException
 
-from gpubalance.cli.output import say
+from gpubalance.cli.output import redaction_here, say
 from gpubalance.errors import GpubalanceError, Interrupted
 from gpubalance.text import clean_lines
 
@@ -25,6 +25,12 @@ def show_error(error: GpubalanceError, *, verbose: bool) -> int:
     if verbose:
         traceback.print_exception(error)
     return error.exit_code
+
+
+def hide(error: GpubalanceError) -> None:
+    """What --redact takes out of a result, taken out of an error too, and of the log that it quotes."""
+    without = redaction_here().text
+    error.message, error.remedy, error.log = map(without, (error.message, error.remedy, error.log))
 
 
 def show_usage(error: TyperException) -> int:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from gpubalance import choices
+from gpubalance.cli import complete
 from gpubalance.errors import UsageError
 from gpubalance.units import parse_bytes
 
@@ -25,6 +26,7 @@ Gpus = Annotated[
         "--gpus",
         metavar="N…",
         help="The devices, by index, UUID or bus id: --gpus 0 1. Default: all.",
+        autocompletion=complete.devices,
         rich_help_panel=_DEVICES,
     ),
 ]
@@ -34,6 +36,7 @@ Simulate = Annotated[
         "--simulate",
         metavar="FILE|N",
         help="Simulated devices instead of GPUs: a profile (see configs/), or N plain CPU devices.",
+        autocompletion=complete.profiles,
         rich_help_panel=_DEVICES,
     ),
 ]
@@ -44,6 +47,7 @@ Model = Annotated[
         metavar="NAME",
         help="probe, small, a keras.applications name, package.module:function or file.py:function. "
         "Default: probe on GPUs, small on simulated devices.",
+        autocompletion=complete.models,
         rich_help_panel=_TRAINING,
     ),
 ]
@@ -101,6 +105,14 @@ Output = Annotated[
     Path | None,
     typer.Option("--output", "-o", metavar="FILE", help="Write the result as JSON.", rich_help_panel=_OUTPUT),
 ]
+Redact = Annotated[
+    bool,
+    typer.Option(
+        "--redact",
+        help="Take UUIDs, bus ids, other processes, and the names of host, user and home folder out of the result.",
+        rich_help_panel=_OUTPUT,
+    ),
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace FILE if it exists.", rich_help_panel=_OUTPUT)]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.", rich_help_panel=_OUTPUT)]
 Verbose = Annotated[bool, typer.Option("--verbose", help="With an error, its whole story.", rich_help_panel=_OUTPUT)]
@@ -128,6 +140,7 @@ Accumulate = Annotated[
         "--accumulate",
         metavar="auto|off|N",
         help="How many micro-batches a device's batch may be done in, where its memory is too small for it.",
+        autocompletion=complete.accumulate,
         rich_help_panel=_SPLIT,
     ),
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,10 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from gpubalance.errors import EnvironmentFault, GpubalanceError, UsageError
+from gpubalance.render.table import WIDTH
 from gpubalance.state import write_whole
 
 if TYPE_CHECKING:
     from gpubalance.config import Record
+    from gpubalance.results.redact import Redaction
 
 Result = TypeVar("Result", bound="Record")
 
@@ -22,12 +25,13 @@ Result = TypeVar("Result", bound="Record")
 class Output:
     """`json`: stdout is the result as JSON. `path`: it is written there too, whole or not at all.
 
-    `quiet`: nothing was said on stderr that the result is to be set apart from.
+    `quiet`: nothing was said on stderr that the result is to be set apart from. `redact`: neither tells whose it is.
     """
 
     json: bool
     path: Path | None
     quiet: bool = False
+    redact: bool = False
 
     def give_measured(self, measure: Callable[[], Result], text: Callable[[Any], str]) -> None:
         """Measures, and gives the result, or what an error left of it. Raises what `measure` and `give` do."""
@@ -36,20 +40,40 @@ class Output:
         except GpubalanceError as error:
             if error.partial is not None:
                 say("", sys.stderr)
-                self.give(error.partial, text(error.partial))
+                self.give(error.partial, text)
             raise
         if not self.quiet:
             say("", sys.stderr)
-        self.give(result, text(result))
+        self.give(result, text)
 
-    def give(self, result: Record, text: str) -> None:
-        """Writes the result, then prints it. Raises EnvironmentFault when it can't be written; it is printed then."""
+    def give(self, result: Record, text: str | Callable[[Any], str]) -> None:
+        """Writes the result, then prints it: as `text`, or as `text` makes it of the result.
+
+        Raises EnvironmentFault when it can't be written; it is printed then.
+        """
+        redaction = redaction_here() if self.redact else None
+        result = redaction.record(result) if redaction else result
+        shown = text if isinstance(text, str) else text(result)
+        shown = redaction.text(shown) if redaction else shown
         document = result.model_dump_json(indent=2)
         try:
             if self.path is not None:
                 _write(self.path, document + "\n")
         finally:
-            say(document if self.json else text, sys.stdout)
+            say(document if self.json else shown, sys.stdout)
+
+
+def redaction_here() -> Redaction:
+    """What --redact takes out of a result that is made on this machine."""
+    from gpubalance.identity import identity
+    from gpubalance.results.redact import Redaction
+
+    return Redaction(identity())
+
+
+def width() -> int:
+    """Columns for a summary on stdout: a narrow terminal's own, else 80."""
+    return min(WIDTH, shutil.get_terminal_size((WIDTH, 0)).columns) if sys.stdout.isatty() else WIDTH
 
 
 def say(text: str, stream: TextIO) -> None:
@@ -69,7 +93,7 @@ def _give_up(stream: TextIO) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def check_output(path: Path | None, *, overwrite: bool, json: bool, quiet: bool) -> Output:
+def check_output(path: Path | None, *, overwrite: bool, json: bool, quiet: bool, redact: bool = False) -> Output:
     """Raises UsageError for a file that exists, EnvironmentFault where none can be written."""
     if path is not None:
         if path.is_dir():
@@ -81,7 +105,7 @@ def check_output(path: Path | None, *, overwrite: bool, json: bool, quiet: bool)
             raise EnvironmentFault(f"the folder of -o {path} does not exist", remedy=f"mkdir -p {folder}")
         if not os.access(folder, os.W_OK):
             raise EnvironmentFault(f"the folder of -o {path} can't be written to", remedy="give another -o")
-    return Output(json=json, path=path, quiet=quiet)
+    return Output(json=json, path=path, quiet=quiet, redact=redact)
 
 
 def _write(path: Path, text: str) -> None:

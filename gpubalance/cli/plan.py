@@ -52,6 +52,7 @@ def plan(
     json: options.Json = False,
     output: options.Output = None,
     overwrite: options.Overwrite = False,
+    redact: options.Redact = False,
     verbose: options.Verbose = False,
 ) -> None:
     """Compute the best split from a probe, and predict what it gives. No device is touched.
@@ -60,7 +61,7 @@ def plan(
     """
     del verbose  # main() reads it, where errors are shown
     from gpubalance.cli.lists import words
-    from gpubalance.cli.output import check_output
+    from gpubalance.cli.output import check_output, width
     from gpubalance.devices.machine import find_machine
     from gpubalance.devices.select import select
     from gpubalance.render.plan import plan_text
@@ -68,7 +69,7 @@ def plan(
     from gpubalance.results.records import read_record
     from gpubalance.stages.plan import plan as plan_stage
 
-    out = check_output(output, overwrite=overwrite, json=json, quiet=True)
+    out = check_output(output, overwrite=overwrite, json=json, quiet=True, redact=redact)
     request = options.plan_request(
         accumulate,
         margin,
@@ -86,7 +87,7 @@ def plan(
         settings = options.settings(devices, model, precision, xla=xla, input_=input_)
         found = latest_probe(devices, settings, simulate)
     result = plan_stage(found, devices, request)
-    out.give(result, plan_text(result, *uses(result, simulate, output)))
+    out.give(result, lambda plan: plan_text(plan, *uses(plan, simulate, output), width()))
 
 
 def latest_probe(devices: Sequence[Device], settings: Settings, simulate: str | None) -> Probe:
@@ -105,8 +106,13 @@ def latest_probe(devices: Sequence[Device], settings: Settings, simulate: str | 
 def uses(plan: Plan, simulate: str | None, path: Path | None) -> tuple[str, tuple[str, ...]]:
     """What to do with a plan: the command that runs it, and the lines of a training script.
 
-    Both are empty for a simulation whose profile is not known.
+    Both are empty for a simulation whose profile is not known. They give the split of a plan without UUIDs, which
+    can't be loaded.
     """
+    from gpubalance.results.redact import is_redacted
+
+    if any(is_redacted(device.uuid) for device in plan.devices):
+        path = None
     if plan.devices[0].simulated and simulate is None:
         return "", ()
     return _run_command(plan, simulate, path), _script(plan, simulate, path)

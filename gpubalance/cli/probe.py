@@ -122,6 +122,7 @@ def probe(
     json: options.Json = False,
     output: options.Output = None,
     overwrite: options.Overwrite = False,
+    redact: options.Redact = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
@@ -131,7 +132,7 @@ def probe(
     """
     del verbose  # main() reads it, where errors are shown
     from gpubalance.cli.lists import words
-    from gpubalance.cli.output import check_output
+    from gpubalance.cli.output import check_output, width
     from gpubalance.cli.progress import Progress
     from gpubalance.config import ProbeRequest
     from gpubalance.devices.machine import find_machine
@@ -139,7 +140,7 @@ def probe(
     from gpubalance.stages.probe.estimate import estimate
     from gpubalance.stages.probe.stage import probe as probe_stage
 
-    out = check_output(output, overwrite=overwrite, json=json, quiet=quiet)
+    out = check_output(output, overwrite=overwrite, json=json, quiet=quiet, redact=redact)
     machine = find_machine(simulate)
     devices = machine.select(words(gpus))
     request = ProbeRequest(
@@ -157,11 +158,11 @@ def probe(
     )
     if dry_run:
         expected = estimate(request)
-        return out.give(expected, estimate_text(expected))
+        return out.give(expected, estimate_text)
 
     def text(result: Probe) -> str:
         found = options.command("balance", result.devices, result.settings, simulate) if result.complete else ""
-        return probe_text(result, found)
+        return probe_text(result, found, width())
 
     progress = Progress(quiet=quiet)
     return out.give_measured(

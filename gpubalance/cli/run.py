@@ -72,6 +72,7 @@ def run(
     json: options.Json = False,
     output: options.Output = None,
     overwrite: options.Overwrite = False,
+    redact: options.Redact = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
@@ -81,7 +82,7 @@ def run(
     """
     del verbose  # main() reads it, where errors are shown
     from gpubalance.cli.lists import whole_numbers, words
-    from gpubalance.cli.output import check_output
+    from gpubalance.cli.output import check_output, width
     from gpubalance.cli.progress import Progress
     from gpubalance.config import Measuring, Settings
     from gpubalance.devices.machine import find_machine
@@ -91,7 +92,7 @@ def run(
     from gpubalance.stages.probe.saved import solo_bests
     from gpubalance.stages.run import run as run_stage
 
-    out = check_output(output, overwrite=overwrite, json=json, quiet=quiet)
+    out = check_output(output, overwrite=overwrite, json=json, quiet=quiet, redact=redact)
     measuring = Measuring(
         windows=windows, duration_s=options.seconds("--duration", duration, 86_400), baseline=baseline, seed=seed
     )
@@ -106,9 +107,11 @@ def run(
         sizes = Sizes(whole_numbers("--batches", batches), whole_numbers("--micro-batches", micro_batches))
         request = given_request(machine, words(gpus), sizes, given, measuring)
     progress = Progress(quiet=quiet)
+    solo, model_planned = solo_bests(request), planned.model if planned else None
+    next_command = options.command("balance", request.devices, request.settings, simulate) if planned is None else ""
     out.give_measured(
-        lambda: run_stage(request, machine.driver, progress, solo_bests(request), planned.model if planned else None),
-        run_text,
+        lambda: progress.during(lambda watch: run_stage(request, machine.driver, watch, solo, model_planned)),
+        lambda result: run_text(result, next_command if len(result.replicas) > 1 else "", width()),
     )
 
 

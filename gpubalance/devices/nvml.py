@@ -35,6 +35,21 @@ def read() -> Reading:
             nvml.nvmlShutdown()
 
 
+def read_driver() -> Reading:
+    """The driver's versions or its problem, as `read` tells them; no GPU is opened."""
+    import pynvml as nvml
+
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        return _not_started(nvml, error)
+    try:
+        return Reading(**_versions(nvml))
+    finally:
+        with suppress(nvml.NVMLError):
+            nvml.nvmlShutdown()
+
+
 def with_gpu(uuid: str, use: Callable[[Any, Any], _T]) -> _T | None:
     """What `use(pynvml, handle)` returns of the GPU or MIG slice with that UUID; it may call `ask`.
 
@@ -75,15 +90,21 @@ def kernel_module_version(text: str) -> str | None:
 
 def _reading(nvml: Any) -> Reading:
     gpus = tuple(_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
-    cuda = ask(nvml, nvml.nvmlSystemGetCudaDriverVersion_v2)
     return Reading(
-        driver_version=_text(nvml, nvml.nvmlSystemGetDriverVersion),
-        cuda_driver_version=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else None,
-        nvml_version=_text(nvml, nvml.nvmlSystemGetNVMLVersion),
+        **_versions(nvml),
         gpus=gpus,
         problem=None if gpus else "the NVIDIA driver is loaded, but sees no GPU",
         remedy=None if gpus else "look for the card with `lspci | grep -i nvidia`; in a container, pass it in",
     )
+
+
+def _versions(nvml: Any) -> dict[str, str | None]:
+    cuda = ask(nvml, nvml.nvmlSystemGetCudaDriverVersion_v2)
+    return {
+        "driver_version": _text(nvml, nvml.nvmlSystemGetDriverVersion),
+        "cuda_driver_version": f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else None,
+        "nvml_version": _text(nvml, nvml.nvmlSystemGetNVMLVersion),
+    }
 
 
 def _not_started(nvml: Any, error: Any) -> Reading:

@@ -8,6 +8,7 @@ from gpubalance.config import Device
 from gpubalance.errors import PlanMismatch
 from gpubalance.results.common import Model
 from gpubalance.results.plan import Plan
+from gpubalance.results.redact import is_redacted
 
 _ANEW = "gpubalance balance makes a plan for what is here"
 
@@ -17,12 +18,25 @@ def planned_devices(plan: Plan, devices: Sequence[Device]) -> tuple[Device, ...]
 
     A device is known by its UUID, as an index changes when a card is added. One without samples may be missing.
     """
+    if any(is_redacted(device.uuid) for device in plan.devices):
+        raise PlanMismatch(
+            "the plan does not tell which GPUs it is for: their UUIDs were taken out by --redact",
+            remedy=f"use the plan as it was, or name the GPUs: {_by_hand(plan)}",
+        )
     here = {device.uuid: device for device in devices}
     wanted = list(zip(plan.devices, plan.batches, strict=True))
     differences = [line for device, batch in wanted if batch for line in _differences(device, here.get(device.uuid))]
     if differences:
         raise PlanMismatch("the plan is for other devices: " + "; ".join(differences), remedy=_ANEW)
     return tuple(here.get(device.uuid, device) for device, _ in wanted)
+
+
+def _by_hand(plan: Plan) -> str:
+    """The split as options, for the devices of these indices: only their owner knows whether they still are."""
+    split = zip((device.index for device in plan.devices), plan.batches, plan.micro_batches, strict=True)
+    used = zip(*((index, batch, micro) for index, batch, micro in split if batch), strict=True)
+    gpus, batches, micro = (" ".join(map(str, numbers)) for numbers in used)
+    return f"--gpus {gpus} --batches {batches}" + (f" --micro-batches {micro}" if micro != batches else "")
 
 
 def _differences(planned: Device, found: Device | None) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -11,13 +10,8 @@ from pydantic import Field, ValidationError
 from gpubalance.config import Device, DeviceProfile, JointProfile, Record
 from gpubalance.errors import BadInput, UsageError
 from gpubalance.text import clean
+from gpubalance.toml import read_toml
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-_LARGEST_FILE = 1 << 20
 _MOST_DEVICES = 64
 
 
@@ -30,17 +24,11 @@ class Profile(Record):
 
 def load_profile(path: Path) -> Profile:
     """Raises BadInput naming the file and, for each thing wrong in it, the field."""
+    document = read_toml(
+        path, "profile", remedy="--simulate takes a profile file (see configs/) or a number of plain CPU devices"
+    )
     try:
-        if path.stat().st_size > _LARGEST_FILE:
-            raise BadInput(f"{path} is larger than 1 MiB: that is no device profile")
-        return Profile.model_validate(tomllib.loads(path.read_text(encoding="utf-8-sig")))
-    except OSError as error:
-        raise BadInput(
-            f"can't read the profile {path}: {error.strerror}",
-            remedy="--simulate takes a profile file (see configs/) or a number of plain CPU devices",
-        ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadInput(f"{path} is not TOML: {clean(str(error))}") from None
+        return Profile.model_validate(document)
     except ValidationError as error:
         raise BadInput(f"{path}: {_wrong(error)}", remedy="the README lists every key of a profile") from None
 

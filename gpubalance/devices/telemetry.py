@@ -21,11 +21,13 @@ class Sampler:
     first answer (see `readings`), and a call that hangs is left behind with the figures up to it.
     """
 
-    def __init__(self, uuid: str, interval_s: float = INTERVAL_S) -> None:
+    def __init__(self, uuid: str, interval_s: float = INTERVAL_S, course: Course | None = None) -> None:
+        """Adds its readings to a course that is there, as a stretch of its own, or to a new one."""
         self.telemetry: Telemetry | None = None
         self._uuid = uuid
         self._interval_s = interval_s
-        self._course = Course()
+        self._course = course or Course()
+        self._ended = False
         self._lock = threading.Lock()  # of the course, as a thread that hung may come back at any time
         self._lost = False
         self._stop = threading.Event()
@@ -45,6 +47,8 @@ class Sampler:
         self._stop.set()
         self._thread.join(PATIENCE_S)
         with self._lock:
+            self._ended = True
+            self._course.pause()
             self.telemetry = None if self._lost else self._course.telemetry
 
     def _run(self) -> None:
@@ -54,11 +58,15 @@ class Sampler:
         while True:
             counters = _counters(nvml, handle)
             with self._lock:
+                if self._ended:  # it hung, and was left behind: the course may be another sampler's now
+                    return True
                 self._course.count(counters)
             if self._stop.is_set():  # what it counted is still of the block, how hot and fast it is no longer
                 return True
             gauges = _gauges(nvml, handle)
             with self._lock:
+                if self._ended:
+                    return True
                 self._course.gauge(gauges)
             self._stop.wait(self._interval_s)
 

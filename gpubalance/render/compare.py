@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
-from gpubalance.render.compared import MOST_WIDTH, column_heads, figures
-from gpubalance.render.table import shorten_front
+from gpubalance.render.compared import column_heads, figures
+from gpubalance.render.table import WIDTH, prose, shorten_front
 from gpubalance.results.comparison import Against, ComparedResult, Comparison, ThroughputRatio, Unlike
 from gpubalance.units import NOT_AVAILABLE, format_percent
 
 _NAME_WIDTH = 36
 
 
-def comparison_text(comparison: Comparison, width: int = MOST_WIDTH) -> str:
+def comparison_text(comparison: Comparison, width: int = WIDTH) -> str:
     """All verdicts first, then a table of figures for each, in lines of `width` columns: 40 to 80."""
-    width = max(40, min(MOST_WIDTH, width))
+    width = max(40, min(WIDTH, width))
     names = file_names([result.file for result in comparison.results])
     lines: list[str] = []
     for against in comparison.against_first:
@@ -57,7 +56,7 @@ def _verdict(comparison: Comparison, against: Against, names: Sequence[str], wid
         lines.append(_split_verdict(against.ratio, pair, predicted, alike=not against.unlike))
     else:
         lines += _device_verdicts(first, other, against, pair)
-    return [part for line in lines for part in textwrap.wrap(line, width, subsequent_indent="  ")]
+    return [part for line in lines for part in prose(line, width)]
 
 
 def _unlike(found: Sequence[Unlike], pair: tuple[str, str]) -> str:
@@ -118,4 +117,4 @@ def _warnings(results: Sequence[ComparedResult], names: Sequence[str], width: in
             told.insert(0, "cut short: the figures are of what was measured until then")
         lines += [f"{name}: {text}" for text in told]
     once = dict.fromkeys(lines)  # the same file may be given twice
-    return [part for line in once for part in textwrap.wrap(line, width, subsequent_indent="  ")]
+    return [part for line in once for part in prose(line, width)]

@@ -9,7 +9,6 @@ from gpubalance.render.table import shorten, shorten_front, table
 from gpubalance.results.comparison import Against, ComparedDevice, ComparedResult, DeviceRatio
 from gpubalance.units import NOT_AVAILABLE, format_bytes, format_percent, format_rate, format_seconds
 
-MOST_WIDTH = 80
 _NARROW = 60  # under this there is no room for the ratio
 _NO_RATIO = ("sync", "imbalance", "× even split", "of solo sum", "wait")  # ratios themselves, or near 0
 _HEAD_WIDTH, _NARROW_HEAD_WIDTH = 20, 11

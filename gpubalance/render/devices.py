@@ -40,7 +40,8 @@ def _lines(row: str, gpu: Gpu) -> list[str]:
         lines.append(f"     MIG slice {slice_.uuid}, {format_bytes(slice_.memory_bytes)}")
     for process in gpu.processes or ():
         name = clean(process.name or "a process", 40)
-        lines.append(f"     {name} (PID {process.pid}) holds {format_bytes(process.memory_bytes)}")
+        pid = "" if process.pid is None else f" (PID {process.pid})"
+        lines.append(f"     {name}{pid} holds {format_bytes(process.memory_bytes)}")
     if gpu.unusable:
         lines.append(f"     can't be used: {gpu.unusable}")
     return lines

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 
 from gpubalance.config import Device
 from gpubalance.render.run import run_text, warning_lines
-from gpubalance.render.table import shorten, table
+from gpubalance.render.table import WIDTH, prose, shorten, table_or_prose
 from gpubalance.results.plan import Balance, LearningRate, LeftOut, Plan, Round, Share
 from gpubalance.units import format_percent, format_rate, format_seconds
 
-_WIDTH = 80
 _NAME_WIDTH = 26
 _SHOWN = 0.0005  # of the whole
+_MOST_CAUSES = 4
 
 
 def round_text(tried: Round, devices: Sequence[Device]) -> str:
-    """`round 1 [820 568]: 2127 samples/s, predicted 2255` and each device's compute."""
+    """On one line: `round 1 [820 568]: 2127 samples/s, predicted 2255` and each device's compute."""
     batches = " ".join(
         batch_text(batch, micro) for batch, micro in zip(tried.batches, tried.micro_batches, strict=True)
     )
@@ -28,24 +27,25 @@ def round_text(tried: Round, devices: Sequence[Device]) -> str:
     rate, predicted = format_rate(measured.throughput.median), format_rate(tried.predicted_throughput)
     computes = ", ".join(f"{devices[r.device].label} {format_seconds(r.compute_s)}" for r in measured.replicas)
     parts = f"compute {computes}; sync {format_seconds(measured.sync_s)}; imbalance {measured.imbalance:.3f}"
-    return "\n".join([f"{head}: {rate} samples/s, predicted {predicted}", f"  {parts}"])
+    return f"{head}: {rate} samples/s, predicted {predicted}; {parts}"
 
 
-def plan_text(plan: Plan, run_command: str, script: Sequence[str] = ()) -> str:
+def plan_text(plan: Plan, run_command: str, script: Sequence[str] = (), width: int = WIDTH) -> str:
     """The answer first, then each device, then the learning rate, and the command that runs it, and the script's lines.
 
     Of a plan that was run, what the run gave takes the place of what was predicted.
     """
     if plan.balance is not None and plan.balance.run is not None:
-        lines = [run_text(plan.balance.run), "", *_gap(plan, plan.balance), *_bounds(plan)]
+        run = plan.balance.run
+        lines = [run_text(run, width=width), *prose(_gap(plan, plan.balance), width), *prose(_bounds(plan), width)]
     else:
-        lines = [*_answer(plan), "", *_devices(plan), *_step(plan)]
+        lines = [*_answer(plan, width), "", *_devices(plan, width), *prose(_step(plan), width)]
     for one in plan.left_out:
-        lines += _wrapped(_left_out(plan, one))
+        lines += prose(_left_out(plan, one), width)
     if plan.learning_rate is not None:
-        lines += ["", *_wrapped(_advice(plan.learning_rate))]
+        lines += prose(_advice(plan.learning_rate), width)
     for warning in plan.warnings:
-        lines += ["", *warning_lines(warning)]
+        lines += ["", *warning_lines(warning, width)]
     if run_command:
         lines += ["", f"next: {run_command}"]
     if script:
@@ -53,23 +53,23 @@ def plan_text(plan: Plan, run_command: str, script: Sequence[str] = ()) -> str:
     return "\n".join(lines)
 
 
-def _answer(plan: Plan) -> list[str]:
+def _answer(plan: Plan, width: int) -> list[str]:
     batches = " ".join(map(str, plan.batches))
     predicted = plan.predicted
     how = "predicted" if plan.balance is None else "by what was measured of it, not yet proven by a run"
-    lines = [f"batches {batches}: {format_rate(predicted.throughput)} samples/s {how}"]
+    lines = prose(f"batches {batches}: {format_rate(predicted.throughput)} samples/s {how}", width)
     even = predicted.even
     if even is not None and predicted.speedup_over_even is not None:
         shares = "/".join(map(str, even.batches))
         rate = format_rate(even.throughput)
-        lines += _wrapped(f"{predicted.speedup_over_even:.3f} × the even split {shares}, for which it is {rate}")
+        lines += prose(f"{predicted.speedup_over_even:.3f} × the even split {shares}, for which it is {rate}", width)
     if predicted.scaling_efficiency is not None:
         efficiency = format_percent(predicted.scaling_efficiency, 1)
-        lines.append(f"{efficiency} of what the devices gave alone, {format_rate(predicted.solo_sum)} in sum")
+        lines += prose(f"{efficiency} of what the devices gave alone, {format_rate(predicted.solo_sum)} in sum", width)
     return lines
 
 
-def _devices(plan: Plan) -> list[str]:
+def _devices(plan: Plan, width: int) -> list[str]:
     rows: list[tuple[str, ...]] = [("device", "", "batch", "compute", "used", "bound by")]
     for share in plan.shares:
         device = plan.devices[share.device]
@@ -83,7 +83,7 @@ def _devices(plan: Plan) -> list[str]:
                 _bound(share),
             )
         )
-    return table(rows, left=(0, 1, 5))
+    return table_or_prose(rows, width, left=(0, 1, 5))
 
 
 def batch_text(batch: int, micro_batch: int) -> str:
@@ -91,28 +91,31 @@ def batch_text(batch: int, micro_batch: int) -> str:
     return str(batch) if batch in (0, micro_batch) else f"{batch} = {batch // micro_batch}×{micro_batch}"
 
 
-def _bounds(plan: Plan) -> list[str]:
+def _bounds(plan: Plan) -> str:
     """What keeps each device from more."""
     parts = [f"{plan.devices[share.device].label} {_bound(share)}" for share in plan.shares if share.batch]
-    return _wrapped(f"bound by: {', '.join(parts)}")
+    return f"bound by: {', '.join(parts)}"
 
 
-def _gap(plan: Plan, balance: Balance) -> list[str]:
-    """From what the devices give alone to what they gave together, a cause a line."""
+def _gap(plan: Plan, balance: Balance) -> str:
+    """From what the devices give alone to what they gave together: the causes, the largest first."""
     gap = balance.solo_gap
     if gap is None:
-        return []
+        return ""
     parts = [
-        ("left out", gap.left_out),
-        ("batches that are not the best alone", gap.batch_sizes),
-        *[(f"{device.label} slower than alone", part) for device, part in zip(plan.devices, gap.slowdown, strict=True)],
-        ("waiting for the slowest", gap.imbalance),
-        ("sync", gap.sync),
+        (gap.left_out, "devices left out"),
+        (gap.batch_sizes, "batches that are not the best alone"),
+        *[(part, f"{device.label} slower than alone") for device, part in zip(plan.devices, gap.slowdown, strict=True)],
+        (gap.imbalance, "waiting for the slowest"),
+        (gap.sync, "sync"),
     ]
-    rows = [(f"−{format_rate(part)}" if part >= 0 else f"+{format_rate(-part)}", name) for name, part in parts]
-    shown = [row for row, (_, part) in zip(rows, parts, strict=True) if abs(part) >= _SHOWN * gap.solo_sum]
-    ends = (format_rate(gap.solo_sum), "samples/s, the devices alone"), (format_rate(gap.throughput), "together")
-    return ["why not more", *table([ends[0], *shown, ends[1]], left=(1,), indent="  ")]
+    largest = sorted((part for part in parts if abs(part[0]) >= _SHOWN * gap.solo_sum), key=lambda p: -abs(p[0]))
+    shown, rest = largest[:_MOST_CAUSES], sum(part for part, _ in largest[_MOST_CAUSES:])
+    if not shown:
+        return ""
+    told = [*shown, *([(rest, "the rest")] if len(largest) > _MOST_CAUSES else [])]
+    causes = ", ".join(f"{'−' if part >= 0 else '+'}{format_rate(abs(part))} {name}" for part, name in told)
+    return f"why not the {format_rate(gap.solo_sum)} samples/s: {causes}"
 
 
 def _bound(share: Share) -> str:
@@ -121,13 +124,13 @@ def _bound(share: Share) -> str:
     return f"{share.binds} (up to {share.limit})" if share.binds in ("memory", "max batch") else share.binds
 
 
-def _step(plan: Plan) -> list[str]:
+def _step(plan: Plan) -> str:
     predicted = plan.predicted
     slowest = predicted.step_time_s - predicted.sync_s
     parts = f"slowest compute {format_seconds(slowest)} + sync {format_seconds(predicted.sync_s)}"
     several = sum(batch > 0 for batch in plan.batches) > 1
     imbalance = f"; imbalance {predicted.imbalance:.3f}" if several else ""
-    return [f"step {format_seconds(predicted.step_time_s)} = {parts}{imbalance}"]
+    return f"step {format_seconds(predicted.step_time_s)} = {parts}{imbalance}"
 
 
 def _left_out(plan: Plan, one: LeftOut) -> str:
@@ -153,7 +156,3 @@ def _advice(rate: LearningRate) -> str:
         f"{rate.linear:.3g} with SGD, and a warm-up (Goyal et al. 2017), times {rate.square_root:.3g} with Adam "
         "(Malladi et al. 2022)"
     )
-
-
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, _WIDTH, subsequent_indent="  ")

@@ -7,14 +7,16 @@ from collections.abc import Sequence
 
 from gpubalance.config import Device
 from gpubalance.render.run import warning_lines
-from gpubalance.render.table import shorten, table
+from gpubalance.render.sparkline import sparkline
+from gpubalance.render.table import WIDTH, prose, shorten, table
 from gpubalance.results.estimate import DeviceEstimate, Estimate
 from gpubalance.results.probe import BatchLimit, CurvePoint, DeviceProbe, Probe, StepTimeModel, Trial
 from gpubalance.units import format_bytes, format_flops, format_percent, format_rate, format_seconds
 
-_WIDTH = 80
 _NAME_WIDTH = 40
+_MOST_WHOLE = 4
 _BAR_WIDTH = 24
+_OTHER_COLUMNS = 39
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _OUTCOMES = {
     "fits": "fits",
@@ -42,15 +44,18 @@ def _expected_lines(device: Device, one: DeviceEstimate) -> list[str]:
         f"batch {', '.join(sizes)} ({known}), more where the curve bends; about {one.children} children, "
         f"about {_minutes(one.seconds)}"
     )
-    return [device_line(device), *textwrap.wrap(text, _WIDTH - 2, initial_indent="  ", subsequent_indent="  ")]
+    return [device_line(device), *textwrap.wrap(text, WIDTH - 2, initial_indent="  ", subsequent_indent="  ")]
 
 
 def _minutes(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
 
-def curve_lines(points: Sequence[CurvePoint]) -> list[str]:
-    """A row a batch size, in order, with a bar of its throughput; marks say what is not certain of it."""
+def curve_lines(points: Sequence[CurvePoint], width: int = WIDTH) -> list[str]:
+    """A row a batch size, in order, with a bar of its throughput; marks say what is not certain of it.
+
+    The bar has what the other columns leave of a narrow terminal; where that is nothing it is left out.
+    """
     best = max(point.throughput.median for point in points)
     rows: list[tuple[str, ...]] = [("batch", "samples/s", "step", "memory", "", "")]
     for point in sorted(points, key=lambda p: p.batch):
@@ -61,16 +66,16 @@ def curve_lines(points: Sequence[CurvePoint]) -> list[str]:
                 format_rate(rate),
                 format_seconds(point.step_time_s.median),
                 format_bytes(point.memory_peak_bytes),
-                bar(rate / best),
+                bar(rate / best, min(_BAR_WIDTH, width - _OTHER_COLUMNS)),
                 _marks(point),
             )
         )
     return table(rows, left=(4, 5), indent="  ")
 
 
-def bar(part: float) -> str:
+def bar(part: float, width: int = _BAR_WIDTH) -> str:
     """A bar that is full at 1, in eighths of a character."""
-    eighths = round(max(0.0, min(1.0, part)) * _BAR_WIDTH * 8)
+    eighths = round(max(0.0, min(1.0, part)) * max(0, width) * 8)
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
 
 
@@ -99,33 +104,45 @@ def device_line(device: Device) -> str:
     return f"{device.label}  {shorten(device.name, _NAME_WIDTH)}"
 
 
-def probe_text(probe: Probe, next_command: str) -> str:
-    """Each device's table and what it amounts to, then what one must know of it, and what to run next."""
+def probe_text(probe: Probe, next_command: str, width: int = WIDTH) -> str:
+    """What each device amounts to, then what one must know of it, and what to run next. The curves are in the result.
+
+    Of many devices only the answer, a line each.
+    """
     lines: list[str] = []
     for one in probe.probes:
-        lines += [*_device_lines(probe.devices[one.device], one), ""]
+        lines += _device_lines(probe.devices[one.device], one, width, whole=len(probe.probes) <= _MOST_WHOLE)
     if not probe.complete:
-        lines += ["This probe is not whole: --resume goes on with what is measured.", ""]
+        lines += ["", *prose("This probe is not whole: --resume goes on with what is measured.", width)]
     for warning in probe.warnings:
-        lines += [*warning_lines(warning), ""]
-    return "\n".join([*lines, f"next: {next_command}"] if next_command else lines).rstrip("\n")
+        lines += ["", *warning_lines(warning, width)]
+    return "\n".join([*lines, *(["", f"next: {next_command}"] if next_command else [])])
 
 
-def _device_lines(device: Device, one: DeviceProbe) -> list[str]:
-    lines = [device_line(device)]
-    if one.curve:
-        lines += curve_lines(one.curve)
+def _device_lines(device: Device, one: DeviceProbe, width: int, *, whole: bool) -> list[str]:
+    best = _best(one)
+    lines = prose(f"{device_line(device)}{': ' if best else ''}{best}", width)
+    failures = [line for failure in one.failures for line in prose(f"failed: {failure.message}", width, "  ")]
+    if not whole:
+        return [*lines, *failures]
     facts = [
-        ("batch limit", _limit(one.batch_limit)),
-        ("best alone", _best(one)),
-        ("step time", _model(one.step_time_model)),
-        ("compute", "" if device.simulated else _compute(one)),
-        *[("failed", failure.message) for failure in one.failures],
+        _curve(one),
+        _limit(one.batch_limit),
+        _model(one.step_time_model),
+        "" if device.simulated else _compute(one),
     ]
-    for name, fact in facts:
-        if fact:
-            lines += textwrap.wrap(f"{name:<13}{fact}", _WIDTH - 2, initial_indent="  ", subsequent_indent=" " * 15)
-    return lines
+    return [*lines, *(line for fact in facts for line in prose(fact, width, "  ")), *failures]
+
+
+def _curve(one: DeviceProbe) -> str:
+    """The throughputs as ticks over the batch sizes, from 0 to the best."""
+    points = sorted(one.curve, key=lambda point: point.batch)
+    if len(points) < 2:
+        return ""
+    ticks = sparkline([point.throughput.median for point in points], least=0.0)
+    uncertain = sum(not (point.precise and point.steady) for point in points)
+    marked = f"; {uncertain} of {len(points)} not within ±1 % or not steady" if uncertain else ""
+    return f"{ticks} samples/s at batch {points[0].batch} to {points[-1].batch}{marked}"
 
 
 def _limit(limit: BatchLimit | None) -> str:
@@ -133,11 +150,11 @@ def _limit(limit: BatchLimit | None) -> str:
         return ""
     tried = _tried(limit)
     if limit.fits is None:
-        return f"not even {limit.fails} fits{tried}"
+        return f"batch limit: not even {limit.fails} fits{tried}"
     if limit.fails is None:
-        return f"no limit up to {limit.max_batch}{tried}"
+        return f"batch limit: none up to {limit.max_batch}{tried}"
     why = next((t.outcome for t in reversed(limit.trials) if t.batch == limit.fails and t.outcome != "fits"), "oom")
-    return f"{limit.fits} trains, {limit.fails} does not ({_OUTCOMES[why]}){tried}"
+    return f"batch limit: {limit.fits} trains, {limit.fails} does not ({_OUTCOMES[why]}){tried}"
 
 
 def _tried(limit: BatchLimit) -> str:
@@ -158,7 +175,9 @@ def _model(model: StepTimeModel | None) -> str:
         return ""
     line = f"{format_seconds(model.alpha_s)} + {format_seconds(model.beta_s)} · batch"
     off = f"off by {format_percent(model.residual, 1)} at most"
-    return f"{line}, {off}" if model.planned_with == "line" else f"no line ({line} is {off}): the curve is planned with"
+    if model.planned_with == "line":
+        return f"step time: {line}, {off}"
+    return f"step time: no line ({line} is {off}), so the curve is planned with"
 
 
 def _compute(one: DeviceProbe) -> str:
@@ -166,4 +185,4 @@ def _compute(one: DeviceProbe) -> str:
         return ""
     mfu = f", {format_percent(one.mfu)} of its peak (MFU)" if one.mfu is not None else ""
     joule = f", {one.samples_per_joule:.3g} samples a joule" if one.samples_per_joule is not None else ""
-    return f"{format_flops(one.flops_per_s)} at its best{mfu}{joule}"
+    return f"compute: {format_flops(one.flops_per_s)} at its best{mfu}{joule}"

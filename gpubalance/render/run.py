@@ -6,41 +6,34 @@ import textwrap
 from collections.abc import Sequence
 
 from gpubalance.config import Device
-from gpubalance.render.table import shorten, shorten_front, table
+from gpubalance.render.table import WIDTH, prose, shorten, shorten_front, table, table_or_prose
 from gpubalance.results.common import Throughput, Warning_
 from gpubalance.results.run import Measurement, Replica, Run
 from gpubalance.units import format_bytes, format_percent, format_rate, format_seconds
 
-_WIDTH = 80
 _NAME_WIDTH = 22
 
 
 def window_text(number: int, of: int, name: str, devices: Sequence[Device], measured: Measurement) -> str:
-    """`GPU:0 [820] 1254 samples/s` for each device and the total; of the even split the total only."""
-    batches = " ".join(map(str, measured.batches))
+    """On one line: `GPU:0 [820] 1280 samples/s …` of each device and the total; of the even split the total only."""
     rate = f"{format_rate(measured.throughput.median)} samples/s"
     if name:
+        batches = " ".join(map(str, measured.batches))
         return f"window {number} of {of}, the {name} split [{batches}]: {rate}"
-    rows = [_window_row(device, replica) for device, replica in zip(devices, measured.replicas, strict=True)]
-    total = (
-        f"total [{measured.global_batch}]",
-        rate,
-        f"step {format_seconds(measured.step_time_s.median)}",
-        f"sync {format_seconds(measured.sync_s)}",
-        "",
-    )
-    lines = table([*rows, total], left=(0, 2, 3), indent="  ")
-    return "\n".join([f"window {number} of {of}", *lines])
+    parts = [_window_part(device, replica) for device, replica in zip(devices, measured.replicas, strict=True)]
+    step = f"step {format_seconds(measured.step_time_s.median)} sync {format_seconds(measured.sync_s)}"
+    return f"window {number} of {of}: {'; '.join([*parts, f'total [{measured.global_batch}] {rate} {step}'])}"
 
 
-def _window_row(device: Device, replica: Replica) -> tuple[str, ...]:
-    return (
+def _window_part(device: Device, replica: Replica) -> str:
+    memory = [] if replica.memory_peak_bytes is None else [format_bytes(replica.memory_peak_bytes)]
+    parts = [
         f"{device.label} [{batch_text(replica)}]",
         f"{format_rate(replica.throughput)} samples/s",
         f"compute {format_seconds(replica.compute_s)}",
         f"wait {format_seconds(replica.wait_s)}",
-        format_bytes(replica.memory_peak_bytes) if replica.memory_peak_bytes is not None else "",
-    )
+    ]
+    return " ".join([*parts, *memory])
 
 
 def batch_text(replica: Replica) -> str:
@@ -50,14 +43,19 @@ def batch_text(replica: Replica) -> str:
     return f"{replica.batch} = {replica.batch // replica.micro_batch}×{replica.micro_batch}"
 
 
-def run_text(run: Run) -> str:
-    """The summary: the answer first, then where each device's time goes, then what one must know of it."""
-    lines = [_answer(run), *_against_even(run), *_against_solo(run), "", *_devices(run), _step(run)]
+def run_text(run: Run, next_command: str = "", width: int = WIDTH) -> str:
+    """The summary: the answer first, then where each device's time goes, what one must know of it, what to do next."""
+    lines = [*answer_lines(run, width), "", *_devices(run, width), *_step(run, width)]
     if not run.complete:
-        lines.append("This run was cut short: the figures are of what was measured until then.")
+        lines += prose("This run was cut short: the figures are of what was measured until then.", width)
     for warning in run.warnings:
-        lines += ["", *warning_lines(warning)]
-    return "\n".join(lines)
+        lines += ["", *warning_lines(warning, width)]
+    return "\n".join([*lines, *(["", f"next: {next_command}"] if next_command else [])])
+
+
+def answer_lines(run: Run, width: int = WIDTH) -> list[str]:
+    """What the split gives, and how that compares."""
+    return [line for text in (_answer(run), _against_even(run), _against_solo(run)) for line in prose(text, width)]
 
 
 def _answer(run: Run) -> str:
@@ -74,35 +72,36 @@ def _plus_minus(throughput: Throughput) -> str:
     return f" ± {format_percent(half, 1)}"
 
 
-def _against_even(run: Run) -> list[str]:
+def _against_even(run: Run) -> str:
     even = run.baselines.even
     if even is None or run.speedup_over_even is None:
-        return []
+        return ""
     shares = "/".join(map(str, even.batches))
     if all(r.batch == r.micro_batch == b for r, b in zip(run.replicas, even.batches, strict=True)):
-        return [f"this is the even split, {shares}"]
+        return f"this is the even split, {shares}"
     interval = run.speedup_ci95
     known = f" ({interval[0]:.3f} to {interval[1]:.3f})" if interval else ""
     rate = f"{format_rate(even.throughput.median)} samples/s"
-    return textwrap.wrap(f"{run.speedup_over_even:.3f} × the even split {shares}{known}, which gave {rate}", _WIDTH)
+    return f"{run.speedup_over_even:.3f} × the even split {shares}{known}, which gave {rate}"
 
 
-def _against_solo(run: Run) -> list[str]:
+def _against_solo(run: Run) -> str:
     if run.scaling_efficiency is None:
-        return []
+        return ""
     efficiency = format_percent(run.scaling_efficiency, 1)
-    return [f"{efficiency} of what the devices gave alone, {format_rate(run.baselines.solo_sum)} samples/s in sum"]
+    return f"{efficiency} of what the devices gave alone, {format_rate(run.baselines.solo_sum)} samples/s in sum"
 
 
-def _devices(run: Run) -> list[str]:
+def _devices(run: Run, width: int) -> list[str]:
     names = [shorten(run.devices[replica.device].name, _NAME_WIDTH) for replica in run.replicas]
     rows = _device_rows(run, names)
     # What a batch in micro-batches takes more of 80 columns, the names give; their ends tell one model from another.
-    excess = max(map(len, table(rows))) - _WIDTH
+    excess = max(map(len, table(rows))) - WIDTH
     if excess > 0:
         rows = _device_rows(run, [shorten_front(name, max(map(len, names)) - excess) for name in names])
     idle = [d.label for d, batch in zip(run.devices, run.batches, strict=True) if not batch]
-    return [*table(rows, left=(0, 1)), *([f"{', '.join(idle)}: no samples, left out"] if idle else [])]
+    unused = prose(f"{', '.join(idle)}: no samples, left out", width) if idle else []
+    return [*table_or_prose(rows, width, left=(0, 1)), *unused]
 
 
 def _device_rows(run: Run, names: Sequence[str]) -> list[tuple[str, ...]]:
@@ -123,18 +122,18 @@ def _device_rows(run: Run, names: Sequence[str]) -> list[tuple[str, ...]]:
     return rows
 
 
-def _step(run: Run) -> str:
+def _step(run: Run, width: int) -> list[str]:
     slowest = max(r.compute_s + r.wait_s for r in run.replicas)
     parts = [f"slowest compute {format_seconds(slowest)}", f"sync {format_seconds(run.sync_s)}"]
     if run.settings.input == "host":
         part = run.input_wait_s / run.step_time_s.median
         parts.append(f"waiting for input {format_seconds(run.input_wait_s)} ({format_percent(part, 1)})")
     imbalance = f"; imbalance {run.imbalance:.3f}" if len(run.replicas) > 1 else ""
-    return f"step {format_seconds(run.step_time_s.median)} = {' + '.join(parts)}{imbalance}"
+    return prose(f"step {format_seconds(run.step_time_s.median)} = {' + '.join(parts)}{imbalance}", width)
 
 
-def warning_lines(warning: Warning_) -> list[str]:
-    """Its code, what it is, and what to do, in 80 columns."""
-    body = textwrap.wrap(warning.message, _WIDTH - 2, initial_indent="  ", subsequent_indent="  ")
-    remedy = textwrap.wrap(warning.next, _WIDTH - 2, initial_indent="  → ", subsequent_indent="    ")
+def warning_lines(warning: Warning_, width: int = WIDTH) -> list[str]:
+    """Its code, what it is, and what to do."""
+    body = textwrap.wrap(warning.message, width - 2, initial_indent="  ", subsequent_indent="  ")
+    remedy = textwrap.wrap(warning.next, width - 2, initial_indent="  → ", subsequent_indent="    ")
     return [f"warning {warning.code}", *body, *remedy]

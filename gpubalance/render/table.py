@@ -2,7 +2,42 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
+
+# What a summary is made for; a wider terminal gets no longer lines.
+WIDTH = 80
+
+
+def prose(text: str, width: int, indent: str = "") -> list[str]:
+    """A sentence on as many lines as it needs, those after the first set in."""
+    return textwrap.wrap(
+        text,
+        max(20, width),
+        initial_indent=indent,
+        subsequent_indent=f"{indent}  ",
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+
+
+def table_or_prose(rows: Sequence[Sequence[str]], width: int, *, left: Sequence[int] = (0,)) -> list[str]:
+    """A table whose first row are the heads; where the width does not hold it a sentence a row.
+
+    The sentence begins with the cells that have no head or are the first, then `head cell` of each other.
+    """
+    lines = table(rows, left=left)
+    if max(map(len, lines)) <= width:
+        return lines
+    heads, *body = rows
+    sentences = []
+    for row in body:
+        named = [(head, cell) for i, (head, cell) in enumerate(zip(heads, row, strict=True)) if i and head and cell]
+        whose = " ".join(
+            cell for i, (head, cell) in enumerate(zip(heads, row, strict=True)) if (not i or not head) and cell
+        )
+        sentences += prose(f"{whose}: {', '.join(f'{head} {cell}' for head, cell in named)}", width)
+    return sentences
 
 
 def table(rows: Sequence[Sequence[str]], *, left: Sequence[int] = (0,), indent: str = "") -> list[str]:

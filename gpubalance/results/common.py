@@ -24,13 +24,18 @@ class Warning_(Record):
 
 
 class StepTime(Record):
-    """Seconds a step. A sample is the mean of `steps_per_sample` consecutive steps that were timed as one."""
+    """Seconds a step. A sample is the mean of `steps_per_sample` consecutive steps that were timed as one.
+
+    `at_s` is when each of them ended, in seconds from the first moment that was measured, of whatever split; null in
+    results of before it was kept.
+    """
 
     median: Number
     mad: Number
     ci95: Interval
     steps_per_sample: int
     samples: tuple[Number, ...]
+    at_s: tuple[Number, ...] | None = None
 
 
 class Throughput(Record):

@@ -6,7 +6,7 @@ from typing import Literal
 
 from gpubalance.config import Device, Record, Settings
 from gpubalance.planning.problem import Binds
-from gpubalance.results.common import SCHEMA_VERSION, Model, Number, Warning_
+from gpubalance.results.common import SCHEMA_VERSION, Environment, Model, Number, Warning_
 from gpubalance.results.run import Measurement, Run
 
 
@@ -103,7 +103,8 @@ class Balance(Record):
 class Plan(Record):
     """A split for these devices, this model and these settings; a device is known by its UUID.
 
-    `sync_s` is null where it was not known and taken for 0. `probed` is when the probe was made that it stands on.
+    `sync_s` is null where it was not known and taken for 0. `probed` is when the probe was made that it stands on,
+    `environment` where.
     """
 
     schema_version: Literal[1] = SCHEMA_VERSION
@@ -111,6 +112,7 @@ class Plan(Record):
     created: str
     probed: str
     settings: Settings
+    environment: Environment | None = None
     model: Model | None
     devices: tuple[Device, ...]
     batches: tuple[int, ...]

@@ -14,18 +14,21 @@ from gpubalance.results.common import Warning_
 from gpubalance.results.plan import Balance, Plan, SoloGap
 from gpubalance.results.probe import Probe
 from gpubalance.results.run import Measurement, Run
-from gpubalance.stages.events import Doing, RoundDone, Watch
+from gpubalance.stages.events import Doing, Event, RoundDone, TimeLeft, Watch
 from gpubalance.stages.fitting import Rig, suggest
 from gpubalance.stages.knowledge import Knowledge
 from gpubalance.stages.plan import best_split, find_probes, plan_of
 from gpubalance.stages.probe.saved import ALL, holds_nothing, latest, solo_bests
 from gpubalance.stages.probe.stage import probe as probe_stage
 from gpubalance.stages.rounds import EQUAL_WITHIN, Rounds
-from gpubalance.stages.run import model_of, run_on, without_empty_shares
-from gpubalance.stages.series import Series
+from gpubalance.stages.run import joint_series, model_of, run_on, without_empty_shares
 from gpubalance.workers.worker import Worker
 
 _RESUME = "gpubalance probe --resume, with the same devices and settings, goes on; then balance again"
+
+# For telling how long it will take
+_USUAL_ROUNDS = 2
+_SETTLING_S = 2.0
 
 
 def balance(request: BalanceRequest, driver: str | None, watch: Watch) -> Plan:
@@ -53,8 +56,13 @@ def balance(request: BalanceRequest, driver: str | None, watch: Watch) -> Plan:
 def _probed(request: BalanceRequest, driver: str | None, watch: Watch) -> Probe:
     """A probe of the devices. One on which nothing fits is no error here: the others are what is left."""
     _check_global_batch(request)
+
+    def tell(event: Event) -> None:
+        then_s = _joint_s(request, rounds=_USUAL_ROUNDS)
+        watch(TimeLeft(event.seconds + then_s) if isinstance(event, TimeLeft) else event)
+
     try:
-        return probe_stage(request.probe, driver, watch)
+        return probe_stage(request.probe, driver, tell)
     except GpubalanceError as error:
         found = error.partial
         if isinstance(error, NothingFits) and isinstance(found, Probe) and not all(map(holds_nothing, found.probes)):
@@ -160,6 +168,7 @@ class _Balancing:
     def _try(self, split: Allocation) -> Measurement | None:
         """Measures a split for a moment; None where it ran out of memory, and the devices stepped back."""
         self._watch(Doing(f"round {len(self._rounds) + 1}: {_text(split)}"))
+        self._watch(TimeLeft(_joint_s(self._request, rounds=1)))
         try:
             measured = self._measure(split)
         except OutOfMemory as error:
@@ -179,7 +188,7 @@ class _Balancing:
         request = self._run_request(split)
         rig, numbers = self._rig_of(split)
         used = without_empty_shares(request)
-        series = Series(used.batches, used.micro_batches)
+        series = joint_series(used, used.batches, used.micro_batches, self._watch)
         # A worker is warm once; then a split needs no more than a few steps of its own.
         warm = rig.worker, split.batches != split.micro_batches
         series.settle(rig.worker) if warm in self._warm else series.warm_up(rig.worker)
@@ -290,6 +299,12 @@ class _Balancing:
             sync=gap.sync,
             throughput=run.throughput.median,
         )
+
+
+def _joint_s(request: BalanceRequest, rounds: int) -> float:
+    """About how long so many rounds and the proving run take, in seconds."""
+    measuring = request.measuring
+    return rounds * (request.round_s + _SETTLING_S) + 2 * measuring.windows * measuring.duration_s
 
 
 def _text(split: Allocation) -> str:

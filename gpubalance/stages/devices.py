@@ -6,6 +6,8 @@ from gpubalance.config import Device, Record
 from gpubalance.devices.machine import read_gpus
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.gpus import Gpu, Reading
+from gpubalance.results.common import Environment
+from gpubalance.stages.environment import environment_here
 from gpubalance.stages.events import Doing, Watch
 from gpubalance.workers.worker import survey
 
@@ -14,6 +16,7 @@ class Listing(Record):
     """The GPUs as NVML and TensorFlow see them, or the simulated devices."""
 
     kind: str = "devices"
+    environment: Environment | None
     nvidia: Reading | None
     simulated: tuple[Device, ...] | None
 
@@ -21,15 +24,16 @@ class Listing(Record):
 def list_devices(simulate: str | None, watch: Watch) -> Listing:
     """Asks NVML, and in a child process TensorFlow, matched by bus id. Raises BadInput for a bad profile."""
     if simulate is not None:
-        return Listing(nvidia=None, simulated=simulated_devices(simulate)[0])
+        return Listing(environment=environment_here(None), nvidia=None, simulated=simulated_devices(simulate)[0])
     reading = read_gpus()
+    here = environment_here(reading.driver_version)
     candidates = [gpu.device for gpu in reading.gpus if not gpu.unusable]
     if not candidates:
-        return Listing(nvidia=reading, simulated=None)
+        return Listing(environment=here, nvidia=reading, simulated=None)
     watch(Doing("asking TensorFlow which of the GPUs it can use"))
     missing = survey(candidates)
     gpus = tuple(_marked(gpu, missing.get(gpu.uuid)) for gpu in reading.gpus)
-    return Listing(nvidia=reading.model_copy(update={"gpus": gpus}), simulated=None)
+    return Listing(environment=here, nvidia=reading.model_copy(update={"gpus": gpus}), simulated=None)
 
 
 def _marked(gpu: Gpu, why: str | None) -> Gpu:

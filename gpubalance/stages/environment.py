@@ -10,6 +10,7 @@ import psutil
 
 import gpubalance
 from gpubalance.results.common import Environment
+from gpubalance.versions import software
 from gpubalance.workers.messages import Ready
 
 
@@ -19,6 +20,19 @@ def now() -> str:
 
 
 def environment(facts: Ready, driver: str | None) -> Environment:
+    """Of a measurement, whose TensorFlow a child told."""
+    return _environment(facts.tensorflow, facts.keras, facts.cuda, facts.cudnn, driver)
+
+
+def environment_here(driver: str | None) -> Environment | None:
+    """Of what was only looked at: the versions that are installed. None where that does not tell TensorFlow's."""
+    found = software()
+    if found.tensorflow is None or found.keras is None:
+        return None
+    return _environment(found.tensorflow, found.keras, found.cuda, found.cudnn, driver)
+
+
+def _environment(tensorflow: str, keras: str, cuda: str | None, cudnn: str | None, driver: str | None) -> Environment:
     """An allow-list: no host name, no user, no paths, no environment variables."""
     return Environment(
         gpubalance=gpubalance.__version__,
@@ -26,10 +40,10 @@ def environment(facts: Ready, driver: str | None) -> Environment:
         platform=f"{platform.system()} {platform.release()} {platform.machine()}",
         cpu=_cpu_name(),
         cpu_count=psutil.cpu_count() or 1,
-        tensorflow=facts.tensorflow,
-        keras=facts.keras,
-        cuda=facts.cuda,
-        cudnn=facts.cudnn,
+        tensorflow=tensorflow,
+        keras=keras,
+        cuda=cuda,
+        cudnn=cudnn,
         driver=driver,
     )
 

@@ -9,6 +9,7 @@ from gpubalance.config import Device
 from gpubalance.results.plan import Round
 from gpubalance.results.probe import CurvePoint, Trial
 from gpubalance.results.run import Measurement
+from gpubalance.telemetry import Gauges
 
 
 @dataclass(frozen=True)
@@ -16,6 +17,28 @@ class Doing:
     """What is done now, and why."""
 
     text: str
+
+
+@dataclass(frozen=True)
+class TimeLeft:
+    """How long it will go on from now, in seconds, as far as that is known."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class SampleDone:
+    """Some steps of a joint run are over, warm-up included: of the "even" split, or of the run's own ("").
+
+    `compute_s` is of each replica where they were stamped. `gauges` are the latest reading of each GPU.
+    """
+
+    name: str
+    devices: tuple[Device, ...]
+    batches: tuple[int, ...]
+    step_s: float
+    compute_s: tuple[float, ...] | None
+    gauges: tuple[Gauges | None, ...]
 
 
 @dataclass(frozen=True)
@@ -60,5 +83,5 @@ class RoundDone:
     devices: tuple[Device, ...]
 
 
-Event = Doing | WindowDone | PointDone | TrialDone | DeviceDone | RoundDone
+Event = Doing | TimeLeft | SampleDone | WindowDone | PointDone | TrialDone | DeviceDone | RoundDone
 Watch = Callable[[Event], None]

@@ -98,6 +98,7 @@ def plan_of(found: Allocation, problem: Problem, probe: Probe, devices: Sequence
         created=now(),
         probed=probe.created,
         settings=probe.settings,
+        environment=probe.environment,
         model=probe.model,
         devices=tuple(devices),
         batches=found.batches,

@@ -14,10 +14,12 @@ from gpubalance.planning.split import even_split, split_text
 from gpubalance.results.common import Model, Throughput, Warning_
 from gpubalance.results.run import Baselines, Measurement, Run, SoloBest
 from gpubalance.stages.environment import environment, now
-from gpubalance.stages.events import Doing, Watch, WindowDone
+from gpubalance.stages.events import Doing, SampleDone, TimeLeft, Watch, WindowDone
 from gpubalance.stages.fitting import Rig, largest_even_share, suggest
+from gpubalance.stages.sensors import Sensors
 from gpubalance.stages.series import Series
 from gpubalance.stages.warnings import PRECISE_ENOUGH, warnings
+from gpubalance.workers.messages import Sample
 from gpubalance.workers.worker import Worker
 
 
@@ -70,7 +72,24 @@ def run_on(
 ) -> Run:
     """The same on a rig that is there, of the devices with samples, and stays. Raises OutOfMemory as it comes."""
     used = without_empty_shares(request)
-    return _run(request, _Progress(used, rig, Series(used.batches, used.micro_batches), solo=solo), driver, watch)
+    own = joint_series(used, used.batches, used.micro_batches, watch)
+    return _run(request, _Progress(used, rig, own, solo=solo), driver, watch)
+
+
+def joint_series(
+    request: RunRequest,
+    batches: tuple[int, ...],
+    micro_batches: tuple[int, ...] | None,
+    watch: Watch,
+    name: str = "",
+) -> Series:
+    """A series of a split on the request's devices, which all have samples: watched, and its GPUs read."""
+    devices, sensors = request.devices, Sensors(request.devices)
+
+    def tell(sample: Sample) -> None:
+        watch(SampleDone(name, devices, batches, sample.seconds / sample.steps, sample.compute_s, sensors.latest))
+
+    return Series(batches, micro_batches, sensors, tell)
 
 
 def _run(asked: RunRequest, progress: _Progress, driver: str | None, watch: Watch) -> Run:
@@ -116,7 +135,7 @@ def _warm_up(progress: _Progress, watch: Watch) -> None:
         return
     watch(Doing(f"warming up the even split {split_text(even)}, to compare with"))
     try:
-        progress.even = Series(even)
+        progress.even = joint_series(request, even, None, watch, "even")
         progress.even.warm_up(rig.worker)
     except OutOfMemory as error:
         rig.recover()
@@ -152,7 +171,7 @@ def _smaller_even_split(progress: _Progress, even: tuple[int, ...], error: OutOf
     where = "a device" if error.replica is None else request.devices[error.replica].label
     watch(Doing(f"the even split {split_text(even)} does not fit on {where}; looking for the largest equal shares"))
     share = largest_even_share(progress.rig, request, max(even))
-    series = Series((share,) * len(even))
+    series = joint_series(request, (share,) * len(even), None, watch, "even")
     watch(Doing(f"warming up {split_text(series.batches)}, the largest equal shares that fit"))
     series.warm_up(progress.rig.worker)
     # On a real device the search left another worker: the split itself must be warm in it too.
@@ -176,6 +195,10 @@ def _measure(progress: _Progress, watch: Watch) -> None:
     while number < of:
         number += 1
         series = [("", progress.own), *([("even", progress.even)] if progress.even else [])]
+        turns = ", in turns with the even split" if progress.even else ""
+        split = split_text(progress.own.batches, progress.own.micro_batches)
+        watch(Doing(f"measuring {split}, window {number} of {of}{turns}"))
+        watch(TimeLeft((of - number + 1) * len(series) * measuring.duration_s))
         # Each goes first in turn: on a card that gets hotter the second one is always a little slower.
         for name, one in series if number % 2 else reversed(series):
             window = _window(progress, one, watch)
@@ -219,8 +242,9 @@ def _result(asked: RunRequest, progress: _Progress, driver: str | None) -> Run |
     if not own.samples or not own.stamped:
         return None
     numbers = [i for i, batch in enumerate(asked.batches) if batch]
-    measured = own.measurement(numbers)
-    even = _even_baseline(progress, measured, numbers)
+    began_s = min(one.began_s for one in (own, progress.even) if one and one.stamped)
+    measured = own.measurement(numbers, began_s)
+    even = _even_baseline(progress, measured, numbers, began_s)
     facts = progress.rig.worker.facts
     solo_sum = sum(best.throughput for best in progress.solo) if progress.solo else None
     return Run(
@@ -251,9 +275,11 @@ def _result(asked: RunRequest, progress: _Progress, driver: str | None) -> Run |
     )
 
 
-def _even_baseline(progress: _Progress, measured: Measurement, numbers: list[int]) -> Measurement | None:
+def _even_baseline(
+    progress: _Progress, measured: Measurement, numbers: list[int], began_s: float
+) -> Measurement | None:
     if progress.even is not None:
-        return progress.even.measurement(numbers) if progress.even.samples and progress.even.stamped else None
+        return progress.even.measurement(numbers, began_s) if progress.even.samples and progress.even.stamped else None
     is_even = measured.micro_batches == even_split(measured.global_batch, len(measured.batches))
     wanted = progress.request.measuring.baseline == "even" and len(numbers) > 1
     return measured if is_even and wanted else None

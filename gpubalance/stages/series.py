@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from gpubalance.errors import BadInput
 from gpubalance.planning.parts import split_step
 from gpubalance.results.common import StepTime, Throughput
 from gpubalance.results.run import Measurement, Replica
+from gpubalance.stages.sensors import Sensors
 from gpubalance.stats import half_width, has_trend, interval95, mad, median
 from gpubalance.workers.messages import Measured, Sample
 from gpubalance.workers.worker import Worker
@@ -30,10 +32,15 @@ _LONGEST_SETTLING_STEPS = 30
 
 @dataclass
 class Series:
-    """Samples of one split, in the order of time; `stamped` apart, as stamping costs a little."""
+    """Samples of one split, in the order of time; `stamped` apart, as stamping costs a little.
+
+    `sensors` read the GPUs while a window is measured; `watch` is told of each sample as it comes.
+    """
 
     batches: tuple[int, ...]
     micro_batches: tuple[int, ...] | None = None
+    sensors: Sensors | None = None
+    watch: Callable[[Sample], None] | None = None
     samples: list[Sample] = field(default_factory=list)
     stamped: list[Sample] = field(default_factory=list)
     sample_s: float = _SAMPLE_S
@@ -96,12 +103,13 @@ class Series:
 
     def window(self, worker: Worker, seconds: float) -> Series:
         """Measures for that long, adds it to this series, and gives the window as one of its own."""
-        window = Series(self.batches, self.micro_batches)
-        # The stamped steps first: a result needs both kinds, so one that is cut short is a result the sooner.
-        for sample in self._measure(worker, seconds=seconds * _STAMPED_PART, at_least=_STAMPED_STEPS, stamped=True):
-            window.stamped.append(sample)
-            self.stamped.append(sample)
-        window.samples += self.measure(worker, seconds * (1 - _STAMPED_PART))
+        window = Series(self.batches, self.micro_batches, self.sensors)
+        with self.sensors.watching() if self.sensors else nullcontext():
+            # The stamped steps first: a result needs both kinds, so one that is cut short is a result the sooner.
+            for sample in self._measure(worker, seconds=seconds * _STAMPED_PART, at_least=_STAMPED_STEPS, stamped=True):
+                window.stamped.append(sample)
+                self.stamped.append(sample)
+            window.samples += self.measure(worker, seconds * (1 - _STAMPED_PART))
         window.memory_peak_bytes = self.memory_peak_bytes
         return window
 
@@ -134,6 +142,8 @@ class Series:
                 self._note_peaks(reply)
             else:
                 self.loss_is_finite = self.loss_is_finite and reply.loss_is_finite
+                if self.watch is not None:
+                    self.watch(reply)
                 yield reply
 
     def _note_peaks(self, reply: Measured) -> None:
@@ -155,8 +165,13 @@ class Series:
         return [s.seconds / s.steps for s in self.samples]
 
     @property
-    def step_time(self) -> StepTime:
-        """Seconds a step, with its samples."""
+    def began_s(self) -> float:
+        """When the first of its samples began, on the monotonic clock."""
+        first = min((one[0] for one in (self.samples, self.stamped) if one), key=lambda sample: sample.ended_s)
+        return first.ended_s - first.seconds
+
+    def step_time(self, origin_s: float) -> StepTime:
+        """Seconds a step, with its samples, which ended so long after a moment of the monotonic clock."""
         times = self.step_times_s
         return StepTime(
             median=median(times),
@@ -164,6 +179,7 @@ class Series:
             ci95=interval95(times),
             steps_per_sample=max(s.steps for s in self.samples),
             samples=tuple(times),
+            at_s=tuple(round(s.ended_s - origin_s, 3) for s in self.samples),
         )
 
     @property
@@ -195,9 +211,13 @@ class Series:
             return None
         return median([(s.step_s or 0.0) + s.input_wait_s for s in self.stamped]) / median(self.step_times_s) - 1
 
-    def measurement(self, devices: Sequence[int]) -> Measurement:
-        """What it amounts to; `devices` are the replicas' numbers among the result's. Needs both kinds of sample."""
-        step_time = self.step_time
+    def measurement(self, devices: Sequence[int], origin_s: float | None = None) -> Measurement:
+        """What it amounts to; `devices` are the replicas' numbers among the result's. Needs both kinds of sample.
+
+        Times count from `origin_s` on the monotonic clock, or from its own beginning.
+        """
+        origin_s = self.began_s if origin_s is None else origin_s
+        step_time = self.step_time(origin_s)
         step_time_s = step_time.median
         input_wait_s = median([s.input_wait_s for s in self.stamped])
         parts = split_step(step_time_s, [s.compute_s or () for s in self.stamped], input_wait_s)
@@ -219,9 +239,17 @@ class Series:
                     wait_s=wait,
                     utilisation=min(1.0, compute / step_time_s),
                     memory_peak_bytes=peak,
+                    telemetry=told,
                 )
-                for device, batch, micro_batch, compute, wait, peak in zip(
-                    devices, self.batches, micro_batches, parts.compute_s, parts.wait_s, peaks, strict=True
+                for device, batch, micro_batch, compute, wait, peak, told in zip(
+                    devices,
+                    self.batches,
+                    micro_batches,
+                    parts.compute_s,
+                    parts.wait_s,
+                    peaks,
+                    self.sensors.telemetry(origin_s) if self.sensors else [None] * len(self.batches),
+                    strict=True,
                 )
             ),
             sync_s=parts.sync_s,

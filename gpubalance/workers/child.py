@@ -14,6 +14,7 @@ import queue
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -156,6 +157,7 @@ def _samples(session: Session, request: Measure) -> Iterator[Sample]:
         yield Sample(
             steps=sample.steps,
             seconds=sample.seconds,
+            ended_s=time.monotonic(),
             input_wait_s=sample.input_wait_s,
             compute_s=sample.compute_s,
             step_s=sample.step_s,

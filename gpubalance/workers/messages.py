@@ -75,11 +75,15 @@ class Ready(Record):
 
 
 class Sample(Record):
-    """Some consecutive steps timed as one; of a stamped one, which is one step, each replica's compute time."""
+    """Some consecutive steps timed as one; of a stamped one, which is one step, each replica's compute time.
+
+    `ended_s` is on the system's monotonic clock, which all processes share.
+    """
 
     kind: Literal["sample"] = "sample"
     steps: int
     seconds: float
+    ended_s: float
     input_wait_s: float
     compute_s: tuple[float, ...] | None = None
     step_s: float | None = None

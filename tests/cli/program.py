@@ -15,6 +15,14 @@ QUICK_PAIR = str(ROOT / "configs" / "quick-pair.toml")
 SHORT = ("--windows", "1", "--duration", "0.5")
 
 
+def broken_tensorflow(folder: Path) -> dict[str, str]:
+    """Variables that put a TensorFlow which can't be loaded before the real one: for what must not need it."""
+    package = folder / "broken" / "tensorflow"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text('raise SystemExit("TensorFlow was loaded")\n')
+    return {"PYTHONPATH": os.pathsep.join([str(package.parent), os.environ.get("PYTHONPATH", "")])}
+
+
 def start(
     *arguments: str, environment: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> subprocess.Popen[str]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
 from gpubalance.results.comparison import Comparison
 from tests.cli.program import ROOT, gpubalance
+from tests.cli.terminal import command_in_terminal
 from tests.stages.test_compare import BASELINE, OTHER, slower
 
 SAVED = ROOT / "tests" / "saved"
@@ -52,8 +54,17 @@ def test_a_gate_prints_the_comparison_and_exits_with_9(files: tuple[str, str, st
 
 
 def test_a_narrow_terminal_gets_narrow_lines(files: tuple[str, str, str]) -> None:
-    done = gpubalance("compare", *files, environment={"COLUMNS": "40"})
-    assert max(map(len, done.stdout.splitlines())) <= 40
+    program = str(Path(sys.executable).with_name("gpubalance"))
+    code, seen = command_in_terminal([program, "compare", *files], 40)
+    assert code == 0
+    assert max(map(len, seen.written.decode().splitlines())) <= 40
+
+
+def test_a_redacted_comparison_tells_no_home_folder(files: tuple[str, str, str], tmp_path: Path) -> None:
+    home = {"HOME": str(tmp_path)}
+    done = gpubalance("compare", *files, "--redact", "--json", environment=home)
+    assert [result.file for result in Comparison.model_validate_json(done.stdout).results][:1] == ["~/a.json"]
+    assert str(tmp_path) not in done.stdout
 
 
 @pytest.mark.parametrize(

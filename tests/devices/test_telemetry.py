@@ -72,6 +72,16 @@ def test_every_field(tmp_path: Path) -> None:
     telemetry = seen(tmp_path, FULL)
     assert telemetry.pop("readings") >= 4
     assert telemetry.pop("duration_s") > 0
+    course = telemetry.pop("course")
+    assert len(course) >= 4
+    assert course[-1].pop("at_s") > course[0]["at_s"]
+    assert course[-1] == {
+        "temperature_c": 60,
+        "power_w": 250.0,
+        "sm_clock_mhz": 1900,
+        "memory_clock_mhz": 5005,
+        "throttle_reasons": [],
+    }
     assert telemetry == {
         "temperature_c": 60,
         "power_w": 250.0,
@@ -220,3 +230,24 @@ except ValueError as error:
     print(error, sampler.telemetry.power_w)
 """
     assert child(code, environment(tmp_path, FULL), GENEROUS_S).strip() == "the caller's 250.0"
+
+
+def test_two_samplers_one_after_the_other_add_to_one_course(tmp_path: Path) -> None:
+    code = """
+import json, time
+from gpubalance.devices.telemetry import Sampler
+from gpubalance.telemetry import Course
+course = Course()
+for readings in (2, 4):
+    with Sampler("GPU-1", interval_s=0.005, course=course) as sampler:
+        while course.readings < readings:
+            time.sleep(0.002)
+    time.sleep(0.3)
+print(json.dumps(sampler.telemetry.model_dump()))
+"""
+    telemetry = json.loads(child(code, environment(tmp_path, FULL), GENEROUS_S))
+    assert telemetry["readings"] >= 4
+    # The pause of 0.3 s between them belongs to neither.
+    times = [moment["at_s"] for moment in telemetry["course"]]
+    assert telemetry["duration_s"] <= times[-1] - 0.3 + 0.1
+    assert {moment["temperature_c"] for moment in telemetry["course"]} == {60}

@@ -70,7 +70,14 @@ class DrawnWorker:
             steps = [self._step(batches) for _ in range(count)]
             taken_s = sum(max(computes) + self._joint.sync_s for computes in steps)
             compute_s = steps[0] if stamped else None
-            yield Sample(steps=count, seconds=taken_s, input_wait_s=0.0, compute_s=compute_s, step_s=taken_s)
+            yield Sample(
+                steps=count,
+                seconds=taken_s,
+                ended_s=self._elapsed_s,
+                input_wait_s=0.0,
+                compute_s=compute_s,
+                step_s=taken_s,
+            )
             given += 1
         yield Measured(memory_peak_bytes=(None,) * len(batches), late_part=0.0)
 

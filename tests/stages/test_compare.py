@@ -151,6 +151,13 @@ def test_a_device_is_the_same_under_another_index_and_a_redacted_one_by_its_labe
     assert [(pair.baseline, pair.other) for pair in found.devices] == [(0, 0), (1, 1)]
 
 
+def test_a_device_whose_uuid_was_taken_out_may_be_another(compared: Compared) -> None:
+    hidden = [d.model_copy(update={"uuid": f"GPU-redacted-{d.index}"}) for d in DEVICES]
+    found = compared(*(run.model_copy(update={"devices": tuple(hidden)}) for run in (BASELINE, OTHER))).against_first[0]
+    assert [(pair.baseline, pair.other) for pair in found.devices] == [(0, 0), (1, 1)]
+    assert unlike_of(found) == [("GPU:0 UUID", None, None), ("GPU:1 UUID", None, None)]
+
+
 def test_a_device_that_only_one_has(compared: Compared) -> None:
     alone = drawn_run(DEVICES[:1], JOINT, (820,), seed=2)
     found = compared(BASELINE, alone).against_first[0]

@@ -40,8 +40,8 @@ class Subject:
 
     @property
     def environment(self) -> Environment | None:
-        """None where it is not known; a prediction has none."""
-        return None if isinstance(self.source, Plan) else self.source.environment
+        """None where it is not known. Of a prediction it is the probe's."""
+        return self.source.environment
 
     @property
     def times_s(self) -> tuple[float, ...]:

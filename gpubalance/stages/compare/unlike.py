@@ -9,6 +9,7 @@ from gpubalance.config import Device, Settings
 from gpubalance.results.common import Environment, Model
 from gpubalance.results.comparison import Unlike
 from gpubalance.results.probe import Probe
+from gpubalance.results.redact import is_redacted
 from gpubalance.stages.compare.subject import Subject
 from gpubalance.text import clean
 
@@ -19,7 +20,7 @@ _PROBED = ("parallel", "margin_bytes", "batch_multiple", "max_batch")
 def pair_devices(baseline: Sequence[Device], other: Sequence[Device]) -> list[tuple[int | None, int | None]]:
     """The same device in both, by UUID, else by label, as places in each; None where one has it not.
 
-    A UUID that stands twice, as a redacted one, names nothing.
+    A UUID that was taken out, or stands twice, names nothing.
     """
     pairs: list[tuple[int | None, int | None]] = []
     left = set(range(len(other)))
@@ -38,11 +39,15 @@ def pair_devices(baseline: Sequence[Device], other: Sequence[Device]) -> list[tu
 
 def _unique(devices: Sequence[Device]) -> dict[str, int]:
     count = Counter(device.uuid for device in devices)
-    return {device.uuid: place for place, device in enumerate(devices) if count[device.uuid] == 1}
+    return {
+        device.uuid: place
+        for place, device in enumerate(devices)
+        if count[device.uuid] == 1 and not is_redacted(device.uuid)
+    }
 
 
 def unlike(baseline: Subject, other: Subject) -> tuple[Unlike, ...]:
-    """Settings, model, devices, software and machine, in that order. What a prediction does not tell is left out."""
+    """Settings, model, devices, software and machine, in that order; null is not known."""
     return (
         *_settings(baseline.settings, other.settings),
         *_model(baseline.model, other.model),
@@ -74,15 +79,20 @@ def _probing(baseline: Subject, other: Subject) -> Iterator[Unlike]:
 
 
 def _devices(baseline: Sequence[Device], other: Sequence[Device]) -> Iterator[Unlike]:
-    pairs = pair_devices(baseline, other)
-    for mine, theirs in pairs:
+    for mine, theirs in pair_devices(baseline, other):
         before = None if mine is None else baseline[mine]
         after = None if theirs is None else other[theirs]
-        if before is None or after is None or before.uuid != after.uuid:
-            label = (before or after or other[0]).label
-            yield Unlike(what=label, baseline=_named(before), other=_named(after))
-        else:
-            yield from _same_device(before, after)
+        if before is None or after is None:
+            yield Unlike(what=(before or after or other[0]).label, baseline=_named(before), other=_named(after))
+            continue
+        redacted = [is_redacted(device.uuid) for device in (before, after)]
+        if any(redacted):  # it may be the same device, or not
+            uuids = [None if hidden else d.uuid for hidden, d in zip(redacted, (before, after), strict=True)]
+            yield Unlike(what=f"{before.label} UUID", baseline=uuids[0], other=uuids[1])
+        elif before.uuid != after.uuid:
+            yield Unlike(what=before.label, baseline=_named(before), other=_named(after))
+            continue
+        yield from _same_device(before, after)
 
 
 def _named(device: Device | None) -> str:
@@ -107,8 +117,6 @@ def _same_device(baseline: Device, other: Device) -> Iterator[Unlike]:
 
 
 def _environment(baseline: Subject, other: Subject) -> Iterator[Unlike]:
-    if "prediction" in (baseline.result.kind, other.result.kind):
-        return
     before, after = baseline.environment, other.environment
     if before is None or after is None:
         if before is not after:

@@ -70,7 +70,7 @@ def _seconds(series: Series) -> float:
 def _point(series: Series, telemetry: Telemetry | None, *, steady: bool, again: bool) -> CurvePoint:
     return CurvePoint(
         batch=series.batches[0],
-        step_time_s=series.step_time,
+        step_time_s=series.step_time(series.began_s),
         throughput=series.throughput,
         memory_peak_bytes=series.memory_peak_bytes[0],
         precise=series.precision <= PRECISE_ENOUGH,

@@ -23,10 +23,11 @@ from gpubalance.errors import (
 from gpubalance.results.common import Model
 from gpubalance.results.probe import DeviceProbe, Probe
 from gpubalance.stages.environment import environment, now
-from gpubalance.stages.events import DeviceDone, Doing, Event, Watch
+from gpubalance.stages.events import DeviceDone, Doing, Event, TimeLeft, Watch
 from gpubalance.stages.journal import Journal, content_key
 from gpubalance.stages.probe.alone import Alone
 from gpubalance.stages.probe.bench import Bench, Halt, TimeLimitPassed
+from gpubalance.stages.probe.estimate import estimate
 from gpubalance.stages.probe.result import device_probe, nothing_fits
 from gpubalance.stages.probe.saved import save
 from gpubalance.stages.probe.warnings import device_warnings, parallel_warning
@@ -124,6 +125,7 @@ class _Probing:
         self._request = request
         self._driver = driver
         self._halt = Halt(request.time_limit_s)
+        self._expected = estimate(request)
         self._watch = one_at_a_time = _one_at_a_time(watch)
         self._all = [
             _One(number, Bench(number, request, journal, self._halt, one_at_a_time), one_at_a_time)
@@ -151,6 +153,9 @@ class _Probing:
     def _in_turn(self) -> None:
         for one in self._all:
             self._announce(one)
+            self._watch(
+                TimeLeft(sum(self._expected.devices[other.number].seconds for other in self._all[one.number :]))
+            )
             one.probe()
 
     def _announce(self, one: _One) -> None:
@@ -158,6 +163,7 @@ class _Probing:
         self._watch(Doing(f"{device.label} {device.name}, alone: {self._request.settings.model}"))
 
     def _in_parallel(self) -> None:
+        self._watch(TimeLeft(self._expected.seconds))
         with ThreadPoolExecutor(len(self._all)) as threads:
             running = []
             try:

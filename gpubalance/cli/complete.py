@@ -1,0 +1,69 @@
+"""What a shell offers for a flag's value. Nothing here loads TensorFlow."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import typer
+
+from gpubalance import choices
+
+_LARGEST_FILE = 1 << 20
+Offers = list[tuple[str, str]]  # a word and what it is
+
+
+def is_asked() -> bool:
+    """Whether a shell asks for completions: then nothing but these is printed."""
+    return os.environ.get("_GPUBALANCE_COMPLETE", "").startswith("complete_")
+
+
+def models(incomplete: str) -> Offers:
+    """Names that --model takes; a file or module of the user's is left to the shell."""
+    built_in = [("probe", "heavy, the default on GPUs"), ("small", "light, the default on simulated devices")]
+    names = built_in + [(name, "of keras.applications") for name in choices.APPLICATIONS]
+    return [offer for offer in names if offer[0].startswith(incomplete)]
+
+
+def accumulate(incomplete: str) -> Offers:
+    """What --accumulate takes besides a number."""
+    offers = [("auto", "up to 8 a device where memory binds"), ("off", "none")]
+    return [offer for offer in offers if offer[0].startswith(incomplete)]
+
+
+def profiles(incomplete: str) -> Offers:
+    """Device profiles in the folder that is typed; where none is, in this one and in configs/, as it ships."""
+    folder = os.path.dirname(incomplete)  # noqa: PTH120  (as typed: Path would drop a ./)
+    found = sorted(Path(folder or ".").glob("*.toml"))
+    if not folder:
+        configs = next((f for f in (Path("configs"), Path(__file__).parents[2] / "configs") if f.is_dir()), None)
+        found += sorted(configs.glob("*.toml")) if configs else []
+    offers = [(os.path.join(folder, p.name) if folder else str(p), p) for p in found]  # noqa: PTH118
+    return [(name, about) for name, path in offers if name.startswith(incomplete) for about in _profile(path)]
+
+
+def _profile(path: Path) -> Iterator[str]:
+    """What the first line of a device profile says; nothing for another file."""
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            text = file.read(_LARGEST_FILE)
+    except OSError:
+        return
+    if "[[device]]" in text:
+        first = text.partition("\n")[0]
+        yield first.lstrip("# ") if first.startswith("#") else "a device profile"
+
+
+def devices(ctx: typer.Context, incomplete: str) -> Offers:
+    """Indices for --gpus, with names, but for those that are named already; `0,` goes on as `0,1`."""
+    from gpubalance.devices.machine import find_machine
+    from gpubalance.errors import GpubalanceError
+
+    try:
+        here = find_machine(ctx.params.get("simulate")).devices
+    except GpubalanceError:
+        return []
+    before, comma, _ = incomplete.rpartition(",")
+    named = {word for value in [*(ctx.params.get("gpus") or ()), before] for word in value.split(",")}
+    return [(f"{before}{comma}{d.index}", d.name) for d in here if str(d.index) not in named]

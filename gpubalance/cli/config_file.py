@@ -1,0 +1,129 @@
+"""`--config FILE`: flags of every command from a TOML file, as if they were typed; the command line is above it.
+
+quiet = true                # for every command that has the flag
+[run]                       # for `gpubalance run`, above what is said for every command
+gpus = [0, 1]
+global-batch = 1388         # a flag's long name without its dashes, or global_batch
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from typer.core import TyperCommand, TyperOption
+
+from gpubalance.cli.lists import LIST_OPTIONS, join_lists
+from gpubalance.errors import BadInput, UsageError
+from gpubalance.text import clean
+from gpubalance.toml import read_toml
+
+CONFIG = "--config"
+_NEVER = (CONFIG, "--help")
+_REMEDY = "--config takes a TOML file: see the README"
+
+
+def defaults(path: Path, commands: Mapping[str, TyperCommand]) -> dict[str, dict[str, Any]]:
+    """What the file says for each command, by parameter: Typer's `default_map`. Values are those of a command line.
+
+    Raises BadInput for a file that can't be read, and, with the nearest name that there is, for a key that is no flag.
+    Whether a value is right Typer says, when its command is called: with the same sentence as on the command line.
+    """
+    document = read_toml(path, "config", remedy=_REMEDY)
+    flags = {name: dict(_flags(command)) for name, command in commands.items()}
+    every = {flag: None for of in flags.values() for flag in of}
+    tables = {key: value for key, value in document.items() if isinstance(value, dict)}  # `plan` may be a flag too
+    shared = {key: value for key, value in document.items() if key not in tables}
+    for key in shared:
+        _check(path, key, every)
+    for name, table in tables.items():
+        if name not in flags:
+            raise BadInput(f"{path}: there is no command [{clean(name, 40)}]", remedy=_nearest(name, flags))
+        for key in table:
+            _check(path, key, flags[name], of=name)
+    return {
+        name: _values(path, shared, of, lenient=True) | _values(path, tables.get(name, {}), of, place=f"[{name}] ")
+        for name, of in flags.items()
+    }
+
+
+def _flags(command: TyperCommand) -> Iterator[tuple[str, TyperOption]]:
+    """Each flag of a command by its long name, without dashes."""
+    for option in command.params:
+        if isinstance(option, TyperOption) and not option.hidden and option.opts[0] not in _NEVER:
+            yield long_name(option).removeprefix("--"), option
+
+
+def long_name(option: TyperOption) -> str:
+    """`--output` of `--output` and `-o`."""
+    return next((name for name in option.opts if name.startswith("--")), option.opts[0])
+
+
+def _check(path: Path, key: str, known: Mapping[str, object], *, of: str = "") -> None:
+    """Raises BadInput for a key that is no flag (`of` a command; else of any)."""
+    if key.replace("_", "-") in known:
+        return
+    place = f"{path}: [{of}] {clean(key, 40)}" if of else f"{path}: {clean(key, 40)}"
+    if key == CONFIG.removeprefix("--"):
+        raise BadInput(f"{place}: a config can't name another", remedy="give it on the command line")
+    what = f"gpubalance {of} has no such flag" if of else "no command has such a flag"
+    raise BadInput(f"{place}: {what}", remedy=_nearest(key.replace("_", "-"), known))
+
+
+def _nearest(name: str, known: Mapping[str, object]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]}?" if near else f"there are: {', '.join(sorted(known))}"
+
+
+def _values(
+    path: Path, table: Mapping[str, Any], flags: Mapping[str, TyperOption], *, place: str = "", lenient: bool = False
+) -> dict[str, Any]:
+    """The table's values by parameter. `lenient`: other commands' flags are passed over."""
+    values: dict[str, Any] = {}
+    for key, value in table.items():
+        option = flags.get(key.replace("_", "-"))
+        if option is None and lenient:
+            continue
+        assert option is not None  # noqa: S101  (`_check` was asked)
+        where = f"{path}: {place}{key}"
+        if option.name in values:
+            raise BadInput(f"{where} is there twice", remedy="once with -, once with _: leave one out")
+        values[option.name] = _value(option, value, where)
+    return values
+
+
+def _value(option: TyperOption, value: Any, place: str) -> Any:
+    """As the command line would have it: text, or true and false of a switch. Raises BadInput for what no text says."""
+    if option.is_flag:
+        if not isinstance(value, bool):
+            raise BadInput(f"{place} takes true or false, not {_shown(value)}")
+        return value
+    if not option.multiple:
+        if isinstance(value, list):
+            raise BadInput(f"{place} takes one value, not a list")
+        return _text(value, place)
+    texts = [_text(item, place) for item in (value if isinstance(value, list) else [value])]
+    flag = long_name(option)
+    if flag not in LIST_OPTIONS:
+        return texts
+    try:
+        (joined,) = join_lists([f"{flag}={','.join(texts)}"])
+    except UsageError as error:
+        raise UsageError(f"{place}: {error.message}", remedy=error.remedy) from None
+    return [joined.partition("=")[2]]
+
+
+def _text(value: Any, place: str) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str | int | float):
+        return str(value)
+    raise BadInput(f"{place} takes text or a number, not {_shown(value)}")
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, list | dict):
+        return "a list" if isinstance(value, list) else "a table"
+    return clean(repr(value) if isinstance(value, str) else str(value).lower(), 40)

@@ -1,0 +1,189 @@
+"""One screen of what is being measured, for a terminal of any width: lines, drawn anew as they change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.text import Text
+
+from gpubalance.config import Device
+from gpubalance.render.probe import curve_lines, device_line
+from gpubalance.render.sparkline import sparkline
+from gpubalance.render.table import prose, shorten
+from gpubalance.results.probe import CurvePoint
+from gpubalance.telemetry import Gauges, throttling
+from gpubalance.units import format_bytes, format_rate, format_seconds
+
+_COMPUTE, _WAIT, _REST = "█", "░", "·"
+_STYLES = {_COMPUTE: "green", _WAIT: "yellow", _REST: "dim"}
+_LONGEST_BAR, _SHORTEST_BAR = 30, 8
+_NAME_WIDTH = 22
+_TOGETHER = 0.01
+
+
+@dataclass(frozen=True)
+class LiveRow:
+    """One device of the split that is being measured; None is what is not known yet."""
+
+    label: str
+    name: str
+    batch: str
+    throughput: float | None
+    compute_s: float | None
+    memory_bytes: int | None
+    gauges: Gauges | None
+
+
+@dataclass(frozen=True)
+class LiveTotal:
+    """All of them together: the last rates of the split, and of the even split beside it."""
+
+    batch: int
+    step_s: float | None
+    rates: Sequence[float]
+    even: str
+    even_rates: Sequence[float]
+
+
+def header_lines(text: str, left_s: float | None, width: int) -> list[Text]:
+    """What is done now, and about how long it goes on, unless that is over: on as few lines as the width allows."""
+    left = "" if left_s is None or left_s < 0 else f"about {_duration(left_s)} left"
+    if not left:
+        return [Text(line) for line in prose(text, width)]
+    gap = width - len(text) - len(left)
+    if gap >= 2:
+        return [Text.assemble(text, " " * gap, (left, "dim"))]
+    return [*map(Text, prose(text, width)), Text(left, "dim")]
+
+
+def _duration(seconds: float) -> str:
+    return f"{max(1, round(seconds))} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+
+
+def joint_lines(rows: Sequence[LiveRow], total: LiveTotal, width: int, height: int) -> list[Text]:
+    """The devices of a split, who waits for whom, and all together."""
+    shown = rows[: max(1, height - 6)]
+    lines = _table(shown, total, width)
+    if len(shown) < len(rows):
+        lines.append(Text(f"… and {len(rows) - len(shown)} more devices", "dim"))
+    lines += [Text(line, "yellow") for row in shown for line in prose(_throttled(row), width)]
+    lines.append(_total_line("total", str(total.batch), total.rates, width))
+    if total.even_rates:
+        lines.append(_total_line("even split", total.even, total.even_rates, width))
+    if any(row.compute_s for row in rows):
+        lines += [*map(Text, prose(waiting_text(rows, total.step_s), width)), *_legend(width)]
+    return lines
+
+
+def _table(rows: Sequence[LiveRow], total: LiveTotal, width: int) -> list[Text]:
+    """Columns by their worth: those that a narrow terminal has no room for are left out, the bar takes the rest."""
+    label = _Column("device", [r.label for r in rows], left=True)
+    name = _Column("", [shorten(r.name, _NAME_WIDTH) for r in rows], left=True)
+    batch = _Column("batch", [r.batch for r in rows])
+    rate = _Column("samples/s", ["" if r.throughput is None else format_rate(r.throughput) for r in rows])
+    compute = _Column("compute", ["" if r.compute_s is None else format_seconds(r.compute_s) for r in rows])
+    memory = _Column("memory", ["" if r.memory_bytes is None else format_bytes(r.memory_bytes) for r in rows])
+    state = _Column("", [_state(r.gauges) for r in rows])
+    kept: list[_Column] = []
+    for column in (label, batch, rate, compute, state, memory, name):
+        fits = sum(c.width + 2 for c in [*kept, column]) + _SHORTEST_BAR <= width
+        kept += [column] if fits and not column.is_empty else []
+    bar = max(0, min(_LONGEST_BAR, width - sum(c.width + 2 for c in kept)))
+    before = [c for c in (label, name, batch, rate) if c in kept]
+    after = [c for c in (compute, state, memory) if c in kept]
+    head = "  ".join([*[c.head_cell for c in before], " " * bar, *[c.head_cell for c in after]])
+    lines = [Text(head.rstrip(), "dim")]
+    for number, row in enumerate(rows):
+        line = Text("".join(f"{c.cell(number)}  " for c in before))
+        line.append_text(_bar(row, rows, total.step_s, bar))
+        lines.append(line.append("".join(f"  {c.cell(number)}" for c in after)))
+    return lines
+
+
+class _Column:
+    def __init__(self, head: str, cells: Sequence[str], *, left: bool = False) -> None:
+        self._head, self._cells, self._left = head, cells, left
+        self.width = max(map(len, [head, *cells]))
+
+    @property
+    def is_empty(self) -> bool:
+        return not any(self._cells)
+
+    @property
+    def head_cell(self) -> str:
+        return self._fill(self._head)
+
+    def cell(self, number: int) -> str:
+        return self._fill(self._cells[number])
+
+    def _fill(self, text: str) -> str:
+        return text.ljust(self.width) if self._left else text.rjust(self.width)
+
+
+def _bar(row: LiveRow, rows: Sequence[LiveRow], step_s: float | None, width: int) -> Text:
+    """The step from left to right: compute, wait for the slowest, the rest (sync)."""
+    if row.compute_s is None or not step_s:
+        return Text(" " * width)
+    slowest = max(r.compute_s or 0.0 for r in rows)
+    whole = max(step_s, slowest)
+    compute = round(width * row.compute_s / whole)
+    until = round(width * slowest / whole)
+    return Text.assemble(
+        *[
+            (sign * n, _STYLES[sign])
+            for sign, n in ((_COMPUTE, compute), (_WAIT, until - compute), (_REST, width - until))
+        ]
+    )
+
+
+def _legend(width: int) -> list[Text]:
+    parts = [(_COMPUTE, "compute"), (_WAIT, "waits"), (_REST, "sync")]
+    text = Text("  ").join(Text.assemble((sign, _STYLES[sign]), (f" {name}", "dim")) for sign, name in parts)
+    return [text] if text.cell_len <= width else []
+
+
+def waiting_text(rows: Sequence[LiveRow], step_s: float | None) -> str:
+    """Who waits for whom: `GPU:1 waits 90 ms of each step for GPU:0`."""
+    known = [(row.compute_s, row.label) for row in rows if row.compute_s is not None]
+    if len(known) < 2 or not step_s:
+        return ""
+    (least_s, first), (most_s, last) = min(known), max(known)
+    if most_s - least_s <= _TOGETHER * step_s:
+        return "they finish together"
+    return f"{first} waits {format_seconds(most_s - least_s)} of each step for {last}"
+
+
+def _state(gauges: Gauges | None) -> str:
+    if gauges is None:
+        return ""
+    heat = [] if gauges.temperature_c is None else [f"{gauges.temperature_c} °C"]
+    power = [] if gauges.power_mw is None else [f"{gauges.power_mw / 1000:.0f} W"]
+    return " ".join([*heat, *power])
+
+
+def _throttled(row: LiveRow) -> str:
+    reasons = throttling([row.gauges.reasons]) if row.gauges and row.gauges.reasons else ()
+    return f"{row.label} is throttled: {', '.join(reasons)}" if reasons else ""
+
+
+def _total_line(name: str, batch: str, rates: Sequence[float], width: int) -> Text:
+    """`total 1584  2205 samples/s  ▅▆▅▆` with as many of the last rates as there is room for."""
+    rate = f"{format_rate(rates[-1])} samples/s" if rates else "…"
+    text = shorten(f"{name} {batch}  {rate}  ", width)
+    room = min(_LONGEST_BAR, width - len(text))
+    return Text.assemble(text, (sparkline(rates[-room:]) if room > 0 else "", "cyan"))
+
+
+def probe_lines(devices: Sequence[tuple[Device, Sequence[CurvePoint]]], width: int, height: int) -> list[Text]:
+    """The curve of each device that is being probed; where there is no room for all rows, its last ones."""
+    if not devices:
+        return []
+    room = max(1, (height - 3 * len(devices)) // len(devices))
+    lines: list[Text] = []
+    for device, points in devices:
+        last = sorted(points, key=lambda point: point.batch)
+        table = curve_lines(last, width)
+        lines += [Text(), Text(shorten(device_line(device), width)), Text(table[0], "dim")]
+        lines += [Text(shorten(line, width)) for line in table[1:][-room:]]
+    return lines

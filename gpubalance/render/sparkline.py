@@ -1,0 +1,19 @@
+"""Numbers as ticks of unlike height, on one line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_TICKS = "▁▂▃▄▅▆▇█"
+# Values that are alike within that are drawn flat: noise is no shape.
+_FLAT = 0.02
+
+
+def sparkline(values: Sequence[float], *, least: float | None = None) -> str:
+    """A tick each, between the least (or `least`) and the greatest of them; flat where they are within 2 %."""
+    if not values:
+        return ""
+    bottom, top = min(values) if least is None else least, max(values)
+    if top - bottom <= _FLAT * abs(top):
+        return _TICKS[len(_TICKS) // 2] * len(values)
+    return "".join(_TICKS[round((value - bottom) / (top - bottom) * (len(_TICKS) - 1))] for value in values)

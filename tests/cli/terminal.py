@@ -1,0 +1,73 @@
+"""Runs a program in a terminal of some size, and tells what its user sees."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pyte
+
+PATIENCE_S = 240.0
+
+
+@dataclass(frozen=True)
+class Seen:
+    """All that was written to the terminal, and every picture of it, one after each write."""
+
+    written: bytes
+    pictures: tuple[tuple[str, ...], ...]
+
+    def ever(self, text: str) -> bool:
+        """Whether a line of any picture has the text."""
+        return any(text in line for picture in self.pictures for line in picture)
+
+
+def in_terminal(
+    code: str, columns: int, *, lines: int = 24, environment: Mapping[str, str] | None = None
+) -> tuple[int, Seen]:
+    """Runs Python code with its three streams on a terminal; its exit status, and what was seen."""
+    return command_in_terminal([sys.executable, "-c", code], columns, lines=lines, environment=environment)
+
+
+def command_in_terminal(
+    command: Sequence[str], columns: int, *, lines: int = 24, environment: Mapping[str, str] | None = None
+) -> tuple[int, Seen]:
+    """The same for any command."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+    unset = {"COLUMNS", "LINES", "NO_COLOR", "CUDA_VISIBLE_DEVICES"}
+    variables = {key: value for key, value in os.environ.items() if key not in unset}
+    process = subprocess.Popen(
+        command, stdin=theirs, stdout=theirs, stderr=theirs, env={**variables, "TERM": "xterm", **(environment or {})}
+    )
+    os.close(theirs)
+    screen = pyte.Screen(columns, lines)
+    stream = pyte.ByteStream(screen)
+    written, pictures = b"", []
+    until = time.monotonic() + PATIENCE_S
+    while time.monotonic() < until and (data := _read(ours)) is not None:
+        if data:
+            written += data
+            stream.feed(data)
+            pictures.append(tuple(line.rstrip() for line in screen.display))
+    os.close(ours)
+    return process.wait(timeout=10), Seen(written, tuple(pictures))
+
+
+def _read(descriptor: int) -> bytes | None:
+    """What there is now; None at the end."""
+    if not select.select([descriptor], [], [], 1.0)[0]:
+        return b""
+    try:
+        return os.read(descriptor, 65536) or None
+    except OSError:  # EIO: the program has closed its side
+        return None

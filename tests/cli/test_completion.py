@@ -1,0 +1,172 @@
+"""Shell completion, asked for as a shell asks: by its own script, in a real bash."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpubalance import choices
+from tests.cli.program import QUICK_PAIR, broken_tensorflow
+from tests.stand_in import TWO_UNLIKE_GPUS, environment
+
+BASH = shutil.which("bash") or pytest.skip("no bash here", allow_module_level=True)
+PROGRAM = str(Path(sys.executable).with_name("gpubalance"))
+# What readline does: it sets the words and the number of the one that is completed, and calls the function.
+ASK = """
+source "$SCRIPT"
+COMP_WORDS=("$@"); COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+_gpubalance_completion gpubalance
+[ ${#COMPREPLY[@]} = 0 ] || printf '%s\\n' "${COMPREPLY[@]}"
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def path_with_broken_tensorflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Nothing here may need to load it."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in broken_tensorflow(tmp_path_factory.mktemp("path")).items():
+            patch.setenv(name, value)
+        yield
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """bash's, as the program prints it."""
+    path = tmp_path_factory.mktemp("completion") / "gpubalance.bash"
+    path.write_text(ask_program("source_bash"))
+    return path
+
+
+def variables(more: dict[str, str]) -> dict[str, str]:
+    without = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+    return without | {"PATH": f"{Path(PROGRAM).parent}:{os.environ['PATH']}"} | more
+
+
+def ask_program(instruction: str, **more: str) -> str:
+    done = subprocess.run(
+        [PROGRAM],
+        env=variables({"_GPUBALANCE_COMPLETE": instruction, **more}),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.stderr == ""
+    return done.stdout
+
+
+def completed(script: Path, *words: str, cwd: Path | None = None, more: dict[str, str] | None = None) -> list[str]:
+    """What bash offers for the last of the words."""
+    done = subprocess.run(
+        [BASH, "--norc", "-c", ASK, "bash", "gpubalance", *words],
+        env=variables({"SCRIPT": str(script), **(more or {})}),
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.stderr == ""
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (("pl",), ["plan"]),
+        (("--config", "x.toml", "pl"), ["plan"]),
+        (("run", "--mi"), ["--micro-batches"]),
+        (("run", "--no-such", "x", "--mi"), ["--micro-batches"]),
+        (("run", "--gpus", "0", "1", "--mi"), ["--micro-batches"]),
+        (("run", "--precision", "mixed_b"), ["mixed_bfloat16"]),
+        (("balance", "--accumulate", ""), ["auto", "off"]),
+        (("balance", "--accumulate", "=", "o"), ["off"]),
+        (("balance", "--accumulate", "="), ["auto", "off"]),
+        (("run", "--model", "p"), ["probe"]),
+        (("run", "--model", "MobileNetV3"), ["MobileNetV3Large", "MobileNetV3Small"]),
+        (("run", "--simulate", "3", "--gpus", ""), ["0", "1", "2"]),
+        (("run", "--simulate", "=", "3", "--gpus", "=", ""), ["0", "1", "2"]),
+        (("run", "--simulate", "4", "--gpus", "0", "2", ""), ["1", "3"]),
+        (("run", "--simulate", "4", "--gpus", "0,2,"), ["0,2,1", "0,2,3"]),
+        (("plan", "--simulate", "3", "--gpus", "0", ""), ["1", "2"]),
+        (("run", "--simulate", "nowhere.toml", "--gpus", ""), []),
+        (("run", "--batches", "820", ""), []),
+        (("run", "--output", ""), []),
+    ],
+)
+def test_what_bash_offers(script: Path, words: tuple[str, ...], offered: list[str]) -> None:
+    assert completed(script, *words) == offered
+
+
+def test_commands_and_flags_where_nothing_is_typed_yet(script: Path) -> None:
+    assert {"devices", "probe", "balance", "plan", "run"} <= set(completed(script, ""))
+    assert {"--gpus", "--batches", "--config", "--help"} <= set(completed(script, "run", ""))
+
+
+def test_profiles_are_found_by_what_is_in_them(script: Path, tmp_path: Path) -> None:
+    shutil.copy(QUICK_PAIR, tmp_path / "mine.toml")
+    (tmp_path / "pyproject.toml").write_text("[project]\n")
+    (tmp_path / "configs").mkdir()
+    shutil.copy(QUICK_PAIR, tmp_path / "configs" / "theirs.toml")
+    assert completed(script, "run", "--simulate", "", cwd=tmp_path) == ["mine.toml", "configs/theirs.toml"]
+    assert completed(script, "run", "--simulate", "./m", cwd=tmp_path) == ["./mine.toml"]
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    assert QUICK_PAIR in completed(script, "run", "--simulate", "", cwd=elsewhere)
+
+
+def test_gpus_are_those_of_nvml_and_their_names_are_shown_where_the_shell_can(script: Path, tmp_path: Path) -> None:
+    gpus = environment(tmp_path, TWO_UNLIKE_GPUS)
+    assert completed(script, "run", "--gpus", "", more=gpus) == ["0", "1"]
+    line = "gpubalance run --gpus 0 "
+    asked = {"_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_FISH_ACTION": "get-args", **gpus}
+    assert ask_program("complete_fish", **asked) == "1\tNVIDIA GeForce GTX 1080\n"
+    assert '"1":"NVIDIA GeForce GTX 1080"' in ask_program("complete_zsh", **asked)
+
+
+def test_without_a_driver_there_is_nothing_to_offer_and_nothing_is_said(script: Path) -> None:
+    assert completed(script, "run", "--gpus", "") == []
+    assert completed(script, "run", "--gpus", "0", "") == []
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_nothing_is_said_of_a_line_that_makes_no_sense(shell: str) -> None:
+    line = "gpubalance run --gpus --plan 'x"
+    asked = {"_TYPER_COMPLETE_ARGS": line, "COMP_WORDS": line, "COMP_CWORD": "not a number"}
+    assert "rror" not in ask_program(f"complete_{shell}", **asked)
+
+
+def test_each_word_that_fish_is_told_is_on_one_line_in_a_narrow_terminal_too() -> None:
+    asked = {"_TYPER_COMPLETE_ARGS": "gpubalance run --", "_TYPER_COMPLETE_FISH_ACTION": "get-args", "COLUMNS": "30"}
+    assert all(line.startswith("-") for line in ask_program("complete_fish", **asked).splitlines())
+
+
+def test_it_installs_itself(tmp_path: Path) -> None:
+    """In a home of the test's. The shell is the one that the program is called from."""
+    done = subprocess.run(
+        [BASH, "--norc", "-c", f"{PROGRAM} --install-completion; true"],
+        env=variables({"HOME": str(tmp_path)}),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert "bash completion installed in" in done.stdout, done.stderr
+    assert ".bash_completions/gpubalance.sh" in (tmp_path / ".bashrc").read_text()
+    assert completed(tmp_path / ".bash_completions" / "gpubalance.sh", "pl") == ["plan"]
+
+
+def test_the_models_are_those_of_keras(tensorflow: Any) -> None:
+    """Their names stand in our code, as Keras takes seconds to load."""
+    import keras
+
+    models = {name for name, model in vars(keras.applications).items() if inspect.isfunction(model)}
+    assert models == set(choices.APPLICATIONS)

@@ -1,0 +1,90 @@
+"""The live screen in terminals of unlike kinds, with the program's own Progress and made-up events."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.cli.program import ROOT
+from tests.cli.terminal import Seen, in_terminal
+
+EVENTS = f"""
+import time
+from gpubalance.cli.progress import Progress
+from gpubalance.devices.machine import find_machine
+from gpubalance.stages.events import Doing, SampleDone, TimeLeft
+from gpubalance.telemetry import Gauges
+
+devices = find_machine({str(ROOT / "configs" / "four-unlike.toml")!r}).devices
+hot = Gauges(temperature_c=83, power_mw=220_000, sm_clock_mhz=1500, memory_clock_mhz=5000, reasons=0x4)
+
+def work(watch):
+    watch(Doing("measuring 120/80/40/30, window 1 of 3, in turns with the even split"))
+    watch(TimeLeft(75.0))
+    for name, batches, step_s in (("even", (68, 68, 67, 67), 0.08), ("", (120, 80, 40, 30), 0.065)):
+        watch(SampleDone(name, devices, batches, step_s, (0.060, 0.059, 0.061, 0.040), (hot, None, None, None)))
+        for number in range(40):
+            watch(SampleDone(name, devices, batches, step_s * (1 + number / 400), None, (hot, None, None, None)))
+    watch(SampleDone("even", devices, (68, 68, 67, 67), 0.08, None, (hot, None, None, None)))
+    time.sleep(1.2)
+    return "the result"
+
+print(Progress(quiet=QUIET).during(work))
+"""
+
+
+def shown(columns: int, quiet: bool = False, **environment: str) -> Seen:
+    status, seen = in_terminal(EVENTS.replace("QUIET", str(quiet)), columns, environment=environment)
+    assert status == 0, seen.written.decode()
+    return seen
+
+
+def screen(seen: Seen) -> list[str]:
+    """The last picture that had all of it."""
+    whole = [picture for picture in seen.pictures if any(line.startswith("█ compute") for line in picture)]
+    assert whole, seen.written.decode()
+    return [line for line in whole[-1] if line]
+
+
+@pytest.mark.parametrize("columns", [40, 80, 120])
+def test_the_screen_is_whole_in_any_width_and_goes_when_it_is_over(columns: int) -> None:
+    seen = shown(columns)
+    lines = screen(seen)
+    rows = [line for line in lines if re.match(r"GPU:\d  ", line)]
+    # A line each, none wrapped: the batch is there, and the bar of what it computes and waits.
+    assert [row.split()[0] for row in rows] == ["GPU:0", "GPU:1", "GPU:2", "GPU:3"]
+    for row, batch in zip(rows, (120, 80, 40, 30), strict=True):
+        assert re.search(rf"\b{batch}\b.*█", row)
+    assert "░" in rows[3]
+    text = " ".join(" ".join(lines).split())
+    assert "GPU:3 waits 21.0 ms of each step for GPU:2" in text
+    assert "GPU:0 is throttled: power cap" in text
+    assert re.search(r"about 7\d s left", text)
+    assert re.search(r"total 270 +\d+ samples/s", text)
+    assert re.search(r"even split 68/68/67/67 +\d+ samples/s", text)
+    assert ("83 °C 220 W" in text) == (columns >= 80)
+    assert [line for line in seen.pictures[-1] if line] == ["the result"]
+
+
+def test_no_color_has_none_and_moves_the_cursor_only() -> None:
+    plain, coloured = shown(80, NO_COLOR="1").written, shown(80).written
+    colours = re.compile(rb"\x1b\[[0-9;]*3[0-7][0-9;]*m")
+    assert colours.search(coloured)
+    assert not colours.search(plain)
+    assert b"\x1b[" in plain
+
+
+def test_a_dumb_terminal_gets_plain_lines_of_its_width() -> None:
+    seen = shown(40, TERM="dumb")
+    assert b"\x1b" not in seen.written
+    lines = seen.written.decode().splitlines()
+    assert lines == [
+        "… measuring 120/80/40/30, window 1 of 3,",
+        "  in turns with the even split",
+        "the result",
+    ]
+
+
+def test_quiet_shows_nothing() -> None:
+    assert shown(80, quiet=True).written.decode().splitlines() == ["the result"]
