@@ -19,27 +19,32 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpubalance.remedies import known
+
 
 class GpubalanceError(Exception):
-    """What happened, where, and what to do next.
+    """What happened, where, why, and what to do next.
 
-    `message` is one sentence that names the place (a device, a file, a flag). `remedy` is what the user can do,
-    ideally a command. `log` is the end of a child's log, `partial` whatever was measured before the error
-    (a result record), so that nothing measured is lost.
+    `message` is one sentence that names the place (a device, a file, a flag). `cause` is why that happens, where it is
+    known and the message does not say it. `remedy` is what the user can do, ideally a command. Both come from the table
+    of `remedies`, or are closer to the case. `log` is the end of a child's log, `partial` whatever was measured
+    before the error (a result record), so that nothing measured is lost.
     """
 
     exit_code = 1
 
-    def __init__(self, message: str, *, remedy: str = "", log: str = "", partial: Any = None) -> None:
+    def __init__(self, message: str, *, cause: str = "", remedy: str = "", log: str = "", partial: Any = None) -> None:
         super().__init__(message)
         self.message = message
+        self.cause = cause
         self.remedy = remedy
         self.log = log
         self.partial = partial
 
     def __str__(self) -> str:
-        """For a script, whose traceback ends with it: what happened, and on a line of its own what to do."""
-        return f"{self.message}\n  → {self.remedy}" if self.remedy else self.message
+        """For a script, whose traceback ends with it: what happened, and on lines of their own why and what to do."""
+        lines = [self.message, *([f"  cause: {self.cause}"] if self.cause else [])]
+        return "\n".join([*lines, *([f"  → {self.remedy}"] if self.remedy else [])])
 
 
 class UsageError(GpubalanceError):
@@ -96,6 +101,6 @@ class OutOfMemory(NothingFits):
         memory_peak_bytes: tuple[int | None, ...] = (),
         log: str = "",
     ) -> None:
-        super().__init__(message, log=log)
+        super().__init__(message, cause=known("out-of-memory").cause, remedy=known("out-of-memory").remedy, log=log)
         self.replica = replica
         self.memory_peak_bytes = memory_peak_bytes

@@ -21,12 +21,14 @@ def devices(
     del verbose  # main() reads it, where errors are shown
     from gpubalance.cli.output import Output
     from gpubalance.cli.progress import Progress
+    from gpubalance.remedies import known
     from gpubalance.render.devices import gpus_text, simulated_text
     from gpubalance.stages.devices import list_devices
 
     listing = list_devices(simulate, Progress(quiet=False))
     if listing.nvidia and listing.nvidia.problem and not json:
-        raise EnvironmentFault(listing.nvidia.problem, remedy=gpus_text(listing.nvidia))
+        cause = known(listing.nvidia.code).cause if listing.nvidia.code else ""
+        raise EnvironmentFault(listing.nvidia.problem, cause=cause, remedy=gpus_text(listing.nvidia))
     Output(json=json, path=None, redact=redact).give(
         listing, lambda shown: gpus_text(shown.nvidia) if shown.nvidia else simulated_text(shown.simulated)
     )

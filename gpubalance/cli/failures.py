@@ -8,8 +8,12 @@ import traceback
 from typer.exceptions import TyperException
 
 from gpubalance.cli.output import redaction_here, say
-from gpubalance.errors import GpubalanceError, Interrupted
+from gpubalance.errors import BadInput, EnvironmentFault, GpubalanceError, Interrupted, UsageError
+from gpubalance.remedies import match
 from gpubalance.text import clean_lines
+
+# Their texts quote what the user wrote, which may be anything.
+_OF_THE_USER = (UsageError.exit_code, BadInput.exit_code)
 
 
 def show_error(error: GpubalanceError, *, verbose: bool) -> int:
@@ -17,8 +21,9 @@ def show_error(error: GpubalanceError, *, verbose: bool) -> int:
     if isinstance(error, Interrupted):
         say("interrupted" if error.partial else "interrupted: nothing was measured yet", sys.stderr)
     else:
-        lines = [f"error: {error.message}"]
-        lines += [f"  → {line}" if i == 0 else f"    {line}" for i, line in enumerate(error.remedy.splitlines())]
+        cause, remedy = _told(error)
+        lines = [f"error: {error.message}", *([f"  cause: {cause}"] if cause else [])]
+        lines += [f"  → {line}" if i == 0 else f"    {line}" for i, line in enumerate(remedy.splitlines())]
         if error.log and (verbose or error.exit_code not in (2, 4, 5)):
             lines += ["  the end of the worker's log:", *(f"  | {line}" for line in error.log.splitlines())]
         say(clean_lines("\n".join(lines)), sys.stderr)
@@ -27,10 +32,18 @@ def show_error(error: GpubalanceError, *, verbose: bool) -> int:
     return error.exit_code
 
 
+def _told(error: GpubalanceError) -> tuple[str, str]:
+    """Its cause and remedy; where whoever raised it knew none, that of the known errors."""
+    row = None if error.exit_code in _OF_THE_USER else match(error.message)
+    cause = error.cause or (row.cause if row else "")
+    return ("" if cause in error.message else cause), error.remedy or (row.remedy if row else "")
+
+
 def hide(error: GpubalanceError) -> None:
     """What --redact takes out of a result, taken out of an error too, and of the log that it quotes."""
     without = redaction_here().text
-    error.message, error.remedy, error.log = map(without, (error.message, error.remedy, error.log))
+    error.message, error.cause = without(error.message), without(error.cause)
+    error.remedy, error.log = without(error.remedy), without(error.log)
 
 
 def show_usage(error: TyperException) -> int:
@@ -45,7 +58,11 @@ def show_usage(error: TyperException) -> int:
 
 
 def show_bug(error: Exception, *, verbose: bool) -> int:
-    """A bug in gpubalance: exit code 1, and what to send us."""
+    """A bug in gpubalance: exit code 1, and what to send us. Or the machine's fault that nobody foresaw: 3."""
+    row = match(str(error))
+    if row is not None:
+        fault = EnvironmentFault(f"{type(error).__name__}: {error}", cause=row.cause, remedy=row.remedy)
+        return show_error(fault.with_traceback(error.__traceback__), verbose=verbose)
     say(f"error: a bug in gpubalance: {type(error).__name__}: {error}", sys.stderr)
     if verbose:
         traceback.print_exception(error)

@@ -13,6 +13,7 @@ from gpubalance.devices.select import select
 from gpubalance.devices.visible import mark_hidden
 from gpubalance.errors import EnvironmentFault
 from gpubalance.gpus import Reading
+from gpubalance.remedies import known, match
 
 _SIMULATE = "without a GPU: --simulate FILE (a profile, see configs/) or --simulate N (plain CPU devices)"
 
@@ -42,9 +43,12 @@ def find_machine(simulate: str | None) -> Machine:
         return Machine(devices, joint, None)
     reading = read_gpus()
     if reading.problem:
-        raise EnvironmentFault(reading.problem, remedy=f"{reading.remedy}\n{_SIMULATE}")
+        cause = known(reading.code).cause if reading.code else ""
+        raise EnvironmentFault(reading.problem, cause=cause, remedy=f"{reading.remedy}\n{_SIMULATE}")
     usable = tuple(device for gpu in reading.gpus for device in gpu.devices)
     if not usable:
         why = "; ".join(f"GPU {gpu.index}: {gpu.unusable}" for gpu in reading.gpus)
-        raise EnvironmentFault(f"no GPU can be used: {why}", remedy=_SIMULATE)
+        found = (match(gpu.unusable or "") for gpu in reading.gpus)
+        remedies = dict.fromkeys(row.remedy for row in found if row)
+        raise EnvironmentFault(f"no GPU can be used: {why}", remedy="\n".join([*remedies, _SIMULATE]))
     return Machine(usable, JointProfile(), reading.driver_version)

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gpubalance.gpus import Gpu, MigSlice, Process, Reading, normal_bus_id
+from gpubalance.remedies import known
 from gpubalance.text import clean
 
 _KERNEL_MODULE = Path("/proc/driver/nvidia/version")
 _NO_PID = 0xFFFFFFFF  # what some drivers list instead of a process they cannot name
 _T = TypeVar("_T")
-_MIG = "MIG mode is on: only its slices can be used, and singly, as CUDA shows a process no more than one"
+_MIG = f"{known('mig').message}: {known('mig').cause}"
 
 
 def read() -> Reading:
@@ -29,7 +30,7 @@ def read() -> Reading:
     try:
         return _reading(nvml)
     except nvml.NVMLError as error:
-        return Reading(problem=f"NVML cannot count the GPUs: {error}", remedy="see what `nvidia-smi` says")
+        return _without("nvml-broken", f"NVML cannot count the GPUs: {error}")
     finally:
         with suppress(nvml.NVMLError):
             nvml.nvmlShutdown()
@@ -90,12 +91,17 @@ def kernel_module_version(text: str) -> str | None:
 
 def _reading(nvml: Any) -> Reading:
     gpus = tuple(_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
-    return Reading(
+    found = Reading(
         **_versions(nvml),
         gpus=gpus,
-        problem=None if gpus else "the NVIDIA driver is loaded, but sees no GPU",
-        remedy=None if gpus else "look for the card with `lspci | grep -i nvidia`; in a container, pass it in",
     )
+    return found if gpus else _without("no-gpu-seen", known("no-gpu-seen").message, found)
+
+
+def _without(code: str, problem: str, found: Reading | None = None) -> Reading:
+    """A reading without GPUs, and why."""
+    why = {"problem": problem, "remedy": known(code).remedy, "code": code}
+    return (found or Reading()).model_copy(update=why)
 
 
 def _versions(nvml: Any) -> dict[str, str | None]:
@@ -112,21 +118,17 @@ def _not_started(nvml: Any, error: Any) -> Reading:
     # NVML's version is CUDA's major and then the driver's that it belongs to: 12.550.54.14
     library = (version or "").partition(".")[2] or "of unknown version"
     if error.value == nvml.NVML_ERROR_LIBRARY_NOT_FOUND:
-        problem = "no NVIDIA driver: libnvidia-ml.so.1 was not found"
-        remedy = "install the NVIDIA driver; in a container, start it with the GPUs (`docker run --gpus all`)"
+        code, problem = "no-driver", f"no NVIDIA driver: {known('no-driver').message}"
     elif error.value == nvml.NVML_ERROR_DRIVER_NOT_LOADED:
-        problem = f"the NVIDIA driver is not loaded (its library is {library})"
-        remedy = "reboot or reload the driver (`sudo modprobe nvidia`)"
+        code, problem = "driver-not-loaded", f"{known('driver-not-loaded').message} (its library is {library})"
     elif error.value == nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
+        code = "driver-mismatch"
         problem = f"the NVIDIA driver that is loaded is {_loaded_version()}, but its library is {library}"
-        remedy = "reboot or reload the driver"
     elif error.value == nvml.NVML_ERROR_NO_PERMISSION:
-        problem = "no permission to use the NVIDIA driver"
-        remedy = "ask for access to the files that `ls -l /dev/nvidia*` lists"
+        code, problem = "no-permission", known("no-permission").message
     else:
-        problem = f"NVML does not start: {error}"
-        remedy = "see what `nvidia-smi` says"
-    return Reading(nvml_version=version, problem=problem, remedy=remedy)
+        code, problem = "nvml-broken", f"{known('nvml-broken').message}: {error}"
+    return _without(code, problem, Reading(nvml_version=version))
 
 
 def _loaded_version() -> str:
@@ -218,10 +220,10 @@ def _decoded(text: str | bytes) -> str:
 
 
 def _why(nvml: Any, error: Any) -> str:
-    if error.value == nvml.NVML_ERROR_GPU_IS_LOST:
-        return "the GPU is lost: it stopped answering or fell off the bus; reboot"
-    if error.value == nvml.NVML_ERROR_RESET_REQUIRED:
-        return "the GPU must be reset; reboot"
-    if error.value == nvml.NVML_ERROR_NO_PERMISSION:
-        return "no permission to use it"
-    return f"NVML cannot open it: {error}"
+    codes = {
+        nvml.NVML_ERROR_GPU_IS_LOST: "gpu-lost",
+        nvml.NVML_ERROR_RESET_REQUIRED: "gpu-needs-reset",
+        nvml.NVML_ERROR_NO_PERMISSION: "no-permission",
+    }
+    code = codes.get(error.value)
+    return f"{known(code).message}: {known(code).cause}" if code else f"NVML cannot open it: {error}"

@@ -72,23 +72,33 @@ class Sampler:
 
 
 def _counters(nvml: Any, handle: Any) -> Counters:
-    kind = (nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC)  # volatile: since the driver was loaded
     return Counters(
         at_s=time.monotonic(),
         energy_mj=ask(nvml, nvml.nvmlDeviceGetTotalEnergyConsumption, handle),
-        ecc_uncorrected=ask(nvml, nvml.nvmlDeviceGetTotalEccErrors, handle, *kind),
+        ecc_uncorrected=ecc_errors(nvml, handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
     )
+
+
+def ecc_errors(nvml: Any, handle: Any, kind: int) -> int | None:
+    """Errors of that kind since the driver was loaded; None of a GPU without ECC, or with it off."""
+    errors: int | None = ask(nvml, nvml.nvmlDeviceGetTotalEccErrors, handle, kind, nvml.NVML_VOLATILE_ECC)
+    return errors
+
+
+def throttle_mask(nvml: Any, handle: Any) -> int | None:
+    """NVML's bits of the reasons why the clocks are lower than they could be."""
+    names = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
+    return _either(nvml, names, handle)
 
 
 def _gauges(nvml: Any, handle: Any) -> Gauges:
     temperature = ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature")
-    reasons = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
     return Gauges(
         temperature_c=_either(nvml, temperature, handle, nvml.NVML_TEMPERATURE_GPU),
         power_mw=ask(nvml, nvml.nvmlDeviceGetPowerUsage, handle),
         sm_clock_mhz=ask(nvml, nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM),
         memory_clock_mhz=ask(nvml, nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_MEM),
-        reasons=_either(nvml, reasons, handle),
+        reasons=throttle_mask(nvml, handle),
     )
 
 

@@ -5,20 +5,19 @@ from __future__ import annotations
 import os
 import re
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import tensorflow as tf
 
 from gpubalance.config import Settings
-from gpubalance.errors import BadInput
+from gpubalance.errors import BadInput, GpubalanceError
+from gpubalance.remedies import match
 
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 # What CUDA, cuDNN, cuBLAS and NCCL raise; a model's own mistakes are InvalidArgument and Python's errors.
 _OF_THE_DEVICE = (tf.errors.InternalError, tf.errors.UnavailableError, tf.errors.AbortedError)
-# How CUDA's libraries say that memory is short, when they do not say so.
-_MEMORY_SIGNS = ("CUDNN_STATUS_ALLOC_FAILED", "cublas create failed", "No algorithm worked", "scratch")
 _REPLICA = (
     re.compile(r"OOM on replica (\d+)"),  # a simulated device
     re.compile(r"device:(?:GPU|CPU):(\d+)", re.IGNORECASE),
@@ -33,6 +32,7 @@ class Failure:
 
     fault: Literal["memory", "input", "step"]
     message: str
+    cause: str = ""
     remedy: str = ""
     replica: int | None = None
 
@@ -40,18 +40,41 @@ class Failure:
 def explain(error: BaseException, settings: Settings) -> Failure:
     """Sorts an exception from building or training a model. The whole of it goes to the log as well."""
     traceback.print_exception(error)
+    failure = _sorted(error, settings)
+    # A user's own exception may say anything; TensorFlow's and Keras' texts are what the table knows.
+    row = None if failure.remedy else match(str(error))
+    return replace(failure, cause=row.cause, remedy=row.remedy) if row else failure
+
+
+def explain_check(error: Exception) -> Failure:
+    """The same of a check, which trains nothing."""
+    traceback.print_exception(error)
+    if isinstance(error, GpubalanceError):
+        return Failure("step", error.message, error.cause, error.remedy)
+    text = _first_line(str(error))
+    row = match(str(error))
+    return Failure("step", f"{type(error).__name__}: {text}", *((row.cause, row.remedy) if row else ()))
+
+
+def _sorted(error: BaseException, settings: Settings) -> Failure:
     text = str(error)
     if isinstance(error, BadInput):
-        return Failure("input", error.message, error.remedy)
+        return Failure("input", error.message, error.cause, error.remedy)
     if isinstance(error, MemoryError):
-        return Failure("step", f"this host's memory does not hold it: {_first_line(text)}", "use smaller batches")
+        return Failure(
+            "step", f"this host's memory does not hold it: {_first_line(text)}", remedy="use smaller batches"
+        )
     if isinstance(error, tf.errors.ResourceExhaustedError):
         return Failure("memory", _first_line(text, "OOM"), replica=failing_replica(text))
     if isinstance(error, _OF_THE_DEVICE) and "ompil" not in text:
-        remedy = "it may be its memory: try smaller batches" if any(sign in text for sign in _MEMORY_SIGNS) else ""
-        return Failure("step", f"training {settings.model} failed on the device: {_first_line(text)}", remedy)
+        return Failure("step", f"training {settings.model} failed on the device: {_first_line(text)}")
     if settings.xla and "xla" in text.lower():
-        return Failure("input", f"{settings.model} does not compile with XLA: {_first_line(text)}", "use --no-xla")
+        row = match(text)
+        return Failure(
+            "input",
+            f"{settings.model} does not compile with XLA: {_first_line(text)}",
+            *((row.cause, row.remedy) if row else ("", "use --no-xla")),
+        )
     if ":" in settings.model:
         return Failure("input", f"--model {settings.model} failed:\n{_own_traceback(error)}")
     return Failure("step", f"training {settings.model} failed: {type(error).__name__}: {_first_line(text)}")

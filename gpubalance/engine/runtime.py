@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from gpubalance.config import Device, Settings
 from gpubalance.errors import EnvironmentFault
+from gpubalance.remedies import known
 
 _BUS_ID = re.compile(r"pci bus id: ([0-9a-fA-F:.]+)")
 
@@ -72,7 +73,8 @@ def _set_up_gpus(devices: Sequence[Device]) -> tuple[str, ...]:
     if not physical:
         raise EnvironmentFault(
             f"TensorFlow {tf.__version__} sees no GPU, though the driver shows {_names(devices)}",
-            remedy="the log tells which CUDA library is missing; pip install 'gpubalance[cuda]' brings them",
+            cause=known("cuda-library-missing").cause,
+            remedy=f"{known('cuda-library-missing').remedy}; the log tells which",
         )
     try:
         for gpu in physical:
@@ -87,21 +89,23 @@ def _set_up_gpus(devices: Sequence[Device]) -> tuple[str, ...]:
     if missing:
         raise EnvironmentFault(
             f"TensorFlow {tf.__version__} leaves out {_names(missing)}",
-            remedy="its compute capability may be too old for this TensorFlow, or its memory full; leave it out with "
-            "--gpus, and see the log",
+            cause=known("left-out").cause,
+            remedy=known("left-out").remedy,
         )
     return tuple(f"GPU:{i}" for i in order_of(devices, found))
 
 
-def survey(devices: Sequence[Device]) -> dict[str, str]:
-    """UUID → why, of each GPU that TensorFlow can't use here."""
-    if not tf.config.list_physical_devices("GPU"):
-        return {d.uuid: f"TensorFlow {tf.__version__} sees no GPU: a CUDA library is missing" for d in devices}
-    for gpu in tf.config.list_physical_devices("GPU"):
+def survey(devices: Sequence[Device]) -> tuple[dict[str, str], bool | None]:
+    """UUID → why, of each GPU that TensorFlow can't use here; and whether all it has take memory as they need it."""
+    physical = tf.config.list_physical_devices("GPU")
+    if not physical:
+        return {d.uuid: f"TensorFlow {tf.__version__} sees no GPU: a CUDA library is missing" for d in devices}, None
+    for gpu in physical:
         tf.config.experimental.set_memory_growth(gpu, True)
     count = len(tf.config.list_logical_devices("GPU"))
     missing = missing_devices(devices, bus_ids(_descriptions()), count)
-    return {d.uuid: f"TensorFlow {tf.__version__} leaves it out" for d in missing}
+    growth = all(map(tf.config.experimental.get_memory_growth, physical))
+    return {d.uuid: f"TensorFlow {tf.__version__} leaves it out" for d in missing}, growth
 
 
 def _descriptions() -> list[str]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 from gpubalance.config import Device
 from gpubalance.gpus import Gpu, Reading
+from gpubalance.remedies import match
 from gpubalance.render.table import shorten, table
 from gpubalance.text import clean
 from gpubalance.units import NOT_AVAILABLE, format_bytes, format_seconds
@@ -44,6 +46,8 @@ def _lines(row: str, gpu: Gpu) -> list[str]:
         lines.append(f"     {name}{pid} holds {format_bytes(process.memory_bytes)}")
     if gpu.unusable:
         lines.append(f"     can't be used: {gpu.unusable}")
+        known = match(gpu.unusable)
+        lines += textwrap.wrap(known.remedy, 80, initial_indent="     → ", subsequent_indent="       ") if known else []
     return lines
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpubalance.config import Device
-from gpubalance.render.run import run_text, warning_lines
+from gpubalance.render.run import run_lines, warning_lines
 from gpubalance.render.table import WIDTH, prose, shorten, table_or_prose
 from gpubalance.results.plan import Balance, LearningRate, LeftOut, Plan, Round, Share
 from gpubalance.units import format_percent, format_rate, format_seconds
@@ -35,21 +35,20 @@ def plan_text(plan: Plan, run_command: str, script: Sequence[str] = (), width: i
 
     Of a plan that was run, what the run gave takes the place of what was predicted.
     """
-    if plan.balance is not None and plan.balance.run is not None:
-        run = plan.balance.run
-        lines = [run_text(run, width=width), *prose(_gap(plan, plan.balance), width), *prose(_bounds(plan), width)]
+    run = plan.balance.run if plan.balance else None
+    if plan.balance is not None and run is not None:
+        lines = [*run_lines(run, width), *prose(_gap(plan, plan.balance), width), *prose(_bounds(plan), width)]
     else:
         lines = [*_answer(plan, width), "", *_devices(plan, width), *prose(_step(plan), width)]
     for one in plan.left_out:
         lines += prose(_left_out(plan, one), width)
     if plan.learning_rate is not None:
         lines += prose(_advice(plan.learning_rate), width)
-    for warning in plan.warnings:
-        lines += ["", *warning_lines(warning, width)]
+    lines += warning_lines([*(run.warnings if run else ()), *plan.warnings], width)
     if run_command:
         lines += ["", f"next: {run_command}"]
     if script:
-        lines += ["or train your own model with it, after `import gpubalance`:", *(f"  {line}" for line in script)]
+        lines += ["or, after `import gpubalance`, train your own model with it:", *(f"  {line}" for line in script)]
     return "\n".join(lines)
 
 
@@ -152,7 +151,6 @@ def _advice(rate: LearningRate) -> str:
     if rate.from_batch == rate.to_batch:
         return f"global batch {rate.to_batch}, as before: the learning rate stays"
     return (
-        f"global batch {rate.to_batch}; a learning rate that suited {rate.from_batch} (--from-batch): times "
-        f"{rate.linear:.3g} with SGD, and a warm-up (Goyal et al. 2017), times {rate.square_root:.3g} with Adam "
-        "(Malladi et al. 2022)"
+        f"global batch {rate.to_batch}: a learning rate for {rate.from_batch} (--from-batch) times "
+        f"{rate.linear:.3g} with SGD and a warm-up (Goyal 2017), {rate.square_root:.3g} with Adam (Malladi 2022)"
     )

@@ -114,8 +114,7 @@ def probe_text(probe: Probe, next_command: str, width: int = WIDTH) -> str:
         lines += _device_lines(probe.devices[one.device], one, width, whole=len(probe.probes) <= _MOST_WHOLE)
     if not probe.complete:
         lines += ["", *prose("This probe is not whole: --resume goes on with what is measured.", width)]
-    for warning in probe.warnings:
-        lines += ["", *warning_lines(warning, width)]
+    lines += warning_lines(probe.warnings, width)
     return "\n".join([*lines, *(["", f"next: {next_command}"] if next_command else [])])
 
 
@@ -160,14 +159,14 @@ def _limit(limit: BatchLimit | None) -> str:
 def _tried(limit: BatchLimit) -> str:
     failed = sum(trial.outcome != "fits" for trial in limit.trials)
     count = len(limit.trials)
-    return f"; {count} {'try' if count == 1 else 'tries'}, {failed} of them failed" if count else ""
+    return f"; {count} {'try' if count == 1 else 'tries'}, {failed} failed" if count else ""
 
 
 def _best(one: DeviceProbe) -> str:
     if one.solo_best is None or one.sensible is None:
         return ""
     best = f"{format_rate(one.solo_best.throughput)} samples/s at batch {one.solo_best.batch}"
-    return best if one.sensible.batch == one.solo_best.batch else f"{best}; within 5 % from batch {one.sensible.batch}"
+    return best if one.sensible.batch == one.solo_best.batch else f"{best}, 95 % of it from {one.sensible.batch}"
 
 
 def _model(model: StepTimeModel | None) -> str:

@@ -45,12 +45,16 @@ def batch_text(replica: Replica) -> str:
 
 def run_text(run: Run, next_command: str = "", width: int = WIDTH) -> str:
     """The summary: the answer first, then where each device's time goes, what one must know of it, what to do next."""
+    lines = [*run_lines(run, width), *warning_lines(run.warnings, width)]
+    return "\n".join([*lines, *(["", f"next: {next_command}"] if next_command else [])])
+
+
+def run_lines(run: Run, width: int) -> list[str]:
+    """The same without warnings and what to do."""
     lines = [*answer_lines(run, width), "", *_devices(run, width), *_step(run, width)]
     if not run.complete:
         lines += prose("This run was cut short: the figures are of what was measured until then.", width)
-    for warning in run.warnings:
-        lines += ["", *warning_lines(warning, width)]
-    return "\n".join([*lines, *(["", f"next: {next_command}"] if next_command else [])])
+    return lines
 
 
 def answer_lines(run: Run, width: int = WIDTH) -> list[str]:
@@ -132,8 +136,13 @@ def _step(run: Run, width: int) -> list[str]:
     return prose(f"step {format_seconds(run.step_time_s.median)} = {' + '.join(parts)}{imbalance}", width)
 
 
-def warning_lines(warning: Warning_, width: int = WIDTH) -> list[str]:
-    """Its code, what it is, and what to do."""
-    body = textwrap.wrap(warning.message, width - 2, initial_indent="  ", subsequent_indent="  ")
-    remedy = textwrap.wrap(warning.next, width - 2, initial_indent="  → ", subsequent_indent="    ")
-    return [f"warning {warning.code}", *body, *remedy]
+def warning_lines(warnings: Sequence[Warning_], width: int = WIDTH) -> list[str]:
+    """After an empty line: of each its code, what it is, and what to do; those of one kind together."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for warning in warnings:
+        alike.setdefault((warning.code, warning.next), []).append(warning.message)
+    lines = [""] if alike else []
+    for (code, remedy), messages in alike.items():
+        lines += prose(f"warning {code}: {'; '.join(messages)}", width)
+        lines += textwrap.wrap(remedy, width, initial_indent="  → ", subsequent_indent="    ")
+    return lines

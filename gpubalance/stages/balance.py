@@ -225,8 +225,8 @@ class _Balancing:
     def _step_back_warning(self, device: int, asked: int, limit: int) -> Warning_:
         return Warning_(
             code="joint-out-of-memory",
-            message=f"{self._request.devices[device].label} ran out of memory at batch {asked} in the joint run, which "
-            f"takes more than a device alone: planned with up to {limit}",
+            message=f"{self._request.devices[device].label} ran out of memory at batch {asked} in the joint run: "
+            f"planned with up to {limit}",
             next="nothing to do; --margin keeps more free from the beginning",
         )
 

@@ -23,15 +23,22 @@ from typing import TYPE_CHECKING, Any
 
 from gpubalance.config import Record
 from gpubalance.errors import BadInput, EnvironmentFault
+from gpubalance.remedies import known, match
 from gpubalance.workers.messages import (
     REQUEST,
+    Copied,
+    Copy,
     CountFlops,
     Failed,
     Flops,
+    Inspect,
+    Inspected,
     Measure,
     Measured,
     Open,
     Ready,
+    Reduce,
+    Reduced,
     Sample,
     Survey,
     Surveyed,
@@ -60,6 +67,8 @@ def main(arguments: list[str]) -> None:
                 session = _open(request, replies)
             elif isinstance(request, Survey):
                 _survey(request, replies)
+            elif isinstance(request, Inspect | Copy | Reduce):
+                _check(request, replies)
             elif session is not None and isinstance(request, CountFlops):
                 _say(replies, Flops(forward=session.forward_flops()))
             elif session is not None and isinstance(request, Measure):
@@ -99,7 +108,7 @@ def _open(request: Open, replies: Any) -> Session | None:
         session = Session(request.devices, request.settings, request.joint, seed=request.seed)
     except (BadInput, EnvironmentFault) as error:
         fault = "input" if isinstance(error, BadInput) else "environment"
-        _say(replies, Failed(fault=fault, message=error.message, remedy=error.remedy))
+        _say(replies, Failed(fault=fault, message=error.message, cause=error.cause, remedy=error.remedy))
         return None
     except (Exception, SystemExit) as error:  # noqa: BLE001  (the user's own code, or TensorFlow's: told to the parent)
         _say(replies, Failed(**asdict(failures.explain(error, request.settings))))
@@ -114,8 +123,9 @@ def _load_engine() -> Failed | None:
         import gpubalance.engine.session  # noqa: F401
     except Exception as error:  # noqa: BLE001  (whatever a broken installation raises)
         traceback.print_exception(error)
-        message = f"TensorFlow can't be loaded: {type(error).__name__}: {error}"
-        return Failed(fault="environment", message=message[:1000])
+        row = match(str(error)) or known("tensorflow-broken")
+        message = f"{known('tensorflow-broken').message}: {type(error).__name__}: {error}"
+        return Failed(fault="environment", message=message[:1000], cause=row.cause, remedy=row.remedy)
     return None
 
 
@@ -123,10 +133,29 @@ def _survey(request: Survey, replies: Any) -> None:
     from gpubalance.engine.runtime import survey
 
     try:
-        missing = survey(request.devices)
+        missing, growth = survey(request.devices)
     except Exception as error:  # noqa: BLE001  (no GPU can be used, then)
         missing = {d.uuid: f"TensorFlow: {type(error).__name__}: {error}"[:300] for d in request.devices}
-    _say(replies, Surveyed(missing=missing))
+        growth = None
+    _say(replies, Surveyed(missing=missing, memory_growth=growth))
+
+
+def _check(request: Inspect | Copy | Reduce, replies: Any) -> None:
+    from gpubalance.engine import checks, failures
+
+    try:
+        _say(replies, _checked(request, checks))
+    except Exception as error:  # noqa: BLE001  (whatever a check raises is told to the parent)
+        _say(replies, Failed(**asdict(failures.explain_check(error))))
+
+
+def _checked(request: Inspect | Copy | Reduce, checks: Any) -> Inspected | Copied | Reduced:
+    if isinstance(request, Inspect):
+        return Inspected(**checks.inspect())
+    names = checks.use(request.devices)
+    if isinstance(request, Copy):
+        return Copied(**checks.copy(names[request.source], names[request.target], request.nbytes))
+    return Reduced(**checks.reduce(names, request.nbytes))
 
 
 def _measure(session: Session, request: Measure, replies: Any) -> None:

@@ -5,6 +5,7 @@
     Measure                    →    Sample …, Measured
     CountFlops                 →    Flops
     Survey (instead of Open)   →    Surveyed
+    Inspect, Copy, Reduce      →    Inspected, Copied, Reduced: the checks of `doctor`, instead of Open too
     any                        →    Failed; after one the child may be asked on, unless it was a GPU's memory
 
 Both sides refuse what they do not know: a message is data, and its text is never executed.
@@ -106,10 +107,81 @@ class Flops(Record):
 
 
 class Surveyed(Record):
-    """UUIDs of the GPUs that TensorFlow can't use, and why where it says."""
+    """UUIDs of the GPUs that TensorFlow can't use, and why where it says.
+
+    `memory_growth` says of those it has whether each takes memory as it needs it; null where it has none.
+    """
 
     kind: Literal["surveyed"] = "surveyed"
     missing: dict[str, str]
+    memory_growth: bool | None = None
+
+
+class Inspect(Record):
+    """What is installed? No device is touched."""
+
+    kind: Literal["inspect"] = "inspect"
+
+
+class Library(Record):
+    """A library that was loaded from `path`, or why it was not."""
+
+    name: str
+    path: str | None = None
+    problem: str | None = None
+
+
+class Inspected(Record):
+    """What TensorFlow's build wants, and what loading its CUDA libraries gave.
+
+    `capabilities` are the build's: `sm_60` is code, `compute_90` what a newer GPU's driver compiles. `cudnn` is the
+    version it is built for, `cudnn_loaded` that of the library that was loaded.
+    """
+
+    kind: Literal["inspected"] = "inspected"
+    tensorflow: str
+    keras: str
+    cuda: str | None
+    cudnn: str | None
+    capabilities: tuple[str, ...]
+    libraries: tuple[Library, ...]
+    cudnn_loaded: str | None
+
+
+class Copy(Record):
+    """Copy random data from one of the devices to another, and compare it there."""
+
+    kind: Literal["copy"] = "copy"
+    devices: tuple[Device, ...]
+    source: int
+    target: int
+    nbytes: Annotated[int, Field(ge=1)]
+
+
+class Copied(Record):
+    """Of `elements` so many are other ones at the other end, and so many of those are zeros. Seconds of the fastest."""
+
+    kind: Literal["copied"] = "copied"
+    elements: int
+    differing: int
+    zeros: int
+    seconds: float
+
+
+class Reduce(Record):
+    """Sum random data over the devices, as gradients are, and compare the sum on each."""
+
+    kind: Literal["reduce"] = "reduce"
+    devices: tuple[Device, ...]
+    nbytes: Annotated[int, Field(ge=1)]
+
+
+class Reduced(Record):
+    """How many elements are other ones than the sum on each device. Seconds of the fastest."""
+
+    kind: Literal["reduced"] = "reduced"
+    differing: tuple[int, ...]
+    seconds: float
 
 
 class Failed(Record):
@@ -121,14 +193,16 @@ class Failed(Record):
     kind: Literal["failed"] = "failed"
     fault: Literal["memory", "input", "environment", "step"]
     message: str
+    cause: str = ""
     remedy: str = ""
     replica: int | None = None
     memory_peak_bytes: tuple[int | None, ...] = ()
 
 
-Request = Annotated[Open | Measure | CountFlops | Survey, Field(discriminator="kind")]
-AnyReply = Ready | Sample | Measured | Flops | Surveyed | Failed
+AnyRequest = Open | Measure | CountFlops | Survey | Inspect | Copy | Reduce
+Request = Annotated[AnyRequest, Field(discriminator="kind")]
+AnyReply = Ready | Sample | Measured | Flops | Surveyed | Inspected | Copied | Reduced | Failed
 Reply = Annotated[AnyReply, Field(discriminator="kind")]
 
-REQUEST: TypeAdapter[Open | Measure | CountFlops | Survey] = TypeAdapter(Request)
+REQUEST: TypeAdapter[AnyRequest] = TypeAdapter(Request)
 REPLY: TypeAdapter[AnyReply] = TypeAdapter(Reply)

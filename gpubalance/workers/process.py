@@ -20,6 +20,7 @@ from pydantic import ValidationError
 
 from gpubalance.config import Device, Record
 from gpubalance.errors import DeadlinePassed, PartialResult
+from gpubalance.remedies import known, match_log
 from gpubalance.state import new_log
 from gpubalance.text import clean
 from gpubalance.workers.messages import REPLY, AnyReply
@@ -138,7 +139,8 @@ class Process:
         if line is None:
             raise DeadlinePassed(
                 f"the worker said nothing for {within_s:.0f} s while {doing}",
-                remedy=f"its log is {self.log}",
+                cause=known("silent").cause,
+                remedy=f"{known('silent').remedy}\nits log is {self.log}",
                 log=self.log_tail(),
             )
         if not line:
@@ -171,14 +173,20 @@ class Process:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._child.wait(2)
         code = self._child.returncode
+        log = self.log_tail()
+        row = match_log(log)
         if code is not None and code < 0:
             how = f"was ended by {signal.Signals(-code).name}"
             if -code == signal.SIGKILL:
                 how += ", probably as the host's memory ran out"
+                row = row or known("host-memory")
         else:
             how = f"ended with exit code {code}" if code is not None else "closed its pipe"
         return PartialResult(
-            f"the worker {how} while {doing}", remedy=f"its whole log is {self.log}", log=self.log_tail()
+            f"the worker {how} while {doing}",
+            cause=row.cause if row else "",
+            remedy="\n".join([*([row.remedy] if row else []), f"its whole log is {self.log}"]),
+            log=log,
         )
 
     def log_tail(self) -> str:

@@ -132,7 +132,8 @@ class Worker(Process):
         kind: type[GpubalanceError] = BadInput if reply.fault == "input" else EnvironmentFault
         # The user's own traceback is the message of a fault in their model; the log would only repeat it.
         log = "" if reply.fault == "input" else self.log_tail()
-        raise kind(reply.message, remedy=reply.remedy or f"the worker's whole log is {self.log}", log=log)
+        remedy = reply.remedy or f"the worker's whole log is {self.log}"
+        raise kind(reply.message, cause=reply.cause, remedy=remedy, log=log)
 
 
 def survey(devices: Sequence[Device]) -> dict[str, str]:

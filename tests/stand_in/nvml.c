@@ -9,7 +9,8 @@
      gpu N capability 6 1       gpu N memory TOTAL FREE [RESERVED] in bytes
      gpu N process compute|graphics PID|self BYTES|none [NAME]
      gpu N mig 1                its slices are listed where lines give them
-     gpu N temperature (°C), power, power_limit (mW), energy (mJ), clock_graphics|sm|memory|video (MHz),
+     gpu N p2p M STATUS         may it read GPU M's memory? 0: yes
+     gpu N temperature (°C), power, power_limit, power_default (mW), energy (mJ), clock_graphics|sm|memory|video (MHz),
            max_clock_graphics|sm|memory|video (MHz), cores, throttle (bits), utilisation, memory_utilisation (%),
            ecc_corrected, ecc_uncorrected (since the driver was loaded), persistence, display
      [gpu N] error KEY CODE     the call for that field returns CODE; KEY `handle`, `count`, `processes_v3`,
@@ -381,6 +382,20 @@ int nvmlDeviceGetTemperatureV(struct node *node, struct temperature *out) {
 int nvmlDeviceGetPowerUsage(struct node *node, unsigned *out) { return unsigned_number(node, "power", out); }
 int nvmlDeviceGetEnforcedPowerLimit(struct node *node, unsigned *out) {
     return unsigned_number(node, "power_limit", out);
+}
+int nvmlDeviceGetPowerManagementDefaultLimit(struct node *node, unsigned *out) {
+    return unsigned_number(node, "power_default", out);
+}
+int nvmlDeviceGetP2PStatus(struct node *node, struct node *other, unsigned kind, unsigned *out) {
+    int code = kind > 1 ? NOT_SUPPORTED : fault(node, "p2p");
+    for (int i = 0; !code && i < entry_count; i++) {
+        struct entry *entry = &entries[i];
+        int to;
+        if (entry->node.gpu == node->gpu && entry->node.slice == node->slice && !strcmp(entry->key, "p2p") &&
+            sscanf(entry->value, "%d %u", &to, out) == 2 && to == other->gpu)
+            return OK;
+    }
+    return code ? code : NOT_SUPPORTED;
 }
 int nvmlDeviceGetTotalEnergyConsumption(struct node *node, unsigned long long *out) {
     return number(node, "energy", 0, out);

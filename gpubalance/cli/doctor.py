@@ -1,0 +1,67 @@
+"""`gpubalance doctor`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from gpubalance.cli import options
+from gpubalance.errors import EnvironmentFault
+
+if TYPE_CHECKING:
+    from gpubalance.render.doctor import Paint
+    from gpubalance.results.checkup import Checkup, Status
+
+
+def doctor(
+    gpus: options.Gpus = None,
+    simulate: options.Simulate = None,
+    model: options.Model = None,
+    json: options.Json = False,
+    output: options.Output = None,
+    overwrite: options.Overwrite = False,
+    redact: options.Redact = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Check the machine: driver, libraries, GPUs, copies between them, a training step; and say what mends it.
+
+    Example: gpubalance doctor
+    """
+    del verbose  # main() reads it, where errors are shown
+    from gpubalance.cli.lists import words
+    from gpubalance.cli.output import check_output, width
+    from gpubalance.cli.progress import Progress
+    from gpubalance.render.doctor import checkup_text
+    from gpubalance.stages.doctor.stage import doctor as doctor_stage
+
+    out = check_output(output, overwrite=overwrite, json=json, quiet=quiet, redact=redact)
+
+    def check() -> Checkup:
+        checkup = doctor_stage(simulate, words(gpus), model, Progress(quiet=quiet))
+        failure = checkup.first_failure
+        if failure is not None:
+            raise EnvironmentFault(f"{failure.what}: {failure.detail}", remedy=failure.next or "", partial=checkup)
+        return checkup
+
+    out.give_measured(check, lambda checkup: checkup_text(checkup, width(), _paint()))
+
+
+def _paint() -> Paint:
+    """How a status is coloured on stdout; not at all where it is no terminal, or unwished."""
+    from rich.color import ColorSystem
+    from rich.console import Console
+    from rich.style import Style
+
+    from gpubalance.render.doctor import plain
+
+    console = Console(file=sys.stdout)  # knows NO_COLOR, TERM=dumb and FORCE_COLOR
+    if console.color_system is None or console.no_color:
+        return plain
+    styles: dict[Status, Style] = {
+        "ok": Style.parse("green"),
+        "warning": Style.parse("yellow"),
+        "failure": Style.parse("bold red"),
+        "skipped": Style.parse("dim"),
+    }
+    return lambda status, word: styles[status].render(word, color_system=ColorSystem.STANDARD)

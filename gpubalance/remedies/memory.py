@@ -1,0 +1,55 @@
+"""Memory and disk, of devices and of the host."""
+
+from __future__ import annotations
+
+from gpubalance.remedies.row import Known
+
+ROWS = (
+    Known(
+        "out-of-memory",
+        "OOM when allocating tensor with shape …",
+        "the batch, with weights, gradients and workspace, needs more memory than the device has free",
+        "take a smaller batch on that device; `gpubalance probe` finds the largest that fits",
+        (
+            r"OOM when allocating",
+            r"OOM on replica \d",
+            r"^(?:[CG]PU:\d+|the run|every split that was tried) ran out of memory",
+            r"^out of memory: ",
+            r"CUDA_ERROR_OUT_OF_MEMORY",
+            r"(?:^|\W)RESOURCE_EXHAUSTED: (?:Out of memory|.*ailed to allocate)",
+            r"Out of memory while trying to allocate \d+ bytes",
+        ),
+        fatal=True,
+    ),
+    Known(
+        "dst-tensor",
+        "Dst tensor is not initialized",
+        "a copy to the GPU found no memory there: it is full, often of another process",
+        "`gpubalance devices` shows who holds it; end that, or take a smaller batch",
+        (r"Dst tensor is not initialized",),
+    ),
+    Known(
+        "host-memory",
+        "the worker was ended by SIGKILL",
+        "most likely the host's memory ran out, and the kernel ended the largest process",
+        "close other programs or take smaller batches; `sudo dmesg | grep -i 'killed process'` tells",
+    ),
+    Known(
+        "memory-growth",
+        "Memory growth cannot differ between GPU devices",
+        "TensorFlow was set up twice, or after its first use",
+        "set memory growth for all GPUs at the top of the script, or enter split.scope() first",
+        (
+            r"Memory growth cannot differ between GPU devices",
+            r"Physical devices cannot be modified after being initialized",
+            r"Virtual devices cannot be modified after being initialized",
+        ),
+    ),
+    Known(
+        "disk-full",
+        "No space left on device",
+        "the disk, or a container's shared memory, is full",
+        "`df -h . /tmp /dev/shm` shows which; make room there",
+        (r"No space left on device", r"ENOSPC"),
+    ),
+)

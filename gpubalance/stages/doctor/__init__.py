@@ -1,0 +1,1 @@
+"""`doctor`: checks the machine, and says what mends it."""

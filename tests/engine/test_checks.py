@@ -1,0 +1,103 @@
+"""What a copy and an all-reduce between devices are checked with, on TensorFlow's own logical devices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpubalance.config import Device
+from gpubalance.devices.profile import simulated_devices
+from gpubalance.remedies import known
+from gpubalance.stages.doctor.work import all_reduce, copies
+from gpubalance.workers.checker import Checker
+from gpubalance.workers.messages import Copied, Reduced
+from tests.engine.steps import separate_collectives
+
+NBYTES = 4096
+PAIR = simulated_devices("2")[0]
+
+
+def zeros(values: Any, target: str) -> Any:
+    """What some consumer cards give back of a direct copy."""
+    import tensorflow as tf
+
+    with tf.device(target):
+        return tf.zeros_like(values)
+
+
+def one_byte_other(values: Any, target: str) -> Any:
+    import tensorflow as tf
+
+    with tf.device(target):
+        return tf.concat([values[:-1], values[-1:] ^ 255], 0)
+
+
+class Through(Checker):
+    """A checker whose copies go through `move`, in this process, instead of TensorFlow's own."""
+
+    def __init__(self, devices: tuple[Device, ...], move: Any) -> None:
+        super().__init__(devices)
+        self._move = move
+
+    def copy(self, source: int, target: int, nbytes: int) -> Copied:
+        from gpubalance.engine import checks
+
+        del nbytes
+        return Copied(**checks.copy(f"CPU:{source}", f"CPU:{target}", NBYTES, self._move))
+
+    def reduce(self, nbytes: int) -> Reduced:
+        from gpubalance.engine import checks
+
+        separate_collectives()
+        told = checks.reduce(["CPU:0", "CPU:1"], nbytes)
+        return Reduced(**(told | {"differing": (0, 3)} if self._move is zeros else told))
+
+
+def test_a_copy_that_arrives_whole(tensorflow: Any) -> None:
+    from gpubalance.engine import checks
+
+    told = checks.copy("CPU:0", "CPU:1", NBYTES)
+    assert (told["elements"], told["differing"], told["zeros"]) == (NBYTES, 0, 0)
+    assert told["seconds"] > 0
+
+
+@pytest.mark.parametrize(("move", "differing", "zeroed"), [(zeros, NBYTES, NBYTES), (one_byte_other, 1, None)])
+def test_a_copy_that_does_not(tensorflow: Any, move: Any, differing: int, zeroed: int | None) -> None:
+    from gpubalance.engine import checks
+
+    told = checks.copy("CPU:0", "CPU:1", NBYTES, move)
+    assert told["differing"] == differing
+    if zeroed is not None:
+        assert told["zeros"] == zeroed
+
+
+def test_each_direction_that_returns_zeros_is_a_failure_with_what_mends_it(tensorflow: Any) -> None:
+    found, times = copies(Through(PAIR, zeros), PAIR, lambda _: None)
+    assert [check.status for check in found] == ["failure", "failure"]
+    for check, names in zip(found, ("CPU:0 → CPU:1", "CPU:1 → CPU:0"), strict=True):
+        assert check.detail.startswith(f"{names}: zeros arrived in 1 of 1.00 MiB of random data")
+        assert check.next == known("copy-differs").remedy
+    assert [time.intact for time in times] == [False, False]
+
+
+def test_one_wrong_byte_is_told_from_zeros(tensorflow: Any) -> None:
+    found, _ = copies(Through(PAIR, one_byte_other), PAIR, lambda _: None)
+    assert "other data arrived in 0.000244" in found[0].detail
+
+
+def test_the_sum_is_compared_on_each_device(tensorflow: Any) -> None:
+    from gpubalance.engine import checks
+
+    separate_collectives()
+    told = checks.reduce(["CPU:0", "CPU:1", "CPU:2"], NBYTES)
+    assert told["differing"] == (0, 0, 0)
+    good, time = all_reduce(Through(PAIR, checks.move), PAIR, NBYTES, lambda _: None)
+    assert (good.status, time is not None and time.intact) == ("ok", True)
+    assert time is not None
+    assert time.bytes_per_s == pytest.approx(NBYTES / time.seconds)
+    assert time.bus_bytes_per_s == pytest.approx(time.bytes_per_s)  # 2(n−1)/n of two devices is 1
+    wrong, time = all_reduce(Through(PAIR, zeros), PAIR, NBYTES, lambda _: None)
+    assert wrong.status == "failure"
+    assert "CPU:1" in wrong.detail
+    assert "CPU:0" not in wrong.detail

@@ -1,0 +1,62 @@
+"""What the child tells its parent of an exception: with cause and remedy where the text is known, and only there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpubalance.config import Settings
+from gpubalance.remedies import known
+
+SETTINGS = Settings(model="small")
+USERS = Settings(model="mine.py:model")
+
+
+def test_tensorflows_errors_are_known_by_their_texts(tensorflow: Any) -> None:
+    from gpubalance.engine.failures import explain
+
+    errors = tensorflow.errors
+    for error, code in (
+        (errors.InternalError(None, None, "Dst tensor is not initialized."), "dst-tensor"),
+        (errors.InternalError(None, None, "cuDNN: CUDNN_STATUS_ALLOC_FAILED"), "cudnn-handle"),
+        (errors.UnknownError(None, None, "Error invoking NCCL: unhandled cuda error"), "nccl"),
+        (errors.InvalidArgumentError(None, None, "Incompatible shapes: [32,10] vs. [16,10]"), "incompatible-shapes"),
+        (errors.ResourceExhaustedError(None, None, "OOM when allocating tensor with shape[8]"), "out-of-memory"),
+    ):
+        failure = explain(error, SETTINGS)
+        assert (failure.cause, failure.remedy) == (known(code).cause, known(code).remedy)
+
+
+@pytest.mark.parametrize("settings", [SETTINGS, USERS], ids=["ours", "the user's"])
+def test_a_mistake_in_a_model_is_called_nothing_else(tensorflow: Any, settings: Settings) -> None:
+    from gpubalance.engine.failures import explain
+
+    for text in ("Shapes (32, 10) and (16, 10) are incompatible", "Incompatible shapes: [32,10] vs. [32,11]"):
+        for error in (ValueError(text), tensorflow.errors.InvalidArgumentError(None, None, text)):
+            failure = explain(error, settings)
+            assert (failure.cause, failure.remedy) == ("", "")
+            assert text in failure.message
+            assert failure.fault == ("input" if settings is USERS else "step")
+
+
+def test_xla_without_its_tools_says_how_to_get_them(tensorflow: Any) -> None:
+    from gpubalance.engine.failures import explain
+
+    settings = SETTINGS.model_copy(update={"xla": True})
+    text = "libdevice not found at ./libdevice.10.bc [xla]"
+    assert (
+        explain(tensorflow.errors.InvalidArgumentError(None, None, text), settings).remedy == known("libdevice").remedy
+    )
+    other = explain(tensorflow.errors.InvalidArgumentError(None, None, "no XLA kernel"), settings)
+    assert other.remedy == "use --no-xla"
+
+
+def test_a_check_tells_its_error_too(tensorflow: Any) -> None:
+    from gpubalance.engine.failures import explain_check
+    from gpubalance.errors import EnvironmentFault
+
+    failure = explain_check(tensorflow.errors.InternalError(None, None, "NCCL: unhandled system error."))
+    assert failure.remedy == known("nccl-system").remedy
+    own = explain_check(EnvironmentFault("it lacks one", cause="of this", remedy="do that"))
+    assert (own.message, own.cause, own.remedy) == ("it lacks one", "of this", "do that")

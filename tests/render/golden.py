@@ -1,0 +1,55 @@
+"""Summaries of results that real runs gave (data/), as they are printed: `python -m tests.render.golden` writes them.
+
+The results were made on simulated devices by
+
+    gpubalance balance --simulate configs/gtx1080ti-gtx1080.toml -o pair-balance.json
+    gpubalance run --simulate configs/gtx1080ti-gtx1080.toml --batches 820 568 -o pair-run.json
+    gpubalance balance --simulate configs/four-unlike.toml -o four-balance.json
+
+and the probes, which the two `balance` made, are pair-probe.json and four-probe.json.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gpubalance.render.plan import plan_text
+from gpubalance.render.probe import probe_text
+from gpubalance.render.run import run_text
+from gpubalance.results.plan import Plan
+from gpubalance.results.probe import Probe
+from gpubalance.results.records import read_result
+
+DATA = Path(__file__).with_name("data")
+GOLDEN = Path(__file__).with_name("golden")
+NAMES = ("pair-balance", "pair-run", "pair-probe", "four-balance", "four-probe")
+WIDTHS = (80, 40)
+_SCRIPT = (
+    "split = gpubalance.load_plan('plan.json')",
+    "with split.scope(): model = build_model(); model.compile(…)",
+    "split.fit(model, dataset, epochs=10)",
+)
+
+
+def summary(name: str, width: int) -> str:
+    """What the program prints of that result."""
+    result = read_result(DATA / f"{name}.json")
+    profile = f"configs/{'gtx1080ti-gtx1080' if name.startswith('pair') else 'four-unlike'}.toml"
+    gpus = " ".join(str(device.index) for device in result.devices)
+    if isinstance(result, Plan):
+        return plan_text(result, f"gpubalance run --simulate {profile} --plan plan.json", _SCRIPT, width)
+    following = f"gpubalance balance --simulate {profile} --gpus {gpus}"
+    if isinstance(result, Probe):
+        return probe_text(result, following, width)
+    return run_text(result, following, width)
+
+
+def path(name: str, width: int) -> Path:
+    """Where it is kept."""
+    return GOLDEN / f"{name}-{width}.txt"
+
+
+if __name__ == "__main__":
+    for one in NAMES:
+        for columns in WIDTHS:
+            path(one, columns).write_text(summary(one, columns) + "\n", encoding="utf-8")

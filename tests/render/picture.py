@@ -1,0 +1,103 @@
+"""The picture on top of the README: `python -m tests.render.picture` draws it from the pair's real result."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.terminal_theme import MONOKAI
+from rich.text import Text
+
+from gpubalance.config import Device
+from gpubalance.render.live import LiveRow, LiveTotal, header_lines, joint_lines
+from gpubalance.render.plan import batch_text, plan_text
+from gpubalance.results.plan import Plan
+from gpubalance.results.records import read_record
+from gpubalance.results.run import Measurement, Run
+from tests.render.golden import DATA
+
+PICTURE = Path(__file__).parents[2] / ".github" / "balance.svg"
+_WIDTH = 80
+# Rich's own, without the fonts that it would load from the network.
+_FORMAT = """\
+<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg" role="img">
+<title>gpubalance balance: the screen while it measures, and the result</title>
+<style>
+.{unique_id}-matrix {{ font-family: Menlo, Consolas, "DejaVu Sans Mono", monospace; font-size: {char_height}px;
+line-height: {line_height}px; }}
+.{unique_id}-title {{ font-size: 18px; font-weight: bold; font-family: sans-serif; }}
+{styles}
+</style>
+<defs>
+<clipPath id="{unique_id}-clip-terminal">
+<rect x="0" y="0" width="{terminal_width}" height="{terminal_height}" />
+</clipPath>
+{lines}
+</defs>
+{chrome}
+<g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
+{backgrounds}
+<g class="{unique_id}-matrix">
+{matrix}
+</g>
+</g>
+</svg>
+"""
+
+
+def lines() -> list[Text]:
+    """The live screen of the even split and of the one that was found, and the summary without the script."""
+    plan = read_record(DATA / "pair-balance.json", Plan)
+    run = plan.balance.run if plan.balance else None
+    assert run is not None
+    even = run.baselines.even
+    assert even is not None
+    return [
+        Text("$ gpubalance run --simulate configs/gtx1080ti-gtx1080.toml --batches 645 645", "bold"),
+        *_screen(run.devices, even),
+        Text(),
+        Text("$ gpubalance balance --simulate configs/gtx1080ti-gtx1080.toml -o plan.json", "bold"),
+        *_screen(run.devices, run),
+        Text(),
+        *map(
+            Text,
+            plan_text(
+                plan, "gpubalance run --simulate configs/gtx1080ti-gtx1080.toml --plan plan.json", width=_WIDTH
+            ).splitlines(),
+        ),
+    ]
+
+
+def _screen(devices: Sequence[Device], measured: Measurement | Run) -> list[Text]:
+    rows = [
+        LiveRow(
+            label=devices[replica.device].label,
+            name=devices[replica.device].name,
+            batch=batch_text(replica.batch, replica.micro_batch),
+            throughput=replica.throughput,
+            compute_s=replica.compute_s,
+            memory_bytes=replica.memory_peak_bytes,
+            gauges=None,
+        )
+        for replica in measured.replicas
+    ]
+    step = measured.step_time_s
+    rates = [measured.global_batch / sample for sample in step.samples]
+    total = LiveTotal(measured.global_batch, step.median, rates, even="", even_rates=[])
+    doing = f"measuring {'/'.join(map(str, measured.batches))}, window 3 of 3"
+    return [*header_lines(doing, 4.0, _WIDTH), *joint_lines(rows, total, _WIDTH, 24)]
+
+
+def svg() -> str:
+    """The picture."""
+    console = Console(record=True, width=_WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor")
+    for line in lines():
+        console.print(line, no_wrap=True)
+    return console.export_svg(title="gpubalance", theme=MONOKAI, code_format=_FORMAT, unique_id="gpubalance")
+
+
+if __name__ == "__main__":
+    PICTURE.parent.mkdir(exist_ok=True)
+    PICTURE.write_text(svg(), encoding="utf-8")

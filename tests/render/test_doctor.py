@@ -1,0 +1,85 @@
+"""A checkup on 80 and on 40 columns, whole, and coloured only by what paints it."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpubalance.render.doctor import checkup_text
+from gpubalance.results.checkup import Check, Checkup
+
+CHECKUP = Checkup(
+    created="2026-11-21T12:00:00+00:00",
+    devices=(),
+    checks=(
+        Check(code="driver", status="ok", what="driver", detail="550.54.14, for CUDA up to 12.4"),
+        Check(
+            code="persistence",
+            status="warning",
+            what="persistence",
+            detail="GPU:0 has persistence off: the driver starts it anew for each process, which takes seconds",
+            next="sudo nvidia-smi -i 0 -pm 1",
+        ),
+        Check(
+            code="training-step",
+            status="failure",
+            what="training step",
+            detail="GPU:1: the worker was ended by SIGABRT \x1b[31mwhile training",
+            next="do this\nthe worker's whole log is /home/somebody/.local/state/gpubalance/logs/check.log",
+        ),
+        Check(code="all-reduce", status="skipped", what="all-reduce", detail="not tried: there is one device"),
+    ),
+)
+WIDE = """\
+1 failure, 1 warning, 1 skipped, 1 ok
+ok       driver         550.54.14, for CUDA up to 12.4
+warning  persistence    GPU:0 has persistence off: the driver starts it anew for
+                        each process, which takes seconds
+                        → sudo nvidia-smi -i 0 -pm 1
+failure  training step  GPU:1: the worker was ended by SIGABRT while training
+                        → do this
+                          the worker's whole log is
+                          /home/somebody/.local/state/gpubalance/logs/check.log
+skipped  all-reduce     not tried: there is one device"""
+NARROW = """\
+1 failure, 1 warning, 1 skipped, 1 ok
+ok       driver
+  550.54.14, for CUDA up to 12.4
+warning  persistence
+  GPU:0 has persistence off: the driver
+  starts it anew for each process, which
+  takes seconds
+  → sudo nvidia-smi -i 0 -pm 1
+failure  training step
+  GPU:1: the worker was ended by SIGABRT
+  while training
+  → do this
+    the worker's whole log is
+    /home/somebody/.local/state/gpubalance/logs/check.log
+skipped  all-reduce
+  not tried: there is one device"""
+
+
+@pytest.mark.parametrize(("columns", "text"), [(80, WIDE), (40, NARROW)])
+def test_it_is_whole_at_80_and_at_40_columns(columns: int, text: str) -> None:
+    assert checkup_text(CHECKUP, columns) == text
+
+
+@pytest.mark.parametrize("columns", [80, 40])
+def test_colour_adds_nothing_but_colour(columns: int) -> None:
+    painted = checkup_text(CHECKUP, columns, lambda status, word: f"<{status}>{word}</>")
+    assert painted.count("</>") == len(CHECKUP.checks)
+    for check in CHECKUP.checks:
+        assert f"<{check.status}>{check.status}" in painted
+        painted = painted.replace(f"<{check.status}>", "")
+    assert painted.replace("</>", "") == checkup_text(CHECKUP, columns)
+
+
+def test_when_nothing_is_wrong_it_says_so_and_when_cut_short_too() -> None:
+    good = CHECKUP.model_copy(update={"checks": CHECKUP.checks[:1]})
+    assert checkup_text(good).startswith("nothing is wrong: 1 ok\n")
+    assert checkup_text(good.model_copy(update={"complete": False})).startswith("1 ok; cut short\n")
+
+
+def test_the_first_failure_is_the_first_in_order() -> None:
+    assert CHECKUP.first_failure is CHECKUP.checks[2]
+    assert CHECKUP.model_copy(update={"checks": ()}).first_failure is None
