@@ -36,7 +36,7 @@ def _read(path: Path, kinds: list[str]) -> Record:
         document = json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise BadInput(f"can't read {path}: {error.strerror}", remedy=f"give the file of a {wanted}") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise BadInput(f"{path} is no JSON", remedy=f"gpubalance {maker} -o FILE writes one") from None
     found = document.get("kind") if isinstance(document, dict) else None
     if found not in kinds:
