@@ -88,7 +88,11 @@ def _experiment(columns: Mapping[str, type]) -> Any:
     kinds = {float: api_pb2.DATA_TYPE_FLOAT64, str: api_pb2.DATA_TYPE_STRING, bool: api_pb2.DATA_TYPE_BOOL}
     experiment = api_pb2.Experiment(
         time_created_secs=time.time(),
-        hparam_infos=[api_pb2.HParamInfo(name=name, type=kinds[kind]) for name, kind in columns.items()],
+        # TensorBoard shows those first that differ: what a split is, and not the settings that all have.
+        hparam_infos=[
+            api_pb2.HParamInfo(name=name, type=kinds[kind], differs=name.startswith("batch"))
+            for name, kind in columns.items()
+        ],
         metric_infos=[api_pb2.MetricInfo(name=api_pb2.MetricName(tag=tag), display_name=name) for tag, name in METRICS],
     )
     return _told(metadata.EXPERIMENT_TAG, plugin_data_pb2.HParamsPluginData(experiment=experiment))

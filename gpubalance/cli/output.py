@@ -70,7 +70,7 @@ class Output:
         document = result.model_dump_json(indent=2)
         try:
             if self.path is not None:
-                _write(self.path, document + "\n")
+                write_file("-o", self.path, document + "\n", "the result is on stdout; ")
         finally:
             say(document if self.json else shown, sys.stdout)
 
@@ -113,20 +113,25 @@ def _give_up(stream: TextIO) -> None:
 def check_output(path: Path | None, *, overwrite: bool, json: bool, quiet: bool, redact: bool = False) -> Output:
     """Raises UsageError for a file that exists, EnvironmentFault where none can be written."""
     if path is not None:
-        if len(os.fsencode(path.name)) > _LONGEST_NAME or len(os.fsencode(path)) > _LONGEST_PATH:
-            raise UsageError(f"-o {clean(str(path), 60)}: the name is too long", remedy="give a shorter one")
-        if path.is_dir():
-            raise UsageError(f"-o {path} is a folder", remedy="give a file's name")
-        if path.exists() and not overwrite:
-            raise UsageError(f"{path} exists", remedy="give another -o, or --overwrite")
-        folder = path.parent
-        if not folder.is_dir():
-            raise EnvironmentFault(f"the folder of -o {path} does not exist", remedy=f"mkdir -p {folder}")
-        _try_to_write(path)
+        check_file("-o", path, overwrite=overwrite)
     return Output(json=json, path=path, quiet=quiet, redact=redact)
 
 
-def _try_to_write(path: Path) -> None:
+def check_file(option: str, path: Path, *, overwrite: bool) -> None:
+    """The same for the file of any option."""
+    if len(os.fsencode(path.name)) > _LONGEST_NAME or len(os.fsencode(path)) > _LONGEST_PATH:
+        raise UsageError(f"{option} {clean(str(path), 60)}: the name is too long", remedy="give a shorter one")
+    if path.is_dir():
+        raise UsageError(f"{option} {path} is a folder", remedy="give a file's name")
+    if path.exists() and not overwrite:
+        raise UsageError(f"{path} exists", remedy=f"give another {option}, or --overwrite")
+    folder = path.parent
+    if not folder.is_dir():
+        raise EnvironmentFault(f"the folder of {option} {path} does not exist", remedy=f"mkdir -p {folder}")
+    _try_to_write(option, path)
+
+
+def _try_to_write(option: str, path: Path) -> None:
     """A few pages beside it: a full disk, a quota or a read-only file system is found before minutes are spent."""
     trial = path.with_name(f".gpubalance-{os.getpid()}.tmp")
     try:
@@ -135,16 +140,16 @@ def _try_to_write(path: Path) -> None:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        raise EnvironmentFault(f"can't write -o {path}: {error.strerror}", remedy="give another -o") from None
+        message = f"can't write {option} {path}: {error.strerror}"
+        raise EnvironmentFault(message, remedy=f"give another {option}") from None
     finally:
         with contextlib.suppress(OSError):
             trial.unlink(missing_ok=True)
 
 
-def _write(path: Path, text: str) -> None:
+def write_file(option: str, path: Path, content: str | bytes, rest: str = "") -> None:
+    """Whole or not at all. Raises EnvironmentFault; `rest` says in its remedy where the result is meanwhile."""
     try:
-        write_whole(path, text)
+        write_whole(path, content)
     except OSError as error:
-        raise EnvironmentFault(
-            f"can't write {path}: {error.strerror}", remedy="the result is on stdout; give another -o"
-        ) from None
+        raise EnvironmentFault(f"can't write {path}: {error.strerror}", remedy=f"{rest}give another {option}") from None

@@ -149,8 +149,9 @@ class Summaries:
             "median/step_time_s": median_s,
             "sync_s": measured.sync_s,
             "imbalance": measured.imbalance,
-            "input_wait_s": measured.input_wait_s,
         }
+        if self._settings.input == "host":
+            figures["input_wait_s"] = measured.input_wait_s
         for name, value in figures.items():
             yield Scalar(run, _tag(name), step, now_s, value)
         span = _Span(before, step, measured.step_time_s, now_s)

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 
 import psutil
 
-from tests.bench import balance, campaign, curves, engine, exact, limit, plan, probe, startup, training
+from tests.bench import balance, campaign, compare, curves, engine, exact, limit, plan, probe, startup, training
 
 BENCHES = {
     "startup": startup.main,
@@ -19,6 +19,7 @@ BENCHES = {
     "exact": exact.main,
     "curves": curves.main,
     "training": training.main,
+    "compare": compare.main,
     "campaign": campaign.main,
 }
 

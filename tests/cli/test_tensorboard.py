@@ -162,6 +162,7 @@ def test_each_split_of_a_run_is_a_row_of_tensorboards_table(run: Done) -> None:
     assert set(rows) == {f"{run.name}/split", f"{run.name}/even"}
     split = rows[f"{run.name}/split"]
     assert set(columns) == set(split.hparams)
+    assert columns[:3] == ["batch/GPU:0", "batch/GPU:1", "batches"]  # what a split is comes before its settings
     assert (split.hparams["batch/GPU:0"].number_value, split.hparams["batch/GPU:1"].number_value) == (120, 80)
     assert split.hparams["model"].string_value == "small"
     assert figures(split)["gpubalance/median/samples_per_s"] == pytest.approx(result["throughput"]["median"], rel=1e-5)

@@ -38,8 +38,10 @@ def summary(name: str, width: int) -> str:
     gpus = " ".join(str(device.index) for device in result.devices)
     if isinstance(result, Plan):
         return plan_text(result, f"gpubalance run --simulate {profile} --plan plan.json", _SCRIPT, width)
-    text = probe_text if isinstance(result, Probe) else run_text
-    return text(result, f"gpubalance balance --simulate {profile} --gpus {gpus}", width)
+    following = f"gpubalance balance --simulate {profile} --gpus {gpus}"
+    if isinstance(result, Probe):
+        return probe_text(result, following, width)
+    return run_text(result, following, width)
 
 
 def path(name: str, width: int) -> Path:

@@ -43,6 +43,9 @@ def test_a_devices_figures_have_the_tags_of_training() -> None:
     assert (one["gpubalance/sync_s"], one["gpubalance/imbalance"]) == (0.01, 1.25)
     assert (one["gpubalance/samples_per_s/GPU:0"], one["gpubalance/samples_per_s/GPU:1"]) == (12.0, 8.0)
     assert one["gpubalance/memory_bytes/GPU:1"] == 7 << 20
+    assert "gpubalance/input_wait_s" not in one
+    host = Summaries(Settings(model="small", input="host"))
+    assert scalars(host.window("", PAIR, measurement((6, 4), step_time(0.5)), NOW), "gpubalance/input_wait_s")
     assert not [tag for tag in one if "temperature" in tag or "power" in tag]  # unknown is no point, and never 0
 
 
