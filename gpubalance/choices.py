@@ -24,3 +24,8 @@ APPLICATIONS = (
     *("ResNet50", "ResNet101", "ResNet152", "ResNet50V2", "ResNet101V2", "ResNet152V2"),
     *("VGG16", "VGG19", "Xception"),
 )
+
+
+def names_code(model: str) -> bool:
+    """Whether a model's name is that of a user's own function: only a command line or its config may start that."""
+    return ":" in model

@@ -22,8 +22,9 @@ def read_toml(path: Path, what: str, *, remedy: str = "") -> dict[str, Any]:
     try:
         with path.open("rb") as file:
             content = file.read(_LARGEST_FILE + 1)  # of what has no size, as a device, no more than that either
-    except OSError as error:
-        raise BadInput(f"can't read the {what} {path}: {error.strerror}", remedy=remedy) from None
+    except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
+        why = getattr(error, "strerror", None) or str(error)
+        raise BadInput(f"can't read the {what} {path}: {why}", remedy=remedy) from None
     if len(content) > _LARGEST_FILE:
         raise BadInput(f"{path} is larger than 1 MiB: that is no {what}", remedy=remedy)
     try:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpubalance.choices import names_code
 from gpubalance.cli import options
 from gpubalance.errors import BadInput
 
@@ -137,7 +138,9 @@ def _script(plan: Plan, simulate: str | None, path: Path | None) -> tuple[str, .
 
 def _run_command(plan: Plan, simulate: str | None, path: Path | None) -> str:
     if path is not None:
-        return shlex.join(["gpubalance", "run", *(["--simulate", simulate] if simulate else []), "--plan", str(path)])
+        words = ["gpubalance", "run", *(["--simulate", simulate] if simulate else []), "--plan", str(path)]
+        model = plan.settings.model
+        return shlex.join([*words, *(["--model", model] if names_code(model) else [])])
     used = [share for share in plan.shares if share.batch]
     split = ["--batches", *(str(share.batch) for share in used)]
     if any(share.micro_batch != share.batch for share in used):

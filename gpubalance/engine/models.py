@@ -13,6 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from gpubalance.choices import names_code
 from gpubalance.errors import BadInput
 
 
@@ -65,7 +66,7 @@ def _maker(name: str) -> Callable[[], Any]:
         return probe_model
     if name == "small":
         return small_model
-    if ":" in name:
+    if names_code(name):
         return _user_function(name)
     application = getattr(keras.applications, name, None)
     if not inspect.isfunction(application):

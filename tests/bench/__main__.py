@@ -1,15 +1,19 @@
-"""`scripts/bench [NAME …]`: runs these measurements, or all, and prints a line each."""
+"""`scripts/bench [NAME [N [SEED]] …]`: runs these measurements, or all, and prints a line each.
+
+The campaigns kills, fuzz and soak take how much of it, and the seed that an earlier one printed: `kills 30 7 fuzz`.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 
 import psutil
 
-from tests.bench import balance, campaign, curves, engine, exact, limit, plan, probe, startup, training
+from tests.bench import balance, campaign, curves, engine, exact, kills, limit, plan, probe, startup, training
 
-BENCHES = {
+BENCHES: dict[str, Callable[..., Iterator[str]]] = {
     "startup": startup.main,
     "limit": limit.main,
     "probe": probe.main,
@@ -20,19 +24,32 @@ BENCHES = {
     "curves": curves.main,
     "training": training.main,
     "campaign": campaign.main,
+    "kills": kills.main,
 }
+_COUNTED = ("kills", "fuzz", "soak")
 
 
-def main(names: list[str]) -> None:
-    unknown = [name for name in names if name not in BENCHES]
-    if unknown:
-        sys.exit(f"there is no bench {', '.join(unknown)}; there are {', '.join(BENCHES)}")
+def read(words: list[str]) -> list[tuple[str, list[int]]]:
+    """Each bench that is named, with its numbers; all for none. Exits for what is neither."""
+    asked: list[tuple[str, list[int]]] = []
+    for word in words:
+        if word.isascii() and word.isdigit() and asked and asked[-1][0] in _COUNTED and len(asked[-1][1]) < 2:
+            asked[-1][1].append(int(word))
+        elif word in BENCHES:
+            asked.append((word, []))
+        else:
+            sys.exit(f"there is no bench {word}; there are {', '.join(BENCHES)}, and {', '.join(_COUNTED)} take a number")
+    return asked or [(name, []) for name in BENCHES]
+
+
+def main(words: list[str]) -> None:
+    asked = read(words)
     memory = psutil.virtual_memory().total / 2**30
     print(
         f"{datetime.now(timezone.utc):%Y-%m-%d}, {psutil.cpu_count()} cores, {memory:.0f} GiB, no GPU used", flush=True
     )
-    for name in names or BENCHES:
-        for line in BENCHES[name]():
+    for name, numbers in asked:
+        for line in BENCHES[name](*numbers):
             print(f"{name}: {line}", flush=True)
 
 

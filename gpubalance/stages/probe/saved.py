@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from gpubalance.config import Device, RunRequest, Settings
+from gpubalance.errors import BadInput
 from gpubalance.results.probe import DeviceProbe, Probe
+from gpubalance.results.records import read_record
 from gpubalance.results.run import SoloBest
 from gpubalance.state import state_folder, write_whole
 
@@ -87,7 +88,5 @@ def _same(settings: Settings, others: Settings) -> bool:
 
 def _newest_first() -> Iterator[Probe]:
     for path in sorted(state_folder("probes").glob("*.json"), reverse=True):
-        try:
-            yield Probe.model_validate_json(path.read_text(encoding="utf-8"))
-        except (OSError, ValidationError, UnicodeDecodeError):
-            continue
+        with suppress(BadInput):  # of a version before this one, or damaged
+            yield read_record(path, Probe)
