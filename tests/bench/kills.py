@@ -264,7 +264,7 @@ def main(count: int = 1000, seed: int | None = None) -> Iterator[str]:
     for number, kill in enumerate(kills(count, Random(seed))):
         seen.append(disturb(kill, alone[kill.command][0], limits))
         for fault in seen[-1].faults:
-            yield f"FAILED {number} ({kill}): {fault}"
+            yield f"FAILED {number} ({kill}): {fault[-600:]}"
     yield figures(seen)
 
 
