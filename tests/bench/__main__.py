@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 
 import psutil
 
-from tests.bench import balance, campaign, curves, engine, exact, kills, limit, plan, probe, startup, training
+from tests.bench import balance, campaign, curves, engine, exact, fuzz, kills, limit, plan, probe, startup, training
 
 BENCHES: dict[str, Callable[..., Iterator[str]]] = {
     "startup": startup.main,
@@ -24,6 +24,7 @@ BENCHES: dict[str, Callable[..., Iterator[str]]] = {
     "curves": curves.main,
     "training": training.main,
     "campaign": campaign.main,
+    "fuzz": fuzz.main,
     "kills": kills.main,
 }
 _COUNTED = ("kills", "fuzz", "soak")
@@ -38,7 +39,9 @@ def read(words: list[str]) -> list[tuple[str, list[int]]]:
         elif word in BENCHES:
             asked.append((word, []))
         else:
-            sys.exit(f"there is no bench {word}; there are {', '.join(BENCHES)}, and {', '.join(_COUNTED)} take a number")
+            sys.exit(
+                f"there is no bench {word}; there are {', '.join(BENCHES)}, and {', '.join(_COUNTED)} take a number"
+            )
     return asked or [(name, []) for name in BENCHES]
 
 

@@ -110,7 +110,9 @@ literal = st.one_of(
     st.sampled_from(
         ["nan", "inf", "-inf", "1e400", "0x7fff_ffff", "1979-05-27T07:32:00Z", "[]", "{}", "[[1, 2]]", "[[0.0, 1.4]]"]
     ),
-    st.sampled_from(['"10.5 GiB"', '"1e9 GiB"', '"99999999999 TiB"', '"-1"', '"0"', '"\\u0000"', "'''", "true", "=", ""]),
+    st.sampled_from(
+        ['"10.5 GiB"', '"1e9 GiB"', '"99999999999 TiB"', '"-1"', '"0"', '"\\u0000"', "'''", "true", "=", ""]
+    ),
     number.map(repr),
     text.map(json.dumps),
     st.integers(1, 3000).map(lambda depth: "[" * depth + "]" * depth),

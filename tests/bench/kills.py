@@ -1,7 +1,8 @@
 """`scripts/bench kills [N [SEED]]`: probe, balance and run on a fast profile, each killed at a random moment.
 
-The parent or a child of its gets TERM, KILL or INT. Nothing may be left running, no file may be half, what was told to
-be finished must be on disk, and `probe --resume` must find the limits that an undisturbed probe finds.
+The parent or a child of its gets TERM, KILL or INT. Nothing may be left running, no file may be half, what a probe told
+to be finished must be on disk, and `probe --resume` must find the limits that an undisturbed probe finds. `balance`
+begins with a probe that is kept: its own is a probe as any other.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import tempfile
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -45,14 +47,11 @@ base_memory = "16 MiB"
 memory_per_sample = "1 MiB"
 """
 Limits = tuple[tuple[int | None, int | None], ...]
-LIMITS: Limits = ((32, 40),)  # of GPU:0, which `probe` here is of
 
+_PROBE = ("probe", "--duration", "0.05")
 COMMANDS = {
-    "probe": ("probe", "--gpus", "0", "--duration", "0.05"),
-    "balance": (
-        *("balance", "--max-global-batch", "16", "--round-duration", "0.2"),
-        *("--rounds", "2", "--duration", "0.2", "--windows", "2"),
-    ),
+    "probe": (*_PROBE, "--gpus", "0"),
+    "balance": ("balance", "--round-duration", "0.2", "--rounds", "2", "--duration", "0.2", "--windows", "2"),
     "run": ("run", "--batches", "8", "8", "--duration", "0.2", "--windows", "6"),
 }
 SIGNALS = (signal.SIGTERM, signal.SIGKILL, signal.SIGINT)
@@ -103,14 +102,14 @@ def kills(count: int, random: Random) -> Iterator[Kill]:
 class Program:
     """One use of the program, in a folder of its own. All its processes carry a mark that no other has."""
 
-    def __init__(self, folder: Path, command: str, *more: str, output: str = "result.json") -> None:
+    def __init__(self, folder: Path, *arguments: str, output: str = "result.json") -> None:
         self.folder, self.output = folder, folder / output
         self._mark = uuid.uuid4().hex
         profile = folder / "fast.toml"
         profile.write_text(PROFILE)
         self._began = time.monotonic()
         self.process = start(
-            *(*COMMANDS[command], *more, "--simulate", str(profile), "-o", str(self.output), "--json"),
+            *(*arguments, "--simulate", str(profile), "-o", str(self.output), "--json"),
             environment={"XDG_STATE_HOME": str(folder / "state"), _MARK: self._mark, "TMPDIR": str(folder)},
         )
 
@@ -148,13 +147,42 @@ class Program:
         return False
 
 
-def disturb(kill: Kill, undisturbed_s: float, limits: Limits) -> Seen:
+@dataclass(frozen=True)
+class Undisturbed:
+    """What happens by itself: the seconds that each command takes, GPU:0's limits, a state folder with the probe."""
+
+    seconds: dict[str, float]
+    limits: Limits
+    state: Path
+
+
+def undisturbed(folder: Path, commands: Iterable[str] = COMMANDS) -> Undisturbed:
+    """Runs each of the commands once in `folder`, and before them the probe of both devices that is kept."""
+    seconds: dict[str, float] = {}
+    both = _alone(folder, *_PROBE)
+    for command in commands:
+        seconds[command] = _alone(folder, *COMMANDS[command], "--overwrite").elapsed_s
+    return Undisturbed(seconds, limits_of(both.output), folder / "state")
+
+
+def _alone(folder: Path, *arguments: str) -> Program:
+    program = Program(folder, *arguments, output=f"{arguments[0]}.json")
+    _, err = program.wait()
+    if program.process.returncode:
+        raise SystemExit(f"{arguments[0]} does not work by itself: {err}")
+    return program
+
+
+def disturb(kill: Kill, known: Undisturbed) -> Seen:
     """Kills one, and looks at what is left."""
     seen = Seen(kill)
     with tempfile.TemporaryDirectory(prefix="gpubalance-kills-") as name:
-        program = Program(Path(name), kill.command)
+        folder = Path(name)
+        if kill.command == "balance":
+            shutil.copytree(known.state, folder / "state")
+        program = Program(folder, *COMMANDS[kill.command])
         try:
-            program.process.wait(kill.part * undisturbed_s)
+            program.process.wait(kill.part * known.seconds[kill.command])
         except subprocess.TimeoutExpired:
             seen.killed = program.kill(kill.victim, kill.number)
         else:
@@ -165,7 +193,7 @@ def disturb(kill: Kill, undisturbed_s: float, limits: Limits) -> Seen:
         _look_at_files(program, seen)
         if kill.command == "probe":
             _look_at_what_was_told(program, seen, err)
-            _resume(program.folder, seen, limits)
+            _resume(program.folder, seen, known.limits[:1])
     return seen
 
 
@@ -230,7 +258,7 @@ def _look_at_what_was_told(program: Program, seen: Seen, err: str) -> None:
 
 
 def _resume(folder: Path, seen: Seen, limits: Limits) -> None:
-    program = Program(folder, "probe", "--resume", output="resumed.json")
+    program = Program(folder, *COMMANDS["probe"], "--resume", output="resumed.json")
     _, err = program.wait()
     if program.process.returncode != 0:
         seen.faults.append(f"--resume ended with {program.process.returncode}: {err[-500:]}")
@@ -245,26 +273,16 @@ def limits_of(path: Path) -> Limits:
     return tuple((p.batch_limit.fits, p.batch_limit.fails) for p in found if p.batch_limit)
 
 
-def undisturbed(command: str) -> tuple[float, Limits]:
-    """How long it takes here by itself, and the limits that a probe finds."""
-    with tempfile.TemporaryDirectory(prefix="gpubalance-kills-") as name:
-        program = Program(Path(name), command)
-        _, err = program.wait()
-        if program.process.returncode:
-            raise SystemExit(f"{command} does not work by itself: {err}")
-        return program.elapsed_s, limits_of(program.output) if command == "probe" else ()
-
-
 def main(count: int = 1000, seed: int | None = None) -> Iterator[str]:
     seed = Random().randrange(2**31) if seed is None else seed
-    alone = {command: undisturbed(command) for command in COMMANDS}
-    limits = alone["probe"][1]
-    yield f"{count} kills, seed {seed}; undisturbed: {', '.join(f'{c} {s:.1f} s' for c, (s, _) in alone.items())}"
     seen: list[Seen] = []
-    for number, kill in enumerate(kills(count, Random(seed))):
-        seen.append(disturb(kill, alone[kill.command][0], limits))
-        for fault in seen[-1].faults:
-            yield f"FAILED {number} ({kill}): {fault[-600:]}"
+    with tempfile.TemporaryDirectory(prefix="gpubalance-kills-") as name:
+        known = undisturbed(Path(name))
+        yield f"{count} kills, seed {seed}; undisturbed {', '.join(f'{c} {s:.1f} s' for c, s in known.seconds.items())}"
+        for number, kill in enumerate(kills(count, Random(seed))):
+            seen.append(disturb(kill, known))
+            for fault in seen[-1].faults:
+                yield f"FAILED {number} ({kill}): {fault[-600:]}"
     yield figures(seen)
 
 
@@ -273,7 +291,8 @@ def figures(seen: list[Seen]) -> str:
     failed = sum(bool(one.faults) for one in seen)
     resumed = sum(one.kill.command == "probe" for one in seen)
     return (
-        f"{len(seen)} runs, {sum(hit.values())} killed ({', '.join(f'{n} {what}' for what, n in sorted(hit.items()))}), "
+        f"{len(seen)} runs, {sum(hit.values())} killed "
+        f"({', '.join(f'{n} {what}' for what, n in sorted(hit.items()))}), "
         f"{failed} with a fault; the last process was gone after at most {max(one.gone_s for one in seen):.1f} s, "
         f"{sum(one.told for one in seen)} finished points and trials kept, {resumed} probes resumed to the same limits"
     )
