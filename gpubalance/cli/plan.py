@@ -12,6 +12,7 @@ import typer
 from gpubalance.choices import names_code
 from gpubalance.cli import options
 from gpubalance.errors import BadInput
+from gpubalance.text import clean_lines
 
 if TYPE_CHECKING:
     from gpubalance.config import Device, Settings
@@ -130,7 +131,7 @@ def _script(plan: Plan, simulate: str | None, path: Path | None) -> tuple[str, .
         micro = f", micro_batches={[share.micro_batch for share in used]}" if accumulates else ""
         split = f"Split({gpus}, {[share.batch for share in used]}{micro}{simulated})"
     return (
-        f"split = gpubalance.{split}",
+        clean_lines(f"split = gpubalance.{split}"),
         "with split.scope(): model = build_model(); model.compile(…)",
         "split.fit(model, dataset, epochs=10)",
     )
@@ -140,7 +141,7 @@ def _run_command(plan: Plan, simulate: str | None, path: Path | None) -> str:
     if path is not None:
         words = ["gpubalance", "run", *(["--simulate", simulate] if simulate else []), "--plan", str(path)]
         model = plan.settings.model
-        return shlex.join([*words, *(["--model", model] if names_code(model) else [])])
+        return clean_lines(shlex.join([*words, *(["--model", model] if names_code(model) else [])]))
     used = [share for share in plan.shares if share.batch]
     split = ["--batches", *(str(share.batch) for share in used)]
     if any(share.micro_batch != share.batch for share in used):
