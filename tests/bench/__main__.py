@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 
 import psutil
 
-from tests.bench import balance, campaign, curves, engine, exact, fuzz, kills, limit, plan, probe, startup, training
+from tests.bench import balance, campaign, curves, engine, exact, fuzz, kills, limit, plan, probe, soak, startup, training
 
 BENCHES: dict[str, Callable[..., Iterator[str]]] = {
     "startup": startup.main,
@@ -24,6 +24,7 @@ BENCHES: dict[str, Callable[..., Iterator[str]]] = {
     "curves": curves.main,
     "training": training.main,
     "campaign": campaign.main,
+    "soak": soak.main,
     "fuzz": fuzz.main,
     "kills": kills.main,
 }
