@@ -26,6 +26,12 @@ APPLICATIONS = (
 )
 
 
-def names_code(model: str) -> bool:
-    """Whether a model's name is that of a user's own function: only a command line or its config may start that."""
-    return ":" in model
+# A saved model of Keras'; it is loaded with Keras' safe mode on.
+SAVED_MODEL = ".keras"
+# Other formats of saved models, which run what is in them when they are loaded.
+UNSAFE_MODELS = (".h5", ".hdf5", ".pkl", ".pickle", ".joblib", ".pt", ".pth")
+
+
+def names_file_or_code(model: str) -> bool:
+    """Whether a model's name leads to a file or a user's function: only a command line or its config may say that."""
+    return ":" in model or model.lower().endswith((SAVED_MODEL, *UNSAFE_MODELS))

@@ -36,9 +36,9 @@ def _temporary(name: str) -> Path:
 def write_whole(path: Path, text: str) -> None:
     """Written beside it and renamed, so that nobody ever sees half of it. Raises OSError.
 
-    What a killed gpubalance had begun to write in that folder is taken away.
+    What a killed gpubalance had begun to write of it is taken away.
     """
-    _sweep(path.parent)
+    sweep(path.parent, path.name)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("w", encoding="utf-8") as file:
@@ -46,16 +46,18 @@ def write_whole(path: Path, text: str) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    except OSError:
+    except BaseException:  # an interrupt too
         temporary.unlink(missing_ok=True)
         raise
 
 
-def _sweep(folder: Path) -> None:
-    for left in folder.glob(".*.tmp"):
-        match = re.fullmatch(r"\..+\.json\.(\d+)\.tmp", left.name)
-        if match and not _lives(int(match[1])):
-            with contextlib.suppress(OSError):
+def sweep(folder: Path, name: str | None = None) -> None:
+    """Takes away what processes that were killed had begun to write: of a file of that name, or of any."""
+    whose = re.escape(name) if name else ".+"
+    with contextlib.suppress(OSError):
+        for left in folder.iterdir():
+            match = re.fullmatch(rf"\.{whose}\.(\d+)\.tmp", left.name)
+            if match and not _lives(int(match[1])):
                 left.unlink()
 
 

@@ -46,7 +46,7 @@ Model = Annotated[
     typer.Option(
         "--model",
         metavar="NAME",
-        help="probe, small, a keras.applications name, package.module:function or file.py:function. "
+        help="probe, small, a keras.applications name, package.module:function, file.py:function or saved.keras. "
         "Default: probe on GPUs, small on simulated devices.",
         autocompletion=complete.models,
         rich_help_panel=_TRAINING,

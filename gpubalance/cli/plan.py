@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpubalance.choices import names_code
+from gpubalance.choices import names_file_or_code
 from gpubalance.cli import options
 from gpubalance.errors import BadInput
 from gpubalance.text import clean_lines
@@ -141,7 +141,7 @@ def _run_command(plan: Plan, simulate: str | None, path: Path | None) -> str:
     if path is not None:
         words = ["gpubalance", "run", *(["--simulate", simulate] if simulate else []), "--plan", str(path)]
         model = plan.settings.model
-        return clean_lines(shlex.join([*words, *(["--model", model] if names_code(model) else [])]))
+        return clean_lines(shlex.join([*words, *(["--model", model] if names_file_or_code(model) else [])]))
     used = [share for share in plan.shares if share.batch]
     split = ["--batches", *(str(share.batch) for share in used)]
     if any(share.micro_batch != share.batch for share in used):

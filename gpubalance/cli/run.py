@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from gpubalance import choices
-from gpubalance.choices import names_code
+from gpubalance.choices import names_file_or_code
 from gpubalance.cli import options
 from gpubalance.errors import BadInput, UsageError
 
@@ -149,12 +149,12 @@ def planned_model(plan: Plan, model: str | None) -> str:
     Raises BadInput where the plan is for a user's own model and --model does not name it, UsageError where --model is
     given beside a plan for a built-in one.
     """
-    built_in = not names_code(plan.settings.model)
+    built_in = not names_file_or_code(plan.settings.model)
     if model is not None and built_in:
         raise UsageError("--plan says --model itself", remedy="leave it out; gpubalance plan makes another plan")
     if model is None and not built_in:
         raise BadInput(
-            f"the plan is for a model of your own, {plan.settings.model}, and a plan runs no code",
+            f"the plan is for a model of your own, {plan.settings.model}, and a plan starts no code and opens no file",
             remedy=f"name it: --model {shlex.quote(plan.settings.model)}",
         )
     return model or plan.settings.model

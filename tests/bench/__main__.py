@@ -11,7 +11,21 @@ from datetime import datetime, timezone
 
 import psutil
 
-from tests.bench import balance, campaign, curves, engine, exact, fuzz, kills, limit, plan, probe, soak, startup, training
+from tests.bench import (
+    balance,
+    campaign,
+    curves,
+    engine,
+    exact,
+    fuzz,
+    kills,
+    limit,
+    plan,
+    probe,
+    soak,
+    startup,
+    training,
+)
 
 BENCHES: dict[str, Callable[..., Iterator[str]]] = {
     "startup": startup.main,

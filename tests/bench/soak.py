@@ -112,6 +112,8 @@ def main(count: int = 200) -> Iterator[str]:
             tempfile.tempdir = None
     warm = next(number for number in levels if number >= _WARM * count)
     # Logs are kept up to their number; what is beyond that is left behind.
-    for fault in faults(*(level._replace(files=max(level.files, _LOGS_KEPT)) for level in (levels[warm], levels[count]))):
+    for fault in faults(
+        *(level._replace(files=max(level.files, _LOGS_KEPT)) for level in (levels[warm], levels[count]))
+    ):
         yield f"FAILED {fault}"
     yield f"{count} child starts: {levels[warm]} after {warm}, {levels[count]} at the end"

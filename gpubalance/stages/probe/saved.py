@@ -13,7 +13,7 @@ from gpubalance.errors import BadInput
 from gpubalance.results.probe import DeviceProbe, Probe
 from gpubalance.results.records import read_record
 from gpubalance.results.run import SoloBest
-from gpubalance.state import state_folder, write_whole
+from gpubalance.state import state_folder, sweep, write_whole
 
 _KEPT = 100
 ALL = float("inf")  # batches: as far as a device goes
@@ -22,6 +22,7 @@ ALL = float("inf")  # batches: as far as a device goes
 def save(probe: Probe) -> Path | None:
     """Keeps a probe; None where there is no room for it. The oldest ones go."""
     folder = state_folder("probes")
+    sweep(folder)
     for old in sorted(folder.glob("*.json"))[:-_KEPT]:
         old.unlink(missing_ok=True)
     stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S.%f")
