@@ -27,3 +27,14 @@ APPLICATIONS = (
     *("ResNet50", "ResNet101", "ResNet152", "ResNet50V2", "ResNet101V2", "ResNet152V2"),
     *("VGG16", "VGG19", "Xception"),
 )
+
+
+# A saved model of Keras'; it is loaded with Keras' safe mode on.
+SAVED_MODEL = ".keras"
+# Other formats of saved models, which run what is in them when they are loaded.
+UNSAFE_MODELS = (".h5", ".hdf5", ".pkl", ".pickle", ".joblib", ".pt", ".pth")
+
+
+def names_file_or_code(model: str) -> bool:
+    """Whether a model's name leads to a file or a user's function: only a command line or its config may say that."""
+    return ":" in model or model.lower().endswith((SAVED_MODEL, *UNSAFE_MODELS))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
+import re
 import tempfile
 from datetime import datetime, timezone
 from pathlib import Path
@@ -13,7 +16,7 @@ _LOGS_KEPT = 50
 
 
 def state_folder(name: str) -> Path:
-    """A folder of that name under the state directory, made if need be; a temporary one where that can't be."""
+    """A folder of that name under the state directory, made if need be; where that can't be, this process's own."""
     folder = platformdirs.user_state_path("gpubalance") / name
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -21,11 +24,21 @@ def state_folder(name: str) -> Path:
             return folder
     except OSError:
         pass
+    return _temporary(name)
+
+
+@functools.cache
+def _temporary(name: str) -> Path:
+    """One a process, as a child's log is asked for with every child."""
     return Path(tempfile.mkdtemp(prefix=f"gpubalance-{name}-"))
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Written beside it and renamed, so that nobody ever sees half of it. Raises OSError."""
+    """Written beside it and renamed, so that nobody ever sees half of it. Raises OSError.
+
+    What a killed gpubalance had begun to write of it is taken away.
+    """
+    sweep(path.parent, path.name)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -33,9 +46,29 @@ def write_whole(path: Path, content: str | bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    except OSError:
+    except BaseException:  # an interrupt too
         temporary.unlink(missing_ok=True)
         raise
+
+
+def sweep(folder: Path, name: str | None = None) -> None:
+    """Takes away what processes that were killed had begun to write: of a file of that name, or of any."""
+    whose = re.escape(name) if name else ".+"
+    with contextlib.suppress(OSError):
+        for left in folder.iterdir():
+            match = re.fullmatch(rf"\.{whose}\.(\d+)\.tmp", left.name)
+            if match and not _lives(int(match[1])):
+                left.unlink()
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def new_log(purpose: str) -> Path:

@@ -31,5 +31,5 @@ def clean_lines(text: str) -> str:
 
 
 def _visible(text: str) -> str:
-    plain = _ESCAPE.sub("", text)
-    return "".join(c for c in plain if c.isspace() or unicodedata.category(c) not in _UNSAFE)
+    plain = "".join(" " if c.isspace() and c != "\t" else c for c in _ESCAPE.sub("", text))
+    return "".join(c for c in plain if c == "\t" or unicodedata.category(c) not in _UNSAFE)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from gpubalance.errors import BadInput
-from gpubalance.files import read_limited
 from gpubalance.text import clean
 
 if sys.version_info >= (3, 11):
@@ -21,9 +20,13 @@ _LARGEST_FILE = 1 << 20
 def read_toml(path: Path, what: str, *, remedy: str = "") -> dict[str, Any]:
     """The file's tables. `what` it should be and `remedy` are for the errors: BadInput, with the file's name."""
     try:
-        content = read_limited(path, _LARGEST_FILE, what, remedy=remedy)
-    except OSError as error:
-        raise BadInput(f"can't read the {what} {path}: {error.strerror}", remedy=remedy) from None
+        with path.open("rb") as file:
+            content = file.read(_LARGEST_FILE + 1)  # of what has no size, as a device, no more than that either
+    except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
+        why = getattr(error, "strerror", None) or str(error)
+        raise BadInput(f"can't read the {what} {path}: {why}", remedy=remedy) from None
+    if len(content) > _LARGEST_FILE:
+        raise BadInput(f"{path} is larger than 1 MiB: that is no {what}", remedy=remedy)
     try:
         return tomllib.loads(content.decode("utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:

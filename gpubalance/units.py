@@ -10,12 +10,12 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 NOT_AVAILABLE = "n/a"
 
 
-def parse_bytes(text: str | int | float) -> int:
+def parse_bytes(text: object) -> int:
     """Bytes of `10.5 GiB`, `512 MiB` or a plain number. Only binary units, as GB is read in two ways.
 
     Raises ValueError with what is right.
     """
-    if isinstance(text, bool):
+    if isinstance(text, bool) or not isinstance(text, str | int | float):
         raise ValueError("a size is a number of bytes or text such as '10.5 GiB'")
     if isinstance(text, (int, float)):
         number, unit = float(text), ""

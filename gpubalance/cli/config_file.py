@@ -118,6 +118,8 @@ def _value(option: TyperOption, value: Any, place: str) -> Any:
 def _text(value: Any, place: str) -> str:
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, str) and "\0" in value:
+        raise BadInput(f"{place} has a zero byte in it, which no flag takes")
     if isinstance(value, str | int | float):
         return str(value)
     raise BadInput(f"{place} takes text or a number, not {_shown(value)}")

@@ -28,7 +28,7 @@ def show_error(error: GpubalanceError, *, verbose: bool) -> int:
             lines += ["  the end of the worker's log:", *(f"  | {line}" for line in error.log.splitlines())]
         say(clean_lines("\n".join(lines)), sys.stderr)
     if verbose:
-        traceback.print_exception(error)
+        _tell_whole_story(error)
     return error.exit_code
 
 
@@ -63,9 +63,14 @@ def show_bug(error: Exception, *, verbose: bool) -> int:
     if row is not None:
         fault = EnvironmentFault(f"{type(error).__name__}: {error}", cause=row.cause, remedy=row.remedy)
         return show_error(fault.with_traceback(error.__traceback__), verbose=verbose)
-    say(f"error: a bug in gpubalance: {type(error).__name__}: {error}", sys.stderr)
+    say(clean_lines(f"error: a bug in gpubalance: {type(error).__name__}: {error}"), sys.stderr)
     if verbose:
-        traceback.print_exception(error)
+        _tell_whole_story(error)
     else:
         say("  → run it again with --verbose, and report what it prints", sys.stderr)
     return 1
+
+
+def _tell_whole_story(error: Exception) -> None:
+    """The traceback; what it quotes may be anybody's text."""
+    say(clean_lines("".join(traceback.format_exception(error))), sys.stderr)

@@ -12,6 +12,7 @@ import typer
 from gpubalance import choices
 from gpubalance.cli import complete
 from gpubalance.errors import UsageError
+from gpubalance.text import clean_lines
 from gpubalance.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ Model = Annotated[
     typer.Option(
         "--model",
         metavar="NAME",
-        help="probe, small, a keras.applications name, package.module:function or file.py:function. "
+        help="probe, small, a keras.applications name, package.module:function, file.py:function or saved.keras. "
         "Default: probe on GPUs, small on simulated devices.",
         autocompletion=complete.models,
         rich_help_panel=_TRAINING,
@@ -255,7 +256,7 @@ def command(name: str, devices: Sequence[Device], given: Settings, simulate: str
     for option in ("precision", "input", "all_reduce"):
         if getattr(given, option) != Settings.model_fields[option].default:
             words += [f"--{option.replace('_', '-')}", getattr(given, option)]
-    return shlex.join([*words, *(["--xla"] if given.xla else [])])
+    return clean_lines(shlex.join([*words, *(["--xla"] if given.xla else [])]))
 
 
 def seconds(option: str, value: float, most: float) -> float:

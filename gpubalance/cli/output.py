@@ -133,7 +133,7 @@ def check_file(option: str, path: Path, *, overwrite: bool) -> None:
 
 def _try_to_write(option: str, path: Path) -> None:
     """A few pages beside it: a full disk, a quota or a read-only file system is found before minutes are spent."""
-    trial = path.with_name(f".gpubalance-{os.getpid()}.tmp")
+    trial = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # as that of a result, which is taken away if we die
     try:
         with trial.open("wb") as file:
             file.write(bytes(_ROOM))

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpubalance.choices import names_file_or_code
 from gpubalance.cli import options
 from gpubalance.errors import BadInput
+from gpubalance.text import clean_lines
 
 if TYPE_CHECKING:
     from gpubalance.config import Device, Settings
@@ -129,7 +131,7 @@ def _script(plan: Plan, simulate: str | None, path: Path | None) -> tuple[str, .
         micro = f", micro_batches={[share.micro_batch for share in used]}" if accumulates else ""
         split = f"Split({gpus}, {[share.batch for share in used]}{micro}{simulated})"
     return (
-        f"split = gpubalance.{split}",
+        clean_lines(f"split = gpubalance.{split}"),
         "with split.scope(): model = build_model(); model.compile(…)",
         "split.fit(model, dataset, epochs=10)",
     )
@@ -137,7 +139,9 @@ def _script(plan: Plan, simulate: str | None, path: Path | None) -> tuple[str, .
 
 def _run_command(plan: Plan, simulate: str | None, path: Path | None) -> str:
     if path is not None:
-        return shlex.join(["gpubalance", "run", *(["--simulate", simulate] if simulate else []), "--plan", str(path)])
+        words = ["gpubalance", "run", *(["--simulate", simulate] if simulate else []), "--plan", str(path)]
+        model = plan.settings.model
+        return clean_lines(shlex.join([*words, *(["--model", model] if names_file_or_code(model) else [])]))
     used = [share for share in plan.shares if share.batch]
     split = ["--batches", *(str(share.batch) for share in used)]
     if any(share.micro_batch != share.batch for share in used):

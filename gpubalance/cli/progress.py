@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from gpubalance.cli.output import say
 from gpubalance.stages.events import Doing, Event, PointDone, RoundDone, TrialDone, WindowDone
+from gpubalance.text import clean_lines
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -51,9 +52,9 @@ class Progress:
         if self._screen is not None:
             self._screen.show(event)
             if _kept(event):
-                self._screen.say(_wrapped(_text(event)))
+                self._screen.say(_wrapped(clean_lines(_text(event))))
         elif text := _text(event):
-            say(_wrapped(text), sys.stderr)
+            say(_wrapped(clean_lines(text)), sys.stderr)
 
 
 def _text(event: Event) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -9,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from gpubalance import choices
+from gpubalance.choices import names_file_or_code
 from gpubalance.cli import options
-from gpubalance.errors import UsageError
+from gpubalance.errors import BadInput, UsageError
 
 if TYPE_CHECKING:
     from gpubalance.config import Device, Measuring, RunRequest, Settings
@@ -120,7 +122,7 @@ def run(
     if plan is not None:
         refuse_beside_a_plan(gpus, batches, micro_batches, given)
         planned = read_record(plan, Plan)
-        request = planned_request(planned, machine, measuring, force=force)
+        request = planned_request(planned, machine, measuring, planned_model(planned, model), force=force)
     else:
         if force:
             raise UsageError("--force is for --plan", remedy="leave it out")
@@ -169,7 +171,26 @@ def given_request(
     )
 
 
-def planned_request(plan: Plan, machine: Machine, measuring: Measuring, *, force: bool = False) -> RunRequest:
+def planned_model(plan: Plan, model: str | None) -> str:
+    """What is trained with a plan. Its own name is taken for a built-in model only, as a file must not start code.
+
+    Raises BadInput where the plan is for a user's own model and --model does not name it, UsageError where --model is
+    given beside a plan for a built-in one.
+    """
+    built_in = not names_file_or_code(plan.settings.model)
+    if model is not None and built_in:
+        raise UsageError("--plan says --model itself", remedy="leave it out; gpubalance plan makes another plan")
+    if model is None and not built_in:
+        raise BadInput(
+            f"the plan is for a model of your own, {plan.settings.model}, and a plan starts no code and opens no file",
+            remedy=f"name it: --model {shlex.quote(plan.settings.model)}",
+        )
+    return model or plan.settings.model
+
+
+def planned_request(
+    plan: Plan, machine: Machine, measuring: Measuring, model: str, *, force: bool = False
+) -> RunRequest:
     """The run of a plan on the devices that are here. Raises PlanMismatch where they are others, unless forced."""
     from gpubalance.config import RunRequest
     from gpubalance.devices.planned import planned_devices
@@ -178,7 +199,7 @@ def planned_request(plan: Plan, machine: Machine, measuring: Measuring, *, force
         devices=planned_devices(plan, machine.devices, force=force),
         batches=plan.batches,
         micro_batches=plan.micro_batches,
-        settings=plan.settings,
+        settings=plan.settings.model_copy(update={"model": model}),
         joint=machine.joint,
         measuring=measuring,
     )
@@ -190,7 +211,7 @@ def refuse_beside_a_plan(
     """Raises UsageError for what the plan says itself."""
     from gpubalance.config import Settings
 
-    said = [("--gpus", gpus), ("--batches", batches), ("--micro-batches", micro_batches), ("--model", given.model)]
+    said = [("--gpus", gpus), ("--batches", batches), ("--micro-batches", micro_batches)]
     others = given.model_copy(update={"model": ""}) != Settings(model="")
     name = next((name for name, value in said if value), "the model's settings" if others else None)
     if name is not None:

@@ -13,7 +13,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from gpubalance.choices import SAVED_MODEL, UNSAFE_MODELS
 from gpubalance.errors import BadInput
+from gpubalance.text import clean
 
 
 def build_model(name: str) -> Any:
@@ -67,14 +69,34 @@ def _maker(name: str) -> Callable[[], Any]:
         return small_model
     if ":" in name:
         return _user_function(name)
+    if name.lower().endswith((SAVED_MODEL, *UNSAFE_MODELS)):
+        return lambda: _saved_model(Path(name))
     application = getattr(keras.applications, name, None)
     if not inspect.isfunction(application):
         raise BadInput(
             f"there is no model {name!r}",
-            remedy="use probe, small, a keras.applications name such as MobileNetV2, package.module:function or "
-            "file.py:function",
+            remedy="use probe, small, a keras.applications name such as MobileNetV2, package.module:function, "
+            "file.py:function or saved.keras",
         )
     return lambda: application(weights=None)
+
+
+def _saved_model(path: Path) -> Any:
+    """Raises BadInput for a file of another format, and for one that Keras' safe mode refuses."""
+    if path.suffix.lower() != SAVED_MODEL:
+        raise BadInput(
+            f"--model {path}: a file of that kind may hold code, which loading it would run",
+            remedy=f"save it anew: model.save('{path.stem}{SAVED_MODEL}'), or give a function that builds it",
+        )
+    if not path.is_file():
+        raise BadInput(f"--model: there is no file {path}")
+    try:
+        return keras.saving.load_model(path, safe_mode=True)
+    except Exception as error:  # noqa: BLE001  (of what Keras raises nothing is promised)
+        raise BadInput(
+            f"--model {path} can't be loaded, with Keras' safe mode on: {clean(str(error), 400)}",
+            remedy="give a function that builds it: file.py:function",
+        ) from None
 
 
 def _user_function(name: str) -> Callable[[], Any]:

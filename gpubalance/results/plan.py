@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
 
 from gpubalance.config import Device, Record, Settings
 from gpubalance.planning.problem import Binds
-from gpubalance.results.common import SCHEMA_VERSION, Environment, Model, Number, Warning_
+from gpubalance.results.common import (
+    SCHEMA_VERSION,
+    Count,
+    Environment,
+    Model,
+    Number,
+    Positive,
+    Samples,
+    Warning_,
+    check_places,
+    check_split,
+)
 from gpubalance.results.run import Measurement, Run
 
 
@@ -17,10 +30,10 @@ class Share(Record):
     larger was probed.
     """
 
-    device: int
-    batch: int
-    micro_batch: int
-    limit: int
+    device: Count
+    batch: Samples
+    micro_batch: Samples
+    limit: Count
     compute_s: Number
     utilisation: Number
     binds: Binds | Literal["max batch"]
@@ -29,16 +42,16 @@ class Share(Record):
 class EvenPrediction(Record):
     """The even split of the same global batch, or the largest equal shares that fit."""
 
-    batches: tuple[int, ...]
-    step_time_s: Number
-    throughput: Number
+    batches: tuple[Samples, ...]
+    step_time_s: Positive
+    throughput: Positive
 
 
 class Predicted(Record):
     """By the step-time models. `scaling_efficiency` is of the solo sum of the devices in use."""
 
-    step_time_s: Number
-    throughput: Number
+    step_time_s: Positive
+    throughput: Positive
     sync_s: Number
     imbalance: Number
     even: EvenPrediction | None
@@ -50,15 +63,15 @@ class Predicted(Record):
 class LeftOut(Record):
     """A device without samples. `gain` is by what part throughput would change with it, or null."""
 
-    device: int
+    device: Count
     gain: Number | None
 
 
 class LearningRate(Record):
     """By what to multiply a learning rate that suits `from_batch`: linear for SGD, square root for Adam."""
 
-    from_batch: int
-    to_batch: int
+    from_batch: Samples
+    to_batch: Samples
     linear: Number
     square_root: Number
 
@@ -66,9 +79,9 @@ class LearningRate(Record):
 class Round(Record):
     """A split that `balance` tried; `measured` is null where it ran out of memory, which `outcome` says."""
 
-    number: int
-    batches: tuple[int, ...]
-    micro_batches: tuple[int, ...]
+    number: Count
+    batches: tuple[Samples, ...]
+    micro_batches: tuple[Samples, ...]
     predicted_throughput: Number
     outcome: Literal["measured", "oom"]
     measured: Measurement | None
@@ -80,7 +93,7 @@ class SoloGap(Record):
     `left_out`, `batch_sizes`, `slowdown` (of each device), `imbalance`, `sync` and `throughput` sum to `solo_sum`.
     """
 
-    solo_sum: Number
+    solo_sum: Positive
     left_out: Number
     batch_sizes: Number
     slowdown: tuple[Number, ...]
@@ -114,16 +127,39 @@ class Plan(Record):
     settings: Settings
     environment: Environment | None = None
     model: Model | None
-    devices: tuple[Device, ...]
-    batches: tuple[int, ...]
-    micro_batches: tuple[int, ...]
-    global_batch: int
-    batch_multiple: int
-    margin_bytes: int
-    sync_s: Number | None
+    devices: Annotated[tuple[Device, ...], Field(min_length=1)]
+    batches: tuple[Samples, ...]
+    micro_batches: tuple[Samples, ...]
+    global_batch: Count
+    batch_multiple: Annotated[Samples, Field(ge=1)]
+    margin_bytes: Count
+    sync_s: Annotated[Number, Field(ge=0)] | None
     shares: tuple[Share, ...]
     predicted: Predicted
     left_out: tuple[LeftOut, ...]
     learning_rate: LearningRate | None
     warnings: tuple[Warning_, ...]
     balance: Balance | None = None
+
+    @model_validator(mode="after")
+    def _is_of_its_devices(self) -> Plan:
+        check_split(len(self.devices), self.batches, self.micro_batches)
+        if sum(self.batches) != self.global_batch:
+            raise ValueError(f"global_batch: the batches are {sum(self.batches)} together")
+        if len({device.uuid for device in self.devices}) < len(self.devices):
+            raise ValueError("devices: two have the same UUID")
+        check_places(self.devices, [share.device for share in self.shares], "shares")
+        check_places(self.devices, [one.device for one in self.left_out], "left_out")
+        if [(s.device, s.batch, s.micro_batch) for s in self.shares] != list(
+            zip(range(len(self.devices)), self.batches, self.micro_batches, strict=True)
+        ):
+            raise ValueError("shares: they are not those of batches and micro_batches")
+        if self.balance is not None:
+            for tried in self.balance.rounds:
+                check_split(len(self.devices), tried.batches, tried.micro_batches)
+            run, gap = self.balance.run, self.balance.solo_gap
+            if run is not None and len(run.devices) != len(self.devices):
+                raise ValueError("balance.run: it is of other devices")
+            if gap is not None and len(gap.slowdown) != len(self.devices):
+                raise ValueError("balance.solo_gap.slowdown: it is not one a device")
+        return self

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
 
 from gpubalance.config import Device, Record, Settings
 from gpubalance.results.common import (
     SCHEMA_VERSION,
+    Count,
     Environment,
     Model,
     Number,
+    Positive,
+    Samples,
     StepTime,
     Throughput,
     Warning_,
+    check_places,
 )
 from gpubalance.telemetry import Telemetry
 
+Size = Annotated[Samples, Field(ge=1)]
 # Why a batch that was tried does not train; "fits" of one that does.
 Outcome = Literal["fits", "oom", "margin", "crash", "deadline"]
 
@@ -27,10 +34,10 @@ class CurvePoint(Record):
     device at another speed. `measured_again`: it was measured once more, as it was not steady.
     """
 
-    batch: int
+    batch: Size
     step_time_s: StepTime
     throughput: Throughput
-    memory_peak_bytes: int | None
+    memory_peak_bytes: Count | None
     precise: bool
     steady: bool
     measured_again: bool = False
@@ -44,12 +51,12 @@ class Trial(Record):
     `memory_peak_bytes` is what it took; of one that failed what it held or asked for. `reason`: why it was tried.
     """
 
-    batch: int
+    batch: Size
     outcome: Outcome
     seconds: Number
     reason: str
     fresh: bool = True
-    memory_peak_bytes: int | None = None
+    memory_peak_bytes: Count | None = None
 
 
 class BatchLimit(Record):
@@ -60,11 +67,11 @@ class BatchLimit(Record):
     is what the one that fails asked for. Both are null where not known.
     """
 
-    fits: int | None
-    fails: int | None
-    max_batch: int
-    memory_bytes: int | None
-    needed_bytes: int | None
+    fits: Size | None
+    fails: Size | None
+    max_batch: Samples
+    memory_bytes: Count | None
+    needed_bytes: Count | None
     trials: tuple[Trial, ...]
 
 
@@ -75,18 +82,27 @@ class StepTimeModel(Record):
     monotone, (batch, seconds) pairs, straight between them.
     """
 
-    alpha_s: Number
-    beta_s: Number
-    residual: Number
+    alpha_s: Annotated[Number, Field(ge=0)]
+    beta_s: Annotated[Number, Field(ge=0)]
+    residual: Annotated[Number, Field(ge=0)]
     planned_with: Literal["line", "curve"]
-    curve: tuple[tuple[int, Number], ...] | None
+    curve: Annotated[tuple[tuple[Size, Positive], ...], Field(min_length=1)] | None
+
+    @model_validator(mode="after")
+    def _takes_time(self) -> StepTimeModel:
+        if not self.alpha_s + self.beta_s > 0:
+            raise ValueError("a step that takes no time")
+        batches = [batch for batch, _ in self.curve or ()]
+        if batches != sorted(set(batches)):
+            raise ValueError("curve: its batches must rise")
+        return self
 
 
 class SoloRate(Record):
     """Samples per second that a device gives alone at a batch."""
 
-    batch: int
-    throughput: Number
+    batch: Size
+    throughput: Positive
 
 
 class Failure(Record):
@@ -104,7 +120,7 @@ class DeviceProbe(Record):
     `measured_s` is the time within measured steps, `elapsed_s` all of it.
     """
 
-    device: int
+    device: Count
     curve: tuple[CurvePoint, ...]
     batch_limit: BatchLimit | None
     step_time_model: StepTimeModel | None
@@ -132,11 +148,16 @@ class Probe(Record):
     settings: Settings
     environment: Environment | None
     model: Model | None
-    devices: tuple[Device, ...]
-    batch_multiple: int
-    margin_bytes: int
-    max_batch: int | None
+    devices: Annotated[tuple[Device, ...], Field(min_length=1)]
+    batch_multiple: Size
+    margin_bytes: Count
+    max_batch: Size | None
     parallel: bool
     probes: tuple[DeviceProbe, ...]
     complete: bool
     warnings: tuple[Warning_, ...]
+
+    @model_validator(mode="after")
+    def _is_of_its_devices(self) -> Probe:
+        check_places(self.devices, [one.device for one in self.probes], "probes")
+        return self

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from codecs import BOM_UTF8
+import codecs
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from pydantic import ValidationError
 from pydantic_core import from_json
 
 from gpubalance.config import Record
 from gpubalance.errors import BadInput
-from gpubalance.files import read_limited
 from gpubalance.results.common import SCHEMA_VERSION
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
 from gpubalance.results.run import Run
-from gpubalance.text import clean
-
-# A run of a day has about 10 MiB.
-_LARGEST_FILE = 64 << 20
+from gpubalance.text import clean, clean_lines
 
 Result = TypeVar("Result", Probe, Plan, Run)
 _KINDS: dict[str, type[Probe] | type[Plan] | type[Run]] = {"probe": Probe, "plan": Plan, "run": Run}
+# A day's run with all its samples is a few MiB.
+_LARGEST_FILE = 32 << 20
 
 
 def read_record(path: Path, kind: type[Result]) -> Result:
@@ -38,30 +36,47 @@ def read_result(path: Path) -> Probe | Plan | Run:
 def _read(path: Path, kinds: list[str]) -> Record:
     wanted = " or ".join(kinds)
     maker = kinds[0] if len(kinds) == 1 else "run"
-    give = f"give the file of a {wanted}"
-    try:
-        content = read_limited(path, _LARGEST_FILE, wanted, remedy=give)
-    except OSError as error:
-        raise BadInput(f"can't read {path}: {error.strerror}", remedy=give) from None
-    try:
-        # Of a text that nests deeper than any result it says so, where Python's own reader may run out of stack.
-        document = from_json(content.removeprefix(BOM_UTF8))
-    except ValueError as error:
-        why = clean(str(error), 80)
-        raise BadInput(f"{path} is no JSON: {why}", remedy=f"gpubalance {maker} -o FILE writes one") from None
+    anew = f"gpubalance {maker} -o FILE writes one"
+    document = _document(path, wanted, anew)
     found = document.get("kind") if isinstance(document, dict) else None
-    if found not in kinds:
-        what = f"a {clean(found, 40)}" if isinstance(found, str) else "no result of gpubalance's"
-        raise BadInput(f"{path} is {what}, not a {wanted}", remedy=f"gpubalance {maker} -o FILE writes one")
-    if document.get("schema_version") != SCHEMA_VERSION:
-        version = clean(repr(document.get("schema_version")), 40)
+    if not isinstance(document, dict) or found not in kinds:
+        what = f"a {found}" if isinstance(found, str) else "no result of gpubalance's"
+        raise BadInput(f"{path} is {clean(what, 40)}, not a {wanted}", remedy=anew)
+    version = document.get("schema_version")
+    if version != SCHEMA_VERSION:
         raise BadInput(
-            f"{path} has schema_version {version}, this gpubalance reads {SCHEMA_VERSION}",
+            f"{path} has schema_version {clean(repr(version), 40)}, this gpubalance reads {SCHEMA_VERSION}",
             remedy="read it with the gpubalance that wrote it",
         )
     try:
-        return _KINDS[found].model_validate(document)
+        return _KINDS[str(found)].model_validate(document)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = clean(".".join(map(str, first["loc"])))
-        raise BadInput(f"{path} is damaged: {where}: {clean(first['msg'])}", remedy=f"make the {found} again") from None
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = clean(".".join(map(str, first["loc"])), 100) or "as a whole"
+        what = clean(first["msg"].removeprefix("Value error, "))
+        raise BadInput(f"{path} is damaged: {where}: {what}", remedy=f"make the {found} again") from None
+
+
+def _document(path: Path, wanted: str, anew: str) -> object:
+    """The file's JSON, its texts made harmless to show. NaN is told apart, with its place, when it is validated."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(_LARGEST_FILE + 1)  # of what has no size, as a device, no more than that either
+    except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
+        why = getattr(error, "strerror", None) or str(error)
+        raise BadInput(f"can't read {path}: {why}", remedy=f"give the file of a {wanted}") from None
+    if len(content) > _LARGEST_FILE:
+        raise BadInput(f"{path} is larger than {_LARGEST_FILE >> 20} MiB: that is no {wanted}", remedy=anew)
+    try:
+        return _harmless(from_json(content.removeprefix(codecs.BOM_UTF8)))
+    except ValueError as error:  # cut off, no JSON, no UTF-8, or deeper than 200 levels
+        raise BadInput(f"{path} is no JSON: {clean(str(error))}", remedy=anew) from None
+
+
+def _harmless(value: Any) -> Any:
+    """Names and messages come from drivers and other machines, and are printed in many places."""
+    if isinstance(value, str):
+        return clean_lines(value)
+    if isinstance(value, list):
+        return [_harmless(item) for item in value]
+    return {key: _harmless(item) for key, item in value.items()} if isinstance(value, dict) else value

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
 
 from gpubalance.config import Device, Record, Settings
 from gpubalance.results.common import (
     SCHEMA_VERSION,
+    Count,
     Environment,
     Interval,
     Model,
     Number,
+    Positive,
+    Samples,
     StepTime,
     Throughput,
     Warning_,
+    check_places,
+    check_split,
 )
 from gpubalance.telemetry import Telemetry
 
@@ -24,14 +31,14 @@ class Replica(Record):
     compute_s + wait_s + the measurement's sync_s + input_wait_s − excess_s is the step time.
     """
 
-    device: int
-    batch: int
-    micro_batch: int
+    device: Count
+    batch: Annotated[Samples, Field(ge=1)]
+    micro_batch: Annotated[Samples, Field(ge=1)]
     throughput: Number
     compute_s: Number
     wait_s: Number
     utilisation: Number
-    memory_peak_bytes: int | None
+    memory_peak_bytes: Count | None
     telemetry: Telemetry | None = None
 
 
@@ -42,9 +49,9 @@ class Measurement(Record):
     unless stamping disturbs.
     """
 
-    batches: tuple[int, ...]
-    micro_batches: tuple[int, ...]
-    global_batch: int
+    batches: tuple[Samples, ...]
+    micro_batches: tuple[Samples, ...]
+    global_batch: Count
     step_time_s: StepTime
     throughput: Throughput
     replicas: tuple[Replica, ...]
@@ -53,13 +60,18 @@ class Measurement(Record):
     excess_s: Number
     imbalance: Number
 
+    @model_validator(mode="after")
+    def _is_of_its_replicas(self) -> Measurement:
+        check_split(len(self.replicas), self.batches, self.micro_batches)
+        return self
+
 
 class SoloBest(Record):
     """The best that one device gave alone, from its latest probe."""
 
-    device: int
-    batch: int
-    throughput: Number
+    device: Count
+    batch: Samples
+    throughput: Positive
 
 
 class Baselines(Record):
@@ -79,15 +91,15 @@ class Run(Record):
     settings: Settings
     environment: Environment
     model: Model
-    devices: tuple[Device, ...]
-    batches: tuple[int, ...]
-    micro_batches: tuple[int, ...]
-    global_batch: int
-    warmup_steps: int
-    steps: int
+    devices: Annotated[tuple[Device, ...], Field(min_length=1)]
+    batches: tuple[Samples, ...]
+    micro_batches: tuple[Samples, ...]
+    global_batch: Count
+    warmup_steps: Count
+    steps: Count
     step_time_s: StepTime
     throughput: Throughput
-    replicas: tuple[Replica, ...]
+    replicas: Annotated[tuple[Replica, ...], Field(min_length=1)]
     sync_s: Number
     input_wait_s: Number
     excess_s: Number
@@ -99,3 +111,15 @@ class Run(Record):
     imbalance: Number
     complete: bool
     warnings: tuple[Warning_, ...]
+
+    @model_validator(mode="after")
+    def _is_of_its_devices(self) -> Run:
+        check_split(len(self.devices), self.batches, self.micro_batches)
+        check_places(self.devices, [replica.device for replica in self.replicas], "replicas")
+        check_places(self.devices, [best.device for best in self.baselines.solo_best or ()], "baselines.solo_best")
+        even = self.baselines.even
+        if even is not None:
+            check_places(self.devices, [replica.device for replica in even.replicas], "baselines.even.replicas")
+            if len(even.replicas) != len(self.replicas):
+                raise ValueError("baselines.even.replicas: they are not those of the run")
+        return self

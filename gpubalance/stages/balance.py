@@ -15,11 +15,10 @@ from gpubalance.errors import (
     TimeLimitPassed,
     UsageError,
 )
-from gpubalance.planning.gap import Ran, divide_gap
 from gpubalance.planning.problem import Allocation
 from gpubalance.planning.split import split_text
 from gpubalance.results.common import Warning_
-from gpubalance.results.plan import Balance, Plan, SoloGap
+from gpubalance.results.plan import Balance, Plan
 from gpubalance.results.probe import Probe
 from gpubalance.results.run import Measurement, Run
 from gpubalance.stages.events import Doing, Event, RoundDone, TimeLeft, Watch
@@ -97,8 +96,7 @@ class _Balancing:
         self._driver = driver
         self._limit = limit
         self._watch = watch
-        self._probes = find_probes(probe, request.devices)
-        self._known = Knowledge(probe, self._probes, request.plan)
+        self._known = Knowledge(probe, find_probes(probe, request.devices), request.plan)
         self._rounds = Rounds(request.rounds, len(request.devices))
         self._rig: tuple[tuple[int, ...], Rig] | None = None
         self._warm: list[tuple[Worker, bool]] = []  # with accumulation, which is another trace, or without
@@ -267,7 +265,7 @@ class _Balancing:
                 "balance": Balance(
                     rounds=self._rounds.records,
                     run=run,
-                    solo_gap=None if run is None else self._gap(split, run),
+                    solo_gap=None if run is None else self._known.solo_gap(split, run),
                 ),
             }
         )
@@ -275,27 +273,6 @@ class _Balancing:
     def _moved(self) -> list[Warning_]:
         """Of devices that changed their speed while they were measured together."""
         return [speed_changed(self._request.devices[device], change) for device, change in self._known.moved()]
-
-    def _gap(self, split: Allocation, run: Run) -> SoloGap | None:
-        """Null where a device's best alone is not known."""
-        computes = {replica.device: replica.compute_s for replica in run.replicas}
-        ran = []
-        for device, (one, batch) in enumerate(zip(self._probes, split.batches, strict=True)):
-            if one.solo_best is None and not holds_nothing(one):
-                return None
-            best = one.solo_best.throughput if one.solo_best else 0.0
-            alone_s = self._known.compute_s(device, split, alone=True)
-            ran.append(Ran(best, batch, alone_s, computes.get(device, 0.0)))
-        gap = divide_gap(ran, run.step_time_s.median)
-        return SoloGap(
-            solo_sum=sum(one.solo_best for one in ran),
-            left_out=gap.left_out,
-            batch_sizes=gap.batches,
-            slowdown=gap.slowdown,
-            imbalance=gap.imbalance,
-            sync=gap.sync,
-            throughput=run.throughput.median,
-        )
 
 
 def _joint_s(request: BalanceRequest, rounds: int) -> float:

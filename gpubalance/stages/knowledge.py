@@ -8,10 +8,13 @@ from dataclasses import dataclass, replace
 
 from gpubalance.config import PlanRequest
 from gpubalance.planning.fleet import Load
+from gpubalance.planning.gap import Ran, divide_gap
 from gpubalance.planning.problem import Allocation, Problem
+from gpubalance.results.plan import SoloGap
 from gpubalance.results.probe import DeviceProbe, Probe
-from gpubalance.results.run import Measurement
+from gpubalance.results.run import Measurement, Run
 from gpubalance.stages.plan import loads_of, problem_of
+from gpubalance.stages.probe.saved import holds_nothing
 
 # A device that takes this much longer or shorter than before with the same batch has changed its speed; with another
 # batch the step-time model may be what is wrong.
@@ -33,6 +36,7 @@ class Knowledge:
 
     def __init__(self, probe: Probe, probes: Sequence[DeviceProbe], request: PlanRequest) -> None:
         self._probe = probe
+        self._probes = tuple(probes)
         self._request = request
         self.alone = loads_of(probe, probes, request)
         self.loads = self.alone
@@ -95,3 +99,24 @@ class Knowledge:
         loads = list(self.loads)
         loads[device] = Load(loads[device].model, min(loads[device].limit, limit))
         self.loads = tuple(loads)
+
+    def solo_gap(self, split: Allocation, run: Run) -> SoloGap | None:
+        """Why a run gave less than the devices alone; null where a device's best alone is not known."""
+        computes = {replica.device: replica.compute_s for replica in run.replicas}
+        ran = []
+        for device, (one, batch) in enumerate(zip(self._probes, split.batches, strict=True)):
+            if one.solo_best is None and not holds_nothing(one):
+                return None
+            best = one.solo_best.throughput if one.solo_best else 0.0
+            alone_s = self.compute_s(device, split, alone=True)
+            ran.append(Ran(best, batch, alone_s, computes.get(device, 0.0)))
+        gap = divide_gap(ran, run.step_time_s.median)
+        return SoloGap(
+            solo_sum=sum(one.solo_best for one in ran),
+            left_out=gap.left_out,
+            batch_sizes=gap.batches,
+            slowdown=gap.slowdown,
+            imbalance=gap.imbalance,
+            sync=gap.sync,
+            throughput=run.throughput.median,
+        )

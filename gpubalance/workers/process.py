@@ -40,8 +40,12 @@ _ENDS_WITHIN_S = 0.5
 _DIES_WITHIN_S = 30.0
 # The user's settings of these would make another run than the one that is recorded.
 _CONTRADICT = ("NVIDIA_TF32_OVERRIDE", "TF_XLA_FLAGS", "PYTHONSAFEPATH", "TF_CONFIG")
-# The current folder, which Python puts first, must not hide a module of TensorFlow's.
-_CHILD = "import sys; del sys.path[0]; from gpubalance.workers.child import main; main(sys.argv[1:])"
+# The current folder, which Python puts first, must not hide a module of TensorFlow's. An INT ends it as a TERM does,
+# without a traceback: a Ctrl-C is its parent's.
+_CHILD = (
+    "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); del sys.path[0]; "
+    "from gpubalance.workers.child import main; main(sys.argv[1:])"
+)
 
 
 def child_environment(devices: Sequence[Device]) -> dict[str, str]:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from gpubalance.config import Device, RunRequest, Settings
+from gpubalance.errors import BadInput
 from gpubalance.results.probe import DeviceProbe, Probe
+from gpubalance.results.records import read_record
 from gpubalance.results.run import SoloBest
-from gpubalance.state import state_folder, write_whole
+from gpubalance.state import state_folder, sweep, write_whole
 
 _KEPT = 100
 ALL = float("inf")  # batches: as far as a device goes
@@ -21,6 +22,7 @@ ALL = float("inf")  # batches: as far as a device goes
 def save(probe: Probe) -> Path | None:
     """Keeps a probe; None where there is no room for it. The oldest ones go."""
     folder = state_folder("probes")
+    sweep(folder)
     for old in sorted(folder.glob("*.json"))[:-_KEPT]:
         old.unlink(missing_ok=True)
     stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S.%f")
@@ -88,7 +90,5 @@ def same_settings(settings: Settings, others: Settings) -> bool:
 def kept_probes() -> Iterator[Probe]:
     """Those that can be read, the latest first."""
     for path in sorted(state_folder("probes").glob("*.json"), reverse=True):
-        try:
-            yield Probe.model_validate_json(path.read_text(encoding="utf-8"))
-        except (OSError, ValidationError, UnicodeDecodeError):
-            continue
+        with suppress(BadInput):  # of a version before this one, or damaged
+            yield read_record(path, Probe)

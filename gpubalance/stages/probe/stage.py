@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import signal
 import threading
 import time
@@ -10,6 +11,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from importlib.metadata import version
 from pathlib import Path
 
+from gpubalance.choices import SAVED_MODEL
 from gpubalance.config import ProbeRequest
 from gpubalance.errors import (
     BadInput,
@@ -55,9 +57,10 @@ def journal_key(request: ProbeRequest) -> str:
 
 
 def _own_code(model: str) -> str:
-    """The text of the file that a user's model is in: changed, it is another model."""
+    """A hash of the file that a user's model is in: changed, it is another model."""
+    path = model.rpartition(":")[0] if ".py:" in model else model if model.endswith(SAVED_MODEL) else ""
     try:
-        return Path(model.rpartition(":")[0]).read_text(errors="replace") if ".py:" in model else ""
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest() if path else ""
     except OSError:
         return ""  # the child says so
 

@@ -1,0 +1,346 @@
+"""`scripts/bench fuzz [N [SEED]]`: whatever a file, a command line, a child or a driver may say.
+
+No case may end with a traceback or exit code 1, hang, or let an escape through to the terminal; memory must stay.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import hypothesis
+import psutil
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from gpubalance.cli.app import app
+from gpubalance.cli.lists import join_lists, whole_numbers
+from gpubalance.cli.options import micro_batches, size
+from gpubalance.config import JointProfile, Settings
+from gpubalance.devices.profile import simulated_devices
+from gpubalance.devices.select import select
+from gpubalance.errors import GpubalanceError
+from gpubalance.stages.journal import Journal
+from gpubalance.stages.probe.attempt import Attempt
+from gpubalance.text import clean
+from gpubalance.workers.worker import Worker
+from tests.bench.fuzz_input import PROFILES, any_json, document, mutated_json, mutated_toml, number, text
+from tests.bench.in_process import ESCAPE, apart, program, within_time
+from tests.cli.program import ROOT
+from tests.stand_in import TWO_UNLIKE_GPUS, environment
+
+PAIR = str(ROOT / "configs/gtx1080ti-gtx1080.toml")
+_MOST_MORE_BYTES = 300 << 20
+_HUGE = 100 << 20
+_CONFIG = (
+    'simulate = "configs/quick-pair.toml"\nquiet = true\n[run]\ngpus = [0, 1]\nbatches = [120, 80]\n[plan]\nsync = 0.01'
+)
+
+
+def _flags() -> dict[str, list[str]]:
+    """Every flag of every command, as the program has them."""
+    import typer
+
+    group: Any = typer.main.get_command(app)
+    return {
+        name: sorted({flag for param in command.params for flag in (*param.opts, *param.secondary_opts)})
+        for name, command in group.commands.items()
+    }
+
+
+FLAGS = _flags()
+# These write into the home folder (a temporary one here) and start a shell to look which it is.
+_NOT_THESE = ("--install-completion", "--show-completion")
+_KEYS = tuple(
+    sorted({flag.lstrip("-") for flags in FLAGS.values() for flag in flags} - {"verbose", "install-completion"})
+)
+_PROFILE_KEYS = ("name", "alpha_s", "beta_s", "memory", "base_memory", "memory_per_sample", "noise", "drift", "sync_s")
+
+
+def results(content: bytes, how: int) -> None:
+    """A plan, a probe or a run from a file."""
+    file = Path("given.json")
+    file.write_bytes(content)
+    quick = ("--duration", "0.1", "--windows", "1")
+    commands = (
+        ("plan", str(file)),
+        ("plan", str(file), "--json", "--accumulate", "off"),
+        ("run", "--plan", str(file), "--simulate", PAIR, *quick),
+        ("run", "--plan", str(file), "--simulate", PAIR, *quick, "--model", "mine.py:model", "--redact"),
+    )
+    if how < len(commands):
+        _use(*commands[how])
+    _read_and_show(file)
+
+
+def _read_and_show(file: Path) -> None:
+    """What can be read can be shown."""
+    from gpubalance.render.plan import plan_text
+    from gpubalance.render.probe import probe_text
+    from gpubalance.render.run import run_text
+    from gpubalance.results.plan import Plan
+    from gpubalance.results.probe import Probe
+    from gpubalance.results.records import read_result
+
+    with within_time(), contextlib.suppress(GpubalanceError):
+        found = read_result(file)
+        for width in (80, 40):
+            if isinstance(found, Plan):
+                plan_text(found, "gpubalance run", (), width)
+            elif isinstance(found, Probe):
+                probe_text(found, "", width)
+            else:
+                run_text(found, "", width)
+
+
+def huge(kind: str, opening: bytes) -> None:
+    """A file of 100 MB is refused before it is read."""
+    file = Path(f"huge.{kind}")
+    file.write_bytes(opening)
+    os.truncate(file, _HUGE)
+    _use(*{"json": ("plan", str(file)), "toml": ("devices", "--simulate", str(file))}[kind], codes=(4,))
+    file.unlink()
+
+
+def profiles(content: bytes, command: str) -> None:
+    Path("given.toml").write_bytes(content)
+    if command:
+        _use(command, "--simulate", "given.toml", *(("--dry-run",) if command == "probe" else ()))
+        return
+    with within_time(), contextlib.suppress(GpubalanceError):
+        simulated_devices("given.toml")
+
+
+def configs(content: bytes, command: str) -> None:
+    Path("given.toml").write_bytes(content)
+    _use(command, "--config", "given.toml")
+
+
+def command_lines(command: str, words: list[str]) -> None:
+    _use(command, *words)
+
+
+def messages(content: bytes) -> None:
+    """What a child says through its pipe, instead of what it was asked."""
+    Path("said").write_bytes(content)
+    devices, joint = simulated_devices("2")
+    with within_time(), contextlib.suppress(GpubalanceError), Worker(devices, deadline_s=20) as worker:
+        worker.open(Settings(model="small"), joint or JointProfile(), seed=0)
+        list(worker.measure((8, 8)))
+        worker.forward_flops()
+
+
+def journals(content: bytes) -> None:
+    """Whatever a journal holds, `--resume` reads what is whole."""
+    journal = Journal("fuzz", resume=False)
+    journal.close()
+    journal.path.write_bytes(content)
+    journal = Journal("fuzz", resume=True)
+    journal.of("SIM-0", Attempt)
+    journal.close()
+
+
+def words_alone(words: list[str]) -> None:
+    """What reads a flag's words, without the program around it: sizes, numbers, lists and devices."""
+    devices, _ = simulated_devices("2")
+    readers: tuple[Callable[[], object], ...] = (
+        lambda: join_lists(["--gpus", *words]),
+        lambda: whole_numbers("--batches", words),
+        lambda: select(words, devices),
+        lambda: [size("--margin", word) for word in words],
+        lambda: [micro_batches(word) for word in words],
+    )
+    for read in readers:
+        with contextlib.suppress(GpubalanceError):
+            read()
+    for word in words:
+        assert not ESCAPE.search(clean(word)), ascii(word)
+
+
+def _use(*arguments: str, codes: tuple[int, ...] = ()) -> None:
+    arguments = tuple(word.replace("\0", "") for word in arguments)  # which no command line can have
+    done = program(arguments)
+    done.check(*arguments)
+    assert not codes or done.code in codes, f"{arguments}: exit code {done.code}: {done.err[-500:]}"
+
+
+def _word() -> st.SearchStrategy[str]:
+    """A value. No path of a file that is anybody's: all is in the current folder."""
+    values = [
+        "0",
+        "1",
+        "0,1",
+        "820",
+        "568",
+        "2",
+        PAIR,
+        "small",
+        "GPU-1080",
+        "auto",
+        "512MiB",
+        "nan",
+        "1e400",
+        "--",
+        "=",
+        ",",
+    ]
+    plain = text.map(lambda word: word.replace("/", "|"))
+    return st.one_of(st.sampled_from(values), plain, number.map(str), st.binary(max_size=6).map(_as_argument))
+
+
+def _as_argument(content: bytes) -> str:
+    return os.fsdecode(content.replace(b"/", b""))
+
+
+@st.composite
+def command_line(draw: Any) -> tuple[str, list[str]]:
+    command = draw(st.sampled_from(sorted(FLAGS)))
+    known = [flag for flag in FLAGS[command] if flag not in _NOT_THESE]
+    words: list[str] = ["--simulate", draw(st.sampled_from([PAIR, "2"]))] if draw(st.booleans()) else []
+    for _ in range(draw(st.integers(0, 5))):
+        flag = draw(st.sampled_from([*known, "--no-such", ""]))
+        values = draw(st.lists(_word(), max_size=2))
+        words += [f"{flag}={values[0]}"] if values and draw(st.integers(0, 3)) == 0 else [flag, *values]
+    return command, words
+
+
+_MESSAGES = st.one_of(
+    any_json(),
+    document.map(lambda found: json.dumps(found).encode("utf-8", "surrogatepass") + b"\n"),
+    st.lists(
+        st.builds(
+            lambda kind, more: json.dumps({"kind": kind} | more).encode("utf-8", "surrogatepass") + b"\n",
+            st.sampled_from(["ready", "sample", "measured", "flops", "surveyed", "failed", "open"]),
+            st.dictionaries(
+                st.sampled_from(["model", "message", "fault", "replica", "seconds", "steps", "memory_peak_bytes"]),
+                text | number | st.lists(number, max_size=3),
+            ),
+        ),
+        max_size=4,
+    ).map(b"".join),
+    st.binary(max_size=200),
+)
+_JOURNALS = st.lists(
+    any_json() | st.just(b'{"kind": "Attempt", "device": "SIM-0", "record": {"trial": {"batch": -1}}}'), max_size=4
+).map(b"\n".join)
+
+Target = tuple[str, float, Callable[..., None], tuple[st.SearchStrategy[Any], ...]]
+TARGETS: tuple[Target, ...] = (
+    ("results", 0.25, results, (st.one_of(mutated_json(), mutated_json(), any_json()), st.integers(0, 15))),
+    (
+        "profiles",
+        0.15,
+        profiles,
+        (
+            mutated_toml(tuple(path.read_text() for path in PROFILES), _PROFILE_KEYS),
+            st.sampled_from(["", "", "devices", "probe"]),
+        ),
+    ),
+    ("configs", 0.10, configs, (mutated_toml((_CONFIG,), _KEYS), st.sampled_from(["plan", "devices", "run"]))),
+    ("command lines", 0.10, lambda line: command_lines(*line), (command_line(),)),
+    ("child messages", 0.15, messages, (_MESSAGES,)),
+    ("journals", 0.10, journals, (_JOURNALS,)),
+    ("words", 0.10, words_alone, (st.lists(_word(), max_size=4),)),
+)
+_NAMES = 0.05
+
+
+def run(target: Target, count: int, seed: int) -> tuple[int, str]:
+    """(how many cases, what is wrong with the smallest that is)."""
+    _, _, check, strategies = target
+    cases = 0
+
+    def counted(*values: Any) -> None:
+        nonlocal cases
+        cases += 1
+        check(*values)
+
+    configured = settings(
+        max_examples=max(1, count),
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.generate, Phase.shrink],
+        report_multiple_bugs=False,
+    )
+
+    def test(values: tuple[Any, ...]) -> None:
+        counted(*values)
+
+    try:
+        hypothesis.seed(seed)(configured(given(st.tuples(*strategies))(test)))()
+    except Exception as error:  # noqa: BLE001  (whatever it found)
+        import traceback
+
+        where = "".join(traceback.format_exception(error)[-6:]) if not isinstance(error, AssertionError) else ""
+        return cases, f"{error} {' '.join(getattr(error, '__notes__', []))[-3000:]} {where}"
+    return cases, ""
+
+
+def main(count: int = 100_000, seed: int | None = None) -> Iterator[str]:
+    seed = Random().randrange(2**31) if seed is None else seed
+    yield f"{count} cases, seed {seed}"
+    began, cases, faults = time.monotonic(), 0, 0
+    process = psutil.Process()
+    with tempfile.TemporaryDirectory(prefix="gpubalance-fuzz-") as name:
+        with apart(Path(name), child='cat said > "/proc/self/fd/$4" 2>/dev/null'):
+            Path("said").write_bytes(b"")
+            program(("devices", "--simulate", PAIR))
+            for kind, opening in (("json", b'{"kind": "plan", "x": "'), ("toml", b"x = 1\n#"), ("json", b" ")):
+                huge(kind, opening)
+            before = process.memory_info().rss
+            for target in TARGETS:
+                done, fault = run(target, round(target[1] * count), seed)
+                cases += done
+                faults += bool(fault)
+                yield f"{target[0]}: {done} cases" + (f"\nFAILED {fault}" if fault else "")
+            more = process.memory_info().rss - before
+        for what, number_of, answer in _names(Path(name), round(_NAMES * count), seed):
+            cases += number_of
+            faults += bool(answer)
+            yield f"{what}: {number_of} cases" + (f"\nFAILED {answer}" if answer else "")
+    yield from _guided(seed)
+    if more > _MOST_MORE_BYTES:
+        faults += 1
+        yield f"FAILED memory grew by {more >> 20} MiB"
+    took = time.monotonic() - began
+    yield f"{cases} cases in {took:.0f} s, {faults} with a fault; memory grew by {more >> 20} MiB"
+
+
+def _names(folder: Path, count: int, seed: int) -> Iterator[tuple[str, int, str]]:
+    """Names that the driver gives: in a process that has the NVML stand-in, which is loaded once a process."""
+    variables = environment(folder, TWO_UNLIKE_GPUS)
+    command = [sys.executable, "-m", "tests.bench.fuzz_names", str(count), str(seed)]
+    done = subprocess.run(
+        command, cwd=ROOT, env=os.environ | variables, capture_output=True, text=True, check=False, timeout=36_000
+    )
+    told = done.stdout.splitlines()
+    cases = int(told[0]) if told and told[0].isdigit() else 0
+    yield "device names", cases, "\n".join(told[1:]) or (done.stderr[-2000:] if done.returncode else "")
+
+
+def _guided(seed: int) -> Iterator[str]:
+    """Where atheris is installed: guided by what each input reaches."""
+    if importlib.util.find_spec("atheris") is None:
+        yield "atheris is not installed: nothing guided by coverage (pip install atheris)"
+        return
+    command = [
+        sys.executable,
+        "-m",
+        "tests.bench.fuzz_guided",
+        "-runs=20000",
+        f"-seed={seed % 2**31 or 1}",
+        "-verbosity=0",
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=3600)
+    yield f"atheris: 20000 cases{'' if done.returncode == 0 else chr(10) + 'FAILED ' + done.stderr[-2000:]}"

@@ -1,0 +1,99 @@
+"""The program within this process: its own main(), with a stand-in for the interpreter that children are started with."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+HANGS_AFTER_S = 60
+# What a terminal acts on. A tab and a line's end are no escapes.
+ESCAPE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+class Hang(BaseException):
+    """It went on for longer than anything here may. No Exception, as the program could catch that."""
+
+
+class Done(NamedTuple):
+    """What a use of the program gave."""
+
+    code: int
+    out: str
+    err: str
+
+    def check(self, *arguments: str) -> None:
+        """Raises AssertionError for what no input may bring about."""
+        told = f"gpubalance {' '.join(map(repr, arguments))}: exit code {self.code}\n{self.err[-3000:]}"
+        assert self.code != 1, told
+        assert "--verbose" in arguments or "Traceback" not in self.err + self.out, told
+        assert not ESCAPE.search(self.err), f"an escape on stderr: {told}"
+        if self.code == 0 and "--json" in arguments and not {"--help", "-h", "--version"} & set(arguments):
+            json.loads(self.out)
+        else:
+            assert not ESCAPE.search(self.out), f"an escape on stdout: {told}\n{self.out!r}"
+        if self.code not in (0, 130, 143) and self.err:
+            assert "error: " in self.err, told
+
+
+@contextlib.contextmanager
+def apart(folder: Path, child: str = "exit 0") -> Iterator[None]:
+    """Home, state and current folder are in `folder`; a child is this shell script, and loads no TensorFlow."""
+    stand_in = folder / "python"
+    stand_in.write_text(f"#!/bin/sh\n{child}\n")
+    stand_in.chmod(0o755)
+    before, executable, cwd = dict(os.environ), sys.executable, Path.cwd()
+    handlers = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGALRM)}
+    sys.executable = str(stand_in)
+    os.environ.update(HOME=str(folder), XDG_STATE_HOME=str(folder / "state"), TERM="dumb", COLUMNS="80")
+    os.chdir(folder)
+    signal.signal(signal.SIGALRM, _hangs)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        os.chdir(cwd)
+        sys.executable = executable
+        os.environ.clear()
+        os.environ.update(before)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def _hangs(number: int, frame: object) -> None:
+    del number, frame
+    raise Hang
+
+
+@contextlib.contextmanager
+def within_time() -> Iterator[None]:
+    """Raises Hang where what is inside does not end; inside `apart`."""
+    signal.setitimer(signal.ITIMER_REAL, HANGS_AFTER_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def program(arguments: Sequence[str]) -> Done:
+    """`gpubalance ARGUMENTS`, as main() does it; inside `apart`."""
+    from gpubalance.cli.app import main
+
+    out, err, before = io.StringIO(), io.StringIO(), sys.argv
+    sys.argv = ["gpubalance", *arguments]
+    code = 0
+    try:
+        with within_time(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            main()
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else 0
+    finally:
+        sys.argv = before
+    return Done(code, out.getvalue(), err.getvalue())

@@ -1,0 +1,119 @@
+"""`scripts/bench soak [N]`: 5 N steps of a run and N child starts as a probe makes them, in one parent.
+
+The parent's memory, file handles, threads and temporary files must be as many at the end as soon after the beginning.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from gpubalance.config import JointProfile, Measuring, RunRequest, Settings
+from gpubalance.devices.profile import simulated_devices
+from gpubalance.stages.run import run
+from gpubalance.workers.ahead import Children
+from tests.bench.kills import PROFILE
+
+_STEPS_A_CHILD = 5
+_WARM = 0.2  # of the starts, after which things must be flat
+_MORE_BYTES = 16 << 20
+_LOGS_KEPT = 52  # 50 old ones, and those of two children that live
+_LOOKS = 10
+
+
+class Level(NamedTuple):
+    """What the parent holds at a moment. `files` are temporary ones and logs."""
+
+    memory_bytes: int
+    handles: int
+    threads: int
+    files: int
+
+    @classmethod
+    def now(cls, folder: Path) -> Level:
+        gc.collect()
+        process = psutil.Process()
+        files = sum(1 for path in folder.rglob("*") if path.is_file())
+        return cls(process.memory_info().rss, process.num_fds(), threading.active_count(), files)
+
+    def __str__(self) -> str:
+        return f"{self.memory_bytes >> 20} MiB, {self.handles} handles, {self.threads} threads, {self.files} files"
+
+
+def faults(warm: Level, end: Level) -> list[str]:
+    """What has grown."""
+    more = end.memory_bytes - warm.memory_bytes
+    found = [f"memory grew by {more >> 20} MiB"] if more > _MORE_BYTES else []
+    rest = list(zip(Level._fields, warm, end, strict=True))[1:]
+    return found + [f"{now} {name}, and {then} before" for name, then, now in rest if now > then]
+
+
+def child_starts(count: int, look: Callable[[int], None]) -> None:
+    """Fresh children of one device, one after the other, each trained with for a step."""
+    (device, *_), _ = simulated_devices(str(_profile()))
+    children = Children(device, ahead=True, deadline_s=None)
+    try:
+        for number in range(count):
+            with children.take(last=number == count - 1) as worker:
+                worker.open(Settings(model="small"), JointProfile(), seed=0)
+                list(worker.measure((8,)))
+            look(number + 1)
+    finally:
+        children.close()
+
+
+def steps(count: int) -> int:
+    """A run of so many measured steps at least: their number."""
+    devices, joint = simulated_devices(str(_profile()))
+    done = 0
+    while done < count:
+        request = RunRequest(
+            devices=devices,
+            batches=(8, 8),
+            settings=Settings(model="small"),
+            joint=joint,
+            measuring=Measuring(windows=3, duration_s=2.0, baseline="none"),
+        )
+        done += run(request, None, lambda event: None).steps
+    return done
+
+
+def _profile() -> Path:
+    path = Path(os.environ["TMPDIR"]) / "fast.toml"
+    path.write_text(PROFILE)
+    return path
+
+
+def main(count: int = 200) -> Iterator[str]:
+    levels: dict[int, Level] = {}
+    with tempfile.TemporaryDirectory(prefix="gpubalance-soak-") as name:
+        folder, before = Path(name), dict(os.environ)
+        os.environ.update(TMPDIR=name, XDG_STATE_HOME=str(folder / "state"))
+        tempfile.tempdir = None  # it is looked for again
+
+        def look(number: int) -> None:
+            if number % max(1, count // _LOOKS) == 0 or number == count:
+                levels[number] = Level.now(folder)
+
+        try:
+            done = steps(_STEPS_A_CHILD * count)
+            yield f"{done} steps: {Level.now(folder)}"
+            child_starts(count, look)
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+            tempfile.tempdir = None
+    warm = next(number for number in levels if number >= _WARM * count)
+    # Logs are kept up to their number; what is beyond that is left behind.
+    for fault in faults(
+        *(level._replace(files=max(level.files, _LOGS_KEPT)) for level in (levels[warm], levels[count]))
+    ):
+        yield f"FAILED {fault}"
+    yield f"{count} child starts: {levels[warm]} after {warm}, {levels[count]} at the end"
