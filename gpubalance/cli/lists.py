@@ -6,9 +6,11 @@ import re
 from collections.abc import Sequence
 
 from gpubalance.errors import UsageError
+from gpubalance.text import clean
 
 LIST_OPTIONS = ("--gpus", "--batches", "--micro-batches")
 _LARGEST = 10**9
+_DIGITS = 20
 _NUMBER = re.compile(r"-\d")
 
 
@@ -53,9 +55,10 @@ def whole_numbers(option: str, values: Sequence[str] | None) -> list[int] | None
     if items is None:
         return None
     for item in items:
-        if not item.isascii() or not item.isdigit() or int(item) > _LARGEST:
+        # Its length first: Python makes no number of thousands of digits.
+        if not item.isascii() or not item.isdigit() or len(item) > _DIGITS or int(item) > _LARGEST:
             raise UsageError(
-                f"{option} takes whole numbers from 1 to {_LARGEST}, not {item!r}",
+                f"{option} takes whole numbers from 1 to {_LARGEST}, not {clean(item, 40)!r}",
                 remedy=f"for example {option} {_EXAMPLES[option]}",
             )
     return [int(item) for item in items]

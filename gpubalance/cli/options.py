@@ -12,14 +12,14 @@ import typer
 from gpubalance import choices
 from gpubalance.cli import complete
 from gpubalance.errors import UsageError
-from gpubalance.text import clean_lines
+from gpubalance.text import clean, clean_lines
 from gpubalance.units import parse_bytes
 
 if TYPE_CHECKING:
     from gpubalance.config import Device, PlanRequest, Settings
 
 _DEVICES, _TRAINING, _OUTPUT, _SPLIT = "Devices", "Training", "Output", "Split"
-_MOST_MICRO_BATCHES = 1024
+_MOST_MICRO_BATCHES, _DIGITS = 1024, 20
 
 Gpus = Annotated[
     list[str] | None,
@@ -283,9 +283,11 @@ def micro_batches(text: str) -> int | Literal["auto"]:
     """The most micro-batches that `--accumulate` allows. Raises UsageError for another word."""
     if text in ("auto", "off"):
         return "auto" if text == "auto" else 1
-    if text.isascii() and text.isdigit() and 1 <= int(text) <= _MOST_MICRO_BATCHES:
+    if text.isascii() and text.isdigit() and len(text) <= _DIGITS and 1 <= int(text) <= _MOST_MICRO_BATCHES:
         return int(text)
-    raise UsageError(f"--accumulate takes auto, off or a number from 1 to {_MOST_MICRO_BATCHES}, not {text!r}")
+    raise UsageError(
+        f"--accumulate takes auto, off or a number from 1 to {_MOST_MICRO_BATCHES}, not {clean(text, 40)!r}"
+    )
 
 
 def plan_request(accumulate: str, margin: str, sync_s: float | None = None, **wanted: int | None) -> PlanRequest:

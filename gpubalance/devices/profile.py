@@ -13,6 +13,7 @@ from gpubalance.text import clean
 from gpubalance.toml import read_toml
 
 _MOST_DEVICES = 64
+_DIGITS = 20
 
 
 class Profile(Record):
@@ -58,9 +59,9 @@ def _place(location: tuple[int | str, ...]) -> str:
 def simulated_devices(source: str) -> tuple[tuple[Device, ...], JointProfile]:
     """The devices of a profile file, or N plain CPU devices, with no pace and no limit, for a number N."""
     if source.isascii() and source.isdigit():
-        count = int(source)
-        if not 1 <= count <= _MOST_DEVICES:
-            raise UsageError(f"--simulate {source}: from 1 to {_MOST_DEVICES} devices")
+        count = int(source[:_DIGITS])
+        if len(source) > _DIGITS or not 1 <= count <= _MOST_DEVICES:
+            raise UsageError(f"--simulate {clean(source, 40)}: from 1 to {_MOST_DEVICES} devices")
         return tuple(_plain(index) for index in range(count)), JointProfile()
     profile = load_profile(Path(source))
     return tuple(_paced(index, device) for index, device in enumerate(profile.device)), profile.joint

@@ -40,7 +40,7 @@ def _numbered_as_nvml(reading: Reading, environment: Mapping[str, str]) -> bool:
 
 def _names(entry: str, gpu: Gpu) -> bool:
     if entry.isdigit():
-        return int(entry) == gpu.index
+        return entry.lstrip("0") == (str(gpu.index) if gpu.index else "")  # thousands of digits are no number to int()
     uuids = [gpu.uuid, *(piece.uuid for piece in gpu.mig_slices)]
     return len(entry) > len("GPU-") and any(uuid.lower().startswith(entry.lower()) for uuid in uuids)
 

@@ -34,7 +34,7 @@ def check_split(devices: int, batches: Sequence[int], micro_batches: Sequence[in
         raise ValueError(f"{len(batches)} batches and {len(micro_batches)} micro-batches for {devices} devices")
     pairs = zip(batches, micro_batches, strict=True)
     if not any(batches) or any(micro != batch and (not micro or batch % micro) for batch, micro in pairs):
-        raise ValueError("a batch above 0 is needed, and each micro-batch must divide its batch")
+        raise ValueError("batches: one must be above 0; micro_batches: each must divide its batch")
 
 
 class Warning_(Record):
