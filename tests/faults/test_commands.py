@@ -1,0 +1,259 @@
+"""Rows 27, 28, 33 and 35 to 38: what is asked for, who else asks, where it is shown, and by which clock."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gpubalance.errors import EnvironmentFault
+from gpubalance.lock import Lock
+from gpubalance.state import state_folder
+from tests.cli.program import QUICK_PAIR, ROOT, SHORT, gpubalance
+from tests.cli.terminal import command_in_terminal
+from tests.faults.machine import BRIEF, Machine
+from tests.faults.test_children import NOTE, wait_for
+from tests.stages.probes import probe_of
+from tests.stand_in import TWO_UNLIKE_GPUS
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--batches", "0", "8"), "each batch must be above 0"),
+        (("--batches", "-5", "8"), "'-5'"),
+        (("--batches", "many"), "'many'"),
+        (("--gpus", "0", "1", "--batches", "8"), "1 batch for 2 devices"),
+        (("--batches", "8", "8", "8"), "3 batches for 2 devices"),
+    ],
+)
+def test_27_batches_that_can_not_be_are_a_wrong_use(tmp_path: Path, arguments: tuple[str, ...], says: str) -> None:
+    done = Machine(tmp_path).runs("run", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert says in done.stderr.splitlines()[0]
+
+
+def test_27_a_global_batch_smaller_than_the_devices_allow(tmp_path: Path) -> None:
+    from gpubalance.devices.profile import simulated_devices
+
+    (tmp_path / "probe.json").write_text(probe_of(simulated_devices(QUICK_PAIR)[0]).model_dump_json())
+    done = gpubalance("plan", str(tmp_path / "probe.json"), "--global-batch", "4")
+    assert done.returncode == 2
+    assert "the nearest that is possible: 8" in done.stderr
+
+
+def test_28_a_model_whose_loss_is_no_number_is_a_bad_input(tmp_path: Path) -> None:
+    """The real engine: it is the first step that shows it."""
+    (tmp_path / "mine.py").write_text(
+        "import keras\n"
+        "def endless():\n"
+        "    inf = keras.layers.Lambda(lambda x: x / 0.0)\n"
+        "    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(2), inf])\n"
+    )
+    done = gpubalance("run", "--simulate", "1", "--model", "mine.py:endless", *SHORT, "--quiet", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "loss is not a number at the first step" in done.stderr
+
+
+@pytest.mark.parametrize("second", ["run", "probe", "balance"])
+def test_33_the_second_gpubalance_on_a_gpu_is_told_the_firsts_pid(tmp_path: Path, second: str) -> None:
+    pids = tmp_path / "pids"
+    steps = f"""{NOTE}
+import time
+def step(*_):
+    note({str(pids)!r})
+    time.sleep(600)
+"""
+    machine = Machine(tmp_path, steps)
+    first = machine.starts("run", "--gpus", "1")
+    try:
+        wait_for(pids)
+        refused = machine.runs(second)
+        assert (refused.returncode, refused.stdout) == (3, "")
+        (line, *_) = refused.stderr.splitlines()
+        assert line == f"error: GPU:1 (NVIDIA GeForce GTX 1080) is in use by another gpubalance, process {first.pid}"
+        assert first.poll() is None
+        if second == "run":  # a lock that a dead process does not hold, nor a device that it did not name
+            steps_of_the_other = Machine(tmp_path)
+            assert steps_of_the_other.runs("run", "--gpus", "0", *BRIEF).returncode == 0
+            first.kill()
+            first.wait()
+            assert steps_of_the_other.runs("run", *BRIEF).returncode == 0
+    finally:
+        first.kill()
+        first.communicate()
+
+
+def test_33_two_probes_of_the_same_share_no_journal(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    steps = f"""{NOTE}
+import time
+def step(devices, batches, number):
+    if max(batches) > 8:
+        note({str(pids)!r})
+        time.sleep(600)
+"""
+    machine = Machine(tmp_path, steps)
+    command = ("probe", "--simulate", QUICK_PAIR, "--max-batch", "16", "--duration", "0.2", "--no-ahead")
+    first = machine.starts(*command)
+    try:
+        wait_for(pids)
+        for options in ((), ("--resume",)):
+            second = machine.runs(*command, *options)
+            assert second.returncode == 3
+            assert f"is in use by another gpubalance, process {first.pid}" in second.stderr
+        first.kill()
+        first.wait()
+        quick = Machine(tmp_path)
+        again = quick.runs(*command, "--resume", "--json")
+        assert again.returncode == 0, again.stderr
+        assert "going on with an interrupted probe" in again.stderr
+        # Simulated devices are nobody's: two runs of them do not mind each other.
+        assert quick.runs("run", "--simulate", QUICK_PAIR, *BRIEF).returncode == 0
+    finally:
+        first.kill()
+        first.communicate()
+
+
+def test_33_a_lock_is_given_back_and_leaves_nothing() -> None:
+    for _ in range(2):
+        lock = Lock("GPU-1", "GPU:1")
+        with pytest.raises(EnvironmentFault, match="GPU:1 is in use by another gpubalance, process"):
+            Lock("GPU-1", "GPU:1")
+        other = Lock("GPU-2" + "x" * 10_000 + "/../..", "GPU:2")
+        lock.release()
+        other.release()
+        other.release()
+    assert not list(state_folder("locks").iterdir())
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_35_a_terminal_of_any_width_gets_a_whole_summary(tmp_path: Path, columns: int) -> None:
+    program = shutil.which("gpubalance")
+    assert program is not None
+    code, seen = command_in_terminal(
+        [program, "run", *BRIEF, "--quiet"], columns, environment=Machine(tmp_path).environment
+    )
+    assert code == 0, seen.written
+    assert seen.ever("imbalance 1.000")
+    text = seen.written.decode()
+    assert max(map(len, re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text).replace("\r", "").splitlines())) <= columns
+
+
+@pytest.mark.parametrize("variables", [{"TERM": "dumb"}, {"NO_COLOR": "1"}, {}], ids=["dumb", "no colour", "a pipe"])
+def test_35_a_pipe_gets_plain_text(tmp_path: Path, variables: dict[str, str]) -> None:
+    done = Machine(tmp_path, **variables).runs("run", *BRIEF)
+    assert done.returncode == 0
+    assert "\x1b" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("arguments", [(), ("--json",)], ids=["text", "JSON"])
+def test_35_a_reader_that_has_gone_is_no_error(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    process = Machine(tmp_path).starts("run", *BRIEF, "--quiet", *arguments)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    assert process.wait(timeout=60) == 0
+    assert process.stderr.read() == ""
+
+
+CLUSTER = {"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 0}}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("nonsense", "Invalid JSON"),
+        ("[]", "TF_CONFIG is malformed"),
+        ('{"cluster": {}}', "cluster: "),
+        (json.dumps({**CLUSTER, "cluster": {"worker": "a:1"}}), "cluster.worker"),
+        (json.dumps({**CLUSTER, "task": {"type": "worker", "index": 2}}), "the cluster has no worker 2"),
+        (json.dumps({**CLUSTER, "task": {"type": "worker", "index": -1}}), "task.index"),
+        (json.dumps({"cluster": CLUSTER["cluster"]}), "task: "),
+        ("{" * 100_000, "Invalid JSON"),
+    ],
+    ids=lambda text: text[:20],
+)
+def test_36_a_malformed_tf_config_is_a_bad_input(text: str, says: str) -> None:
+    from gpubalance.devices.cluster import cluster_ignored
+    from gpubalance.errors import BadInput
+
+    with pytest.raises(BadInput, match="TF_CONFIG is malformed") as caught:
+        cluster_ignored({"TF_CONFIG": text})
+    assert says in caught.value.message
+    assert "unset TF_CONFIG" in caught.value.remedy
+
+
+def test_36_one_that_is_well_formed_is_ignored_and_that_is_said(tmp_path: Path) -> None:
+    """There is no run across hosts yet, so no peer that could be absent: the children do not even see it."""
+    steps = """
+import os
+def built(devices):
+    assert "TF_CONFIG" not in os.environ
+"""
+    done = Machine(tmp_path, steps, TF_CONFIG=json.dumps(CLUSTER)).runs("run", *BRIEF, "--json")
+    assert done.returncode == 0, done.stderr
+    assert "tf-config-ignored" in {warning["code"] for warning in json.loads(done.stdout)["warnings"]}
+    wrong = Machine(tmp_path, TF_CONFIG="{").runs("probe")
+    assert (wrong.returncode, wrong.stdout) == (4, "")
+
+
+SMALL = ("--round-duration", "0.2", "--max-global-batch", "64", "--json")
+
+
+@pytest.mark.parametrize("gpus", [("0",), ("0", "1")], ids=["one", "identical"])
+def test_37_one_gpu_or_identical_ones_get_an_even_split(tmp_path: Path, gpus: tuple[str, ...]) -> None:
+    alike = TWO_UNLIKE_GPUS.replace("GTX 1080 Ti", "GTX 1080")
+    done = Machine(tmp_path, gpus=alike).runs("balance", "--gpus", *gpus, *BRIEF, *SMALL)
+    assert done.returncode == 0, done.stderr
+    plan = json.loads(done.stdout)
+    assert len(set(plan["batches"])) == 1
+    assert plan["global_batch"] == sum(plan["batches"]) > 0
+
+
+@pytest.fixture(scope="session")
+def backward_clock(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Variables under which a program sees a wall clock that goes backwards."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    library = tmp_path_factory.mktemp("clock") / "clock.so"
+    source = Path(__file__).with_name("clock.c")
+    subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+    return {"LD_PRELOAD": str(library)}
+
+
+def test_38_a_wall_clock_that_goes_backwards_changes_no_figure(backward_clock: dict[str, str]) -> None:
+    """The real engine, on simulated devices: 20 ms a step of 60 and 40 samples, whatever the time of day."""
+    looks = subprocess.run(
+        ["python", "-c", "import time; a = time.time(); print(time.time() - a)"],
+        env={"PATH": "/usr/bin:/bin", **backward_clock} | {"PATH": str(Path(shutil.which("python") or "").parent)},
+        capture_output=True,
+        text=True,
+    )
+    assert float(looks.stdout) < -50
+    command = ("run", "--simulate", QUICK_PAIR, "--batches", "60", "40", *SHORT, "--time-limit", "120", "--json")
+    done = gpubalance(*command, environment=backward_clock)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    for replica in result["replicas"]:
+        assert 0.019 < replica["compute_s"] < 0.2
+    assert all(0.019 < seconds < 0.3 for seconds in result["step_time_s"]["samples"])
+    ends = result["step_time_s"]["at_s"]
+    assert ends == sorted(ends)
+
+
+def test_38_only_what_has_a_date_asks_the_wall_clock() -> None:
+    """Names of files and the `created` of results; TensorBoard's own format wants it of each figure."""
+    asks = re.compile(r"\btime\.time\(|datetime\.now\(|time_ns\(|tf\.timestamp\(")
+    found = {
+        str(path.relative_to(ROOT / "gpubalance"))
+        for path in (ROOT / "gpubalance").rglob("*.py")
+        if asks.search(path.read_text())
+    }
+    allowed = {"state.py", "stages/environment.py", "stages/probe/saved.py", "cli/board.py", "cli/tracing.py"}
+    assert {path for path in found if not path.startswith(("render/", "cli/event_files"))} <= allowed
