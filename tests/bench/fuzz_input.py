@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.cli.program import ROOT
 
-RESULTS = sorted((ROOT / "tests/render/data").glob("*.json"))
+RESULTS = sorted((ROOT / "tests/render/data").glob("pair-*.json"))
 PROFILES = sorted((ROOT / "configs").glob("*.toml"))
 
 ESCAPES = ("\x1b[31m", "\x1b]0;title\x07", "\x9b2J", "\u202e", "[red]", "[/]", "<b>", "\x00", "\r\n", "\u2028", "𝒳")
