@@ -55,7 +55,7 @@ def _seed(path: Path) -> tuple[Any, list[tuple[Any, ...]]]:
 
 @st.composite
 def mutated_json(draw: Any) -> bytes:
-    """A real result with up to three of its values replaced, taken away, or put in twice; or cut off, or overwritten."""
+    """A real result with up to three of its values replaced, taken away, or doubled; or cut off, or overwritten."""
     seed, places = _seed(draw(st.sampled_from(RESULTS)))
     content = copy.deepcopy(seed)
     for place in draw(st.lists(st.sampled_from(places), min_size=1, max_size=3)):
