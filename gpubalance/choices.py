@@ -9,6 +9,9 @@ AllReduce = Literal["auto", "nccl", "hierarchical", "one-device"]
 Input = Literal["device", "host"]
 Baseline = Literal["even", "none"]
 
+# Where TensorBoard looks for traces below a log directory: https://www.tensorflow.org/guide/profiler
+TRACES = "plugins/profile"
+
 DEFAULT_MODEL_ON_GPU = "probe"
 DEFAULT_MODEL_SIMULATED = "small"
 DEFAULT_BATCH = 64

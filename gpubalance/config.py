@@ -132,6 +132,14 @@ class Measuring(Record):
         return math.ceil(self.windows * 5 / 3)
 
 
+class Tracing(Record):
+    """A profiler trace of so many steady steps, put into `folder`/plugins/profile/`name`."""
+
+    folder: str
+    name: str
+    steps: Annotated[int, Field(ge=1, le=1000)] = 10
+
+
 class RunRequest(Record):
     """A run: the devices that get samples, their batches in the same order, and how to measure.
 
@@ -144,6 +152,7 @@ class RunRequest(Record):
     settings: Settings
     joint: JointProfile = JointProfile()
     measuring: Measuring = Measuring()
+    tracing: Tracing | None = None
 
     @model_validator(mode="after")
     def _one_batch_a_device(self) -> RunRequest:
@@ -187,6 +196,7 @@ class ProbeRequest(Record):
     parallel: bool = False
     ahead: bool = True
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    tracing: Tracing | None = None
 
 
 class PlanRequest(Record):
@@ -222,6 +232,7 @@ class BalanceRequest(Record):
     round_s: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)] = 3.0
     rounds: Annotated[int, Field(ge=1, le=100)] = 5
     fresh: bool = False
+    tracing: Tracing | None = None
 
     @property
     def probe(self) -> ProbeRequest:

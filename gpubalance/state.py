@@ -33,7 +33,7 @@ def _temporary(name: str) -> Path:
     return Path(tempfile.mkdtemp(prefix=f"gpubalance-{name}-"))
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, content: str | bytes) -> None:
     """Written beside it and renamed, so that nobody ever sees half of it. Raises OSError.
 
     What a killed gpubalance had begun to write of it is taken away.
@@ -41,8 +41,8 @@ def write_whole(path: Path, text: str) -> None:
     sweep(path.parent, path.name)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
+        with temporary.open("wb") as file:
+            file.write(content.encode("utf-8") if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

@@ -6,6 +6,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Sequence
+from typing import NamedTuple
 
 # Two-sided 95 % quantiles of Student's t for 1, 2, … degrees of freedom.
 _T95 = (
@@ -30,21 +31,49 @@ def mad(samples: Sequence[float]) -> float:
     return median([abs(sample - middle) for sample in samples])
 
 
-def interval95(samples: Sequence[float]) -> tuple[float, float] | None:
-    """A 95 % confidence interval around the median; None for fewer than three samples.
+class Spread(NamedTuple):
+    """The standard error of a median, in the samples' unit, and its degrees of freedom."""
 
-    Method of batch means (Law and Kelton, Simulation Modeling and Analysis, 9.5.3), with medians: at most 20 batches
-    of consecutive samples, which are far less correlated than the samples; median ± t · s/√k of the batches' medians.
-    The last factor is as the mean of k medians of m varies less than one median of k · m: a normal sample's median
-    has a variance of about πσ²/(2m − 2 + π). The tests hold the interval's coverage against simulation.
+    error: float
+    freedom: float
+
+
+def t95(freedom: float) -> float:
+    """Two-sided 95 % quantile of Student's t, for at least one degree of freedom; never less than it is.
+
+    Straight between whole degrees, and from 19 on that of 19.
+    """
+    whole = min(len(_T95) - 1, int(freedom))
+    low, high = _T95[whole - 1], _T95[whole]
+    return low + (high - low) * min(1.0, freedom - whole)
+
+
+def spread(samples: Sequence[float], most_batches: int = _MOST_BATCHES) -> Spread | None:
+    """How exactly the samples' median is known; None for fewer than three samples.
+
+    Method of batch means (Law and Kelton, Simulation Modeling and Analysis, 9.5.3), with medians: at most
+    `most_batches` batches of consecutive samples, which are far less correlated than the samples; s/√k of the batches'
+    medians. The last factor is as the mean of k medians of m varies less than one median of k · m: a normal sample's
+    median has a variance of about πσ²/(2m − 2 + π).
     """
     if len(samples) < 3:
         return None
-    count = min(_MOST_BATCHES, len(samples))
+    count = min(most_batches, len(samples))
     edges = [round(i * len(samples) / count) for i in range(count + 1)]
     medians = [median(samples[a:b]) for a, b in itertools.pairwise(edges)]
     short = math.sqrt(1 + (math.pi - 2) / 2 * count / len(samples))
-    half = _T95[count - 2] * statistics.stdev(medians) / math.sqrt(count) * short
+    return Spread(statistics.stdev(medians) / math.sqrt(count) * short, count - 1)
+
+
+def interval95(samples: Sequence[float]) -> tuple[float, float] | None:
+    """A 95 % confidence interval around the median; None for fewer than three samples.
+
+    Median ± t · error, of at most 20 batches. The tests hold the interval's coverage against simulation.
+    """
+    known = spread(samples)
+    if known is None:
+        return None
+    half = t95(known.freedom) * known.error
     middle = median(samples)
     return middle - half, middle + half
 

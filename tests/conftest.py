@@ -54,6 +54,7 @@ def tensorflow() -> Any:
 _ORDER = (
     "tests/test_",
     "tests/planning",
+    "tests/render",
     "tests/devices",
     "tests/engine",
     "tests/training",
@@ -61,8 +62,13 @@ _ORDER = (
     "tests/stages",
     "tests/cli",
 )
-# What has a fixture for all of the file stays together.
-_TOGETHER = ("tests/test_scripts.py", "tests/workers/test_process.py")
+# What has a fixture for all of the file, or of several, stays together.
+_TOGETHER = (
+    "tests/test_scripts.py",
+    "tests/workers/test_process.py",
+    "tests/render/test_report",
+    "tests/cli/test_tensorboard.py",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -12,7 +12,7 @@ from typing import Annotated, NoReturn
 import typer
 from typer.exceptions import TyperException
 
-from gpubalance.cli import balance, complete, devices, doctor, plan, probe, run
+from gpubalance.cli import balance, compare, complete, devices, doctor, plan, probe, report, run
 from gpubalance.cli.command import App, Config, Given, Program
 from gpubalance.cli.failures import hide, show_bug, show_error, show_usage
 from gpubalance.cli.lists import join_lists
@@ -50,6 +50,8 @@ app.command(name="probe")(probe.probe)
 app.command(name="balance")(balance.balance)
 app.command(name="plan")(plan.plan)
 app.command(name="run")(run.run)
+app.command(name="compare")(compare.compare)
+app.command(name="report")(report.report)
 app.command(name="doctor")(doctor.doctor)
 
 

@@ -53,6 +53,8 @@ def balance(
     json: options.Json = False,
     output: options.Output = None,
     overwrite: options.Overwrite = False,
+    tensorboard: options.TensorBoard = None,
+    trace: options.Trace = None,
     redact: options.Redact = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -62,11 +64,13 @@ def balance(
     Example: gpubalance balance --gpus 0 1 -o plan.json
     """
     del verbose  # main() reads it, where errors are shown
+    from gpubalance.cli.board import board_in
     from gpubalance.cli.lists import words
     from gpubalance.cli.output import check_output, width
     from gpubalance.cli.plan import uses
     from gpubalance.cli.progress import Progress
     from gpubalance.cli.run import refuse_what_devices_cannot
+    from gpubalance.cli.tracing import name_now, tracing_to
     from gpubalance.config import BalanceRequest, Measuring
     from gpubalance.devices.machine import find_machine
     from gpubalance.render.plan import plan_text
@@ -95,8 +99,11 @@ def balance(
         rounds=rounds,
         fresh=fresh,
     )
+    name = name_now("balance", tensorboard, trace)
+    request = request.model_copy(update={"tracing": tracing_to(trace, name)})
     progress = Progress(quiet=quiet)
-    out.give_measured(
-        lambda: progress.during(lambda watch: balance_stage(request, machine.driver, watch)),
-        lambda plan: plan_text(plan, *uses(plan, simulate, output), width()),
-    )
+    with board_in(tensorboard, name, devices, request.settings, quiet=quiet) as beside:
+        out.give_measured(
+            lambda: progress.during(lambda watch: balance_stage(request, machine.driver, beside(watch))),
+            lambda plan: plan_text(plan, *uses(plan, simulate, output), width()),
+        )

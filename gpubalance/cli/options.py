@@ -115,6 +115,24 @@ Redact = Annotated[
     ),
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace FILE if it exists.", rich_help_panel=_OUTPUT)]
+TensorBoard = Annotated[
+    Path | None,
+    typer.Option(
+        "--tensorboard",
+        metavar="DIR",
+        help="Write what is measured there, as it comes, for TensorBoard.",
+        rich_help_panel=_OUTPUT,
+    ),
+]
+Trace = Annotated[
+    Path | None,
+    typer.Option(
+        "--trace",
+        metavar="DIR",
+        help="Then trace some more steps with TensorFlow's profiler, and write that there.",
+        rich_help_panel=_OUTPUT,
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.", rich_help_panel=_OUTPUT)]
 Verbose = Annotated[bool, typer.Option("--verbose", help="With an error, its whole story.", rich_help_panel=_OUTPUT)]
 

@@ -58,7 +58,7 @@ class Output:
         document = result.model_dump_json(indent=2)
         try:
             if self.path is not None:
-                _write(self.path, document + "\n")
+                write_file("-o", self.path, document + "\n", "the result is on stdout; ")
         finally:
             say(document if self.json else shown, sys.stdout)
 
@@ -96,22 +96,26 @@ def _give_up(stream: TextIO) -> None:
 def check_output(path: Path | None, *, overwrite: bool, json: bool, quiet: bool, redact: bool = False) -> Output:
     """Raises UsageError for a file that exists, EnvironmentFault where none can be written."""
     if path is not None:
-        if path.is_dir():
-            raise UsageError(f"-o {path} is a folder", remedy="give a file's name")
-        if path.exists() and not overwrite:
-            raise UsageError(f"{path} exists", remedy="give another -o, or --overwrite")
-        folder = path.parent
-        if not folder.is_dir():
-            raise EnvironmentFault(f"the folder of -o {path} does not exist", remedy=f"mkdir -p {folder}")
-        if not os.access(folder, os.W_OK):
-            raise EnvironmentFault(f"the folder of -o {path} can't be written to", remedy="give another -o")
+        check_file("-o", path, overwrite=overwrite)
     return Output(json=json, path=path, quiet=quiet, redact=redact)
 
 
-def _write(path: Path, text: str) -> None:
+def check_file(option: str, path: Path, *, overwrite: bool) -> None:
+    """The same for the file of any option."""
+    if path.is_dir():
+        raise UsageError(f"{option} {path} is a folder", remedy="give a file's name")
+    if path.exists() and not overwrite:
+        raise UsageError(f"{path} exists", remedy=f"give another {option}, or --overwrite")
+    folder = path.parent
+    if not folder.is_dir():
+        raise EnvironmentFault(f"the folder of {option} {path} does not exist", remedy=f"mkdir -p {folder}")
+    if not os.access(folder, os.W_OK):
+        raise EnvironmentFault(f"the folder of {option} {path} can't be written to", remedy=f"give another {option}")
+
+
+def write_file(option: str, path: Path, content: str | bytes, rest: str = "") -> None:
+    """Whole or not at all. Raises EnvironmentFault; `rest` says in its remedy where the result is meanwhile."""
     try:
-        write_whole(path, text)
+        write_whole(path, content)
     except OSError as error:
-        raise EnvironmentFault(
-            f"can't write {path}: {error.strerror}", remedy="the result is on stdout; give another -o"
-        ) from None
+        raise EnvironmentFault(f"can't write {path}: {error.strerror}", remedy=f"{rest}give another {option}") from None

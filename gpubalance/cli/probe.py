@@ -122,6 +122,8 @@ def probe(
     json: options.Json = False,
     output: options.Output = None,
     overwrite: options.Overwrite = False,
+    tensorboard: options.TensorBoard = None,
+    trace: options.Trace = None,
     redact: options.Redact = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -131,9 +133,11 @@ def probe(
     Example: gpubalance probe --gpus 0 1
     """
     del verbose  # main() reads it, where errors are shown
+    from gpubalance.cli.board import board_in
     from gpubalance.cli.lists import words
     from gpubalance.cli.output import check_output, width
     from gpubalance.cli.progress import Progress
+    from gpubalance.cli.tracing import name_now, tracing_to
     from gpubalance.config import ProbeRequest
     from gpubalance.devices.machine import find_machine
     from gpubalance.render.probe import estimate_text, probe_text
@@ -158,13 +162,18 @@ def probe(
     )
     if dry_run:
         expected = estimate(request)
-        return out.give(expected, estimate_text)
+        out.give(expected, estimate_text)
+        return
 
     def text(result: Probe) -> str:
         found = options.command("balance", result.devices, result.settings, simulate) if result.complete else ""
         return probe_text(result, found, width())
 
+    name = name_now("probe", tensorboard, trace)
+    request = request.model_copy(update={"tracing": tracing_to(trace, name)})
     progress = Progress(quiet=quiet)
-    return out.give_measured(
-        lambda: progress.during(lambda watch: probe_stage(request, machine.driver, watch, resume=resume)), text
-    )
+    with board_in(tensorboard, name, devices, request.settings, quiet=quiet) as beside:
+        out.give_measured(
+            lambda: progress.during(lambda watch: probe_stage(request, machine.driver, beside(watch), resume=resume)),
+            text,
+        )

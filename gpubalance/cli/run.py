@@ -74,6 +74,8 @@ def run(
     json: options.Json = False,
     output: options.Output = None,
     overwrite: options.Overwrite = False,
+    tensorboard: options.TensorBoard = None,
+    trace: options.Trace = None,
     redact: options.Redact = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -83,9 +85,11 @@ def run(
     Example: gpubalance run --gpus 0 1 --batches 820 568
     """
     del verbose  # main() reads it, where errors are shown
+    from gpubalance.cli.board import board_in
     from gpubalance.cli.lists import whole_numbers, words
     from gpubalance.cli.output import check_output, width
     from gpubalance.cli.progress import Progress
+    from gpubalance.cli.tracing import name_now, tracing_to
     from gpubalance.config import Measuring, Settings
     from gpubalance.devices.machine import find_machine
     from gpubalance.render.run import run_text
@@ -108,13 +112,18 @@ def run(
     else:
         sizes = Sizes(whole_numbers("--batches", batches), whole_numbers("--micro-batches", micro_batches))
         request = given_request(machine, words(gpus), sizes, given, measuring)
+    name = name_now("run", tensorboard, trace)
+    request = request.model_copy(update={"tracing": tracing_to(trace, name)})
     progress = Progress(quiet=quiet)
     solo, model_planned = solo_bests(request), planned.model if planned else None
     next_command = options.command("balance", request.devices, request.settings, simulate) if planned is None else ""
-    out.give_measured(
-        lambda: progress.during(lambda watch: run_stage(request, machine.driver, watch, solo, model_planned)),
-        lambda result: run_text(result, next_command if len(result.replicas) > 1 else "", width()),
-    )
+    with board_in(tensorboard, name, request.devices, request.settings, quiet=quiet) as beside:
+        out.give_measured(
+            lambda: progress.during(
+                lambda watch: run_stage(request, machine.driver, beside(watch), solo, model_planned)
+            ),
+            lambda result: run_text(result, next_command if len(result.replicas) > 1 else "", width()),
+        )
 
 
 class Sizes(NamedTuple):

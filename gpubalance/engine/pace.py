@@ -60,6 +60,22 @@ class Rendezvous:
             return self._last_s + self.sync_s
 
 
+class ComputeTimes:
+    """How long a simulated device computes in one step after the other: its profile's time, drift and noise."""
+
+    def __init__(self, profile: DeviceProfile, *, seed: int) -> None:
+        self._profile = profile
+        self._random = random.Random(seed)  # noqa: S311  (noise, not a secret)
+
+    def next_s(self, batch: int, micro_batches: int = 1, *, elapsed_s: float = 0.0) -> float:
+        """Seconds of the next step, `elapsed_s` after the first began. Each step's noise is drawn anew."""
+        profile = self._profile
+        factor = profile.drift_at(elapsed_s)
+        if profile.noise:
+            factor *= max(0.0, self._random.gauss(1.0, profile.noise))
+        return (micro_batches * profile.alpha_s + profile.beta_s * batch) * factor
+
+
 class PacedClock(Clock):
     """A simulated device's clock: it sleeps until the profile's time, and refuses what its memory does not hold."""
 
@@ -67,7 +83,7 @@ class PacedClock(Clock):
         self._replica = replica
         self._profile = profile
         self._rendezvous = rendezvous
-        self._random = random.Random(seed)  # noqa: S311  (noise, not a secret)
+        self._times = ComputeTimes(profile, seed=seed)
         self._first_s: float | None = None
         self._began_s = 0.0
         self._free_s = 0.0
@@ -120,18 +136,19 @@ class PacedClock(Clock):
         self._late = self._late or late
 
     def _compute_s(self, batch: int, micro_batches: int = 1) -> float:
-        profile = self._profile
         assert self._first_s is not None  # noqa: S101  (begin ran before)
-        factor = profile.drift_at(self._began_s - self._first_s)
-        if profile.noise:
-            factor *= max(0.0, self._random.gauss(1.0, profile.noise))
-        return (micro_batches * profile.alpha_s + profile.beta_s * batch) * factor
+        return self._times.next_s(batch, micro_batches, elapsed_s=self._began_s - self._first_s)
+
+
+def noise_seed(seed: int, replica: int) -> int:
+    """Of one replica's noise: each has its own, and the same in every run with this seed."""
+    return seed * 1009 + replica
 
 
 def clocks(profiles: Sequence[DeviceProfile | None], joint: JointProfile, *, seed: int) -> list[Clock]:
-    """A clock a replica, in order. The noise of each device is its own, and the same in every run with this seed."""
+    """A clock a replica, in order."""
     rendezvous = Rendezvous(len(profiles), joint)
     return [
-        PacedClock(index, profile, rendezvous, seed=seed * 1009 + index) if profile else Clock()
+        PacedClock(index, profile, rendezvous, seed=noise_seed(seed, index)) if profile else Clock()
         for index, profile in enumerate(profiles)
     ]

@@ -11,14 +11,18 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from gpubalance.config import Device, JointProfile, Settings
+from gpubalance.config import Device, JointProfile, Settings, Tracing
 from gpubalance.engine import data, runtime
 from gpubalance.engine.flops import count_forward
 from gpubalance.engine.losses import fit_loss
 from gpubalance.engine.models import build_model
 from gpubalance.engine.pace import PacedClock, clocks
 from gpubalance.engine.step import build_step
+from gpubalance.engine.trace import record_trace
 from gpubalance.errors import BadInput
+
+# What trains three times trains on: with a new split, or in a new session, the first steps are not like the others.
+_STEPS_BEFORE_A_TRACE = 3
 
 
 @dataclass(frozen=True)
@@ -148,6 +152,20 @@ class Session:
                 self._stamped_sample(iterator, split) if stamped else self._sample(iterator, split, steps_per_sample)
             )
             given += 1
+
+    def trace(self, batches: Sequence[int], micro_batches: Sequence[int] | None, tracing: Tracing) -> str | None:
+        """Trains some steps with this split under TensorFlow's profiler; see `record_trace`."""
+        split = Split(tuple(batches), tuple(micro_batches or batches))
+        iterator = self._iterator(split)
+        for _ in range(_STEPS_BEFORE_A_TRACE):
+            self._run(iterator, split)
+        runtime.wait_for(self._names)
+        return record_trace(
+            lambda: self._run(iterator, split),
+            lambda: runtime.wait_for(self._names),
+            tracing,
+            gpus=sum(name.startswith("GPU") for name in self._names),
+        )
 
     def _iterator(self, split: Split) -> Iterator[Any]:
         """The split's data. One split's at a time: another's would take memory that is being measured."""

@@ -17,11 +17,13 @@ from gpubalance.results.run import Measurement, Run
 from gpubalance.stages.events import Doing, Event, RoundDone, TimeLeft, Watch
 from gpubalance.stages.fitting import Rig, suggest
 from gpubalance.stages.knowledge import Knowledge
-from gpubalance.stages.plan import best_split, find_probes, plan_of
+from gpubalance.stages.plan import best_split, check_global_batch, find_probes, plan_of
 from gpubalance.stages.probe.saved import ALL, holds_nothing, latest, solo_bests
 from gpubalance.stages.probe.stage import probe as probe_stage
 from gpubalance.stages.rounds import EQUAL_WITHIN, Rounds
 from gpubalance.stages.run import joint_series, model_of, run_on, without_empty_shares
+from gpubalance.stages.trace import trace
+from gpubalance.stages.warnings import speed_changed, stepped_back
 from gpubalance.workers.worker import Worker
 
 _RESUME = "gpubalance probe --resume, with the same devices and settings, goes on; then balance again"
@@ -55,7 +57,7 @@ def balance(request: BalanceRequest, driver: str | None, watch: Watch) -> Plan:
 
 def _probed(request: BalanceRequest, driver: str | None, watch: Watch) -> Probe:
     """A probe of the devices. One on which nothing fits is no error here: the others are what is left."""
-    _check_global_batch(request)
+    check_global_batch(request.plan, request.probe.batch_multiple)  # before minutes are spent on one
 
     def tell(event: Event) -> None:
         then_s = _joint_s(request, rounds=_USUAL_ROUNDS)
@@ -74,19 +76,6 @@ def _probed(request: BalanceRequest, driver: str | None, watch: Watch) -> Probe:
         raise
 
 
-def _check_global_batch(request: BalanceRequest) -> None:
-    """Raises UsageError for what no probe could make possible, before minutes are spent on one."""
-    multiple, wanted, most = request.probe.batch_multiple, request.plan.global_batch, request.plan.max_global_batch
-    if most is not None and most < multiple:
-        raise UsageError(f"--max-global-batch {most} is less than --batch-multiple {multiple}")
-    if wanted is not None and wanted % multiple:
-        nearest = [batch for batch in (wanted - wanted % multiple, wanted - wanted % multiple + multiple) if batch]
-        raise UsageError(
-            f"no split has a global batch of {wanted}: batches are multiples of {multiple}",
-            remedy=f"the nearest that is possible: {' or '.join(map(str, nearest))}; or a smaller --batch-multiple",
-        )
-
-
 class _Balancing:
     def __init__(self, request: BalanceRequest, probe: Probe, driver: str | None, watch: Watch) -> None:
         self._request = request
@@ -100,6 +89,7 @@ class _Balancing:
         self._warm: list[tuple[Worker, bool]] = []  # with accumulation, which is another trace, or without
         self._proven: tuple[Allocation, Run] | None = None
         self._stepped_back: list[Warning_] = []
+        self._trace_warnings: list[Warning_] = []
 
     def run(self) -> Plan:
         """Rounds until another would gain nothing, then the run, which proves it or sends us back."""
@@ -114,9 +104,17 @@ class _Balancing:
                 self._ran_out(split, error)
                 continue
             if self._rounds.are_over or not self._gains(self._best_known(), split):
+                self._trace(split)
                 return self._result(*self._proven)
             self._watch(Doing("a device is not as fast as it was when the run began: planning again"))
             self._rounds.devices_changed()
+
+    def _trace(self, split: Allocation) -> None:
+        """Steps of the split that it ends with, once nothing is measured any more."""
+        used, tracing = without_empty_shares(self._run_request(split)), self._request.tracing
+        if tracing is not None:
+            warning = trace(self._rig_of(split)[0].worker, used.batches, used.micro_batches, tracing, self._watch)
+            self._trace_warnings += [warning] if warning else []
 
     def so_far(self) -> Plan | None:
         """The plan of the last split that was proven, or else of the best that was measured, if there is one yet."""
@@ -220,15 +218,7 @@ class _Balancing:
             below = [size for size in (*self._rounds.held(device), fitting[replica]) if size < sizes[replica]]
             limit = max(below, default=0) // multiple * multiple
             self._known.step_back(device, limit)
-            self._stepped_back.append(self._step_back_warning(device, sizes[replica], limit))
-
-    def _step_back_warning(self, device: int, asked: int, limit: int) -> Warning_:
-        return Warning_(
-            code="joint-out-of-memory",
-            message=f"{self._request.devices[device].label} ran out of memory at batch {asked} in the joint run: "
-            f"planned with up to {limit}",
-            next="nothing to do; --margin keeps more free from the beginning",
-        )
+            self._stepped_back.append(stepped_back(self._request.devices[device], sizes[replica], limit))
 
     def _prove(self, split: Allocation) -> Run:
         """The run of the split, in turns with the even split."""
@@ -258,7 +248,7 @@ class _Balancing:
         return plan.model_copy(
             update={
                 "settings": self._request.settings,
-                "warnings": (*plan.warnings, *self._stepped_back, *self._moved()),
+                "warnings": (*plan.warnings, *self._stepped_back, *self._moved(), *self._trace_warnings),
                 "balance": Balance(
                     rounds=self._rounds.records,
                     run=run,
@@ -269,15 +259,7 @@ class _Balancing:
 
     def _moved(self) -> list[Warning_]:
         """Of devices that changed their speed while they were measured together."""
-        return [
-            Warning_(
-                code="throttled",
-                message=f"{self._request.devices[device].label} became {100 * abs(change):.0f} % "
-                f"{'slower' if change > 0 else 'faster'} while it was measured: the split is for its speed at the end",
-                next="look at its temperature and power limit (nvidia-smi -q -d PERFORMANCE)",
-            )
-            for device, change in self._known.moved()
-        ]
+        return [speed_changed(self._request.devices[device], change) for device, change in self._known.moved()]
 
     def _gap(self, split: Allocation, run: Run) -> SoloGap | None:
         """Null where a device's best alone is not known."""

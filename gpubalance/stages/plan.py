@@ -24,6 +24,19 @@ from gpubalance.stages.probe.saved import find_device
 _MOST_EXPLAINED = 16
 
 
+def check_global_batch(request: PlanRequest, multiple: int) -> None:
+    """Raises UsageError for a global batch that no probe could make possible."""
+    wanted, most = request.global_batch, request.max_global_batch
+    if most is not None and most < multiple:
+        raise UsageError(f"--max-global-batch {most} is less than --batch-multiple {multiple}")
+    if wanted is not None and wanted % multiple:
+        nearest = [batch for batch in (wanted - wanted % multiple, wanted - wanted % multiple + multiple) if batch]
+        raise UsageError(
+            f"no split has a global batch of {wanted}: batches are multiples of {multiple}",
+            remedy=f"the nearest that is possible: {' or '.join(map(str, nearest))}; or a smaller --batch-multiple",
+        )
+
+
 def find_probes(probe: Probe, devices: Sequence[Device]) -> tuple[DeviceProbe, ...]:
     """What a probe says of each device. Raises BadInput for one that it has not, or not whole."""
     found = []

@@ -18,6 +18,7 @@ from gpubalance.stages.events import Doing, SampleDone, TimeLeft, Watch, WindowD
 from gpubalance.stages.fitting import Rig, largest_even_share, suggest
 from gpubalance.stages.sensors import Sensors
 from gpubalance.stages.series import Series
+from gpubalance.stages.trace import traced
 from gpubalance.stages.warnings import PRECISE_ENOUGH, warnings
 from gpubalance.workers.messages import Sample
 from gpubalance.workers.worker import Worker
@@ -53,10 +54,11 @@ def run(
         with closing(Rig(without_empty_shares(request), watch)) as rig:
             check_model(planned, model_of(rig.worker))
             try:
-                return run_on(rig, request, driver, watch, solo)
+                result = run_on(rig, request, driver, watch, solo)
             except OutOfMemory as error:
                 rig.recover()
                 raise _nothing_fits(error, rig, without_empty_shares(request), watch) from None
+            return traced(result, rig.worker, without_empty_shares(request), watch)
     except KeyboardInterrupt as interrupt:
         raise _interrupted(interrupt) from None
 

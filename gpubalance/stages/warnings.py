@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from gpubalance.config import Device
 from gpubalance.results.common import Warning_
 from gpubalance.stages.series import Series
 
@@ -91,4 +92,23 @@ def _loss_not_finite(finite: bool) -> Warning_ | None:
         code="loss-not-finite",
         message="the loss became infinite or no number on the way; a step's work and time stay the same",
         next="nothing to do for a measurement on random data",
+    )
+
+
+def stepped_back(device: Device, asked: int, limit: int) -> Warning_:
+    """That a joint run asked more of a device's memory than it has alone."""
+    return Warning_(
+        code="joint-out-of-memory",
+        message=f"{device.label} ran out of memory at batch {asked} in the joint run: planned with up to {limit}",
+        next="nothing to do; --margin keeps more free from the beginning",
+    )
+
+
+def speed_changed(device: Device, change: float) -> Warning_:
+    """That a device is by that part slower, or faster, than it was at first."""
+    return Warning_(
+        code="throttled",
+        message=f"{device.label} became {100 * abs(change):.0f} % "
+        f"{'slower' if change > 0 else 'faster'} while it was measured: the split is for its speed at the end",
+        next="look at its temperature and power limit (nvidia-smi -q -d PERFORMANCE)",
     )

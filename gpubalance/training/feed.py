@@ -10,18 +10,31 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from gpubalance.engine.data import distribute
 from gpubalance.errors import BadInput
 from gpubalance.planning.split import proportional_split
 
 _NOT_YET = object()
 
 
+@dataclass(frozen=True, eq=False)
+class Kind:
+    """What batches have in common that one trace can take: `like` tells structure, types and numbers of dimensions.
+
+    `signature` is of batches with any number of samples, `cut` gives each replica its own. The same object for batches
+    that differ in their samples only, so that a step needs no look at them.
+    """
+
+    like: str
+    signature: Any
+    cut: Any
+
+
 @dataclass(frozen=True)
 class Dealt:
-    """Each replica's samples, on its device. A batch with fewer samples than replicas is `whole` on each of them."""
+    """Each replica's samples in `values`, on its device. One with fewer than replicas is `whole` on each."""
 
-    values: Any
+    values: tuple[Any, ...]
+    kind: Kind
     shares: tuple[int, ...]
     samples: int
     whole: bool
@@ -37,10 +50,10 @@ class Dealt:
 class Feed:
     """Takes global batches from an iterator, and has the next one on the devices before it is asked for."""
 
-    def __init__(self, strategy: Any, names: Sequence[str], batches: Sequence[int]) -> None:
-        self._strategy = strategy
+    def __init__(self, names: Sequence[str], batches: Sequence[int]) -> None:
         self._names = tuple(names)
         self.batches = tuple(batches)
+        self._kinds: dict[Any, Kind] = {}
         # Training and validation each have an iterator, and the one goes on after the other.
         self._ahead: dict[int, tuple[Iterator[Any], Any]] = {}
 
@@ -74,19 +87,37 @@ class Feed:
         whole = samples < len(self.batches)
         shares = (samples,) * len(self.batches) if whole else proportional_split(samples, self.batches)
         ends = (samples,) * len(self.batches) if whole else tuple(accumulate(shares))
+        with tf.device("/CPU:0"):
+            places = tf.constant([(end - share, end) for share, end in zip(shares, ends, strict=True)], tf.int32)
+        kind = self._kind_of(batch)
+        return Dealt(kind.cut(batch, places), kind, shares, samples, whole)
 
-        def own(context: Any) -> Any:
-            replica = context.replica_id_in_sync_group
-            first, last = ends[replica] - shares[replica], ends[replica]
-            return tf.nest.map_structure(lambda values: self._on_device(replica, values, first, last), batch)
+    def _kind_of(self, batch: Any) -> Kind:
+        layout = _layout(batch)
+        if layout not in self._kinds:
+            signature = tf.nest.map_structure(
+                lambda values: tf.TensorSpec([None, *values.shape[1:]], values.dtype), batch
+            )
+            # One call a batch: each operation by itself would cost a step more than the cutting does.
+            cut = tf.function(self._on_devices, autograph=False).get_concrete_function(
+                signature, tf.TensorSpec((len(self._names), 2), tf.int32)
+            )
+            like = str(tf.nest.map_structure(lambda values: (values.dtype.name, values.shape.rank), batch))
+            self._kinds[layout] = Kind(like, signature, cut)
+        return self._kinds[layout]
 
-        return Dealt(distribute(self._strategy, own), shares, samples, whole)
+    def _on_devices(self, batch: Any, places: Any) -> tuple[Any, ...]:
+        return tuple(
+            tf.nest.map_structure(lambda values, at=places[number], on=name: _part(values, at, on), batch)
+            for number, name in enumerate(self._names)
+        )
 
-    def _on_device(self, replica: int, values: Any, first: int, last: int) -> Any:
-        with tf.device("/CPU:0"):  # else the whole global batch would go to each GPU, to be cut there
-            share = values[first:last]
-        with tf.device(self._names[replica]):
-            return tf.identity(share)
+
+def _part(values: Any, place: Any, device: str) -> Any:
+    with tf.device("/CPU:0"):  # else the whole global batch would go to each GPU, to be cut there
+        part = values[place[0] : place[1]]
+    with tf.device(device):
+        return tf.identity(part)
 
 
 def _cleaned(batch: Any) -> Any:
@@ -111,28 +142,23 @@ def _samples_of(batch: Any) -> int:
     return sizes.pop()
 
 
-def kind_of(batch: Any) -> str:
-    """The same for batches that one trace can take: structure, types, and numbers of dimensions."""
-    return str(tf.nest.map_structure(lambda values: (values.dtype.name, values.shape.rank), batch))
+def _layout(batch: Any) -> Any:
+    """The same for batches of one kind, and cheap to make."""
+    if isinstance(batch, dict):
+        return tuple((name, _layout(batch[name])) for name in sorted(batch))
+    if isinstance(batch, tuple | list):
+        return (type(batch), *map(_layout, batch))
+    return batch.dtype, tuple(batch.shape[1:])
 
 
-def signature_of(batch: Any, known: Any = None) -> Any:
-    """What a step must take for this batch, and for those of its kind before it: sizes that differ are left open."""
-    specs = tf.nest.map_structure(lambda values: tf.TensorSpec([None, *values.shape[1:]], values.dtype), batch)
-    if known is None:
-        return specs
-    return tf.nest.map_structure(_either, known, specs)
+def signature_of(kind: Kind, known: Any = None) -> Any:
+    """What a step must take for this kind, and for those like it before: sizes that differ are left open."""
+    return kind.signature if known is None else tf.nest.map_structure(_either, known, kind.signature)
 
 
 def _either(one: tf.TensorSpec, other: tf.TensorSpec) -> tf.TensorSpec:
     sizes = [a if a == b else None for a, b in zip(one.shape, other.shape, strict=True)]
     return tf.TensorSpec(sizes, one.dtype)
-
-
-def dealt_signature(strategy: Any, signature: Any) -> Any:
-    """What a step takes of a dealt batch of that signature."""
-    none = tf.data.Dataset.from_generator(lambda: iter(()), output_signature=signature)
-    return strategy.distribute_datasets_from_function(lambda _: none).element_spec
 
 
 def is_dataset(data: Any) -> bool:

@@ -24,11 +24,11 @@ def training(model: Any, place: Place, *, whole: bool, accumulates: bool, stampe
     if accumulates:
         refuse_what_cannot_accumulate(model)
 
-    def replica(data: Any, weights: Any, global_batch: Any, micro_batches: Any) -> tuple[Any, Any]:
+    def replica(values: Sequence[Any], weights: Any, global_batch: Any, micro_batches: Any) -> tuple[Any, Any]:
         """One replica's part."""
         context = tf.distribute.get_replica_context()
         number = _number(context)
-        own, size = weights[number], micro_batches[number]
+        data, own, size = values[number], weights[number], micro_batches[number]
         sizes = [batch_of(data), size] if accumulates else [batch_of(data)]
         points = Points(place.clocks[number], sizes, stamped=stamped)
         data = points.begin(data)
@@ -53,11 +53,11 @@ def training(model: Any, place: Place, *, whole: bool, accumulates: bool, stampe
 def testing(model: Any, place: Place, *, whole: bool) -> Callable[..., Any]:
     """A step of `evaluate`: its logs."""
 
-    def replica(data: Any, weights: Any, *unused: Any) -> Any:
+    def replica(values: Sequence[Any], weights: Any, *unused: Any) -> Any:
         del unused
         number = _number(tf.distribute.get_replica_context())
         with keras_inside.part_of(weights[number], whole=whole, counts=not whole or number == 0):
-            return _own_logs(model, model.test_step(data), weights[number])
+            return _own_logs(model, model.test_step(values[number]), weights[number])
 
     return lambda *arguments: _logs(model, place, place.strategy.run(replica, args=arguments))
 
@@ -70,9 +70,12 @@ def predicting(model: Any, place: Place, *, whole: bool) -> Callable[..., Any]:
         with tf.device("/CPU:0"):
             return tf.identity(parts[0]) if whole else tf.concat(parts, axis=0)
 
-    def step(data: Any, *unused: Any) -> Any:
+    def replica(values: Sequence[Any]) -> Any:
+        return model.predict_step(values[_number(tf.distribute.get_replica_context())])
+
+    def step(values: Sequence[Any], *unused: Any) -> Any:
         del unused
-        return keras.tree.map_structure(together, place.strategy.run(model.predict_step, args=(data,)))
+        return keras.tree.map_structure(together, place.strategy.run(replica, args=(values,)))
 
     return step
 

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from gpubalance.training import keras_inside
-from gpubalance.training.feed import Dealt, Feed, dealt_signature, kind_of, signature_of
+from gpubalance.training.feed import Dealt, Feed, Kind, signature_of
 from gpubalance.training.functions import predicting, testing, training
 from gpubalance.training.place import Place
 
@@ -30,9 +30,10 @@ class Steps:
         self._compiled = keras_inside.compiled(model)
         self._place = place
         self._micro_batches = None if micro_batches is None else tuple(micro_batches)
-        self._feed = Feed(place.strategy, place.names, batches)
+        self._feed = Feed(place.names, batches)
         self._functions: dict[tuple[Any, ...], Any] = {}
         self._signatures: dict[tuple[str, str], Any] = {}
+        self._last_kinds: dict[tuple[str, str], Kind] = {}
         self._open = ExitStack()
         self.is_open = False
         self._is_prepared = self._takes_gradients = False
@@ -81,7 +82,7 @@ class Steps:
 
     def predict(self, batches: Sequence[Any]) -> Any:
         """The outputs for all samples of some batches, in their order."""
-        outputs = [self._call("predict", batch, self._feed.deal(batch)) for batch in batches]
+        outputs = [self._call("predict", self._feed.deal(batch)) for batch in batches]
         return tf.nest.map_structure(lambda *parts: tf.concat(parts, axis=0), *outputs)
 
     def _several(self, iterator: Iterator[Any], step: Callable[[Any, Dealt], Any]) -> Any:
@@ -102,7 +103,7 @@ class Steps:
         self._steps += 1
         stamped = bool(self.stamp_every) and self._steps % self.stamp_every == 0
         known = len(self._functions)
-        logs, stamps = self._call("train", batch, dealt, stamped=stamped)
+        logs, stamps = self._call("train", dealt, stamped=stamped)
         if stamped and len(self._functions) > known:
             self._steps -= 1  # the first run of a trace says nothing: the next step is stamped instead
         elif stamped and self.on_stamps is not None:
@@ -111,7 +112,7 @@ class Steps:
 
     def _test_on(self, batch: Any, dealt: Dealt) -> Any:
         self._prepare(batch)
-        return self._call("test", batch, dealt)
+        return self._call("test", dealt)
 
     def _prepare(self, batch: Any, *, trains: bool = False) -> None:
         """Builds what Keras leaves to the first batch, under the strategy, before steps are changed for it."""
@@ -124,20 +125,26 @@ class Steps:
             self._open.enter_context(keras_inside.taking_gradients(self._model))
             self._takes_gradients = True
 
-    def _call(self, kind: str, batch: Any, dealt: Dealt, *, stamped: bool = False) -> Any:
-        like = kind, kind_of(batch)
-        signature = signature_of(batch, self._signatures.get(like))
-        if signature != self._signatures.get(like):
-            self._signatures[like] = signature
-            self._functions = {key: made for key, made in self._functions.items() if key[0] != like}
+    def _call(self, kind: str, dealt: Dealt, *, stamped: bool = False) -> Any:
+        like = kind, dealt.kind.like
+        if self._last_kinds.get(like) is not dealt.kind:
+            self._last_kinds[like] = dealt.kind
+            self._widen(like)
         accumulates = kind == "train" and not dealt.whole and self._accumulates(dealt.shares)
         key = (like, dealt.whole, accumulates, stamped)
         if key not in self._functions:
-            self._functions[key] = self._traced(key, signature)
+            self._functions[key] = self._traced(key, self._signatures[like])
         with tf.device("/CPU:0"):
             weights = tf.constant(dealt.weights, tf.float32)
             sizes = tf.constant(self._at_a_time(dealt.shares), tf.int32)
         return self._functions[key](dealt.values, weights, tf.constant(float(dealt.samples)), sizes)
+
+    def _widen(self, like: tuple[str, str]) -> None:
+        """Sees to it that the step takes the last kind too; where its traces did not, they are made anew."""
+        known = self._signatures.get(like)
+        self._signatures[like] = signature_of(self._last_kinds[like], known)
+        if self._signatures[like] != known:
+            self._functions = {key: made for key, made in self._functions.items() if key[0] != like}
 
     def _accumulates(self, shares: Sequence[int]) -> bool:
         return tuple(shares) != self._at_a_time(shares)
@@ -162,10 +169,10 @@ class Steps:
         return tf.function(
             function,
             input_signature=[
-                dealt_signature(place.strategy, signature),
+                (signature,) * replicas,
                 tf.TensorSpec((replicas,), tf.float32),
                 tf.TensorSpec((), tf.float32),
                 tf.TensorSpec((replicas,), tf.int32),
             ],
             autograph=False,
-        )
+        ).get_concrete_function()

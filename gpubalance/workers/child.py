@@ -42,6 +42,8 @@ from gpubalance.workers.messages import (
     Sample,
     Survey,
     Surveyed,
+    Trace,
+    Traced,
 )
 
 if TYPE_CHECKING:
@@ -71,6 +73,8 @@ def main(arguments: list[str]) -> None:
                 _check(request, replies)
             elif session is not None and isinstance(request, CountFlops):
                 _say(replies, Flops(forward=session.forward_flops()))
+            elif session is not None and isinstance(request, Trace):
+                _trace(session, request, replies)
             elif session is not None and isinstance(request, Measure):
                 _measure(session, request, replies)
 
@@ -156,6 +160,16 @@ def _checked(request: Inspect | Copy | Reduce, checks: Any) -> Inspected | Copie
     if isinstance(request, Copy):
         return Copied(**checks.copy(names[request.source], names[request.target], request.nbytes))
     return Reduced(**checks.reduce(names, request.nbytes))
+
+
+def _trace(session: Session, request: Trace, replies: Any) -> None:
+    try:
+        missing = session.trace(request.batches, request.micro_batches, request.tracing)
+    except Exception as error:  # noqa: BLE001  (whatever the profiler or the file system raises: there is no trace)
+        traceback.print_exception(error)
+        _say(replies, Failed(fault="environment", message=f"{type(error).__name__}: {error}"[:500]))
+        return
+    _say(replies, Traced(missing=missing))
 
 
 def _measure(session: Session, request: Measure, replies: Any) -> None:

@@ -4,6 +4,7 @@
     Open (once)                →    Ready
     Measure                    →    Sample …, Measured
     CountFlops                 →    Flops
+    Trace                      →    Traced
     Survey (instead of Open)   →    Surveyed
     Inspect, Copy, Reduce      →    Inspected, Copied, Reduced: the checks of `doctor`, instead of Open too
     any                        →    Failed; after one the child may be asked on, unless it was a GPU's memory
@@ -17,7 +18,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
-from gpubalance.config import Batch, Device, JointProfile, Record, Seconds, Settings
+from gpubalance.config import Batch, Device, JointProfile, Record, Seconds, Settings, Tracing
 
 
 class Open(Record):
@@ -49,6 +50,15 @@ class CountFlops(Record):
     """How much work is a sample?"""
 
     kind: Literal["count-flops"] = "count-flops"
+
+
+class Trace(Record):
+    """Train some steps with this split under TensorFlow's profiler; `micro_batches` as in Measure."""
+
+    kind: Literal["trace"] = "trace"
+    batches: tuple[Batch, ...]
+    micro_batches: tuple[Batch, ...] | None = None
+    tracing: Tracing
 
 
 class Survey(Record):
@@ -104,6 +114,13 @@ class Flops(Record):
 
     kind: Literal["flops"] = "flops"
     forward: float | None
+
+
+class Traced(Record):
+    """The trace is written. `missing`: why not every GPU is in it, None where each is."""
+
+    kind: Literal["traced"] = "traced"
+    missing: str | None
 
 
 class Surveyed(Record):
@@ -199,9 +216,9 @@ class Failed(Record):
     memory_peak_bytes: tuple[int | None, ...] = ()
 
 
-AnyRequest = Open | Measure | CountFlops | Survey | Inspect | Copy | Reduce
+AnyRequest = Open | Measure | CountFlops | Trace | Survey | Inspect | Copy | Reduce
 Request = Annotated[AnyRequest, Field(discriminator="kind")]
-AnyReply = Ready | Sample | Measured | Flops | Surveyed | Inspected | Copied | Reduced | Failed
+AnyReply = Ready | Sample | Measured | Flops | Traced | Surveyed | Inspected | Copied | Reduced | Failed
 Reply = Annotated[AnyReply, Field(discriminator="kind")]
 
 REQUEST: TypeAdapter[AnyRequest] = TypeAdapter(Request)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
-from gpubalance.config import Device, JointProfile, Settings
+from gpubalance.config import Device, JointProfile, Settings, Tracing
 from gpubalance.errors import BadInput, EnvironmentFault, GpubalanceError, OutOfMemory, PartialResult
 from gpubalance.planning.split import split_text
 from gpubalance.workers.messages import (
@@ -19,6 +19,8 @@ from gpubalance.workers.messages import (
     Sample,
     Survey,
     Surveyed,
+    Trace,
+    Traced,
 )
 from gpubalance.workers.process import Process, child_environment
 
@@ -105,6 +107,17 @@ class Worker(Process):
                 return
             else:
                 self._fail(reply, split)
+
+    def trace(self, batches: Sequence[int], micro_batches: Sequence[int] | None, tracing: Tracing) -> str | None:
+        """Trains some steps with this split under TensorFlow's profiler; why not every GPU is in the trace, or None.
+
+        Raises EnvironmentFault where there is no trace, and what `receive` does.
+        """
+        self.send(Trace(batches=tuple(batches), micro_batches=micro_batches and tuple(micro_batches), tracing=tracing))
+        reply = self.receive(self._deadline_s or _FIRST_STEP_WITHIN_S, f"tracing steps on {self._names()}")
+        if not isinstance(reply, Traced):
+            self._fail(reply)
+        return reply.missing
 
     def _patience_s(self, key: tuple[object, ...], steps: int) -> float:
         if self._deadline_s is not None:

@@ -14,6 +14,7 @@ import psutil
 from tests.bench import (
     balance,
     campaign,
+    compare,
     curves,
     engine,
     exact,
@@ -37,6 +38,7 @@ BENCHES: dict[str, Callable[..., Iterator[str]]] = {
     "exact": exact.main,
     "curves": curves.main,
     "training": training.main,
+    "compare": compare.main,
     "campaign": campaign.main,
     "soak": soak.main,
     "fuzz": fuzz.main,

@@ -42,14 +42,14 @@ def test_real_results_are_read(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "change", "says"),
     [
-        ("pair-balance", lambda p: p.update(batches=[1]), "1 batches and 2 micro-batches for 2 devices"),
+        ("pair-balance", lambda p: p.update(batches=[1]), "batches: 1 of 2 devices"),
         ("pair-balance", lambda p: p.update(batches=[-8, 640]), "batches.0: "),
         ("pair-balance", lambda p: p.update(batches=[10**30, 640]), "batches.0: "),
-        ("pair-balance", lambda p: p.update(micro_batches=[0, 0]), "each micro-batch must divide its batch"),
+        ("pair-balance", lambda p: p.update(micro_batches=[0, 0]), "micro_batches.0: 0 of a batch of 944"),
         ("pair-balance", lambda p: p["predicted"].update(step_time_s=float("nan")), "predicted.step_time_s: "),
         ("pair-balance", lambda p: p["predicted"].update(step_time_s=0), "predicted.step_time_s: "),
-        ("pair-balance", lambda p: p["shares"][0].update(device=7), "shares: there are 2 devices"),
-        ("pair-balance", lambda p: p["shares"].pop(), "shares: they are not those of batches"),
+        ("pair-balance", lambda p: p["shares"][0].update(device=7), "shares.0.device: there is no device 7"),
+        ("pair-balance", lambda p: p["shares"].pop(), "shares: 1 of 2 devices"),
         ("pair-balance", lambda p: p["devices"][1].update(uuid="SIM-0"), "two have the same UUID"),
         ("pair-balance", lambda p: p["devices"][0]["profile"].update(memory=[]), "devices.0.profile.memory: "),
         ("pair-balance", lambda p: p["balance"]["solo_gap"].update(slowdown=[1.0]), "solo_gap.slowdown"),
@@ -60,7 +60,7 @@ def test_real_results_are_read(path: Path) -> None:
         ("pair-run", lambda p: p["baselines"]["even"]["replicas"].pop(), "baselines.even"),
         ("pair-run", lambda p: p.update(schema_version=99), "schema_version 99"),
         ("pair-run", lambda p: p.update(kind="plans"), "is a plans, not a probe or plan or run"),
-        ("pair-probe", lambda p: p["probes"][0].update(device=5), "probes: there are 2 devices"),
+        ("pair-probe", lambda p: p["probes"][0].update(device=5), "probes.0.device: there is no device 5"),
         ("pair-probe", lambda p: p["probes"][0]["curve"][0].update(batch=0), "probes.0.curve.0.batch: "),
         (
             "pair-probe",

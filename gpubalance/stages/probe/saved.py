@@ -39,10 +39,10 @@ def latest(devices: Sequence[Device], settings: Settings, *, up_to: float = 0) -
 
     One that was bounded by a largest batch counts only where that is at least `up_to`.
     """
-    for probe in _newest_first():
+    for probe in kept_probes():
         found = [find_device(probe, device) for device in devices]
         if (
-            _same(probe.settings, settings)
+            same_settings(probe.settings, settings)
             and _reaches(probe, up_to)
             and all(one is not None and (one.complete or holds_nothing(one)) for one in found)
         ):
@@ -82,12 +82,13 @@ def find_device(probe: Probe, device: Device) -> DeviceProbe | None:
     return None
 
 
-def _same(settings: Settings, others: Settings) -> bool:
+def same_settings(settings: Settings, others: Settings) -> bool:
     """Alike but for the all-reduce, which a device alone has none of."""
     return settings.model_copy(update={"all_reduce": others.all_reduce}) == others
 
 
-def _newest_first() -> Iterator[Probe]:
+def kept_probes() -> Iterator[Probe]:
+    """Those that can be read, the latest first."""
     for path in sorted(state_folder("probes").glob("*.json"), reverse=True):
         with suppress(BadInput):  # of a version before this one, or damaged
             yield read_record(path, Probe)

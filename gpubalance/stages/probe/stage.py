@@ -22,7 +22,7 @@ from gpubalance.errors import (
     NothingFits,
     PartialResult,
 )
-from gpubalance.results.common import Model
+from gpubalance.results.common import Model, Warning_
 from gpubalance.results.probe import DeviceProbe, Probe
 from gpubalance.stages.environment import environment, now
 from gpubalance.stages.events import DeviceDone, Doing, Event, TimeLeft, Watch
@@ -32,6 +32,7 @@ from gpubalance.stages.probe.bench import Bench, Halt, TimeLimitPassed
 from gpubalance.stages.probe.estimate import estimate
 from gpubalance.stages.probe.result import device_probe, nothing_fits
 from gpubalance.stages.probe.saved import save
+from gpubalance.stages.probe.trace import trace_alone
 from gpubalance.stages.probe.warnings import device_warnings, parallel_warning
 
 _RESUME = "--resume goes on with what is measured"
@@ -95,6 +96,7 @@ class _One:
         self.began = False
         self.ended = False
         self.elapsed_s = 0.0
+        self.trace_warning: Warning_ | None = None
 
     def probe(self) -> None:
         """Measures the device. An error of its own is kept; what ends the whole probe is raised."""
@@ -104,6 +106,7 @@ class _One:
             self.alone.probe()
             self.ended = True
             self.error = nothing_fits(self.alone)
+            self._trace()
         except TimeLimitPassed:
             raise
         except (EnvironmentFault, PartialResult, DeadlinePassed) as error:
@@ -112,6 +115,12 @@ class _One:
             self.elapsed_s = time.monotonic() - started
             self.alone.bench.close()
             self._watch(DeviceDone(self.alone.bench.device))
+
+    def _trace(self) -> None:
+        """Steps at the device's sensible batch: the smallest that is about as fast as any."""
+        sensible = self.record().sensible
+        if self.alone.bench.request.tracing is not None and sensible is not None:
+            self.trace_warning = trace_alone(self.alone.bench, sensible.batch, self._watch)
 
     @property
     def errors(self) -> list[GpubalanceError]:
@@ -209,6 +218,7 @@ class _Probing:
         request = self._request
         facts = next((one.alone.bench.facts for one in self._all if one.alone.bench.facts), None)
         warnings = [warning for one in self._all for warning in device_warnings(one.alone)]
+        warnings += [one.trace_warning for one in self._all if one.trace_warning]
         return Probe(
             created=now(),
             settings=request.settings,

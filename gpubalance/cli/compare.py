@@ -1,0 +1,75 @@
+"""`gpubalance compare`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpubalance.cli import options
+from gpubalance.errors import UsageError
+
+Files = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="RESULT.json",
+        help="Two or more. What `run`, `balance`, `plan` or `probe` wrote. The first is the baseline.",
+    ),
+]
+FailSlower = Annotated[
+    str | None,
+    typer.Option(
+        "--fail-slower",
+        metavar="P%",
+        help="Exit with 9 where a result is called slower, by more than that many per cent: --fail-slower 5%.",
+    ),
+]
+
+
+def compare(
+    files: Files,
+    fail_slower: FailSlower = None,
+    json: options.Json = False,
+    output: options.Output = None,
+    overwrite: options.Overwrite = False,
+    redact: options.Redact = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Hold results against the first, side by side: faster, slower, or no difference that shows.
+
+    Example: gpubalance compare before.json after.json --fail-slower 5%
+    """
+    del verbose  # main() reads it, where errors are shown
+    from gpubalance.cli.output import check_output, width
+    from gpubalance.render.compare import comparison_text
+    from gpubalance.stages.compare.gate import check_regression
+    from gpubalance.stages.compare.stage import compare as compare_stage
+
+    if len(files) < 2:
+        raise UsageError("compare takes two files or more", remedy=f"gpubalance compare {files[0]} OTHER.json")
+    most = None if fail_slower is None else part("--fail-slower", fail_slower)
+    out = check_output(output, overwrite=overwrite, json=json, quiet=True, redact=redact)
+    comparison = compare_stage(files)
+    out.give(comparison, lambda found: comparison_text(found, width()))
+    if most is not None:
+        check_regression(comparison, most)
+
+
+def part(option: str, text: str) -> float:
+    """0.05 of `5%` or `5`. Raises UsageError for what is no percentage.
+
+    `0.05` without a sign is refused: one reader takes it for 5 %, another for 0.05 %.
+    """
+    match = re.fullmatch(r"(\d{1,3}(?:\.\d{1,9})?)\s*(%?)", text.strip(), re.ASCII)
+    if match is None or float(match[1]) >= 100:
+        raise UsageError(
+            f"{option} takes per cent, from 0% to under 100%, not {text!r}", remedy=f"for example {option} 5%"
+        )
+    value = float(match[1])
+    if 0 < value < 1 and not match[2]:
+        raise UsageError(
+            f"{option} {text}: is that {100 * value:g}% or {value:g}%?", remedy=f"write {option} {100 * value:g}%"
+        )
+    return value / 100

@@ -1,0 +1,115 @@
+"""TensorBoard's event files, written by its own package and without TensorFlow, which this process never loads."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gpubalance.errors import EnvironmentFault
+from gpubalance.render.tensorboard import METRICS, Ended, Scalar, Summary, Tried
+
+# What TensorBoard looks for in a file's name. Others put the host's name behind it; results name no host.
+_NAME = "events.out.tfevents"
+_FORMAT = "brain.Event:2"
+
+
+class EventFiles:
+    """A file a run, in a folder each, below one of their own. Raises OSError where they can't be written."""
+
+    def __init__(self, folder: Path, columns: Mapping[str, type]) -> None:
+        """Makes the folder and tells what is in the table of splits. Raises EnvironmentFault without TensorBoard."""
+        self._folder = folder
+        self._writers: dict[str, Any] = {}
+        _load()
+        self._write("", time.time(), 0, _experiment(columns))
+        self.flush()
+
+    def add(self, summary: Summary) -> None:
+        """Appends it to its run's file; see `flush`."""
+        if isinstance(summary, Scalar):
+            from tensorboard.compat.proto.summary_pb2 import Summary as SummaryPb
+
+            value = SummaryPb.Value(tag=summary.tag, simple_value=summary.value)
+            self._write(summary.run, summary.wall_s, summary.step, SummaryPb(value=[value]))
+        elif isinstance(summary, Tried):
+            from tensorboard.plugins.hparams.summary_v2 import hparams_pb
+
+            group = f"{self._folder.name}/{summary.run}"
+            told = hparams_pb(dict(summary.hparams), trial_id=group, start_time_secs=summary.began_s)
+            self._write(summary.run, summary.began_s, 0, told)
+        else:
+            self._write(summary.run, summary.ended_s, 0, _end(summary))
+
+    def flush(self) -> None:
+        """What was added is in the files from now on, and stays there if the program is killed."""
+        for writer in self._writers.values():
+            writer.flush()
+
+    def close(self) -> None:
+        """Closes every file."""
+        for writer in self._writers.values():
+            writer.close()
+        self._writers.clear()
+
+    def _write(self, run: str, wall_s: float, step: int, summary: Any) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+
+        if run not in self._writers:
+            self._writers[run] = _opened(self._folder / run)
+            self._writers[run].write(Event(wall_time=wall_s, file_version=_FORMAT).SerializeToString())
+        self._writers[run].write(Event(wall_time=wall_s, step=step, summary=summary).SerializeToString())
+
+
+def _load() -> None:
+    """TensorBoard's EventFileWriter would load TensorFlow where that is installed; what is used here does not."""
+    try:
+        import tensorboard.plugins.hparams.summary_v2
+        import tensorboard.summary.writer.record_writer  # noqa: F401
+    except ImportError as error:
+        raise EnvironmentFault(
+            f"--tensorboard needs TensorBoard's own package: {error}", remedy="pip install 'gpubalance[tensorboard]'"
+        ) from None
+
+
+def _opened(folder: Path) -> Any:
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    folder.mkdir(parents=True, exist_ok=True)
+    return RecordWriter((folder / f"{_NAME}.{int(time.time()):010}.{os.getpid()}").open("wb"))
+
+
+def _experiment(columns: Mapping[str, type]) -> Any:
+    """The table's columns and figures, which TensorBoard takes from one command of a folder for all of them."""
+    from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
+
+    kinds = {float: api_pb2.DATA_TYPE_FLOAT64, str: api_pb2.DATA_TYPE_STRING, bool: api_pb2.DATA_TYPE_BOOL}
+    experiment = api_pb2.Experiment(
+        time_created_secs=time.time(),
+        # TensorBoard shows those first that differ: what a split is, and not the settings that all have.
+        hparam_infos=[
+            api_pb2.HParamInfo(name=name, type=kinds[kind], differs=name.startswith("batch"))
+            for name, kind in columns.items()
+        ],
+        metric_infos=[api_pb2.MetricInfo(name=api_pb2.MetricName(tag=tag), display_name=name) for tag, name in METRICS],
+    )
+    return _told(metadata.EXPERIMENT_TAG, plugin_data_pb2.HParamsPluginData(experiment=experiment))
+
+
+def _end(ended: Ended) -> Any:
+    from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
+
+    status = api_pb2.STATUS_SUCCESS if ended.fits else api_pb2.STATUS_FAILURE
+    info = plugin_data_pb2.SessionEndInfo(status=status, end_time_secs=ended.ended_s)
+    return _told(metadata.SESSION_END_INFO_TAG, plugin_data_pb2.HParamsPluginData(session_end_info=info))
+
+
+def _told(tag: str, data: Any) -> Any:
+    from tensorboard.compat.proto.summary_pb2 import Summary as SummaryPb
+    from tensorboard.plugins.hparams import metadata
+
+    # The hparams plugin's data is in the metadata of an empty tensor.
+    value = SummaryPb.Value(tag=tag, metadata=metadata.create_summary_metadata(data), tensor=metadata.NULL_TENSOR)
+    return SummaryPb(value=[value])

@@ -1,0 +1,60 @@
+"""TensorFlow's profiler around some steps, and its files where TensorBoard looks for them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from gpubalance.choices import TRACES
+from gpubalance.config import Tracing
+
+_GPU_PLANE = "/device:GPU:"
+
+
+def record_trace(step: Callable[[], Any], wait: Callable[[], None], tracing: Tracing, *, gpus: int) -> str | None:
+    """Runs and traces `tracing.steps` steps; `wait` returns when the devices have done them.
+
+    Gives why not all of so many GPUs are in the trace, None where they are. Raises OSError where it can't be written
+    and TensorFlow's own errors where its profiler does not start.
+    """
+    folder = Path(tracing.folder)
+    target = folder / TRACES / tracing.name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # The profiler names its folder by the second, so that two at once would write into one.
+    with tempfile.TemporaryDirectory(prefix=".trace-", dir=folder) as temporary:
+        _profile(step, wait, temporary, tracing.steps)
+        (recorded,) = (Path(temporary) / TRACES).iterdir()
+        recorded.rename(target)
+    return missing_gpus(target, gpus) if gpus else None
+
+
+def _profile(step: Callable[[], Any], wait: Callable[[], None], folder: str, steps: int) -> None:
+    tf.profiler.experimental.start(folder)
+    try:
+        for number in range(steps):
+            # `_r` marks the root of a step: TensorBoard groups what is below it by `step_num`.
+            with tf.profiler.experimental.Trace("train", step_num=number, _r=1):
+                step()
+        wait()
+    except BaseException:
+        tf.profiler.experimental.stop(save=False)
+        raise
+    tf.profiler.experimental.stop()
+
+
+def missing_gpus(folder: Path, gpus: int) -> str | None:
+    """What the trace says itself of GPUs that are not in it: without CUPTI it has the host's part, and no error."""
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    traced, errors = set(), []
+    for path in folder.glob("*.xplane.pb"):
+        space = xplane_pb2.XSpace.FromString(path.read_bytes())
+        errors += list(space.errors)
+        traced |= {p.name for p in space.planes if p.name.startswith(_GPU_PLANE) and any(one.events for one in p.lines)}
+    if len(traced) >= gpus:
+        return None
+    return "; ".join(errors) or f"CUPTI told of {len(traced)} of {gpus} GPUs"

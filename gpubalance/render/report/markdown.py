@@ -1,0 +1,67 @@
+"""A report as Markdown: for each result the answer, its devices, its warnings and all but the longest tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from gpubalance.render.report.answer import Answer, answer_of
+from gpubalance.render.report.safe import markdown_cell, markdown_text
+from gpubalance.render.report.subject import Subject, warnings_of
+from gpubalance.render.report.table import Cell, Column, Table, short
+from gpubalance.render.report.tables import tables_of
+
+
+def markdown(subjects: Sequence[Subject]) -> str:
+    """One document of all results."""
+    return "\n".join(line for subject in subjects for line in _section(subject)).rstrip("\n")
+
+
+def _section(subject: Subject) -> Iterator[str]:
+    answer = answer_of(subject)
+    yield f"## {markdown_text(subject.name)}: {markdown_text(answer.headline)}"
+    yield ""
+    yield from _answer(answer)
+    for warning in warnings_of(subject):
+        code, message, then = (markdown_text(text) for text in (warning.code, warning.message, warning.next))
+        yield f"- **warning {code}**: {message} → {then}"
+        yield ""
+    for table in tables_of(subject):
+        if not table.long:
+            yield from _table(table)
+
+
+def _answer(answer: Answer) -> Iterator[str]:
+    for fact in answer.facts:
+        more = f" ({markdown_text(fact.more)})" if fact.more else ""
+        yield f"- {markdown_text(fact.name)}: **{markdown_text(fact.value)}**{more}"
+    yield ""
+    for note in answer.notes:
+        yield markdown_text(note)
+        yield ""
+    sides = [":--", ":--", *["--:"] * (len(answer.head) - 2)]
+    yield from _rows(map(markdown_cell, answer.head), sides, [map(markdown_cell, row) for row in answer.rows])
+
+
+def _table(table: Table) -> Iterator[str]:
+    yield f"### {markdown_text(table.title)}"
+    yield ""
+    heads = [markdown_cell(_head(column)) for column in table.columns]
+    sides = [":--" if column.is_text else "--:" for column in table.columns]
+    yield from _rows(heads, sides, [map(_cell, row, table.columns) for row in table.rows])
+
+
+def _head(column: Column) -> str:
+    """With the unit where `short` leaves it out."""
+    return column.label if column.unit in ("s", "ms", "µs", "GiB", "%") else column.head
+
+
+def _cell(cell: Cell, column: Column) -> str:
+    """A number is no text: one below 0 stays what it is."""
+    shown = short(cell, column)
+    return markdown_cell(shown) if isinstance(cell, str) else shown
+
+
+def _rows(heads: Iterable[str], sides: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
+    for cells in (heads, sides, *rows):
+        yield f"| {' | '.join(cells)} |"
+    yield ""

@@ -1,0 +1,111 @@
+"""The page: one HTML file that needs nothing else, with no script and nothing from a network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
+
+from gpubalance.render.report.answer import NOT_KNOWN, Answer, answer_of
+from gpubalance.render.report.charts.chart import NARROW, WIDE, Chart, Missing
+from gpubalance.render.report.charts.svg import chart_svg
+from gpubalance.render.report.formulas import ALONE, GAP, PLAN, STEP, TERMS
+from gpubalance.render.report.subject import Subject, warnings_of
+from gpubalance.render.report.table import Table, exact
+from gpubalance.render.report.tables import tables_of
+from gpubalance.results.common import Warning_
+from gpubalance.text import clean
+
+# A page of more rows is slow to open on a phone; --csv has them all.
+MOST_ROWS = 1000
+_LONGEST_TEXT = 2000
+_FORMULAS = (
+    ("A step of several devices", STEP),
+    ("A device alone", ALONE),
+    ("The distance from the solo sum; the parts are all of it", GAP),
+    ("What is planned", PLAN),
+)
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """A chart as the page has it: one drawing for a wide page and for paper, one for a phone."""
+
+    title: str
+    text: str
+    wide: Markup
+    narrow: Markup
+
+
+@dataclass(frozen=True)
+class _Section:
+    id: str
+    subject: Subject
+    answer: Answer
+    summary: tuple[str, ...]
+    charts: tuple[_Drawn, ...]
+    missing: tuple[Missing, ...]
+    tables: tuple[Table, ...]
+    warnings: tuple[Warning_, ...]
+
+
+def html_page(subjects: Sequence[Subject], charts: Sequence[Sequence[Chart | Missing]]) -> str:
+    """The subjects as one page, each with its charts. Text from results is escaped, whatever it holds."""
+    sections = tuple(
+        _section(number, subject, of) for number, (subject, of) in enumerate(zip(subjects, charts, strict=True), 1)
+    )
+    environment = Environment(
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_shown,
+        loader=FunctionLoader(_source),
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("page.html.j2").render(
+        sections=sections,
+        title="gpubalance: " + ", ".join(subject.name for subject in subjects),
+        terms=TERMS,
+        formulas=_FORMULAS,
+        exact=exact,
+        most_rows=MOST_ROWS,
+    )
+
+
+def _source(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _shown(value: object) -> object:
+    """Text from outside on one line and without control characters; escaping comes after it."""
+    return clean(value, _LONGEST_TEXT) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _section(number: int, subject: Subject, charts: Sequence[Chart | Missing]) -> _Section:
+    id_ = f"result-{number}"
+    answer = answer_of(subject)
+    return _Section(
+        id=id_,
+        subject=subject,
+        answer=answer,
+        summary=_summary(subject, answer),
+        charts=tuple(
+            _Drawn(chart.title, chart.text, *(Markup(chart_svg(chart, id_, width)) for width in (WIDE, NARROW)))  # noqa: S704
+            for chart in charts
+            if isinstance(chart, Chart)
+        ),
+        missing=tuple(chart for chart in charts if isinstance(chart, Missing)),
+        tables=tables_of(subject),
+        warnings=warnings_of(subject),
+    )
+
+
+def _summary(subject: Subject, answer: Answer) -> tuple[str, ...]:
+    """The row of the index: the split and the figures that every kind of result has, in one order."""
+    if subject.kind == "probe":
+        return (answer.headline, f"{answer.facts[0].value}, alone, in sum", "", "")
+    values = [fact.value if fact.value != NOT_KNOWN else "" for fact in answer.facts[:3]]
+    return (answer.headline, *values)

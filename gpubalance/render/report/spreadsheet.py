@@ -1,0 +1,38 @@
+"""A report as CSV: every row of every table, exactly, in one table that a spreadsheet filters by its first columns."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+
+from gpubalance.render.report.safe import spreadsheet_text
+from gpubalance.render.report.subject import Subject
+from gpubalance.render.report.table import Cell
+from gpubalance.render.report.tables import tables_of
+
+_FIRST = ("file", "kind", "created", "table")
+
+
+def csv_text(subjects: Sequence[Subject]) -> str:
+    """Columns are named as in the result, units in their names; a cell is empty where its row has no such column.
+
+    Text that a spreadsheet would take for a formula begins with an apostrophe. Unknown is empty too.
+    """
+    rows: list[dict[str, Cell]] = []
+    for subject in subjects:
+        for table in tables_of(subject):
+            head = dict(zip(_FIRST, (subject.name, subject.kind, subject.result.created, table.id), strict=True))
+            rows += [{**head, **dict(zip((c.key for c in table.columns), row, strict=True))} for row in table.rows]
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    file = io.StringIO()
+    writer = csv.writer(file, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([_cell(row.get(name)) for name in columns] for row in rows)
+    return file.getvalue().rstrip("\n")
+
+
+def _cell(cell: Cell) -> str | int | float | None:
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
+    return spreadsheet_text(cell) if isinstance(cell, str) else cell

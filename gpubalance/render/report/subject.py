@@ -1,0 +1,77 @@
+"""What a section of a report is about: a result, with the probe of its devices where there is one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpubalance.config import Device
+from gpubalance.planning.model import Curve
+from gpubalance.results.common import Warning_
+from gpubalance.results.plan import Plan
+from gpubalance.results.probe import DeviceProbe, Probe, StepTimeModel
+from gpubalance.results.run import Run
+
+
+@dataclass(frozen=True)
+class Subject:
+    """`name` is its file's. `probes` has one entry a device, None where it was not probed or no probe was found.
+
+    `probe_from` says where the probe comes from, empty where there is none.
+    """
+
+    name: str
+    result: Probe | Plan | Run
+    probes: tuple[DeviceProbe | None, ...]
+    probe_from: str = ""
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """In the order that the result's device numbers count."""
+        return self.result.devices
+
+    @property
+    def plan(self) -> Plan | None:
+        """The result, where it is a plan."""
+        return self.result if isinstance(self.result, Plan) else None
+
+    @property
+    def run(self) -> Run | None:
+        """The result, where it is a run, or the run that a plan of `balance` ended with."""
+        if isinstance(self.result, Plan):
+            return self.result.balance.run if self.result.balance else None
+        return self.result if isinstance(self.result, Run) else None
+
+    @property
+    def kind(self) -> str:
+        """As its file says."""
+        return self.result.kind
+
+    @property
+    def probed(self) -> bool:
+        """Whether anything is known of a device alone."""
+        return any(one is not None and one.curve for one in self.probes)
+
+    @property
+    def micro_batches(self) -> tuple[int, ...]:
+        """How many samples each device takes at a time in the split, 0 where it takes none; empty of a probe."""
+        return () if isinstance(self.result, Probe) else self.result.micro_batches
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        """The split; empty of a probe."""
+        return () if isinstance(self.result, Probe) else self.result.batches
+
+
+def warnings_of(subject: Subject) -> tuple[Warning_, ...]:
+    """Of the result and of the run that it holds."""
+    run = subject.run
+    inner = run.warnings if run is not None and run is not subject.result else ()
+    return (*inner, *subject.result.warnings)
+
+
+def step_time_s(model: StepTimeModel, batch: float) -> float:
+    """Seconds that a device's step takes by what a planner uses: the line, or the measured curve."""
+    if model.planned_with == "line" or not model.curve:
+        return model.alpha_s + model.beta_s * batch
+    batches, times = zip(*model.curve, strict=True)
+    return Curve(batches, times).step_time_s(batch)

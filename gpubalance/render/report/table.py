@@ -1,0 +1,88 @@
+"""A table of a report: its numbers as they stand in the result, shown in a unit that suits them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from gpubalance.units import NOT_AVAILABLE, format_bytes, format_rate, format_seconds
+
+Cell = str | int | float | bool | None
+Unit = Literal["", "text", "s", "ms", "µs", "GiB", "samples/s", "%", "W", "°C", "MHz", "J", "FLOP/s", "samples/J"]
+
+# From the result's unit to the one that is shown.
+_SCALES: dict[str, float] = {"ms": 1e3, "µs": 1e6, "GiB": 2.0**-30, "%": 100.0}
+
+
+@dataclass(frozen=True)
+class Column:
+    """`key` is the name in the result, which tells its unit; `label` and `unit` are for people."""
+
+    key: str
+    label: str
+    unit: Unit = ""
+
+    @property
+    def head(self) -> str:
+        """`step time, ms`."""
+        return f"{self.label}, {self.unit}" if self.unit not in ("", "text") else self.label
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it lines up at its left."""
+        return self.unit == "text"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells in the result's own units. `long` ones are left out of Markdown."""
+
+    id: str
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    note: str = ""
+    long: bool = False
+
+
+def make(
+    id_: str,
+    title: str,
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[Cell]],
+    note: str = "",
+    *,
+    long: bool = False,
+) -> tuple[Table, ...]:
+    """The table, or none where it would have no rows."""
+    return (Table(id_, title, tuple(columns), tuple(map(tuple, rows)), note, long),) if rows else ()
+
+
+def exact(cell: Cell, column: Column) -> str:
+    """The number with all the digits that a result keeps, 7, in the column's unit."""
+    if cell is None:
+        return NOT_AVAILABLE
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
+    if isinstance(cell, str):
+        return cell
+    value = cell * _SCALES.get(column.unit, 1.0) if column.unit in _SCALES else cell
+    if isinstance(value, int) or value == 0 or abs(value) >= 1e7:
+        return f"{value or 0:.0f}"
+    return f"{value:.7g}"
+
+
+def short(cell: Cell, column: Column) -> str:
+    """The number as the terminal shows it, with its unit where the head of the column does not tell it."""
+    if cell is None or isinstance(cell, (bool, str)):
+        return exact(cell, column)
+    if column.unit in ("s", "ms", "µs"):
+        return format_seconds(cell)
+    if column.unit == "GiB":
+        return format_bytes(round(cell))
+    if column.unit == "%":
+        return f"{100 * cell or 0:.3g} %"
+    if column.unit == "samples/s" and cell:
+        return format_rate(cell)
+    return str(cell) if isinstance(cell, int) else f"{cell or 0:.4g}"

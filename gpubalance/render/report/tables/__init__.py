@@ -1,0 +1,18 @@
+"""Every number behind a section's answer and charts."""
+
+from __future__ import annotations
+
+from gpubalance.render.report.subject import Subject
+from gpubalance.render.report.table import Table
+from gpubalance.render.report.tables import alone, facts, joint, planned
+
+
+def tables_of(subject: Subject) -> tuple[Table, ...]:
+    """In the order of the charts; what was measured of devices together comes first, where it is there."""
+    return (
+        *joint.tables(subject),
+        *planned.tables(subject),
+        *alone.tables(subject),
+        *joint.long_tables(subject),
+        *facts.tables(subject),
+    )

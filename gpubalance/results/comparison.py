@@ -1,0 +1,115 @@
+"""The record of a comparison: several results side by side, each held against the first, the baseline."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from gpubalance.config import Record
+from gpubalance.ratio import Verdict
+from gpubalance.results.common import SCHEMA_VERSION, Interval, Number, Throughput, Warning_
+from gpubalance.results.probe import SoloRate
+
+# A plan that was run counts as its run; of one that was not all figures are predicted.
+Compared = Literal["run", "probe", "prediction"]
+
+
+class ComparedDevice(Record):
+    """One device in one result. Null is what a result of its kind does not tell.
+
+    `limit` is the largest (micro-)batch that fits. Of a probe `alpha_s` and `beta_s` are of its step-time model.
+    """
+
+    label: str
+    name: str
+    uuid: str
+    batch: int | None = None
+    micro_batch: int | None = None
+    throughput: Number | None = None
+    compute_s: Number | None = None
+    wait_s: Number | None = None
+    memory_peak_bytes: int | None = None
+    limit: int | None = None
+    alpha_s: Number | None = None
+    beta_s: Number | None = None
+    solo_best: SoloRate | None = None
+
+
+class ComparedResult(Record):
+    """One file. Step time and throughput are the whole split's, null of a probe. `warnings` are of its figures."""
+
+    file: str
+    kind: Compared
+    created: str
+    complete: bool
+    batches: tuple[int, ...] | None = None
+    micro_batches: tuple[int, ...] | None = None
+    throughput: Throughput | None = None
+    step_time_s: Number | None = None
+    sync_s: Number | None = None
+    imbalance: Number | None = None
+    speedup_over_even: Number | None = None
+    scaling_efficiency: Number | None = None
+    devices: tuple[ComparedDevice, ...]
+    warnings: tuple[Warning_, ...]
+
+
+class Unlike(Record):
+    """Something beside the split that is not the same; null where a result does not tell it."""
+
+    what: str
+    baseline: str | None
+    other: str | None
+
+
+class ThroughputRatio(Record):
+    """Throughput over the baseline's, its 95 % confidence interval, and what it says.
+
+    `detectable` is the smallest true difference, as a part, that would be called one nine times in ten. All but the
+    value are null where nothing is measured, or too few samples are.
+    """
+
+    value: Number
+    ci95: Interval
+    detectable: Number | None
+    verdict: Verdict | None
+
+
+class PointRatio(Record):
+    """A batch size that both curves have, with the throughputs there."""
+
+    batch: int
+    baseline: Number
+    other: Number
+    ratio: ThroughputRatio
+
+
+class DeviceRatio(Record):
+    """The same device in both results: its numbers in their `devices`, null where one has it not.
+
+    Of probes `ratio` is the geometric mean of those of the `points`, the batch sizes that both curves have.
+    """
+
+    baseline: int | None
+    other: int | None
+    ratio: ThroughputRatio | None = None
+    points: tuple[PointRatio, ...] = ()
+
+
+class Against(Record):
+    """A result, by its number in `results`, held against the first. `ratio` is null of probes: see `devices`."""
+
+    result: int
+    same_measurement: bool
+    unlike: tuple[Unlike, ...]
+    ratio: ThroughputRatio | None
+    devices: tuple[DeviceRatio, ...]
+
+
+class Comparison(Record):
+    """Results side by side. The first is the baseline; each other is held against it, in their order."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    kind: Literal["comparison"] = "comparison"
+    created: str
+    results: tuple[ComparedResult, ...]
+    against_first: tuple[Against, ...]

@@ -1,0 +1,1 @@
+"""`compare`: results from files, side by side."""

@@ -1,0 +1,176 @@
+"""How often `compare` calls two runs of the same different, and how often it finds a true 3 %; rivals beside it."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from random import Random
+
+import numpy as np
+
+from gpubalance.config import Measuring
+from gpubalance.ratio import ratio
+from gpubalance.results.comparison import Against, Comparison
+from gpubalance.results.run import Run
+from gpubalance.stats import interval95
+from tests.cli.program import ROOT
+from tests.stages.drawn import drawn_run, noisy_devices
+
+COMPARISONS = 200
+NOISE = 0.02
+SLOWER = 1.03
+_REAL_RUNS = 8
+_REAL_LONGER = 5.0  # what else the machine does then counts for less
+_SPLITS = {"gtx1080ti-gtx1080": (820, 568), "quick-pair": (120, 80)}
+_SHORT = Measuring(windows=3, duration_s=3.0, baseline="none")
+_BOOTSTRAPS = 2000
+
+Called = Callable[[Run, Run], bool]
+
+
+def main() -> Iterator[str]:
+    yield f"{COMPARISONS} comparisons a row of drawn runs, {NOISE:.0%} noise; called different: of the same (wanted: at"
+    yield f"most 5 %), of one {SLOWER - 1:.0%} slower (wanted: at least 90 %)"
+    for name, correlation, measuring in _CASES:
+        same, slower = pairs(name, correlation=correlation, measuring=measuring)
+        length = "--duration 3" if measuring else "default"
+        figures = "; ".join(
+            f"{rival} {called_part(same, called):.1%}, {called_part(slower, called):.1%}"
+            for rival, called in RIVALS.items()
+        )
+        yield f"{name}, {length}, correlation {correlation}: {figures}"
+    for between in _BETWEEN:
+        same, _ = pairs("gtx1080ti-gtx1080", between=between)
+        part = called_part(same, called_different)
+        yield f"runs of the same that differ by {between:.1%} (standard deviation) from run to run: {part:.1%}"
+    yield from _real()
+
+
+_BETWEEN = (0.005, 0.01)  # what is in no run's own interval
+_CASES: tuple[tuple[str, float, Measuring | None], ...] = tuple(
+    (name, correlation, measuring)
+    for name in _SPLITS
+    for measuring in (None, _SHORT)
+    for correlation in (0.0, 0.5, 0.9)
+)
+
+
+def pairs(
+    name: str,
+    *,
+    correlation: float = 0.0,
+    between: float = 0.0,
+    measuring: Measuring | None = None,
+    count: int = COMPARISONS,
+) -> tuple[list[tuple[Run, Run]], list[tuple[Run, Run]]]:
+    """Pairs of runs of one profile, and pairs whose second is of one that is slower by 3 %.
+
+    Each run as a whole is off by `between`, a relative standard deviation.
+    """
+
+    def run(seed: int, slower: float = 1.0) -> Run:
+        off = Random(f"{name} {seed}").gauss(1.0, between)
+        devices, joint = noisy_devices(ROOT / "configs" / f"{name}.toml", NOISE, slower * off)
+        return drawn_run(devices, joint, _SPLITS[name], seed=seed, correlation=correlation, measuring=measuring)
+
+    runs = [(run(3 * n), run(3 * n + 1), run(3 * n + 2, SLOWER)) for n in range(count)]
+    return [(a, b) for a, b, _ in runs], [(a, c) for a, _, c in runs]
+
+
+def called_part(found: Sequence[tuple[Run, Run]], called: Called) -> float:
+    """How many of them are called different."""
+    return sum(called(a, b) for a, b in found) / len(found)
+
+
+def called_different(baseline: Run, other: Run) -> bool:
+    """By `compare`."""
+    value = other.throughput.median / baseline.throughput.median
+    return ratio(value, other.step_time_s.samples, baseline.step_time_s.samples).verdict != "no difference"
+
+
+def _apart(baseline: Run, other: Run) -> bool:
+    """By eye: the two runs' own 95 % intervals do not touch."""
+    a, b = interval95(baseline.step_time_s.samples), interval95(other.step_time_s.samples)
+    return a is not None and b is not None and (a[1] < b[0] or b[1] < a[0])
+
+
+def _independent(baseline: Run, other: Run) -> bool:
+    """Welch's test, the samples taken as independent."""
+    from scipy.stats import ttest_ind
+
+    logs = [np.log(run.step_time_s.samples) for run in (baseline, other)]
+    return bool(ttest_ind(*logs, equal_var=False).pvalue < 0.05)
+
+
+def _bootstrap(baseline: Run, other: Run) -> bool:
+    """A moving-block bootstrap of the ratio of the medians, blocks of n^(1/3) samples."""
+    random = np.random.default_rng(1)
+    medians = []
+    for run in (baseline, other):
+        samples = np.array(run.step_time_s.samples)
+        block = max(1, round(len(samples) ** (1 / 3)))
+        starts = random.integers(0, len(samples) - block + 1, (_BOOTSTRAPS, -(-len(samples) // block)))
+        places = (starts[..., None] + np.arange(block)).reshape(_BOOTSTRAPS, -1)[:, : len(samples)]
+        medians.append(np.median(samples[places], axis=1))
+    low, high = np.quantile(medians[0] / medians[1], [0.025, 0.975])
+    return bool(low > 1 or high < 1)
+
+
+RIVALS: dict[str, Called] = {
+    "compare": called_different,
+    "Welch of all samples": _independent,
+    "block bootstrap": _bootstrap,
+    "intervals apart": _apart,
+}
+
+
+def _real() -> Iterator[str]:
+    """The program itself: runs of a quick profile with noise, each held against all that follow."""
+    with tempfile.TemporaryDirectory() as folder:
+        same = [_run(Path(folder), 1.0, seed) for seed in range(_REAL_RUNS)]
+        slower = [_run(Path(folder), SLOWER, seed) for seed in range(_REAL_RUNS)]
+        found = [_compared(baseline, [*same[n + 1 :], *slower]) for n, baseline in enumerate(same)]
+    first = found[0]
+    rates = [one.throughput.median for one in first.results[:_REAL_RUNS] if one.throughput]
+    own = [_verdict(against) != "no difference" for one in found for against in one.against_first[:-_REAL_RUNS]]
+    other = [_verdict(against) == "slower" for one in found for against in one.against_first[-_REAL_RUNS:]]
+    apart = statistics.stdev(rates) / statistics.mean(rates)
+    yield (
+        f"{2 * _REAL_RUNS} real runs of quick-pair, {_REAL_LONGER:g} times as slow, {NOISE:.0%} noise, --duration 4: "
+        f"of {len(own)} pairs of the same {sum(own)} called different, "
+        f"of {len(other)} with one {SLOWER - 1:.0%} slower {sum(other)} called slower; "
+        f"from run to run throughput differs by {apart:.2%} (standard deviation)"
+    )
+
+
+def _run(folder: Path, slower: float, seed: int) -> Path:
+    devices, joint = noisy_devices(ROOT / "configs" / "quick-pair.toml", NOISE, _REAL_LONGER * slower)
+    lines = []
+    for device in devices:
+        assert device.profile is not None
+        known = device.profile.model_dump(include={"name", "alpha_s", "beta_s", "noise"})
+        lines += ["[[device]]", *(f"{key} = {json.dumps(value)}" for key, value in known.items())]
+    profile, path = folder / f"{slower}.toml", folder / f"{slower}-{seed}.json"
+    profile.write_text("\n".join([*lines, "[joint]", f"sync_s = {joint.sync_s}", ""]))
+    measuring = ("--windows", "3", "--duration", "4", "--baseline", "none", "--seed", str(seed))
+    _program("run", "--simulate", str(profile), "--batches", "120", "80", *measuring, "--quiet", "-o", str(path))
+    return path
+
+
+def _compared(baseline: Path, others: Sequence[Path]) -> Comparison:
+    return Comparison.model_validate_json(_program("compare", str(baseline), *map(str, others), "--json"))
+
+
+def _verdict(against: Against) -> str | None:
+    assert against.ratio is not None
+    return against.ratio.verdict
+
+
+def _program(*arguments: str) -> str:
+    program = str(Path(sys.executable).with_name("gpubalance"))
+    return subprocess.run([program, *arguments], check=True, stdout=subprocess.PIPE, text=True).stdout

@@ -1,0 +1,159 @@
+"""`gpubalance report` as a user runs it: what it writes, what it prints, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpubalance.cli.report import report
+from gpubalance.errors import BadInput, GpubalanceError
+from gpubalance.stages.report import read_subjects
+from tests.cli.program import ROOT, gpubalance
+from tests.render import samples
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Path:
+    return Path(shutil.copy(samples.BALANCE, tmp_path / "plan.json"))
+
+
+def test_a_page_and_pictures_of_two_results(plan: Path, tmp_path: Path) -> None:
+    probe = str(samples.PROBE)
+    page, folder = tmp_path / "report.html", tmp_path / "charts"
+    done = gpubalance("report", str(plan), probe, "--html", str(page), "--png", str(folder))
+    assert (done.returncode, done.stdout) == (0, "")
+    html = page.read_text(encoding="utf-8")
+    assert html.startswith("<!DOCTYPE html>")
+    assert re.findall(r'href="#(result-\d)"', html) == ["result-1", "result-2"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        *("pair-probe-curves.png", "pair-probe-memory.png", "pair-probe-trials.png"),
+        *("plan-course.png", "plan-curves.png", "plan-gap.png", "plan-memory.png"),
+        *("plan-rounds.png", "plan-step.png", "plan-trials.png"),
+    ]
+    assert done.stderr == f"wrote {page}\nwrote 10 charts into {folder}\n"
+
+    with pytest.raises(GpubalanceError, match="exists") as caught:
+        report([plan], png=folder)
+    assert caught.value.remedy == "give another --png, or --overwrite"
+    report([plan], html=page, overwrite=True, quiet=True)
+    assert len(page.read_text(encoding="utf-8")) < len(html)
+
+
+def test_tables_go_to_stdout_beside_a_page(plan: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = samples.document(plan)["balance"]["run"]
+    report([plan], markdown=True)
+    printed = capsys.readouterr()
+    assert printed.out.startswith(f"## plan.json: {'/'.join(map(str, run['batches']))}\n")
+    assert f"**{run['throughput']['median']:.0f} samples/s**" in printed.out
+    assert printed.err == ""
+    report([plan], csv=True, png=tmp_path / "charts", quiet=True)
+    printed = capsys.readouterr()
+    assert printed.out.startswith('"file","kind","created","table",')
+    assert printed.err == ""
+    assert (tmp_path / "charts" / "plan-step.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "code", "message", "remedy"),
+    [
+        ({}, 2, "nothing was asked for", "give --html FILE, --png DIR, --markdown or --csv"),
+        ({"markdown": True, "csv": True}, 2, "--markdown and --csv both print on stdout", "give one of them at a time"),
+        ({"html": "plan.json", "overwrite": True}, 2, "--html plan.json is one of the results", "give another --html"),
+        ({"html": "there.html"}, 2, "there.html exists", "give another --html, or --overwrite"),
+        ({"html": "."}, 2, "--html . is a folder", "give a file's name"),
+        ({"html": "no/a.html"}, 3, "the folder of --html no/a.html does not exist", "mkdir -p no"),
+        ({"png": "there.html"}, 2, "--png there.html is no folder", "give a folder's name"),
+        ({"png": "no/a"}, 3, "the folder above --png no/a does not exist", "mkdir -p no/a"),
+        ({"results": "nix.json", "csv": True}, 4, "can't read nix.json: No such file or directory", "give the file of"),
+        (
+            {"results": "there.html", "csv": True},
+            4,
+            "there.html is no JSON: expected value at line 1 column 1",
+            "gpubalance run",
+        ),
+    ],
+)
+def test_what_does_not_go_is_one_sentence_and_what_to_do(
+    plan: Path, monkeypatch: pytest.MonkeyPatch, wanted: dict[str, Any], code: int, message: str, remedy: str
+) -> None:
+    monkeypatch.chdir(plan.parent)
+    Path("there.html").write_text("mine")
+    given: dict[str, Any] = {name: Path(value) if isinstance(value, str) else value for name, value in wanted.items()}
+    with pytest.raises(GpubalanceError) as caught:
+        report([given.pop("results", Path("plan.json"))], **given)
+    assert (caught.value.exit_code, caught.value.message) == (code, message)
+    assert caught.value.remedy.startswith(remedy)
+    assert Path("there.html").read_text() == "mine"
+
+
+def test_the_command_line_tells_an_error_in_two_lines(plan: Path) -> None:
+    done = gpubalance("report", "plan.json", cwd=plan.parent)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines() == [
+        "error: nothing was asked for",
+        "  → give --html FILE, --png DIR, --markdown or --csv",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "said"),
+    [
+        (("batches",), [1], "batches: 1 of 2 devices"),
+        (("balance", "run", "replicas", 0, "device"), 7, "balance.run.replicas.0.device: there is no device 7"),
+        (("balance", "run", "replicas", 0, "device"), 1, "balance.run.replicas: a device is there twice"),
+        (("balance", "run", "replicas", 0, "batch"), 0, "balance.run.replicas.0.batch: Input should be greater"),
+        (("balance", "run", "step_time_s", "median"), 0, "balance.run.step_time_s.median: Input should be greater"),
+        (("balance", "run", "step_time_s", "at_s"), [1.0], "balance.run.step_time_s.at_s: 1 of "),
+        (("balance", "run", "sync_s"), 1e300, "balance.run.sync_s: more than anything can be"),
+        (("balance", "solo_gap", "slowdown"), [], "balance.solo_gap.slowdown: 0 of 2 devices"),
+        (("micro_batches",), [0, 0], "micro_batches.0: 0 of a batch of "),
+        (("devices",), [], "devices: there is none"),
+        (("predicted", "throughput"), None, "predicted.throughput: "),
+    ],
+)
+def test_a_result_that_does_not_fit_together_is_no_result(
+    tmp_path: Path, where: tuple[str | int, ...], value: object, said: str
+) -> None:
+    document = samples.document(samples.BALANCE)
+    inner = document
+    for key in where[:-1]:
+        inner = inner[key]  # type: ignore[index]
+    inner[where[-1]] = value  # type: ignore[index]
+    with pytest.raises(BadInput) as caught:
+        read_subjects([samples.written(tmp_path, "bad.json", document)])
+    assert f"bad.json is damaged: {said}" in caught.value.message
+    assert caught.value.remedy == "make the plan again"
+
+
+def test_without_the_extra_the_error_says_how_to_install_it(plan: Path, tmp_path: Path) -> None:
+    code = "import sys; sys.modules.update(matplotlib=None, jinja2=None); from gpubalance.cli.app import main; main()"
+    page = tmp_path / "a.html"
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", code, "report", str(plan), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, env=os.environ, cwd=ROOT, check=False)
+
+    done = run("--html", str(page))
+    assert done.returncode == 3
+    first, second = done.stderr.splitlines()
+    assert first == "error: matplotlib and jinja2, which draw the report, are not installed"
+    assert "pip install 'gpubalance[report]'" in second
+    assert not page.exists()
+    assert run("--markdown").returncode == 0
+
+
+def test_two_results_of_one_name_have_pictures_of_their_own(plan: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    shutil.copy(samples.RUN, other / "plan.json")
+    folder = tmp_path / "charts"
+    report([plan, other / "plan.json"], png=folder)
+    names = {path.name for path in folder.iterdir()}
+    assert {"plan-step.png", "plan-2-step.png", "plan-2-course.png"} <= names

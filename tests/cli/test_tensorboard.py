@@ -1,0 +1,263 @@
+"""`--tensorboard` and `--trace` as a user gives them, read back by TensorBoard's own code."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from gpubalance.cli.board import board_in
+from gpubalance.config import Settings
+from gpubalance.devices.profile import simulated_devices
+from gpubalance.errors import EnvironmentFault
+from gpubalance.results.plan import Plan
+from gpubalance.results.run import Run
+from gpubalance.stages.events import Doing, Event, WindowDone
+from gpubalance.stages.probe.saved import save
+from tests.cli.program import QUICK_PAIR, SHORT, gpubalance
+from tests.render.measurements import PAIR, measurement, step_time
+from tests.stages.probes import probe_of
+
+# The program as its entry point runs it, and then which heavy packages its process has loaded.
+_TELLING = """
+import sys
+from gpubalance.cli.app import main
+try:
+    main()
+finally:
+    print("loaded:", *sorted({"tensorflow", "keras", "tensorboard"} & set(sys.modules)), file=sys.stderr)
+"""
+
+
+@dataclass(frozen=True)
+class Done:
+    """A command that has written into `folder`, and where its own runs are."""
+
+    folder: Path
+    name: str
+    out: str
+    err: str
+
+    def scalars(self, run: str) -> dict[str, list[Any]]:
+        """Tag → TensorBoard's scalar events (wall_time, step, value) of a run."""
+        from tensorboard.backend.event_processing.event_accumulator import SCALARS, EventAccumulator
+
+        read = EventAccumulator(str(self.folder / self.name / run), size_guidance={SCALARS: 0}).Reload()
+        return {tag: read.Scalars(tag) for tag in read.Tags()["scalars"]}
+
+    @property
+    def traces(self) -> list[Path]:
+        return sorted((self.folder / "plugins" / "profile").glob("*/*.xplane.pb"))
+
+
+def told(folder: Path, *arguments: str) -> Done:
+    both = ("--tensorboard", str(folder), "--trace", str(folder))
+    program = [sys.executable, "-c", _TELLING, *arguments, *both, "--json"]
+    environment = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"}
+    done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    (own,) = [path for path in folder.iterdir() if path.name.startswith(arguments[0])]
+    return Done(folder, own.name, done.stdout, done.stderr)
+
+
+@pytest.fixture(scope="module")
+def _state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        # TensorBoard's own switch: it reads without TensorFlow, which takes seconds to load.
+        patch.setitem(sys.modules, "tensorboard.compat.notf", ModuleType("notf"))
+        save(probe_of(simulated_devices(QUICK_PAIR)[0]))
+        yield
+
+
+@pytest.fixture(scope="module")
+def run(_state: None, tmp_path_factory: pytest.TempPathFactory) -> Done:
+    options = ("--simulate", QUICK_PAIR, "--batches", "120", "80", "--windows", "2", "--duration", "0.5")
+    return told(tmp_path_factory.mktemp("run"), "run", *options)
+
+
+@pytest.fixture(scope="module")
+def balance(_state: None, tmp_path_factory: pytest.TempPathFactory) -> Done:
+    options = ("--simulate", QUICK_PAIR, *SHORT, "--round-duration", "0.5", "--accumulate", "off")
+    return told(tmp_path_factory.mktemp("balance"), "balance", *options)
+
+
+@pytest.fixture(scope="module")
+def probe(_state: None, tmp_path_factory: pytest.TempPathFactory) -> Done:
+    folder = tmp_path_factory.mktemp("probe")
+    (folder / "plugins").write_text("in the way of a trace")
+    options = ("--simulate", QUICK_PAIR, "--gpus", "1", "--max-batch", "16", "--duration", "0.2", "--no-ahead")
+    return told(folder, "probe", *options)
+
+
+def test_the_parent_loads_tensorboard_and_never_tensorflow(run: Done, balance: Done) -> None:
+    for done in (run, balance):
+        assert done.err.splitlines()[-1] == "loaded: tensorboard"
+
+
+def test_a_run_is_read_back_as_it_was_measured(run: Done) -> None:
+    result = Run.model_validate_json(run.out)
+    assert [w.code for w in result.warnings if "trace" in w.code] == []
+    for name, measured in (("split", result), ("even", result.baselines.even)):
+        assert measured is not None
+        read = run.scalars(name)
+        times = [event.value for event in read["gpubalance/step_time_s"]]
+        assert times == pytest.approx(list(measured.step_time_s.samples), rel=1e-5)
+        rates = [event.value for event in read["gpubalance/samples_per_s"]]
+        assert rates == pytest.approx([measured.global_batch / s for s in measured.step_time_s.samples], rel=1e-5)
+        # What stands beside its hyperparameters is what the result says.
+        assert read["gpubalance/median/samples_per_s"][-1].value == pytest.approx(measured.throughput.median, rel=1e-5)
+        steps = [event.step for event in read["gpubalance/samples_per_s"]]
+        assert steps == sorted(set(steps))
+        assert steps[0] > 0
+        # In the order of time, on the clock of the machine, and as far apart as in the result.
+        at_s = measured.step_time_s.at_s
+        assert at_s is not None
+        walls = [event.wall_time for event in read["gpubalance/samples_per_s"]]
+        assert walls == sorted(walls)
+        assert walls[-1] - walls[0] == pytest.approx(at_s[-1] - at_s[0], abs=0.2)
+        windows = len(read["gpubalance/median/step_time_s"])
+        assert windows >= 2
+        each = {len(read[f"gpubalance/{figure}/GPU:{i}"]) for figure in ("compute_s", "wait_s") for i in (0, 1)}
+        assert each == {windows}
+        assert {"gpubalance/sync_s", "gpubalance/imbalance", "gpubalance/memory_bytes/GPU:1"} <= set(read)
+        assert not [tag for tag in read if "temperature" in tag]  # simulated devices have none
+
+
+def table(done: Done) -> tuple[list[str], dict[str, Any]]:
+    """TensorBoard's own table of hyperparameters: its columns, and a row a session group by its name."""
+    from tensorboard.backend.event_processing import data_provider, plugin_event_multiplexer
+    from tensorboard.context import RequestContext
+    from tensorboard.plugins.base_plugin import TBContext
+    from tensorboard.plugins.hparams import api_pb2, backend_context, get_experiment, list_session_groups
+
+    multiplexer = plugin_event_multiplexer.EventMultiplexer()
+    multiplexer.AddRunsFromDirectory(str(done.folder))
+    multiplexer.Reload()
+    provider = data_provider.MultiplexerDataProvider(multiplexer, str(done.folder))
+    context = backend_context.Context(TBContext(data_provider=provider))
+    wanted = api_pb2.ListSessionGroupsRequest(
+        start_index=0, slice_size=100, allowed_statuses=[api_pb2.STATUS_SUCCESS, api_pb2.STATUS_FAILURE]
+    )
+    experiment = get_experiment.Handler(RequestContext(), context, "", api_pb2.GetExperimentRequest()).run()
+    groups = list_session_groups.Handler(RequestContext(), context, "", wanted).run().session_groups
+    return [info.name for info in experiment.hparam_infos], {group.name: group for group in groups}
+
+
+def figures(group: Any) -> dict[str, float]:
+    return {value.name.tag: value.value for value in group.metric_values}
+
+
+def test_each_split_of_a_run_is_a_row_of_tensorboards_table(run: Done) -> None:
+    result = json.loads(run.out)
+    columns, rows = table(run)
+    assert set(rows) == {f"{run.name}/split", f"{run.name}/even"}
+    split = rows[f"{run.name}/split"]
+    assert set(columns) == set(split.hparams)
+    assert columns[:3] == ["batch/GPU:0", "batch/GPU:1", "batches"]  # what a split is comes before its settings
+    assert (split.hparams["batch/GPU:0"].number_value, split.hparams["batch/GPU:1"].number_value) == (120, 80)
+    assert split.hparams["model"].string_value == "small"
+    assert figures(split)["gpubalance/median/samples_per_s"] == pytest.approx(result["throughput"]["median"], rel=1e-5)
+    assert rows[f"{run.name}/even"].hparams["batches"].string_value == "100/100"
+
+
+def test_each_split_that_balance_tried_is_a_row(balance: Done) -> None:
+    from tensorboard.plugins.hparams import api_pb2
+
+    plan = Plan.model_validate_json(balance.out)
+    assert plan.balance is not None
+    _, rows = table(balance)
+    assert set(rows) == {f"{balance.name}/{name}" for name in ("split", "even")} | {
+        f"{balance.name}/round-{tried.number}" for tried in plan.balance.rounds
+    }
+    for tried in plan.balance.rounds:
+        row = rows[f"{balance.name}/round-{tried.number}"]
+        assert row.hparams["batches"].string_value == "/".join(map(str, tried.batches))
+        (session,) = row.sessions
+        assert session.status == (api_pb2.STATUS_FAILURE if tried.outcome == "oom" else api_pb2.STATUS_SUCCESS)
+        rate = figures(row).get("gpubalance/median/samples_per_s")
+        assert rate == (tried.measured and pytest.approx(tried.measured.throughput.median, rel=1e-5))
+
+
+def test_a_probe_is_a_curve_over_batch_sizes(probe: Done) -> None:
+    (one,) = json.loads(probe.out)["probes"]
+    read = probe.scalars("solo-GPU-1")
+    curve = [(event.step, event.value) for event in read["gpubalance/over_batch/samples_per_s"]]
+    assert [batch for batch, _ in curve] == [p["batch"] for p in one["curve"]] == [8, 16]
+    assert [rate for _, rate in curve] == pytest.approx([p["throughput"]["median"] for p in one["curve"]], rel=1e-5)
+    assert [event.value for event in read["gpubalance/batch/GPU:1"]] == [8, 16]
+    assert probe.traces == []
+
+
+def test_a_trace_of_steady_steps_is_made_when_all_is_measured(run: Done, balance: Done) -> None:
+    for done in (run, balance):
+        (path,) = done.traces
+        assert path.parent.name == done.name
+        data = path.read_bytes()  # what is in it is tested in tests/engine/test_trace.py
+        assert b"step_num" in data
+        assert b"replica_1" in data
+        said = done.err.splitlines()
+        (traced,) = [number for number, line in enumerate(said) if "tracing 10 steps of" in line]
+        assert not [line for line in said[traced:] if "window" in line or "round" in line or "proving" in line]
+        assert not [path for path in done.folder.iterdir() if path.name.startswith(".")]
+
+
+def test_a_trace_that_cannot_be_recorded_is_a_warning(probe: Done) -> None:
+    result = json.loads(probe.out)
+    assert result["complete"] is True
+    (warning,) = [w for w in result["warnings"] if w["code"] == "not-traced"]
+    assert warning["message"].startswith("GPU:1: no trace was recorded: ")
+    assert "plugins" in warning["message"]
+
+
+@pytest.mark.campaign
+def test_each_device_is_traced_after_its_probe(tmp_path: Path) -> None:
+    options = ("--simulate", QUICK_PAIR, "--max-batch", "16", "--duration", "0.2", "--parallel")
+    done = told(tmp_path, "probe", *options)
+    assert [path.parent.name for path in done.traces] == [f"{done.name}-GPU-0", f"{done.name}-GPU-1"]
+
+
+def test_what_can_no_longer_be_written_is_told_when_the_measurement_is_over(tmp_path: Path) -> None:
+    heard: list[Event] = []
+    window = WindowDone(1, 1, "", PAIR, measurement((6, 4), step_time(0.5)))
+
+    def command() -> None:
+        with board_in(tmp_path, "run-1", PAIR, Settings(model="small"), quiet=True) as beside:
+            (tmp_path / "run-1" / "split").write_text("in the way")
+            for event in (window, Doing("the next window"), window):
+                beside(heard.append)(event)
+
+    with pytest.raises(EnvironmentFault, match="can't write to --tensorboard"):
+        command()
+    assert heard == [window, Doing("the next window"), window]
+
+
+def test_a_file_in_the_way_is_told_before_anything_is_measured(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.touch()
+    for option, folder in (("--tensorboard", path / "below"), ("--trace", path)):
+        done = gpubalance("run", "--simulate", QUICK_PAIR, option, str(folder))
+        assert done.returncode == 3
+        assert f"can't write to {option} {folder}" in done.stderr
+        assert "starting TensorFlow" not in done.stderr
+        assert done.stdout == ""
+
+
+def test_without_the_extra_it_is_told_how_to_install_it(tmp_path: Path) -> None:
+    (tmp_path / "tensorboard.py").write_text("raise ModuleNotFoundError(\"No module named 'tensorboard'\")\n")
+    paths = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    options = ("--simulate", QUICK_PAIR, "--tensorboard", str(tmp_path / "board"))
+    done = gpubalance("run", *options, environment={"PYTHONPATH": paths})
+    assert done.returncode == 3
+    assert "--tensorboard needs" in done.stderr
+    assert "pip install 'gpubalance[tensorboard]'" in done.stderr
+    assert "starting TensorFlow" not in done.stderr
+    assert not (tmp_path / "board").exists()

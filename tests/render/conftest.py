@@ -1,0 +1,24 @@
+"""A page is drawn once for all tests that look at it: drawing takes seconds."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpubalance.render.report.charts import charts_of
+from gpubalance.render.report.page import html_page
+from gpubalance.render.report.subject import Subject
+from gpubalance.stages.report import read_subjects
+from tests.render import samples
+
+
+@pytest.fixture(scope="session")
+def subjects() -> tuple[Subject, ...]:
+    """The pair and the four, balanced, the first as if it were GPUs; the pair's probe, and a plan that was not run."""
+    found = read_subjects([samples.BALANCE, samples.FOUR, samples.PROBE, samples.PLAN, samples.FOUR_PROBE])
+    return (samples.with_telemetry(found[0]), *found[1:4])
+
+
+@pytest.fixture(scope="session")
+def html(subjects: tuple[Subject, ...]) -> str:
+    """The page of them all."""
+    return html_page(subjects, [charts_of(subject) for subject in subjects])

@@ -1,0 +1,137 @@
+"""Results of real runs on simulated devices, as they were written, and what is made of them for a test."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+from gpubalance.render.report.subject import Subject
+from gpubalance.results.plan import Plan
+from gpubalance.results.run import Run
+from gpubalance.stages.report import read_subjects
+from gpubalance.telemetry import Moment, Telemetry
+
+DATA = Path(__file__).with_name("data")
+BALANCE, RUN, PROBE, PLAN = (DATA / f"pair-{kind}.json" for kind in ("balance", "run", "probe", "plan"))
+FOUR = DATA / "four-balance.json"
+FOUR_PROBE = DATA / "four-probe.json"
+ALL = (BALANCE, RUN, PROBE, PLAN, FOUR, FOUR_PROBE)
+
+
+def document(path: Path) -> dict[str, Any]:
+    """A result as JSON has it."""
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def written(folder: Path, name: str, content: dict[str, Any]) -> Path:
+    """A changed result in a file."""
+    path = folder / name
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return path
+
+
+def subject(path: Path, *beside: Path) -> Subject:
+    """The subject of a file, with others given too."""
+    return read_subjects([path, *beside])[0]
+
+
+def the_run(of: Subject) -> Run:
+    """Its run, which it must have."""
+    assert of.run is not None
+    return of.run
+
+
+def with_telemetry(of: Subject) -> Subject:
+    """The same as if its devices were GPUs that tell how they are: the second gets hot and is throttled.
+
+    A simulated device has no telemetry, so there is no real run of one to take.
+    """
+    run = the_run(of)
+    end = (run.step_time_s.at_s or (10.0,))[-1]
+    replicas = tuple(
+        replica.model_copy(update={"telemetry": _telemetry(replica.device, end)}) for replica in run.replicas
+    )
+    changed = run.model_copy(update={"replicas": replicas})
+    plan = of.result
+    assert isinstance(plan, Plan)
+    assert plan.balance is not None
+    result = plan.model_copy(update={"balance": plan.balance.model_copy(update={"run": changed})})
+    return Subject(of.name, result, of.probes, of.probe_from)
+
+
+def _telemetry(device: int, end_s: float) -> Telemetry:
+    moments = []
+    for number in range(60):
+        at_s = end_s * number / 59
+        heat = min(40, number)
+        hot = device == 1 and number > 40
+        moments.append(
+            Moment(
+                at_s=round(at_s, 3),
+                temperature_c=50 + heat - 10 * device,
+                power_w=180.5 + heat / 2 - 40 * device,
+                sm_clock_mhz=1500 if hot else 1800 + 30 * device,
+                memory_clock_mhz=5005 + 500 * device,
+                throttle_reasons=("thermal",) if hot else (),
+            )
+        )
+    return Telemetry(
+        readings=60,
+        duration_s=end_s,
+        temperature_c=90,
+        power_w=170.25,
+        energy_j=1702.5,
+        sm_clock_mhz=1800,
+        memory_clock_mhz=5005,
+        throttle_reasons=("thermal",) if device == 1 else (),
+        ecc_uncorrected=0,
+        course=tuple(moments),
+    )
+
+
+class Page(HTMLParser):
+    """What a page says: its tables by their titles, its text, its tags, its ids, and what it refers to."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tables: dict[str, list[list[str]]] = {}
+        self.tags: list[str] = []
+        self.ids: list[str] = []
+        self.references: list[str] = []
+        self.text = ""
+        self._heading = ""
+        self._open: str | None = None
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        for name, value in attrs:
+            if name == "id":
+                self.ids.append(value or "")
+            if name in ("href", "src", "action", "data", "srcset", "background"):
+                self.references.append(value or "")
+            if name.startswith("on"):
+                self.tags.append(f"@{name}")
+        if tag == "h4":
+            self._heading, self._open = "", tag
+        elif tag == "table":
+            self._rows = self.tables.setdefault(self._heading, [])
+        elif tag == "tr":
+            self._rows.append([])
+        elif tag in ("td", "th"):
+            self._rows[-1].append("")
+            self._open = tag
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == self._open:
+            self._open = None
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+        if self._open == "h4":
+            self._heading += data
+        elif self._open is not None:
+            self._rows[-1][-1] += data

@@ -1,0 +1,82 @@
+"""A comparison's text: whole outputs, in 80 columns and in 40."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpubalance.render.compare import comparison_text, file_names
+from gpubalance.results.comparison import Comparison
+from gpubalance.results.run import Run
+from gpubalance.stages.compare.stage import compare
+from tests.stages.drawn import drawn_run
+from tests.stages.probes import probe_of
+from tests.stages.test_compare import BASELINE, DEVICES, JOINT, OTHER, plan_of, sampled, slower
+
+GOLDEN = Path(__file__).parent / "compare.txt"
+
+
+def of(folder: Path, **results: object) -> Comparison:
+    paths = []
+    for name, result in results.items():
+        paths.append(folder / f"{name}.json")
+        paths[-1].write_text(result.model_dump_json())  # type: ignore[attr-defined]
+    return compare(paths)
+
+
+def mixed(run: Run) -> Run:
+    return run.model_copy(update={"settings": run.settings.model_copy(update={"precision": "mixed_float16"})})
+
+
+def several(folder: Path) -> Comparison:
+    """Something of everything that a text can say of runs."""
+    short = OTHER.model_copy(update={"complete": False, "warnings": ()})
+    alone = drawn_run(DEVICES[:1], JOINT, (820,), seed=4)
+    return of(
+        folder,
+        before=BASELINE,
+        after=slower(OTHER, 0.97),
+        mixed=mixed(slower(short, 1.05)),
+        again=OTHER,
+        alone=alone,
+        plan=plan_of(),
+    )
+
+
+@pytest.mark.parametrize("width", [80, 40])
+def test_the_whole_text(tmp_path: Path, width: int) -> None:
+    """A changed one is accepted by writing it to the golden file, after a look at it."""
+    probes = of(tmp_path, old=sampled(probe_of(DEVICES)), new=sampled(probe_of(DEVICES), 1.04, seed=1))
+    texts = [comparison_text(found, width) for found in (several(tmp_path), probes)]
+    assert max(len(line) for text in texts for line in text.splitlines()) <= width
+    golden = GOLDEN.with_stem(f"compare-{width}")
+    assert "\n\n\n".join(texts) + "\n" == golden.read_text()
+
+
+def test_what_is_not_the_same_comes_before_every_verdict(tmp_path: Path) -> None:
+    text = comparison_text(of(tmp_path, a=BASELINE, b=mixed(slower(OTHER, 1.1))))
+    assert text.startswith("not the same (a.json → b.json): precision float32 → mixed_float16\n")
+    assert "b.json is slower than a.json, but not like with like" in text
+
+
+def test_names_from_files_cannot_write_to_the_terminal(tmp_path: Path) -> None:
+    bad = DEVICES[0].model_copy(update={"name": "\x1b[31mred\x1b[0m\x07"})
+    run = OTHER.model_copy(update={"devices": (bad, *DEVICES[1:])})
+    text = comparison_text(of(tmp_path, **{"a": BASELINE, "\x1b[2Jb": run}))
+    assert "\x1b" not in text
+    assert "\x07" not in text
+
+
+@pytest.mark.parametrize(
+    ("files", "names"),
+    [
+        (["a.json", "x/b.json"], ["a.json", "b.json"]),
+        (["old/run.json", "new/run.json"], ["old", "new"]),
+        (["old/1/run.json", "new/1/run.json"], ["old", "new"]),
+        (["old/a.json", "new/a.json", "new/b.json"], ["old/a.json", "new/a.json", "new/b.json"]),
+        (["a.json", "a.json"], ["a.json", "a.json"]),
+    ],
+)
+def test_files_are_told_apart(files: list[str], names: list[str]) -> None:
+    assert file_names(files) == names

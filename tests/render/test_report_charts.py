@@ -1,0 +1,272 @@
+"""Charts: what is drawn is what was measured, each is whole and readable, and what is missing is said."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_rgb
+from matplotlib.patches import Rectangle
+
+from gpubalance.render.report.charts import charts_of
+from gpubalance.render.report.charts.chart import NARROW, WIDE, Chart, Missing
+from gpubalance.render.report.charts.style import (
+    COMPUTE,
+    HATCHES,
+    SYNC,
+    VARIABLES,
+    WAIT,
+    colour,
+    dashes,
+    drawing,
+    marker,
+)
+from gpubalance.render.report.charts.svg import chart_png, chart_svg
+from gpubalance.render.report.parts import gap_of, losses
+from gpubalance.render.report.steps import steps_of
+from gpubalance.render.report.subject import Subject
+from tests.cli.program import ROOT
+from tests.render import samples
+
+IDS = ("step", "gap", "curves", "memory", "course", "rounds", "trials")
+
+
+def charts(subject: Subject) -> dict[str, Chart | Missing]:
+    found = charts_of(subject)
+    assert tuple(one.id for one in found) == IDS
+    return {one.id: one for one in found}
+
+
+def drawn(subject: Subject, id_: str) -> Chart:
+    one = charts(subject)[id_]
+    assert isinstance(one, Chart), one
+    return one
+
+
+def bars(chart: Chart) -> list[Rectangle]:
+    with drawing("test"):
+        figure = chart.draw(WIDE)
+    return [patch for patch in figure.axes[0].patches if isinstance(patch, Rectangle)]
+
+
+def test_the_bars_of_a_step_are_its_times() -> None:
+    subject = samples.subject(samples.BALANCE)
+    steps = steps_of(subject)
+    run = samples.the_run(subject)
+    assert [step.title for step in steps] == ["Even split", "Chosen split"]
+    assert run.baselines.even is not None
+    assert steps[0].parts[0].wait_s == run.baselines.even.replicas[0].wait_s
+    wanted = [
+        seconds * 1e3
+        for step in steps
+        for part in step.parts
+        for seconds in (step.input_wait_s, part.compute_s, part.wait_s, step.sync_s)
+        if seconds
+    ]
+    found = bars(drawn(subject, "step"))
+    assert [bar.get_width() for bar in found] == pytest.approx(wanted)
+    assert {bar.get_hatch() or "" for bar in found} >= {"", HATCHES[WAIT], HATCHES[SYNC]}
+    # The even split is above the chosen one, and each row ends with the step.
+    assert found[0].get_y() > found[-1].get_y()
+    ends = [bar.get_x() + bar.get_width() for bar in found]
+    assert max(ends) == pytest.approx(max(step.step_time_s for step in steps) * 1e3, rel=0.01)
+
+
+def test_the_bars_of_the_gap_are_all_of_it() -> None:
+    subject = samples.subject(samples.BALANCE)
+    gap = gap_of(subject)
+    assert gap is not None
+    found = [bar.get_width() for bar in bars(drawn(subject, "gap"))]
+    assert sum(found) == pytest.approx(gap.solo_sum - gap.throughput, rel=1e-4)
+    assert found == pytest.approx([part.rate for part in losses(subject, gap) if part.rate])
+
+
+def test_the_curve_has_its_points_its_model_its_limit_and_the_chosen_batch() -> None:
+    subject = samples.subject(samples.BALANCE, samples.PROBE)
+    assert subject.probe_from == "pair-probe.json"
+    with drawing("test"):
+        axes = drawn(subject, "curves").draw(WIDE).axes[0]
+    assert axes.get_xlabel() == "batch, samples"
+    assert axes.get_ylabel() == "throughput, samples/s"
+    lines = [np.column_stack(line.get_data()).tolist() for line in axes.lines]
+    for i, one in enumerate(subject.probes):
+        assert one is not None
+        assert one.batch_limit is not None
+        points = [[point.batch, point.throughput.median] for point in sorted(one.curve, key=lambda p: p.batch)]
+        assert points in lines
+        assert [[one.batch_limit.fits, 0.0], [one.batch_limit.fits, 0.97]] in lines  # up to 97 % of the axis
+        model = one.step_time_model
+        assert model is not None
+        batch = subject.batches[i]
+        assert [batch, batch / (model.alpha_s + model.beta_s * batch)] in [line[0] for line in lines]
+        long = [line for line in lines if len(line) > 100][i]
+        assert long[50][1] == pytest.approx(long[50][0] / (model.alpha_s + model.beta_s * long[50][0]))
+
+
+def test_step_times_stand_above_telemetry_on_one_clock() -> None:
+    subject = samples.with_telemetry(samples.subject(samples.BALANCE))
+    chart = drawn(subject, "course")
+    with drawing("test"):
+        figure = chart.draw(WIDE)
+    labels = [axes.get_ylabel() for axes in figure.axes]
+    assert labels == ["step time, ms", "°C", "power, W", "SM, MHz", "memory, MHz", ""]
+    times = samples.the_run(subject).step_time_s
+    points = figure.axes[0].lines[0]
+    assert list(points.get_xdata()) == pytest.approx(times.at_s)  # type: ignore[arg-type]
+    assert list(points.get_ydata()) == pytest.approx([1e3 * seconds for seconds in times.samples])  # type: ignore[arg-type]
+    assert figure.axes[-1].get_title(loc="left") == "throttled"
+    assert "GPU:0 was not throttled." in chart.text
+    assert "GPU:1 was throttled by thermal." in chart.text
+
+
+def test_an_older_result_has_its_samples_by_number(tmp_path: Path) -> None:
+    document = samples.document(samples.RUN)
+    document["step_time_s"]["at_s"] = document["baselines"]["even"]["step_time_s"]["at_s"] = None
+    chart = drawn(samples.subject(samples.written(tmp_path, "old.json", document)), "course")
+    with drawing("test"):
+        assert chart.draw(WIDE).axes[-1].get_xlabel() == "sample, in the order of time"
+    assert "does not say when" in chart.text
+    assert "a simulated device has none" in chart.text
+
+
+def test_many_samples_are_drawn_as_a_band(tmp_path: Path) -> None:
+    document = samples.document(samples.RUN)
+    times = [0.05 + 0.001 * (i % 7) for i in range(5000)]
+    document["step_time_s"] |= {"samples": times, "at_s": [0.05 * i for i in range(5000)]}
+    chart = drawn(samples.subject(samples.written(tmp_path, "long.json", document)), "course")
+    assert len(chart_svg(chart, "x", WIDE)) < 60_000
+    with drawing("test"):
+        (band,) = chart.draw(WIDE).axes[0].collections
+    heights = np.asarray(band.get_paths()[0].vertices)[:, 1]
+    assert (heights.min(), heights.max()) == pytest.approx((50, 56))
+
+
+@pytest.mark.parametrize(
+    ("path", "missing"),
+    [
+        (samples.BALANCE, {"curves", "trials"}),
+        (samples.RUN, {"gap", "curves", "rounds", "trials"}),
+        (samples.PROBE, {"step", "gap", "course", "rounds"}),
+        (samples.PLAN, {"gap", "curves", "memory", "course", "rounds", "trials"}),
+    ],
+    ids=lambda value: value.stem if isinstance(value, Path) else "",
+)
+def test_what_a_result_has_nothing_for_is_said(path: Path, missing: set[str]) -> None:
+    found = {id_: one for id_, one in charts(samples.subject(path)).items() if isinstance(one, Missing)}
+    assert set(found) == missing
+    for one in found.values():
+        assert len(one.why) > 20
+
+
+def test_with_its_probe_a_plan_shows_the_even_split_too() -> None:
+    without, given = samples.subject(samples.PLAN), samples.subject(samples.PLAN, samples.PROBE)
+    assert [step.title for step in steps_of(without)] == ["Chosen split, predicted"]
+    assert "give the probe's file too" in drawn(without, "step").text
+    even, chosen = steps_of(given)
+    assert even.title == "Even split, predicted"
+    slowest = max(part.compute_s for part in even.parts)
+    assert slowest + even.sync_s == pytest.approx(even.step_time_s, rel=1e-3)
+    assert even.throughput < chosen.throughput
+    assert isinstance(charts(given)["curves"], Chart)
+
+
+def test_a_probe_of_other_devices_is_not_taken() -> None:
+    assert samples.subject(samples.BALANCE, samples.FOUR_PROBE).probe_from == ""
+
+
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+def test_each_svg_is_whole_and_its_text_is_text(subjects: tuple[Subject, ...], html: str, width: int) -> None:
+    svgs = re.findall(rf'<div class="{"wide" if width == WIDE else "narrow"}">(<svg .*?</svg>)</div>', html, re.DOTALL)
+    shown = [one for subject in subjects for one in charts_of(subject) if isinstance(one, Chart)]
+    assert len(svgs) == len(shown)
+    for svg, chart in zip(svgs, shown, strict=True):
+        root = ET.fromstring(svg)  # noqa: S314  (our own)
+        assert (root.get("role"), root.get("width")) == ("img", "100%")
+        assert root.get("viewBox", "").startswith(f"0 0 {width} ")
+        assert (root[0].tag, root[0].text) == ("title", chart.title)
+        assert (root[1].tag, root[1].text) == ("desc", chart.text)
+        ids = {element.get("id") for element in root.iter()}
+        assert {root.get("aria-labelledby"), root.get("aria-describedby")} <= ids
+        assert set(re.findall(r"url\(#([^)]+)\)", svg)) <= ids
+        text = [element.text for element in root.iter("text")]
+        assert len(text) > 4
+        assert any(re.search(r", (ms|s|GiB|samples/s|samples)$|^trial$", label or "") for label in text)
+        assert not re.findall(r"#[0-9a-fA-F]{6}\b", svg), "a colour that no dark page changes"
+
+
+def test_a_chart_is_drawn_the_same_each_time() -> None:
+    chart = drawn(samples.subject(samples.BALANCE), "step")
+    assert chart_svg(chart, "a", WIDE) == chart_svg(chart, "a", WIDE)
+    assert chart_png(chart, WIDE).startswith(b"\x89PNG")
+
+
+def test_drawing_leaves_matplotlib_as_it_was() -> None:
+    import matplotlib
+
+    matplotlib.rcParams["font.size"] = 33.0
+    try:
+        one, other = (chart_svg(drawn(samples.subject(samples.RUN), "memory"), "a", WIDE) for _ in range(2))
+        assert one == other
+        assert "33px" not in one
+        assert matplotlib.rcParams["font.size"] == 33.0
+        assert matplotlib.rcParams["svg.fonttype"] == "path"
+    finally:
+        matplotlib.rcdefaults()
+
+
+# Machado, Oliveira and Fernandes, IEEE Transactions on Visualization and Computer Graphics 15 (2009), severity 1.
+_SEEN = {
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]],
+    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.3039]],
+    "all": [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
+}
+_XYZ = [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+
+
+def linear(value: str) -> np.ndarray:
+    rgb = np.array(to_rgb(value))
+    return np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+
+
+def lab(value: str, seen: str) -> np.ndarray:
+    xyz = np.array(_XYZ) @ np.clip(np.array(_SEEN[seen]) @ linear(value), 0, 1) / np.array([0.9505, 1.0, 1.089])
+    f = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+def contrast(one: str, other: str) -> float:
+    light = sorted(float(np.array(_XYZ[1]) @ linear(value)) + 0.05 for value in (one, other))
+    return light[1] / light[0]
+
+
+def palettes() -> list[dict[str, str]]:
+    """The page's colours, light and dark, by what they are called."""
+    css = (ROOT / "gpubalance" / "render" / "report" / "page.css").read_text(encoding="utf-8")
+    light, dark = (dict(re.findall(r"(--[a-z]+): (#[0-9a-f]{6});", block)) for block in css.split("@media screen")[:2])
+    return [light, light | dark]
+
+
+@pytest.mark.parametrize("palette", palettes(), ids=["light", "dark"])
+@pytest.mark.parametrize("seen", _SEEN)
+def test_parts_of_a_bar_and_devices_are_told_apart_by_whoever_looks(palette: dict[str, str], seen: str) -> None:
+    named = {found: palette[name] for found, name in VARIABLES.items()}
+    together = [*combinations((COMPUTE, WAIT, SYNC), 2), *combinations([colour(i) for i in range(4)], 2)]
+    for one, other in together:
+        assert np.linalg.norm(lab(named[one], seen) - lab(named[other], seen)) > 10
+    looks = {(colour(i), marker(i), dashes(i)) for i in range(56)}
+    assert len(looks) == 56
+    assert len({(marker(i), dashes(i)) for i in range(8)}) == 8  # and without any colour
+
+
+@pytest.mark.parametrize("palette", palettes(), ids=["light", "dark"])
+def test_text_and_marks_stand_out_from_the_page(palette: dict[str, str]) -> None:
+    for name, least in (("--ink", 7), ("--muted", 4.5), ("--link", 4.5)):
+        assert contrast(palette[name], palette["--paper"]) >= least
+        assert contrast(palette[name], palette["--raised"]) >= least
+    for i in range(4):  # of lines and markers; bars of lighter colours have hatches
+        assert contrast(palette[VARIABLES[colour(i)]], palette["--paper"]) >= 3

@@ -1,0 +1,216 @@
+"""Every number of a result is in the report's tables, and every number there is the result's."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpubalance.render.report.answer import answer_of
+from gpubalance.render.report.formulas import FORMULAS
+from gpubalance.render.report.markdown import markdown
+from gpubalance.render.report.spreadsheet import csv_text
+from gpubalance.render.report.subject import Subject
+from gpubalance.render.report.table import Column, exact, short
+from gpubalance.render.report.tables import tables_of
+from tests.cli.program import ROOT
+from tests.render import samples
+
+# What is no measurement.
+_NOT_IN_TABLES = {"schema_version", "devices", "cpu_count", "device"}
+
+
+def numbers(value: Any, name: str = "") -> Iterator[float]:
+    """All numbers within a result, but for what is no measurement."""
+    if name in _NOT_IN_TABLES:
+        return
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from numbers(inner, key)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from numbers(inner)
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        yield value
+
+
+def rows_of(*subjects: Subject) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(csv_text(subjects))))
+
+
+def values_of(*subjects: Subject) -> set[float]:
+    """Every number, without its sign: what is lost is below 0 in a table."""
+    found = set()
+    for row in rows_of(*subjects):
+        for value in filter(None, row.values()):
+            try:
+                found.add(abs(float(value)))
+            except ValueError:
+                continue
+    return found
+
+
+@pytest.mark.parametrize("path", [samples.RUN, samples.PROBE, samples.FOUR_PROBE], ids=lambda path: path.stem)
+def test_every_number_of_a_run_and_of_a_probe_is_in_the_csv(path: Path) -> None:
+    wanted = set(numbers(samples.document(path)))
+    assert len(wanted) > 50
+    assert {abs(value) for value in wanted} <= values_of(samples.subject(path))
+
+
+@pytest.mark.parametrize("path", [samples.BALANCE, samples.FOUR], ids=lambda path: path.stem)
+def test_every_number_of_what_balance_found_is_in_the_csv(path: Path) -> None:
+    document = samples.document(path)
+    there = values_of(samples.subject(path))
+    balance = document["balance"]
+    for part in (balance["run"], balance["solo_gap"], document["shares"], document["predicted"]):
+        assert {abs(value) for value in numbers(part)} <= there
+    for tried in balance["rounds"]:
+        assert tried["predicted_throughput"] in there
+        assert tried["measured"] is None or tried["measured"]["throughput"]["median"] in there
+
+
+def test_a_row_of_the_csv_is_the_results() -> None:
+    subject = samples.subject(samples.BALANCE)
+    run = samples.document(samples.BALANCE)["balance"]["run"]
+    parts = [row for row in rows_of(subject) if row["table"] == "parts" and row["split"] == "chosen"]
+    for row, replica in zip(parts, run["replicas"], strict=True):
+        for name in ("batch", "micro_batch", "throughput", "compute_s", "wait_s", "utilisation", "memory_peak_bytes"):
+            assert float(row[name]) == replica[name]
+    gap = {row["cause"]: float(row["rate"]) for row in rows_of(subject) if row["table"] == "gap"}
+    lost = [rate for cause, rate in gap.items() if cause not in ("solo sum", "together")]
+    assert gap["solo sum"] + sum(lost) == pytest.approx(gap["together"], rel=1e-5)
+
+
+def test_a_device_that_is_no_line_has_its_curve(tmp_path: Path) -> None:
+    document = samples.document(samples.PROBE)
+    document["probes"][1]["step_time_model"] |= {
+        "planned_with": "curve",
+        "residual": 0.07,
+        "curve": [[8, 0.0512], [712, 0.8123]],
+    }
+    rows = rows_of(samples.subject(samples.written(tmp_path, "curve.json", document)))
+    curve = [row for row in rows if row["table"] == "planned_curve"]
+    assert [(row["device"], row["batch"], row["step_time_s"]) for row in curve] == [
+        ("GPU:1", "8", "0.0512"),
+        ("GPU:1", "712", "0.8123"),
+    ]
+
+
+def test_the_pages_tables_are_the_results(html: str, subjects: tuple[Subject, ...]) -> None:
+    page = samples.Page(html)
+    run = samples.the_run(subjects[0])
+    steps = page.tables["Steps"]
+    assert steps[1][0] == "chosen"
+    assert steps[1][steps[0].index("throughput, samples/s")] == f"{run.throughput.median:.7g}"
+    assert steps[1][steps[0].index("step time, ms")] == f"{run.step_time_s.median * 1e3:.7g}"
+    times = [row[3] for row in page.tables["Step times"] if row[0] == "chosen"]
+    for seconds in run.step_time_s.samples:
+        assert f"{seconds * 1e3:.7g}" in times
+    for subject in subjects:
+        for table in tables_of(subject):
+            shown = page.tables[table.title]
+            for row in table.rows:
+                assert [exact(cell, column) for cell, column in zip(row, table.columns, strict=True)] in shown
+
+
+def test_a_page_shows_the_figures_and_units_of_telemetry(html: str) -> None:
+    page = samples.Page(html)
+    head, *rows = page.tables["Telemetry over the run"]
+    assert head[1:] == ["at, s", "temperature, °C", "power, W", "SM clock, MHz", "memory clock, MHz", "throttled by"]
+    assert len(rows) == 120
+    assert ["GPU:0", "0", "50", "180.5", "1800", "5005", "nothing"] in rows
+    assert rows[-1][-1] == "thermal"
+
+
+def test_the_answer_comes_first_and_is_the_runs() -> None:
+    subject = samples.subject(samples.BALANCE)
+    run = samples.the_run(subject)
+    answer = answer_of(subject)
+    assert answer.headline == "/".join(map(str, run.batches))
+    throughput, even, solo, binds = answer.facts
+    assert throughput.value == f"{run.throughput.median:.0f} samples/s"
+    assert run.speedup_over_even is not None
+    assert even.value == f"{run.speedup_over_even:.3f} ×"
+    assert run.scaling_efficiency is not None
+    assert solo.value == f"{run.scaling_efficiency:.1%}".replace("%", " %")
+    assert binds.value.startswith("GPU:0 ")
+
+
+def test_the_answer_stands_before_the_charts(html: str) -> None:
+    for section in html.split('<section id="result-')[1:]:
+        assert section.index('class="facts"') < section.index("<svg")
+
+
+def test_each_number_of_the_readme_has_its_formula() -> None:
+    """And the same one; that of a device's step-time model is there too."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    part = readme.split("## The numbers")[1].split("\n\n")[2]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in part.splitlines()[2:]]
+    formulas = {formula.number: formula.formula for formula in FORMULAS}
+    assert len(rows) > 8
+    for name, formula, _ in rows:
+        assert name in formulas
+        if re_is_formula(formula):
+            assert formulas[name] == formula
+    assert formulas["step-time model"] == "t(b) = α + β · b"
+
+
+def re_is_formula(text: str) -> bool:
+    """The README says two of them in words."""
+    return any(sign in text for sign in "/−Σᵢ")
+
+
+def test_the_page_has_every_formula(html: str) -> None:
+    text = samples.Page(html).text
+    for formula in FORMULAS:
+        assert formula.formula in text
+        assert formula.number in text
+
+
+def test_the_environment_is_shown(html: str) -> None:
+    environment = samples.document(samples.BALANCE)["balance"]["run"]["environment"]
+    shown = samples.Page(html).tables["Environment"]
+    for name, value in environment.items():
+        assert [name, "n/a" if value is None else str(value)] in shown
+
+
+def test_unknown_is_not_available_and_never_zero() -> None:
+    column = Column("memory_peak_bytes", "memory", "GiB")
+    assert exact(None, column) == short(None, column) == "n/a"
+    assert exact(0, column) == "0"
+    assert exact(True, Column("precise", "precise")) == "yes"
+    assert exact(-0.0, Column("rate", "rate", "samples/s")) == "0"
+    assert exact(0.1234567, Column("step_time_s", "step", "ms")) == "123.4567"
+    assert short(0.1234567, Column("step_time_s", "step", "ms")) == "123 ms"
+    assert short(-0.14011, Column("part", "part", "%")) == "-14 %"
+
+
+def test_markdown_has_the_tables_but_for_the_longest() -> None:
+    subject = samples.subject(samples.BALANCE)
+    text = markdown([subject])
+    run = samples.the_run(subject)
+    assert text.startswith(f"## pair-balance.json: {'/'.join(map(str, run.batches))}\n")
+    assert "### Why not more" in text
+    assert "### Step times" not in text
+    tables = [block.splitlines() for block in text.split("\n\n") if block.startswith("|")]
+    assert len(tables) > 8
+    for head, rule, *rows in tables:
+        assert set(rule) <= set("|:- ")
+        assert len({line.count("|") for line in (head, rule, *rows)}) == 1
+
+
+def test_a_longer_table_than_a_page_holds_says_so(tmp_path: Path) -> None:
+    from gpubalance.render.report.page import MOST_ROWS, html_page
+
+    document = samples.document(samples.RUN)
+    times = [0.05 + i * 1e-6 for i in range(3000)]
+    document["step_time_s"] |= {"samples": times, "at_s": [0.05 * i for i in range(3000)]}
+    subject = samples.subject(samples.written(tmp_path, "long.json", document))
+    text = html_page([subject], [[]])
+    total = len(times) + len(document["baselines"]["even"]["step_time_s"]["samples"])
+    assert f"The first {MOST_ROWS} of {total} rows" in samples.Page(text).text
+    assert sum(row["table"] == "samples" for row in rows_of(subject)) == total

@@ -1,0 +1,182 @@
+"""Events as TensorBoard's scalars and hyperparameters: which run, tag, step, wall time and value."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from gpubalance.config import Settings
+from gpubalance.render.tensorboard import Ended, Scalar, Summaries, Summary, Tried, columns
+from gpubalance.results.common import Throughput
+from gpubalance.results.plan import Round
+from gpubalance.results.probe import CurvePoint
+from gpubalance.telemetry import Moment, Telemetry
+from tests.render.measurements import PAIR, measurement, step_time
+
+SETTINGS = Settings(model="small", precision="tf32")
+NOW = 1000.0
+
+
+def scalars(found: list[Summary], tag: str) -> list[tuple[int, float, float]]:
+    return [(one.step, one.wall_s, one.value) for one in found if isinstance(one, Scalar) and one.tag == tag]
+
+
+def runs(found: list[Summary]) -> list[str]:
+    return list(dict.fromkeys(one.run for one in found))
+
+
+def test_each_sample_has_its_step_and_the_time_at_which_it_ended() -> None:
+    found = Summaries(SETTINGS).window("", PAIR, measurement((6, 4), step_time(0.5, 0.25, at_s=(2.5, 5.0))), NOW)
+    assert scalars(found, "gpubalance/samples_per_s") == [(4, 997.5, 20.0), (8, 1000.0, 40.0)]
+    assert scalars(found, "gpubalance/step_time_s") == [(4, 997.5, 0.5), (8, 1000.0, 0.25)]
+    # Where a result does not say when, the samples followed each other.
+    found = Summaries(SETTINGS).window("", PAIR, measurement((6, 4), step_time(0.5, 0.25)), NOW)
+    assert [wall_s for _, wall_s, _ in scalars(found, "gpubalance/step_time_s")] == [999.0, 1000.0]
+
+
+def test_a_devices_figures_have_the_tags_of_training() -> None:
+    found = Summaries(SETTINGS).window("", PAIR, measurement((6, 4), step_time(0.5), memory=7 << 20), NOW)
+    one = {s.tag: s.value for s in found if isinstance(s, Scalar)}
+    assert (one["gpubalance/compute_s/GPU:0"], one["gpubalance/compute_s/GPU:1"]) == (0.1, 0.2)
+    assert (one["gpubalance/wait_s/GPU:0"], one["gpubalance/wait_s/GPU:1"]) == (0.1, 0.0)
+    assert (one["gpubalance/sync_s"], one["gpubalance/imbalance"]) == (0.01, 1.25)
+    assert (one["gpubalance/samples_per_s/GPU:0"], one["gpubalance/samples_per_s/GPU:1"]) == (12.0, 8.0)
+    assert one["gpubalance/memory_bytes/GPU:1"] == 7 << 20
+    assert "gpubalance/input_wait_s" not in one
+    host = Summaries(Settings(model="small", input="host"))
+    assert scalars(host.window("", PAIR, measurement((6, 4), step_time(0.5)), NOW), "gpubalance/input_wait_s")
+    assert not [tag for tag in one if "temperature" in tag or "power" in tag]  # unknown is no point, and never 0
+
+
+def test_windows_of_a_split_go_on_and_the_even_split_is_a_run_of_its_own() -> None:
+    told = Summaries(SETTINGS)
+    first = told.window("", PAIR, measurement((6, 4), step_time(0.5, 0.25)), NOW)
+    even = told.window("even", PAIR, measurement((5, 5), step_time(1.0)), NOW + 1)
+    again = told.window("", PAIR, measurement((6, 4), step_time(0.25)), NOW + 2)
+    assert (runs(first), runs(even), runs(again)) == (["split"], ["even"], ["split"])
+    assert [step for step, _, _ in scalars(again, "gpubalance/samples_per_s")] == [12]
+    # The figure beside the hyperparameters is the median of all its samples, as the result's.
+    assert scalars(again, "gpubalance/median/samples_per_s") == [(12, NOW + 2, 40.0)]
+    assert [isinstance(one, Tried) for one in again].count(True) == 0
+    assert told.done(NOW + 3) == [Ended("split", NOW + 3, True), Ended("even", NOW + 3, True)]
+
+
+def test_another_split_that_is_proven_is_another_run() -> None:
+    told = Summaries(SETTINGS)
+    for batches in ((6, 4), (8, 2), (6, 4)):
+        last = told.window("", PAIR, measurement(batches, step_time(0.5)), NOW)
+        told.window("even", PAIR, measurement((5, 5), step_time(0.5)), NOW)
+    micro = told.window("", PAIR, measurement((6, 4), step_time(0.5), micro_batches=(3, 4)), NOW)
+    assert (runs(last), runs(micro)) == (["split"], ["split-3"])
+    assert [one.run for one in told.done(NOW)] == ["split", "even", "split-2", "split-3"]
+
+
+def test_a_split_is_a_row_of_hyperparameters_with_every_column() -> None:
+    found = Summaries(SETTINGS).window("", PAIR, measurement((6, 4), step_time(0.5, 0.25)), NOW)
+    (tried,) = [one for one in found if isinstance(one, Tried)]
+    assert tried.began_s == NOW - 3
+    assert tried.hparams["batch/GPU:0"] == 6
+    assert (tried.hparams["batches"], tried.hparams["global_batch"], tried.hparams["devices"]) == (
+        "6/4",
+        10,
+        "GPU:0 GPU:1",
+    )
+    assert (tried.hparams["precision"], tried.hparams["xla"]) == ("tf32", False)
+    kinds = columns(PAIR, SETTINGS)
+    assert set(kinds) == set(tried.hparams)
+    assert all(
+        isinstance(value, (int, float) if kinds[name] is float else kinds[name])
+        for name, value in tried.hparams.items()
+    )
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_a_round_ends_as_it_went(fits: bool) -> None:
+    measured = measurement((6, 4), step_time(0.5)) if fits else None
+    outcome = "measured" if fits else "oom"
+    tried = Round.model_validate(
+        {
+            "number": 3,
+            "batches": (6, 4),
+            "micro_batches": (6, 4),
+            "predicted_throughput": 20.0,
+            "outcome": outcome,
+            "measured": measured,
+        }
+    )
+    found = Summaries(SETTINGS).round(tried, PAIR, NOW)
+    assert runs(found) == ["round-3"]
+    assert isinstance(found[0], Tried)
+    assert found[-1] == Ended("round-3", NOW, fits)
+    assert bool(scalars(found, "gpubalance/samples_per_s")) == fits
+
+
+def test_readings_of_a_gpu_stand_at_the_steps_it_had_done() -> None:
+    moments = tuple(Moment(at_s=at_s, temperature_c=c) for at_s, c in ((-3.0, 40), (0.2, 50), (1.6, 60), (3.9, 70)))
+    telemetry = Telemetry(readings=4, duration_s=5.0, temperature_c=70, power_w=200.0, course=moments)
+    # Samples of four steps that ended at 2 and 4 s, after a stamped second of the window.
+    times = step_time(0.25, 0.5, at_s=(2.0, 4.0))
+    told = Summaries(SETTINGS)
+    told.window("", PAIR, measurement((6, 4), times), NOW - 10)
+    found = told.window("", PAIR, measurement((6, 4), times, telemetry), NOW)
+    # One is of another window, one came before the first whole step.
+    assert scalars(found, "gpubalance/temperature_c/GPU:0") == [
+        (9, NOW - 3.8, 50.0),
+        (10, NOW - 2.4, 60.0),
+        (15, pytest.approx(NOW - 0.1), 70.0),
+    ]
+    assert scalars(found, "gpubalance/temperature_c/GPU:1") == []
+    # Power was told by none of these moments: not even its mean stands beside them as if it were one of them.
+    assert scalars(found, "gpubalance/power_w/GPU:0") == []
+
+
+def test_without_readings_over_time_a_gpus_summary_stands_at_the_end() -> None:
+    telemetry = Telemetry(readings=4, duration_s=5.0, temperature_c=70, power_w=200.0)
+    found = Summaries(SETTINGS).window("", PAIR, measurement((6, 4), step_time(0.5, 0.5), telemetry), NOW)
+    assert scalars(found, "gpubalance/temperature_c/GPU:0") == [(8, NOW, 70.0)]
+    assert scalars(found, "gpubalance/power_w/GPU:0") == [(8, NOW, 200.0)]
+    assert scalars(found, "gpubalance/sm_clock_mhz/GPU:0") == []
+
+
+def test_steps_of_a_tag_rise_always() -> None:
+    """TensorBoard drops what came before a step that is not larger."""
+    moments = tuple(Moment(at_s=0.1 * n, temperature_c=50 + n, power_w=100.0) for n in range(60))
+    telemetry = Telemetry(readings=60, duration_s=6.0, course=moments)
+    told, found = Summaries(SETTINGS), list[Summary]()
+    for window in range(3):
+        times = step_time(0.25, 0.5, 0.5, at_s=(1.5, 3.5, 5.5))
+        found += told.window("", PAIR, measurement((6, 4), times, telemetry, memory=1), NOW + 10 * window)
+    by_tag: dict[str, list[int]] = {}
+    for one in found:
+        if isinstance(one, Scalar):
+            by_tag.setdefault(one.tag, []).append(one.step)
+    assert len(by_tag) > 15
+    assert all(a < b for steps in by_tag.values() for a, b in pairwise(steps))
+
+
+def point(batch: int, seconds: float, memory: int | None) -> CurvePoint:
+    times = step_time(seconds, seconds)
+    rate = Throughput(median=batch / seconds, ci95=None)
+    return CurvePoint(
+        batch=batch, step_time_s=times, throughput=rate, memory_peak_bytes=memory, precise=True, steady=True
+    )
+
+
+def test_a_probed_device_is_a_run_whose_curve_is_over_batch_sizes() -> None:
+    told = Summaries(SETTINGS)
+    # In the order of a probe: octaves, then what is missing between; the last one once more, after it had changed.
+    live = [told.point(PAIR[1], p, NOW) for p in (point(8, 0.5, 10), point(32, 1.0, None), point(16, 0.5, 12))]
+    live.append(told.point(PAIR[1], point(32, 2.0, None), NOW))
+    assert {run for found in live for run in runs(found)} == {"solo-GPU-1"}
+    assert [s for found in live for s, _, _ in scalars(found, "gpubalance/batch/GPU:1")] == [8, 16, 24, 32]
+    assert scalars(live[0], "gpubalance/memory_bytes/GPU:1") == [(8, NOW, 10)]
+    assert scalars(live[1], "gpubalance/memory_bytes/GPU:1") == []
+    curve = told.solo_done(PAIR[1], NOW)
+    assert [(s, v) for s, _, v in scalars(curve, "gpubalance/over_batch/samples_per_s")] == [
+        (8, 16),
+        (16, 32),
+        (32, 16),
+    ]
+    assert [(s, v) for s, _, v in scalars(curve, "gpubalance/over_batch/memory_bytes")] == [(8, 10), (16, 12)]
+    assert told.solo_done(PAIR[0], NOW) == []
