@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field, PlainSerializer
 
-from gpubalance.config import Device, Record
+from gpubalance.config import Record
 
 SCHEMA_VERSION: Literal[1] = 1
 
@@ -18,23 +17,6 @@ Interval = tuple[Number, Number] | None
 # Of samples, steps, parameters, bytes; and the place of a device among the result's. A file may say anything.
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Samples = Annotated[int, Field(ge=0, le=10**9)]
-
-
-def check_places(devices: Sequence[Device], places: Sequence[int], what: str) -> None:
-    """Raises ValueError for a place that is no device's of the result, or where two are the same."""
-    if any(place >= len(devices) for place in places):
-        raise ValueError(f"{what}: there are {len(devices)} devices, and none of number {max(places)}")
-    if len(set(places)) < len(places):
-        raise ValueError(f"{what}: a device is there twice")
-
-
-def check_split(devices: int, batches: Sequence[int], micro_batches: Sequence[int]) -> None:
-    """Raises ValueError for batches or micro-batches that are not one a device, each a divisor of its batch."""
-    if not len(batches) == len(micro_batches) == devices:
-        raise ValueError(f"{len(batches)} batches and {len(micro_batches)} micro-batches for {devices} devices")
-    pairs = zip(batches, micro_batches, strict=True)
-    if not any(batches) or any(micro != batch and (not micro or batch % micro) for batch, micro in pairs):
-        raise ValueError("batches: one must be above 0; micro_batches: each must divide its batch")
 
 
 class Warning_(Record):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from gpubalance.config import Device, Record, Settings
 from gpubalance.planning.problem import Binds
@@ -17,8 +17,6 @@ from gpubalance.results.common import (
     Positive,
     Samples,
     Warning_,
-    check_places,
-    check_split,
 )
 from gpubalance.results.run import Measurement, Run
 
@@ -127,7 +125,7 @@ class Plan(Record):
     settings: Settings
     environment: Environment | None = None
     model: Model | None
-    devices: Annotated[tuple[Device, ...], Field(min_length=1)]
+    devices: tuple[Device, ...]
     batches: tuple[Samples, ...]
     micro_batches: tuple[Samples, ...]
     global_batch: Count
@@ -140,26 +138,3 @@ class Plan(Record):
     learning_rate: LearningRate | None
     warnings: tuple[Warning_, ...]
     balance: Balance | None = None
-
-    @model_validator(mode="after")
-    def _is_of_its_devices(self) -> Plan:
-        check_split(len(self.devices), self.batches, self.micro_batches)
-        if sum(self.batches) != self.global_batch:
-            raise ValueError(f"global_batch: the batches are {sum(self.batches)} together")
-        if len({device.uuid for device in self.devices}) < len(self.devices):
-            raise ValueError("devices: two have the same UUID")
-        check_places(self.devices, [share.device for share in self.shares], "shares")
-        check_places(self.devices, [one.device for one in self.left_out], "left_out")
-        if [(s.device, s.batch, s.micro_batch) for s in self.shares] != list(
-            zip(range(len(self.devices)), self.batches, self.micro_batches, strict=True)
-        ):
-            raise ValueError("shares: they are not those of batches and micro_batches")
-        if self.balance is not None:
-            for tried in self.balance.rounds:
-                check_split(len(self.devices), tried.batches, tried.micro_batches)
-            run, gap = self.balance.run, self.balance.solo_gap
-            if run is not None and len(run.devices) != len(self.devices):
-                raise ValueError("balance.run: it is of other devices")
-            if gap is not None and len(gap.slowdown) != len(self.devices):
-                raise ValueError("balance.solo_gap.slowdown: it is not one a device")
-        return self

@@ -18,7 +18,6 @@ from gpubalance.results.common import (
     StepTime,
     Throughput,
     Warning_,
-    check_places,
 )
 from gpubalance.telemetry import Telemetry
 
@@ -148,7 +147,7 @@ class Probe(Record):
     settings: Settings
     environment: Environment | None
     model: Model | None
-    devices: Annotated[tuple[Device, ...], Field(min_length=1)]
+    devices: tuple[Device, ...]
     batch_multiple: Size
     margin_bytes: Count
     max_batch: Size | None
@@ -156,8 +155,3 @@ class Probe(Record):
     probes: tuple[DeviceProbe, ...]
     complete: bool
     warnings: tuple[Warning_, ...]
-
-    @model_validator(mode="after")
-    def _is_of_its_devices(self) -> Probe:
-        check_places(self.devices, [one.device for one in self.probes], "probes")
-        return self

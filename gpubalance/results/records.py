@@ -15,6 +15,7 @@ from gpubalance.results.common import SCHEMA_VERSION
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
 from gpubalance.results.run import Run
+from gpubalance.results.sound import check_sound
 from gpubalance.text import clean, clean_lines
 
 Result = TypeVar("Result", Probe, Plan, Run)
@@ -49,12 +50,14 @@ def _read(path: Path, kinds: list[str]) -> Record:
             remedy="read it with the gpubalance that wrote it",
         )
     try:
-        return _KINDS[str(found)].model_validate(document)
+        result = _KINDS[str(found)].model_validate(document)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = clean(".".join(map(str, first["loc"])), 100) or "as a whole"
         what = clean(first["msg"].removeprefix("Value error, "))
         raise BadInput(f"{path} is damaged: {where}: {what}", remedy=f"make the {found} again") from None
+    check_sound(path, result)
+    return result
 
 
 def _document(path: Path, wanted: str, anew: str) -> object:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from gpubalance.config import Device, Record, Settings
 from gpubalance.results.common import (
@@ -19,8 +19,6 @@ from gpubalance.results.common import (
     StepTime,
     Throughput,
     Warning_,
-    check_places,
-    check_split,
 )
 from gpubalance.telemetry import Telemetry
 
@@ -60,11 +58,6 @@ class Measurement(Record):
     excess_s: Number
     imbalance: Number
 
-    @model_validator(mode="after")
-    def _is_of_its_replicas(self) -> Measurement:
-        check_split(len(self.replicas), self.batches, self.micro_batches)
-        return self
-
 
 class SoloBest(Record):
     """The best that one device gave alone, from its latest probe."""
@@ -91,7 +84,7 @@ class Run(Record):
     settings: Settings
     environment: Environment
     model: Model
-    devices: Annotated[tuple[Device, ...], Field(min_length=1)]
+    devices: tuple[Device, ...]
     batches: tuple[Samples, ...]
     micro_batches: tuple[Samples, ...]
     global_batch: Count
@@ -99,7 +92,7 @@ class Run(Record):
     steps: Count
     step_time_s: StepTime
     throughput: Throughput
-    replicas: Annotated[tuple[Replica, ...], Field(min_length=1)]
+    replicas: tuple[Replica, ...]
     sync_s: Number
     input_wait_s: Number
     excess_s: Number
@@ -111,15 +104,3 @@ class Run(Record):
     imbalance: Number
     complete: bool
     warnings: tuple[Warning_, ...]
-
-    @model_validator(mode="after")
-    def _is_of_its_devices(self) -> Run:
-        check_split(len(self.devices), self.batches, self.micro_batches)
-        check_places(self.devices, [replica.device for replica in self.replicas], "replicas")
-        check_places(self.devices, [best.device for best in self.baselines.solo_best or ()], "baselines.solo_best")
-        even = self.baselines.even
-        if even is not None:
-            check_places(self.devices, [replica.device for replica in even.replicas], "baselines.even.replicas")
-            if len(even.replicas) != len(self.replicas):
-                raise ValueError("baselines.even.replicas: they are not those of the run")
-        return self

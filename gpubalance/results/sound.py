@@ -58,7 +58,12 @@ def _of_probe(probe: Probe) -> Iterator[str]:
 
 def _of_plan(plan: Plan) -> Iterator[str]:
     count = len(plan.devices)
+    if len({device.uuid for device in plan.devices}) < count:
+        yield "devices: two have the same UUID"
     yield from _lengths({"batches": plan.batches, "micro_batches": plan.micro_batches, "shares": plan.shares}, count)
+    yield from _micro_batches(plan.batches, plan.micro_batches)
+    if plan.global_batch != sum(plan.batches):
+        yield f"global_batch: {plan.global_batch}, where the batches are {sum(plan.batches)}"
     yield from _devices([share.device for share in plan.shares], count, "shares")
     yield from _devices([one.device for one in plan.left_out], count, "left_out")
     yield from _above_zero([plan.predicted.step_time_s, plan.predicted.throughput], "predicted")
@@ -66,10 +71,12 @@ def _of_plan(plan: Plan) -> Iterator[str]:
     yield from _above_zero(used, "shares")
     if not used:
         yield "shares: no device has samples"
+    shares = [(share.device, share.batch, share.micro_batch) for share in plan.shares]
+    if shares != list(zip(range(count), plan.batches, plan.micro_batches, strict=False)):
+        yield "shares: not those of batches and micro_batches"
     even = plan.predicted.even
     if even is not None and len(even.batches) != len(used):
         yield f"predicted.even.batches: {len(even.batches)} of {len(used)} devices"
-    yield from _micro_batches(plan.batches, plan.micro_batches)
     if plan.balance is None:
         return
     for number, tried in enumerate(plan.balance.rounds):
@@ -93,6 +100,8 @@ def _of_run(run: Run, at: str) -> Iterator[str]:
     yield from _of_measurement(run, count, at)
     if run.baselines.even is not None:
         yield from _of_measurement(run.baselines.even, count, f"{at}baselines.even.")
+        if len(run.baselines.even.batches) != len(run.replicas):
+            yield f"{at}baselines.even.batches: not one a replica of the run"
     yield from _devices([best.device for best in run.baselines.solo_best or ()], count, f"{at}baselines.solo_best")
 
 
@@ -105,6 +114,9 @@ def _of_measurement(one: Run | Measurement, count: int, at: str) -> Iterator[str
     if at_s is not None and len(at_s) != len(one.step_time_s.samples):
         yield f"{at}step_time_s.at_s: {len(at_s)} of {len(one.step_time_s.samples)} samples"
     yield from _above_zero([n for r in one.replicas for n in (r.batch, r.micro_batch)], f"{at}replicas")
+    if not isinstance(one, Run):
+        sizes = {f"{at}batches": one.batches, f"{at}micro_batches": one.micro_batches}
+        yield from _lengths(sizes, len(one.replicas))
 
 
 def _devices(numbers: Sequence[int], count: int, where: str) -> Iterator[str]:
@@ -123,7 +135,7 @@ def _lengths(named: dict[str, Sequence[object]], count: int) -> Iterator[str]:
 
 def _micro_batches(batches: Sequence[int], micro_batches: Sequence[int]) -> Iterator[str]:
     for number, (batch, micro) in enumerate(zip(batches, micro_batches, strict=False)):
-        if batch < 0 or micro < 0 or (batch > 0) != (micro > 0):
+        if batch < 0 or micro < 0 or (batch > 0) != (micro > 0) or (micro and batch % micro):
             yield f"micro_batches.{number}: {micro} of a batch of {batch}"
 
 

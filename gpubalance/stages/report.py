@@ -11,7 +11,6 @@ from gpubalance.results.plan import Plan
 from gpubalance.results.probe import DeviceProbe, Probe
 from gpubalance.results.records import read_result
 from gpubalance.results.run import Run
-from gpubalance.results.sound import check_sound
 from gpubalance.stages.probe.saved import find_device, kept_probes, same_settings
 
 Found = tuple[Probe, str]
@@ -22,11 +21,7 @@ def read_subjects(paths: Sequence[Path]) -> tuple[Subject, ...]:
 
     A plan and a run are shown with the probe that they stand on: one of the files', or one that is kept here.
     """
-    results = []
-    for path in paths:
-        result = read_result(path)
-        check_sound(path, result)
-        results.append(result)
+    results = [read_result(path) for path in paths]
     given = [(one, path.name) for one, path in zip(results, paths, strict=True) if isinstance(one, Probe)]
     return tuple(_subject(path, result, given) for path, result in zip(paths, results, strict=True))
 

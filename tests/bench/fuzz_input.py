@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.cli.program import ROOT
 
-RESULTS = sorted((ROOT / "tests/render/data").glob("*.json"))
+RESULTS = sorted((ROOT / "tests/render/data").glob("pair-*.json"))
 PROFILES = sorted((ROOT / "configs").glob("*.toml"))
 
 ESCAPES = ("\x1b[31m", "\x1b]0;title\x07", "\x9b2J", "\u202e", "[red]", "[/]", "<b>", "\x00", "\r\n", "\u2028", "𝒳")
@@ -55,7 +55,7 @@ def _seed(path: Path) -> tuple[Any, list[tuple[Any, ...]]]:
 
 @st.composite
 def mutated_json(draw: Any) -> bytes:
-    """A real result with up to three of its values replaced, taken away, or put in twice; or cut off, or overwritten."""
+    """A real result with up to three of its values replaced, taken away, or doubled; or cut off, or overwritten."""
     seed, places = _seed(draw(st.sampled_from(RESULTS)))
     content = copy.deepcopy(seed)
     for place in draw(st.lists(st.sampled_from(places), min_size=1, max_size=3)):
@@ -89,12 +89,14 @@ def any_json(draw: Any) -> bytes:
     if draw(st.integers(0, 4)) == 0:
         depth = draw(st.sampled_from([10, 150, 250, 1000, 5000, 100_000]))
         opening, closing = draw(st.sampled_from([("[", "]"), ('{"a":', "}"), ('{"kind":"plan","devices":[', "]}")]))
-        return (opening * depth + ("0" + closing * depth if draw(st.booleans()) else "")).encode()
+        whole: bool = draw(st.booleans())
+        return f"{opening * depth}{'0' + closing * depth if whole else ''}".encode()
     head = {"kind": draw(st.sampled_from(["plan", "probe", "run"])), "schema_version": 1} if draw(st.booleans()) else {}
     return _spoiled(draw, json.dumps(head | draw(document)).encode("utf-8", "surrogatepass"))
 
 
 def _spoiled(draw: Any, content: bytes) -> bytes:
+    """The same, or cut off, or with some bytes changed."""
     how = draw(st.sampled_from(("as it is", "as it is", "as it is", "cut", "byte", "mark")))
     if how == "as it is" or not content:
         return content
@@ -103,7 +105,8 @@ def _spoiled(draw: Any, content: bytes) -> bytes:
         return content[:at]
     if how == "mark":
         return b"\xef\xbb\xbf" + content
-    return content[:at] + draw(st.binary(max_size=4)) + content[at + 1 :]
+    instead: bytes = draw(st.binary(max_size=4))
+    return content[:at] + instead + content[at + 1 :]
 
 
 literal = st.one_of(

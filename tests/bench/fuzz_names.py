@@ -53,7 +53,8 @@ def scripts(draw: Any) -> str:
         if field in ("memory", "capability", "mig", "error all", "error name"):
             value = draw(st.sampled_from(["0 0", "1 1", "-1", "15", "999", "18446744073709551615 0", "4 3"]))
         elif field == "process compute":
-            value = f"{draw(st.sampled_from(['1', '77', 'self']))} {draw(st.sampled_from(['none', '1', '99999999']))} {value}"
+            pid, size = draw(st.sampled_from(["1", "77", "self"])), draw(st.sampled_from(["none", "1", "99999999"]))
+            value = f"{pid} {size} {value}"
         lines.append(f"gpu {draw(st.integers(0, 1))} {field} {value}")
     return "\n".join(lines) + "\n" + TWO_UNLIKE_GPUS
 

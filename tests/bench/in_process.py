@@ -1,4 +1,4 @@
-"""The program within this process: its own main(), with a stand-in for the interpreter that children are started with."""
+"""The program within this process: its own main(), with a stand-in for the interpreter that children start."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def steps(count: int) -> int:
             joint=joint,
             measuring=Measuring(windows=3, duration_s=2.0, baseline="none"),
         )
-        done += run(request, None, lambda event: None).steps
+        done += run(request, None, watch=lambda _: None).steps
     return done
 
 

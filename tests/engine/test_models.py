@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -103,11 +104,51 @@ def test_a_users_module(tensorflow: Any, file: Path, monkeypatch: pytest.MonkeyP
     assert build("mine:good").output_shape == (None, 2)
 
 
+def test_a_saved_model(tensorflow: Any, file: Path, tmp_path: Path) -> None:
+    saved = tmp_path / "net.keras"
+    build(f"{file}:good").save(saved)
+    assert build(str(saved)).output_shape == (None, 2)
+
+
+def test_a_saved_model_with_code_in_it_is_refused(tensorflow: Any, tmp_path: Path) -> None:
+    import keras
+
+    saved, mark = tmp_path / "net.keras", tmp_path / "ran"
+    code = eval(f"lambda x: (open({str(mark)!r}, 'w').close(), x)[1]")  # noqa: S307  (it must have this path in it)
+    keras.Sequential([keras.Input((4,)), keras.layers.Lambda(code), keras.layers.Dense(2)]).save(saved)
+    mark.unlink(missing_ok=True)
+    with pytest.raises(BadInput, match="safe mode"):
+        build(str(saved))
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("name", ["net.h5", "net.HDF5", "net.pkl", "net.pickle", "net.joblib"])
+def test_a_saved_model_of_a_format_that_runs_code_is_refused(tensorflow: Any, tmp_path: Path, name: str) -> None:
+    mark = tmp_path / "ran"
+    (tmp_path / name).write_bytes(pickle.dumps(_Touches(str(mark))))
+    with pytest.raises(BadInput, match="may hold code") as caught:
+        build(str(tmp_path / name))
+    assert "net.keras" in caught.value.remedy
+    assert not mark.exists()
+
+
+class _Touches:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, tuple[str, str]]:
+        return open, (self.path, "w")
+
+
 @pytest.mark.parametrize(
     ("name", "says"),
     [
         ("NoSuchNet", "there is no model 'NoSuchNet'"),
         ("resnet50", "there is no model"),  # a module of keras.applications, not a model
+        ("absent.keras", "there is no file absent.keras"),
+        ("{file}.keras", "there is no file"),
         (":", "names no function"),
         ("mine:", "names no function"),
         ("{file}:text", "is text"),

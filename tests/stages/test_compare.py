@@ -283,7 +283,7 @@ def test_the_gate_judges_each_device_of_a_probe(compared: Compared) -> None:
 
 def test_a_gate_that_can_not_judge_does_not_pass(compared: Compared) -> None:
     short = slower(OTHER, 1.5).model_copy(
-        update={"step_time_s": OTHER.step_time_s.model_copy(update={"samples": (1.0, 1.1)})}
+        update={"step_time_s": OTHER.step_time_s.model_copy(update={"samples": (1.0, 1.1), "at_s": None})}
     )
     fewer = probe_of(DEVICES[:1])
     cases: list[tuple[Comparison, str]] = [

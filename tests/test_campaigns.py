@@ -1,0 +1,77 @@
+"""A small part of each campaign of `scripts/bench`: 2,000 cases of fuzz, some kills; the rest is `campaign`."""
+
+from __future__ import annotations
+
+import signal
+from random import Random
+
+import pytest
+
+from tests.bench import fuzz, kills, soak
+from tests.bench.__main__ import read
+from tests.bench.kills import Kill, Undisturbed, disturb, undisturbed
+
+
+def test_no_input_brings_about_a_traceback_a_hang_or_an_escape() -> None:
+    lines = list(fuzz.main(2000, seed=2026))
+    assert not [line for line in lines if "FAILED" in line]
+    assert lines[-1].split()[0].isdigit()
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    """The moments are parts of what a command took here, other tests beside it."""
+    found = undisturbed(tmp_path_factory.mktemp("undisturbed"), commands=("run",))
+    assert found.limits == ((32, 40), (24, 32))  # as the profile's memory has it
+    return Undisturbed(dict.fromkeys(kills.COMMANDS, found.seconds["run"]), found.limits, found.state)
+
+
+@pytest.mark.parametrize(
+    "kill",
+    [
+        Kill("probe", "parent", signal.SIGKILL, 0.7),
+        Kill("probe", "child", signal.SIGTERM, 0.5),
+        Kill("balance", "parent", signal.SIGTERM, 0.6),
+        Kill("run", "parent", signal.SIGINT, 0.3),
+        Kill("run", "child", signal.SIGKILL, 0.8),
+    ],
+    ids=str,
+)
+def test_a_kill_loses_nothing_and_leaves_nothing(kill: Kill, known: Undisturbed) -> None:
+    seen = disturb(kill, known)
+    assert not seen.faults
+
+
+@pytest.mark.campaign
+def test_thirty_kills_lose_nothing_and_leave_nothing() -> None:
+    lines = list(kills.main(30))
+    assert not [line for line in lines if "FAILED" in line], lines[0]
+
+
+@pytest.mark.campaign
+def test_a_parent_of_many_children_stays_as_it_is() -> None:
+    lines = list(soak.main(30))
+    assert not [line for line in lines if "FAILED" in line], lines
+
+
+def test_the_kills_are_the_same_for_a_seed_and_cover_every_kind() -> None:
+    first, again = (list(kills.kills(18, Random(5))) for _ in range(2))
+    assert first == again
+    assert len({(kill.command, kill.victim, kill.number) for kill in first}) == 18
+
+
+def test_a_soak_tells_what_grew() -> None:
+    warm = soak.Level(50 << 20, 9, 1, 52)
+    assert soak.faults(warm, warm) == []
+    assert soak.faults(warm, warm._replace(memory_bytes=80 << 20)) == ["memory grew by 30 MiB"]
+    assert soak.faults(warm, warm._replace(handles=10, threads=2)) == [
+        "10 handles, and 9 before",
+        "2 threads, and 1 before",
+    ]
+
+
+def test_a_bench_takes_a_number_and_a_seed() -> None:
+    assert read(["kills", "30", "7", "fuzz", "startup"]) == [("kills", [30, 7]), ("fuzz", []), ("startup", [])]
+    for words in (["startup", "3"], ["3"], ["kills", "1", "2", "3"], ["no-such"]):
+        with pytest.raises(SystemExit, match="there is no bench"):
+            read(words)

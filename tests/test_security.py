@@ -1,0 +1,187 @@
+"""What SECURITY.md promises, each a test: the program as a user runs it, and what a file may not make it do."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from gpubalance.devices.profile import simulated_devices
+from gpubalance.results.common import Environment
+from gpubalance.results.plan import Plan
+from tests.cli.program import QUICK_PAIR, ROOT, gpubalance, start
+
+MODEL = """
+from pathlib import Path
+Path(__file__).with_suffix(".ran").touch()
+import keras
+def build():
+    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, activation="softmax")])
+"""
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.py"
+    path.write_text(MODEL)
+    return path
+
+
+def plan_for(folder: Path, model: str) -> Path:
+    """A plan for the quick pair that names a model."""
+    content = json.loads((ROOT / "tests/render/data/pair-balance.json").read_text())
+    devices, _ = simulated_devices(QUICK_PAIR)
+    content.update(
+        devices=[device.model_dump(mode="json") for device in devices],
+        batches=[30, 20],
+        micro_batches=[30, 20],
+        global_batch=50,
+        model=None,
+        balance=None,
+        settings=content["settings"] | {"model": model},
+    )
+    for share, batch in zip(content["shares"], (30, 20), strict=True):
+        share.update(batch=batch, micro_batch=batch)
+    path = folder / "plan.json"
+    path.write_text(Plan.model_validate(content).model_dump_json())
+    return path
+
+
+@pytest.mark.parametrize("kind", ["{file}:build", "mine:build", "{folder}/net.keras", "{folder}/net.h5"])
+def test_a_plan_starts_no_code_and_opens_no_file(tmp_path: Path, model: Path, kind: str) -> None:
+    plan = plan_for(tmp_path, kind.format(file=model, folder=tmp_path))
+    done = gpubalance("run", "--simulate", QUICK_PAIR, "--plan", str(plan), cwd=tmp_path)
+    assert done.returncode == 4
+    assert "a plan starts no code and opens no file" in done.stderr
+    assert "--model" in done.stderr
+    assert not model.with_suffix(".ran").exists()
+
+
+def connections(processes: list[psutil.Process]) -> Iterator[Any]:
+    for process in processes:
+        try:
+            yield from process.net_connections(kind="inet")
+        except psutil.NoSuchProcess:
+            continue
+
+
+def test_a_run_listens_to_nobody_and_calls_nobody(tmp_path: Path, model: Path) -> None:
+    """And it is the one of a plan for a user's own model, which the command line names."""
+    plan = plan_for(tmp_path, f"{model}:build")
+    run = ("run", "--simulate", QUICK_PAIR, "--plan", str(plan), "--model", f"{model}:build")
+    program = start(*run, "--duration", "0.3", "--windows", "3", "--baseline", "none", "--json")
+    assert program.stderr is not None
+    seen, lines = [], []
+    for line in program.stderr:
+        lines.append(line)
+        parent = psutil.Process(program.pid)
+        processes = [parent, *parent.children(recursive=True)]
+        seen += list(connections(processes))
+        assert "window" not in line or len(processes) > 1
+    out, _ = program.communicate(timeout=60)
+    assert program.returncode == 0, lines
+    assert any("window" in line for line in lines)
+    assert json.loads(out)["settings"]["model"] == f"{model}:build"
+    assert seen == []
+
+
+def test_a_result_tells_of_its_environment_what_is_on_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert set(Environment.model_fields) == {
+        *("gpubalance", "python", "platform", "cpu", "cpu_count", "tensorflow", "keras", "cuda", "cudnn", "driver")
+    }
+    done = gpubalance(
+        *("devices", "--simulate", QUICK_PAIR, "--json"),
+        environment={"SECRET_TOKEN": "d41d8cd98f00b204", "USER": "somebody-here", "HOSTNAME": "a-host-name"},
+    )
+    assert done.returncode == 0
+    for secret in ("d41d8cd98f00b204", "somebody-here", "a-host-name", os.uname().nodename):
+        assert secret not in done.stdout
+
+
+def test_a_profile_is_data(tmp_path: Path) -> None:
+    profile = tmp_path / "profile.toml"
+    profile.write_text(
+        f'[[device]]\nname = "$(touch {tmp_path}/ran) `touch {tmp_path}/ran` ~ $HOME %s {{0}}"\n'
+        "alpha_s = 0.001\nbeta_s = 0.001\n"
+    )
+    done = gpubalance("devices", "--simulate", str(profile))
+    assert done.returncode == 0
+    assert "$(touch" in done.stdout
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("plan", "\x1b[31m[red]no.json", "--verbose"),
+        ("devices", "--simulate", "no\x9b2J.toml", "--verbose"),
+        ("plan", "--simulate", QUICK_PAIR, "--model", "\x1b]0;title\x07small"),
+        ("run", "--simulate", QUICK_PAIR, "--gpus", "\u202e0\x1b[2J"),
+    ],
+)
+def test_no_escape_of_the_command_line_comes_back(arguments: tuple[str, ...]) -> None:
+    program = start(*arguments)
+    out, err = program.communicate(timeout=60)
+    assert program.returncode not in (0, 1)
+    assert not set("\x1b\x9b\x07\u202e") & set(out + err)
+
+
+def test_an_escape_in_a_models_name_is_not_shown_while_it_is_built() -> None:
+    done = gpubalance("run", "--simulate", "1", "--model", "\x1b[31mNoSuchNet")
+    assert done.returncode == 4
+    assert "building NoSuchNet on CPU:0" in done.stderr
+    assert "\x1b" not in done.stderr
+
+
+def test_a_config_with_a_zero_byte_is_refused(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text('[devices]\nsimulate = "a\\u0000b"\n')
+    done = gpubalance("devices", "--config", str(config))
+    assert done.returncode == 4
+    assert "zero byte" in done.stderr
+
+
+def test_what_is_promised_is_told_where_people_look() -> None:
+    told = (ROOT / "SECURITY.md").read_text()
+    for word in ("--model", ".keras", "safe mode", "listens", "allow-list", "pip-audit", "Report"):
+        assert word in told
+    assert "SECURITY.md" in (ROOT / "README.md").read_text()
+
+
+def audit(folder: Path, answer: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    """scripts/check --audit's own part, with a pip-audit that answers so."""
+    import sys
+
+    package = folder / "pip_audit"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "__main__.py").write_text(f"print({answer!r})\nraise SystemExit({code})\n")
+    path = os.pathsep.join([str(folder), str(ROOT)])
+    command = [sys.executable, "-m", "tests.audit"]
+    return subprocess.run(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "expected", "says"),
+    [
+        ("no network", 1, 0, "nothing was audited"),
+        ('{"dependencies": [{"name": "a", "version": "1", "skip_reason": "not found"}]}', 0, 0, "nothing was audited"),
+        ('{"dependencies": [{"name": "a", "version": "1", "vulns": []}]}', 0, 0, "1 package, none with a known"),
+        (
+            '{"dependencies": [{"name": "a", "version": "1", "vulns": [{"id": "CVE-1", "fix_versions": ["2"]}]}]}',
+            *(1, 1, "a 1: CVE-1, mended in 2"),
+        ),
+    ],
+)
+def test_an_audit_fails_for_what_it_finds_and_for_nothing_else(
+    tmp_path: Path, answer: str, code: int, expected: int, says: str
+) -> None:
+    done = audit(tmp_path, answer, code)
+    assert done.returncode == expected, done.stderr
+    assert says in done.stdout
