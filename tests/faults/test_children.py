@@ -6,6 +6,7 @@ What a GPU would do comes from the stand-ins of NVML and of the engine.
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import time
@@ -14,10 +15,15 @@ from pathlib import Path
 import psutil
 import pytest
 
+from gpubalance.errors import DeadlinePassed
+from gpubalance.workers.messages import Measure
+from gpubalance.workers.process import Process, child_environment
 from tests.faults.machine import BRIEF, HANG, Machine
 from tests.stand_in import TWO_UNLIKE_GPUS
 from tests.workers.test_process import gone
 
+# Seconds: more than a child takes to start on a busy machine.
+SILENCE = "5"
 FEW = ("--max-batch", "16", "--duration", "0.2", "--no-ahead", "--json")
 # A child writes its process id where the test finds it.
 NOTE = """
@@ -89,9 +95,9 @@ def step(devices, batches, number):
         hang()
 """
     many = ("--windows", "500", "--duration", "0.1", "--json", "--quiet")
-    done = Machine(tmp_path, steps).runs("run", "--deadline", "0.5", "--all-reduce", chosen, *many)
+    done = Machine(tmp_path, steps).runs("run", "--deadline", SILENCE, "--all-reduce", chosen, *many)
     assert done.returncode == 8
-    assert first_line(done).startswith("error: the worker said nothing for 0.5 s while training with batches 64/64")
+    assert first_line(done).startswith("error: the worker said nothing for 5 s while training with batches 64/64")
     assert f"try another all-reduce, which may be what hangs: --all-reduce {other}" in done.stderr
     assert json.loads(done.stdout)["complete"] is False
     (pid,) = noted(pids)
@@ -104,7 +110,7 @@ def step(devices, batches, number):
     if devices[0].index == 0 and max(batches) > 8:
         hang()
 """
-    done = Machine(tmp_path, steps).runs("probe", "--deadline", "0.5", *FEW)
+    done = Machine(tmp_path, steps).runs("probe", "--deadline", SILENCE, *FEW)
     assert done.returncode == 6
     first, second = json.loads(done.stdout)["probes"]
     assert [point["batch"] for point in first["curve"]] == [8]
@@ -134,14 +140,30 @@ def test_20_a_child_that_never_starts_is_ended_at_the_deadline(tmp_path: Path) -
     assert "said nothing for 0.5 s while building" in first_line(done)
 
 
+def test_20_a_stopped_child_that_takes_nothing_in_is_ended_too() -> None:
+    """A request may be larger than what a pipe holds: its sender must not wait for ever either."""
+    with Process("test", child_environment([])) as child:
+        os.kill(child.pid, signal.SIGSTOP)
+        with pytest.raises(DeadlinePassed, match=r"said nothing for 0\.2 s while being asked"):
+            child.send(Measure(batches=(1,) * 100_000, seconds=1.0, at_least=1), within_s=0.2)
+    assert gone(child.pid)
+
+
+@pytest.mark.campaign
+def test_20_nvml_that_hangs_is_given_up(tmp_path: Path) -> None:
+    done = Machine(tmp_path, gpus="init_error ~600").runs("run")
+    assert done.returncode == 3
+    assert first_line(done) == "error: NVML does not answer"
+
+
 def test_20_progress_counts_silence_does_not(tmp_path: Path) -> None:
-    """Ten samples of 0.3 s each are no silence of 1 s."""
+    """Ten samples of 0.7 s each are no silence of 5 s."""
     steps = """
 import time
 def step(devices, batches, number):
-    time.sleep(0.3 if number < 11 else 0)
+    time.sleep(0.7 if number < 11 else 0)
 """
-    assert Machine(tmp_path, steps).runs("run", "--deadline", "1", *BRIEF).returncode == 0
+    assert Machine(tmp_path, steps).runs("run", "--deadline", SILENCE, *BRIEF).returncode == 0
 
 
 # NVML's third answer about the second GPU, two a reading, is that it is lost: the program's second look.
@@ -167,7 +189,7 @@ def step(devices, batches, number):
         {how}
 """
     machine = Machine(tmp_path, steps, gpus=LOST)
-    many = ("--windows", "500", "--duration", "0.1", "--deadline", "1", "--json", "--quiet")
+    many = ("--windows", "500", "--duration", "0.1", "--deadline", SILENCE, "--json", "--quiet")
     done = machine.runs("run", *many)
     assert done.returncode == 6
     assert first_line(done).startswith("error: GPU:1 (NVIDIA GeForce GTX 1080) is lost")

@@ -62,7 +62,14 @@ def step(devices, batches, number):
 
 
 @pytest.mark.parametrize(
-    "text", ["CUDNN_STATUS_ALLOC_FAILED", "failed to create cublas handle", "No algorithm worked!", "scratch space"]
+    "text",
+    [
+        "CUDNN_STATUS_ALLOC_FAILED",
+        *(
+            pytest.param(text, marks=pytest.mark.campaign)
+            for text in ("failed to create cublas handle", "No algorithm worked!", "scratch space")
+        ),
+    ],
 )
 def test_16_a_disguised_out_of_memory_counts_as_one_where_a_smaller_batch_passes(tmp_path: Path, text: str) -> None:
     steps = fails_above(16, f"InternalError(None, None, {text!r})")
