@@ -14,12 +14,12 @@ _ANEW = "gpubalance balance makes a plan for what is here"
 _OR_FORCE = f"{_ANEW}; --force runs this one all the same"
 
 
-def planned_devices(plan: Plan, devices: Sequence[Device], *, force: bool = False) -> tuple[Device, ...]:
+def planned_devices(plan: Plan, devices: Sequence[Device], *, force: bool | None = None) -> tuple[Device, ...]:
     """The plan's devices, as they are called here now. Raises PlanMismatch with each difference.
 
     A device is known by its UUID, as an index changes when a card is added. One without samples may be missing. With
     `force` the place of one that is not here is taken by the one of its index, or else by the first that is left;
-    PlanMismatch is then raised only where there are too few.
+    PlanMismatch is then raised only where there are too few. None: it can't be asked for here.
     """
     if force:
         return _nearest(plan, devices)
@@ -32,7 +32,9 @@ def planned_devices(plan: Plan, devices: Sequence[Device], *, force: bool = Fals
     wanted = list(zip(plan.devices, plan.batches, strict=True))
     differences = [line for device, batch in wanted if batch for line in _differences(device, here.get(device.uuid))]
     if differences:
-        raise PlanMismatch("the plan is for other devices: " + "; ".join(differences), remedy=_OR_FORCE)
+        raise PlanMismatch(
+            "the plan is for other devices: " + "; ".join(differences), remedy=_ANEW if force is None else _OR_FORCE
+        )
     return tuple(here.get(device.uuid, device) for device, _ in wanted)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -194,16 +195,20 @@ def test_31_a_missing_folder_is_found_before_measuring(tmp_path: Path) -> None:
     assert f"mkdir -p {tmp_path / 'none'}" in done.stderr
 
 
+def variables() -> dict[str, str]:
+    """Those of a user, who hides no GPU."""
+    return {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+
+
 def without_room(arguments: list[str], machine: Machine, most: int) -> subprocess.CompletedProcess[str]:
     """The program under a real limit of file sizes, which is how a full disk or a quota looks to it."""
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
 
-    variables = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
     return subprocess.run(
         ["gpubalance", *arguments],
-        env=variables | machine.environment,
+        env=variables() | machine.environment,
         preexec_fn=limit,
         capture_output=True,
         text=True,
@@ -211,12 +216,29 @@ def without_room(arguments: list[str], machine: Machine, most: int) -> subproces
     )
 
 
-def test_31_a_full_disk_is_found_before_measuring(tmp_path: Path) -> None:
-    done = without_room(["run", "-o", str(tmp_path / "run.json")], Machine(tmp_path), 4096)
+@pytest.mark.parametrize(
+    ("mount", "says"),
+    [("size=64k", "No space left on device"), ("ro", "Read-only file system")],
+    ids=["full", "read-only"],
+)
+def test_31_a_disk_that_takes_nothing_is_found_before_measuring(tmp_path: Path, mount: str, says: str) -> None:
+    """A real one: a file system in memory that only this program sees."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    private = ["unshare", "--mount", "--map-root-user", "sh", "-c"]
+    mounted = f"mount -t tmpfs -o {mount} none {folder}"
+    if shutil.which("unshare") is None or subprocess.run([*private, mounted], capture_output=True).returncode:
+        pytest.skip("this machine lets no user mount a file system of their own")
+    machine = Machine(tmp_path)
+    done = subprocess.run(
+        [*private, f"{mounted} && exec gpubalance run -o {folder}/run.json"],
+        env=variables() | machine.environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert (done.returncode, done.stdout) == (3, "")
-    assert f"error: can't write -o {tmp_path / 'run.json'}: File too large" in done.stderr
-    assert [path.name for path in tmp_path.glob("*.json")] == []
-    assert not list(tmp_path.glob(".*"))
+    assert done.stderr.startswith(f"error: can't write -o {folder}/run.json: {says}")
 
 
 def test_31_one_that_fills_while_it_is_measured_leaves_the_result_on_stdout(tmp_path: Path) -> None:
