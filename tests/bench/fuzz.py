@@ -34,7 +34,7 @@ from gpubalance.stages.journal import Journal
 from gpubalance.stages.probe.attempt import Attempt
 from gpubalance.text import clean
 from gpubalance.workers.worker import Worker
-from tests.bench.fuzz_input import PROFILES, any_json, document, mutated_json, mutated_toml, number, text
+from tests.bench.fuzz_input import PROFILES, RESULTS, any_json, document, mutated_json, mutated_toml, number, text
 from tests.bench.in_process import ESCAPE, apart, program, within_time
 from tests.cli.program import ROOT
 from tests.stand_in import TWO_UNLIKE_GPUS, environment
@@ -75,6 +75,10 @@ def results(content: bytes, how: int) -> None:
     commands = (
         ("plan", str(file)),
         ("plan", str(file), "--json", "--accumulate", "off"),
+        ("report", str(file), "--markdown"),
+        ("report", str(file), "--html", "given.html", "--overwrite"),
+        ("compare", str(RESULTS[0]), str(file)),
+        ("compare", str(file), str(RESULTS[-1]), "--json"),
         ("run", "--plan", str(file), "--simulate", PAIR, *quick),
         ("run", "--plan", str(file), "--simulate", PAIR, *quick, "--model", "mine.py:model", "--redact"),
     )
@@ -236,7 +240,7 @@ _JOURNALS = st.lists(
 
 Target = tuple[str, float, Callable[..., None], tuple[st.SearchStrategy[Any], ...]]
 TARGETS: tuple[Target, ...] = (
-    ("results", 0.25, results, (st.one_of(mutated_json(), mutated_json(), any_json()), st.integers(0, 15))),
+    ("results", 0.25, results, (st.one_of(mutated_json(), mutated_json(), any_json()), st.integers(0, 23))),
     (
         "profiles",
         0.15,
