@@ -33,7 +33,7 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
         Kill("probe", "child", signal.SIGTERM, 0.5),
         Kill("balance", "parent", signal.SIGTERM, 0.6),
         Kill("run", "parent", signal.SIGINT, 0.3),
-        Kill("run", "child", signal.SIGKILL, 0.8),
+        Kill("run", "child", signal.SIGINT, 0.8),
     ],
     ids=str,
 )
