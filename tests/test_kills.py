@@ -1,4 +1,7 @@
-"""A small part of `scripts/bench kills`: five, one after the other; thirty of them, and a soak, are `campaign`."""
+"""A small part of `scripts/bench kills`: one of each command. Thirty of them, and a soak, are `campaign`.
+
+Thirty take some minutes of TensorFlow's loading alone. Other moments have tests of their own in tests/cli.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +27,7 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
     "kill",
     [
         Kill("probe", "parent", signal.SIGKILL, 0.7),
-        Kill("probe", "child", signal.SIGTERM, 0.5),
         Kill("balance", "parent", signal.SIGTERM, 0.6),
-        Kill("run", "parent", signal.SIGINT, 0.3),
         Kill("run", "child", signal.SIGINT, 0.8),
     ],
     ids=str,

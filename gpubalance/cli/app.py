@@ -84,6 +84,8 @@ def main() -> NoReturn:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that knows only ASCII shows a ? for a µ
     signal.signal(signal.SIGTERM, _terminate)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # as it was while this was loaded
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if complete.is_asked():
         _complete()
     arguments = sys.argv[1:]
