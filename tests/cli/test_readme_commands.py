@@ -6,8 +6,6 @@ import re
 import shlex
 from pathlib import Path
 
-import pytest
-
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.stages.probe.saved import save
 from tests.cli.program import QUICK_PAIR, ROOT, gpubalance
@@ -43,7 +41,6 @@ def quick(command: list[str]) -> list[str]:
     return [name, *rest, *_SHORTER.get(name, [])]
 
 
-@pytest.mark.alone
 def test_the_commands_of_the_readme_run_one_after_the_other(tmp_path: Path) -> None:
     save(probe_of(simulated_devices(QUICK_PAIR)[0]))
     assert len(commands()) >= 9
