@@ -1,5 +1,19 @@
-"""`python -m gpubalance`."""
+"""The program: `gpubalance`, and `python -m gpubalance`."""
 
-from gpubalance.cli.app import main
+from __future__ import annotations
 
-main()
+import signal
+from typing import NoReturn
+
+
+def main() -> NoReturn:
+    """Loads the command line and runs it. An interrupt before that can answer ends the process without a traceback."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored, as in a shell's background
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from gpubalance.cli.app import main as program
+
+    program()
+
+
+if __name__ == "__main__":
+    main()

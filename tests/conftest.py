@@ -64,6 +64,7 @@ _ORDER = (
 )
 # What has a fixture for all of the file, or of several, stays together.
 _TOGETHER = (
+    "tests/test_kills.py",
     "tests/test_scripts.py",
     "tests/workers/test_process.py",
     "tests/render/test_report",

@@ -38,6 +38,8 @@ def test_sizes_are_read(text: str | int, size: int) -> None:
         {},
         None,
         date.max,
+        10**400,
+        "9999999999 TiB",
     ],
 )
 def test_what_is_no_size_is_refused(text: object) -> None:

@@ -55,14 +55,19 @@ app.command(name="report")(report.report)
 app.command(name="doctor")(doctor.doctor)
 
 
+_INTERRUPTED = 128 + int(signal.SIGINT)
+
+
 class Terminated(KeyboardInterrupt):
     """SIGTERM, handled as Ctrl-C is: children end, and what was measured is kept."""
 
     number = int(signal.SIGTERM)
+    came = False
 
 
 def _terminate(number: int, frame: object) -> NoReturn:
     del number, frame
+    Terminated.came = True
     raise Terminated
 
 
@@ -84,6 +89,8 @@ def main() -> NoReturn:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that knows only ASCII shows a ? for a µ
     signal.signal(signal.SIGTERM, _terminate)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # as it was while this was loaded
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if complete.is_asked():
         _complete()
     arguments = sys.argv[1:]
@@ -102,6 +109,8 @@ def main() -> NoReturn:
         code = 128 + getattr(interrupt, "number", int(signal.SIGINT))
     except Exception as error:  # noqa: BLE001  (a bug: said so, with what to report)
         code = show_bug(error, verbose=_verbose(arguments, given))
+    if code == _INTERRUPTED and Terminated.came:  # Typer takes every interrupt for a Ctrl-C
+        code = 128 + Terminated.number
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from gpubalance.errors import BadInput
@@ -127,7 +127,7 @@ def _devices(numbers: Sequence[int], count: int, where: str) -> Iterator[str]:
         yield f"{where}: a device is there twice"
 
 
-def _lengths(named: dict[str, Sequence[object]], count: int) -> Iterator[str]:
+def _lengths(named: Mapping[str, Sequence[object]], count: int) -> Iterator[str]:
     for name, values in named.items():
         if len(values) != count:
             yield f"{name}: {len(values)} of {count} devices"

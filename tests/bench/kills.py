@@ -1,7 +1,7 @@
 """`scripts/bench kills [N [SEED]]`: probe, balance and run on a fast profile, each killed at a random moment.
 
-The parent or a child of its gets TERM, KILL or INT. Nothing may be left running, no file may be half, what a probe told
-to be finished must be on disk, and `probe --resume` must find the limits that an undisturbed probe finds. `balance`
+The parent or a child of its gets TERM, KILL or INT. Nothing may be left running, no file may be half, what was told to
+be finished must be on disk, and `probe --resume` must find the limits that an undisturbed probe finds. `balance`
 begins with a probe that is kept: its own is a probe as any other.
 """
 
@@ -26,6 +26,7 @@ import psutil
 
 from gpubalance.results.probe import Probe
 from gpubalance.results.records import read_result
+from gpubalance.results.run import Run
 from tests.cli.program import start
 
 # Steps of a millisecond; GPU:0 holds 32 samples and not 40, GPU:1 24 and not 32.
@@ -52,7 +53,7 @@ _PROBE = ("probe", "--duration", "0.05")
 COMMANDS = {
     "probe": (*_PROBE, "--gpus", "0"),
     "balance": ("balance", "--round-duration", "0.2", "--rounds", "2", "--duration", "0.2", "--windows", "2"),
-    "run": ("run", "--batches", "8", "8", "--duration", "0.2", "--windows", "6"),
+    "run": ("run", "--batches", "8", "8", "--duration", "0.2", "--windows", "12"),
 }
 SIGNALS = (signal.SIGTERM, signal.SIGKILL, signal.SIGINT)
 VICTIMS = ("parent", "child")
@@ -60,6 +61,7 @@ _MARK = "GPUBALANCE_CAMPAIGN"
 _ENDS_WITHIN_S = 5.0
 _LASTS_AT_MOST_S = 300.0
 _TOLD = re.compile(r"(?m)^(?:… )?GPU:\d (?:batch|tried) \d+: ")
+_WINDOW = re.compile(r"(?m)^window \d+ of \d+: ")
 
 
 @dataclass(frozen=True)
@@ -196,6 +198,8 @@ def disturb(kill: Kill, known: Undisturbed) -> Seen:
         if kill.command == "probe":
             _look_at_what_was_told(program, seen, err)
             _resume(program.folder, seen, known.limits[:1])
+        elif kill.command == "run":
+            _look_at_the_windows(program, seen, err)
     return seen
 
 
@@ -220,7 +224,8 @@ def _look_at_the_end(program: Program, seen: Seen, err: str) -> None:
     else:
         right = {128 + number, -number, 0}  # the signal itself before Python has begun; 0 when all was over
     seen.expect(code in right, f"exit code {code}: {err[-500:]}")
-    seen.expect("Traceback" not in err, f"a traceback: {err[-1500:]}")
+    own = "\n".join(line for line in err.splitlines() if not line.startswith("  | "))  # without a child's log
+    seen.expect("Traceback" not in own, f"a traceback: {err[-1500:]}")
     seen.expect("a bug in" not in err, f"a bug: {err[-500:]}")
 
 
@@ -257,6 +262,16 @@ def _look_at_what_was_told(program: Program, seen: Seen, err: str) -> None:
         batches = {f"{of} {e['trial']['batch']}" for e in entries for of in ("batch", "tried")}
     lost = sorted(line for line in told if re.sub(r"^(?:… )?GPU:\d |: $", "", line) not in batches)
     seen.expect(not lost, f"told to be finished, and lost: {lost}")
+
+
+def _look_at_the_windows(program: Program, seen: Seen, err: str) -> None:
+    """Each window that was told is in what the run leaves, but for a killed parent, which can leave nothing."""
+    seen.told = len(_WINDOW.findall(err))
+    if seen.told and not (seen.kill.victim == "parent" and seen.kill.number == signal.SIGKILL):
+        samples = (
+            Run.model_validate_json(program.output.read_text()).step_time_s.samples if program.output.exists() else ()
+        )
+        seen.expect(len(samples) >= seen.told, f"{seen.told} windows were told, and {len(samples)} samples are kept")
 
 
 def _resume(folder: Path, seen: Seen, limits: Limits) -> None:
@@ -296,5 +311,6 @@ def figures(seen: list[Seen]) -> str:
         f"{len(seen)} runs, {sum(hit.values())} killed "
         f"({', '.join(f'{n} {what}' for what, n in sorted(hit.items()))}), "
         f"{failed} with a fault; the last process was gone after at most {max(one.gone_s for one in seen):.1f} s, "
-        f"{sum(one.told for one in seen)} finished points and trials kept, {resumed} probes resumed to the same limits"
+        f"{sum(one.told for one in seen)} finished points, trials and windows kept, "
+        f"{resumed} probes resumed to the same limits"
     )

@@ -1,4 +1,7 @@
-"""A small part of each campaign of `scripts/bench`: 2,000 cases of fuzz, some kills; the rest is `campaign`."""
+"""A small part of `scripts/bench kills`: one of each command. Thirty of them, and a soak, are `campaign`.
+
+Thirty take some minutes of TensorFlow's loading alone. Other moments have tests of their own in tests/cli.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,9 @@ from random import Random
 
 import pytest
 
-from tests.bench import fuzz, kills, soak
+from tests.bench import kills, soak
 from tests.bench.__main__ import read
 from tests.bench.kills import Kill, Undisturbed, disturb, undisturbed
-
-
-def test_no_input_brings_about_a_traceback_a_hang_or_an_escape() -> None:
-    lines = list(fuzz.main(2000, seed=2026))
-    assert not [line for line in lines if "FAILED" in line]
-    assert lines[-1].split()[0].isdigit()
 
 
 @pytest.fixture(scope="module")
@@ -30,10 +27,8 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
     "kill",
     [
         Kill("probe", "parent", signal.SIGKILL, 0.7),
-        Kill("probe", "child", signal.SIGTERM, 0.5),
         Kill("balance", "parent", signal.SIGTERM, 0.6),
-        Kill("run", "parent", signal.SIGINT, 0.3),
-        Kill("run", "child", signal.SIGKILL, 0.8),
+        Kill("run", "child", signal.SIGINT, 0.8),
     ],
     ids=str,
 )
