@@ -139,6 +139,12 @@ def test_an_escape_in_a_models_name_is_not_shown_while_it_is_built() -> None:
     assert "\x1b" not in done.stderr
 
 
+def test_a_models_name_that_no_json_can_hold_is_refused() -> None:
+    done = gpubalance("run", "--simulate", "1", "--model", os.fsdecode(b"\x80.py:build"))
+    assert done.returncode == 2
+    assert "its name is not UTF-8" in done.stderr
+
+
 def test_a_config_with_a_zero_byte_is_refused(tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
     config.write_text('[devices]\nsimulate = "a\\u0000b"\n')

@@ -41,6 +41,17 @@ Simulate = Annotated[
         rich_help_panel=_DEVICES,
     ),
 ]
+
+
+def _readable(model: str | None) -> str | None:
+    """A result's JSON must be able to hold it."""
+    try:
+        (model or "").encode()
+    except UnicodeEncodeError:
+        raise typer.BadParameter("its name is not UTF-8: give the file or module another") from None
+    return model
+
+
 Model = Annotated[
     str | None,
     typer.Option(
@@ -49,6 +60,7 @@ Model = Annotated[
         help="probe, small, a keras.applications name, package.module:function, file.py:function or saved.keras. "
         "Default: probe on GPUs, small on simulated devices.",
         autocompletion=complete.models,
+        callback=_readable,
         rich_help_panel=_TRAINING,
     ),
 ]
