@@ -72,6 +72,7 @@ _TOGETHER = (
 )
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in its own
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Those that measure come last, all in one of the processes that tests run in, when there are several."""
 

@@ -76,8 +76,8 @@ class Output:
 
 
 def _with(noted: Sequence[Warning_], result: Any) -> Any:
-    """The probe, plan or run with these warnings before its own."""
-    return result.model_copy(update={"warnings": (*noted, *result.warnings)})
+    """The probe, plan or run with these warnings before its own; what has none of its own is noted nothing of."""
+    return result if not noted else result.model_copy(update={"warnings": (*noted, *result.warnings)})
 
 
 def redaction_here() -> Redaction:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 QUICK_PAIR = str(ROOT / "configs" / "quick-pair.toml")
+PROGRAM = str(Path(sys.executable).with_name("gpubalance"))
 # Short windows: what is tested is the program, not the figures.
 SHORT = ("--windows", "1", "--duration", "0.5")
 
@@ -27,7 +28,7 @@ def start(
     *arguments: str, environment: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [str(Path(sys.executable).with_name("gpubalance")), *arguments],
+        [PROGRAM, *arguments],
         stdin=subprocess.DEVNULL,
         # Where the tests run in a shell's background, SIGINT is ignored, and children inherit that.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),

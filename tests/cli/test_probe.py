@@ -98,7 +98,7 @@ def test_the_pair_is_probed_kept_and_then_held_against(tmp_path: Path, own_state
     assert re.search(r"(?m)^GPU:0 batch 8: \d+ samples/s, .* ms, 320 MiB", done.stderr)
     assert re.search(r"GPU:0 tried 232: out of memory \(.*\), as the first that should fail", done.stderr)
     assert re.search(r"(?m)^GPU:0  Quick 3: \d+ samples/s at batch 224", done.stdout)
-    assert re.search(r"▁.*█ samples/s at batch 8 to 224", done.stdout)
+    assert re.search(r"[▁▂].*█ samples/s at batch 8 to 224", done.stdout)
     assert "batch limit: 224 trains, 232 does not (out of memory); 2 tries, 1 failed" in done.stdout
     assert max(map(len, done.stdout.splitlines()[:-1])) <= 80
     # Nothing is left to resume, the result is kept, and a run of these devices knows what they give alone.
@@ -121,7 +121,12 @@ def test_the_pair_is_probed_kept_and_then_held_against(tmp_path: Path, own_state
 
 
 @pytest.mark.parametrize(
-    "number", [signal.SIGKILL, pytest.param(signal.SIGABRT, marks=pytest.mark.campaign), signal.SIGSTOP]
+    "number",
+    [
+        signal.SIGKILL,
+        pytest.param(signal.SIGABRT, marks=pytest.mark.campaign),
+        pytest.param(signal.SIGSTOP, marks=pytest.mark.campaign),
+    ],
 )
 def test_a_child_that_ends_at_a_trial_costs_nothing_that_is_finished(
     number: signal.Signals, own_state: Path, tmp_path: Path
@@ -193,9 +198,9 @@ def test_a_killed_probe_leaves_no_child_and_goes_on() -> None:
 
 
 def test_the_time_limit_ends_it_with_what_is_measured() -> None:
-    done = gpubalance("probe", *FAST, "--time-limit", "6", "--json")
+    done = gpubalance("probe", *FAST, "--time-limit", "12", "--json")
     assert done.returncode == 8
-    assert "the time limit of 6 s passed" in done.stderr
+    assert "the time limit of 12 s passed" in done.stderr
     assert Probe.model_validate_json(done.stdout).complete is False
 
 
@@ -268,7 +273,8 @@ def result_of(process: subprocess.Popen[str]) -> Probe:
     return Probe.model_validate_json(out)
 
 
-@pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.campaign)])
+@pytest.mark.campaign  # TensorFlow's allocator waits 10 s at each out-of-memory
+@pytest.mark.parametrize("times", [1, 2])
 def test_a_real_out_of_memory_is_found_exactly_and_repeatably(tmp_path: Path, times: int) -> None:
     # At once: each waits 10 s at an out-of-memory, as TensorFlow's allocator does.
     environments = [BFC | {"XDG_STATE_HOME": str(tmp_path / str(i))} for i in range(times)]

@@ -16,8 +16,8 @@ _PAIR = "configs/gtx1080ti-gtx1080.toml"
 _NOT_RUN = ("pip", "tensorboard", "scripts/test")
 _SHORTER = {
     "probe": ["--duration", "0.2", "--max-batch", "64"],
-    "run": ["--windows", "1", "--duration", "0.3", "--overwrite"],
-    "balance": ["--windows", "1", "--duration", "0.3", "--round-duration", "0.3", "--overwrite"],
+    "run": ["--windows", "1", "--duration", "0.3", "--baseline", "none", "--overwrite"],
+    "balance": ["--windows", "1", "--duration", "0.3", "--round-duration", "0.3", "--rounds", "1", "--overwrite"],
     "report": ["--overwrite"],
 }
 

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from gpubalance.errors import EnvironmentFault
 from gpubalance.lock import Lock
 from gpubalance.state import state_folder
-from tests.cli.program import QUICK_PAIR, ROOT, SHORT, gpubalance
+from tests.cli.program import PROGRAM, QUICK_PAIR, ROOT, SHORT, gpubalance
 from tests.cli.terminal import command_in_terminal
 from tests.faults.machine import BRIEF, Machine
 from tests.faults.test_children import NOTE, wait_for
@@ -133,10 +134,8 @@ def test_33_a_lock_is_given_back_and_leaves_nothing() -> None:
 
 @pytest.mark.parametrize("columns", [40, 80])
 def test_35_a_terminal_of_any_width_gets_a_whole_summary(tmp_path: Path, columns: int) -> None:
-    program = shutil.which("gpubalance")
-    assert program is not None
     code, seen = command_in_terminal(
-        [program, "run", *BRIEF, "--quiet"], columns, environment=Machine(tmp_path).environment
+        [PROGRAM, "run", *BRIEF, "--quiet"], columns, environment=Machine(tmp_path).environment
     )
     assert code == 0, seen.written
     assert seen.ever("imbalance 1.000")
@@ -230,8 +229,8 @@ def backward_clock(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def test_38_a_wall_clock_that_goes_backwards_changes_no_figure(backward_clock: dict[str, str]) -> None:
     """The real engine, on simulated devices: 20 ms a step of 60 and 40 samples, whatever the time of day."""
     looks = subprocess.run(
-        ["python", "-c", "import time; a = time.time(); print(time.time() - a)"],
-        env={"PATH": "/usr/bin:/bin", **backward_clock} | {"PATH": str(Path(shutil.which("python") or "").parent)},
+        [sys.executable, "-c", "import time; a = time.time(); print(time.time() - a)"],
+        env=backward_clock,
         capture_output=True,
         text=True,
     )

@@ -19,7 +19,7 @@ from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
 from gpubalance.results.records import read_record, read_result
 from gpubalance.stages.plan import plan
-from tests.cli.program import QUICK_PAIR, ROOT, gpubalance
+from tests.cli.program import PROGRAM, QUICK_PAIR, ROOT, gpubalance
 from tests.faults.machine import BRIEF, Machine
 from tests.stages.probes import probe_of
 from tests.stand_in import TWO_UNLIKE_GPUS
@@ -207,7 +207,7 @@ def without_room(arguments: list[str], machine: Machine, most: int) -> subproces
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
 
     return subprocess.run(
-        ["gpubalance", *arguments],
+        [PROGRAM, *arguments],
         env=variables() | machine.environment,
         preexec_fn=limit,
         capture_output=True,
@@ -231,7 +231,7 @@ def test_31_a_disk_that_takes_nothing_is_found_before_measuring(tmp_path: Path, 
         pytest.skip("this machine lets no user mount a file system of their own")
     machine = Machine(tmp_path)
     done = subprocess.run(
-        [*private, f"{mounted} && exec gpubalance run -o {folder}/run.json"],
+        [*private, f"{mounted} && exec {PROGRAM} run -o {folder}/run.json"],
         env=variables() | machine.environment,
         capture_output=True,
         text=True,
