@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from gpubalance.config import Device
 from gpubalance.devices.nvml import read
-from gpubalance.devices.patience import within
 from gpubalance.gpus import Gpu, Reading
+from gpubalance.patience import within_or
 from gpubalance.remedies import match
 
 _GONE = ("gpu-lost", "gpu-needs-reset")
@@ -16,7 +16,7 @@ _GONE = ("gpu-lost", "gpu-needs-reset")
 def lost_gpu(devices: Sequence[Device]) -> Device | None:
     """The first of the devices that NVML no longer reaches; None where it reaches all, or itself does not answer."""
     gpus = [device for device in devices if not device.simulated]
-    reading = within(read, Reading(problem="no answer")) if gpus else Reading()
+    reading = within_or(Reading(problem="no answer"), read) if gpus else Reading()
     if reading.problem or not reading.gpus:
         return None
     return next((device for device in gpus if _is_lost(device, reading.gpus)), None)

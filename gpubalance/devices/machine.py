@@ -12,13 +12,13 @@ from gpubalance.devices.cluster import cluster_ignored
 from gpubalance.devices.driver import too_old
 from gpubalance.devices.nvml import read
 from gpubalance.devices.occupied import occupied
-from gpubalance.devices.patience import within
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.devices.select import select
 from gpubalance.devices.visible import mark_hidden
 from gpubalance.errors import EnvironmentFault, UsageError
 from gpubalance.gpus import Gpu, Reading
 from gpubalance.lock import Lock
+from gpubalance.patience import within_or
 from gpubalance.remedies import known, match
 from gpubalance.results.common import Warning_
 from gpubalance.versions import software
@@ -88,7 +88,7 @@ def read_gpus() -> Reading:
     """The GPUs through NVML; those that CUDA_VISIBLE_DEVICES hides are marked as not to be used."""
     row = known("nvml-hangs")
     silent = Reading(problem=row.message, remedy=row.remedy, code=row.code)
-    return mark_hidden(within(read, silent), os.environ)
+    return mark_hidden(within_or(silent, read), os.environ)
 
 
 def find_machine(simulate: str | None) -> Machine:

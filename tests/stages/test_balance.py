@@ -169,6 +169,7 @@ def with_knees(*samples: int) -> tuple[tuple[Device, ...], JointProfile]:
     return small, joint.model_copy(update={"extra_memory": 0})
 
 
+@pytest.mark.alone
 def test_a_run_out_of_memory_in_the_proof_steps_back_and_goes_on() -> None:
     """On a GPU the allocator may fail late. A simulated device's does not, so it is said to have, once."""
     failed: list[str] = []

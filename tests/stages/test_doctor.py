@@ -20,10 +20,11 @@ from gpubalance.devices.health import nvidia_cards
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import DeadlinePassed, PartialResult
 from gpubalance.gpus import Gpu, Reading
+from gpubalance.patience import within
 from gpubalance.remedies import known
 from gpubalance.results.checkup import Check, Checkup
 from gpubalance.stages.doctor import software
-from gpubalance.stages.doctor.guard import guarded, within
+from gpubalance.stages.doctor.guard import guarded
 from gpubalance.stages.doctor.host import available_memory, disk_check, memory_check, shared_check
 from gpubalance.stages.doctor.work import memory_growth, tensorflow_devices, training_steps
 from gpubalance.workers.checker import Checker
@@ -192,7 +193,7 @@ def test_mig_and_hidden_gpus_are_no_failures(tmp_path: Path) -> None:
 def test_an_nvml_that_hangs_is_left_behind(tmp_path: Path) -> None:
     code = (
         "from gpubalance.devices.machine import read_gpus\n"
-        "from gpubalance.stages.doctor.guard import within\n"
+        "from gpubalance.patience import within\n"
         "from gpubalance.errors import DeadlinePassed\n"
         "try:\n    within(read_gpus, 0.2)\nexcept DeadlinePassed as error:\n    print(error.message)\n"
     )

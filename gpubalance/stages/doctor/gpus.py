@@ -8,9 +8,10 @@ from typing import NamedTuple
 from gpubalance.devices.health import nvidia_cards, read_health
 from gpubalance.errors import DeadlinePassed
 from gpubalance.gpus import Gpu, Health, Reading
+from gpubalance.patience import within
 from gpubalance.remedies import known, match
 from gpubalance.results.checkup import Check, Status
-from gpubalance.stages.doctor.guard import of_row, within
+from gpubalance.stages.doctor.guard import of_row
 from gpubalance.units import NOT_AVAILABLE, format_bytes
 
 _OFTEN_HARMLESS = ("hidden", "mig")

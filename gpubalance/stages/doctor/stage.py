@@ -13,10 +13,11 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.devices.select import select
 from gpubalance.errors import DeadlinePassed, GpubalanceError, Interrupted
 from gpubalance.gpus import Gpu, Reading
+from gpubalance.patience import within
 from gpubalance.remedies import known
 from gpubalance.results.checkup import AllReduceTime, Check, Checkup, CopyTime
 from gpubalance.stages.doctor.gpus import driver_checks, gpu_checks
-from gpubalance.stages.doctor.guard import failed, guarded, within
+from gpubalance.stages.doctor.guard import failed, guarded
 from gpubalance.stages.doctor.host import host_checks
 from gpubalance.stages.doctor.software import software_checks
 from gpubalance.stages.doctor.work import all_reduce, copies, tensorflow_devices, training_steps

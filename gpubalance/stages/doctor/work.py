@@ -9,9 +9,10 @@ from itertools import permutations
 from gpubalance.config import Device, JointProfile, Settings
 from gpubalance.devices.health import read_peer_to_peer
 from gpubalance.errors import DeadlinePassed, GpubalanceError
+from gpubalance.patience import within
 from gpubalance.remedies import known, match
 from gpubalance.results.checkup import AllReduceTime, Check, CopyTime
-from gpubalance.stages.doctor.guard import failed, of_row, within
+from gpubalance.stages.doctor.guard import failed, of_row
 from gpubalance.stages.events import Doing, Watch
 from gpubalance.units import format_bytes, format_seconds
 from gpubalance.workers.checker import LOADS_WITHIN_S, Checker
