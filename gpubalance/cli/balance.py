@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gpubalance.cli import options
+from gpubalance.cli import options, values
 
 _MEASURING = "Measuring"
 
@@ -85,9 +85,9 @@ def balance(
     refuse_what_devices_cannot(devices, all_reduce)
     request = BalanceRequest(
         devices=devices,
-        settings=options.settings(devices, model, precision, xla=xla, input_=input_, all_reduce=all_reduce),
+        settings=values.settings(devices, model, precision, xla=xla, input_=input_, all_reduce=all_reduce),
         joint=machine.joint,
-        plan=options.plan_request(
+        plan=values.plan_request(
             accumulate,
             margin,
             global_batch=global_batch,
@@ -97,13 +97,13 @@ def balance(
         ),
         measuring=Measuring(
             windows=windows,
-            duration_s=options.seconds("--duration", duration, 86_400),
+            duration_s=values.seconds("--duration", duration, 86_400),
             baseline="even",
             seed=seed,
-            deadline_s=options.seconds_or_none("--deadline", deadline, 86_400),
-            time_limit_s=options.seconds_or_none("--time-limit", time_limit, 10**7),
+            deadline_s=values.seconds_or_none("--deadline", deadline, 86_400),
+            time_limit_s=values.seconds_or_none("--time-limit", time_limit, 10**7),
         ),
-        round_s=options.seconds("--round-duration", round_duration, 3600),
+        round_s=values.seconds("--round-duration", round_duration, 3600),
         rounds=rounds,
         fresh=fresh,
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpubalance.choices import names_file_or_code
-from gpubalance.cli import options
+from gpubalance.cli import options, values
 from gpubalance.errors import BadInput
 from gpubalance.text import clean_lines
 
@@ -72,7 +72,7 @@ def plan(
     from gpubalance.stages.plan import plan as plan_stage
 
     out = check_output(output, overwrite=overwrite, json=json, quiet=True, redact=redact)
-    request = options.plan_request(
+    request = values.plan_request(
         accumulate,
         margin,
         sync,
@@ -86,7 +86,7 @@ def plan(
         devices = select(words(gpus), found.devices)
     else:
         devices = find_machine(simulate).select(words(gpus))
-        settings = options.settings(devices, model, precision, xla=xla, input_=input_)
+        settings = values.settings(devices, model, precision, xla=xla, input_=input_)
         found = latest_probe(devices, settings, simulate)
     result = plan_stage(found, devices, request)
     out.give(result, lambda plan: plan_text(plan, *uses(plan, simulate, output), width()))
@@ -100,7 +100,7 @@ def latest_probe(devices: Sequence[Device], settings: Settings, simulate: str | 
     if found is None:
         raise BadInput(
             f"no probe of these devices with --model {settings.model} and these settings is kept here",
-            remedy=f"make one: {options.command('probe', devices, settings, simulate)}",
+            remedy=f"make one: {values.command('probe', devices, settings, simulate)}",
         )
     return found
 
@@ -146,4 +146,4 @@ def _run_command(plan: Plan, simulate: str | None, path: Path | None) -> str:
     split = ["--batches", *(str(share.batch) for share in used)]
     if any(share.micro_batch != share.batch for share in used):
         split += ["--micro-batches", *(str(share.micro_batch) for share in used)]
-    return options.command("run", [plan.devices[share.device] for share in used], plan.settings, simulate, *split)
+    return values.command("run", [plan.devices[share.device] for share in used], plan.settings, simulate, *split)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpubalance.cli import options
+from gpubalance.cli import options, values
 
 if TYPE_CHECKING:
     from gpubalance.results.probe import Probe
@@ -131,13 +131,13 @@ def probe(
     devices = machine.select(words(gpus))
     request = ProbeRequest(
         devices=devices,
-        settings=options.settings(devices, model, precision, xla=xla, input_=input_),
+        settings=values.settings(devices, model, precision, xla=xla, input_=input_),
         max_batch=max_batch,
         batch_multiple=batch_multiple,
-        margin_bytes=options.size("--margin", margin),
-        duration_s=options.seconds("--duration", duration, 3600),
-        time_limit_s=options.seconds_or_none("--time-limit", time_limit, 10**7),
-        deadline_s=options.seconds_or_none("--deadline", deadline, 86_400),
+        margin_bytes=values.size("--margin", margin),
+        duration_s=values.seconds("--duration", duration, 3600),
+        time_limit_s=values.seconds_or_none("--time-limit", time_limit, 10**7),
+        deadline_s=values.seconds_or_none("--deadline", deadline, 86_400),
         parallel=parallel,
         ahead=ahead,
         seed=seed,
@@ -149,7 +149,7 @@ def probe(
         return
 
     def text(result: Probe) -> str:
-        found = options.command("balance", result.devices, result.settings, simulate) if result.complete else ""
+        found = values.command("balance", result.devices, result.settings, simulate) if result.complete else ""
         return probe_text(result, found, width())
 
     name = name_now("probe", tensorboard, trace)

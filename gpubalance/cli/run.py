@@ -11,7 +11,7 @@ import typer
 
 from gpubalance import choices
 from gpubalance.choices import names_file_or_code
-from gpubalance.cli import options
+from gpubalance.cli import options, values
 from gpubalance.errors import BadInput, UsageError
 
 if TYPE_CHECKING:
@@ -110,11 +110,11 @@ def run(
     out = check_output(output, overwrite=overwrite, json=json, quiet=quiet, redact=redact)
     measuring = Measuring(
         windows=windows,
-        duration_s=options.seconds("--duration", duration, 86_400),
+        duration_s=values.seconds("--duration", duration, 86_400),
         baseline=baseline,
         seed=seed,
-        deadline_s=options.seconds_or_none("--deadline", deadline, 86_400),
-        time_limit_s=options.seconds_or_none("--time-limit", time_limit, 10**7),
+        deadline_s=values.seconds_or_none("--deadline", deadline, 86_400),
+        time_limit_s=values.seconds_or_none("--time-limit", time_limit, 10**7),
     )
     machine = find_machine(simulate)
     given = Settings(model=model or "", precision=precision, xla=xla, input=input_, all_reduce=all_reduce)
@@ -134,7 +134,7 @@ def run(
     solo, model_planned = solo_bests(request), planned.model if planned and not force else None
     used = [device for device, batch in zip(request.devices, request.batches, strict=True) if batch]
     noted = (*machine.warnings(used, strict=strict), *(forced(planned, request.devices) if planned and force else ()))
-    next_command = options.command("balance", request.devices, request.settings, simulate) if planned is None else ""
+    next_command = values.command("balance", request.devices, request.settings, simulate) if planned is None else ""
     with held(used), board_in(tensorboard, name, request.devices, request.settings, quiet=quiet) as beside:
         out.give_measured(
             lambda: progress.during(
@@ -165,7 +165,7 @@ def given_request(
         devices=devices,
         batches=tuple(sizes.batches or [choices.DEFAULT_BATCH] * len(devices)),
         micro_batches=sizes.micro_batches and tuple(sizes.micro_batches),
-        settings=given.model_copy(update={"model": given.model or options.default_model(devices)}),
+        settings=given.model_copy(update={"model": given.model or values.default_model(devices)}),
         joint=machine.joint,
         measuring=measuring,
     )

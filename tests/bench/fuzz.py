@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 
 from gpubalance.cli.app import app
 from gpubalance.cli.lists import join_lists, whole_numbers
-from gpubalance.cli.options import micro_batches, size
+from gpubalance.cli.values import micro_batches, size
 from gpubalance.config import JointProfile, Settings
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.devices.select import select
