@@ -3,6 +3,7 @@
     GpubalanceError
     ├── UsageError         2   the command line asks for something impossible
     ├── EnvironmentFault   3   driver, library or device
+    │   └── InUse              another gpubalance has it
     ├── BadInput           4   a file or a model
     ├── NothingFits        5   memory
     │   └── OutOfMemory        of one trial; a stage may go on with a smaller batch
@@ -55,6 +56,10 @@ class UsageError(GpubalanceError):
 
 class EnvironmentFault(GpubalanceError):
     exit_code = 3
+
+
+class InUse(EnvironmentFault):
+    """Another process of gpubalance is at it."""
 
 
 class BadInput(GpubalanceError):

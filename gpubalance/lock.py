@@ -10,14 +10,14 @@ import os
 from pathlib import Path
 from typing import IO
 
-from gpubalance.errors import EnvironmentFault
+from gpubalance.errors import InUse
 from gpubalance.state import state_folder
 
 
 class Lock:
     """Held until `release`, or the process' end; no child inherits it. `name` may be any text.
 
-    Raises EnvironmentFault with the holder's PID where another has it: `what` is said to be in use. Where the file
+    Raises InUse with the holder's PID where another has it: `what` is said to be in use. Where the file
     system has no locks, or no room for one, nothing is locked.
     """
 
@@ -53,7 +53,7 @@ def _locked(path: Path, what: str) -> IO[str] | None:
             file.seek(0)
             pid = file.read(20).strip()
             file.close()
-            raise EnvironmentFault(
+            raise InUse(
                 f"{what} is in use by another gpubalance" + (f", process {pid}" if pid.isdigit() else ""),
                 remedy="wait until it has ended" + (f", or end it: kill {pid}" if pid.isdigit() else ""),
             ) from None

@@ -10,24 +10,31 @@ from random import Random
 
 import pytest
 
+from gpubalance.devices.profile import simulated_devices
+from gpubalance.stages.probe.saved import save
 from tests.bench import kills, soak
 from tests.bench.__main__ import read
-from tests.bench.kills import Kill, Undisturbed, disturb, undisturbed
+from tests.bench.kills import Kill, Undisturbed, disturb
+from tests.stages.probes import probe_of
 
 
 @pytest.fixture(scope="module")
 def known(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
-    """The moments are parts of what a command took here, other tests beside it."""
-    found = undisturbed(tmp_path_factory.mktemp("undisturbed"), commands=("run",))
-    assert found.limits == ((32, 40), (24, 32))  # as the profile's memory has it
-    return Undisturbed(dict.fromkeys(kills.COMMANDS, found.seconds["run"]), found.limits, found.state)
+    """The moments are parts of what a run took here, other tests beside it; the probe is the profile's."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    (folder / "fast.toml").write_text(kills.PROFILE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(folder / "state"))
+        save(probe_of(simulated_devices(str(folder / "fast.toml"))[0]))
+    run_s = kills.by_itself(folder, "run").elapsed_s
+    return Undisturbed(dict.fromkeys(kills.COMMANDS, run_s), ((32, 40), (24, 32)), folder / "state")
 
 
 @pytest.mark.parametrize(
     "kill",
     [
         Kill("probe", "parent", signal.SIGKILL, 0.7),
-        Kill("balance", "parent", signal.SIGTERM, 0.6),
+        Kill("balance", "parent", signal.SIGKILL, 0.9),
         Kill("run", "child", signal.SIGINT, 0.8),
     ],
     ids=str,

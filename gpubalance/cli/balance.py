@@ -51,6 +51,7 @@ def balance(
     duration: options.Duration = 10.0,
     time_limit: options.TimeLimit = None,
     deadline: options.Deadline = None,
+    resume: options.Resume = False,
     strict: options.Strict = False,
     seed: options.Seed = 0,
     json: options.Json = False,
@@ -78,6 +79,7 @@ def balance(
     from gpubalance.devices.machine import find_machine, held
     from gpubalance.render.plan import plan_text
     from gpubalance.stages.balance import balance as balance_stage
+    from gpubalance.stages.kept import balance_journal
 
     out = check_output(output, overwrite=overwrite, json=json, quiet=quiet, redact=redact)
     machine = find_machine(simulate)
@@ -111,9 +113,13 @@ def balance(
     request = request.model_copy(update={"tracing": tracing_to(trace, name)})
     progress = Progress(quiet=quiet)
     noted = machine.warnings(devices, strict=strict)
-    with held(devices), board_in(tensorboard, name, devices, request.settings, quiet=quiet) as beside:
+    with (
+        held(devices),
+        board_in(tensorboard, name, devices, request.settings, quiet=quiet) as beside,
+        balance_journal(request, resume=resume) as journal,
+    ):
         out.give_measured(
-            lambda: progress.during(lambda watch: balance_stage(request, machine.driver, beside(watch))),
+            lambda: progress.during(lambda watch: balance_stage(request, machine.driver, beside(watch), journal)),
             lambda plan: plan_text(plan, *uses(plan, simulate, output), width()),
             noted,
         )

@@ -124,6 +124,14 @@ Deadline = Annotated[
         rich_help_panel="Measuring",
     ),
 ]
+Resume = Annotated[
+    bool,
+    typer.Option(
+        "--resume",
+        help="Go on with an interrupted one of the same devices and settings.",
+        rich_help_panel="Measuring",
+    ),
+]
 Strict = Annotated[
     bool,
     typer.Option(

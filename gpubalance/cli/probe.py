@@ -69,14 +69,6 @@ Ahead = Annotated[
         rich_help_panel=_MEASURING,
     ),
 ]
-Resume = Annotated[
-    bool,
-    typer.Option(
-        "--resume",
-        help="Go on with an interrupted probe of the same devices and settings.",
-        rich_help_panel=_MEASURING,
-    ),
-]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Say what would be run and how long it would take, and do nothing.")
 ]
@@ -97,7 +89,7 @@ def probe(
     deadline: options.Deadline = None,
     parallel: Parallel = False,
     ahead: Ahead = True,
-    resume: Resume = False,
+    resume: options.Resume = False,
     strict: options.Strict = False,
     seed: options.Seed = 0,
     dry_run: DryRun = False,

@@ -77,6 +77,7 @@ def run(
     baseline: Baseline = "even",
     time_limit: options.TimeLimit = None,
     deadline: options.Deadline = None,
+    resume: options.Resume = False,
     strict: options.Strict = False,
     seed: options.Seed = 0,
     json: options.Json = False,
@@ -104,6 +105,7 @@ def run(
     from gpubalance.render.run import run_text
     from gpubalance.results.plan import Plan
     from gpubalance.results.records import read_record
+    from gpubalance.stages.kept import run_journal
     from gpubalance.stages.probe.saved import solo_bests
     from gpubalance.stages.run import run as run_stage
 
@@ -135,10 +137,14 @@ def run(
     used = [device for device, batch in zip(request.devices, request.batches, strict=True) if batch]
     noted = (*machine.warnings(used, strict=strict), *(forced(planned, request.devices) if planned and force else ()))
     next_command = values.command("balance", request.devices, request.settings, simulate) if planned is None else ""
-    with held(used), board_in(tensorboard, name, request.devices, request.settings, quiet=quiet) as beside:
+    with (
+        held(used),
+        board_in(tensorboard, name, request.devices, request.settings, quiet=quiet) as beside,
+        run_journal(request, resume=resume) as journal,
+    ):
         out.give_measured(
             lambda: progress.during(
-                lambda watch: run_stage(request, machine.driver, beside(watch), solo, model_planned)
+                lambda watch: run_stage(request, machine.driver, beside(watch), solo, model_planned, journal)
             ),
             lambda result: run_text(result, next_command if len(result.replicas) > 1 else "", width()),
             noted,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
 
 from gpubalance.config import BalanceRequest, RunRequest
 from gpubalance.devices.planned import check_model
@@ -23,10 +24,13 @@ from gpubalance.results.probe import Probe
 from gpubalance.results.run import Measurement, Run
 from gpubalance.stages.events import Doing, Event, RoundDone, TimeLeft, Watch
 from gpubalance.stages.fitting import Rig, suggest
+from gpubalance.stages.journal import Journal
+from gpubalance.stages.kept import Kept, KeptRound, tell_resumed
 from gpubalance.stages.knowledge import Knowledge
 from gpubalance.stages.lost import lost_gpus_told
 from gpubalance.stages.plan import best_split, check_global_batch, find_probes, plan_of
 from gpubalance.stages.probe.saved import ALL, holds_nothing, latest, solo_bests
+from gpubalance.stages.probe.stage import journal_key
 from gpubalance.stages.probe.stage import probe as probe_stage
 from gpubalance.stages.rounds import EQUAL_WITHIN, Rounds
 from gpubalance.stages.run import joint_series, model_of, run_on, without_empty_shares
@@ -35,25 +39,28 @@ from gpubalance.stages.warnings import speed_changed, stepped_back
 from gpubalance.time_limit import TimeLimit
 from gpubalance.workers.worker import Worker
 
-_RESUME = "gpubalance probe --resume, with the same devices and settings, goes on; then balance again"
+_RESUME = "--resume goes on with what is measured"
 
 # For telling how long it will take
 _USUAL_ROUNDS = 2
 _SETTLING_S = 2.0
 
 
-def balance(request: BalanceRequest, driver: str | None, watch: Watch) -> Plan:
+def balance(request: BalanceRequest, driver: str | None, watch: Watch, journal: Journal | None = None) -> Plan:
     """The best split of the request's devices, found and proven by running it; `driver` is recorded.
 
-    Raises what the probe, the plan and the run do.
+    Each round and window goes into the `journal`, and those in it are not measured again. Raises what the probe, the
+    plan and the run do.
     """
     limit = TimeLimit(request.measuring.time_limit_s)
-    probe = None if request.fresh else latest(request.devices, request.settings, up_to=request.probe.max_batch or ALL)
+    resume = journal is not None and journal.resume
+    probe = _kept_probe(request, resume=resume)
     if probe is None:
-        probe = _probed(request, driver, limit, watch)
+        probe = _probed(request, driver, limit, watch, resume=resume)
     else:
+        tell_resumed(journal, watch)
         watch(Doing(f"planning with the probe of {probe.created}; --fresh makes a new one"))
-    balancing = _Balancing(request, probe, driver, limit, watch)
+    balancing = _Balancing(request, probe, driver, limit, watch, Kept(journal, watch))
     try:
         with lost_gpus_told(request.devices):
             return balancing.run()
@@ -66,7 +73,18 @@ def balance(request: BalanceRequest, driver: str | None, watch: Watch) -> Plan:
         balancing.close()
 
 
-def _probed(request: BalanceRequest, driver: str | None, limit: TimeLimit, watch: Watch) -> Probe:
+def _kept_probe(request: BalanceRequest, *, resume: bool) -> Probe | None:
+    """The latest probe to plan with; None where one is to be made, or was interrupted and is to go on."""
+    if resume and Journal.is_left(journal_key(request.probe)):
+        return None
+    if request.fresh and not resume:
+        return None
+    return latest(request.devices, request.settings, up_to=request.probe.max_batch or ALL)
+
+
+def _probed(
+    request: BalanceRequest, driver: str | None, limit: TimeLimit, watch: Watch, *, resume: bool = False
+) -> Probe:
     """A probe of the devices. One on which nothing fits is no error here: the others are what is left."""
     check_global_batch(request.plan, request.probe.batch_multiple)  # before minutes are spent on one
 
@@ -75,7 +93,7 @@ def _probed(request: BalanceRequest, driver: str | None, limit: TimeLimit, watch
         watch(TimeLeft(event.seconds + then_s) if isinstance(event, TimeLeft) else event)
 
     try:
-        return probe_stage(request.probe, driver, tell, limit=limit)
+        return probe_stage(request.probe, driver, tell, limit=limit, resume=resume)
     except GpubalanceError as error:
         found = error.partial
         if isinstance(error, NothingFits) and isinstance(found, Probe) and not all(map(holds_nothing, found.probes)):
@@ -89,13 +107,20 @@ def _probed(request: BalanceRequest, driver: str | None, limit: TimeLimit, watch
 
 class _Balancing:
     def __init__(
-        self, request: BalanceRequest, probe: Probe, driver: str | None, limit: TimeLimit, watch: Watch
+        self,
+        request: BalanceRequest,
+        probe: Probe,
+        driver: str | None,
+        limit: TimeLimit,
+        watch: Watch,
+        kept: Kept,
     ) -> None:
         self._request = request
         self._probe = probe
         self._driver = driver
         self._limit = limit
         self._watch = watch
+        self._kept = kept
         self._known = Knowledge(probe, find_probes(probe, request.devices), request.plan)
         self._rounds = Rounds(request.rounds, len(request.devices))
         self._rig: tuple[tuple[int, ...], Rig] | None = None
@@ -178,6 +203,9 @@ class _Balancing:
 
     def _try(self, split: Allocation) -> Measurement | None:
         """Measures a split for a moment; None where it ran out of memory, and the devices stepped back."""
+        left = self._kept.left_of(split, self._probe.created)
+        if left is not None:
+            return self._again(split, left)
         self._watch(Doing(f"round {len(self._rounds) + 1}: {_text(split)}"))
         self._watch(TimeLeft(_joint_s(self._request, rounds=1)))
         try:
@@ -185,15 +213,24 @@ class _Balancing:
         except OutOfMemory as error:
             self._ran_out(split, error)
             return None
+        self._kept.round(split, self._probe.created, measured)
         self._note(split, measured)
         return measured
+
+    def _again(self, split: Allocation, left: KeptRound) -> Measurement | None:
+        """A round of a balance that was interrupted."""
+        self._note(split, left.measured)
+        self._hold_back(split, left.limits)
+        return left.measured
 
     def _note(self, split: Allocation, measured: Measurement | None) -> None:
         self._watch(RoundDone(self._rounds.note(split, measured), self._request.devices))
 
     def _ran_out(self, split: Allocation, error: OutOfMemory) -> None:
         self._note(split, None)
-        self._step_back(split, error)
+        limits = self._limits_beside(split, error)
+        self._kept.round(split, self._probe.created, None, limits)
+        self._hold_back(split, limits)
 
     def _measure(self, split: Allocation) -> Measurement:
         request = self._run_request(split)
@@ -215,8 +252,8 @@ class _Balancing:
             check_model(self._probe.model, model_of(self._rig[1].worker), what="probe", remedy="--fresh probes it anew")
         return self._rig[1], numbers
 
-    def _step_back(self, split: Allocation, error: OutOfMemory) -> None:
-        """Finds what fits beside each other, and takes it for the limits of those devices that were asked for more."""
+    def _limits_beside(self, split: Allocation, error: OutOfMemory) -> list[tuple[int, int]]:
+        """Finds what fits beside each other: each device that was asked for more, with its largest micro-batch."""
         rig, numbers = self._rig_of(split)
         rig.recover()
         sizes = tuple(split.micro_batches[i] for i in numbers)
@@ -226,12 +263,17 @@ class _Balancing:
         _, fitting = found
         if error.replica is not None:
             too_large = sorted({*too_large, error.replica})
+        limits = []
         for replica in too_large or range(len(numbers)):
             device, multiple = numbers[replica], self._known.problem.multiple
             below = [size for size in (*self._rounds.held(device), fitting[replica]) if size < sizes[replica]]
-            limit = max(below, default=0) // multiple * multiple
+            limits.append((device, max(below, default=0) // multiple * multiple))
+        return limits
+
+    def _hold_back(self, split: Allocation, limits: Sequence[tuple[int, int]]) -> None:
+        for device, limit in limits:
             self._known.step_back(device, limit)
-            self._stepped_back.append(stepped_back(self._request.devices[device], sizes[replica], limit))
+            self._stepped_back.append(stepped_back(self._request.devices[device], split.micro_batches[device], limit))
 
     def _prove(self, split: Allocation) -> Run:
         """The run of the split, in turns with the even split."""
@@ -239,7 +281,7 @@ class _Balancing:
         rig, _ = self._rig_of(split)
         request = self._run_request(split)
         try:
-            return run_on(rig, request, self._driver, self._watch, solo_bests(request))
+            return run_on(rig, request, self._driver, self._watch, solo_bests(request), self._kept)
         except GpubalanceError as error:
             if isinstance(error.partial, Run):
                 error.partial = self._result(split, error.partial)

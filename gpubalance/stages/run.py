@@ -16,11 +16,13 @@ from gpubalance.results.run import Baselines, Measurement, Run, SoloBest
 from gpubalance.stages.environment import environment, now
 from gpubalance.stages.events import Doing, SampleDone, TimeLeft, Watch, WindowDone
 from gpubalance.stages.fitting import Rig, largest_even_share, nothing_fits
+from gpubalance.stages.journal import Journal
+from gpubalance.stages.kept import Kept, tell_resumed
 from gpubalance.stages.lost import lost_gpus_told
 from gpubalance.stages.sensors import Sensors
 from gpubalance.stages.series import Series
 from gpubalance.stages.trace import traced
-from gpubalance.stages.warnings import PRECISE_ENOUGH, slowed_text, throttled, warnings
+from gpubalance.stages.warnings import PRECISE_ENOUGH, resumed, slowed_text, throttled, warnings
 from gpubalance.time_limit import TimeLimit
 from gpubalance.workers.messages import Sample
 from gpubalance.workers.worker import Worker
@@ -33,10 +35,17 @@ class _Progress:
     request: RunRequest
     rig: Rig
     own: Series
+    kept: Kept
     even: Series | None = None
     solo: tuple[SoloBest, ...] | None = None
     warnings: list[Warning_] = field(default_factory=list)
+    measured_again: bool = False
     complete: bool = False
+
+    @property
+    def series(self) -> list[tuple[str, Series]]:
+        """Those that are measured in turns, by their names: "" is the run's own split."""
+        return [("", self.own), *([("even", self.even)] if self.even else [])]
 
     @property
     def slowed(self) -> list[tuple[Device, tuple[str, ...]]]:
@@ -50,19 +59,22 @@ def run(
     watch: Watch,
     solo: tuple[SoloBest, ...] | None = None,
     planned: Model | None = None,
+    journal: Journal | None = None,
 ) -> Run:
     """Trains with the request's split and reports what it gives. `driver` is recorded, `solo` it is held against,
-    `planned` is the model that its plan is for.
+    `planned` is the model that its plan is for. Each window goes into the `journal`, and those in it are not measured
+    again.
 
     Devices with batch 0 are left out: an empty share is not a replica. Raises NothingFits with a split that does fit
     when a device runs out of memory. Every error after the first window carries what was measured as `partial`.
     """
     used, limit = without_empty_shares(request), TimeLimit(request.measuring.time_limit_s)
+    tell_resumed(journal, watch)
     try:
         with lost_gpus_told(used.devices), closing(Rig(used, watch, limit)) as rig:
             check_model(planned, model_of(rig.worker))
             try:
-                result = run_on(rig, request, driver, watch, solo)
+                result = run_on(rig, request, driver, watch, solo, Kept(journal, watch))
             except OutOfMemory as error:
                 rig.recover()
                 raise nothing_fits(error, rig, used) from None
@@ -78,12 +90,17 @@ def model_of(worker: Worker) -> Model:
 
 
 def run_on(
-    rig: Rig, request: RunRequest, driver: str | None, watch: Watch, solo: tuple[SoloBest, ...] | None = None
+    rig: Rig,
+    request: RunRequest,
+    driver: str | None,
+    watch: Watch,
+    solo: tuple[SoloBest, ...] | None = None,
+    kept: Kept | None = None,
 ) -> Run:
     """The same on a rig that is there, of the devices with samples, and stays. Raises OutOfMemory as it comes."""
     used = without_empty_shares(request)
     own = joint_series(used, used.batches, used.micro_batches, watch)
-    return _run(request, _Progress(used, rig, own, solo=solo), driver, watch)
+    return _run(request, _Progress(used, rig, own, kept or Kept(None, watch), solo=solo), driver, watch)
 
 
 def joint_series(
@@ -135,6 +152,9 @@ def without_empty_shares(request: RunRequest) -> RunRequest:
 
 def _warm_up(progress: _Progress, watch: Watch) -> None:
     request, rig = progress.request, progress.rig
+    progress.kept.restore("", progress.own)
+    if progress.own.windows:
+        progress.warnings.append(resumed(progress.own.windows))
     watch(Doing(f"warming up {split_text(request.batches, request.micro_batches)}"))
     progress.own.warm_up(rig.worker)
     if request.measuring.baseline == "none":
@@ -153,6 +173,8 @@ def _warm_up(progress: _Progress, watch: Watch) -> None:
             progress.even = _smaller_even_split(progress, even, error, watch)
         except OutOfMemory as again:
             _give_up_even(progress, again, watch)
+    if progress.even is not None:
+        progress.kept.restore("even", progress.even)
 
 
 def _smaller_even_split(progress: _Progress, even: tuple[int, ...], error: OutOfMemory, watch: Watch) -> Series:
@@ -179,28 +201,36 @@ def _smaller_even_split(progress: _Progress, even: tuple[int, ...], error: OutOf
 
 def _measure(progress: _Progress, watch: Watch) -> None:
     """Windows of the split and of the even split in turns, so that a machine that drifts is fair to both."""
-    measuring, slowed = progress.request.measuring, False
-    number, of = 0, measuring.windows
-    while number < of:
+    measuring = progress.request.measuring
+    number = min(one.windows for _, one in progress.series)  # 0, but for a run that goes on
+    of = max(number, measuring.windows)
+    while number < of or _once_more(progress, of, watch):
         number += 1
-        series = [("", progress.own), *([("even", progress.even)] if progress.even else [])]
+        of = max(number, of)
         turns = ", in turns with the even split" if progress.even else ""
         split = split_text(progress.own.batches, progress.own.micro_batches)
         watch(Doing(f"measuring {split}, window {number} of {of}{turns}"))
-        watch(TimeLeft((of - number + 1) * len(series) * measuring.duration_s))
+        watch(TimeLeft((of - number + 1) * len(progress.series) * measuring.duration_s))
         # Each goes first in turn: on a card that gets hotter the second one is always a little slower.
-        for name, one in series if number % 2 else reversed(series):
-            window = _window(progress, one, watch)
+        for name, one in progress.series if number % 2 else reversed(progress.series):
+            window = _window(progress, one, watch) if one.windows < number else None
             if window is not None:
                 devices = progress.request.devices
+                progress.kept.window(name, window)
                 watch(WindowDone(number, of, name, devices, window.measurement(range(len(devices)))))
-        imprecise = any(one.precision > PRECISE_ENOUGH for one in (progress.own, progress.even) if one)
-        if number == of and imprecise and of < measuring.max_windows:
-            of += 1
-            watch(Doing(f"not yet known within ±{PRECISE_ENOUGH:.0%} (95 %): one more window"))
-        if number == of and not slowed and progress.slowed:
-            of, slowed = of + 1, True
-            watch(Doing(f"{slowed_text(progress.slowed)}: measuring once more"))
+
+
+def _once_more(progress: _Progress, windows: int, watch: Watch) -> bool:
+    """Whether another window is needed beside those that were asked for, and why."""
+    imprecise = any(one.precision > PRECISE_ENOUGH for _, one in progress.series)
+    if imprecise and windows < progress.request.measuring.max_windows:
+        watch(Doing(f"not yet known within ±{PRECISE_ENOUGH:.0%} (95 %): one more window"))
+        return True
+    if progress.slowed and not progress.measured_again:
+        progress.measured_again = True
+        watch(Doing(f"{slowed_text(progress.slowed)}: measuring once more"))
+        return True
+    return False
 
 
 def _window(progress: _Progress, one: Series, watch: Watch) -> Series | None:

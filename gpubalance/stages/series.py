@@ -45,6 +45,7 @@ class Series:
     stamped: list[Sample] = field(default_factory=list)
     sample_s: float = _SAMPLE_S
     memory_peak_bytes: tuple[int | None, ...] = ()
+    windows: int = 0
     warmup_steps: int = 0
     steady: bool = True
     loss_is_finite: bool = True
@@ -116,7 +117,17 @@ class Series:
         if self.sensors is not None:
             self.sensors.check()
         window.memory_peak_bytes = self.memory_peak_bytes
+        window._late_parts = [self._last_late_part]
+        self.windows += 1
         return window
+
+    def add(self, samples: Sequence[Sample], stamped: Sequence[Sample], late_part: float) -> None:
+        """Adds a window that was measured before."""
+        self.windows += 1
+        self.samples += samples
+        self.stamped += stamped
+        self._late_parts.append(late_part)
+        self.loss_is_finite = self.loss_is_finite and all(one.loss_is_finite for one in (*samples, *stamped))
 
     def measure(self, worker: Worker, seconds: float, *, at_least: int = 1) -> list[Sample]:
         """Measures for that long without stamps, and at least so many samples; adds them, and gives them."""
@@ -144,20 +155,20 @@ class Series:
             stamped=stamped,
         ):
             if isinstance(reply, Measured):
-                self._note_peaks(reply)
+                self._last_late_part = reply.late_part or 0.0
+                self.note_peaks(reply.memory_peak_bytes)
             else:
                 self.loss_is_finite = self.loss_is_finite and reply.loss_is_finite
                 if self.watch is not None:
                     self.watch(reply)
                 yield reply
 
-    def _note_peaks(self, reply: Measured) -> None:
+    def note_peaks(self, peaks_bytes: Sequence[int | None]) -> None:
+        """Takes the larger peak of each device."""
         before = self.memory_peak_bytes or (None,) * len(self.batches)
         self.memory_peak_bytes = tuple(
-            max((x for x in pair if x is not None), default=None)
-            for pair in zip(before, reply.memory_peak_bytes, strict=True)
+            max((x for x in pair if x is not None), default=None) for pair in zip(before, peaks_bytes, strict=True)
         )
-        self._last_late_part = reply.late_part or 0.0
 
     @property
     def late_part(self) -> float:

@@ -36,6 +36,16 @@ def slowed_text(slowed: Sequence[tuple[Device, tuple[str, ...]]]) -> str:
     return " and ".join(f"{device.label} was throttled ({', '.join(reasons)})" for device, reasons in slowed)
 
 
+def resumed(windows: int) -> Warning_:
+    """Of a run that went on after an interruption."""
+    return Warning_(
+        code="resumed",
+        message=f"windows of a run that was interrupted are part of this one: {windows}, each with its own warm-up "
+        "before; telemetry is of the rest only",
+        next="nothing to do, unless the machine was changed in between: then measure without --resume",
+    )
+
+
 def throttled(slowed: Sequence[tuple[Device, tuple[str, ...]]]) -> Warning_:
     """Of GPUs that lowered their clocks while they were measured together."""
     return Warning_(

@@ -149,10 +149,10 @@ def messages(content: bytes) -> None:
 
 def journals(content: bytes) -> None:
     """Whatever a journal holds, `--resume` reads what is whole."""
-    journal = Journal("fuzz", resume=False)
+    journal = Journal("fuzz", "a test", resume=False)
     journal.close()
     journal.path.write_bytes(content)
-    journal = Journal("fuzz", resume=True)
+    journal = Journal("fuzz", "a test", resume=True)
     journal.of("SIM-0", Attempt)
     journal.close()
 

@@ -1,8 +1,9 @@
 """`scripts/bench kills [N [SEED]]`: probe, balance and run on a fast profile, each killed at a random moment.
 
 The parent or a child of its gets TERM, KILL or INT. Nothing may be left running, no file may be half, what was told to
-be finished must be on disk, and `probe --resume` must find the limits that an undisturbed probe finds. `balance`
-begins with a probe that is kept: its own is a probe as any other.
+be finished must be on disk, and `--resume` must end as an undisturbed command does: a probe with the same limits, a
+run and a balance whole, with all that was finished before as part of it. `balance` begins with a probe that is kept:
+its own is a probe as any other.
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ import tempfile
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import psutil
 
+from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
 from gpubalance.results.records import read_result
 from gpubalance.results.run import Run
@@ -62,6 +65,7 @@ _ENDS_WITHIN_S = 5.0
 _LASTS_AT_MOST_S = 300.0
 _TOLD = re.compile(r"(?m)^(?:… )?GPU:\d (?:batch|tried) \d+: ")
 _WINDOW = re.compile(r"(?m)^window \d+ of \d+: ")
+_ROUND = re.compile(r"(?m)^round \d+ \[[^]]*\]: (?!out of memory)")
 
 
 @dataclass(frozen=True)
@@ -79,12 +83,15 @@ class Kill:
 
 @dataclass
 class Seen:
-    """What came of it. `told` things were said to be finished; `killed` is false where all was over before."""
+    """What came of it. `told` things were said to be finished; `killed` is false where all was over before; `resumed`
+    is the split that `--resume` ended with.
+    """
 
     kill: Kill
     killed: bool = True
     told: int = 0
     gone_s: float = 0.0
+    resumed: tuple[int, ...] | None = None
     faults: list[str] = field(default_factory=list)
 
     def expect(self, right: bool, fault: str) -> None:
@@ -158,16 +165,19 @@ class Undisturbed:
     state: Path
 
 
-def undisturbed(folder: Path, commands: Iterable[str] = COMMANDS) -> Undisturbed:
+def undisturbed(folder: Path) -> Undisturbed:
     """Runs each of the commands once in `folder`, and before them the probe of both devices that is kept."""
-    seconds: dict[str, float] = {}
-    both = _alone(folder, *_PROBE)
-    for command in commands:
-        seconds[command] = _alone(folder, *COMMANDS[command], "--overwrite").elapsed_s
+    both = _by_itself(folder, *_PROBE)
+    seconds = {command: by_itself(folder, command).elapsed_s for command in COMMANDS}
     return Undisturbed(seconds, limits_of(both.output), folder / "state")
 
 
-def _alone(folder: Path, *arguments: str) -> Program:
+def by_itself(folder: Path, command: str) -> Program:
+    """One of the commands, which has ended well."""
+    return _by_itself(folder, *COMMANDS[command], "--overwrite")
+
+
+def _by_itself(folder: Path, *arguments: str) -> Program:
     program = Program(folder, *arguments, output=f"{arguments[0]}.json")
     _, err = program.wait()
     if program.process.returncode:
@@ -197,9 +207,9 @@ def disturb(kill: Kill, known: Undisturbed) -> Seen:
         _look_at_files(program, seen)
         if kill.command == "probe":
             _look_at_what_was_told(program, seen, err)
-            _resume(program.folder, seen, known.limits[:1])
-        elif kill.command == "run":
-            _look_at_the_windows(program, seen, err)
+            _resume_probe(program.folder, seen, known.limits[:1])
+        elif not program.output.exists() or program.process.returncode:
+            _resume_joint(program, seen, err)
     return seen
 
 
@@ -264,24 +274,58 @@ def _look_at_what_was_told(program: Program, seen: Seen, err: str) -> None:
     seen.expect(not lost, f"told to be finished, and lost: {lost}")
 
 
-def _look_at_the_windows(program: Program, seen: Seen, err: str) -> None:
-    """Each window that was told is in what the run leaves, but for a killed parent, which can leave nothing."""
-    seen.told = len(_WINDOW.findall(err))
-    if seen.told and not (seen.kill.victim == "parent" and seen.kill.number == signal.SIGKILL):
-        samples = (
-            Run.model_validate_json(program.output.read_text()).step_time_s.samples if program.output.exists() else ()
-        )
-        seen.expect(len(samples) >= seen.told, f"{seen.told} windows were told, and {len(samples)} samples are kept")
-
-
-def _resume(folder: Path, seen: Seen, limits: Limits) -> None:
-    program = Program(folder, *COMMANDS["probe"], "--resume", output="resumed.json")
-    _, err = program.wait()
-    if program.process.returncode != 0:
-        seen.faults.append(f"--resume ended with {program.process.returncode}: {err[-500:]}")
-    else:
+def _resume_probe(folder: Path, seen: Seen, limits: Limits) -> None:
+    program = _resumed(folder, seen)
+    if program is not None:
         found = limits_of(program.output)
         seen.expect(found == limits, f"--resume found {found}, and not {limits}")
+
+
+def _resume_joint(killed: Program, seen: Seen, err: str) -> None:
+    """Each window and round that was told is in what `--resume` ends with, which is whole."""
+    windows = _kept(killed.folder, "KeptWindow", lambda record: record["name"] == "")
+    rounds = _kept(killed.folder, "KeptRound", lambda record: record["measured"] is not None)
+    told = len(_WINDOW.findall(err)), len(_ROUND.findall(err))
+    seen.told = sum(told)
+    seen.expect(len(windows) >= told[0], f"{told[0]} windows were told, and {len(windows)} are kept")
+    seen.expect(len(rounds) >= told[1], f"{told[1]} rounds were told, and {len(rounds)} are kept")
+    program = _resumed(killed.folder, seen)
+    if program is None:
+        return
+    result = read_result(program.output)
+    run = result.balance.run if isinstance(result, Plan) and result.balance else result
+    if not isinstance(run, Run) or not run.complete:
+        seen.faults.append("--resume ended without a whole run")
+        return
+    seen.resumed = run.batches
+    times_s = [s["seconds"] / s["steps"] for w in windows if tuple(w["batches"]) == run.batches for s in w["samples"]]
+    found_s = run.step_time_s.samples[: len(times_s)]
+    seen.expect(
+        len(found_s) == len(times_s) and all(abs(a / b - 1) < 1e-5 for a, b in zip(found_s, times_s, strict=True)),
+        "windows that were kept are not in what --resume ended with",
+    )
+    if isinstance(result, Plan) and result.balance:
+        again = [list(one.batches) for one in result.balance.rounds if one.measured is not None]
+        seen.expect(
+            again[: len(rounds)] == [one["batches"] for one in rounds],
+            f"--resume ended with rounds {again}, and {rounds} were kept",
+        )
+
+
+def _kept(folder: Path, kind: str, wanted: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
+    """The records of that kind in the journals, but for a last line that was cut off."""
+    lines = [line for path in folder.rglob("*.jsonl") for line in path.read_text().split("\n")[:-1] if line]
+    return [one["record"] for one in map(json.loads, lines) if one["kind"] == kind and wanted(one["record"])]
+
+
+def _resumed(folder: Path, seen: Seen) -> Program | None:
+    """The same command with --resume, which has ended; None where it did not end well."""
+    program = Program(folder, *COMMANDS[seen.kill.command], "--resume", output="resumed.json")
+    _, err = program.wait()
+    if program.process.returncode == 0:
+        return program
+    seen.faults.append(f"--resume ended with {program.process.returncode}: {err[-500:]}")
+    return None
 
 
 def limits_of(path: Path) -> Limits:
@@ -306,11 +350,15 @@ def main(count: int = 1000, seed: int | None = None) -> Iterator[str]:
 def figures(seen: list[Seen]) -> str:
     hit = Counter(f"{one.kill.victim} {one.kill.number.name}" for one in seen if one.killed)
     failed = sum(bool(one.faults) for one in seen)
-    resumed = sum(one.kill.command == "probe" for one in seen)
+    probes = sum(one.kill.command == "probe" for one in seen)
+    splits = [one.resumed for one in seen if one.resumed and one.kill.command == "balance"]
+    usual, same = Counter(splits).most_common(1)[0] if splits else ((), 0)
+    runs = sum(one.kill.command == "run" and one.resumed is not None for one in seen)
     return (
         f"{len(seen)} runs, {sum(hit.values())} killed "
         f"({', '.join(f'{n} {what}' for what, n in sorted(hit.items()))}), "
         f"{failed} with a fault; the last process was gone after at most {max(one.gone_s for one in seen):.1f} s, "
         f"{sum(one.told for one in seen)} finished points, trials and windows kept, "
-        f"{resumed} probes resumed to the same limits"
+        f"resumed: {probes} probes to the same limits, {runs} runs, {len(splits)} balances, "
+        f"{same} of them to {'/'.join(map(str, usual))}"
     )

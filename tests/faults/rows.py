@@ -86,7 +86,6 @@ ELSEWHERE = {
         "workers/test_process.py::test_a_killed_child_is_one_error",
         "cli/test_run.py::test_a_killed_child_keeps_what_was_measured",
     ],
-    20: ["cli/test_probe.py::test_a_child_that_ends_at_a_trial_costs_nothing_that_is_finished"],
     22: ["devices/test_nvml.py::test_a_lost_gpu_is_told_and_the_others_go_on"],
     23: ["devices/test_telemetry.py::test_a_gpu_that_begins_to_throttle"],
     24: ["devices/test_telemetry.py::test_uncorrected_errors_that_rise_are_counted_from_the_first_reading"],
@@ -103,10 +102,13 @@ ELSEWHERE = {
     29: [
         "cli/test_run.py::test_an_interrupt_ends_the_child_and_prints_what_was_measured",
         "cli/test_probe.py::test_an_interrupted_probe_keeps_what_is_measured_and_goes_on",
+        "stages/test_kept.py::test_a_run_goes_on_after_its_last_whole_window",
+        "stages/test_kept.py::test_a_balance_goes_on_with_its_rounds_and_windows",
     ],
     30: [
         "cli/test_run.py::test_nothing_stays_when_the_program_is_killed",
         "cli/test_probe.py::test_a_killed_probe_leaves_no_child_and_goes_on",
+        "test_kills.py::test_a_kill_loses_nothing_and_leaves_nothing",
     ],
     31: ["cli/test_run.py::test_a_full_disk_behind_stdout_loses_no_file"],
     32: ["cli/test_run.py::test_an_existing_file_is_not_replaced_unasked"],

@@ -15,7 +15,7 @@ ATTEMPTS = [Attempt(trial=Trial(batch=b, outcome="oom", seconds=1.0, reason="é\
 
 
 def written(key: str) -> Path:
-    journal = Journal(key, resume=False)
+    journal = Journal(key, "a test", resume=False)
     for attempt in ATTEMPTS:
         journal.add("SIM-0", attempt)
     journal.close()
@@ -24,24 +24,24 @@ def written(key: str) -> Path:
 
 def test_what_is_added_is_there_for_its_device_and_kind() -> None:
     written("a")
-    journal = Journal("a", resume=True)
+    journal = Journal("a", "a test", resume=True)
     assert journal.resumed
     assert journal.of("SIM-0", Attempt) == ATTEMPTS
     assert journal.of("SIM-1", Attempt) == []
     assert journal.of("SIM-0", Work) == []
     journal.add("SIM-1", Work(forward_flops=None))
     journal.close()
-    again = Journal("a", resume=True)
+    again = Journal("a", "a test", resume=True)
     assert again.of("SIM-0", Attempt) == ATTEMPTS
     assert again.of("SIM-1", Work) == [Work(forward_flops=None)]
     again.done()
-    assert not Journal("a", resume=True).resumed
+    assert not Journal("a", "a test", resume=True).resumed
 
 
 def test_without_resume_it_begins_anew() -> None:
     written("b")
-    Journal("b", resume=False).close()
-    assert not Journal("b", resume=True).resumed
+    Journal("b", "a test", resume=False).close()
+    assert not Journal("b", "a test", resume=True).resumed
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -51,7 +51,7 @@ def test_a_journal_that_was_cut_off_loses_only_its_last_line(cut: int, tail: byt
     whole = path.read_bytes()
     kept = whole[: max(0, len(whole) - cut)]
     path.write_bytes(kept + tail.replace(b"\n", b"") if cut else whole)
-    left = Journal("c", resume=True).of("SIM-0", Attempt)
+    left = Journal("c", "a test", resume=True).of("SIM-0", Attempt)
     # What stands after the last whole line may be anything: it spoils nothing that stands before it.
     assert left[: kept.count(b"\n")] == ATTEMPTS[: kept.count(b"\n")]
     assert len(left) <= kept.count(b"\n") + 1
@@ -61,7 +61,7 @@ def test_entries_of_another_shape_are_passed_over() -> None:
     path = written("d")
     more = ['{"kind": "Attempt", "device": "SIM-0", "record": {"trial": 5}}', "[1, 2]", '"text"', "[" * 100_000]
     path.write_text(path.read_text() + "\n".join(more))
-    assert Journal("d", resume=True).of("SIM-0", Attempt) == ATTEMPTS
+    assert Journal("d", "a test", resume=True).of("SIM-0", Attempt) == ATTEMPTS
 
 
 def test_the_key_tells_contents_apart() -> None:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import signal
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from importlib.metadata import version
-from pathlib import Path
 
-from gpubalance.choices import SAVED_MODEL
 from gpubalance.config import ProbeRequest
 from gpubalance.errors import (
     BadInput,
@@ -27,7 +23,7 @@ from gpubalance.results.common import Model, Warning_
 from gpubalance.results.probe import DeviceProbe, Probe
 from gpubalance.stages.environment import environment, now
 from gpubalance.stages.events import DeviceDone, Doing, Event, TimeLeft, Watch
-from gpubalance.stages.journal import Journal, content_key
+from gpubalance.stages.journal import NOTHING_LEFT, Journal, content_key, software_key
 from gpubalance.stages.probe.alone import Alone
 from gpubalance.stages.probe.bench import Bench, Halt
 from gpubalance.stages.probe.estimate import estimate
@@ -51,18 +47,8 @@ def journal_key(request: ProbeRequest) -> str:
         request.duration_s,
         request.seed,
         request.parallel,
-        version("tensorflow"),
-        _own_code(request.settings.model),
+        software_key(request.settings.model),
     )
-
-
-def _own_code(model: str) -> str:
-    """A hash of the file that a user's model is in: changed, it is another model."""
-    path = model.rpartition(":")[0] if ".py:" in model else model if model.endswith(SAVED_MODEL) else ""
-    try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest() if path else ""
-    except OSError:
-        return ""  # the child says so
 
 
 def probe(
@@ -75,10 +61,10 @@ def probe(
     BadInput, TimeLimitPassed, Interrupted; without it, EnvironmentFault where another process is at the same probe.
     Keeps the result, or the part, for `plan`. With `resume` what such an end left is not measured again.
     """
-    journal = Journal(journal_key(request), resume=resume)
+    journal = Journal(journal_key(request), "a probe of the same devices and settings", resume=resume)
     try:
         if resume:
-            watch(Doing("going on with an interrupted probe" if journal.resumed else "nothing to go on with: anew"))
+            watch(Doing("going on with an interrupted probe" if journal.resumed else NOTHING_LEFT))
         result = _Probing(request, driver, journal, limit or TimeLimit(request.time_limit_s), watch).run()
     except BaseException as error:
         journal.close()
