@@ -144,6 +144,11 @@ def _check(name: str, model: Any) -> Any:
     for tensor in tf.nest.flatten(model.inputs):
         if tf.as_dtype(tensor.dtype) == tf.string:
             raise BadInput(f"--model {name}: input {tensor.name} is text", remedy="let it take numbers")
+        if tensor.shape[0] is not None:
+            raise BadInput(
+                f"--model {name}: input {tensor.name} takes batches of {tensor.shape[0]} only",
+                remedy="leave the batch open: keras.Input(shape) without batch_size",
+            )
         if None in tuple(tensor.shape[1:]):
             raise BadInput(
                 f"--model {name}: input {tensor.name} has the shape {tuple(tensor.shape)}",

@@ -5,6 +5,10 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, model_validator
 
 from gpubalance.config import BalanceRequest, Batch, Measuring, Record, RunRequest
 from gpubalance.errors import EnvironmentFault, InUse
@@ -13,7 +17,7 @@ from gpubalance.results.run import Measurement
 from gpubalance.stages.events import Doing, Watch
 from gpubalance.stages.journal import NOTHING_LEFT, Journal, content_key, software_key
 from gpubalance.stages.series import Series
-from gpubalance.workers.messages import Sample
+from gpubalance.workers.messages import Peak, Sample
 
 _JOINT = "joint"  # they are of no one device
 
@@ -21,17 +25,24 @@ _JOINT = "joint"  # they are of no one device
 class KeptWindow(Record):
     """A window of a split, sample by sample. `name` is "even", or "" for the run's own split.
 
-    `clock_s` more than its times on the monotonic clock is seconds since 1970: another process may run after a reboot.
+    Its times are on the monotonic clock, which begins anew with each boot of the machine.
     """
 
     name: str
     batches: tuple[Batch, ...]
     micro_batches: tuple[Batch, ...] | None
-    samples: tuple[Sample, ...]
-    stamped: tuple[Sample, ...]
-    memory_peak_bytes: tuple[int | None, ...]
-    late_part: float
-    clock_s: float
+    samples: Annotated[tuple[Sample, ...], Field(min_length=1)]
+    stamped: Annotated[tuple[Sample, ...], Field(min_length=1)]
+    memory_peak_bytes: tuple[Peak, ...]
+    late_part: Annotated[float, Field(ge=0, le=1)]
+    boot: str
+
+    @model_validator(mode="after")
+    def _of_each_device(self) -> KeptWindow:
+        of_each = (self.memory_peak_bytes, *(one.compute_s or () for one in self.stamped))
+        if any(len(values) != len(self.batches) for values in of_each):
+            raise ValueError("a value for each device is needed")
+        return self
 
 
 class KeptRound(Record):
@@ -43,7 +54,18 @@ class KeptRound(Record):
     batches: tuple[Batch, ...]
     micro_batches: tuple[Batch, ...]
     measured: Measurement | None
-    limits: tuple[tuple[int, int], ...] = ()
+    limits: tuple[tuple[Batch, Batch], ...] = ()
+
+    @model_validator(mode="after")
+    def _of_these_devices(self) -> KeptRound:
+        used = [device for device, batch in enumerate(self.batches) if batch]
+        if self.measured is not None and [one.device for one in self.measured.replicas] != used:
+            raise ValueError("it is not of the devices that have samples")
+        if self.measured is not None and not all(one.compute_s > 0 for one in self.measured.replicas):
+            raise ValueError("a compute time is above 0")
+        if any(device >= len(self.batches) for device, _ in self.limits):
+            raise ValueError("a limit is of one of the devices")
+        return self
 
 
 class Kept:
@@ -78,7 +100,7 @@ class Kept:
                 stamped=tuple(window.stamped),
                 memory_peak_bytes=window.memory_peak_bytes,
                 late_part=window.late_part,
-                clock_s=_clock_s(),
+                boot=_boot(),
             )
         )
 
@@ -160,16 +182,22 @@ def _journal(key: str, what: str, *, resume: bool) -> Journal:
     raise AssertionError
 
 
-def _clock_s() -> float:
-    return time.time() - time.monotonic()
+def _boot() -> str:
+    """Another one after each boot; empty where the system has none."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
 
 
 def _before_now(windows: Sequence[KeptWindow]) -> list[KeptWindow]:
-    """The same on this process's monotonic clock. A clock that was set back moves none behind the next."""
+    """The same on this boot's monotonic clock: those of another boot as if each had ended when the next began."""
     next_s, moved = time.monotonic(), []
     for window in reversed(windows):
         both = (*window.samples, *window.stamped)
-        later_s = min(window.clock_s - _clock_s(), next_s - max(one.ended_s for one in both))
+        later_s = next_s - max(one.ended_s for one in both)
+        if window.boot == _boot():
+            later_s = min(0.0, later_s)
         next_s = min(one.ended_s - one.seconds for one in both) + later_s
         times = {name: _later(getattr(window, name), later_s) for name in ("samples", "stamped")}
         moved.append(window.model_copy(update=times))

@@ -20,6 +20,10 @@ from pydantic import Field, TypeAdapter
 
 from gpubalance.config import Batch, Device, JointProfile, Record, Seconds, Settings, Tracing
 
+# What takes time at all, in seconds: nothing is divided by 0, and nothing becomes infinite.
+Duration = Annotated[float, Field(ge=1e-9, le=1e6)]
+Peak = Annotated[int, Field(ge=0, lt=2**63)] | None
+
 
 class Open(Record):
     """Build the model on these devices."""
@@ -92,12 +96,12 @@ class Sample(Record):
     """
 
     kind: Literal["sample"] = "sample"
-    steps: int
-    seconds: float
-    ended_s: float
-    input_wait_s: float
-    compute_s: tuple[float, ...] | None = None
-    step_s: float | None = None
+    steps: Annotated[int, Field(ge=1, le=10**9)]
+    seconds: Duration
+    ended_s: Annotated[float, Field(ge=-1e12, le=1e12)]
+    input_wait_s: Seconds
+    compute_s: tuple[Duration, ...] | None = None
+    step_s: Duration | None = None
     loss_is_finite: bool = True
 
 
@@ -105,8 +109,8 @@ class Measured(Record):
     """The samples asked for are over."""
 
     kind: Literal["measured"] = "measured"
-    memory_peak_bytes: tuple[int | None, ...]
-    late_part: float | None
+    memory_peak_bytes: tuple[Peak, ...]
+    late_part: Annotated[float, Field(ge=0, le=1)] | None
 
 
 class Flops(Record):

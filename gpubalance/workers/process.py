@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import re
 import select
 import selectors
 import signal
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
 
 _LONGEST_MESSAGE = 1 << 24
 _LOG_LINES = 12
+# Information, and what follows a line of it; absl's complaint that it was not initialised.
+_OF_EVERY_START = re.compile(
+    r"I\d{4} |\d{4}-\d\d-\d\d [\d:.]+: I |WARNING: All log messages before absl|To enable the following instructions"
+)
 # The child takes in what it is sent at once, whatever else it does, unless it is stopped or its interpreter is held.
 _TAKES_WITHIN_S = 60.0
 # A child that was told to end gets this long, then TERM, then KILL; together under 2 s, which Ctrl-C may take.
@@ -162,9 +167,11 @@ class Process:
         try:
             return REPLY.validate_json(line)
         except ValidationError as error:
-            raise PartialResult(
-                f"the worker's message is not readable: {clean(str(error))}", log=self.log_tail()
-            ) from None
+            raise self.unreadable(str(error)) from None
+
+    def unreadable(self, why: str) -> PartialResult:
+        """The error of a message that is not what it should be."""
+        return PartialResult(f"the worker's message is not readable: {clean(why)}", log=self.log_tail())
 
     def _silent(self, within_s: float, doing: str) -> DeadlinePassed:
         self._limit.check()
@@ -250,7 +257,7 @@ class Process:
 
 
 def tail(path: Path) -> str:
-    """The last lines of a log."""
+    """The last lines of a log, without what TensorFlow tells of every start."""
     try:
         with path.open("rb") as file:
             file.seek(0, os.SEEK_END)
@@ -258,4 +265,5 @@ def tail(path: Path) -> str:
             lines = file.read().decode("utf-8", "replace").splitlines()
     except OSError:
         return ""
-    return "\n".join(clean(line, 300) for line in lines[-_LOG_LINES:])
+    telling = [line for line in lines if not _OF_EVERY_START.match(line)]
+    return "\n".join(clean(line, 300) for line in telling[-_LOG_LINES:])

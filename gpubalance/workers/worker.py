@@ -117,6 +117,7 @@ class Worker(Process):
         key = (request.batches, request.micro_batches, stamped)
         while True:
             reply = self._heard(self._patience_s(key, steps_per_sample), doing)
+            self._check(reply, stamped=stamped)
             if isinstance(reply, Sample):
                 self._slowest_s[key] = max(self._slowest_s.get(key, 0.0), reply.seconds / reply.steps)
                 yield reply
@@ -136,6 +137,14 @@ class Worker(Process):
         if not isinstance(reply, Traced):
             self._fail(reply)
         return reply.missing
+
+    def _check(self, reply: AnyReply, *, stamped: bool) -> None:
+        """Raises PartialResult where it does not say of each device what it should."""
+        of_each: tuple[float | None, ...] | None = reply.memory_peak_bytes if isinstance(reply, Measured) else None
+        if isinstance(reply, Sample) and stamped:
+            of_each = reply.compute_s or ()
+        if of_each is not None and len(of_each) != len(self._devices):
+            raise self.unreadable(f"{len(of_each)} values for {len(self._devices)} devices")
 
     def _heard(self, within_s: float, doing: str) -> AnyReply:
         """As `receive`; but of a step the remedy is for one device or for several, whose all-reduce may hang."""

@@ -31,8 +31,11 @@ from gpubalance.config import JointProfile, Settings
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.devices.select import select
 from gpubalance.errors import GpubalanceError
+from gpubalance.stages.events import Event
 from gpubalance.stages.journal import Journal
+from gpubalance.stages.kept import Kept
 from gpubalance.stages.probe.attempt import Attempt
+from gpubalance.stages.series import Series
 from gpubalance.text import clean
 from gpubalance.workers.worker import Worker
 from tests.bench.fuzz_input import PROFILES, RESULTS, any_json, document, mutated_json, mutated_toml, number, text
@@ -143,7 +146,9 @@ def messages(content: bytes) -> None:
     devices, joint = simulated_devices("2")
     with within_time(), contextlib.suppress(GpubalanceError), Worker(devices, deadline_s=20) as worker:
         worker.open(Settings(model="small"), joint or JointProfile(), seed=0)
-        list(worker.measure((8, 8)))
+        series = Series((8, 8))
+        series.window(worker, 0.0)
+        series.measurement((0, 1))
         worker.forward_flops()
 
 
@@ -154,6 +159,10 @@ def journals(content: bytes) -> None:
     journal.path.write_bytes(content)
     journal = Journal("fuzz", "a test", resume=True)
     journal.of("SIM-0", Attempt)
+    series = Series((8, 8))
+    Kept(journal, list[Event]().append).restore("", series)
+    if series.windows:
+        series.measurement((0, 1))
     journal.close()
 
 
@@ -237,8 +246,27 @@ _MESSAGES = st.one_of(
     ).map(b"".join),
     st.binary(max_size=200),
 )
+_SAMPLE = st.fixed_dictionaries(
+    {"steps": number, "seconds": number, "ended_s": number, "input_wait_s": number},
+    optional={"compute_s": st.lists(number, max_size=3), "step_s": number},
+)
+_WINDOW = st.fixed_dictionaries(
+    {
+        "name": st.just(""),
+        "batches": st.just([8, 8]),
+        "micro_batches": st.just(None),
+        "samples": st.lists(_SAMPLE, max_size=2),
+        "stamped": st.lists(_SAMPLE, max_size=2),
+        "memory_peak_bytes": st.lists(number | st.none(), min_size=2, max_size=2),
+        "late_part": number,
+        "boot": text,
+    }
+)
 _JOURNALS = st.lists(
-    any_json() | st.just(b'{"kind": "Attempt", "device": "SIM-0", "record": {"trial": {"batch": -1}}}'), max_size=4
+    any_json()
+    | st.just(b'{"kind": "Attempt", "device": "SIM-0", "record": {"trial": {"batch": -1}}}')
+    | _WINDOW.map(lambda one: json.dumps({"kind": "KeptWindow", "device": "joint", "record": one}).encode()),
+    max_size=4,
 ).map(b"\n".join)
 
 Target = tuple[str, float, Callable[..., None], tuple[st.SearchStrategy[Any], ...]]

@@ -19,6 +19,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -63,6 +64,7 @@ VICTIMS = ("parent", "child")
 _MARK = "GPUBALANCE_CAMPAIGN"
 _ENDS_WITHIN_S = 5.0
 _LASTS_AT_MOST_S = 300.0
+_AT_ONCE = 2  # each waits about as long as it works
 _TOLD = re.compile(r"(?m)^(?:… )?GPU:\d (?:batch|tried) \d+: ")
 _WINDOW = re.compile(r"(?m)^window \d+ of \d+: ")
 _ROUND = re.compile(r"(?m)^round \d+ \[[^]]*\]: (?!out of memory)")
@@ -168,8 +170,9 @@ class Undisturbed:
 def undisturbed(folder: Path) -> Undisturbed:
     """Runs each of the commands once in `folder`, and before them the probe of both devices that is kept."""
     both = _by_itself(folder, *_PROBE)
-    seconds = {command: by_itself(folder, command).elapsed_s for command in COMMANDS}
-    return Undisturbed(seconds, limits_of(both.output), folder / "state")
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        seconds = pool.map(lambda command: by_itself(folder, command).elapsed_s, COMMANDS)
+        return Undisturbed(dict(zip(COMMANDS, seconds, strict=True)), limits_of(both.output), folder / "state")
 
 
 def by_itself(folder: Path, command: str) -> Program:
@@ -337,13 +340,16 @@ def limits_of(path: Path) -> Limits:
 def main(count: int = 1000, seed: int | None = None) -> Iterator[str]:
     seed = Random().randrange(2**31) if seed is None else seed
     seen: list[Seen] = []
-    with tempfile.TemporaryDirectory(prefix="gpubalance-kills-") as name:
+    with tempfile.TemporaryDirectory(prefix="gpubalance-kills-") as name, ThreadPoolExecutor(_AT_ONCE) as pool:
         known = undisturbed(Path(name))
         yield f"{count} kills, seed {seed}; undisturbed {', '.join(f'{c} {s:.1f} s' for c, s in known.seconds.items())}"
-        for number, kill in enumerate(kills(count, Random(seed))):
-            seen.append(disturb(kill, known))
-            for fault in seen[-1].faults:
-                yield f"FAILED {number} ({kill}): {fault[-600:]}"
+        try:
+            for number, one in enumerate(pool.map(lambda kill: disturb(kill, known), kills(count, Random(seed)))):
+                seen.append(one)
+                for fault in one.faults:
+                    yield f"FAILED {number} ({one.kill}): {fault[-600:]}"
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
     yield figures(seen)
 
 

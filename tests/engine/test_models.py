@@ -19,6 +19,9 @@ def good():
 def unknown_shape():
     return keras.Sequential([keras.Input((None, None, 3)), keras.layers.Conv2D(2, 3)])
 
+def fixed_batch():
+    return keras.Sequential([keras.Input((4,), batch_size=7), keras.layers.Dense(2)])
+
 def no_input():
     return keras.Sequential([keras.layers.Dense(2)])
 
@@ -156,6 +159,7 @@ class _Touches:
         ("missing.py:model", "there is no file missing.py"),
         ("{file}:absent", "has no function 'absent'"),
         ("{file}:unknown_shape", "only the batch may be unknown"),
+        ("{file}:fixed_batch", "takes batches of 7 only"),
         ("{file}:no_input", "input shapes are unknown"),
         ("{file}:no_weights", "no weights to train"),
         ("{file}:a_string", "gave a str, not a Keras model"),
