@@ -15,8 +15,11 @@ from typer.exceptions import TyperException
 from gpubalance.cli import balance, compare, complete, devices, doctor, plan, probe, report, run
 from gpubalance.cli.command import App, Config, Given, Program
 from gpubalance.cli.failures import hide, show_bug, show_error, show_usage
+from gpubalance.cli.interrupt import handle_interrupts
 from gpubalance.cli.lists import join_lists
 from gpubalance.errors import GpubalanceError
+
+_INTERRUPTED = 128 + int(signal.SIGINT)
 
 app = App(
     name="gpubalance",
@@ -55,22 +58,6 @@ app.command(name="report")(report.report)
 app.command(name="doctor")(doctor.doctor)
 
 
-_INTERRUPTED = 128 + int(signal.SIGINT)
-
-
-class Terminated(KeyboardInterrupt):
-    """SIGTERM, handled as Ctrl-C is: children end, and what was measured is kept."""
-
-    number = int(signal.SIGTERM)
-    came = False
-
-
-def _terminate(number: int, frame: object) -> NoReturn:
-    del number, frame
-    Terminated.came = True
-    raise Terminated
-
-
 def _fill_standard_streams() -> None:
     """Opens what the caller has closed (`>&-`): a pipe to a child must not get the number of our stdout."""
     for number in (0, 1, 2):
@@ -88,9 +75,7 @@ def main() -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that knows only ASCII shows a ? for a µ
-    signal.signal(signal.SIGTERM, _terminate)
-    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # as it was while this was loaded
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    interrupts = handle_interrupts()
     if complete.is_asked():
         _complete()
     arguments = sys.argv[1:]
@@ -105,12 +90,12 @@ def main() -> NoReturn:
     except TyperException as error:
         given.explain(error)
         code = show_usage(error)
-    except (typer.Abort, KeyboardInterrupt) as interrupt:
-        code = 128 + getattr(interrupt, "number", int(signal.SIGINT))
+    except (typer.Abort, KeyboardInterrupt):
+        code = _INTERRUPTED
     except Exception as error:  # noqa: BLE001  (a bug: said so, with what to report)
         code = show_bug(error, verbose=_verbose(arguments, given))
-    if code == _INTERRUPTED and Terminated.came:  # Typer takes every interrupt for a Ctrl-C
-        code = 128 + Terminated.number
+    if code == _INTERRUPTED and interrupts.number is not None:  # Typer takes every interrupt for a Ctrl-C
+        code = 128 + interrupts.number
     sys.exit(code if isinstance(code, int) else 0)
 
 

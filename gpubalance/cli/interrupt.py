@@ -1,0 +1,53 @@
+"""Ctrl-C and SIGTERM: the stage ends its children and keeps what was measured; main() gives the exit code."""
+
+from __future__ import annotations
+
+import atexit
+import signal
+import time
+
+# Within it the first one has ended everything, and one that follows would only cut that short: a result half printed, a
+# child left to itself. After it the first one was lost, or something hangs.
+_ENDS_WITHIN_S = 10.0
+
+
+class Signalled(KeyboardInterrupt):
+    """`number` is the signal's."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+class Handler:
+    """Raises in the main thread, at a signal, and at one that comes long after it."""
+
+    def __init__(self) -> None:
+        self._raised: tuple[int, float] | None = None
+
+    def __call__(self, number: int, frame: object) -> None:
+        del frame
+        if self._raised is None or time.monotonic() - self._raised[1] > _ENDS_WITHIN_S:
+            self._raised = number, time.monotonic()
+            raise Signalled(number)
+
+    @property
+    def number(self) -> int | None:
+        """Of the signal that was raised last."""
+        return None if self._raised is None else self._raised[0]
+
+
+def handle_interrupts() -> Handler:
+    """From now on both are handled alike; a SIGINT that is ignored, as in a shell's background, stays so."""
+    handler = Handler()
+    atexit.register(_ignore_them)
+    signal.signal(signal.SIGTERM, handler)
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, handler)
+    return handler
+
+
+def _ignore_them() -> None:
+    """Python's very end gives a signal back its default, which is to die of it: all is done by then."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
