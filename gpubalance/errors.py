@@ -24,6 +24,8 @@ from typing import Any
 
 from gpubalance.remedies import known
 
+RESUME = "--resume goes on with what is measured"
+
 
 class GpubalanceError(Exception):
     """What happened, where, why, and what to do next.
@@ -97,8 +99,8 @@ class Regression(GpubalanceError):
 class Interrupted(GpubalanceError):
     """Ctrl-C or SIGTERM. `signal_number` gives the exit code, 128 + it, as shells do."""
 
-    def __init__(self, signal_number: int, *, partial: Any = None) -> None:
-        super().__init__("interrupted", partial=partial)
+    def __init__(self, signal_number: int, *, partial: Any = None, remedy: str = RESUME) -> None:
+        super().__init__("interrupted", remedy="" if partial is None else remedy, partial=partial)
         self.exit_code = 128 + signal_number
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 
-from gpubalance.errors import TimeLimitPassed
+from gpubalance.errors import RESUME, TimeLimitPassed
 
 
 class TimeLimit:
@@ -23,9 +23,7 @@ class TimeLimit:
     def check(self) -> None:
         """Raises TimeLimitPassed after its end."""
         if not self.left_s:
-            raise TimeLimitPassed(
-                f"the time limit of {self._seconds:g} s passed", remedy="what is measured is kept; give more time"
-            )
+            raise TimeLimitPassed(f"the time limit of {self._seconds:g} s passed", remedy=RESUME)
 
 
 NO_LIMIT = TimeLimit()

@@ -13,7 +13,6 @@ from gpubalance.errors import (
     NothingFits,
     OutOfMemory,
     PartialResult,
-    TimeLimitPassed,
     UsageError,
 )
 from gpubalance.planning.problem import Allocation
@@ -22,28 +21,22 @@ from gpubalance.results.common import Warning_
 from gpubalance.results.plan import Balance, Plan
 from gpubalance.results.probe import Probe
 from gpubalance.results.run import Measurement, Run
-from gpubalance.stages.events import Doing, Event, RoundDone, TimeLeft, Watch
+from gpubalance.stages.events import Doing, RoundDone, TimeLeft, Watch
 from gpubalance.stages.fitting import Rig, suggest
+from gpubalance.stages.joint import joint_series, model_of, without_empty_shares
 from gpubalance.stages.journal import Journal
 from gpubalance.stages.kept import Kept, KeptRound, tell_resumed
 from gpubalance.stages.knowledge import Knowledge
 from gpubalance.stages.lost import lost_gpus_told
-from gpubalance.stages.plan import best_split, check_global_batch, find_probes, plan_of
-from gpubalance.stages.probe.saved import ALL, holds_nothing, latest, solo_bests
-from gpubalance.stages.probe.stage import journal_key
-from gpubalance.stages.probe.stage import probe as probe_stage
+from gpubalance.stages.plan import best_split, find_probes, plan_of
+from gpubalance.stages.probe.saved import solo_bests
+from gpubalance.stages.probing import joint_s, kept_probe, new_probe
 from gpubalance.stages.rounds import EQUAL_WITHIN, Rounds
-from gpubalance.stages.run import joint_series, model_of, run_on, without_empty_shares
+from gpubalance.stages.run import run_on
 from gpubalance.stages.trace import trace
 from gpubalance.stages.warnings import speed_changed, stepped_back
 from gpubalance.time_limit import TimeLimit
 from gpubalance.workers.worker import Worker
-
-_RESUME = "--resume goes on with what is measured"
-
-# For telling how long it will take
-_USUAL_ROUNDS = 2
-_SETTLING_S = 2.0
 
 
 def balance(request: BalanceRequest, driver: str | None, watch: Watch, journal: Journal | None = None) -> Plan:
@@ -54,9 +47,9 @@ def balance(request: BalanceRequest, driver: str | None, watch: Watch, journal: 
     """
     limit = TimeLimit(request.measuring.time_limit_s)
     resume = journal is not None and journal.resume
-    probe = _kept_probe(request, resume=resume)
+    probe = kept_probe(request, resume=resume)
     if probe is None:
-        probe = _probed(request, driver, limit, watch, resume=resume)
+        probe = new_probe(request, driver, limit, watch, resume=resume)
     else:
         tell_resumed(journal, watch)
         watch(Doing(f"planning with the probe of {probe.created}; --fresh makes a new one"))
@@ -71,38 +64,6 @@ def balance(request: BalanceRequest, driver: str | None, watch: Watch, journal: 
         raise
     finally:
         balancing.close()
-
-
-def _kept_probe(request: BalanceRequest, *, resume: bool) -> Probe | None:
-    """The latest probe to plan with; None where one is to be made, or was interrupted and is to go on."""
-    if resume and Journal.is_left(journal_key(request.probe)):
-        return None
-    if request.fresh and not resume:
-        return None
-    return latest(request.devices, request.settings, up_to=request.probe.max_batch or ALL)
-
-
-def _probed(
-    request: BalanceRequest, driver: str | None, limit: TimeLimit, watch: Watch, *, resume: bool = False
-) -> Probe:
-    """A probe of the devices. One on which nothing fits is no error here: the others are what is left."""
-    check_global_batch(request.plan, request.probe.batch_multiple)  # before minutes are spent on one
-
-    def tell(event: Event) -> None:
-        then_s = _joint_s(request, rounds=_USUAL_ROUNDS)
-        watch(TimeLeft(event.seconds + then_s) if isinstance(event, TimeLeft) else event)
-
-    try:
-        return probe_stage(request.probe, driver, tell, limit=limit, resume=resume)
-    except GpubalanceError as error:
-        found = error.partial
-        if isinstance(error, NothingFits) and isinstance(found, Probe) and not all(map(holds_nothing, found.probes)):
-            watch(Doing(error.message))
-            return found
-        error.partial = None  # part of a probe, which is kept, is no part of a plan
-        if isinstance(error, PartialResult | TimeLimitPassed):
-            error.remedy = _RESUME
-        raise
 
 
 class _Balancing:
@@ -207,7 +168,7 @@ class _Balancing:
         if left is not None:
             return self._again(split, left)
         self._watch(Doing(f"round {len(self._rounds) + 1}: {_text(split)}"))
-        self._watch(TimeLeft(_joint_s(self._request, rounds=1)))
+        self._watch(TimeLeft(joint_s(self._request, rounds=1)))
         try:
             measured = self._measure(split)
         except OutOfMemory as error:
@@ -315,12 +276,6 @@ class _Balancing:
     def _moved(self) -> list[Warning_]:
         """Of devices that changed their speed while they were measured together."""
         return [speed_changed(self._request.devices[device], change) for device, change in self._known.moved()]
-
-
-def _joint_s(request: BalanceRequest, rounds: int) -> float:
-    """About how long so many rounds and the proving run take, in seconds."""
-    measuring = request.measuring
-    return rounds * (request.round_s + _SETTLING_S) + 2 * measuring.windows * measuring.duration_s
 
 
 def _text(split: Allocation) -> str:

@@ -32,16 +32,26 @@ def noisy_devices(profile: Path, noise: float, slower: float = 1.0) -> tuple[tup
 class DrawnWorker:
     """Answers as a worker on simulated devices does, with a clock that only counts.
 
-    `correlation` is of one step's noise with the next's (AR(1)), 0 as simulated devices have it.
+    `correlation` is of one step's noise with the next's (AR(1)), 0 as simulated devices have it. `clock_s` is what its
+    clock shows at first.
     """
 
-    def __init__(self, devices: Sequence[Device], joint: JointProfile, *, seed: int, correlation: float = 0.0) -> None:
+    def __init__(
+        self,
+        devices: Sequence[Device],
+        joint: JointProfile,
+        *,
+        seed: int,
+        correlation: float = 0.0,
+        clock_s: float = 0.0,
+    ) -> None:
         self._profiles = [device.profile for device in devices if device.profile]
         self._times = [ComputeTimes(p, seed=noise_seed(seed, i)) for i, p in enumerate(self._profiles)]
         self._off = [0.0] * len(self._times)
         self._joint = joint
         self._correlation = correlation
         self._elapsed_s = 0.0
+        self._clock_s = clock_s
         self.facts = Ready(
             model="small",
             parameters=648,
@@ -73,7 +83,7 @@ class DrawnWorker:
             yield Sample(
                 steps=count,
                 seconds=taken_s,
-                ended_s=self._elapsed_s,
+                ended_s=self._clock_s + self._elapsed_s,
                 input_wait_s=0.0,
                 compute_s=compute_s,
                 step_s=taken_s,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -12,9 +14,8 @@ import pytest
 
 from gpubalance.config import BalanceRequest, Measuring, PlanRequest, RunRequest, Settings
 from gpubalance.devices.profile import simulated_devices
-from gpubalance.errors import EnvironmentFault, Interrupted
+from gpubalance.errors import Interrupted
 from gpubalance.results.run import Run
-from gpubalance.stages import kept as kept_module
 from gpubalance.stages.balance import balance
 from gpubalance.stages.events import Doing, Event, RoundDone, Watch, WindowDone
 from gpubalance.stages.fitting import Rig
@@ -39,8 +40,8 @@ def request(**measuring: object) -> RunRequest:
     )
 
 
-def drawn(journal: Journal | None, watch: Watch, asked: RunRequest, seed: int = 0) -> Run:
-    worker = DrawnWorker(DEVICES, JOINT, seed=seed)
+def drawn(journal: Journal | None, watch: Watch, asked: RunRequest, clock_s: float = 0.0) -> Run:
+    worker = DrawnWorker(DEVICES, JOINT, seed=0, clock_s=clock_s)
     return run_on(cast("Rig", SimpleNamespace(worker=worker)), asked, None, watch, None, Kept(journal, watch))
 
 
@@ -88,20 +89,24 @@ def test_a_run_goes_on_after_its_last_whole_window(last: tuple[int, str], left: 
     assert not path.exists()  # what is in a result is kept no longer
 
 
-def test_times_of_what_was_left_come_before_those_that_are_measured_now(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_from_before_a_reboot_come_before_those_that_are_measured_now() -> None:
     asked = request(baseline="none")
     at = interrupted(lambda event: isinstance(event, WindowDone) and event.number == 2)
     with pytest.raises(Interrupted), run_journal(asked, resume=False) as journal:
         drawn(journal, at, asked)
-    # The machine was started anew since.
-    monkeypatch.setattr(kept_module, "_boot", lambda: "another")
-    heard: list[Event] = []
+    # The journal of a machine that had been up for years, and has another boot now.
+    entries = [json.loads(line) for line in journal.path.read_text().splitlines()]
+    for record in (entry["record"] for entry in entries):
+        record["boot"] = "another"
+        for sample in (*record["samples"], *record["stamped"]):
+            sample["ended_s"] += 1e8
+    journal.path.write_text("".join(f"{json.dumps(entry)}\n" for entry in entries))
     with run_journal(asked, resume=True) as journal:
-        monkeypatch.setattr("time.monotonic", lambda: -1.0)
-        result = drawn(journal, heard.append, asked)
+        result = drawn(journal, list[Event]().append, asked, clock_s=time.monotonic())
     at_s = result.step_time_s.at_s
     assert at_s is not None
     assert list(at_s) == sorted(at_s)
+    assert 0 < at_s[-1] < 60
 
 
 def test_another_run_begins_anew_and_more_windows_are_the_same_run() -> None:
@@ -125,17 +130,15 @@ def test_two_at_once_have_a_journal_each() -> None:
         assert one.path != other.path
 
 
-def test_a_full_disk_ends_the_keeping_and_not_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_ends_the_keeping_and_not_the_run() -> None:
     asked, heard = request(baseline="none"), list[Event]()
     with run_journal(asked, resume=False) as journal:
-
-        def full(device: str, record: object) -> None:
-            raise EnvironmentFault("can't write the journal: No space left on device")
-
-        monkeypatch.setattr(journal, "add", full)
+        path = journal.path
+    path.symlink_to("/dev/full")
+    with run_journal(asked, resume=False) as journal:
         assert drawn(journal, heard.append, asked).complete
-    said = [event.text for event in heard if isinstance(event, Doing) and "--resume" in event.text]
-    assert said == ["can't write the journal: No space left on device: going on, and nothing is kept for --resume"]
+    (said,) = [event.text for event in heard if isinstance(event, Doing) and "--resume" in event.text]
+    assert said.endswith("No space left on device: going on, and nothing is kept for --resume")
 
 
 def test_a_balance_goes_on_with_its_rounds_and_windows() -> None:

@@ -64,7 +64,7 @@ def doctor(simulate: str | None, gpus: Sequence[str] | None, model: str | None, 
     except KeyboardInterrupt as interrupt:
         number = getattr(interrupt, "number", int(signal.SIGINT))
         partial = found.checkup(complete=False) if found.checks else None
-        raise Interrupted(number, partial=partial) from None
+        raise Interrupted(number, partial=partial, remedy="what was checked is above") from None
     return found.checkup(complete=True)
 
 

@@ -10,6 +10,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
 from gpubalance.config import ProbeRequest
 from gpubalance.errors import (
+    RESUME,
     BadInput,
     DeadlinePassed,
     EnvironmentFault,
@@ -32,8 +33,6 @@ from gpubalance.stages.probe.saved import save
 from gpubalance.stages.probe.trace import trace_alone
 from gpubalance.stages.probe.warnings import device_warnings, parallel_warning
 from gpubalance.time_limit import TimeLimit
-
-_RESUME = "--resume goes on with what is measured"
 
 
 def journal_key(request: ProbeRequest) -> str:
@@ -144,7 +143,7 @@ class _Probing:
             number = getattr(interrupt, "number", int(signal.SIGINT))
             raise Interrupted(number, partial=self._partial()) from None
         except TimeLimitPassed as error:
-            error.partial, error.remedy = self._partial(), _RESUME
+            error.partial, error.remedy = self._partial(), RESUME
             raise
         except BadInput as error:
             error.partial = self._partial()
@@ -198,7 +197,7 @@ class _Probing:
         first = errors[0][1]
         return worst(
             "; ".join(dict.fromkeys(_told(one, error) for one, error in errors)),
-            remedy=first.remedy if worst is not PartialResult else f"{_RESUME}; {first.remedy}",
+            remedy=first.remedy if worst is not PartialResult else f"{RESUME}; {first.remedy}",
             log=first.log,
             partial=self._partial(),
         )
