@@ -14,7 +14,8 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.stages.probe.saved import save
 from tests.bench import kills, soak
 from tests.bench.__main__ import read
-from tests.bench.kills import Kill, Undisturbed, disturb
+from tests.bench.killed import COMMANDS, PROFILE, Kill
+from tests.bench.kills import Undisturbed, disturb
 from tests.stages.probes import probe_of
 
 
@@ -22,12 +23,12 @@ from tests.stages.probes import probe_of
 def known(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
     """The moments are parts of what a run took here, other tests beside it; the probe is the profile's."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    (folder / "fast.toml").write_text(kills.PROFILE)
+    (folder / "fast.toml").write_text(PROFILE)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(folder / "state"))
         save(probe_of(simulated_devices(str(folder / "fast.toml"))[0]))
     run_s = kills.by_itself(folder, "run").elapsed_s
-    return Undisturbed(dict.fromkeys(kills.COMMANDS, run_s), ((32, 40), (24, 32)), folder / "state")
+    return Undisturbed(dict.fromkeys(COMMANDS, run_s), ((32, 40), (24, 32)), folder / "state")
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from gpubalance.config import JointProfile, Measuring, RunRequest, Settings
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.stages.run import run
 from gpubalance.workers.ahead import Children
-from tests.bench.kills import PROFILE
+from tests.bench.killed import PROFILE
 
 _STEPS_A_CHILD = 5
 _WARM = 0.2  # of the starts, after which things must be flat

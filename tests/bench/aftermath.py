@@ -1,0 +1,179 @@
+"""What is looked at after a kill: processes, exit code, files, and what `--resume` ends with."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gpubalance.results.plan import Plan
+from gpubalance.results.probe import Probe
+from gpubalance.results.records import read_result
+from gpubalance.results.run import Run
+from tests.bench.killed import COMMANDS, Kill, Program
+
+Limits = tuple[tuple[int | None, int | None], ...]
+
+_ENDS_WITHIN_S = 5.0
+_TOLD = re.compile(r"(?m)^(?:… )?GPU:\d (?:batch|tried) \d+: ")
+_WINDOW = re.compile(r"(?m)^window \d+ of \d+: ")
+_ROUND = re.compile(r"(?m)^round \d+ \[[^]]*\]: (?!out of memory)")
+
+
+@dataclass
+class Seen:
+    """What came of it. `told` things were said to be finished; `killed` is false where all was over before; `resumed`
+    is the split that `--resume` ended with.
+    """
+
+    kill: Kill
+    killed: bool = True
+    told: int = 0
+    gone_s: float = 0.0
+    resumed: tuple[int, ...] | None = None
+    faults: list[str] = field(default_factory=list)
+
+    def expect(self, right: bool, fault: str) -> None:
+        if not right:
+            self.faults.append(fault)
+
+
+def look(program: Program, seen: Seen, err: str, limits: Limits) -> None:
+    """After the end of a program that was killed, which had told `err`: all of it, and then `--resume`.
+
+    `limits` are GPU:0's.
+    """
+    _look_for_orphans(program, seen)
+    _look_at_the_end(program, seen, err)
+    _look_at_files(program, seen)
+    if seen.kill.command == "probe":
+        _look_at_what_was_told(program, seen, err)
+        _resume_probe(program.folder, seen, limits)
+    elif not program.output.exists() or program.process.returncode:
+        _resume_joint(program, seen, err)
+
+
+def _look_for_orphans(program: Program, seen: Seen) -> None:
+    began = time.monotonic()
+    while (left := program.processes()) and time.monotonic() - began < _ENDS_WITHIN_S:
+        time.sleep(0.05)
+    seen.gone_s = time.monotonic() - began
+    seen.expect(not left, f"{len(left)} processes are left after {_ENDS_WITHIN_S:.0f} s")
+    for process in left:
+        process.kill()
+
+
+def _look_at_the_end(program: Program, seen: Seen, err: str) -> None:
+    code, number = program.process.returncode, int(seen.kill.number)
+    if not seen.killed:
+        right = {0}
+    elif seen.kill.victim == "child":
+        right = {0, 6}  # one that waited for its work is not missed
+    elif seen.kill.number == signal.SIGKILL:
+        right = {-number}
+    else:
+        right = {128 + number, -number, 0}  # the signal itself before Python has begun; 0 when all was over
+    seen.expect(code in right, f"exit code {code}: {err[-500:]}")
+    own = "\n".join(line for line in err.splitlines() if not line.startswith("  | "))  # without a child's log
+    seen.expect("Traceback" not in own, f"a traceback: {err[-1500:]}")
+    seen.expect("a bug in" not in err, f"a bug: {err[-500:]}")
+
+
+def _look_at_files(program: Program, seen: Seen) -> None:
+    """Whole or absent: the output, the probes that are kept, each line of a journal but the last."""
+    probes = list((program.folder / "state").rglob("probes/*.json"))
+    for path in [*probes, *([program.output] if program.output.exists() else [])]:
+        try:
+            read_result(path)
+        except Exception as error:  # noqa: BLE001  (whatever is wrong with it)
+            seen.faults.append(f"{path.name} is not whole: {error}")
+    for path in (program.folder / "state").rglob("*.jsonl"):
+        for line in path.read_text().split("\n")[:-1]:
+            try:
+                json.loads(line or "{}")
+            except ValueError:
+                seen.faults.append(f"a line of the journal is not whole: {line[:200]}")
+    left = [path.name for path in program.folder.rglob("*.tmp")]
+    by_kill = seen.kill.victim == "parent" and seen.kill.number == signal.SIGKILL
+    seen.expect(not left or by_kill, f"left behind: {left}")
+
+
+def _look_at_what_was_told(program: Program, seen: Seen, err: str) -> None:
+    """Each point and trial that was told is in the journal, or, when the probe is over, in its result."""
+    told = set(_TOLD.findall(err))
+    seen.told = len(told)
+    if program.output.exists():
+        kept = Probe.model_validate_json(program.output.read_text()).probes[0]
+        trials = kept.batch_limit.trials if kept.batch_limit else ()
+        batches = {f"batch {p.batch}" for p in kept.curve} | {f"tried {t.batch}" for t in trials}
+    else:
+        lines = [line for path in program.folder.rglob("*.jsonl") for line in path.read_text().splitlines() if line]
+        entries = [entry["record"] for entry in map(json.loads, lines) if entry["kind"] == "Attempt"]
+        batches = {f"{of} {e['trial']['batch']}" for e in entries for of in ("batch", "tried")}
+    lost = sorted(line for line in told if re.sub(r"^(?:… )?GPU:\d |: $", "", line) not in batches)
+    seen.expect(not lost, f"told to be finished, and lost: {lost}")
+
+
+def _resume_probe(folder: Path, seen: Seen, limits: Limits) -> None:
+    program = _resumed(folder, seen)
+    if program is not None:
+        found = limits_of(program.output)
+        seen.expect(found == limits, f"--resume found {found}, and not {limits}")
+
+
+def _resume_joint(killed: Program, seen: Seen, err: str) -> None:
+    """Each window and round that was told is in what `--resume` ends with, which is whole."""
+    windows = _kept(killed.folder, "KeptWindow", lambda record: record["name"] == "")
+    rounds = _kept(killed.folder, "KeptRound", lambda record: record["measured"] is not None)
+    told = len(_WINDOW.findall(err)), len(_ROUND.findall(err))
+    seen.told = sum(told)
+    seen.expect(len(windows) >= told[0], f"{told[0]} windows were told, and {len(windows)} are kept")
+    seen.expect(len(rounds) >= told[1], f"{told[1]} rounds were told, and {len(rounds)} are kept")
+    program = _resumed(killed.folder, seen)
+    if program is None:
+        return
+    result = read_result(program.output)
+    run = result.balance.run if isinstance(result, Plan) and result.balance else result
+    if not isinstance(run, Run) or not run.complete:
+        seen.faults.append("--resume ended without a whole run")
+        return
+    seen.resumed = run.batches
+    times_s = [s["seconds"] / s["steps"] for w in windows if tuple(w["batches"]) == run.batches for s in w["samples"]]
+    found_s = run.step_time_s.samples[: len(times_s)]
+    seen.expect(
+        len(found_s) == len(times_s) and all(abs(a / b - 1) < 1e-5 for a, b in zip(found_s, times_s, strict=True)),
+        "windows that were kept are not in what --resume ended with",
+    )
+    if isinstance(result, Plan) and result.balance:
+        again = [list(one.batches) for one in result.balance.rounds if one.measured is not None]
+        seen.expect(
+            again[: len(rounds)] == [one["batches"] for one in rounds],
+            f"--resume ended with rounds {again}, and {rounds} were kept",
+        )
+
+
+def _kept(folder: Path, kind: str, wanted: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
+    """The records of that kind in the journals, but for a last line that was cut off."""
+    lines = [line for path in folder.rglob("*.jsonl") for line in path.read_text().split("\n")[:-1] if line]
+    return [one["record"] for one in map(json.loads, lines) if one["kind"] == kind and wanted(one["record"])]
+
+
+def _resumed(folder: Path, seen: Seen) -> Program | None:
+    """The same command with --resume, which has ended; None where it did not end well."""
+    program = Program(folder, *COMMANDS[seen.kill.command], "--resume", output="resumed.json")
+    _, err = program.wait()
+    if program.process.returncode == 0:
+        return program
+    seen.faults.append(f"--resume ended with {program.process.returncode}: {err[-500:]}")
+    return None
+
+
+def limits_of(path: Path) -> Limits:
+    """What fits and what does not, of each device in a probe's file."""
+    found = Probe.model_validate_json(path.read_text()).probes
+    return tuple((p.batch_limit.fits, p.batch_limit.fails) for p in found if p.batch_limit)

@@ -1,0 +1,105 @@
+"""What the campaign of kills runs and kills: the program, with steps of a millisecond."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from tests.cli.program import start
+
+# Steps of a millisecond; GPU:0 holds 32 samples and not 40, GPU:1 24 and not 32.
+PROFILE = """
+[[device]]
+name = "Fast A"
+alpha_s = 0.001
+beta_s = 0.00002
+memory = "50 MiB"
+base_memory = "16 MiB"
+memory_per_sample = "1 MiB"
+
+[[device]]
+name = "Fast B"
+alpha_s = 0.001
+beta_s = 0.00004
+memory = "42 MiB"
+base_memory = "16 MiB"
+memory_per_sample = "1 MiB"
+"""
+
+PROBE = ("probe", "--duration", "0.05")
+COMMANDS = {
+    "probe": (*PROBE, "--gpus", "0"),
+    "balance": ("balance", "--round-duration", "0.2", "--rounds", "2", "--duration", "0.2", "--windows", "2"),
+    "run": ("run", "--batches", "8", "8", "--duration", "0.2", "--windows", "12"),
+}
+SIGNALS = (signal.SIGTERM, signal.SIGKILL, signal.SIGINT)
+VICTIMS = ("parent", "child")
+_MARK = "GPUBALANCE_CAMPAIGN"
+_LASTS_AT_MOST_S = 300.0
+
+
+@dataclass(frozen=True)
+class Kill:
+    """What is killed: `part` of the time that an undisturbed command takes has passed then."""
+
+    command: str
+    victim: str
+    number: signal.Signals
+    part: float
+
+    def __str__(self) -> str:
+        return f"{self.command}, {self.number.name} to the {self.victim} at {self.part:.3f}"
+
+
+class Program:
+    """One use of the program, in a folder of its own. All its processes carry a mark that no other has."""
+
+    def __init__(self, folder: Path, *arguments: str, output: str = "result.json") -> None:
+        self.folder, self.output = folder, folder / output
+        self._mark = uuid.uuid4().hex
+        profile = folder / "fast.toml"
+        profile.write_text(PROFILE)
+        self._began = time.monotonic()
+        self.process = start(
+            *(*arguments, "--simulate", str(profile), "-o", str(self.output), "--json"),
+            environment={"XDG_STATE_HOME": str(folder / "state"), _MARK: self._mark, "TMPDIR": str(folder)},
+        )
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self._began
+
+    def processes(self) -> list[psutil.Process]:
+        """All that live and carry the mark; a zombie is dead."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get(_MARK) == self._mark and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
+                continue
+        return found
+
+    def wait(self) -> tuple[str, str]:
+        """What it printed, when it has ended by itself."""
+        return self.process.communicate(timeout=_LASTS_AT_MOST_S)
+
+    def kill(self, victim: str, number: signal.Signals) -> bool:
+        """Whether there was somebody to kill: a child may not be there yet, and is waited for."""
+        while self.process.poll() is None:
+            others = [p for p in self.processes() if p.pid != self.process.pid]
+            if victim == "parent" or others:
+                chosen = self.process.pid if victim == "parent" else min(others, key=lambda p: p.pid).pid
+                try:
+                    os.kill(chosen, number)
+                except ProcessLookupError:
+                    continue
+                return True
+            time.sleep(0.02)
+        return False
