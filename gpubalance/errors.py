@@ -20,6 +20,7 @@ Only cli/ catches them: it prints one message and exits with the code. Exit code
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 
 from gpubalance.remedies import known
@@ -99,9 +100,17 @@ class Regression(GpubalanceError):
 class Interrupted(GpubalanceError):
     """Ctrl-C or SIGTERM. `signal_number` gives the exit code, 128 + it, as shells do."""
 
-    def __init__(self, signal_number: int, *, partial: Any = None, remedy: str = RESUME) -> None:
-        super().__init__("interrupted", remedy="" if partial is None else remedy, partial=partial)
+    def __init__(self, signal_number: int, *, partial: Any = None, remedy: str = "") -> None:
+        super().__init__("interrupted", remedy=remedy, partial=partial)
         self.exit_code = 128 + signal_number
+
+    @classmethod
+    def by(cls, interrupt: KeyboardInterrupt, *, partial: Any = None, remedy: str = "") -> Interrupted:
+        """The error of an interrupt, which has the signal's number where it was not a Ctrl-C."""
+        return cls(getattr(interrupt, "number", int(signal.SIGINT)), partial=partial, remedy=remedy)
+
+    def __str__(self) -> str:
+        return f"interrupted: {self.remedy or 'nothing was measured yet'}"
 
 
 class OutOfMemory(NothingFits):

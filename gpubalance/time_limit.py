@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 
-from gpubalance.errors import RESUME, TimeLimitPassed
+from gpubalance.errors import TimeLimitPassed
 
 
 class TimeLimit:
@@ -23,7 +23,9 @@ class TimeLimit:
     def check(self) -> None:
         """Raises TimeLimitPassed after its end."""
         if not self.left_s:
-            raise TimeLimitPassed(f"the time limit of {self._seconds:g} s passed", remedy=RESUME)
+            raise TimeLimitPassed(
+                f"the time limit of {self._seconds:g} s passed", remedy="give it more: --time-limit SECONDS"
+            )
 
 
 NO_LIMIT = TimeLimit()

@@ -71,11 +71,21 @@ def _fill_standard_streams() -> None:
 
 def main() -> NoReturn:
     """The one place that turns an error into a message and an exit code."""
+    interrupts = handle_interrupts()
+    try:
+        code = _run()
+    except KeyboardInterrupt:
+        code = _INTERRUPTED
+    if code == _INTERRUPTED and interrupts.number is not None:  # Typer takes every interrupt for a Ctrl-C
+        code = 128 + interrupts.number
+    sys.exit(code)
+
+
+def _run() -> int:
     _fill_standard_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that knows only ASCII shows a ? for a µ
-    interrupts = handle_interrupts()
     if complete.is_asked():
         _complete()
     arguments = sys.argv[1:]
@@ -86,17 +96,15 @@ def main() -> NoReturn:
         given.explain(error)
         if given.switched("redact"):
             hide(error)
-        code = show_error(error, verbose=_verbose(arguments, given))
+        return show_error(error, verbose=_verbose(arguments, given))
     except TyperException as error:
         given.explain(error)
-        code = show_usage(error)
-    except (typer.Abort, KeyboardInterrupt):
-        code = _INTERRUPTED
+        return show_usage(error)
+    except typer.Abort:
+        return _INTERRUPTED
     except Exception as error:  # noqa: BLE001  (a bug: said so, with what to report)
-        code = show_bug(error, verbose=_verbose(arguments, given))
-    if code == _INTERRUPTED and interrupts.number is not None:  # Typer takes every interrupt for a Ctrl-C
-        code = 128 + interrupts.number
-    sys.exit(code if isinstance(code, int) else 0)
+        return show_bug(error, verbose=_verbose(arguments, given))
+    return code if isinstance(code, int) else 0
 
 
 def _verbose(arguments: list[str], given: Given) -> bool:

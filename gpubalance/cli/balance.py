@@ -79,7 +79,7 @@ def balance(
     from gpubalance.devices.machine import find_machine, held
     from gpubalance.render.plan import plan_text
     from gpubalance.stages.balance import balance as balance_stage
-    from gpubalance.stages.kept import balance_journal
+    from gpubalance.stages.journals import balance_journal
 
     out = check_output(output, overwrite=overwrite, json=json, quiet=quiet, redact=redact)
     machine = find_machine(simulate)
@@ -116,7 +116,7 @@ def balance(
     with (
         held(devices),
         board_in(tensorboard, name, devices, request.settings, quiet=quiet) as beside,
-        balance_journal(request, resume=resume) as journal,
+        balance_journal(request, machine.driver, resume=resume) as journal,
     ):
         out.give_measured(
             lambda: progress.during(lambda watch: balance_stage(request, machine.driver, beside(watch), journal)),

@@ -14,6 +14,7 @@ from gpubalance.cli.output import say
 from gpubalance.cli.watch import both
 from gpubalance.errors import EnvironmentFault
 from gpubalance.stages.events import DeviceDone, Event, PointDone, RoundDone, WindowDone
+from gpubalance.text import clean_lines
 
 if TYPE_CHECKING:
     from gpubalance.cli.event_files import EventFiles
@@ -89,7 +90,7 @@ def board_in(
     finally:
         board.close()
         if not quiet:
-            say(f"charts: tensorboard --logdir {shlex.quote(str(folder))}", sys.stderr)
+            say(clean_lines(f"charts: tensorboard --logdir {shlex.quote(str(folder))}"), sys.stderr)
     if board.error is not None:
         raise unwritable("--tensorboard", folder, board.error)
 

@@ -19,7 +19,7 @@ _OF_THE_USER = (UsageError.exit_code, BadInput.exit_code)
 def show_error(error: GpubalanceError, *, verbose: bool) -> int:
     """Prints it to stderr and returns its exit code."""
     if isinstance(error, Interrupted):
-        say(f"interrupted: {error.remedy or 'nothing was measured yet'}", sys.stderr)
+        say(clean_lines(str(error)), sys.stderr)
     else:
         cause, remedy = _told(error)
         lines = [f"error: {error.message}", *([f"  cause: {cause}"] if cause else [])]

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the stage ends its children and keeps what was measured; main() gives the exit code."""
+"""Ctrl-C, SIGTERM and a lost terminal: the stage ends its children and keeps what was measured."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import atexit
 import signal
 import time
 
-# Within it the first one has ended everything, and one that follows would only cut that short: a result half printed, a
-# child left to itself. After it the first one was lost, or something hangs.
+# What follows an interrupt takes a second or two, and another one would only cut that short: a result half printed, a
+# child left to itself. After this time something hangs, and whoever waits may break into that.
 _ENDS_WITHIN_S = 10.0
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Signalled(KeyboardInterrupt):
@@ -38,16 +39,16 @@ class Handler:
 
 
 def handle_interrupts() -> Handler:
-    """From now on both are handled alike; a SIGINT that is ignored, as in a shell's background, stays so."""
+    """From now on all are handled alike; what is ignored, as by nohup or in a shell's background, stays so."""
     handler = Handler()
     atexit.register(_ignore_them)
-    signal.signal(signal.SIGTERM, handler)
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, handler)
+    for number in SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, handler)
     return handler
 
 
 def _ignore_them() -> None:
     """Python's very end gives a signal back its default, which is to die of it: all is done by then."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)

@@ -55,12 +55,13 @@ def report(
     _check(results, html, png, markdown=markdown, csv=csv, overwrite=overwrite)
     from gpubalance.cli.output import say
     from gpubalance.stages.report import read_subjects
+    from gpubalance.text import clean_lines
 
     subjects = read_subjects(results)
     if html is not None or png is not None:
         told = _draw(subjects, html, png, overwrite=overwrite)
         if not quiet:
-            say(told, sys.stderr)
+            say(clean_lines(told), sys.stderr)
     if markdown:
         from gpubalance.render.report.markdown import markdown as markdown_text
 

@@ -105,7 +105,7 @@ def run(
     from gpubalance.render.run import run_text
     from gpubalance.results.plan import Plan
     from gpubalance.results.records import read_record
-    from gpubalance.stages.kept import run_journal
+    from gpubalance.stages.journals import run_journal
     from gpubalance.stages.probe.saved import solo_bests
     from gpubalance.stages.run import run as run_stage
 
@@ -140,7 +140,7 @@ def run(
     with (
         held(used),
         board_in(tensorboard, name, request.devices, request.settings, quiet=quiet) as beside,
-        run_journal(request, resume=resume) as journal,
+        run_journal(request, machine.driver, resume=resume) as journal,
     ):
         out.give_measured(
             lambda: progress.during(

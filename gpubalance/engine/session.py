@@ -23,6 +23,8 @@ from gpubalance.errors import BadInput
 
 # What trains three times trains on: with a new split, or in a new session, the first steps are not like the others.
 _STEPS_BEFORE_A_TRACE = 3
+# Nothing orders a replica's two stamps where it is not paced: of a tiny model a late one may come out of turn.
+SHORTEST_S = 1e-9
 
 
 @dataclass(frozen=True)
@@ -211,8 +213,8 @@ class Session:
             steps=1,
             seconds=seconds,
             input_wait_s=waited,
-            compute_s=tuple(float(s) for s in stamps[:, 1] - stamps[:, 0]),
-            step_s=float(stamps[:, 2].max() - stamps[:, 0].min()),
+            compute_s=tuple(max(SHORTEST_S, float(s)) for s in stamps[:, 1] - stamps[:, 0]),
+            step_s=max(SHORTEST_S, float(stamps[:, 2].max() - stamps[:, 0].min())),
             loss=float(loss),
         )
 

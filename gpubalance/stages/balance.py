@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Sequence
 
 from gpubalance.config import BalanceRequest, RunRequest
@@ -25,16 +24,16 @@ from gpubalance.stages.events import Doing, RoundDone, TimeLeft, Watch
 from gpubalance.stages.fitting import Rig, suggest
 from gpubalance.stages.joint import joint_series, model_of, without_empty_shares
 from gpubalance.stages.journal import Journal
-from gpubalance.stages.kept import Kept, KeptRound, tell_resumed
+from gpubalance.stages.kept import Kept, KeptRound
 from gpubalance.stages.knowledge import Knowledge
 from gpubalance.stages.lost import lost_gpus_told
 from gpubalance.stages.plan import best_split, find_probes, plan_of
 from gpubalance.stages.probe.saved import solo_bests
-from gpubalance.stages.probing import joint_s, kept_probe, new_probe
+from gpubalance.stages.probing import joint_s, probe_for
 from gpubalance.stages.rounds import EQUAL_WITHIN, Rounds
 from gpubalance.stages.run import run_on
 from gpubalance.stages.trace import trace
-from gpubalance.stages.warnings import speed_changed, stepped_back
+from gpubalance.stages.warnings import rounds_taken_over, speed_changed, stepped_back
 from gpubalance.time_limit import TimeLimit
 from gpubalance.workers.worker import Worker
 
@@ -46,19 +45,14 @@ def balance(request: BalanceRequest, driver: str | None, watch: Watch, journal: 
     plan and the run do.
     """
     limit = TimeLimit(request.measuring.time_limit_s)
-    resume = journal is not None and journal.resume
-    probe = kept_probe(request, resume=resume)
-    if probe is None:
-        probe = new_probe(request, driver, limit, watch, resume=resume)
-    else:
-        tell_resumed(journal, watch)
-        watch(Doing(f"planning with the probe of {probe.created}; --fresh makes a new one"))
-    balancing = _Balancing(request, probe, driver, limit, watch, Kept(journal, watch))
+    kept = Kept(journal, watch)
+    probe = probe_for(request, driver, limit, watch, journal, kept)
+    balancing = _Balancing(request, probe, driver, limit, watch, kept)
     try:
         with lost_gpus_told(request.devices):
             return balancing.run()
     except KeyboardInterrupt as interrupt:
-        raise Interrupted(getattr(interrupt, "number", int(signal.SIGINT)), partial=balancing.so_far()) from None
+        raise Interrupted.by(interrupt, partial=balancing.so_far()) from None
     except GpubalanceError as error:
         error.partial = error.partial or balancing.so_far()
         raise
@@ -86,6 +80,8 @@ class _Balancing:
         self._rounds = Rounds(request.rounds, len(request.devices))
         self._rig: tuple[tuple[int, ...], Rig] | None = None
         self._warm: list[tuple[Worker, bool]] = []  # with accumulation, which is another trace, or without
+        self._proofs = 0
+        self._taken_over = 0
         self._proven: tuple[Allocation, Run] | None = None
         self._stepped_back: list[Warning_] = []
         self._trace_warnings: list[Warning_] = []
@@ -95,6 +91,10 @@ class _Balancing:
         while True:
             self._approach()
             split = self._best_measured()
+            left = self._kept.ran_out(split, self._probe.created)
+            if left is not None:
+                self._again(split, left)
+                continue
             try:
                 self._proven = split, self._prove(split)
                 # A device may have changed its speed while the run went on: it has the last word.
@@ -180,6 +180,7 @@ class _Balancing:
 
     def _again(self, split: Allocation, left: KeptRound) -> Measurement | None:
         """A round of a balance that was interrupted."""
+        self._taken_over += 1
         self._note(split, left.measured)
         self._hold_back(split, left.limits)
         return left.measured
@@ -188,9 +189,9 @@ class _Balancing:
         self._watch(RoundDone(self._rounds.note(split, measured), self._request.devices))
 
     def _ran_out(self, split: Allocation, error: OutOfMemory) -> None:
-        self._note(split, None)
         limits = self._limits_beside(split, error)
         self._kept.round(split, self._probe.created, None, limits)
+        self._note(split, None)
         self._hold_back(split, limits)
 
     def _measure(self, split: Allocation) -> Measurement:
@@ -240,9 +241,10 @@ class _Balancing:
         """The run of the split, in turns with the even split."""
         self._watch(Doing(f"proving {_text(split)}, in turns with the even split"))
         rig, _ = self._rig_of(split)
-        request = self._run_request(split)
+        request, proof = self._run_request(split), self._proofs
+        self._proofs += 1
         try:
-            return run_on(rig, request, self._driver, self._watch, solo_bests(request), self._kept)
+            return run_on(rig, request, self._driver, self._watch, solo_bests(request), self._kept, proof)
         except GpubalanceError as error:
             if isinstance(error.partial, Run):
                 error.partial = self._result(split, error.partial)
@@ -264,7 +266,7 @@ class _Balancing:
         return plan.model_copy(
             update={
                 "settings": self._request.settings,
-                "warnings": (*plan.warnings, *self._stepped_back, *self._moved(), *self._trace_warnings),
+                "warnings": (*plan.warnings, *self._stepped_back, *self._moved(), *self._over(), *self._trace_warnings),
                 "balance": Balance(
                     rounds=self._rounds.records,
                     run=run,
@@ -272,6 +274,9 @@ class _Balancing:
                 ),
             }
         )
+
+    def _over(self) -> list[Warning_]:
+        return [rounds_taken_over(self._taken_over)] if self._taken_over else []
 
     def _moved(self) -> list[Warning_]:
         """Of devices that changed their speed while they were measured together."""

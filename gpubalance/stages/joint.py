@@ -12,7 +12,7 @@ from gpubalance.results.run import Baselines, Measurement, Run, SoloBest
 from gpubalance.stages.environment import environment, now
 from gpubalance.stages.events import SampleDone, Watch
 from gpubalance.stages.fitting import Rig
-from gpubalance.stages.kept import Kept
+from gpubalance.stages.kept import Kept, RunKey
 from gpubalance.stages.sensors import Sensors
 from gpubalance.stages.series import Series
 from gpubalance.stages.warnings import throttled, warnings
@@ -22,7 +22,10 @@ from gpubalance.workers.worker import Worker
 
 @dataclass
 class JointRun:
-    """A joint run, as far as it has come. A result can be made of it at any moment after the first window."""
+    """A joint run, as far as it has come. A result can be made of it once a sample of each kind is there.
+
+    `proof` tells runs of one `balance` apart.
+    """
 
     request: RunRequest
     rig: Rig
@@ -30,6 +33,7 @@ class JointRun:
     kept: Kept
     even: Series | None = None
     solo: tuple[SoloBest, ...] | None = None
+    proof: int = 0
     warnings: list[Warning_] = field(default_factory=list)
     measured_again: bool = False
     complete: bool = False
@@ -42,7 +46,14 @@ class JointRun:
     @property
     def slowed(self) -> list[tuple[Device, tuple[str, ...]]]:
         """Each GPU that was throttled for a reason that passes, with NVML's reasons."""
-        return self.own.sensors.slowed if self.own.sensors else []
+        found = zip(self.request.devices, self.own.throttled, strict=True)
+        return [(device, reasons) for device, reasons in found if reasons]
+
+    @property
+    def key(self) -> RunKey:
+        """Of what its windows are, in a journal."""
+        uuids = tuple(device.uuid for device in self.request.devices)
+        return RunKey(devices=uuids, model=model_of(self.rig.worker), proof=self.proof)
 
 
 def model_of(worker: Worker) -> Model:
@@ -80,7 +91,7 @@ def joint_series(
 
 
 def result_of(asked: RunRequest, so_far: JointRun, driver: str | None) -> Run | None:
-    """The result of what was measured so far; None where that is not one whole window of the split."""
+    """The result of what was measured so far; None where the split has no sample of each kind yet."""
     own = so_far.own
     if not own.samples or not own.stamped:
         return None

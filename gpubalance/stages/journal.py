@@ -8,20 +8,17 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from gpubalance.choices import SAVED_MODEL
-from gpubalance.errors import EnvironmentFault
+from gpubalance.errors import RESUME, EnvironmentFault, GpubalanceError
 from gpubalance.lock import Lock
-from gpubalance.state import state_folder
+from gpubalance.state import state_folder, sync_folder
 
 NOTHING_LEFT = "nothing to go on with: anew"
-
 _KEPT = 100
 
 R = TypeVar("R", bound=BaseModel)
@@ -33,26 +30,13 @@ def content_key(*parts: BaseModel | str | int | float | None) -> str:
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def software_key(model: str) -> str:
-    """What is measured with, of which a device's speed depends: TensorFlow, and the file that a user's model is in."""
-    return f"{version('tensorflow')} {_own_code(model)}"
-
-
-def _own_code(model: str) -> str:
-    """A hash of that file: changed, it is another model."""
-    path = model.rpartition(":")[0] if ".py:" in model else model if model.endswith(SAVED_MODEL) else ""
-    try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest() if path else ""
-    except OSError:
-        return ""  # the child says so
-
-
 class Journal:
     """An append-only file of JSON lines, each on disk before the next thing is measured.
 
-    With `resume` it begins with what an interrupted command left under the same key, else anew. Threads may share it,
-    processes may not: raises EnvironmentFault with the PID of one that has it, `what` being what that is at, or where
-    it can't be written. As a context it is `done` at the end, and kept where an error ends the block.
+    With `resume` it begins with what an interrupted command left under the same key; else the first line that is added
+    takes the place of that. Threads may share it, processes may not: raises InUse with the PID of one that has it,
+    `what` being what that is at. As a context it is `done` at the end; where an error ends the block it is kept, and
+    the error says so.
     """
 
     def __init__(self, key: str, what: str, *, resume: bool) -> None:
@@ -60,17 +44,8 @@ class Journal:
         self.resume = resume
         self._held = Lock(str(self.path), what)
         self._entries = list(_read(self.path)) if resume else []
-        _sweep(self.path.parent)
         self._lock = threading.Lock()
-        self._added = False
-        try:
-            self._file: IO[str] = self.path.open("a" if resume else "w", encoding="utf-8")
-            if resume:
-                self._file.write("\n")  # ends a line that was cut off; empty ones are passed over
-                self._file.flush()
-        except OSError as error:
-            self._held.release()
-            raise self._unwritable(error) from None
+        self._file: IO[str] | None = None
 
     @staticmethod
     def is_left(key: str) -> bool:
@@ -83,7 +58,7 @@ class Journal:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.done() if kind is None else self.close()
+        self.done() if error is None else self.close(error)
 
     @property
     def resumed(self) -> bool:
@@ -91,17 +66,27 @@ class Journal:
         return bool(self._entries)
 
     def add(self, device: str, record: BaseModel) -> None:
-        """Appends what is finished of a device (its UUID); returns when it is on disk."""
+        """Appends what is finished of a device (its UUID); returns when it is on disk. Raises EnvironmentFault."""
         kind = type(record).__name__
         line = json.dumps({"kind": kind, "device": device, "record": record.model_dump(mode="json")})
         try:
             with self._lock:
+                self._file = self._file or self._opened()
                 self._file.write(line + "\n")
                 self._file.flush()
                 os.fsync(self._file.fileno())
-                self._added = True
         except OSError as error:
-            raise self._unwritable(error) from None
+            raise EnvironmentFault(
+                f"can't write the journal {self.path}: {error.strerror}", remedy="make room on that disk"
+            ) from None
+
+    def _opened(self) -> IO[str]:
+        file = self.path.open("a" if self._entries else "w", encoding="utf-8")
+        if self._entries:
+            file.write("\n")  # ends a line that was cut off; empty ones are passed over
+        sync_folder(self.path.parent)
+        _sweep(self.path.parent)
+        return file
 
     def of(self, device: str, kind: type[R]) -> list[R]:
         """The records of that kind that were left of a device, in order; those that are no such records left out."""
@@ -120,18 +105,14 @@ class Journal:
         self.path.unlink(missing_ok=True)
         self.close()
 
-    def close(self) -> None:
-        """Keeps it for `--resume`, if there is anything in it."""
+    def close(self, error: BaseException | None = None) -> None:
+        """Keeps it for `--resume`, which the error that ended the command then tells."""
+        if isinstance(error, GpubalanceError) and (self._entries or self._file) and RESUME not in error.remedy:
+            error.remedy = f"{error.remedy}\n{RESUME}".strip()
         with suppress(OSError):  # what could not be written was told when it was added
-            self._file.close()
-            if not self._entries and not self._added:
-                self.path.unlink(missing_ok=True)
+            if self._file is not None:
+                self._file.close()
         self._held.release()
-
-    def _unwritable(self, error: OSError) -> EnvironmentFault:
-        return EnvironmentFault(
-            f"can't write the journal {self.path}: {error.strerror}", remedy="make room on that disk"
-        )
 
 
 def _sweep(folder: Path) -> None:

@@ -1,8 +1,7 @@
-"""What joint measurements leave in a journal as they go: windows of a split, and the rounds of `balance`."""
+"""What joint measurements leave in a journal as they go: windows of a run, and the probe and rounds of `balance`."""
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,39 +9,59 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from gpubalance.config import BalanceRequest, Batch, Measuring, Record, RunRequest
-from gpubalance.errors import EnvironmentFault, InUse
+from gpubalance.config import Batch, Record
+from gpubalance.errors import EnvironmentFault
 from gpubalance.planning.problem import Allocation
+from gpubalance.results.common import Model
 from gpubalance.results.run import Measurement
 from gpubalance.stages.events import Doing, Watch
-from gpubalance.stages.journal import NOTHING_LEFT, Journal, content_key, software_key
+from gpubalance.stages.journal import Journal
 from gpubalance.stages.series import Series
 from gpubalance.workers.messages import Peak, Sample
 
 _JOINT = "joint"  # they are of no one device
 
 
+class RunKey(Record):
+    """Which run a window is of: its devices with samples (UUIDs), what they train, and which proof of a `balance`."""
+
+    devices: tuple[str, ...]
+    model: Model
+    proof: int = 0
+
+
 class KeptWindow(Record):
     """A window of a split, sample by sample. `name` is "even", or "" for the run's own split.
 
-    Its times are on the monotonic clock, which begins anew with each boot of the machine.
+    Its times are on the monotonic clock, which begins anew with each boot of the machine. `throttled` has NVML's
+    reasons, of each device.
     """
 
+    run: RunKey
     name: str
     batches: tuple[Batch, ...]
-    micro_batches: tuple[Batch, ...] | None
+    micro_batches: tuple[Batch, ...]
     samples: Annotated[tuple[Sample, ...], Field(min_length=1)]
     stamped: Annotated[tuple[Sample, ...], Field(min_length=1)]
     memory_peak_bytes: tuple[Peak, ...]
+    throttled: tuple[tuple[str, ...], ...]
     late_part: Annotated[float, Field(ge=0, le=1)]
     boot: str
 
     @model_validator(mode="after")
     def _of_each_device(self) -> KeptWindow:
-        of_each = (self.memory_peak_bytes, *(one.compute_s or () for one in self.stamped))
-        if any(len(values) != len(self.batches) for values in of_each):
+        of_each = (self.micro_batches, self.memory_peak_bytes, self.throttled, self.run.devices)
+        if any(len(values) != len(self.batches) for values in of_each) or any(
+            len(one.compute_s or ()) != len(self.batches) for one in self.stamped
+        ):
             raise ValueError("a value for each device is needed")
         return self
+
+
+class KeptProbe(Record):
+    """When the probe was made that a `balance` plans with."""
+
+    created: str
 
 
 class KeptRound(Record):
@@ -54,7 +73,7 @@ class KeptRound(Record):
     batches: tuple[Batch, ...]
     micro_batches: tuple[Batch, ...]
     measured: Measurement | None
-    limits: tuple[tuple[Batch, Batch], ...] = ()
+    limits: tuple[tuple[Annotated[int, Field(ge=0)], Batch], ...] = ()
 
     @model_validator(mode="after")
     def _of_these_devices(self) -> KeptRound:
@@ -79,26 +98,42 @@ class Kept:
         self._watch = watch
         self._windows = journal.of(_JOINT, KeptWindow) if journal else []
         self._rounds = journal.of(_JOINT, KeptRound) if journal else []
+        self._probes = journal.of(_JOINT, KeptProbe) if journal else []
 
-    def restore(self, name: str, series: Series) -> None:
-        """Adds the windows to the series that were left of its split."""
-        split = name, series.batches, series.micro_batches
-        found = [one for one in self._windows if (one.name, one.batches, one.micro_batches) == split]
-        for window in _before_now(found):
-            series.add(window.samples, window.stamped, window.late_part)
-            series.note_peaks(window.memory_peak_bytes)
+    @property
+    def probed(self) -> str | None:
+        """When the probe was made that was planned with."""
+        return self._probes[-1].created if self._probes else None
+
+    def probe(self, created: str) -> None:
+        """Keeps which one it is."""
+        if created != self.probed:
+            self._add(KeptProbe(created=created))
+
+    def restore(self, run: RunKey, name: str, series: Series) -> list[Series]:
+        """Adds the windows to the series that were left of its split in that run, and gives each by itself."""
+        split = run, name, series.batches, series.at_a_time
+        found = [one for one in self._windows if (one.run, one.name, one.batches, one.micro_batches) == split]
         self._windows = [one for one in self._windows if one not in found]
+        return [
+            series.add(one.samples, one.stamped, one.memory_peak_bytes, one.throttled, one.late_part)
+            for one in _before_now(found)
+        ]
 
-    def window(self, name: str, window: Series) -> None:
+    def window(self, run: RunKey, name: str, window: Series) -> None:
         """Keeps one that is over."""
+        if self._journal is None:
+            return
         self._add(
             KeptWindow(
+                run=run,
                 name=name,
                 batches=window.batches,
-                micro_batches=window.micro_batches,
+                micro_batches=window.at_a_time,
                 samples=tuple(window.samples),
                 stamped=tuple(window.stamped),
                 memory_peak_bytes=window.memory_peak_bytes,
+                throttled=window.throttled,
                 late_part=window.late_part,
                 boot=_boot(),
             )
@@ -106,8 +141,15 @@ class Kept:
 
     def left_of(self, split: Allocation, probe: str) -> KeptRound | None:
         """What was left of a round of that split, by the same probe."""
+        return self._taken(split, probe, self._rounds)
+
+    def ran_out(self, split: Allocation, probe: str) -> KeptRound | None:
+        """Where that split ran out of memory once more, after it had been measured: in its proof."""
+        return self._taken(split, probe, [one for one in self._rounds if one.measured is None])
+
+    def _taken(self, split: Allocation, probe: str, rounds: Sequence[KeptRound]) -> KeptRound | None:
         wanted = probe, split.batches, split.micro_batches
-        for one in self._rounds:
+        for one in rounds:
             if (one.probe, one.batches, one.micro_batches) == wanted:
                 self._rounds.remove(one)
                 return one
@@ -117,6 +159,8 @@ class Kept:
         self, split: Allocation, probe: str, measured: Measurement | None, limits: Sequence[tuple[int, int]] = ()
     ) -> None:
         """Keeps one that is over."""
+        if self._journal is None:
+            return
         self._add(
             KeptRound(
                 probe=probe,
@@ -137,59 +181,6 @@ class Kept:
             self._watch(Doing(f"{error.message}: going on, and nothing is kept for --resume"))
 
 
-def tell_resumed(journal: Journal | None, watch: Watch) -> None:
-    """Whether there is something to go on with, where that was asked for."""
-    if journal is not None and journal.resume:
-        watch(Doing("going on with what was measured before" if journal.resumed else NOTHING_LEFT))
-
-
-def run_journal(request: RunRequest, *, resume: bool) -> Journal:
-    """The journal of a run of that split: more windows, or another time limit, are the same run."""
-    key = content_key(
-        "run",
-        *request.devices,
-        *request.batches,
-        *request.at_a_time,
-        request.settings,
-        request.joint,
-        _without_bounds(request.measuring),
-        software_key(request.settings.model),
-    )
-    return _journal(key, "a run of the same split and settings", resume=resume)
-
-
-def balance_journal(request: BalanceRequest, *, resume: bool) -> Journal:
-    """The journal of a balance: more rounds or windows, or another time limit, are the same one."""
-    measuring = _without_bounds(request.measuring)
-    same = request.model_copy(update={"measuring": measuring, "rounds": 1, "fresh": False, "tracing": None})
-    key = content_key("balance", same, software_key(request.settings.model))
-    return _journal(key, "a balance of the same devices and settings", resume=resume)
-
-
-def _without_bounds(measuring: Measuring) -> Measuring:
-    return measuring.model_copy(update={"windows": 1, "deadline_s": None, "time_limit_s": None})
-
-
-def _journal(key: str, what: str, *, resume: bool) -> Journal:
-    """GPUs are kept apart by locks of their own; simulated devices may be used by several at once, each with its own
-    journal.
-    """
-    for number in itertools.count():
-        try:
-            return Journal(f"{key}-{number}" if number else key, what, resume=resume)
-        except InUse:
-            continue
-    raise AssertionError
-
-
-def _boot() -> str:
-    """Another one after each boot; empty where the system has none."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return ""
-
-
 def _before_now(windows: Sequence[KeptWindow]) -> list[KeptWindow]:
     """The same on this boot's monotonic clock: those of another boot as if each had ended when the next began."""
     next_s, moved = time.monotonic(), []
@@ -202,6 +193,14 @@ def _before_now(windows: Sequence[KeptWindow]) -> list[KeptWindow]:
         times = {name: _later(getattr(window, name), later_s) for name in ("samples", "stamped")}
         moved.append(window.model_copy(update=times))
     return moved[::-1]
+
+
+def _boot() -> str:
+    """Another one after each boot; empty where the system has none."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
 
 
 def _later(samples: Sequence[Sample], seconds: float) -> tuple[Sample, ...]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from gpubalance.config import BalanceRequest
-from gpubalance.errors import RESUME, GpubalanceError, NothingFits, PartialResult, TimeLimitPassed
+from gpubalance.errors import GpubalanceError, NothingFits
 from gpubalance.results.probe import Probe
 from gpubalance.stages.events import Doing, Event, TimeLeft, Watch
 from gpubalance.stages.journal import Journal
+from gpubalance.stages.journals import tell_resumed
+from gpubalance.stages.kept import Kept
 from gpubalance.stages.plan import check_global_batch
-from gpubalance.stages.probe.saved import ALL, holds_nothing, latest
-from gpubalance.stages.probe.stage import journal_key
+from gpubalance.stages.probe.saved import ALL, holds_nothing, kept_probes, latest
 from gpubalance.stages.probe.stage import probe as probe_stage
 from gpubalance.time_limit import TimeLimit
 
@@ -18,18 +19,28 @@ _USUAL_ROUNDS = 2
 _SETTLING_S = 2.0
 
 
-def kept_probe(request: BalanceRequest, *, resume: bool) -> Probe | None:
-    """The latest probe to plan with; None where one is to be made, or was interrupted and is to go on."""
-    if resume and Journal.is_left(journal_key(request.probe)):
-        return None
-    if request.fresh and not resume:
-        return None
-    return latest(request.devices, request.settings, up_to=request.probe.max_batch or ALL)
-
-
-def new_probe(
-    request: BalanceRequest, driver: str | None, limit: TimeLimit, watch: Watch, *, resume: bool = False
+def probe_for(
+    request: BalanceRequest, driver: str | None, limit: TimeLimit, watch: Watch, journal: Journal | None, kept: Kept
 ) -> Probe:
+    """The one that it had before it was interrupted; else the latest of these devices and settings, or a new one."""
+    probe = _had_before(kept)
+    if probe is None and not request.fresh:
+        probe = latest(request.devices, request.settings, up_to=request.probe.max_batch or ALL)
+    if probe is None:
+        probe = _new(request, driver, limit, watch, resume=journal is not None and journal.resume)
+    else:
+        tell_resumed(journal, watch)
+        watch(Doing(f"planning with the probe of {probe.created}; --fresh makes a new one"))
+    kept.probe(probe.created)
+    return probe
+
+
+def _had_before(kept: Kept) -> Probe | None:
+    created = kept.probed
+    return next((one for one in kept_probes() if one.created == created), None) if created else None
+
+
+def _new(request: BalanceRequest, driver: str | None, limit: TimeLimit, watch: Watch, *, resume: bool) -> Probe:
     """A probe of the devices. One on which nothing fits is no error here: the others are what is left."""
     check_global_batch(request.plan, request.probe.batch_multiple)  # before minutes are spent on one
 
@@ -45,8 +56,6 @@ def new_probe(
             watch(Doing(error.message))
             return found
         error.partial = None  # part of a probe, which is kept, is no part of a plan
-        if isinstance(error, PartialResult | TimeLimitPassed):
-            error.remedy = RESUME
         raise
 
 

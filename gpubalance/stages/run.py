@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from contextlib import closing
 
 from gpubalance.config import RunRequest
@@ -15,7 +14,8 @@ from gpubalance.stages.events import Doing, TimeLeft, Watch, WindowDone
 from gpubalance.stages.fitting import Rig, largest_even_share, nothing_fits
 from gpubalance.stages.joint import JointRun, joint_series, model_of, result_of, without_empty_shares
 from gpubalance.stages.journal import Journal
-from gpubalance.stages.kept import Kept, tell_resumed
+from gpubalance.stages.journals import tell_resumed
+from gpubalance.stages.kept import Kept
 from gpubalance.stages.lost import lost_gpus_told
 from gpubalance.stages.series import Series
 from gpubalance.stages.trace import traced
@@ -50,7 +50,7 @@ def run(
                 raise nothing_fits(error, rig, used) from None
             return traced(result, rig.worker, used, watch)
     except KeyboardInterrupt as interrupt:
-        raise _interrupted(interrupt) from None
+        raise Interrupted.by(interrupt) from None
 
 
 def run_on(
@@ -60,11 +60,15 @@ def run_on(
     watch: Watch,
     solo: tuple[SoloBest, ...] | None = None,
     kept: Kept | None = None,
+    proof: int = 0,
 ) -> Run:
-    """The same on a rig that is there, of the devices with samples, and stays. Raises OutOfMemory as it comes."""
+    """The same on a rig that is there, of the devices with samples, and stays. Raises OutOfMemory as it comes.
+
+    `proof` tells runs apart that are kept together.
+    """
     used = without_empty_shares(request)
     own = joint_series(used, used.batches, used.micro_batches, watch)
-    return _run(request, JointRun(used, rig, own, kept or Kept(None, watch), solo=solo), driver, watch)
+    return _run(request, JointRun(used, rig, own, kept or Kept(None, watch), solo=solo, proof=proof), driver, watch)
 
 
 def _run(asked: RunRequest, so_far: JointRun, driver: str | None, watch: Watch) -> Run:
@@ -72,7 +76,7 @@ def _run(asked: RunRequest, so_far: JointRun, driver: str | None, watch: Watch) 
         _warm_up(so_far, watch)
         _measure(so_far, watch)
     except KeyboardInterrupt as interrupt:
-        raise _interrupted(interrupt, result_of(asked, so_far, driver)) from None
+        raise Interrupted.by(interrupt, partial=result_of(asked, so_far, driver)) from None
     except GpubalanceError as error:
         error.partial = error.partial or result_of(asked, so_far, driver)
         raise
@@ -82,13 +86,9 @@ def _run(asked: RunRequest, so_far: JointRun, driver: str | None, watch: Watch) 
     return result
 
 
-def _interrupted(interrupt: KeyboardInterrupt, partial: Run | None = None) -> Interrupted:
-    return Interrupted(getattr(interrupt, "number", int(signal.SIGINT)), partial=partial)
-
-
 def _warm_up(so_far: JointRun, watch: Watch) -> None:
     request, rig = so_far.request, so_far.rig
-    so_far.kept.restore("", so_far.own)
+    _restore(so_far, "", so_far.own, watch)
     if so_far.own.windows:
         so_far.warnings.append(resumed(so_far.own.windows))
     watch(Doing(f"warming up {split_text(request.batches, request.micro_batches)}"))
@@ -110,7 +110,16 @@ def _warm_up(so_far: JointRun, watch: Watch) -> None:
         except OutOfMemory as again:
             _give_up_even(so_far, again, watch)
     if so_far.even is not None:
-        so_far.kept.restore("even", so_far.even)
+        _restore(so_far, "even", so_far.even, watch)
+
+
+def _restore(so_far: JointRun, name: str, series: Series, watch: Watch) -> None:
+    """Takes over what was measured before, and tells it as if it had just been."""
+    devices = so_far.request.devices
+    found = so_far.kept.restore(so_far.key, name, series)
+    for number, window in enumerate(found, 1):
+        of = max(so_far.request.measuring.windows, len(found))
+        watch(WindowDone(number, of, name, devices, window.measurement(range(len(devices)))))
 
 
 def _smaller_even_split(so_far: JointRun, even: tuple[int, ...], error: OutOfMemory, watch: Watch) -> Series:
@@ -152,7 +161,7 @@ def _measure(so_far: JointRun, watch: Watch) -> None:
             window = _window(so_far, one, watch) if one.windows < number else None
             if window is not None:
                 devices = so_far.request.devices
-                so_far.kept.window(name, window)
+                so_far.kept.window(so_far.key, name, window)
                 watch(WindowDone(number, of, name, devices, window.measurement(range(len(devices)))))
 
 

@@ -42,11 +42,10 @@ class Sensors:
                 )
 
     @property
-    def slowed(self) -> list[tuple[Device, tuple[str, ...]]]:
-        """Each GPU that heat or its power supply has slowed down, with NVML's reasons."""
-        told = [(device, course.telemetry) for device, course in zip(self._devices, self._courses, strict=True)]
-        found = [(device, passing(one.throttle_reasons or ())) for device, one in told if one is not None]
-        return [(device, reasons) for device, reasons in found if reasons]
+    def throttled(self) -> tuple[tuple[str, ...], ...]:
+        """NVML's reasons, of each device, where heat or its power supply has slowed it down."""
+        told = [course.telemetry for course in self._courses]
+        return tuple(passing(one.throttle_reasons or ()) if one is not None else () for one in told)
 
     @property
     def latest(self) -> tuple[Gauges | None, ...]:

@@ -58,6 +58,7 @@ class Series:
     _recent_step_s: float = 0.0
     _last_late_part: float = 0.0
     _late_parts: list[float] = field(default_factory=list)
+    _throttled_before: tuple[tuple[str, ...], ...] = ()
 
     def warm_up(self, worker: Worker) -> None:
         """Trains until the step time is steady: at least 10 steps, of which the last 10 show no trend.
@@ -121,13 +122,40 @@ class Series:
         self.windows += 1
         return window
 
-    def add(self, samples: Sequence[Sample], stamped: Sequence[Sample], late_part: float) -> None:
-        """Adds a window that was measured before."""
+    def add(
+        self,
+        samples: Sequence[Sample],
+        stamped: Sequence[Sample],
+        peaks_bytes: Sequence[int | None],
+        throttled: Sequence[tuple[str, ...]],
+        late_part: float,
+    ) -> Series:
+        """Adds a window that was measured before, and gives it as a series of its own."""
+        window = Series(self.batches, self.micro_batches, samples=[*samples], stamped=[*stamped])
+        window.note_peaks(peaks_bytes)
         self.windows += 1
         self.samples += samples
         self.stamped += stamped
+        self.note_peaks(peaks_bytes)
+        self._throttled_before = tuple(
+            tuple(dict.fromkeys((*before, *reasons)))
+            for before, reasons in zip(self._throttled_before or ((),) * len(self.batches), throttled, strict=True)
+        )
         self._late_parts.append(late_part)
         self.loss_is_finite = self.loss_is_finite and all(one.loss_is_finite for one in (*samples, *stamped))
+        return window
+
+    @property
+    def at_a_time(self) -> tuple[int, ...]:
+        """How much of its batch each device takes at once: its micro-batch, or all of it."""
+        return self.micro_batches or self.batches
+
+    @property
+    def throttled(self) -> tuple[tuple[str, ...], ...]:
+        """NVML's reasons, of each device, for slowing it down in any of its windows; those that pass."""
+        now = self.sensors.throttled if self.sensors else ((),) * len(self.batches)
+        before = self._throttled_before or ((),) * len(self.batches)
+        return tuple(tuple(dict.fromkeys(both)) for both in map(lambda a, b: (*a, *b), before, now))
 
     def measure(self, worker: Worker, seconds: float, *, at_least: int = 1) -> list[Sample]:
         """Measures for that long without stamps, and at least so many samples; adds them, and gives them."""
@@ -238,10 +266,9 @@ class Series:
         input_wait_s = median([s.input_wait_s for s in self.stamped])
         parts = split_step(step_time_s, [s.compute_s or () for s in self.stamped], input_wait_s)
         peaks = self.memory_peak_bytes or (None,) * len(self.batches)
-        micro_batches = self.micro_batches or self.batches
         return Measurement(
             batches=self.batches,
-            micro_batches=micro_batches,
+            micro_batches=self.at_a_time,
             global_batch=sum(self.batches),
             step_time_s=step_time,
             throughput=self.throughput,
@@ -260,7 +287,7 @@ class Series:
                 for device, batch, micro_batch, compute, wait, peak, told in zip(
                     devices,
                     self.batches,
-                    micro_batches,
+                    self.at_a_time,
                     parts.compute_s,
                     parts.wait_s,
                     peaks,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Sequence
 
 from gpubalance.config import RunRequest, Tracing
@@ -52,7 +51,7 @@ def traced(result: Run, worker: Worker, request: RunRequest, watch: Watch) -> Ru
     try:
         warning = trace(worker, request.batches, request.micro_batches, request.tracing, watch)
     except KeyboardInterrupt as interrupt:
-        raise Interrupted(getattr(interrupt, "number", int(signal.SIGINT)), partial=result) from None
+        raise Interrupted.by(interrupt, partial=result) from None
     return result.model_copy(update={"warnings": (*result.warnings, *([warning] if warning else []))})
 
 

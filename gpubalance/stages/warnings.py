@@ -46,6 +46,15 @@ def resumed(windows: int) -> Warning_:
     )
 
 
+def rounds_taken_over(rounds: int) -> Warning_:
+    """Of a balance that went on after an interruption."""
+    return Warning_(
+        code="resumed",
+        message=f"{rounds} of its rounds were measured before it was interrupted",
+        next="nothing to do, unless the machine was changed in between: then balance without --resume",
+    )
+
+
 def throttled(slowed: Sequence[tuple[Device, tuple[str, ...]]]) -> Warning_:
     """Of GPUs that lowered their clocks while they were measured together."""
     return Warning_(

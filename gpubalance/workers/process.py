@@ -43,6 +43,7 @@ _TAKES_WITHIN_S = 60.0
 _ENDS_WITHIN_S = 0.5
 # A killed child is gone at once, but for a driver that gives back much memory: the next child must not begin before.
 _DIES_WITHIN_S = 30.0
+_LATE_S = 5.0
 # The user's settings of these would make another run than the one that is recorded.
 _CONTRADICT = ("NVIDIA_TF32_OVERRIDE", "TF_XLA_FLAGS", "PYTHONSAFEPATH", "TF_CONFIG")
 # The current folder, which Python puts first, must not hide a module of TensorFlow's. An INT ends it as a TERM does,
@@ -86,7 +87,10 @@ def _signals_held() -> Iterator[None]:
         yield  # only the main thread is interrupted
         return
     came: list[int] = []
-    before = {n: signal.signal(n, lambda number, _: came.append(number)) for n in (signal.SIGINT, signal.SIGTERM)}
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {n: signal.getsignal(n) for n in signals if signal.getsignal(n) is not signal.SIG_IGN}
+    for n in before:
+        signal.signal(n, lambda number, _: came.append(number))
     try:
         yield
     finally:
@@ -104,6 +108,7 @@ class Process:
         self.log = new_log(purpose)
         self._limit = limit
         self._buffer = bytearray()
+        self._gone = False
         with _signals_held():
             self._start(environment)
             _started.add(self)
@@ -195,6 +200,8 @@ class Process:
             if not chunk or len(self._buffer) > _LONGEST_MESSAGE:
                 return b""
             self._buffer += chunk
+            if left < -_LATE_S and b"\n" not in chunk:  # it talks, and never ends a line
+                return None
         line, _, rest = bytes(self._buffer).partition(b"\n")
         self._buffer = bytearray(rest)
         return line
@@ -229,13 +236,14 @@ class Process:
 
     def end(self) -> None:
         """Ends the child and everything in its group. Does not return before it is gone. Once is enough."""
-        if self._requests < 0:
+        if self._gone:
             return
-        _started.discard(self)
-        for descriptor in (self._requests, self._replies):
+        # An interrupt may come at any line: whoever ends it once more, at the latest the program's end, does all of it.
+        requests, self._requests = self._requests, -1
+        replies, self._replies = self._replies, -1
+        for descriptor in (requests, replies):
             with contextlib.suppress(OSError):
                 os.close(descriptor)
-        self._requests = self._replies = -1
         self._selector.close()
         for signal_number, within_s in (
             (None, _ENDS_WITHIN_S),
@@ -250,6 +258,8 @@ class Process:
             except subprocess.TimeoutExpired:
                 continue
         self._signal(signal.SIGKILL)  # what the user's model may have started
+        self._gone = True
+        _started.discard(self)
 
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -115,13 +115,17 @@ class Worker(Process):
         split = split_text(batches, micro_batches)
         doing = f"training with batches {split} on {self._names()}"
         key = (request.batches, request.micro_batches, stamped)
+        given = 0
         while True:
             reply = self._heard(self._patience_s(key, steps_per_sample), doing)
             self._check(reply, stamped=stamped)
             if isinstance(reply, Sample):
+                given += 1
                 self._slowest_s[key] = max(self._slowest_s.get(key, 0.0), reply.seconds / reply.steps)
                 yield reply
             elif isinstance(reply, Measured):
+                if given < at_least:
+                    raise self.unreadable(f"{given} samples, where at least {at_least} were asked for")
                 yield reply
                 return
             else:

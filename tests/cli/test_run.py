@@ -150,6 +150,12 @@ def test_a_users_file_in_the_current_folder_trains(tmp_path: Path) -> None:
         assert result["devices"][0]["memory_bytes"] is None  # plain CPU devices
 
 
+def test_a_tiny_model_whose_stamps_come_out_of_turn_is_measured() -> None:
+    result = run_json("--simulate", "2", "--model", "small", "--batches", "1", "1", "--baseline", "none")
+    assert result["complete"]
+    assert all(replica["compute_s"] > 0 for replica in result["replicas"])
+
+
 def test_the_real_compute_is_too_slow_for_the_profile() -> None:
     result = run_json("--simulate", QUICK_PAIR, "--model", "probe", "--batches", "2", "1", "--baseline", "none")
     assert result["model"]["parameters"] == pytest.approx(78.9e6, rel=0.001)

@@ -41,7 +41,13 @@ def test_what_is_added_is_there_for_its_device_and_kind() -> None:
 def test_without_resume_it_begins_anew() -> None:
     written("b")
     Journal("b", "a test", resume=False).close()
-    assert not Journal("b", "a test", resume=True).resumed
+    assert Journal.is_left("b")  # nothing has taken its place yet
+    journal = Journal("b", "a test", resume=False)
+    journal.add("SIM-1", Work(forward_flops=None))
+    journal.close()
+    again = Journal("b", "a test", resume=True)
+    assert again.of("SIM-0", Attempt) == []
+    assert again.of("SIM-1", Work) == [Work(forward_flops=None)]
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])

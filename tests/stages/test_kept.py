@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -15,14 +16,21 @@ import pytest
 from gpubalance.config import BalanceRequest, Measuring, PlanRequest, RunRequest, Settings
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import Interrupted
+from gpubalance.results.common import Model
 from gpubalance.results.run import Run
 from gpubalance.stages.balance import balance
 from gpubalance.stages.events import Doing, Event, RoundDone, Watch, WindowDone
 from gpubalance.stages.fitting import Rig
 from gpubalance.stages.journal import Journal
-from gpubalance.stages.kept import Kept, balance_journal, run_journal
+from gpubalance.stages.journals import balance_journal, run_journal
+from gpubalance.stages.kept import Kept, KeptProbe, RunKey
 from gpubalance.stages.probe.saved import save
+from gpubalance.stages.probing import probe_for
 from gpubalance.stages.run import run_on
+from gpubalance.stages.series import Series
+from gpubalance.stages.software import software_key
+from gpubalance.time_limit import TimeLimit
+from gpubalance.workers.worker import Worker
 from tests.stages.drawn import DrawnWorker, noisy_devices
 from tests.stages.probes import SMALL, probe_of
 
@@ -67,15 +75,23 @@ def windows(heard: list[Event]) -> list[tuple[int, str]]:
 )
 def test_a_run_goes_on_after_its_last_whole_window(last: tuple[int, str], left: list[tuple[int, str]]) -> None:
     asked = request()
-    at = interrupted(lambda event: isinstance(event, WindowDone) and (event.number, event.name) == last)
-    with pytest.raises(Interrupted) as ended, run_journal(asked, resume=False) as journal:
+    told: list[Event] = []
+
+    def at(event: Event) -> None:
+        told.append(event)
+        if isinstance(event, WindowDone) and (event.number, event.name) == last:
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted) as ended, run_journal(asked, None, resume=False) as journal:
         drawn(journal, at, asked)
     first = ended.value.partial
     heard: list[Event] = []
-    with run_journal(asked, resume=True) as journal:
+    with run_journal(asked, None, resume=True) as journal:
         result = drawn(journal, heard.append, asked)
         path = journal.path
-    assert windows(heard) == left
+    again = windows(told)
+    assert sorted(windows(heard)[: len(again)]) == sorted(again)  # told once more, and not measured
+    assert windows(heard)[len(again) :] == left
     assert result.complete
     assert result.step_time_s.samples[: len(first.step_time_s.samples)] == first.step_time_s.samples
     whole = drawn(None, list[Event]().append, asked)
@@ -92,7 +108,7 @@ def test_a_run_goes_on_after_its_last_whole_window(last: tuple[int, str], left: 
 def test_times_from_before_a_reboot_come_before_those_that_are_measured_now() -> None:
     asked = request(baseline="none")
     at = interrupted(lambda event: isinstance(event, WindowDone) and event.number == 2)
-    with pytest.raises(Interrupted), run_journal(asked, resume=False) as journal:
+    with pytest.raises(Interrupted), run_journal(asked, None, resume=False) as journal:
         drawn(journal, at, asked)
     # The journal of a machine that had been up for years, and has another boot now.
     entries = [json.loads(line) for line in journal.path.read_text().splitlines()]
@@ -101,7 +117,7 @@ def test_times_from_before_a_reboot_come_before_those_that_are_measured_now() ->
         for sample in (*record["samples"], *record["stamped"]):
             sample["ended_s"] += 1e8
     journal.path.write_text("".join(f"{json.dumps(entry)}\n" for entry in entries))
-    with run_journal(asked, resume=True) as journal:
+    with run_journal(asked, None, resume=True) as journal:
         result = drawn(journal, list[Event]().append, asked, clock_s=time.monotonic())
     at_s = result.step_time_s.at_s
     assert at_s is not None
@@ -112,30 +128,134 @@ def test_times_from_before_a_reboot_come_before_those_that_are_measured_now() ->
 def test_another_run_begins_anew_and_more_windows_are_the_same_run() -> None:
     asked = request(baseline="none")
     at = interrupted(lambda event: isinstance(event, WindowDone))
-    with pytest.raises(Interrupted), run_journal(asked, resume=False) as journal:
+    with pytest.raises(Interrupted), run_journal(asked, None, resume=False) as journal:
         drawn(journal, at, asked)
     for other in (asked.model_copy(update={"batches": (119, 81)}), request(baseline="none", duration_s=1.0)):
-        with run_journal(other, resume=True) as journal:
+        with run_journal(other, None, resume=True) as journal:
             assert not journal.resumed
     heard: list[Event] = []
     more = request(baseline="none", windows=5, time_limit_s=60.0)
-    with run_journal(more, resume=True) as journal:
-        drawn(journal, heard.append, more)
-    assert windows(heard) == [(number, "") for number in (2, 3, 4, 5)]
+    with run_journal(more, None, resume=True) as journal:
+        result = drawn(journal, heard.append, more)
+    assert windows(heard) == [(number, "") for number in (1, 2, 3, 4, 5)]
+    assert "resumed" in {warning.code for warning in result.warnings}
 
 
-def test_two_at_once_have_a_journal_each() -> None:
-    asked = request()
-    with run_journal(asked, resume=False) as one, run_journal(asked, resume=False) as other:
+def test_windows_of_another_run_of_the_command_are_not_taken_over() -> None:
+    """As `balance` has them: of other devices, of another model, and of a split that is proven once more."""
+    model = Model(name="small", parameters=648, gradient_bytes=2592)
+    of = RunKey(devices=("SIM-0", "SIM-1"), model=model)
+    worker = cast("Worker", DrawnWorker(DEVICES, JOINT, seed=0))
+    journal = run_journal(request(), None, resume=False)
+    Kept(journal, list[Event]().append).window(of, "", Series((120, 80)).window(worker, 1.0))
+    journal.close()
+    others = (
+        of.model_copy(update={"devices": ("SIM-0", "SIM-2")}),
+        of.model_copy(update={"model": model.model_copy(update={"parameters": 649})}),
+        of.model_copy(update={"proof": 1}),
+    )
+    with run_journal(request(), None, resume=True) as journal:
+        kept = Kept(journal, list[Event]().append)
+        assert not any(kept.restore(other, "", Series((120, 80))) for other in others)
+        assert not kept.restore(of, "even", Series((120, 80)))
+        assert not kept.restore(of, "", Series((120, 80), (60, 80)))
+        # Micro-batches that are the batches are the same as none.
+        assert len(kept.restore(of, "", Series((120, 80), (120, 80)))) == 1
+        assert not kept.restore(of, "", Series((120, 80)))  # once
+
+
+def test_a_window_that_was_throttled_stays_so() -> None:
+    series, again = Series((120, 80)), Series((120, 80))
+    window = series.window(cast("Worker", DrawnWorker(DEVICES, JOINT, seed=0)), 1.0)
+    again.add(window.samples, window.stamped, (None, 5), (("sw-thermal",), ()), 0.25)
+    again.add(window.samples, window.stamped, (7, 3), (("sw-thermal", "hw-power-brake"), ()), 0.75)
+    assert again.throttled == (("sw-thermal", "hw-power-brake"), ())
+    assert again.memory_peak_bytes == (7, 5)
+    assert again.late_part == 0.5
+    assert again.windows == 2
+
+
+def test_two_at_once_have_a_journal_each_and_the_one_that_is_left_is_gone_on_with() -> None:
+    asked = request(baseline="none")
+    at = interrupted(lambda event: isinstance(event, WindowDone))
+    with run_journal(asked, None, resume=False) as one:
+        with pytest.raises(Interrupted) as ended, run_journal(asked, None, resume=False) as other:
+            drawn(other, at, asked)
         assert one.path != other.path
+        assert "--resume goes on" in str(ended.value)
+    with run_journal(asked, None, resume=True) as journal:
+        assert journal.path == other.path
+        assert journal.resumed
+
+
+def test_an_interrupt_before_anything_is_finished_promises_nothing() -> None:
+    asked = request(baseline="none")
+    at = interrupted(lambda event: isinstance(event, Doing) and "window 1" in event.text)
+    with pytest.raises(Interrupted) as ended, run_journal(asked, None, resume=False) as journal:
+        drawn(journal, at, asked)
+    assert str(ended.value) == "interrupted: nothing was measured yet"
+    assert not journal.path.exists()
+
+
+def test_a_run_that_ends_before_its_first_window_spoils_no_journal() -> None:
+    asked = request(baseline="none")
+    at = interrupted(lambda event: isinstance(event, WindowDone))
+    with pytest.raises(Interrupted), run_journal(asked, None, resume=False) as journal:
+        drawn(journal, at, asked)
+    with pytest.raises(KeyError), run_journal(asked, None, resume=False):
+        raise KeyError  # --resume was forgotten
+    with run_journal(asked, None, resume=True) as journal:
+        assert journal.resumed
+
+
+def test_the_oldest_journals_go_and_never_the_one_that_is_used() -> None:
+    for number in range(110):
+        journal = Journal(f"old-{number}", "a test", resume=False)
+        journal.add("SIM-0", KeptProbe(created=str(number)))
+        os.utime(journal.path, (number, number))
+        journal.close()
+    journal = Journal("old-10", "a test", resume=True)
+    journal.add("SIM-0", KeptProbe(created="again"))
+    journal.close()
+    with Journal("old-10", "a test", resume=True) as journal:
+        assert [one.created for one in journal.of("SIM-0", KeptProbe)] == ["10", "again"]
+    assert not Journal.is_left("old-0")
+    assert Journal.is_left("old-109")
+
+
+def test_a_users_model_is_part_of_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "package").mkdir()
+    for path in ("mine.py", "package/__init__.py", "package/inner.py"):
+        (tmp_path / path).write_text("raise SystemExit('loaded')")
+    names = ("mine.py:net", "mine:net", "package:net", "package.inner:net")
+    before = [software_key(name) for name in (*names, "small", "absent:net")]
+    assert len(set(before)) == 2  # the same content, and none
+    for path in ("mine.py", "package/__init__.py", "package/inner.py"):
+        (tmp_path / path).write_text("other")
+    assert not set(before[:4]) & {software_key(name) for name in names}
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_a_balance_goes_on_with_the_probe_that_it_had(fresh: bool) -> None:
+    asked = BalanceRequest(devices=DEVICES, settings=SMALL, joint=JOINT, fresh=fresh)
+    had, other = (probe_of(DEVICES).model_copy(update={"created": created}) for created in ("2026-01-01", "2026-01-02"))
+    quiet = list[Event]().append
+    journal = balance_journal(asked, None, resume=False)
+    Kept(journal, quiet).probe(had.created)
+    journal.close()
+    save(had)
+    save(other)
+    with balance_journal(asked, None, resume=True) as journal:
+        assert probe_for(asked, None, TimeLimit(), quiet, journal, Kept(journal, quiet)).created == had.created
 
 
 def test_a_full_disk_ends_the_keeping_and_not_the_run() -> None:
     asked, heard = request(baseline="none"), list[Event]()
-    with run_journal(asked, resume=False) as journal:
+    with run_journal(asked, None, resume=False) as journal:
         path = journal.path
     path.symlink_to("/dev/full")
-    with run_journal(asked, resume=False) as journal:
+    with run_journal(asked, None, resume=False) as journal:
         assert drawn(journal, heard.append, asked).complete
     (said,) = [event.text for event in heard if isinstance(event, Doing) and "--resume" in event.text]
     assert said.endswith("No space left on device: going on, and nothing is kept for --resume")
@@ -159,10 +279,10 @@ def test_a_balance_goes_on_with_its_rounds_and_windows() -> None:
         if isinstance(event, WindowDone):
             raise KeyboardInterrupt
 
-    with pytest.raises(Interrupted), balance_journal(asked, resume=False) as journal:
+    with pytest.raises(Interrupted), balance_journal(asked, None, resume=False) as journal:
         balance(asked, None, first, journal)
     heard: list[Event] = []
-    with balance_journal(asked, resume=True) as journal:
+    with balance_journal(asked, None, resume=True) as journal:
         plan = balance(asked, None, heard.append, journal)
     told = [event.round for event in rounds if isinstance(event, RoundDone)]
     assert {one.outcome for one in told} == {"oom", "measured"}  # the profile's joint run takes more than it says
@@ -176,4 +296,5 @@ def test_a_balance_goes_on_with_its_rounds_and_windows() -> None:
     first_window = next(event.measurement for event in rounds if isinstance(event, WindowDone))
     samples = first_window.step_time_s.samples
     assert plan.balance.run.step_time_s.samples[: len(samples)] == pytest.approx(samples)
-    assert windows(heard)[0] == (2, "")
+    assert windows(heard)[:2] == [(1, ""), (2, "")]
+    assert "resumed" in {warning.code for warning in plan.warnings}

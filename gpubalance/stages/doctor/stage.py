@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -62,9 +61,8 @@ def doctor(simulate: str | None, gpus: Sequence[str] | None, model: str | None, 
     try:
         _check(found, simulate, gpus, model, watch)
     except KeyboardInterrupt as interrupt:
-        number = getattr(interrupt, "number", int(signal.SIGINT))
         partial = found.checkup(complete=False) if found.checks else None
-        raise Interrupted(number, partial=partial, remedy="what was checked is above") from None
+        raise Interrupted.by(interrupt, partial=partial, remedy="what was checked is above") from None
     return found.checkup(complete=True)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
 from collections.abc import Callable
@@ -10,7 +9,6 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
 from gpubalance.config import ProbeRequest
 from gpubalance.errors import (
-    RESUME,
     BadInput,
     DeadlinePassed,
     EnvironmentFault,
@@ -24,7 +22,7 @@ from gpubalance.results.common import Model, Warning_
 from gpubalance.results.probe import DeviceProbe, Probe
 from gpubalance.stages.environment import environment, now
 from gpubalance.stages.events import DeviceDone, Doing, Event, TimeLeft, Watch
-from gpubalance.stages.journal import NOTHING_LEFT, Journal, content_key, software_key
+from gpubalance.stages.journal import NOTHING_LEFT, Journal, content_key
 from gpubalance.stages.probe.alone import Alone
 from gpubalance.stages.probe.bench import Bench, Halt
 from gpubalance.stages.probe.estimate import estimate
@@ -32,6 +30,7 @@ from gpubalance.stages.probe.result import device_probe, nothing_fits
 from gpubalance.stages.probe.saved import save
 from gpubalance.stages.probe.trace import trace_alone
 from gpubalance.stages.probe.warnings import device_warnings, parallel_warning
+from gpubalance.stages.software import software_key
 from gpubalance.time_limit import TimeLimit
 
 
@@ -66,7 +65,7 @@ def probe(
             watch(Doing("going on with an interrupted probe" if journal.resumed else NOTHING_LEFT))
         result = _Probing(request, driver, journal, limit or TimeLimit(request.time_limit_s), watch).run()
     except BaseException as error:
-        journal.close()
+        journal.close(error)
         if isinstance(error, GpubalanceError) and isinstance(error.partial, Probe):
             save(error.partial)
         raise
@@ -140,12 +139,8 @@ class _Probing:
         try:
             self._in_parallel() if self._request.parallel else self._in_turn()
         except KeyboardInterrupt as interrupt:
-            number = getattr(interrupt, "number", int(signal.SIGINT))
-            raise Interrupted(number, partial=self._partial()) from None
-        except TimeLimitPassed as error:
-            error.partial, error.remedy = self._partial(), RESUME
-            raise
-        except BadInput as error:
+            raise Interrupted.by(interrupt, partial=self._partial()) from None
+        except (TimeLimitPassed, BadInput) as error:
             error.partial = self._partial()
             raise
         failed = self._error()
@@ -197,7 +192,7 @@ class _Probing:
         first = errors[0][1]
         return worst(
             "; ".join(dict.fromkeys(_told(one, error) for one, error in errors)),
-            remedy=first.remedy if worst is not PartialResult else f"{RESUME}; {first.remedy}",
+            remedy=first.remedy,
             log=first.log,
             partial=self._partial(),
         )

@@ -1,0 +1,95 @@
+"""What a child says and what a journal holds, right but for one thing, or wholly right."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+from hypothesis import strategies as st
+
+from gpubalance.planning.problem import Allocation
+from gpubalance.results.common import Model
+from gpubalance.stages.kept import KeptRound, KeptWindow, RunKey
+from gpubalance.workers.messages import Flops, Measured, Ready, Sample
+from tests.bench.fuzz_input import scalar, structure
+from tests.render.measurements import measurement, step_time
+
+RUN = RunKey(devices=("CPU-0", "CPU-1"), model=Model(name="small", parameters=648, gradient_bytes=2592))
+SPLIT = Allocation(
+    batches=(8, 8), micro_batches=(8, 8), compute_s=(0.1, 0.1), step_time_s=0.2, binds=("speed", "speed")
+)
+_PLAIN = Sample(steps=2, seconds=0.5, ended_s=7.5, input_wait_s=0.0)
+_STAMPED = Sample(steps=1, seconds=0.25, ended_s=7.0, input_wait_s=0.0, compute_s=(0.1, 0.2), step_s=0.25)
+_WINDOW = KeptWindow(
+    run=RUN,
+    name="",
+    batches=(8, 8),
+    micro_batches=(8, 8),
+    samples=(_PLAIN, _PLAIN),
+    stamped=(_STAMPED,),
+    memory_peak_bytes=(None, 5),
+    throttled=((), ("sw-thermal",)),
+    late_part=0.5,
+    boot="this",
+)
+_ROUND = KeptRound(
+    probe="now",
+    batches=(8, 8),
+    micro_batches=(8, 8),
+    measured=measurement((8, 8), step_time(0.2)),
+    limits=((0, 8),),
+)
+_READY = Ready(
+    model="small",
+    parameters=648,
+    gradient_bytes=2592,
+    tensorflow="2.21.0",
+    keras="3.15.1",
+    cuda=None,
+    cudnn=None,
+    memory_limit_bytes=(None, None),
+)
+_DONE = Measured(memory_peak_bytes=(None, 5), late_part=0.0)
+_TALK = [
+    one.model_dump(mode="json")
+    for one in (_READY, _STAMPED, _STAMPED, _STAMPED, _DONE, _PLAIN, _DONE, Flops(forward=1e9))
+]
+_ENTRIES = [
+    {"kind": type(one).__name__, "device": "joint", "record": one.model_dump(mode="json")} for one in (_WINDOW, _ROUND)
+]
+
+
+@st.composite
+def _spoiled(draw: Any, base: Any) -> Any:
+    """The same with one of its values, however deep, replaced or taken out; sometimes as it is."""
+    found = copy.deepcopy(base)
+    if draw(st.integers(0, 5)) == 0:
+        return found
+    at = found
+    while True:
+        keys = list(at) if isinstance(at, dict) else list(range(len(at)))
+        key = draw(st.sampled_from(keys))
+        inner = at[key]
+        if not isinstance(inner, dict | list) or not inner or draw(st.integers(0, 3)) == 0:
+            break
+        at = inner
+    if draw(st.booleans()):
+        at[key] = draw(scalar | structure)
+    else:
+        del at[key]
+    return found
+
+
+def _line(record: Any) -> bytes:
+    return json.dumps(record).encode("utf-8", "surrogatepass")
+
+
+def spoiled_talk() -> st.SearchStrategy[bytes]:
+    """All that a child says from its start on."""
+    return _spoiled(_TALK).map(lambda lines: b"".join(_line(line) + b"\n" for line in lines))
+
+
+def spoiled_entry() -> st.SearchStrategy[bytes]:
+    """A line of a journal."""
+    return st.sampled_from(_ENTRIES).flatmap(_spoiled).map(_line)
