@@ -17,6 +17,7 @@ from gpubalance.config import BalanceRequest, Measuring, PlanRequest, RunRequest
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import Interrupted
 from gpubalance.results.common import Model
+from gpubalance.results.plan import Round
 from gpubalance.results.run import Run
 from gpubalance.stages.balance import balance
 from gpubalance.stages.events import Doing, Event, RoundDone, Watch, WindowDone
@@ -63,6 +64,11 @@ def interrupted(at: Callable[[Event], bool]) -> Watch:
 
 def windows(heard: list[Event]) -> list[tuple[int, str]]:
     return [(event.number, event.name) for event in heard if isinstance(event, WindowDone)]
+
+
+def as_kept(one: Round) -> tuple[tuple[int, ...], str | None]:
+    """Without what was predicted of it: that is computed anew, from figures as they were written."""
+    return one.batches, None if one.measured is None else one.measured.model_dump_json()
 
 
 @pytest.mark.parametrize(
@@ -287,7 +293,7 @@ def test_a_balance_goes_on_with_its_rounds_and_windows() -> None:
     told = [event.round for event in rounds if isinstance(event, RoundDone)]
     assert {one.outcome for one in told} == {"oom", "measured"}  # the profile's joint run takes more than it says
     again = [event.round for event in heard if isinstance(event, RoundDone)]
-    assert [one.model_dump_json() for one in again[: len(told)]] == [one.model_dump_json() for one in told]
+    assert [as_kept(one) for one in again[: len(told)]] == [as_kept(one) for one in told]
     measured = Counter(event.text for event in heard if isinstance(event, Doing) and event.text.startswith("round "))
     assert not [text for text in measured if int(text.split(":")[0].split()[1]) <= len(told)]
     assert plan.balance is not None
