@@ -27,8 +27,7 @@ class Lock:
         if self._file is not None:
             with contextlib.suppress(OSError):  # on a full disk it is held all the same
                 self._file.truncate(0)
-                self._file.write(str(os.getpid()))
-                self._file.flush()
+                self._file.write(str(os.getpid()).encode())
 
     def release(self) -> None:
         """Gives it back. Once is enough."""
@@ -38,10 +37,10 @@ class Lock:
             self._file = None
 
 
-def _locked(path: Path, what: str) -> IO[str] | None:
+def _locked(path: Path, what: str) -> IO[bytes] | None:
     while True:
         try:
-            file = path.open("a+", encoding="ascii")
+            file = path.open("a+b", buffering=0)  # nothing is left to be written when it is closed
         except OSError:
             return None
         try:
@@ -51,7 +50,7 @@ def _locked(path: Path, what: str) -> IO[str] | None:
                 file.close()
                 return None
             file.seek(0)
-            pid = file.read(20).strip()
+            pid = file.read(20).decode("ascii", "replace").strip()
             file.close()
             raise InUse(
                 f"{what} is in use by another gpubalance" + (f", process {pid}" if pid.isdigit() else ""),
@@ -62,7 +61,7 @@ def _locked(path: Path, what: str) -> IO[str] | None:
         file.close()  # its holder removed it after we had opened it: it locks nothing
 
 
-def _is_still_there(file: IO[str], path: Path) -> bool:
+def _is_still_there(file: IO[bytes], path: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except OSError:

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import os
 import re
+import stat
 import tempfile
 from datetime import datetime, timezone
 from pathlib import Path
@@ -29,7 +30,16 @@ def state_folder(name: str) -> Path:
 
 @functools.cache
 def _temporary(name: str) -> Path:
-    """One a process, as a child's log is asked for with every child."""
+    """The same for all processes of the user, so that locks and journals are found again; never another user's."""
+    folder = Path(tempfile.gettempdir()) / f"gpubalance-{os.getuid()}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077:
+            (folder / name).mkdir(mode=0o700, exist_ok=True)
+            return folder / name
+    except OSError:
+        pass
     return Path(tempfile.mkdtemp(prefix=f"gpubalance-{name}-"))
 
 
@@ -38,6 +48,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
     What a killed gpubalance had begun to write of it is taken away.
     """
+    path = path.resolve()  # the file behind a link, which stays a link
     sweep(path.parent, path.name)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

@@ -36,6 +36,7 @@ class Output:
 
     json: bool
     path: Path | None
+    overwrite: bool = False
     quiet: bool = False
     redact: bool = False
 
@@ -70,6 +71,10 @@ class Output:
         document = result.model_dump_json(indent=2)
         try:
             if self.path is not None:
+                if self.path.exists() and not self.overwrite:
+                    raise EnvironmentFault(
+                        f"{self.path} was made by another program meanwhile", remedy="the result is on stdout"
+                    )
                 write_file("-o", self.path, document + "\n", "the result is on stdout; ")
         finally:
             say(document if self.json else shown, sys.stdout)
@@ -110,11 +115,33 @@ def _give_up(stream: TextIO) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def check_output(path: Path | None, *, overwrite: bool, json: bool, quiet: bool, redact: bool = False) -> Output:
-    """Raises UsageError for a file that exists, EnvironmentFault where none can be written."""
+def check_output(
+    path: Path | None, *, overwrite: bool, json: bool, quiet: bool, redact: bool = False, resume: bool = False
+) -> Output:
+    """Raises UsageError for a file that exists, EnvironmentFault where none can be written.
+
+    What goes on takes the place of its own unfinished result.
+    """
     if path is not None:
+        overwrite = overwrite or (resume and _is_unfinished(path))
         check_file("-o", path, overwrite=overwrite)
-    return Output(json=json, path=path, quiet=quiet, redact=redact)
+    return Output(json=json, path=path, overwrite=overwrite, quiet=quiet, redact=redact)
+
+
+def _is_unfinished(path: Path) -> bool:
+    """Whether it is what an interrupted command has left of its result: going on, the command replaces it."""
+    from gpubalance.results.plan import Plan
+    from gpubalance.results.records import read_result
+
+    if not path.is_file():
+        return False
+    try:
+        found = read_result(path)
+    except GpubalanceError:
+        return False
+    if isinstance(found, Plan):
+        return found.balance is not None and (found.balance.run is None or not found.balance.run.complete)
+    return not found.complete
 
 
 def check_file(option: str, path: Path, *, overwrite: bool) -> None:
@@ -123,6 +150,8 @@ def check_file(option: str, path: Path, *, overwrite: bool) -> None:
         raise UsageError(f"{option} {clean(str(path), 60)}: the name is too long", remedy="give a shorter one")
     if path.is_dir():
         raise UsageError(f"{option} {path} is a folder", remedy="give a file's name")
+    if path.exists() and not path.is_file():
+        raise UsageError(f"{option} {path} is a device or a pipe, not a file", remedy=f"give another {option}")
     if path.exists() and not overwrite:
         raise UsageError(f"{path} exists", remedy=f"give another {option}, or --overwrite")
     folder = path.parent

@@ -6,6 +6,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
@@ -39,7 +40,8 @@ class Progress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._screen is not None:
-            self._screen.close()
+            with suppress(OSError):  # the terminal may be gone, and the result is not
+                self._screen.close()
 
     def during(self, work: Callable[[Progress], Result]) -> Result:
         """What the work gives, which tells us its events; the screen is closed before anybody prints it."""
@@ -50,9 +52,12 @@ class Progress:
         if self._quiet:
             return
         if self._screen is not None:
-            self._screen.show(event)
-            if _kept(event):
-                self._screen.say(_wrapped(clean_lines(_text(event))))
+            try:
+                self._screen.show(event)
+                if _kept(event):
+                    self._screen.say(_wrapped(clean_lines(_text(event))))
+            except OSError:
+                self._quiet = True
         elif text := _text(event):
             say(_wrapped(clean_lines(text)), sys.stderr)
 

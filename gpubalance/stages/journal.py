@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -14,12 +14,14 @@ from typing import IO, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from gpubalance.errors import RESUME, EnvironmentFault, GpubalanceError
+from gpubalance.errors import RESUME, GpubalanceError
 from gpubalance.lock import Lock
 from gpubalance.state import state_folder, sync_folder
 
 NOTHING_LEFT = "nothing to go on with: anew"
+PASSED_OVER = "an interrupted one of this was left: --resume would go on with it"
 _KEPT = 100
+_MOST_BYTES = 64 << 20
 
 R = TypeVar("R", bound=BaseModel)
 
@@ -43,9 +45,13 @@ class Journal:
         self.path = _path(key)
         self.resume = resume
         self._held = Lock(str(self.path), what)
-        self._entries = list(_read(self.path)) if resume else []
+        found = list(_read(self.path))
+        self._entries = found if resume else []
+        self.passes_over = bool(found) and not resume
         self._lock = threading.Lock()
         self._file: IO[str] | None = None
+        self.error: OSError | None = None
+        self.tell: Callable[[str], object] = _nobody
 
     @staticmethod
     def is_left(key: str) -> bool:
@@ -61,24 +67,34 @@ class Journal:
         self.done() if error is None else self.close(error)
 
     @property
+    def _holds(self) -> bool:
+        return bool(self._entries) or (self._file is not None and self.error is None)
+
+    @property
     def resumed(self) -> bool:
         """Whether there was something to go on with."""
         return bool(self._entries)
 
     def add(self, device: str, record: BaseModel) -> None:
-        """Appends what is finished of a device (its UUID); returns when it is on disk. Raises EnvironmentFault."""
+        """Appends what is finished of a device (its UUID); returns when it is on disk.
+
+        A disk that is full ends the keeping, and no measurement: it is told, once.
+        """
         kind = type(record).__name__
         line = json.dumps({"kind": kind, "device": device, "record": record.model_dump(mode="json")})
-        try:
-            with self._lock:
+        with self._lock:
+            if self.error is not None:
+                return
+            try:
                 self._file = self._file or self._opened()
                 self._file.write(line + "\n")
                 self._file.flush()
                 os.fsync(self._file.fileno())
-        except OSError as error:
-            raise EnvironmentFault(
-                f"can't write the journal {self.path}: {error.strerror}", remedy="make room on that disk"
-            ) from None
+            except OSError as error:
+                self.error = error
+        if self.error is not None:
+            why = f"can't write the journal {self.path}: {self.error.strerror}"
+            self.tell(f"{why}: going on, and nothing more is kept for --resume")
 
     def _opened(self) -> IO[str]:
         file = self.path.open("a" if self._entries else "w", encoding="utf-8")
@@ -107,12 +123,16 @@ class Journal:
 
     def close(self, error: BaseException | None = None) -> None:
         """Keeps it for `--resume`, which the error that ended the command then tells."""
-        if isinstance(error, GpubalanceError) and (self._entries or self._file) and RESUME not in error.remedy:
+        if isinstance(error, GpubalanceError) and self._holds and RESUME not in error.remedy:
             error.remedy = f"{error.remedy}\n{RESUME}".strip()
         with suppress(OSError):  # what could not be written was told when it was added
             if self._file is not None:
                 self._file.close()
         self._held.release()
+
+
+def _nobody(text: str) -> None:
+    del text
 
 
 def _sweep(folder: Path) -> None:
@@ -129,6 +149,8 @@ def _path(key: str) -> Path:
 def _read(path: Path) -> Iterator[dict[str, Any]]:
     """Whole lines only: the last may have been cut off, and whatever is no entry is passed over."""
     try:
+        if not path.is_file() or path.stat().st_size > _MOST_BYTES:  # no journal of ours
+            return
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return

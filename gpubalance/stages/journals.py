@@ -5,12 +5,14 @@ from __future__ import annotations
 from gpubalance.config import BalanceRequest, Measuring, RunRequest
 from gpubalance.errors import InUse
 from gpubalance.stages.events import Doing, Watch
-from gpubalance.stages.journal import NOTHING_LEFT, Journal, content_key
+from gpubalance.stages.journal import NOTHING_LEFT, PASSED_OVER, Journal, content_key
 from gpubalance.stages.software import software_key
 
 
 def tell_resumed(journal: Journal | None, watch: Watch) -> None:
     """Whether there is something to go on with, where that was asked for."""
+    if journal is not None and journal.passes_over:
+        watch(Doing(PASSED_OVER))
     if journal is not None and journal.resume:
         watch(Doing("going on with what was measured before" if journal.resumed else NOTHING_LEFT))
 

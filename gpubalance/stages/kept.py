@@ -10,7 +10,6 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from gpubalance.config import Batch, Record
-from gpubalance.errors import EnvironmentFault
 from gpubalance.planning.problem import Allocation
 from gpubalance.results.common import Model
 from gpubalance.results.run import Measurement
@@ -88,14 +87,12 @@ class KeptRound(Record):
 
 
 class Kept:
-    """The journal of a joint measurement; without one nothing is kept. What was left is given once, in its order.
-
-    A disk that is full ends the keeping, and no measurement: it is said to `watch`.
-    """
+    """The journal of a joint measurement; without one nothing is kept. What was left is given once, in its order."""
 
     def __init__(self, journal: Journal | None, watch: Watch) -> None:
         self._journal = journal
-        self._watch = watch
+        if journal is not None:
+            journal.tell = lambda text: watch(Doing(text))
         self._windows = journal.of(_JOINT, KeptWindow) if journal else []
         self._rounds = journal.of(_JOINT, KeptRound) if journal else []
         self._probes = journal.of(_JOINT, KeptProbe) if journal else []
@@ -172,13 +169,8 @@ class Kept:
         )
 
     def _add(self, record: Record) -> None:
-        if self._journal is None:
-            return
-        try:
+        if self._journal is not None:
             self._journal.add(_JOINT, record)
-        except EnvironmentFault as error:
-            self._journal = None
-            self._watch(Doing(f"{error.message}: going on, and nothing is kept for --resume"))
 
 
 def _before_now(windows: Sequence[KeptWindow]) -> list[KeptWindow]:

@@ -44,6 +44,9 @@ _ENDS_WITHIN_S = 0.5
 # A killed child is gone at once, but for a driver that gives back much memory: the next child must not begin before.
 _DIES_WITHIN_S = 30.0
 _LATE_S = 5.0
+_LOOKS_EVERY_S = 1.0
+_STARTING = "TensorFlow is still being loaded, or the function that builds the model does not return"
+_LONGER = "give it longer: --deadline SECONDS"
 # The user's settings of these would make another run than the one that is recorded.
 _CONTRADICT = ("NVIDIA_TF32_OVERRIDE", "TF_XLA_FLAGS", "PYTHONSAFEPATH", "TF_CONFIG")
 # The current folder, which Python puts first, must not hide a module of TensorFlow's. An INT ends it as a TERM does,
@@ -109,6 +112,7 @@ class Process:
         self._limit = limit
         self._buffer = bytearray()
         self._gone = False
+        self._has_begun = False  # whether it has answered at all
         with _signals_held():
             self._start(environment)
             _started.add(self)
@@ -169,6 +173,7 @@ class Process:
             raise self._silent(within_s, doing)
         if not line:
             raise self._died(doing)
+        self._has_begun = True
         try:
             return REPLY.validate_json(line)
         except ValidationError as error:
@@ -182,8 +187,8 @@ class Process:
         self._limit.check()
         return DeadlinePassed(
             f"the worker said nothing for {within_s:g} s while {doing}",
-            cause=known("silent").cause,
-            remedy=f"{known('silent').remedy}\nits log is {self.log}",
+            cause=known("silent").cause if self._has_begun else _STARTING,
+            remedy=f"{known('silent').remedy if self._has_begun else _LONGER}\nits log is {self.log}",
             log=self.log_tail(),
         )
 
@@ -192,7 +197,10 @@ class Process:
         while b"\n" not in self._buffer:
             left = deadline - time.monotonic()
             # Looks at the pipe even past the deadline: it is this process that may have been stopped for a while.
-            if not self._selector.select(max(0.0, left)):
+            dead = self._child.poll() is not None
+            if not self._selector.select(0.0 if dead else min(max(0.0, left), _LOOKS_EVERY_S)):
+                if dead:  # and what it has started may still hold the pipe
+                    return b""
                 if left <= 0:
                     return None
                 continue

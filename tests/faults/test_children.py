@@ -289,3 +289,37 @@ def step(*_):
     process.communicate()
     psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], timeout=5)
     assert gone(pid)
+
+
+def test_18_a_crash_is_seen_though_what_the_model_started_holds_the_pipe(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    steps = f"""{NOTE}
+import time
+def step(devices, batches, number):
+    if os.fork() == 0:
+        note({str(pids)!r})
+        time.sleep(600)
+    os.kill(os.getpid(), {int(signal.SIGSEGV)})
+"""
+    done = Machine(tmp_path, steps).runs("run", "--quiet")
+    assert done.returncode == 6
+    assert "SIGSEGV" in first_line(done)
+    assert all(map(gone, noted(pids)))
+
+
+def test_30_what_the_model_started_ends_with_a_killed_parent(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    steps = f"""{NOTE}
+import time
+def step(devices, batches, number):
+    if number == 1 and os.fork() == 0:
+        note({str(pids)!r})
+        time.sleep(600)
+    time.sleep(0.05)
+"""
+    process = Machine(tmp_path, steps).starts("run", "--gpus", "0", "--windows", "500")
+    pid = wait_for(pids)
+    process.kill()
+    process.communicate()
+    psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], timeout=5)
+    assert gone(pid)

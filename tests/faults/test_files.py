@@ -257,11 +257,12 @@ def step(devices, batches, number):
     assert json.loads(done.stdout)["complete"] is True
 
 
-def test_31_a_journal_that_can_not_be_written_says_so(tmp_path: Path) -> None:
-    done = without_room(["probe", "--max-batch", "8", "--duration", "0.2", "--quiet"], Machine(tmp_path), 256)
-    assert done.returncode == 3
+def test_31_a_journal_that_can_not_be_written_ends_the_keeping_and_not_the_probe(tmp_path: Path) -> None:
+    done = without_room(["probe", "--max-batch", "8", "--duration", "0.2", "--json"], Machine(tmp_path), 256)
+    assert done.returncode == 0, done.stderr
     assert "can't write the journal" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert "going on, and nothing more is kept for --resume" in done.stderr
+    assert json.loads(done.stdout)["complete"] is True
 
 
 @pytest.mark.parametrize("folder", ["nowhere", "file"])
@@ -335,3 +336,55 @@ def test_34_a_gpus_name_of_ten_thousand_characters_fits_the_terminal(tmp_path: P
     assert done.returncode == 0, done.stderr
     assert "[red]xxx" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_32_a_link_stays_a_link_and_a_device_is_no_file(tmp_path: Path) -> None:
+    real, link = tmp_path / "real.json", tmp_path / "link.json"
+    real.write_text("old")
+    link.symlink_to(real)
+    probe = tmp_path / "probe.json"
+    probe.write_text(PROBE.model_dump_json())
+    done = gpubalance("plan", str(probe), "-o", str(link), "--overwrite")
+    assert done.returncode == 0, done.stderr
+    assert link.is_symlink()
+    assert json.loads(real.read_text())["kind"] == "plan"
+    refused = gpubalance("plan", str(probe), "-o", "/dev/null", "--overwrite")
+    assert refused.returncode == 2
+    assert "-o /dev/null is a device or a pipe" in refused.stderr
+
+
+def test_32_a_file_that_comes_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    steps = f"""
+import pathlib
+def step(devices, batches, number):
+    if number == 20:
+        pathlib.Path({str(path)!r}).write_text("another's")
+"""
+    done = Machine(tmp_path, steps).runs("run", *BRIEF, "-o", str(path), "--json", "--quiet")
+    assert done.returncode == 3
+    assert "was made by another program meanwhile" in done.stderr
+    assert json.loads(done.stdout)["complete"] is True
+    assert path.read_text() == "another's"
+
+
+def test_32_what_goes_on_replaces_its_own_unfinished_result_and_no_finished_one(tmp_path: Path) -> None:
+    path, mark = tmp_path / "run.json", tmp_path / "mark"
+    steps = f"""
+import os, pathlib, signal
+def step(devices, batches, number):
+    mark = pathlib.Path({str(mark)!r})
+    if number > 40 and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+    machine = Machine(tmp_path, steps)
+    command = ("run", "--windows", "9", "--duration", "0.2", "-o", str(path), "--json")
+    ended = machine.runs(*command)
+    assert ended.returncode == 6
+    assert "--resume goes on with what is measured" in ended.stderr
+    assert json.loads(path.read_text())["complete"] is False
+    assert machine.runs(*command).returncode == 2
+    assert machine.runs(*command, "--resume").returncode == 0
+    assert json.loads(path.read_text())["complete"] is True
+    assert machine.runs(*command, "--resume").returncode == 2

@@ -22,7 +22,7 @@ from gpubalance.results.common import Model, Warning_
 from gpubalance.results.probe import DeviceProbe, Probe
 from gpubalance.stages.environment import environment, now
 from gpubalance.stages.events import DeviceDone, Doing, Event, TimeLeft, Watch
-from gpubalance.stages.journal import NOTHING_LEFT, Journal, content_key
+from gpubalance.stages.journal import NOTHING_LEFT, PASSED_OVER, Journal, content_key
 from gpubalance.stages.probe.alone import Alone
 from gpubalance.stages.probe.bench import Bench, Halt
 from gpubalance.stages.probe.estimate import estimate
@@ -61,6 +61,9 @@ def probe(
     """
     journal = Journal(journal_key(request), "a probe of the same devices and settings", resume=resume)
     try:
+        journal.tell = lambda text: watch(Doing(text))
+        if journal.passes_over:
+            watch(Doing(PASSED_OVER))
         if resume:
             watch(Doing("going on with an interrupted probe" if journal.resumed else NOTHING_LEFT))
         result = _Probing(request, driver, journal, limit or TimeLimit(request.time_limit_s), watch).run()
