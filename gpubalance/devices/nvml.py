@@ -157,8 +157,8 @@ def _facts(nvml: Any, handle: Any) -> Iterator[tuple[str, Any]]:
     """The fields of a Gpu one by one, so that those before a fault are kept."""
     yield "uuid", _text(nvml, nvml.nvmlDeviceGetUUID, handle)
     yield "name", _text(nvml, nvml.nvmlDeviceGetName, handle)
-    pci = ask(nvml, nvml.nvmlDeviceGetPciInfo_v3, handle)
-    yield "bus_id", normal_bus_id(_decoded(pci.busId)) if pci else None
+    bus = ask(nvml, lambda: nvml.nvmlDeviceGetPciInfo_v3(handle).busId)  # decoded when it is looked at
+    yield "bus_id", normal_bus_id(_decoded(bus)) if bus else None
     capability = ask(nvml, nvml.nvmlDeviceGetCudaComputeCapability, handle)
     yield "compute_capability", ".".join(map(str, capability)) if capability else None
     # Version 2 differs only in what counts as used, which is not read here

@@ -199,6 +199,12 @@ def test_names_are_made_safe(tmp_path: Path, written: str, shown: str | None) ->
     assert reading(tmp_path, f"gpu 0 uuid GPU-1\ngpu 0 name {written}")["gpus"][0]["name"] == shown
 
 
+def test_a_bus_id_that_is_cut_within_a_character_is_none(tmp_path: Path) -> None:
+    written = r"\x30\x30\x30\x30" + r"\xc2\x80" * 6 + r"\xf0\x90\x80\x80" * 4  # as the campaign found it
+    (gpu,) = reading(tmp_path, f"gpu 0 uuid GPU-1\ngpu 0 name Card\ngpu 0 bus {written}")["gpus"]
+    assert (gpu["uuid"], gpu["name"], gpu["bus_id"]) == ("GPU-1", "Card", None)
+
+
 def test_nvml_is_loaded_late_and_always_shut_down(tmp_path: Path) -> None:
     code = """
 import sys
