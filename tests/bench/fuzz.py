@@ -44,7 +44,9 @@ from tests.bench.in_process import ESCAPE, apart, program, within_time
 from tests.cli.program import ROOT
 from tests.stand_in import TWO_UNLIKE_GPUS, environment
 
-PAIR = str(ROOT / "configs/gtx1080ti-gtx1080.toml")
+# In the current folder, and made anew for each case: one may name it as the file to write.
+PAIR = "pair.toml"
+_PAIR_TEXT = (ROOT / "configs/gtx1080ti-gtx1080.toml").read_text()
 # What Typer and Hypothesis keep of each case is theirs; what one case took would be seen.
 _MOST_MORE_BYTES, _MORE_A_CASE = 300 << 20, 40 << 10
 _AT_A_TIME = 1000
@@ -191,6 +193,7 @@ def words_alone(words: list[str]) -> None:
 
 def _use(*arguments: str, codes: tuple[int, ...] = ()) -> None:
     arguments = tuple(word.replace("\0", "") for word in arguments)  # which no command line can have
+    Path(PAIR).write_text(_PAIR_TEXT)
     done = program(arguments)
     done.check(*arguments)
     assert not codes or done.code in codes, f"{arguments}: exit code {done.code}: {done.err[-500:]}"
@@ -310,6 +313,7 @@ def main(count: int = 100_000, seed: int | None = None) -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="gpubalance-fuzz-") as name:
         with apart(Path(name), child='cat said > "/proc/self/fd/$4" 2>/dev/null'):
             Path("said").write_bytes(b"")
+            Path(PAIR).write_text(_PAIR_TEXT)
             for warm in (("devices", "--simulate", PAIR), ("report", str(RESULTS[0]), "--html", "given.html")):
                 program(warm)  # what is loaded once is no leak
             for kind, opening in (("json", b'{"kind": "plan", "x": "'), ("toml", b"x = 1\n#"), ("json", b" ")):
