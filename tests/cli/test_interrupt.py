@@ -39,6 +39,6 @@ def test_an_interrupt_while_it_is_loaded_is_no_traceback(before: str, code: int)
     assert interrupted("gpubalance.cli.app", "SIGINT", before) == (code, "")
 
 
-@pytest.mark.parametrize(("number", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+@pytest.mark.parametrize(("number", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
 def test_an_interrupt_before_the_stage_begins_has_its_own_exit_code(number: str, code: int) -> None:
     assert interrupted("gpubalance.devices.machine", number) == (code, "")

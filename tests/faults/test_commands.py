@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -256,3 +258,30 @@ def test_38_only_what_has_a_date_asks_the_wall_clock() -> None:
     }
     allowed = {"state.py", "stages/environment.py", "stages/probe/saved.py", "cli/board.py", "cli/tracing.py"}
     assert {path for path in found if not path.startswith(("render/", "cli/event_files"))} <= allowed
+
+
+def test_35_a_terminal_that_goes_away_costs_no_result(tmp_path: Path) -> None:
+    """As after `disown`, whose program the terminal's end leaves alone."""
+    pids, path = tmp_path / "pids", tmp_path / "run.json"
+    steps = f"""{NOTE}
+def step(devices, batches, number):
+    if number == 20:
+        note({str(pids)!r})
+"""
+    master, terminal = os.openpty()
+    command = [PROGRAM, "run", "--windows", "20", "--duration", "0.2", "-o", str(path)]
+    variables = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=terminal,
+        env={**variables, **Machine(tmp_path, steps).environment, "TERM": "xterm"},
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+    )
+    os.close(terminal)
+    while not pids.exists():
+        os.read(master, 1 << 16)  # it waits for a terminal that takes nothing in
+    os.close(master)
+    assert process.wait(120) == 0
+    assert json.loads(path.read_text())["complete"] is True
