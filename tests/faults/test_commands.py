@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
 import shutil
 import signal
+import struct
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import pytest
@@ -269,8 +272,11 @@ def step(devices, batches, number):
         note({str(pids)!r})
 """
     master, terminal = os.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     command = [PROGRAM, "run", "--windows", "20", "--duration", "0.2", "-o", str(path)]
-    variables = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+    variables = {
+        name: value for name, value in os.environ.items() if name not in ("CUDA_VISIBLE_DEVICES", "NO_COLOR", "COLUMNS")
+    }
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
