@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from tests.bench import fuzz
+from tests.bench.fuzz_records import talk
+from tests.bench.in_process import apart
 
 
 def test_no_input_brings_about_a_traceback_a_hang_or_an_escape() -> None:
     lines = list(fuzz.main(2000, seed=2026))
     assert not [line for line in lines if "FAILED" in line]
     assert lines[-1].split()[0].isdigit()
+
+
+def test_a_child_that_says_it_is_done_too_early_is_not_readable(tmp_path: Path) -> None:
+    """As the campaign found it: without a stamped sample there is nothing to divide a step by."""
+    lines = talk()
+    with apart(tmp_path, child='cat said > "/proc/self/fd/$4" 2>/dev/null'):
+        before = fuzz.REACHED["measurements"]
+        fuzz.messages(b"".join(lines))
+        assert fuzz.REACHED["measurements"] == before + 1
+        fuzz.messages(b"".join([lines[0], *lines[4:]]))
+        assert fuzz.REACHED["measurements"] == before + 1

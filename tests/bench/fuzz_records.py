@@ -85,8 +85,13 @@ def _line(record: Any) -> bytes:
     return json.dumps(record).encode("utf-8", "surrogatepass")
 
 
+def talk() -> list[bytes]:
+    """All that a child says from its start on, rightly, a line each."""
+    return [_line(line) + b"\n" for line in _TALK]
+
+
 def spoiled_talk() -> st.SearchStrategy[bytes]:
-    """All that a child says from its start on."""
+    """The same with one thing wrong, or none."""
     return _spoiled(_TALK).map(lambda lines: b"".join(_line(line) + b"\n" for line in lines))
 
 
