@@ -53,8 +53,8 @@ def look(program: Program, seen: Seen, err: str, limits: Limits) -> None:
     _look_at_files(program, seen)
     if seen.kill.command == "probe":
         _look_at_what_was_told(program, seen, err)
-        _resume_probe(program.folder, seen, limits)
-    elif not program.output.exists() or program.process.returncode:
+        _resume_probe(program, seen, limits)
+    elif _whole_run(program.output) is None:  # one that is whole has been written, however the program ended then
         _resume_joint(program, seen, err)
 
 
@@ -119,8 +119,8 @@ def _look_at_what_was_told(program: Program, seen: Seen, err: str) -> None:
     seen.expect(not lost, f"told to be finished, and lost: {lost}")
 
 
-def _resume_probe(folder: Path, seen: Seen, limits: Limits) -> None:
-    program = _resumed(folder, seen)
+def _resume_probe(killed: Program, seen: Seen, limits: Limits) -> None:
+    program = _resumed(killed, seen)
     if program is not None:
         found = limits_of(program.output)
         seen.expect(found == limits, f"--resume found {found}, and not {limits}")
@@ -134,12 +134,11 @@ def _resume_joint(killed: Program, seen: Seen, err: str) -> None:
     seen.told = sum(told)
     seen.expect(len(windows) >= told[0], f"{told[0]} windows were told, and {len(windows)} are kept")
     seen.expect(len(rounds) >= told[1], f"{told[1]} rounds were told, and {len(rounds)} are kept")
-    program = _resumed(killed.folder, seen)
+    program = _resumed(killed, seen)
     if program is None:
         return
-    result = read_result(program.output)
-    run = result.balance.run if isinstance(result, Plan) and result.balance else result
-    if not isinstance(run, Run) or not run.complete:
+    result, run = read_result(program.output), _whole_run(program.output)
+    if run is None:
         seen.faults.append("--resume ended without a whole run")
         return
     seen.resumed = run.batches
@@ -157,15 +156,25 @@ def _resume_joint(killed: Program, seen: Seen, err: str) -> None:
         )
 
 
+def _whole_run(path: Path) -> Run | None:
+    """The run that a result is, or that its balance ended with, where that is complete."""
+    if not path.exists():
+        return None
+    result = read_result(path)
+    run = result.balance.run if isinstance(result, Plan) and result.balance else result
+    return run if isinstance(run, Run) and run.complete else None
+
+
 def _kept(folder: Path, kind: str, wanted: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
     """The records of that kind in the journals, but for a last line that was cut off."""
     lines = [line for path in folder.rglob("*.jsonl") for line in path.read_text().split("\n")[:-1] if line]
     return [one["record"] for one in map(json.loads, lines) if one["kind"] == kind and wanted(one["record"])]
 
 
-def _resumed(folder: Path, seen: Seen) -> Program | None:
+def _resumed(killed: Program, seen: Seen) -> Program | None:
     """The same command with --resume, which has ended; None where it did not end well."""
-    program = Program(folder, *COMMANDS[seen.kill.command], "--resume", output="resumed.json")
+    again = (*COMMANDS[seen.kill.command], "--resume")
+    program = Program(killed.folder, killed.variables, *again, output="resumed.json")
     _, err = program.wait()
     if program.process.returncode == 0:
         return program

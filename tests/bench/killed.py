@@ -6,6 +6,7 @@ import os
 import signal
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +34,20 @@ memory_per_sample = "1 MiB"
 """
 
 PROBE = ("probe", "--duration", "0.05")
+# The same devices without TensorFlow, whose loading takes most of a command's time: see tests/stand_in/session.py.
+ENGINE = """
+import time
+
+def holds(device, size):
+    return size <= (32, 24)[device.index]
+
+def needs(device, batch):
+    return (16 + batch) << 20
+
+def step(devices, batches, number):
+    time.sleep(0.004)
+    return 0.004
+"""
 COMMANDS = {
     "probe": (*PROBE, "--gpus", "0"),
     "balance": ("balance", "--round-duration", "0.2", "--rounds", "2", "--duration", "0.2", "--windows", "2"),
@@ -60,15 +75,22 @@ class Kill:
 class Program:
     """One use of the program, in a folder of its own. All its processes carry a mark that no other has."""
 
-    def __init__(self, folder: Path, *arguments: str, output: str = "result.json") -> None:
-        self.folder, self.output = folder, folder / output
+    def __init__(
+        self, folder: Path, variables: Mapping[str, str], *arguments: str, output: str = "result.json"
+    ) -> None:
+        self.folder, self.output, self.variables = folder, folder / output, variables
         self._mark = uuid.uuid4().hex
         profile = folder / "fast.toml"
         profile.write_text(PROFILE)
         self._began = time.monotonic()
         self.process = start(
             *(*arguments, "--simulate", str(profile), "-o", str(self.output), "--json"),
-            environment={"XDG_STATE_HOME": str(folder / "state"), _MARK: self._mark, "TMPDIR": str(folder)},
+            environment={
+                **variables,
+                "XDG_STATE_HOME": str(folder / "state"),
+                _MARK: self._mark,
+                "TMPDIR": str(folder),
+            },
         )
 
     @property

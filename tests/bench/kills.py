@@ -12,9 +12,9 @@ import shutil
 import subprocess
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
@@ -40,23 +40,25 @@ class Undisturbed:
     seconds: dict[str, float]
     limits: Limits
     state: Path
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
-def undisturbed(folder: Path) -> Undisturbed:
+def undisturbed(folder: Path, variables: Mapping[str, str]) -> Undisturbed:
     """Runs each of the commands once in `folder`, and before them the probe of both devices that is kept."""
-    both = _by_itself(folder, *PROBE)
+    both = _by_itself(folder, variables, *PROBE)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        seconds = pool.map(lambda command: by_itself(folder, command).elapsed_s, COMMANDS)
-        return Undisturbed(dict(zip(COMMANDS, seconds, strict=True)), limits_of(both.output), folder / "state")
+        each = pool.map(lambda command: by_itself(folder, command, variables).elapsed_s, COMMANDS)
+        seconds = dict(zip(COMMANDS, each, strict=True))
+    return Undisturbed(seconds, limits_of(both.output), folder / "state", variables)
 
 
-def by_itself(folder: Path, command: str) -> Program:
+def by_itself(folder: Path, command: str, variables: Mapping[str, str]) -> Program:
     """One of the commands, which has ended well."""
-    return _by_itself(folder, *COMMANDS[command], "--overwrite")
+    return _by_itself(folder, variables, *COMMANDS[command], "--overwrite")
 
 
-def _by_itself(folder: Path, *arguments: str) -> Program:
-    program = Program(folder, *arguments, output=f"{arguments[0]}.json")
+def _by_itself(folder: Path, variables: Mapping[str, str], *arguments: str) -> Program:
+    program = Program(folder, variables, *arguments, output=f"{arguments[0]}.json")
     _, err = program.wait()
     if program.process.returncode:
         raise SystemExit(f"{arguments[0]} does not work by itself: {err}")
@@ -70,7 +72,7 @@ def disturb(kill: Kill, known: Undisturbed) -> Seen:
         folder = Path(name)
         if kill.command == "balance":
             shutil.copytree(known.state, folder / "state")
-        program = Program(folder, *COMMANDS[kill.command])
+        program = Program(folder, known.variables, *COMMANDS[kill.command])
         try:
             program.process.wait(kill.part * known.seconds[kill.command])
         except subprocess.TimeoutExpired:
@@ -84,11 +86,11 @@ def disturb(kill: Kill, known: Undisturbed) -> Seen:
     return seen
 
 
-def main(count: int = 1000, seed: int | None = None) -> Iterator[str]:
+def main(count: int = 1000, seed: int | None = None, variables: Mapping[str, str] = {}) -> Iterator[str]:
     seed = Random().randrange(2**31) if seed is None else seed
     seen: list[Seen] = []
     with tempfile.TemporaryDirectory(prefix="gpubalance-kills-") as name, ThreadPoolExecutor(_AT_ONCE) as pool:
-        known = undisturbed(Path(name))
+        known = undisturbed(Path(name), variables)
         yield f"{count} kills, seed {seed}; undisturbed {', '.join(f'{c} {s:.1f} s' for c, s in known.seconds.items())}"
         try:
             for number, one in enumerate(pool.map(lambda kill: disturb(kill, known), kills(count, Random(seed)))):

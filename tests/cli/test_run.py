@@ -326,7 +326,7 @@ def test_an_interrupt_before_anything_is_measured_prints_nothing() -> None:
 
 def test_a_killed_child_keeps_what_was_measured() -> None:
     program = start_measuring()
-    (child,) = children_of(program.pid)
+    (child,) = psutil.Process(program.pid).children()
     os.kill(child.pid, signal.SIGKILL)
     out, err = program.communicate(timeout=30)
     assert program.returncode == 6

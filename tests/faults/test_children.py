@@ -98,6 +98,7 @@ def step(devices, batches, number):
     done = Machine(tmp_path, steps).runs("run", "--deadline", SILENCE, "--all-reduce", chosen, *many)
     assert done.returncode == 8
     assert first_line(done).startswith("error: the worker said nothing for 5 s while training with batches 64/64")
+    assert "a step or a collective hangs" in done.stderr
     assert f"try another all-reduce, which may be what hangs: --all-reduce {other}" in done.stderr
     assert json.loads(done.stdout)["complete"] is False
     (pid,) = noted(pids)

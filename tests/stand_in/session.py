@@ -7,6 +7,7 @@ ENGINE_STAND_IN_SCRIPT names, which may have
     built(devices)                     called when the model is built
     step(devices, batches, number)     called at each sample, counted from 1 in each child; may return seconds a step
     needs(device, batch)               bytes that a device needs for a batch
+    holds(device, size)                whether so many samples at a time fit; where not, it is out of memory
 
 Steps take no time but what `step` spends; their figures are those of a device that takes 10 ms and 0.1 ms a sample.
 """
@@ -74,7 +75,7 @@ class Session:
         steps_per_sample: int,
         stamped: bool,
     ) -> Any:
-        del micro_batches
+        self._hold(micro_batches or batches)
         end, given = time.monotonic() + seconds, 0
         spent = 0.0
         while given < at_least or (spent < seconds and time.monotonic() < end):
@@ -87,6 +88,13 @@ class Session:
             given += 1
             stamps = {"compute_s": computes, "step_s": step_s} if stamped else {}
             yield Sample(steps, steps * step_s, 0.0, loss=1.0, **stamps)
+
+    def _hold(self, sizes: Any) -> None:
+        for device, size in zip(self._devices, sizes, strict=True):
+            if self._call("holds", device, size) is False:
+                import tensorflow as tf
+
+                raise tf.errors.ResourceExhaustedError(None, None, f"OOM when allocating tensor on GPU:{device.index}")
 
     def late_part(self) -> float | None:
         return None
