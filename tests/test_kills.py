@@ -6,7 +6,6 @@ A soak is `campaign`. Other moments have tests of their own in tests/cli.
 from __future__ import annotations
 
 import signal
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -15,10 +14,9 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.stages.probe.saved import save
 from tests.bench import kills, soak
 from tests.bench.__main__ import read
-from tests.bench.killed import COMMANDS, ENGINE, PROFILE, Kill
+from tests.bench.killed import COMMANDS, PROFILE, Kill
 from tests.bench.kills import Undisturbed, disturb
 from tests.stages.probes import probe_of
-from tests.stand_in import engine
 
 
 @pytest.fixture(scope="module")
@@ -48,9 +46,9 @@ def test_a_kill_loses_nothing_and_leaves_nothing(kill: Kill, known: Undisturbed)
     assert not seen.faults
 
 
-def test_thirty_kills_lose_nothing_and_leave_nothing(tmp_path: Path) -> None:
+def test_thirty_kills_lose_nothing_and_leave_nothing() -> None:
     """Without TensorFlow in the children: the program, its processes, signals, journals and files are real."""
-    lines = list(kills.main(30, variables=engine(tmp_path, ENGINE)))
+    lines = list(kills.without_tensorflow(30))
     assert not [line for line in lines if "FAILED" in line], lines
     assert "30 runs" in lines[-1]
 

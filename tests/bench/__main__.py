@@ -43,8 +43,9 @@ BENCHES: dict[str, Callable[..., Iterator[str]]] = {
     "soak": soak.main,
     "fuzz": fuzz.main,
     "kills": kills.main,
+    "kills-without-tensorflow": kills.without_tensorflow,
 }
-_COUNTED = ("kills", "fuzz", "soak")
+_COUNTED = ("kills", "kills-without-tensorflow", "fuzz", "soak")
 
 
 def read(words: list[str]) -> list[tuple[str, list[int]]]:

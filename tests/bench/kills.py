@@ -19,7 +19,8 @@ from pathlib import Path
 from random import Random
 
 from tests.bench.aftermath import Limits, Seen, limits_of, look
-from tests.bench.killed import COMMANDS, PROBE, SIGNALS, VICTIMS, Kill, Program
+from tests.bench.killed import COMMANDS, ENGINE, PROBE, SIGNALS, VICTIMS, Kill, Program
+from tests.stand_in import engine
 
 _AT_ONCE = 2  # each waits about as long as it works
 
@@ -100,6 +101,12 @@ def main(count: int = 1000, seed: int | None = None, variables: Mapping[str, str
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
     yield figures(seen)
+
+
+def without_tensorflow(count: int = 1000, seed: int | None = None) -> Iterator[str]:
+    """The same with children that load no TensorFlow, which takes most of the time: many more in an hour."""
+    with tempfile.TemporaryDirectory(prefix="gpubalance-engine-") as name:
+        yield from main(count, seed, engine(Path(name), ENGINE))
 
 
 def figures(seen: list[Seen]) -> str:
