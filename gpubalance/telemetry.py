@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from gpubalance.config import Record
@@ -215,3 +216,8 @@ def _rise(first: int | None, last: int | None) -> int | None:
 
 def _middle(values: Counter[int]) -> int | None:
     return round(median(list(values.elements()))) if values else None
+
+
+def all_reasons(before: Sequence[tuple[str, ...]], now: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
+    """Each device's throttle reasons of either, once. Empty where nothing is known of any device."""
+    return tuple(tuple(dict.fromkeys((*a, *b))) for a, b in itertools.zip_longest(before, now, fillvalue=()))

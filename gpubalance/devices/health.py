@@ -23,7 +23,8 @@ def read_health(uuid: str) -> Health | None:
 def read_peer_to_peer(source: str, target: str) -> str | None:
     """Whether a GPU may read another's memory: `direct`, or NVML's reason why not; None where it does not tell."""
 
-    def use(nvml: Any, handle: Any) -> str | None:
+    def status_of(nvml: Any, handle: Any) -> str | None:
+        """With the source's handle."""
         other = ask(nvml, nvml.nvmlDeviceGetHandleByUUID, target)
         status = ask(nvml, nvml.nvmlDeviceGetP2PStatus, handle, other, _READ) if other else None
         return {
@@ -35,7 +36,7 @@ def read_peer_to_peer(source: str, target: str) -> str | None:
             nvml.NVML_P2P_STATUS_NOT_SUPPORTED: "not supported",
         }.get(status)
 
-    return with_gpu(source, use)
+    return with_gpu(source, status_of)
 
 
 def nvidia_cards(folder: Path = _PCI) -> tuple[str, ...]:

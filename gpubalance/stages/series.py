@@ -14,6 +14,7 @@ from gpubalance.results.common import StepTime, Throughput
 from gpubalance.results.run import Measurement, Replica
 from gpubalance.stages.sensors import Sensors
 from gpubalance.stats import half_width, has_trend, interval95, mad, median
+from gpubalance.telemetry import all_reasons
 from gpubalance.workers.messages import Measured, Sample
 from gpubalance.workers.worker import Worker
 
@@ -137,10 +138,7 @@ class Series:
         self.samples += samples
         self.stamped += stamped
         self.note_peaks(peaks_bytes)
-        self._throttled_before = tuple(
-            tuple(dict.fromkeys((*before, *reasons)))
-            for before, reasons in zip(self._throttled_before or ((),) * len(self.batches), throttled, strict=True)
-        )
+        self._throttled_before = all_reasons(self._throttled_before, throttled)
         self._late_parts.append(late_part)
         self.loss_is_finite = self.loss_is_finite and all(one.loss_is_finite for one in (*samples, *stamped))
         return window
@@ -153,9 +151,8 @@ class Series:
     @property
     def throttled(self) -> tuple[tuple[str, ...], ...]:
         """NVML's reasons, of each device, for slowing it down in any of its windows; those that pass."""
-        now = self.sensors.throttled if self.sensors else ((),) * len(self.batches)
-        before = self._throttled_before or ((),) * len(self.batches)
-        return tuple(tuple(dict.fromkeys(both)) for both in map(lambda a, b: (*a, *b), before, now))
+        now = self.sensors.throttled if self.sensors else ()
+        return all_reasons(self._throttled_before, now) or ((),) * len(self.batches)
 
     def measure(self, worker: Worker, seconds: float, *, at_least: int = 1) -> list[Sample]:
         """Measures for that long without stamps, and at least so many samples; adds them, and gives them."""

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from gpubalance.planning.problem import Allocation
 from gpubalance.results.common import Model
 from gpubalance.stages.kept import KeptRound, KeptWindow, RunKey
-from gpubalance.workers.messages import Flops, Measured, Ready, Sample
+from gpubalance.workers.messages import Flops, Measured, Sample
 from tests.bench.fuzz_input import scalar, structure
 from tests.render.measurements import measurement, step_time
+from tests.stages.drawn import ready
 
 RUN = RunKey(devices=("CPU-0", "CPU-1"), model=Model(name="small", parameters=648, gradient_bytes=2592))
 SPLIT = Allocation(
@@ -40,20 +41,10 @@ _ROUND = KeptRound(
     measured=measurement((8, 8), step_time(0.2)),
     limits=((0, 8),),
 )
-_READY = Ready(
-    model="small",
-    parameters=648,
-    gradient_bytes=2592,
-    tensorflow="2.21.0",
-    keras="3.15.1",
-    cuda=None,
-    cudnn=None,
-    memory_limit_bytes=(None, None),
-)
 _DONE = Measured(memory_peak_bytes=(None, 5), late_part=0.0)
 _TALK = [
     one.model_dump(mode="json")
-    for one in (_READY, _STAMPED, _STAMPED, _STAMPED, _DONE, _PLAIN, _DONE, Flops(forward=1e9))
+    for one in (ready(2), _STAMPED, _STAMPED, _STAMPED, _DONE, _PLAIN, _DONE, Flops(forward=1e9))
 ]
 _ENTRIES = [
     {"kind": type(one).__name__, "device": "joint", "record": one.model_dump(mode="json")} for one in (_WINDOW, _ROUND)

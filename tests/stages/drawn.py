@@ -29,6 +29,20 @@ def noisy_devices(profile: Path, noise: float, slower: float = 1.0) -> tuple[tup
     return tuple(changed), joint.model_copy(update={"sync_s": slower * joint.sync_s})
 
 
+def ready(devices: int) -> Ready:
+    """What a child says that has built the small model on so many devices."""
+    return Ready(
+        model="small",
+        parameters=648,
+        gradient_bytes=2592,
+        tensorflow="2.21.0",
+        keras="3.15.1",
+        cuda=None,
+        cudnn=None,
+        memory_limit_bytes=(None,) * devices,
+    )
+
+
 class DrawnWorker:
     """Answers as a worker on simulated devices does, with a clock that only counts.
 
@@ -52,16 +66,7 @@ class DrawnWorker:
         self._correlation = correlation
         self._elapsed_s = 0.0
         self._clock_s = clock_s
-        self.facts = Ready(
-            model="small",
-            parameters=648,
-            gradient_bytes=2592,
-            tensorflow="2.21.0",
-            keras="3.15.1",
-            cuda=None,
-            cudnn=None,
-            memory_limit_bytes=(None,) * len(devices),
-        )
+        self.facts = ready(len(devices))
 
     def measure(
         self,
