@@ -14,6 +14,7 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.stages.probe.saved import save
 from tests.bench import kills, soak
 from tests.bench.__main__ import read
+from tests.bench.aftermath import Answers
 from tests.bench.killed import COMMANDS, PROFILE, Kill
 from tests.bench.kills import Undisturbed, disturb
 from tests.stages.probes import probe_of
@@ -28,7 +29,7 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
         patch.setenv("XDG_STATE_HOME", str(folder / "state"))
         save(probe_of(simulated_devices(str(folder / "fast.toml"))[0]))
     run_s = kills.by_itself(folder, "run", {}).elapsed_s
-    return Undisturbed(dict.fromkeys(COMMANDS, run_s), ((32, 40), (24, 32)), folder / "state")
+    return Undisturbed(dict.fromkeys(COMMANDS, run_s), Answers(((32, 40),), (32, 24)), folder / "state")
 
 
 @pytest.mark.campaign

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
@@ -19,6 +19,14 @@ from tests.bench.killed import COMMANDS, Kill, Program
 
 Limits = tuple[tuple[int | None, int | None], ...]
 
+
+class Answers(NamedTuple):
+    """What undisturbed commands find: GPU:0's limits, and the split that `balance` ends with."""
+
+    limits: Limits
+    split: tuple[int, ...]
+
+
 _ENDS_WITHIN_S = 5.0
 _TOLD = re.compile(r"(?m)^(?:… )?GPU:\d (?:batch|tried) \d+: ")
 _WINDOW = re.compile(r"(?m)^window \d+ of \d+: ")
@@ -27,15 +35,15 @@ _ROUND = re.compile(r"(?m)^round \d+ \[[^]]*\]: (?!out of memory)")
 
 @dataclass
 class Seen:
-    """What came of it. `told` things were said to be finished; `killed` is false where all was over before; `resumed`
-    is the split that `--resume` ended with.
+    """What came of it. `told` things were said to be finished; `killed` is false where all was over before; `resumed`:
+    `--resume` ended well.
     """
 
     kill: Kill
     killed: bool = True
     told: int = 0
     gone_s: float = 0.0
-    resumed: tuple[int, ...] | None = None
+    resumed: bool = False
     faults: list[str] = field(default_factory=list)
 
     def expect(self, right: bool, fault: str) -> None:
@@ -43,19 +51,16 @@ class Seen:
             self.faults.append(fault)
 
 
-def look(program: Program, seen: Seen, err: str, limits: Limits) -> None:
-    """After the end of a program that was killed, which had told `err`: all of it, and then `--resume`.
-
-    `limits` are GPU:0's.
-    """
+def look(program: Program, seen: Seen, err: str, answers: Answers) -> None:
+    """After the end of a program that was killed, which had told `err`: all of it, and then `--resume`."""
     _look_for_orphans(program, seen)
     _look_at_the_end(program, seen, err)
     _look_at_files(program, seen)
     if seen.kill.command == "probe":
         _look_at_what_was_told(program, seen, err)
-        _resume_probe(program, seen, limits)
+        _resume_probe(program, seen, answers.limits)
     elif _whole_run(program.output) is None:  # one that is whole has been written, however the program ended then
-        _resume_joint(program, seen, err)
+        _resume_joint(program, seen, err, answers.split)
 
 
 def _look_for_orphans(program: Program, seen: Seen) -> None:
@@ -123,11 +128,12 @@ def _resume_probe(killed: Program, seen: Seen, limits: Limits) -> None:
     program = _resumed(killed, seen)
     if program is not None:
         found = limits_of(program.output)
+        seen.resumed = True
         seen.expect(found == limits, f"--resume found {found}, and not {limits}")
 
 
-def _resume_joint(killed: Program, seen: Seen, err: str) -> None:
-    """Each window and round that was told is in what `--resume` ends with, which is whole."""
+def _resume_joint(killed: Program, seen: Seen, err: str, split: tuple[int, ...]) -> None:
+    """What `--resume` ends with is whole, each window and round that was told is in it, a balance's has that split."""
     windows = _kept(killed.folder, "KeptWindow", lambda record: record["name"] == "")
     rounds = _kept(killed.folder, "KeptRound", lambda record: record["measured"] is not None)
     told = len(_WINDOW.findall(err)), len(_ROUND.findall(err))
@@ -141,7 +147,7 @@ def _resume_joint(killed: Program, seen: Seen, err: str) -> None:
     if run is None:
         seen.faults.append("--resume ended without a whole run")
         return
-    seen.resumed = run.batches
+    seen.resumed = True
     times_s = [s["seconds"] / s["steps"] for w in windows if tuple(w["batches"]) == run.batches for s in w["samples"]]
     found_s = run.step_time_s.samples[: len(times_s)]
     seen.expect(
@@ -149,11 +155,19 @@ def _resume_joint(killed: Program, seen: Seen, err: str) -> None:
         "windows that were kept are not in what --resume ended with",
     )
     if isinstance(result, Plan) and result.balance:
+        seen.expect(run.batches == split, f"--resume ended with the split {run.batches}, and not {split}")
         again = [list(one.batches) for one in result.balance.rounds if one.measured is not None]
         seen.expect(
             again[: len(rounds)] == [one["batches"] for one in rounds],
             f"--resume ended with rounds {again}, and {rounds} were kept",
         )
+
+
+def split_of(path: Path) -> tuple[int, ...]:
+    """The split of the run that a whole result ends with."""
+    run = _whole_run(path)
+    assert run is not None
+    return run.batches
 
 
 def _whole_run(path: Path) -> Run | None:

@@ -2,8 +2,8 @@
 
 The parent or a child of its gets TERM, KILL or INT. Nothing may be left running, no file may be half, what was told to
 be finished must be on disk, and `--resume` must end as an undisturbed command does: a probe with the same limits, a
-run and a balance whole, with all that was finished before as part of it. `balance` begins with a probe that is kept:
-its own is a probe as any other.
+balance with the same split, it and a run whole, with all that was finished before as part of it. `balance` begins with
+a probe that is kept: its own is a probe as any other.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from tests.bench.aftermath import Limits, Seen, limits_of, look
+from tests.bench.aftermath import Answers, Seen, limits_of, look, split_of
 from tests.bench.killed import COMMANDS, ENGINE, PROBE, SIGNALS, VICTIMS, Kill, Program
 from tests.stand_in import engine
 
-_AT_ONCE = 2  # each waits about as long as it works
+_AT_ONCE = 3  # each waits for a third of its time
 
 
 def kills(count: int, random: Random) -> Iterator[Kill]:
@@ -36,10 +36,10 @@ def kills(count: int, random: Random) -> Iterator[Kill]:
 
 @dataclass(frozen=True)
 class Undisturbed:
-    """What happens by itself: the seconds that each command takes, GPU:0's limits, a state folder with the probe."""
+    """What happens by itself: the seconds that each command takes, what they find, a state folder with the probe."""
 
     seconds: dict[str, float]
-    limits: Limits
+    answers: Answers
     state: Path
     variables: Mapping[str, str] = field(default_factory=dict)
 
@@ -48,9 +48,11 @@ def undisturbed(folder: Path, variables: Mapping[str, str]) -> Undisturbed:
     """Runs each of the commands once in `folder`, and before them the probe of both devices that is kept."""
     both = _by_itself(folder, variables, *PROBE)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        each = pool.map(lambda command: by_itself(folder, command, variables).elapsed_s, COMMANDS)
-        seconds = dict(zip(COMMANDS, each, strict=True))
-    return Undisturbed(seconds, limits_of(both.output), folder / "state", variables)
+        each = dict(
+            zip(COMMANDS, pool.map(lambda command: by_itself(folder, command, variables), COMMANDS), strict=True)
+        )
+    answers = Answers(limits_of(both.output)[:1], split_of(each["balance"].output))
+    return Undisturbed({c: p.elapsed_s for c, p in each.items()}, answers, folder / "state", variables)
 
 
 def by_itself(folder: Path, command: str, variables: Mapping[str, str]) -> Program:
@@ -83,7 +85,7 @@ def disturb(kill: Kill, known: Undisturbed) -> Seen:
         _, err = program.wait()
         if not seen.killed:  # faster than what the moments were taken from, which other work had slowed down
             known.seconds[kill.command] = min(known.seconds[kill.command], program.elapsed_s)
-        look(program, seen, err, known.limits[:1])
+        look(program, seen, err, known.answers)
     return seen
 
 
@@ -92,7 +94,8 @@ def main(count: int = 1000, seed: int | None = None, variables: Mapping[str, str
     seen: list[Seen] = []
     with tempfile.TemporaryDirectory(prefix="gpubalance-kills-") as name, ThreadPoolExecutor(_AT_ONCE) as pool:
         known = undisturbed(Path(name), variables)
-        yield f"{count} kills, seed {seed}; undisturbed {', '.join(f'{c} {s:.1f} s' for c, s in known.seconds.items())}"
+        seconds = ", ".join(f"{c} {s:.1f} s" for c, s in known.seconds.items())
+        yield f"{count} kills, seed {seed}; undisturbed {seconds}, split {known.answers.split}"
         try:
             for number, one in enumerate(pool.map(lambda kill: disturb(kill, known), kills(count, Random(seed)))):
                 seen.append(one)
@@ -112,15 +115,12 @@ def without_tensorflow(count: int = 1000, seed: int | None = None) -> Iterator[s
 def figures(seen: list[Seen]) -> str:
     hit = Counter(f"{one.kill.victim} {one.kill.number.name}" for one in seen if one.killed)
     failed = sum(bool(one.faults) for one in seen)
-    probes = sum(one.kill.command == "probe" for one in seen)
-    splits = [one.resumed for one in seen if one.resumed and one.kill.command == "balance"]
-    usual, same = Counter(splits).most_common(1)[0] if splits else ((), 0)
-    runs = sum(one.kill.command == "run" and one.resumed is not None for one in seen)
+    resumed = Counter(one.kill.command for one in seen if one.resumed)
     return (
         f"{len(seen)} runs, {sum(hit.values())} killed "
         f"({', '.join(f'{n} {what}' for what, n in sorted(hit.items()))}), "
         f"{failed} with a fault; the last process was gone after at most {max(one.gone_s for one in seen):.1f} s, "
         f"{sum(one.told for one in seen)} finished points, trials and windows kept, "
-        f"resumed: {probes} probes to the same limits, {runs} runs, {len(splits)} balances, "
-        f"{same} of them to {'/'.join(map(str, usual))}"
+        f"resumed: {resumed['probe']} probes to the same limits, {resumed['balance']} balances to the same split, "
+        f"{resumed['run']} runs"
     )
