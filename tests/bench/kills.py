@@ -22,6 +22,7 @@ from tests.bench.aftermath import Answers, Seen, limits_of, look, split_of
 from tests.bench.killed import COMMANDS, ENGINE, PROBE, SIGNALS, VICTIMS, Kill, Program
 from tests.stand_in import engine
 
+_TOLD_EVERY = 100  # it may take hours
 _AT_ONCE = 3  # each waits for a third of its time
 
 
@@ -101,6 +102,8 @@ def main(count: int = 1000, seed: int | None = None, variables: Mapping[str, str
                 seen.append(one)
                 for fault in one.faults:
                     yield f"FAILED {number} ({one.kill}): {fault[-600:]}"
+                if len(seen) % _TOLD_EVERY == 0 and len(seen) < count:
+                    yield f"so far {figures(seen)}"
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
     yield figures(seen)
