@@ -49,10 +49,12 @@ def step(devices, batches, number):
     time.sleep(0.004)
     return 0.004
 """
+_SHORT = ("--duration", "0.2")
+_ROUNDS = ("--rounds", "2", "--round-duration", "0.2", "--windows", "2")
 COMMANDS = {
     "probe": (*PROBE, "--gpus", "0"),
-    "balance": "balance --accumulate off --round-duration 0.2 --rounds 2 --duration 0.2 --windows 2".split(),
-    "run": "run --batches 8 8 --duration 0.2 --windows 12".split(),
+    "balance": ("balance", "--accumulate", "off", *_ROUNDS, *_SHORT),
+    "run": ("run", "--batches", "8", "8", *_SHORT, "--windows", "12"),
 }
 SIGNALS = (signal.SIGTERM, signal.SIGKILL, signal.SIGINT)
 VICTIMS = ("parent", "child")
