@@ -115,6 +115,7 @@ def probe(
     from gpubalance.config import ProbeRequest
     from gpubalance.devices.machine import find_machine, held
     from gpubalance.render.probe import estimate_text, probe_text
+    from gpubalance.stages.journals import probe_journal
     from gpubalance.stages.probe.estimate import estimate
     from gpubalance.stages.probe.stage import probe as probe_stage
 
@@ -147,9 +148,13 @@ def probe(
     name = name_now("probe", tensorboard, trace)
     request = request.model_copy(update={"tracing": tracing_to(trace, name)})
     progress = Progress(quiet=quiet)
-    with held(devices), board_in(tensorboard, name, devices, request.settings, quiet=quiet) as beside:
+    with (
+        held(devices),
+        board_in(tensorboard, name, devices, request.settings, quiet=quiet) as beside,
+        probe_journal(request, resume=resume) as journal,
+    ):
         out.give_measured(
-            lambda: progress.during(lambda watch: probe_stage(request, machine.driver, beside(watch), resume=resume)),
+            lambda: progress.during(lambda watch: probe_stage(request, machine.driver, beside(watch), journal)),
             text,
             noted,
         )

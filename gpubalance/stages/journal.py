@@ -18,8 +18,6 @@ from gpubalance.errors import RESUME, GpubalanceError
 from gpubalance.lock import Lock
 from gpubalance.state import state_folder, sync_folder
 
-NOTHING_LEFT = "nothing to go on with: anew"
-PASSED_OVER = "an interrupted one of this was left: --resume would go on with it"
 _KEPT = 100
 _MOST_BYTES = 64 << 20
 
@@ -51,6 +49,7 @@ class Journal:
         self._lock = threading.Lock()
         self._file: IO[str] | None = None
         self.error: OSError | None = None
+        self._keep = False
         self.tell: Callable[[str], object] = _nobody
 
     @staticmethod
@@ -116,9 +115,14 @@ class Journal:
                 except ValidationError:
                     continue
 
+    def keep(self) -> None:
+        """It stays for `--resume`, whatever comes: there was no room for the result of it."""
+        self._keep = True
+
     def done(self) -> None:
         """All of it is in a result now."""
-        self.path.unlink(missing_ok=True)
+        if not self._keep:
+            self.path.unlink(missing_ok=True)
         self.close()
 
     def close(self, error: BaseException | None = None) -> None:

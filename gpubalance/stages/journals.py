@@ -1,20 +1,36 @@
-"""Which journal a run or a balance has, and goes on with."""
+"""Which journal a command has, and goes on with."""
 
 from __future__ import annotations
 
-from gpubalance.config import BalanceRequest, Measuring, RunRequest
+from gpubalance.config import BalanceRequest, Measuring, ProbeRequest, RunRequest
 from gpubalance.errors import InUse
 from gpubalance.stages.events import Doing, Watch
-from gpubalance.stages.journal import NOTHING_LEFT, PASSED_OVER, Journal, content_key
+from gpubalance.stages.journal import Journal, content_key
 from gpubalance.stages.software import software_key
 
 
 def tell_resumed(journal: Journal | None, watch: Watch) -> None:
     """Whether there is something to go on with, where that was asked for."""
     if journal is not None and journal.passes_over:
-        watch(Doing(PASSED_OVER))
+        watch(Doing("an interrupted one of this was left: --resume would go on with it"))
     if journal is not None and journal.resume:
-        watch(Doing("going on with what was measured before" if journal.resumed else NOTHING_LEFT))
+        watch(Doing("going on with what was measured before" if journal.resumed else "nothing to go on with: anew"))
+
+
+def probe_journal(request: ProbeRequest, *, resume: bool) -> Journal:
+    """The journal of whatever would measure the same. Raises InUse where another process is at that."""
+    key = content_key(
+        *request.devices,
+        request.settings,
+        request.max_batch,
+        request.batch_multiple,
+        request.margin_bytes,
+        request.duration_s,
+        request.seed,
+        request.parallel,
+        software_key(request.settings.model),
+    )
+    return Journal(key, "a probe of the same devices and settings", resume=resume)
 
 
 def run_journal(request: RunRequest, driver: str | None, *, resume: bool) -> Journal:

@@ -7,7 +7,7 @@ from gpubalance.errors import GpubalanceError, NothingFits
 from gpubalance.results.probe import Probe
 from gpubalance.stages.events import Doing, Event, TimeLeft, Watch
 from gpubalance.stages.journal import Journal
-from gpubalance.stages.journals import tell_resumed
+from gpubalance.stages.journals import probe_journal, tell_resumed
 from gpubalance.stages.kept import Kept
 from gpubalance.stages.plan import check_global_batch
 from gpubalance.stages.probe.saved import ALL, holds_nothing, kept_probes, latest
@@ -49,7 +49,8 @@ def _new(request: BalanceRequest, driver: str | None, limit: TimeLimit, watch: W
         watch(TimeLeft(event.seconds + then_s) if isinstance(event, TimeLeft) else event)
 
     try:
-        return probe_stage(request.probe, driver, tell, limit=limit, resume=resume)
+        with probe_journal(request.probe, resume=resume) as journal:
+            return probe_stage(request.probe, driver, tell, journal, limit)
     except GpubalanceError as error:
         found = error.partial
         if isinstance(error, NothingFits) and isinstance(found, Probe) and not all(map(holds_nothing, found.probes)):

@@ -155,8 +155,10 @@ def _resume_joint(killed: Program, seen: Seen, err: str, split: tuple[int, ...])
         "windows that were kept are not in what --resume ended with",
     )
     if isinstance(result, Plan) and result.balance:
-        seen.expect(run.batches == split, f"--resume ended with the split {run.batches}, and not {split}")
-        again = [list(one.batches) for one in result.balance.rounds if one.measured is not None]
+        measured = {one.batches: one.measured for one in result.balance.rounds if one.measured is not None}
+        again = [list(batches) for batches in measured]
+        rates = ", ".join(f"{batches}: {m.throughput.median:.0f}" for batches, m in measured.items())
+        seen.expect(run.batches == split, f"--resume ended with {run.batches}, and not {split}; samples/s {rates}")
         seen.expect(
             again[: len(rounds)] == [one["batches"] for one in rounds],
             f"--resume ended with rounds {again}, and {rounds} were kept",

@@ -1,4 +1,4 @@
-"""What the campaign of kills runs and kills: the program, with steps of 12 ms."""
+"""What the campaign of kills runs and kills: the program, with steps of 40 ms."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.cli.program import start
 PROFILE = """
 [[device]]
 name = "Fast A"
-alpha_s = 0.012
+alpha_s = 0.04
 beta_s = 0.00002
 memory = "50 MiB"
 base_memory = "16 MiB"
@@ -27,7 +27,7 @@ memory_per_sample = "1 MiB"
 
 [[device]]
 name = "Fast B"
-alpha_s = 0.012
+alpha_s = 0.04
 beta_s = 0.00004
 memory = "42 MiB"
 base_memory = "16 MiB"

@@ -353,19 +353,35 @@ def test_32_a_link_stays_a_link_and_a_device_is_no_file(tmp_path: Path) -> None:
     assert "-o /dev/null is a device or a pipe" in refused.stderr
 
 
-def test_32_a_file_that_comes_meanwhile_is_not_replaced(tmp_path: Path) -> None:
-    path = tmp_path / "run.json"
+@pytest.mark.parametrize("command", [("run", *BRIEF), ("probe", "--max-batch", "16", "--duration", "0.1")])
+def test_32_a_file_that_comes_meanwhile_is_not_replaced(tmp_path: Path, command: tuple[str, ...]) -> None:
+    path, steps_told = tmp_path / "result.json", tmp_path / "steps"
     steps = f"""
 import pathlib
 def step(devices, batches, number):
     if number == 20:
         pathlib.Path({str(path)!r}).write_text("another's")
+    pathlib.Path({str(steps_told)!r}).touch()
 """
-    done = Machine(tmp_path, steps).runs("run", *BRIEF, "-o", str(path), "--json", "--quiet")
+    machine = Machine(tmp_path, steps)
+    done = machine.runs(*command, "-o", str(path), "--json", "--quiet")
     assert done.returncode == 3
     assert "was made by another program meanwhile" in done.stderr
-    assert json.loads(done.stdout)["complete"] is True
+    assert "--resume goes on" in done.stderr
+    measured = json.loads(done.stdout)
+    assert measured["complete"] is True
     assert path.read_text() == "another's"
+    steps_told.unlink()
+    again = machine.runs(*command, "-o", str(tmp_path / "other.json"), "--quiet", "--resume")
+    assert again.returncode == 0, again.stderr
+    resumed = json.loads((tmp_path / "other.json").read_text())
+    if command[0] == "run":
+        assert resumed["throughput"] == measured["throughput"]
+    else:
+        assert [one["curve"] for one in resumed["probes"]] == [one["curve"] for one in measured["probes"]]
+        assert resumed["environment"] == measured["environment"]
+        assert resumed["model"] == measured["model"]
+        assert not steps_told.exists()
 
 
 def test_32_what_goes_on_replaces_its_own_unfinished_result_and_no_finished_one(tmp_path: Path) -> None:

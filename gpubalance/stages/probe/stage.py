@@ -22,7 +22,8 @@ from gpubalance.results.common import Model, Warning_
 from gpubalance.results.probe import DeviceProbe, Probe
 from gpubalance.stages.environment import environment, now
 from gpubalance.stages.events import DeviceDone, Doing, Event, TimeLeft, Watch
-from gpubalance.stages.journal import NOTHING_LEFT, PASSED_OVER, Journal, content_key
+from gpubalance.stages.journal import Journal
+from gpubalance.stages.journals import probe_journal, tell_resumed
 from gpubalance.stages.probe.alone import Alone
 from gpubalance.stages.probe.bench import Bench, Halt
 from gpubalance.stages.probe.estimate import estimate
@@ -30,49 +31,36 @@ from gpubalance.stages.probe.result import device_probe, nothing_fits
 from gpubalance.stages.probe.saved import save
 from gpubalance.stages.probe.trace import trace_alone
 from gpubalance.stages.probe.warnings import device_warnings, parallel_warning
-from gpubalance.stages.software import software_key
 from gpubalance.time_limit import TimeLimit
 
 
-def journal_key(request: ProbeRequest) -> str:
-    """Names the journal: the same for whatever would measure the same."""
-    return content_key(
-        *request.devices,
-        request.settings,
-        request.max_batch,
-        request.batch_multiple,
-        request.margin_bytes,
-        request.duration_s,
-        request.seed,
-        request.parallel,
-        software_key(request.settings.model),
-    )
-
-
 def probe(
-    request: ProbeRequest, driver: str | None, watch: Watch, *, resume: bool = False, limit: TimeLimit | None = None
+    request: ProbeRequest,
+    driver: str | None,
+    watch: Watch,
+    journal: Journal | None = None,
+    limit: TimeLimit | None = None,
 ) -> Probe:
     """Measures each of the request's devices alone. `driver` is recorded; `limit` takes the place of the request's.
 
-    Raises, with what was measured as `partial`: PartialResult where a child died or a device failed and the others were
-    measured, NothingFits where one does not hold a single sample, EnvironmentFault where TensorFlow can use none,
-    BadInput, TimeLimitPassed, Interrupted; without it, EnvironmentFault where another process is at the same probe.
-    Keeps the result, or the part, for `plan`. With `resume` what such an end left is not measured again.
+    Each point and trial goes into the `journal`, and those in it are not measured again; where none is given, into one
+    of its own. Raises, with what was measured as `partial`: PartialResult where a child died or a device failed and the
+    others were measured, NothingFits where one does not hold a single sample, EnvironmentFault where TensorFlow can use
+    none, BadInput, TimeLimitPassed, Interrupted. Keeps the result, or the part, for `plan`.
     """
-    journal = Journal(journal_key(request), "a probe of the same devices and settings", resume=resume)
+    if journal is None:
+        with probe_journal(request, resume=False) as own:
+            return probe(request, driver, watch, own, limit)
+    journal.tell = lambda text: watch(Doing(text))
+    tell_resumed(journal, watch)
     try:
-        journal.tell = lambda text: watch(Doing(text))
-        if journal.passes_over:
-            watch(Doing(PASSED_OVER))
-        if resume:
-            watch(Doing("going on with an interrupted probe" if journal.resumed else NOTHING_LEFT))
         result = _Probing(request, driver, journal, limit or TimeLimit(request.time_limit_s), watch).run()
-    except BaseException as error:
-        journal.close(error)
-        if isinstance(error, GpubalanceError) and isinstance(error.partial, Probe):
+    except GpubalanceError as error:
+        if isinstance(error.partial, Probe):
             save(error.partial)
         raise
-    journal.close() if save(result) is None else journal.done()
+    if save(result) is None:
+        journal.keep()
     return result
 
 
