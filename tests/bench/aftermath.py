@@ -155,10 +155,9 @@ def _resume_joint(killed: Program, seen: Seen, err: str, split: tuple[int, ...])
         "windows that were kept are not in what --resume ended with",
     )
     if isinstance(result, Plan) and result.balance:
-        measured = {one.batches: one.measured for one in result.balance.rounds if one.measured is not None}
-        again = [list(batches) for batches in measured]
-        rates = ", ".join(f"{batches}: {m.throughput.median:.0f}" for batches, m in measured.items())
-        seen.expect(run.batches == split, f"--resume ended with {run.batches}, and not {split}; samples/s {rates}")
+        measured = [(list(r.batches), r.measured.throughput.median) for r in result.balance.rounds if r.measured]
+        again = [batches for batches, _ in measured]
+        seen.expect(run.batches == split, f"--resume ended with {run.batches}, and not {split}: {measured}")
         seen.expect(
             again[: len(rounds)] == [one["batches"] for one in rounds],
             f"--resume ended with rounds {again}, and {rounds} were kept",
