@@ -13,7 +13,17 @@ from pathlib import Path
 
 import platformdirs
 
+from gpubalance.errors import EnvironmentFault
+
 _LOGS_KEPT = 50
+
+
+def current_folder() -> Path:
+    """Raises EnvironmentFault where it was deleted, as may happen to a terminal's."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise EnvironmentFault("the current folder was deleted", remedy="change into one that exists: cd ~") from None
 
 
 def state_folder(name: str) -> Path:

@@ -10,6 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from gpubalance.choices import SAVED_MODEL
+from gpubalance.state import current_folder
 
 
 def software_key(model: str) -> str:
@@ -34,7 +35,7 @@ def _file_of(model: str) -> Path | None:
     if place.endswith(".py"):
         return Path(place)
     top, *inner = place.split(".")
-    found = PathFinder.find_spec(top, [str(Path.cwd()), *sys.path])  # which loads nothing
+    found = PathFinder.find_spec(top, [str(current_folder()), *sys.path])  # which loads nothing
     if found is None or found.origin is None:
         return None
     if not inner:

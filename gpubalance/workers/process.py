@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import re
 import select
 import selectors
 import signal
@@ -14,7 +13,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -23,20 +21,16 @@ from pydantic import ValidationError
 from gpubalance.config import Device, Record
 from gpubalance.errors import DeadlinePassed, PartialResult
 from gpubalance.remedies import known, match_log
-from gpubalance.state import new_log
+from gpubalance.state import current_folder, new_log
 from gpubalance.text import clean
 from gpubalance.time_limit import NO_LIMIT, TimeLimit
+from gpubalance.workers.log import bound, tail
 from gpubalance.workers.messages import REPLY, AnyReply
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 _LONGEST_MESSAGE = 1 << 24
-_LOG_LINES = 12
-# Information, and what follows a line of it; absl's complaint that it was not initialised.
-_OF_EVERY_START = re.compile(
-    r"I\d{4} |\d{4}-\d\d-\d\d [\d:.]+: I |WARNING: All log messages before absl|To enable the following instructions"
-)
 # The child takes in what it is sent at once, whatever else it does, unless it is stopped or its interpreter is held.
 _TAKES_WITHIN_S = 60.0
 # A child that was told to end gets this long, then TERM, then KILL; together under 2 s, which Ctrl-C may take.
@@ -107,12 +101,13 @@ class Process:
     """One child. Use it as a context manager: however that ends, the child and its group end with it."""
 
     def __init__(self, purpose: str, environment: Mapping[str, str], limit: TimeLimit = NO_LIMIT) -> None:
-        """`limit`: nothing is waited for past its end."""
+        """`limit`: nothing is waited for past its end. Raises EnvironmentFault where there is no current folder."""
         self.log = new_log(purpose)
         self._limit = limit
         self._buffer = bytearray()
         self._gone = False
         self._has_begun = False  # whether it has answered at all
+        current_folder()  # which the child begins in, and could not tell of
         with _signals_held():
             self._start(environment)
             _started.add(self)
@@ -120,7 +115,7 @@ class Process:
     def _start(self, environment: Mapping[str, str]) -> None:
         requests, self._requests = os.pipe()
         self._replies, replies = os.pipe()
-        with self.log.open("wb") as log:
+        with self.log.open("ab") as log:  # as it may be cut short meanwhile
             self._child = subprocess.Popen(  # noqa: S603  (no shell, and no word of a file's)
                 [sys.executable, "-c", _CHILD, str(requests), str(replies)],
                 stdin=subprocess.DEVNULL,
@@ -168,6 +163,7 @@ class Process:
         time, PartialResult when it has died; `doing` says at what.
         """
         self._limit.check()
+        bound(self.log)
         line = self._line(time.monotonic() + min(within_s, self._limit.left_s))
         if line is None:
             raise self._silent(within_s, doing)
@@ -235,7 +231,7 @@ class Process:
         )
 
     def log_tail(self) -> str:
-        """The end of the child's log, made harmless for a terminal."""
+        """The end of the child's log."""
         return tail(self.log)
 
     def kill(self) -> None:
@@ -272,16 +268,3 @@ class Process:
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._child.pid, number)
-
-
-def tail(path: Path) -> str:
-    """The last lines of a log, without what TensorFlow tells of every start."""
-    try:
-        with path.open("rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - 20_000))
-            lines = file.read().decode("utf-8", "replace").splitlines()
-    except OSError:
-        return ""
-    telling = [line for line in lines if not _OF_EVERY_START.match(line)]
-    return "\n".join(clean(line, 300) for line in telling[-_LOG_LINES:])

@@ -7,6 +7,7 @@ import os
 import resource
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
 from gpubalance.results.records import read_record, read_result
 from gpubalance.stages.plan import plan
+from gpubalance.workers.log import LONGEST_BYTES
 from tests.cli.program import PROGRAM, QUICK_PAIR, ROOT, gpubalance
 from tests.faults.machine import BRIEF, Machine
 from tests.stages.probes import probe_of
@@ -404,3 +406,27 @@ def step(devices, batches, number):
     assert machine.runs(*command, "--resume").returncode == 0
     assert json.loads(path.read_text())["complete"] is True
     assert machine.runs(*command, "--resume").returncode == 2
+
+
+def test_32_a_deleted_current_folder_is_one_error(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    script = f'cd {gone} && rmdir {gone} && exec "{sys.executable}" -m gpubalance run --simulate 2 --windows 1'
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 3
+    assert done.stderr.splitlines()[-2:] == [
+        "error: the current folder was deleted",
+        "  → change into one that exists: cd ~",
+    ]
+
+
+def test_32_what_a_model_prints_is_bounded(tmp_path: Path) -> None:
+    steps = """
+def step(devices, batches, number):
+    print("x" * (4 << 20))
+"""
+    done = Machine(tmp_path, steps, XDG_STATE_HOME=str(tmp_path / "state")).runs("run", *BRIEF, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["steps"] * 4 << 20 > LONGEST_BYTES
+    (log,) = (tmp_path / "state").rglob("*.log")
+    assert 0 < log.stat().st_size < 2 * LONGEST_BYTES

@@ -17,7 +17,7 @@ from gpubalance.config import Device, JointProfile, Settings
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import BadInput, DeadlinePassed, OutOfMemory, PartialResult
 from gpubalance.workers.messages import Measured, Sample
-from gpubalance.workers.process import Process, child_environment, tail
+from gpubalance.workers.process import Process, child_environment
 from gpubalance.workers.worker import Worker
 
 ROOT = Path(__file__).parents[2]
@@ -80,27 +80,6 @@ def test_a_child_that_says_nonsense_is_refused() -> None:
         with pytest.raises(PartialResult) as caught:
             child.receive(30, "opening")
     assert "surprise" in caught.value.log
-
-
-def test_the_end_of_the_log_is_made_harmless(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    log.write_bytes(b"old\n" * 50 + b"\x1b[31mred\x1b[0m \xff\n")
-    assert tail(log).splitlines()[-1] == "red \ufffd"
-    assert len(tail(log).splitlines()) == 12
-
-
-def test_the_end_of_the_log_leaves_out_what_tensorflow_tells_of_every_start(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    log.write_text(
-        "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR\n"
-        "I0000 00:00:1795284274.373600   24078 cudart_stub.cc:31] Could not find cuda drivers on your machine.\n"
-        "I0000 00:00:1795284274.420179   24078 cpu_feature_guard.cc:227] This TensorFlow binary is optimized.\n"
-        "To enable the following instructions: AVX2 FMA, in other operations, rebuild TensorFlow.\n"
-        "2026-11-21 18:00:00.000001: I tensorflow/core/util/port.cc:153] oneDNN custom operations are on.\n"
-        "E0000 00:00:1795283362.943216   20307 cuda_platform.cc:52] failed call to cuInit\n"
-    )
-    (line,) = tail(log).splitlines()
-    assert line.endswith("failed call to cuInit")
 
 
 def test_a_child_ends_when_its_parent_is_killed() -> None:

@@ -12,7 +12,7 @@ import psutil
 from gpubalance.remedies import known
 from gpubalance.results.checkup import Check, Status
 from gpubalance.stages.doctor.guard import guarded
-from gpubalance.state import state_folder
+from gpubalance.state import current_folder, state_folder
 from gpubalance.units import format_bytes
 
 _GIB = 2**30
@@ -86,7 +86,7 @@ def shared_check(free: int) -> Check:
 
 def _folders() -> Iterator[Path]:
     """Where results, logs and temporary files go."""
-    yield from (Path.cwd(), state_folder("logs"), Path(tempfile.gettempdir()))
+    yield from (current_folder(), state_folder("logs"), Path(tempfile.gettempdir()))
 
 
 def _judged(free: int, least: int, enough: int) -> Status:

@@ -1,0 +1,41 @@
+"""A child's log: what TensorFlow, and a user's model, print."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from pathlib import Path
+
+from gpubalance.text import clean
+
+LONGEST_BYTES = 64 << 20
+_TAIL_LINES = 12
+_TAIL_BYTES = 20_000
+# Information, and what follows a line of it; absl's complaint that it was not initialised.
+_OF_EVERY_START = re.compile(
+    r"I\d{4} |\d{4}-\d\d-\d\d [\d:.]+: I |WARNING: All log messages before absl|To enable the following instructions"
+)
+
+
+def bound(path: Path, longest: int = LONGEST_BYTES) -> None:
+    """Begins it anew when it is too long: a model that prints in each step of a night must not fill the disk.
+
+    Whoever writes it must append.
+    """
+    with contextlib.suppress(OSError):
+        if path.stat().st_size > longest:
+            os.truncate(path, 0)
+
+
+def tail(path: Path) -> str:
+    """The last lines, without what TensorFlow tells of every start, made harmless for a terminal."""
+    try:
+        with path.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - _TAIL_BYTES))
+            lines = file.read().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return ""
+    telling = [line for line in lines if not _OF_EVERY_START.match(line)]
+    return "\n".join(clean(line, 300) for line in telling[-_TAIL_LINES:])
