@@ -15,7 +15,7 @@ from gpubalance.stages.probe.saved import save
 from tests.bench import kills, soak
 from tests.bench.__main__ import read
 from tests.bench.aftermath import Answers
-from tests.bench.killed import COMMANDS, PROFILE, Kill
+from tests.bench.killed import COMMANDS, NET, PROFILE, Kill
 from tests.bench.kills import Undisturbed, disturb
 from tests.stages.probes import probe_of
 
@@ -27,7 +27,8 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
     (folder / "fast.toml").write_text(PROFILE)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(folder / "state"))
-        save(probe_of(simulated_devices(str(folder / "fast.toml"))[0]))
+        probe = probe_of(simulated_devices(str(folder / "fast.toml"))[0])
+        save(probe.model_copy(update={"settings": probe.settings.model_copy(update={"model": NET})}))
     run_s = kills.by_itself(folder, "run", {}).elapsed_s
     return Undisturbed(dict.fromkeys(COMMANDS, run_s), Answers(((32, 40),), (32, 24)), folder / "state")
 

@@ -34,6 +34,15 @@ base_memory = "16 MiB"
 memory_per_sample = "1 MiB"
 """
 
+NET = "net.py:build"
+# Of a few weights: a model that takes seconds to trace would make most of them of the campaign's hours.
+MODEL = """
+import keras
+
+def build():
+    return keras.Sequential([keras.Input((8,)), keras.layers.Dense(4)])
+"""
+
 PROBE = ("probe", "--duration", "0.05")
 # The same devices without TensorFlow, whose loading takes most of a command's time: see tests/stand_in/session.py.
 ENGINE = """
@@ -83,11 +92,12 @@ class Program:
     ) -> None:
         self.folder, self.output, self.variables = folder, folder / output, variables
         self._mark = uuid.uuid4().hex
-        profile = folder / "fast.toml"
-        profile.write_text(PROFILE)
+        (folder / "fast.toml").write_text(PROFILE)
+        (folder / "net.py").write_text(MODEL)
         self._began, self.elapsed_s = time.monotonic(), 0.0
         self.process = start(
-            *(*arguments, "--simulate", str(profile), "-o", str(self.output), "--json"),
+            *(*arguments, "--simulate", "fast.toml", "--model", NET, "-o", str(self.output), "--json"),
+            cwd=folder,
             environment={
                 **variables,
                 "XDG_STATE_HOME": str(folder / "state"),
