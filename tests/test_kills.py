@@ -1,4 +1,4 @@
-"""A small part of `scripts/bench kills`: one of each command, and thirty without TensorFlow, which loads for minutes.
+"""A part of `scripts/bench kills`: one of each command, and thirty without TensorFlow, which takes most of the time.
 
 A soak is `campaign`. Other moments have tests of their own in tests/cli.
 """
@@ -33,7 +33,6 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
     return Undisturbed(dict.fromkeys(COMMANDS, run_s), Answers(((32, 40),), (32, 24)), folder / "state")
 
 
-@pytest.mark.campaign
 @pytest.mark.parametrize(
     "kill",
     [

@@ -179,18 +179,6 @@ def test_an_interrupted_probe_keeps_what_is_measured_and_goes_on(
     assert measured <= {(f"SIM-{p.device}", point.batch) for p in result.probes for point in p.curve}
 
 
-def test_a_killed_probe_leaves_no_child_and_goes_on() -> None:
-    process = start("probe", *FEW)
-    lines_of(process, "batch 16")
-    children = children_of(process.pid)
-    assert children
-    process.kill()
-    process.communicate()
-    _, alive = psutil.wait_procs(children, timeout=5)
-    assert not [child for child in alive if child.status() != psutil.STATUS_ZOMBIE]
-    assert gpubalance("probe", *FEW, "--resume", "--json").returncode == 0
-
-
 def test_the_time_limit_ends_it_with_what_is_measured() -> None:
     done = gpubalance("probe", *FAST, "--time-limit", "20", "--json")
     assert done.returncode == 8
