@@ -107,6 +107,13 @@ def new_log(purpose: str) -> Path:
     """A path for a child's log; the oldest logs go."""
     folder = state_folder("logs")
     for old in sorted(folder.glob("*.log"))[:-_LOGS_KEPT]:
-        old.unlink(missing_ok=True)
+        if not _writes(old):
+            old.unlink(missing_ok=True)
     stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S.%f")
     return folder / f"{stamp}-{os.getpid()}-{purpose}.log"
+
+
+def _writes(log: Path) -> bool:
+    """Whether the gpubalance that it is of lives: it may be in the middle of a night."""
+    pid = log.name.split("-")[1:2]
+    return bool(pid) and pid[0].isdigit() and _lives(int(pid[0]))

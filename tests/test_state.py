@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubalance.state import state_folder, sweep, write_whole
+from gpubalance.state import new_log, state_folder, sweep, write_whole
 
 
 def test_what_a_killed_process_had_begun_to_write_is_taken_away(tmp_path: Path) -> None:
@@ -51,3 +51,15 @@ def test_without_a_state_folder_a_process_has_one_temporary_folder(
     monkeypatch.setenv("XDG_STATE_HOME", str(blocked))
     assert state_folder("test-logs") == state_folder("test-logs")
     state_folder("test-logs").rmdir()
+
+
+def test_the_logs_of_a_night_that_goes_on_stay() -> None:
+    mine, kept = new_log("run"), 50
+    mine.touch()
+    others = [mine.with_name(f"29991231T{number:06}.000000-{2**22 + 1}-probe.log") for number in range(kept + 10)]
+    for log in others:
+        log.touch()
+    new_log("probe")
+    assert mine.exists()
+    assert not others[0].exists()
+    assert len([log for log in others if log.exists()]) == kept

@@ -122,4 +122,5 @@ def balance(
             lambda: progress.during(lambda watch: balance_stage(request, machine.driver, beside(watch), journal)),
             lambda plan: plan_text(plan, *uses(plan, simulate, output), width()),
             noted,
+            journal,
         )

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gpubalance.config import Record
     from gpubalance.results.common import Warning_
     from gpubalance.results.redact import Redaction
+    from gpubalance.stages.journal import Journal
 
 _LONGEST_NAME, _LONGEST_PATH = 240, 4000  # less than systems have: it is written under a longer name first
 _ROOM = 1 << 18  # bytes; a result has some ten thousand
@@ -41,11 +42,15 @@ class Output:
     redact: bool = False
 
     def give_measured(
-        self, measure: Callable[[], Result], text: Callable[[Any], str], noted: Sequence[Warning_] = ()
+        self,
+        measure: Callable[[], Result],
+        text: Callable[[Any], str],
+        noted: Sequence[Warning_] = (),
+        journal: Journal | None = None,
     ) -> None:
         """Measures, and gives the result, or what an error left of it, with what was `noted` before among its warnings.
 
-        Raises what `measure` and `give` do.
+        Where nobody takes the result, the `journal` of the measurement is kept. Raises what `measure` and `give` do.
         """
         try:
             result = measure()
@@ -57,12 +62,16 @@ class Output:
             raise
         if not self.quiet:
             say("", sys.stderr)
-        self.give(_with(noted, result), text)
+        if not self.give(_with(noted, result), text) and journal is not None:
+            journal.keep()
+            if not self.quiet:
+                say("nobody reads stdout any more: the same command with --resume gives the result", sys.stderr)
 
-    def give(self, result: Record, text: str | Callable[[Any], str]) -> None:
+    def give(self, result: Record, text: str | Callable[[Any], str]) -> bool:
         """Writes the result, then prints it: as `text`, or as `text` makes it of the result.
 
-        Raises EnvironmentFault when it can't be written; it is printed then.
+        False where it is in no file, and the reader of stdout has gone. Raises EnvironmentFault when it can't be
+        written; it is printed then.
         """
         redaction = redaction_here() if self.redact else None
         result = redaction.record(result) if redaction else result
@@ -77,7 +86,8 @@ class Output:
                     )
                 write_file("-o", self.path, document + "\n", "the result is on stdout; ")
         finally:
-            say(document if self.json else shown, sys.stdout)
+            said = say(document if self.json else shown, sys.stdout)
+        return said or self.path is not None
 
 
 def _with(noted: Sequence[Warning_], result: Any) -> Any:
@@ -98,16 +108,18 @@ def width() -> int:
     return min(WIDTH, shutil.get_terminal_size((WIDTH, 0)).columns) if sys.stdout.isatty() else WIDTH
 
 
-def say(text: str, stream: TextIO) -> None:
-    """Prints a text; that its reader has gone is no error of a measurement."""
+def say(text: str, stream: TextIO) -> bool:
+    """Prints a text. False where its reader has gone, which is no error of a measurement."""
     try:
         print(text, file=stream, flush=True)
+        return True
     except BrokenPipeError:
         _give_up(stream)
     except OSError as error:
         _give_up(stream)
         if stream is sys.stdout:
             raise EnvironmentFault(f"can't write to stdout: {error.strerror}") from None
+    return False
 
 
 def _give_up(stream: TextIO) -> None:

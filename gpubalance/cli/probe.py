@@ -151,10 +151,11 @@ def probe(
     with (
         held(devices),
         board_in(tensorboard, name, devices, request.settings, quiet=quiet) as beside,
-        probe_journal(request, resume=resume) as journal,
+        probe_journal(request, machine.driver, resume=resume) as journal,
     ):
         out.give_measured(
             lambda: progress.during(lambda watch: probe_stage(request, machine.driver, beside(watch), journal)),
             text,
             noted,
+            journal,
         )

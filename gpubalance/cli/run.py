@@ -148,6 +148,7 @@ def run(
             ),
             lambda result: run_text(result, next_command if len(result.replicas) > 1 else "", width()),
             noted,
+            journal,
         )
 
 

@@ -93,6 +93,7 @@ class _Balancing:
             split = self._best_measured()
             left = self._kept.ran_out(split, self._probe.created)
             if left is not None:
+                self._proofs += 1  # which the windows of the next are kept by
                 self._again(split, left)
                 continue
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -17,9 +18,10 @@ from pydantic import BaseModel, ValidationError
 from gpubalance.errors import RESUME, GpubalanceError
 from gpubalance.lock import Lock
 from gpubalance.state import state_folder, sync_folder
+from gpubalance.units import format_bytes
 
 _KEPT = 100
-_MOST_BYTES = 64 << 20
+_MOST_BYTES = 256 << 20  # hours of steps of a millisecond, and no more than can be read again
 
 R = TypeVar("R", bound=BaseModel)
 
@@ -50,6 +52,7 @@ class Journal:
         self._file: IO[str] | None = None
         self.error: OSError | None = None
         self._keep = False
+        self._holds = bool(self._entries)  # whether there is something to go on with
         self.tell: Callable[[str], object] = _nobody
 
     @staticmethod
@@ -66,10 +69,6 @@ class Journal:
         self.done() if error is None else self.close(error)
 
     @property
-    def _holds(self) -> bool:
-        return bool(self._entries) or (self._file is not None and self.error is None)
-
-    @property
     def resumed(self) -> bool:
         """Whether there was something to go on with."""
         return bool(self._entries)
@@ -77,7 +76,8 @@ class Journal:
     def add(self, device: str, record: BaseModel) -> None:
         """Appends what is finished of a device (its UUID); returns when it is on disk.
 
-        A disk that is full ends the keeping, and no measurement: it is told, once.
+        A disk that is full, or a journal that is too long to be read again, ends the keeping, and no measurement: it is
+        told, once.
         """
         kind = type(record).__name__
         line = json.dumps({"kind": kind, "device": device, "record": record.model_dump(mode="json")})
@@ -85,15 +85,21 @@ class Journal:
             if self.error is not None:
                 return
             try:
-                self._file = self._file or self._opened()
-                self._file.write(line + "\n")
-                self._file.flush()
-                os.fsync(self._file.fileno())
+                self._append(line)
+                self._holds = True
             except OSError as error:
                 self.error = error
         if self.error is not None:
             why = f"can't write the journal {self.path}: {self.error.strerror}"
             self.tell(f"{why}: going on, and nothing more is kept for --resume")
+
+    def _append(self, line: str) -> None:
+        self._file = self._file or self._opened()
+        if os.fstat(self._file.fileno()).st_size + len(line) > _MOST_BYTES:
+            raise OSError(errno.EFBIG, f"it holds {format_bytes(_MOST_BYTES)}")
+        self._file.write(line + "\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
 
     def _opened(self) -> IO[str]:
         file = self.path.open("a" if self._entries else "w", encoding="utf-8")
@@ -155,13 +161,11 @@ def _read(path: Path) -> Iterator[dict[str, Any]]:
     try:
         if not path.is_file() or path.stat().st_size > _MOST_BYTES:  # no journal of ours
             return
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        with path.open(encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                with suppress(ValueError, RecursionError):
+                    entry = json.loads(line)
+                    if isinstance(entry, dict):
+                        yield entry
     except OSError:
         return
-    for line in lines:
-        try:
-            entry = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(entry, dict):
-            yield entry

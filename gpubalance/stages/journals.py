@@ -17,7 +17,7 @@ def tell_resumed(journal: Journal | None, watch: Watch) -> None:
         watch(Doing("going on with what was measured before" if journal.resumed else "nothing to go on with: anew"))
 
 
-def probe_journal(request: ProbeRequest, *, resume: bool) -> Journal:
+def probe_journal(request: ProbeRequest, driver: str | None, *, resume: bool) -> Journal:
     """The journal of whatever would measure the same. Raises InUse where another process is at that."""
     key = content_key(
         *request.devices,
@@ -28,6 +28,7 @@ def probe_journal(request: ProbeRequest, *, resume: bool) -> Journal:
         request.duration_s,
         request.seed,
         request.parallel,
+        driver,
         software_key(request.settings.model),
     )
     return Journal(key, "a probe of the same devices and settings", resume=resume)

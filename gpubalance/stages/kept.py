@@ -96,16 +96,20 @@ class Kept:
         self._windows = journal.of(_JOINT, KeptWindow) if journal else []
         self._rounds = journal.of(_JOINT, KeptRound) if journal else []
         self._probes = journal.of(_JOINT, KeptProbe) if journal else []
+        self._of_probe: list[KeptProbe] = []
 
     @property
     def probed(self) -> str | None:
         """When the probe was made that was planned with."""
         return self._probes[-1].created if self._probes else None
 
-    def probe(self, created: str) -> None:
-        """Keeps which one it is."""
-        if created != self.probed:
-            self._add(KeptProbe(created=created))
+    def probe(self, created: str, *, new: bool) -> None:
+        """Keeps which one it is. One that is not new only beside what is measured by it: before that nothing may take
+        the place of what an interrupted command has left.
+        """
+        self._of_probe = [KeptProbe(created=created)] if created != self.probed else []
+        if new:
+            self._add()
 
     def restore(self, run: RunKey, name: str, series: Series) -> list[Series]:
         """Adds the windows to the series that were left of its split in that run, and gives each by itself."""
@@ -168,9 +172,11 @@ class Kept:
             )
         )
 
-    def _add(self, record: Record) -> None:
-        if self._journal is not None:
-            self._journal.add(_JOINT, record)
+    def _add(self, *records: Record) -> None:
+        for record in (*self._of_probe, *records):
+            if self._journal is not None:
+                self._journal.add(_JOINT, record)
+        self._of_probe = []
 
 
 def _before_now(windows: Sequence[KeptWindow]) -> list[KeptWindow]:

@@ -26,12 +26,13 @@ def probe_for(
     probe = _had_before(kept)
     if probe is None and not request.fresh:
         probe = latest(request.devices, request.settings, up_to=request.probe.max_batch or ALL)
+    new = probe is None
     if probe is None:
         probe = _new(request, driver, limit, watch, resume=journal is not None and journal.resume)
     else:
         tell_resumed(journal, watch)
         watch(Doing(f"planning with the probe of {probe.created}; --fresh makes a new one"))
-    kept.probe(probe.created)
+    kept.probe(probe.created, new=new)
     return probe
 
 
@@ -49,7 +50,7 @@ def _new(request: BalanceRequest, driver: str | None, limit: TimeLimit, watch: W
         watch(TimeLeft(event.seconds + then_s) if isinstance(event, TimeLeft) else event)
 
     try:
-        with probe_journal(request.probe, resume=resume) as journal:
+        with probe_journal(request.probe, driver, resume=resume) as journal:
             return probe_stage(request.probe, driver, tell, journal, limit)
     except GpubalanceError as error:
         found = error.partial

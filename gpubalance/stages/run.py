@@ -46,11 +46,22 @@ def run(
             try:
                 result = run_on(rig, request, driver, watch, solo, Kept(journal, watch))
             except OutOfMemory as error:
-                rig.recover()
-                raise nothing_fits(error, rig, used) from None
+                raise out_of_memory_told(error, rig, used) from None
             return traced(result, rig.worker, used, watch)
     except KeyboardInterrupt as interrupt:
         raise Interrupted.by(interrupt) from None
+
+
+def out_of_memory_told(error: OutOfMemory, rig: Rig, request: RunRequest) -> GpubalanceError:
+    """What fits instead; what was measured before is part of the error, however the search for that ends."""
+    try:
+        rig.recover()
+        return nothing_fits(error, rig, request)
+    except KeyboardInterrupt as interrupt:
+        return Interrupted.by(interrupt, partial=error.partial)
+    except GpubalanceError as other:
+        other.partial = other.partial or error.partial
+        return other
 
 
 def run_on(

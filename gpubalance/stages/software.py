@@ -6,17 +6,17 @@ import hashlib
 import platform
 import sys
 from importlib.machinery import PathFinder
-from importlib.metadata import version
 from pathlib import Path
 
+from gpubalance import __version__
 from gpubalance.choices import SAVED_MODEL
 from gpubalance.state import current_folder
+from gpubalance.versions import software
 
 
 def software_key(model: str) -> str:
     """The same for the same host and versions, and for the same file that a user's model is in."""
-    versions = [version(name) for name in ("gpubalance", "tensorflow", "keras")]
-    return " ".join([platform.node(), *versions, _own_code(model)])
+    return " ".join([platform.node(), __version__, *(one or "" for one in software()), _own_code(model)])
 
 
 def _own_code(model: str) -> str:

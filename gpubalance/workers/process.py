@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from gpubalance.config import Device, Record
-from gpubalance.errors import DeadlinePassed, PartialResult
+from gpubalance.errors import DeadlinePassed, EnvironmentFault, PartialResult
 from gpubalance.remedies import known, match_log
 from gpubalance.state import current_folder, new_log
 from gpubalance.text import clean
@@ -40,6 +40,7 @@ _DIES_WITHIN_S = 30.0
 _LATE_S = 5.0
 _LOOKS_EVERY_S = 1.0
 _STARTING = "TensorFlow is still being loaded, or the function that builds the model does not return"
+_LACKS = "free what it lacks: memory, disk, processes (ulimit -u) or open files (ulimit -n)"
 _LONGER = "give it longer: --deadline SECONDS"
 # The user's settings of these would make another run than the one that is recorded.
 _CONTRADICT = ("NVIDIA_TF32_OVERRIDE", "TF_XLA_FLAGS", "PYTHONSAFEPATH", "TF_CONFIG")
@@ -101,30 +102,35 @@ class Process:
     """One child. Use it as a context manager: however that ends, the child and its group end with it."""
 
     def __init__(self, purpose: str, environment: Mapping[str, str], limit: TimeLimit = NO_LIMIT) -> None:
-        """`limit`: nothing is waited for past its end. Raises EnvironmentFault where there is no current folder."""
-        self.log = new_log(purpose)
+        """`limit`: nothing is waited for past its end. Raises EnvironmentFault where none can be started."""
         self._limit = limit
         self._buffer = bytearray()
         self._gone = False
         self._has_begun = False  # whether it has answered at all
         current_folder()  # which the child begins in, and could not tell of
-        with _signals_held():
-            self._start(environment)
-            _started.add(self)
+        try:
+            self.log = new_log(purpose)
+            with _signals_held():
+                self._start(environment)
+                _started.add(self)
+        except OSError as error:
+            raise EnvironmentFault(f"can't start a worker: {error.strerror}", remedy=_LACKS) from None
 
     def _start(self, environment: Mapping[str, str]) -> None:
-        requests, self._requests = os.pipe()
-        self._replies, replies = os.pipe()
-        with self.log.open("ab") as log:  # as it may be cut short meanwhile
-            self._child = subprocess.Popen(  # noqa: S603  (no shell, and no word of a file's)
-                [sys.executable, "-c", _CHILD, str(requests), str(replies)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=(requests, replies),
-                env=dict(environment),
-                start_new_session=True,  # a Ctrl-C in the terminal reaches the parent only, which ends the child
-            )
+        with contextlib.ExitStack() as at_a_failure:
+            requests, self._requests = _pipe(at_a_failure)
+            self._replies, replies = _pipe(at_a_failure)
+            with self.log.open("ab") as log:  # as it may be cut short meanwhile
+                self._child = subprocess.Popen(  # noqa: S603  (no shell, and no word of a file's)
+                    [sys.executable, "-c", _CHILD, str(requests), str(replies)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    pass_fds=(requests, replies),
+                    env=dict(environment),
+                    start_new_session=True,  # a Ctrl-C in the terminal reaches the parent only, which ends the child
+                )
+            at_a_failure.pop_all()
         os.close(requests)
         os.close(replies)
         self._selector = selectors.DefaultSelector()
@@ -163,7 +169,6 @@ class Process:
         time, PartialResult when it has died; `doing` says at what.
         """
         self._limit.check()
-        bound(self.log)
         line = self._line(time.monotonic() + min(within_s, self._limit.left_s))
         if line is None:
             raise self._silent(within_s, doing)
@@ -191,6 +196,7 @@ class Process:
     def _line(self, deadline: float) -> bytes | None:
         """One line; b"" when the child has closed its end, None when the deadline passed."""
         while b"\n" not in self._buffer:
+            bound(self.log)
             left = deadline - time.monotonic()
             # Looks at the pipe even past the deadline: it is this process that may have been stopped for a while.
             dead = self._child.poll() is not None
@@ -217,7 +223,7 @@ class Process:
         log = self.log_tail()
         row = match_log(log)
         if code is not None and code < 0:
-            how = f"was ended by {signal.Signals(-code).name}"
+            how = f"was ended by {_name(-code)}"
             if -code == signal.SIGKILL:
                 how += ", probably as the host's memory ran out"
                 row = row or known("host-memory")
@@ -268,3 +274,19 @@ class Process:
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._child.pid, number)
+
+
+def _pipe(at_a_failure: contextlib.ExitStack) -> tuple[int, int]:
+    """The reading and the writing end."""
+    ends = os.pipe()
+    for end in ends:
+        at_a_failure.callback(os.close, end)
+    return ends
+
+
+def _name(number: int) -> str:
+    """Of a signal; those of real time have none."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -119,6 +119,31 @@ def step(devices, batches, number):
     assert second["complete"]
 
 
+@pytest.mark.parametrize("at", [8, 16])
+def test_18_what_died_is_tried_again_by_a_probe_that_goes_on(tmp_path: Path, at: int) -> None:
+    """The cause may have been mended: the batch is no limit that was found."""
+    broken = tmp_path / "broken"
+    broken.touch()
+    steps = f"""
+import os, pathlib
+def holds(device, size):
+    return size <= 32
+def needs(device, batch):
+    return (16 + batch) << 20
+def step(devices, batches, number):
+    if pathlib.Path({str(broken)!r}).exists() and batches == ({at},):
+        os.abort()
+"""
+    machine, command = Machine(tmp_path, steps), ("probe", "--gpus", "0", "--duration", "0.1", "--no-ahead", "--json")
+    assert machine.runs(*command).returncode == 6
+    broken.unlink()
+    again = machine.runs(*command, "--resume")
+    assert again.returncode == 0, again.stderr
+    (found,) = json.loads(again.stdout)["probes"]
+    assert (found["batch_limit"]["fits"], found["batch_limit"]["fails"]) == (32, 40)
+    assert found["failures"] == []
+
+
 @pytest.mark.parametrize(("command", "where"), [("run", "built"), ("probe", "step"), ("balance", "step")])
 def test_20_the_time_limit_ends_a_child_that_is_silent_from_the_start(tmp_path: Path, command: str, where: str) -> None:
     """Longer than that no wait is: neither for the model nor for the first step, which may take 900 s by themselves."""
@@ -155,6 +180,14 @@ def test_20_nvml_that_hangs_is_given_up(tmp_path: Path) -> None:
     done = Machine(tmp_path, gpus="init_error ~600").runs("run")
     assert done.returncode == 3
     assert first_line(done) == "error: NVML does not answer"
+
+
+@pytest.mark.campaign
+def test_20_nvml_that_hangs_at_the_end_of_a_probe_costs_no_result(tmp_path: Path) -> None:
+    gpus = TWO_UNLIKE_GPUS.replace("gpu 0 cores 3584", "gpu 0 series cores ~600")
+    done = Machine(tmp_path, gpus=gpus).runs("probe", "--gpus", "0", *FEW)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["probes"][0]["peak_flops_per_s"] is None
 
 
 def test_20_progress_counts_silence_does_not(tmp_path: Path) -> None:

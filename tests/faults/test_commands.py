@@ -155,6 +155,40 @@ def test_35_a_pipe_gets_plain_text(tmp_path: Path, variables: dict[str, str]) ->
     assert "\x1b" not in done.stdout + done.stderr
 
 
+def test_30_what_is_proven_after_a_proof_ran_out_of_memory_is_kept_too(tmp_path: Path) -> None:
+    full = tmp_path / "full"
+    steps = f"""
+import pathlib, time
+def holds(device, size):
+    full = pathlib.Path({str(full)!r})
+    return size <= (16 if full.exists() else 32)
+def needs(device, batch):
+    return (16 + batch) << 20
+def step(devices, batches, number):
+    time.sleep(0.004)
+    return 0.01
+"""
+    machine = Machine(tmp_path, steps)
+    fast = ("--round-duration", "0.2", "--duration", "0.2", "--windows", "6", "--accumulate", "off")
+    program = machine.starts("balance", *fast)
+    assert program.stderr is not None
+    told: list[str] = []
+    for line in program.stderr:
+        told.append(line)
+        if line.startswith("window 1 of 6: "):
+            full.touch()
+        if line.startswith("window 2 of 6: ") and sum("… proving" in one for one in told) > 1:
+            break
+    program.kill()
+    program.communicate()
+    again = machine.runs("balance", *fast, "--resume", "--json")
+    assert again.returncode == 0, "".join(told) + again.stderr
+    proof = again.stderr.split("… proving")[-1]
+    assert "window 1 of 6: " in proof
+    assert not re.search(r"… measuring 16/16, window [12] of", proof)
+    assert json.loads(again.stdout)["batches"] == [16, 16]
+
+
 @pytest.mark.parametrize("arguments", [(), ("--json",)], ids=["text", "JSON"])
 def test_35_a_reader_that_has_gone_is_no_error(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     process = Machine(tmp_path).starts("run", *BRIEF, "--quiet", *arguments)
@@ -163,6 +197,21 @@ def test_35_a_reader_that_has_gone_is_no_error(tmp_path: Path, arguments: tuple[
     process.stdout.close()
     assert process.wait(timeout=60) == 0
     assert process.stderr.read() == ""
+
+
+def test_35_a_result_that_nobody_reads_is_kept(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    process = machine.starts("run", *BRIEF)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    assert process.wait(timeout=60) == 0
+    told = process.stderr.read()
+    assert told.endswith("nobody reads stdout any more: the same command with --resume gives the result\n")
+    again = machine.runs("run", *BRIEF, "--resume", "--json")
+    assert json.loads(again.stdout)["complete"] is True
+    assert "going on with what was measured before" in again.stderr
+    assert "measuring" not in again.stderr
 
 
 CLUSTER = {"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 0}}

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gpubalance.errors import Interrupted
 from gpubalance.results.probe import Trial
+from gpubalance.stages import journal as journals
 from gpubalance.stages.journal import Journal, content_key
 from gpubalance.stages.probe.attempt import Attempt, Work
 
@@ -61,6 +64,21 @@ def test_a_journal_that_was_cut_off_loses_only_its_last_line(cut: int, tail: byt
     # What stands after the last whole line may be anything: it spoils nothing that stands before it.
     assert left[: kept.count(b"\n")] == ATTEMPTS[: kept.count(b"\n")]
     assert len(left) <= kept.count(b"\n") + 1
+
+
+def test_a_journal_that_is_too_long_keeps_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    path, told = written("long"), list[str]()
+    monkeypatch.setattr(journals, "_MOST_BYTES", path.stat().st_size + 10)
+    journal = Journal("long", "a test", resume=True)
+    journal.tell = told.append
+    for _ in range(2):
+        journal.add("SIM-0", ATTEMPTS[0])
+    ended = Interrupted(2)
+    journal.close(ended)
+    (said,) = told
+    assert said.endswith("going on, and nothing more is kept for --resume")
+    assert "--resume goes on" in str(ended)
+    assert Journal("long", "a test", resume=True).of("SIM-0", Attempt) == ATTEMPTS
 
 
 def test_entries_of_another_shape_are_passed_over() -> None:

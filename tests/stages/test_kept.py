@@ -15,7 +15,8 @@ import pytest
 
 from gpubalance.config import BalanceRequest, Measuring, PlanRequest, RunRequest, Settings
 from gpubalance.devices.profile import simulated_devices
-from gpubalance.errors import Interrupted
+from gpubalance.errors import GpubalanceError, Interrupted, NothingFits, OutOfMemory
+from gpubalance.planning.problem import Allocation
 from gpubalance.results.common import Model
 from gpubalance.results.plan import Round
 from gpubalance.results.run import Run
@@ -27,7 +28,7 @@ from gpubalance.stages.journals import balance_journal, run_journal
 from gpubalance.stages.kept import Kept, KeptProbe, RunKey
 from gpubalance.stages.probe.saved import save
 from gpubalance.stages.probing import probe_for
-from gpubalance.stages.run import run_on
+from gpubalance.stages.run import out_of_memory_told, run_on
 from gpubalance.stages.series import Series
 from gpubalance.stages.software import software_key
 from gpubalance.time_limit import TimeLimit
@@ -229,6 +230,24 @@ def test_the_oldest_journals_go_and_never_the_one_that_is_used() -> None:
     assert Journal.is_left("old-109")
 
 
+@pytest.mark.parametrize(
+    ("ends", "kind"), [(KeyboardInterrupt(), Interrupted), (NothingFits("another"), NothingFits)], ids=repr
+)
+def test_however_the_search_for_what_fits_ends_what_was_measured_is_given(
+    ends: BaseException, kind: type[GpubalanceError]
+) -> None:
+    result = drawn(None, list[Event]().append, request(baseline="none"))
+
+    def recover() -> None:
+        raise ends
+
+    error = OutOfMemory("GPU:0 ran out of memory")
+    error.partial = result
+    told = out_of_memory_told(error, cast("Rig", SimpleNamespace(recover=recover)), request())
+    assert isinstance(told, kind)
+    assert told.partial == result
+
+
 def test_a_users_model_is_part_of_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "package").mkdir()
@@ -248,12 +267,30 @@ def test_a_balance_goes_on_with_the_probe_that_it_had(fresh: bool) -> None:
     had, other = (probe_of(DEVICES).model_copy(update={"created": created}) for created in ("2026-01-01", "2026-01-02"))
     quiet = list[Event]().append
     journal = balance_journal(asked, None, resume=False)
-    Kept(journal, quiet).probe(had.created)
+    Kept(journal, quiet).probe(had.created, new=True)
     journal.close()
     save(had)
     save(other)
     with balance_journal(asked, None, resume=True) as journal:
         assert probe_for(asked, None, TimeLimit(), quiet, journal, Kept(journal, quiet)).created == had.created
+
+
+def test_a_balance_takes_the_place_of_an_interrupted_one_with_its_first_measurement() -> None:
+    asked, quiet = BalanceRequest(devices=DEVICES, settings=SMALL, joint=JOINT), list[Event]().append
+    with balance_journal(asked, None, resume=False) as journal:
+        Kept(journal, quiet).probe("2026-01-01", new=True)
+        journal.keep()
+    split = Allocation((8, 8), (8, 8), compute_s=(1.0, 1.0), step_time_s=1.0, binds=("speed", "speed"))
+    with balance_journal(asked, None, resume=False) as journal:
+        assert journal.passes_over
+        kept = Kept(journal, quiet)
+        kept.probe("2026-01-02", new=False)
+        assert "2026-01-01" in journal.path.read_text()
+        kept.round(split, "2026-01-02", None)
+        assert [json.loads(line)["kind"] for line in journal.path.read_text().splitlines()] == [
+            "KeptProbe",
+            "KeptRound",
+        ]
 
 
 def test_a_full_disk_ends_the_keeping_and_not_the_run() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 
 from gpubalance.config import Device, JointProfile, Settings
 from gpubalance.devices.profile import simulated_devices
-from gpubalance.errors import BadInput, DeadlinePassed, OutOfMemory, PartialResult
+from gpubalance.errors import BadInput, DeadlinePassed, EnvironmentFault, OutOfMemory, PartialResult
 from gpubalance.workers.messages import Measured, Sample
 from gpubalance.workers.process import Process, child_environment
 from gpubalance.workers.worker import Worker
@@ -63,6 +64,24 @@ def test_a_killed_child_is_one_error(number: signal.Signals, says: str) -> None:
     assert says in caught.value.message
     assert "training with batches 820/568 on GPU:0, GPU:1" in caught.value.message
     assert str(child.log) in caught.value.remedy
+
+
+def test_a_signal_without_a_name_ends_a_child_too() -> None:
+    with process() as child:
+        os.kill(child.pid, signal.SIGRTMIN + 6)
+        with pytest.raises(PartialResult, match="was ended by signal 40 while"):
+            child.receive(10, "training")
+
+
+def test_a_child_that_cannot_be_started_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    before = psutil.Process().num_fds()
+    with pytest.raises(EnvironmentFault, match="can't start a worker: Resource temporarily unavailable"):
+        process()
+    assert psutil.Process().num_fds() == before
 
 
 def test_a_silent_child_is_ended_at_the_deadline() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
 from contextlib import suppress
 
 from gpubalance.config import JointProfile, ProbeRequest
@@ -97,7 +96,7 @@ class Bench:
         Interrupted, and the death of a child where no batch has passed.
         """
         attempt = self._answer(batch, trial=trial) or self._try(batch, reason, fresh=fresh or trial, last=last)
-        if self._is_uncertain(attempt) and batch not in self._known:
+        if self._is_uncertain(attempt):
             self._keep(attempt, trial=True)
             attempt = self._try(batch, f"once more, as {_UNCERTAIN[attempt.trial.outcome]}", fresh=True, last=last)
         self._keep(attempt, trial=trial or attempt.point is None)
@@ -267,9 +266,8 @@ class Bench:
 
 
 def _certain(attempts: list[Attempt]) -> dict[int, Attempt]:
-    """By batch, what need not be tried again: what did not die, and what died twice."""
-    deaths = Counter(attempt.trial.batch for attempt in attempts if attempt.died)
-    return {a.trial.batch: a for a in attempts if not a.died or deaths[a.trial.batch] > 1}
+    """By batch, what need not be tried again: a death may have been the machine's, which has been mended since."""
+    return {attempt.trial.batch: attempt for attempt in attempts if not attempt.died}
 
 
 _UNCERTAIN: dict[str, str] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpubalance.devices.peak import peak_flops
 from gpubalance.errors import GpubalanceError, NothingFits
+from gpubalance.patience import within_or
 from gpubalance.planning.curve import best_of, sensible_of
 from gpubalance.planning.model import LINE_WITHIN, fit_line, monotone_curve
 from gpubalance.results.probe import BatchLimit, CurvePoint, DeviceProbe, Failure, SoloRate, StepTimeModel
@@ -28,7 +29,7 @@ def device_probe(
     flops = alone.forward_flops * _TRAINING_OVER_FORWARD if alone.forward_flops else None
     achieved = flops * best[1] if flops and best else None
     device, settings = alone.bench.device, alone.bench.request.settings
-    peak = None if device.simulated else peak_flops(device.uuid, settings.precision)
+    peak = None if device.simulated else within_or(None, lambda: peak_flops(device.uuid, settings.precision))
     return DeviceProbe(
         device=number,
         curve=curve,

@@ -49,7 +49,7 @@ def probe(
     none, BadInput, TimeLimitPassed, Interrupted. Keeps the result, or the part, for `plan`.
     """
     if journal is None:
-        with probe_journal(request, resume=False) as own:
+        with probe_journal(request, driver, resume=False) as own:
             return probe(request, driver, watch, own, limit)
     journal.tell = lambda text: watch(Doing(text))
     tell_resumed(journal, watch)
