@@ -81,7 +81,8 @@ def balance(
     from gpubalance.stages.balance import balance as balance_stage
     from gpubalance.stages.journals import balance_journal
 
-    out = check_output(output, overwrite=overwrite, json=json, quiet=quiet, redact=redact, resume=resume)
+    own = "plan" if resume else None
+    out = check_output(output, overwrite=overwrite, json=json, quiet=quiet, redact=redact, resumed=own)
     machine = find_machine(simulate)
     devices = machine.select(words(gpus))
     refuse_what_devices_cannot(devices, all_reduce)

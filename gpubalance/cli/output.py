@@ -128,19 +128,19 @@ def _give_up(stream: TextIO) -> None:
 
 
 def check_output(
-    path: Path | None, *, overwrite: bool, json: bool, quiet: bool, redact: bool = False, resume: bool = False
+    path: Path | None, *, overwrite: bool, json: bool, quiet: bool, redact: bool = False, resumed: str | None = None
 ) -> Output:
     """Raises UsageError for a file that exists, EnvironmentFault where none can be written.
 
-    What goes on takes the place of its own unfinished result.
+    What goes on takes the place of its own unfinished result, which is of the kind `resumed`.
     """
     if path is not None:
-        overwrite = overwrite or (resume and _is_unfinished(path))
+        overwrite = overwrite or (resumed is not None and _is_unfinished(path, resumed))
         check_file("-o", path, overwrite=overwrite)
     return Output(json=json, path=path, overwrite=overwrite, quiet=quiet, redact=redact)
 
 
-def _is_unfinished(path: Path) -> bool:
+def _is_unfinished(path: Path, kind: str) -> bool:
     """Whether it is what an interrupted command has left of its result: going on, the command replaces it."""
     from gpubalance.results.plan import Plan
     from gpubalance.results.records import read_result
@@ -150,6 +150,8 @@ def _is_unfinished(path: Path) -> bool:
     try:
         found = read_result(path)
     except GpubalanceError:
+        return False
+    if found.kind != kind:
         return False
     if isinstance(found, Plan):
         return found.balance is not None and (found.balance.run is None or not found.balance.run.complete)

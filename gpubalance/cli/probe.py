@@ -119,7 +119,8 @@ def probe(
     from gpubalance.stages.probe.estimate import estimate
     from gpubalance.stages.probe.stage import probe as probe_stage
 
-    out = check_output(output, overwrite=overwrite, json=json, quiet=quiet, redact=redact, resume=resume)
+    own = "probe" if resume else None
+    out = check_output(output, overwrite=overwrite, json=json, quiet=quiet, redact=redact, resumed=own)
     machine = find_machine(simulate)
     devices = machine.select(words(gpus))
     request = ProbeRequest(

@@ -109,7 +109,8 @@ def run(
     from gpubalance.stages.probe.saved import solo_bests
     from gpubalance.stages.run import run as run_stage
 
-    out = check_output(output, overwrite=overwrite, json=json, quiet=quiet, redact=redact, resume=resume)
+    own = "run" if resume else None
+    out = check_output(output, overwrite=overwrite, json=json, quiet=quiet, redact=redact, resumed=own)
     measuring = Measuring(
         windows=windows,
         duration_s=values.seconds("--duration", duration, 86_400),

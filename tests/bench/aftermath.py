@@ -51,10 +51,13 @@ class Seen:
             self.faults.append(fault)
 
 
-def look(program: Program, seen: Seen, err: str, answers: Answers) -> None:
-    """After the end of a program that was killed, which had told `err`: all of it, and then `--resume`."""
+def look(program: Program, seen: Seen, printed: tuple[str, str], answers: Answers) -> None:
+    """After the end of a program that was killed, which had `printed` a result and what it did: all of it, and then
+    `--resume`.
+    """
+    out, err = printed
     _look_for_orphans(program, seen)
-    _look_at_the_end(program, seen, err)
+    _look_at_the_end(program, seen, out, err)
     _look_at_files(program, seen)
     if seen.kill.command == "probe":
         _look_at_what_was_told(program, seen, err)
@@ -73,7 +76,7 @@ def _look_for_orphans(program: Program, seen: Seen) -> None:
         process.kill()
 
 
-def _look_at_the_end(program: Program, seen: Seen, err: str) -> None:
+def _look_at_the_end(program: Program, seen: Seen, out: str, err: str) -> None:
     code, number = program.process.returncode, int(seen.kill.number)
     if not seen.killed:
         right = {0}
@@ -82,7 +85,9 @@ def _look_at_the_end(program: Program, seen: Seen, err: str) -> None:
     elif seen.kill.number == signal.SIGKILL:
         right = {-number}
     else:
-        right = {128 + number, -number, 0}  # the signal itself before Python has begun; 0 when all was over
+        right = {128 + number, 0}  # 0 when all was over
+        if out or not err:  # the signal itself, while Python begins and ends
+            right.add(-number)
     seen.expect(code in right, f"exit code {code}: {err[-500:]}")
     own = "\n".join(line for line in err.splitlines() if not line.startswith("  | "))  # without a child's log
     seen.expect("Traceback" not in own, f"a traceback: {err[-1500:]}")
@@ -125,11 +130,21 @@ def _look_at_what_was_told(program: Program, seen: Seen, err: str) -> None:
 
 
 def _resume_probe(killed: Program, seen: Seen, limits: Limits) -> None:
+    kept = {one["trial"]["batch"]: one["point"] for one in _kept(killed.folder, "Attempt", lambda one: one["point"])}
     program = _resumed(killed, seen)
-    if program is not None:
-        found = limits_of(program.output)
-        seen.resumed = True
-        seen.expect(found == limits, f"--resume found {found}, and not {limits}")
+    if program is None:
+        return
+    found = limits_of(program.output)
+    seen.resumed = True
+    seen.expect(found == limits, f"--resume found {found}, and not {limits}")
+    points = {point.batch: point for point in Probe.model_validate_json(program.output.read_text()).probes[0].curve}
+    for batch, point in kept.items():
+        there = points.get(batch)
+        seen.expect(
+            there is not None
+            and (there.measured_again or list(there.step_time_s.samples) == point["step_time_s"]["samples"]),
+            f"--resume measured batch {batch} anew, which was kept",
+        )
 
 
 def _resume_joint(killed: Program, seen: Seen, err: str, split: tuple[int, ...]) -> None:

@@ -43,6 +43,7 @@ def build():
     return keras.Sequential([keras.Input((8,)), keras.layers.Dense(4)])
 """
 
+WEIGHTS = {"name": "sequential", "parameters": 36, "gradient_bytes": 144}
 PROBE = ("probe", "--duration", "0.05")
 # The same devices without TensorFlow, whose loading takes most of a command's time: see tests/stand_in/session.py.
 ENGINE = """

@@ -83,10 +83,10 @@ def disturb(kill: Kill, known: Undisturbed) -> Seen:
             seen.killed = program.kill(kill.victim, kill.number)
         else:
             seen.killed = False
-        _, err = program.wait()
+        printed = program.wait()
         if not seen.killed:  # faster than what the moments were taken from, which other work had slowed down
             known.seconds[kill.command] = min(known.seconds[kill.command], program.elapsed_s)
-        look(program, seen, err, known.answers)
+        look(program, seen, printed, known.answers)
     return seen
 
 

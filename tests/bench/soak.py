@@ -25,7 +25,6 @@ _STEPS_A_CHILD = 5
 _WARM = 0.2  # of the starts, after which things must be flat
 _MORE_BYTES = 16 << 20
 _LOGS_KEPT = 52  # 50 old ones, and those of two children that live
-_LOOKS = 10
 
 
 class Level(NamedTuple):
@@ -55,6 +54,27 @@ def faults(warm: Level, end: Level) -> list[str]:
     return found + [f"{now} {name}, and {then} before" for name, then, now in rest if now > then]
 
 
+class Levels:
+    """Looks at what the parent holds, as it goes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._at: dict[int, Level] = {}
+
+    def look(self, number: int) -> None:
+        """After so many."""
+        self._at[number] = Level.now(self._folder)
+
+    def told(self, count: int, what: str) -> Iterator[str]:
+        """What has grown since things were warm, and the levels then and at the end."""
+        warm = next(number for number in self._at if number >= _WARM * count)
+        # Logs are kept up to their number; what is beyond that is left behind.
+        both = (level._replace(files=max(level.files, _LOGS_KEPT)) for level in (self._at[warm], self._at[count]))
+        for fault in faults(*both):
+            yield f"FAILED {fault}"
+        yield f"{count} {what}: {self._at[warm]} after {warm}, {self._at[count]} at the end"
+
+
 def child_starts(count: int, look: Callable[[int], None]) -> None:
     """Fresh children of one device, one after the other, each trained with for a step."""
     (device, *_), _ = simulated_devices(str(_profile()))
@@ -69,8 +89,8 @@ def child_starts(count: int, look: Callable[[int], None]) -> None:
         children.close()
 
 
-def steps(count: int) -> int:
-    """A run of so many measured steps at least: their number."""
+def steps(count: int, look: Callable[[int], None]) -> int:
+    """Runs of so many measured steps at least: their number."""
     devices, joint = simulated_devices(str(_profile()))
     done = 0
     while done < count:
@@ -79,9 +99,10 @@ def steps(count: int) -> int:
             batches=(8, 8),
             settings=Settings(model="small"),
             joint=joint,
-            measuring=Measuring(windows=3, duration_s=2.0, baseline="none"),
+            measuring=Measuring(windows=3, duration_s=0.5, baseline="none"),
         )
         done += run(request, None, watch=lambda _: None).steps
+        look(done)
     return done
 
 
@@ -92,28 +113,17 @@ def _profile() -> Path:
 
 
 def main(count: int = 200) -> Iterator[str]:
-    levels: dict[int, Level] = {}
     with tempfile.TemporaryDirectory(prefix="gpubalance-soak-") as name:
         folder, before = Path(name), dict(os.environ)
         os.environ.update(TMPDIR=name, XDG_STATE_HOME=str(folder / "state"))
         tempfile.tempdir = None  # it is looked for again
-
-        def look(number: int) -> None:
-            if number % max(1, count // _LOOKS) == 0 or number == count:
-                levels[number] = Level.now(folder)
-
         try:
-            done = steps(_STEPS_A_CHILD * count)
-            yield f"{done} steps: {Level.now(folder)}"
-            child_starts(count, look)
+            of_steps, of_starts = Levels(folder), Levels(folder)
+            done = steps(_STEPS_A_CHILD * count, of_steps.look)
+            yield from of_steps.told(done, "steps")
+            child_starts(count, of_starts.look)
+            yield from of_starts.told(count, "child starts")
         finally:
             os.environ.clear()
             os.environ.update(before)
             tempfile.tempdir = None
-    warm = next(number for number in levels if number >= _WARM * count)
-    # Logs are kept up to their number; what is beyond that is left behind.
-    for fault in faults(
-        *(level._replace(files=max(level.files, _LOGS_KEPT)) for level in (levels[warm], levels[count]))
-    ):
-        yield f"FAILED {fault}"
-    yield f"{count} child starts: {levels[warm]} after {warm}, {levels[count]} at the end"

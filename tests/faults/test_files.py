@@ -403,6 +403,8 @@ def step(devices, batches, number):
     assert "--resume goes on with what is measured" in ended.stderr
     assert json.loads(path.read_text())["complete"] is False
     assert machine.runs(*command).returncode == 2
+    another = machine.runs("probe", "--max-batch", "8", "-o", str(path), "--resume")
+    assert (another.returncode, another.stdout) == (2, "")
     assert machine.runs(*command, "--resume").returncode == 0
     assert json.loads(path.read_text())["complete"] is True
     assert machine.runs(*command, "--resume").returncode == 2
