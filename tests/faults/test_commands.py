@@ -189,6 +189,38 @@ def step(devices, batches, number):
     assert json.loads(again.stdout)["batches"] == [16, 16]
 
 
+def test_30_a_balance_that_was_killed_in_its_own_probe_goes_on_with_that(tmp_path: Path) -> None:
+    trained = tmp_path / "trained"
+    steps = f"""
+import time
+def holds(device, size):
+    return size <= 32
+def needs(device, batch):
+    return (16 + batch) << 20
+def step(devices, batches, number):
+    time.sleep(0.004)
+    with open({str(trained)!r}, "a") as file:
+        print(*(device.index for device in devices), batches, file=file)
+    return 0.01
+"""
+    machine = Machine(tmp_path, steps)
+    command = ("balance", "--round-duration", "0.2", "--duration", "0.2", "--windows", "2", "--accumulate", "off")
+    program = machine.starts(*command)
+    assert program.stderr is not None
+    assert any(line.startswith("GPU:0 batch 16: ") for line in program.stderr)
+    program.kill()
+    program.communicate()
+    assert {"0 (8,)", "0 (16,)"} <= set(trained.read_text().splitlines())
+    trained.unlink()
+    again = machine.runs(*command, "--resume", "--json")
+    assert again.returncode == 0, again.stderr
+    assert "going on with what was measured before" in again.stderr
+    assert "GPU:0 batch 8: " in again.stderr
+    alone = {line for line in trained.read_text().splitlines() if line.startswith("0 (")}
+    assert "0 (32,)" in alone
+    assert "0 (16,)" not in alone  # as 8 is once more, to see whether the device's speed has changed
+
+
 @pytest.mark.parametrize("arguments", [(), ("--json",)], ids=["text", "JSON"])
 def test_35_a_reader_that_has_gone_is_no_error(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     process = Machine(tmp_path).starts("run", *BRIEF, "--quiet", *arguments)
