@@ -21,7 +21,8 @@ from gpubalance.state import state_folder, sync_folder
 from gpubalance.units import format_bytes
 
 _KEPT = 100
-_MOST_BYTES = 256 << 20  # hours of steps of a millisecond, and no more than can be read again
+MOST_BYTES = 256 << 20  # hours of steps of a millisecond, and no more than can be read again
+_LINE_ENDS = 2  # its own, and that of one that was cut off
 
 R = TypeVar("R", bound=BaseModel)
 
@@ -41,7 +42,7 @@ class Journal:
     the error says so.
     """
 
-    def __init__(self, key: str, what: str, *, resume: bool) -> None:
+    def __init__(self, key: str, what: str, *, resume: bool, most_bytes: int = MOST_BYTES) -> None:
         self.path = _path(key)
         self.resume = resume
         self._held = Lock(str(self.path), what)
@@ -51,6 +52,7 @@ class Journal:
         self._lock = threading.Lock()
         self._file: IO[str] | None = None
         self.error: OSError | None = None
+        self._most_bytes = most_bytes
         self._keep = False
         self._holds = bool(self._entries)  # whether there is something to go on with
         self.tell: Callable[[str], object] = _nobody
@@ -95,8 +97,8 @@ class Journal:
 
     def _append(self, line: str) -> None:
         self._file = self._file or self._opened()
-        if os.fstat(self._file.fileno()).st_size + len(line) > _MOST_BYTES:
-            raise OSError(errno.EFBIG, f"it holds {format_bytes(_MOST_BYTES)}")
+        if os.fstat(self._file.fileno()).st_size + len(line) + _LINE_ENDS > self._most_bytes:
+            raise OSError(errno.EFBIG, f"it holds {format_bytes(self._most_bytes)}")
         self._file.write(line + "\n")
         self._file.flush()
         os.fsync(self._file.fileno())
@@ -159,7 +161,7 @@ def _path(key: str) -> Path:
 def _read(path: Path) -> Iterator[dict[str, Any]]:
     """Whole lines only: the last may have been cut off, and whatever is no entry is passed over."""
     try:
-        if not path.is_file() or path.stat().st_size > _MOST_BYTES:  # no journal of ours
+        if not path.is_file() or path.stat().st_size > MOST_BYTES:  # no journal of ours
             return
         with path.open(encoding="utf-8", errors="replace") as lines:
             for line in lines:

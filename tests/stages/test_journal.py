@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpubalance.errors import Interrupted
 from gpubalance.results.probe import Trial
-from gpubalance.stages import journal as journals
 from gpubalance.stages.journal import Journal, content_key
 from gpubalance.stages.probe.attempt import Attempt, Work
 
@@ -66,10 +64,9 @@ def test_a_journal_that_was_cut_off_loses_only_its_last_line(cut: int, tail: byt
     assert len(left) <= kept.count(b"\n") + 1
 
 
-def test_a_journal_that_is_too_long_keeps_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_journal_that_is_too_long_keeps_what_it_has() -> None:
     path, told = written("long"), list[str]()
-    monkeypatch.setattr(journals, "_MOST_BYTES", path.stat().st_size + 10)
-    journal = Journal("long", "a test", resume=True)
+    journal = Journal("long", "a test", resume=True, most_bytes=path.stat().st_size + 10)
     journal.tell = told.append
     for _ in range(2):
         journal.add("SIM-0", ATTEMPTS[0])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -73,14 +73,18 @@ def test_a_signal_without_a_name_ends_a_child_too() -> None:
             child.receive(10, "training")
 
 
-def test_a_child_that_cannot_be_started_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
-
-    monkeypatch.setattr(subprocess, "Popen", refuse)
-    before = psutil.Process().num_fds()
-    with pytest.raises(EnvironmentFault, match="can't start a worker: Resource temporarily unavailable"):
-        process()
+def test_a_child_that_cannot_be_started_is_one_error() -> None:
+    """There is room for one pipe, and not for both."""
+    free = [os.dup(0) for _ in range(4)]
+    for descriptor in free:
+        os.close(descriptor)
+    before, (soft, hard) = psutil.Process().num_fds(), resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free[3], hard))
+    try:
+        with pytest.raises(EnvironmentFault, match="can't start a worker: Too many open files"):
+            process()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert psutil.Process().num_fds() == before
 
 
