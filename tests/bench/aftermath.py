@@ -77,6 +77,8 @@ def _look_for_orphans(program: Program, seen: Seen) -> None:
 
 
 def _look_at_the_end(program: Program, seen: Seen, out: str, err: str) -> None:
+    if seen.killed and (seen.kill.victim, seen.kill.number) == ("parent", signal.SIGINT) and _in_python(err):
+        return
     code, number = program.process.returncode, int(seen.kill.number)
     if not seen.killed:
         right = {0}
@@ -92,6 +94,11 @@ def _look_at_the_end(program: Program, seen: Seen, out: str, err: str) -> None:
     own = "\n".join(line for line in err.splitlines() if not line.startswith("  | "))  # without a child's log
     seen.expect("Traceback" not in own, f"a traceback: {err[-1500:]}")
     seen.expect("a bug in" not in err, f"a bug: {err[-500:]}")
+
+
+def _in_python(err: str) -> bool:
+    """Whether the interrupt came while Python began, before a line of the program's was run: it tells that itself."""
+    return "KeyboardInterrupt" in err and "…" not in err and "gpubalance/cli" not in err
 
 
 def _look_at_files(program: Program, seen: Seen) -> None:

@@ -107,7 +107,7 @@ ELSEWHERE = {
     ],
     30: [
         "cli/test_run.py::test_nothing_stays_when_the_program_is_killed",
-        "cli/test_probe.py::test_a_killed_probe_leaves_no_child_and_goes_on",
+        "test_kills.py::test_a_kill_loses_nothing_and_leaves_nothing",
         "test_kills.py::test_thirty_kills_lose_nothing_and_leave_nothing",
     ],
     31: ["cli/test_run.py::test_a_full_disk_behind_stdout_loses_no_file"],
