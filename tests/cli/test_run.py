@@ -156,6 +156,16 @@ def test_a_tiny_model_whose_stamps_come_out_of_turn_is_measured() -> None:
     assert all(replica["compute_s"] > 0 for replica in result["replicas"])
 
 
+def test_a_model_that_is_too_slow_for_the_profile_is_told(tmp_path: Path) -> None:
+    profile = tmp_path / "fast.toml"
+    device = '[[device]]\nname = "Fast {}"\nalpha_s = 0.00001\nbeta_s = 0.0000001\n'
+    profile.write_text("\n".join(map(device.format, "AB")))
+    result = run_json("--simulate", str(profile), "--model", "small", "--batches", "64", "64", "--baseline", "none")
+    warnings = {w["code"]: w["next"] for w in result["warnings"]}
+    assert "larger batches" in warnings["slower-than-profile"]
+
+
+@pytest.mark.campaign
 def test_the_real_compute_is_too_slow_for_the_profile() -> None:
     result = run_json("--simulate", QUICK_PAIR, "--model", "probe", "--batches", "2", "1", "--baseline", "none")
     assert result["model"]["parameters"] == pytest.approx(78.9e6, rel=0.001)
