@@ -33,6 +33,7 @@ class Output:
     """`json`: stdout is the result as JSON. `path`: it is written there too, whole or not at all.
 
     `quiet`: nothing was said on stderr that the result is to be set apart from. `redact`: neither tells whose it is.
+    `goes_on`: the file has an unfinished result, which may be replaced by what goes on with it.
     """
 
     json: bool
@@ -40,6 +41,7 @@ class Output:
     overwrite: bool = False
     quiet: bool = False
     redact: bool = False
+    goes_on: bool = False
 
     def give_measured(
         self,
@@ -52,6 +54,8 @@ class Output:
 
         Where nobody takes the result, the `journal` of the measurement is kept. Raises what `measure` and `give` do.
         """
+        if self.goes_on and journal is not None and not journal.resumed:
+            raise _exists("-o", self.path)  # it is not of what would be measured: of another model, or other settings
         try:
             result = measure()
         except GpubalanceError as error:
@@ -135,9 +139,10 @@ def check_output(
     What goes on takes the place of its own unfinished result, which is of the kind `resumed`.
     """
     if path is not None:
-        overwrite = overwrite or (resumed is not None and _is_unfinished(path, resumed))
-        check_file("-o", path, overwrite=overwrite)
-    return Output(json=json, path=path, overwrite=overwrite, quiet=quiet, redact=redact)
+        goes_on = not overwrite and resumed is not None and _is_unfinished(path, resumed)
+        check_file("-o", path, overwrite=overwrite or goes_on)
+        return Output(json, path, overwrite=overwrite or goes_on, quiet=quiet, redact=redact, goes_on=goes_on)
+    return Output(json, path, quiet=quiet, redact=redact)
 
 
 def _is_unfinished(path: Path, kind: str) -> bool:
@@ -167,11 +172,15 @@ def check_file(option: str, path: Path, *, overwrite: bool) -> None:
     if path.exists() and not path.is_file():
         raise UsageError(f"{option} {path} is a device or a pipe, not a file", remedy=f"give another {option}")
     if path.exists() and not overwrite:
-        raise UsageError(f"{path} exists", remedy=f"give another {option}, or --overwrite")
+        raise _exists(option, path)
     folder = path.parent
     if not folder.is_dir():
         raise EnvironmentFault(f"the folder of {option} {path} does not exist", remedy=f"mkdir -p {folder}")
     _try_to_write(option, path)
+
+
+def _exists(option: str, path: Path | None) -> UsageError:
+    return UsageError(f"{path} exists", remedy=f"give another {option}, or --overwrite")
 
 
 def _try_to_write(option: str, path: Path) -> None:

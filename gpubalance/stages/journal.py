@@ -21,7 +21,7 @@ from gpubalance.state import state_folder, sync_folder
 from gpubalance.units import format_bytes
 
 _KEPT = 100
-MOST_BYTES = 256 << 20  # hours of steps of a millisecond, and no more than can be read again
+_MOST_BYTES = 256 << 20  # hours of steps of a millisecond, and no more than can be read again
 _LINE_ENDS = 2  # its own, and that of one that was cut off
 
 R = TypeVar("R", bound=BaseModel)
@@ -42,7 +42,7 @@ class Journal:
     the error says so.
     """
 
-    def __init__(self, key: str, what: str, *, resume: bool, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, key: str, what: str, *, resume: bool, most_bytes: int = _MOST_BYTES) -> None:
         self.path = _path(key)
         self.resume = resume
         self._held = Lock(str(self.path), what)
@@ -161,7 +161,7 @@ def _path(key: str) -> Path:
 def _read(path: Path) -> Iterator[dict[str, Any]]:
     """Whole lines only: the last may have been cut off, and whatever is no entry is passed over."""
     try:
-        if not path.is_file() or path.stat().st_size > MOST_BYTES:  # no journal of ours
+        if not path.is_file() or path.stat().st_size > _MOST_BYTES:  # no journal of ours
             return
         with path.open(encoding="utf-8", errors="replace") as lines:
             for line in lines:

@@ -10,6 +10,14 @@ from tests.stand_in import TWO_UNLIKE_GPUS, engine, environment
 
 TI, PLAIN = "GPU-1080aaaa-0000-4000-8000-000000000001", "GPU-1080bbbb-0000-4000-8000-000000000002"
 BRIEF = ("--windows", "1", "--duration", "0.3")
+# 32 samples fit on each, and no more.
+HOLDS_32 = """
+def holds(device, size):
+    return size <= 32
+
+def needs(device, batch):
+    return (16 + batch) << 20
+"""
 # A hang as TensorFlow's are: the interpreter's lock is held, and TERM is ignored.
 HANG = """
 import ctypes, signal

@@ -18,7 +18,7 @@ import pytest
 from gpubalance.errors import DeadlinePassed
 from gpubalance.workers.messages import Measure
 from gpubalance.workers.process import Process, child_environment
-from tests.faults.machine import BRIEF, HANG, Machine
+from tests.faults.machine import BRIEF, HANG, HOLDS_32, Machine
 from tests.stand_in import TWO_UNLIKE_GPUS
 from tests.workers.test_process import gone
 
@@ -124,12 +124,8 @@ def test_18_what_died_is_tried_again_by_a_probe_that_goes_on(tmp_path: Path, at:
     """The cause may have been mended: the batch is no limit that was found."""
     broken = tmp_path / "broken"
     broken.touch()
-    steps = f"""
+    steps = f"""{HOLDS_32}
 import os, pathlib
-def holds(device, size):
-    return size <= 32
-def needs(device, batch):
-    return (16 + batch) << 20
 def step(devices, batches, number):
     if pathlib.Path({str(broken)!r}).exists() and batches == ({at},):
         os.abort()

@@ -21,7 +21,7 @@ from gpubalance.lock import Lock
 from gpubalance.state import state_folder
 from tests.cli.program import PROGRAM, QUICK_PAIR, ROOT, SHORT, gpubalance
 from tests.cli.terminal import command_in_terminal
-from tests.faults.machine import BRIEF, Machine
+from tests.faults.machine import BRIEF, HOLDS_32, Machine
 from tests.faults.test_children import NOTE, wait_for
 from tests.stages.probes import probe_of
 from tests.stand_in import TWO_UNLIKE_GPUS
@@ -191,12 +191,8 @@ def step(devices, batches, number):
 
 def test_30_a_balance_that_was_killed_in_its_own_probe_goes_on_with_that(tmp_path: Path) -> None:
     trained = tmp_path / "trained"
-    steps = f"""
+    steps = f"""{HOLDS_32}
 import time
-def holds(device, size):
-    return size <= 32
-def needs(device, batch):
-    return (16 + batch) << 20
 def step(devices, batches, number):
     time.sleep(0.004)
     with open({str(trained)!r}, "a") as file:

@@ -405,6 +405,8 @@ def step(devices, batches, number):
     assert machine.runs(*command).returncode == 2
     another = machine.runs("probe", "--max-batch", "8", "-o", str(path), "--resume")
     assert (another.returncode, another.stdout) == (2, "")
+    of_others = machine.runs(*command, "--seed", "5", "--resume")
+    assert (of_others.returncode, of_others.stdout) == (2, "")
     assert machine.runs(*command, "--resume").returncode == 0
     assert json.loads(path.read_text())["complete"] is True
     assert machine.runs(*command, "--resume").returncode == 2
