@@ -133,10 +133,10 @@ install() {
     if keepable; then
         extras=$extras$(lacking "$had_extras" "$extras")
         extras=${extras#,}
-        announce "bringing $venv up to date" "up to a minute"
+        announce "bringing TensorFlow and the rest up to date" "up to a minute"
     else
         had_extras=
-        announce "${why:-first use}: installing TensorFlow and the rest into $venv" "about a minute"
+        announce "${why:-first use}: installing TensorFlow and the rest" "about a minute"
         write_state making # first, so that what an interrupted clearing leaves is still known as ours
         (cd "$venv" && find . ! -name . -prune ! -name .gpubalance ! -name .gpubalance.lock -exec rm -rf {} +)
     fi
@@ -157,6 +157,7 @@ announce() {
         *,cuda,*) say "$1, with CUDA (3 GB), some minutes" ;;
         *) say "$1, $2" ;;
     esac
+    printf '  in %s\n' "$venv" >&2  # on a line of its own, as a terminal breaks a long one within a word
 }
 
 # Whether pip can go on with what is in $venv; $why if not. It can with a whole one, and with one where pip was cut off

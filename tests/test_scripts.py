@@ -150,7 +150,7 @@ def test_the_first_use_installs_and_runs(first_use: tuple[Checkout, tuple[int, s
     assert said["cwd"] == str(checkout.elsewhere)
     assert said["file"] == str(checkout.folder / "gpubalance.py")
     venv = checkout.folder / ".venv"
-    assert err == f"gpubalance: first use: installing TensorFlow and the rest into {venv}, about a minute\n"
+    assert err == f"gpubalance: first use: installing TensorFlow and the rest, about a minute\n  in {venv}\n"
 
 
 def test_later_uses_start_no_python_but_the_program(checkout: Checkout, tmp_path: Path) -> None:
