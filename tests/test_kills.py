@@ -1,61 +1,34 @@
-"""A part of `scripts/bench kills`: one of each command, and thirty without TensorFlow, which takes most of the time.
+"""A small part of `scripts/bench kills`, and what the campaigns are made of. Other moments have tests in tests/cli.
 
-A soak is `campaign`. Other moments have tests of their own in tests/cli.
+A soak is `campaign`.
 """
 
 from __future__ import annotations
 
 import re
-import signal
+from collections.abc import Callable, Iterator
 from random import Random
 
 import pytest
 
-from gpubalance.devices.profile import simulated_devices
-from gpubalance.results.common import Model
-from gpubalance.stages.probe.saved import save
 from tests.bench import kills, soak
 from tests.bench.__main__ import read
-from tests.bench.aftermath import Answers
-from tests.bench.killed import COMMANDS, NET, PROFILE, WEIGHTS, Kill
-from tests.bench.kills import Undisturbed, disturb
-from tests.stages.probes import probe_of
-
-
-@pytest.fixture(scope="module")
-def known(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
-    """The moments are parts of what a run took here, other tests beside it; the probe is the profile's."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    (folder / "fast.toml").write_text(PROFILE)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_STATE_HOME", str(folder / "state"))
-        probe = probe_of(simulated_devices(str(folder / "fast.toml"))[0])
-        settings, model = probe.settings.model_copy(update={"model": NET}), Model(**WEIGHTS)
-        save(probe.model_copy(update={"settings": settings, "model": model}))
-    run_s = kills.by_itself(folder, "run", {}).elapsed_s
-    return Undisturbed(dict.fromkeys(COMMANDS, run_s), Answers(((32, 40),), (32, 24)), folder / "state")
 
 
 @pytest.mark.parametrize(
-    "kill",
+    ("campaign", "count"),
     [
-        Kill("probe", "parent", signal.SIGKILL, 0.7),
-        Kill("balance", "parent", signal.SIGKILL, 0.9),
-        Kill("run", "child", signal.SIGINT, 0.8),
+        pytest.param(kills.main, 30, marks=pytest.mark.timeout(900), id="thirty"),
+        # Another engine in the children: the program, its processes, signals, journals and files are the same.
+        pytest.param(kills.without_tensorflow, 6, id="six without TensorFlow"),
     ],
-    ids=str,
 )
-def test_a_kill_loses_nothing_and_leaves_nothing(kill: Kill, known: Undisturbed) -> None:
-    seen = disturb(kill, known)
-    assert not seen.faults
-
-
-def test_thirty_kills_lose_nothing_and_leave_nothing() -> None:
-    """Without TensorFlow in the children: the program, its processes, signals, journals and files are real."""
-    lines = list(kills.without_tensorflow(30))
+def test_kills_lose_nothing_and_leave_nothing(campaign: Callable[[int], Iterator[str]], count: int) -> None:
+    """The moments are other ones each time; what is printed names their seed."""
+    lines = list(campaign(count))
     assert not [line for line in lines if "FAILED" in line], lines
-    (killed,) = re.findall(r"30 runs, (\d+) killed", lines[-1])
-    assert int(killed) > 15  # the others were over before
+    (killed,) = re.findall(rf"{count} runs, (\d+) killed", lines[-1])
+    assert int(killed) > count / 2  # the others were over before
 
 
 @pytest.mark.campaign

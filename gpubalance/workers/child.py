@@ -8,6 +8,7 @@ where TensorFlow writes, are a log file that the parent opened.
 from __future__ import annotations
 
 import ctypes
+import gc
 import math
 import os
 import queue
@@ -18,6 +19,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -148,13 +150,31 @@ def _explained(error: BaseException, settings: Settings) -> dict[str, Any]:
 def _load_engine() -> Failed | None:
     """Imports the engine, and TensorFlow with it; no device is touched yet. What the parent is told if it fails."""
     try:
-        import gpubalance.engine.session  # noqa: F401
+        with _loading_what_stays():
+            import gpubalance.engine.session  # noqa: F401
     except Exception as error:  # noqa: BLE001  (whatever a broken installation raises)
         traceback.print_exception(error)
         row = match(str(error)) or known("tensorflow-broken")
         message = f"{known('tensorflow-broken').message}: {type(error).__name__}: {error}"
         return Failed(fault="environment", message=message[:1000], cause=row.cause, remedy=row.remedy)
     return None
+
+
+@contextmanager
+def _loading_what_stays() -> Iterator[None]:
+    """TensorFlow's import in two thirds of the time, as it is the longest part of a child's start.
+
+    Python looks again and again for garbage among hundreds of thousands of objects that all stay, and Keras loads
+    matplotlib where it is installed, for pictures that no child draws. A user's model may load it as ever.
+    """
+    sys.modules["matplotlib"] = None  # type: ignore[assignment]  # Python's own way to say that there is none
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+        del sys.modules["matplotlib"]
 
 
 def _survey(request: Survey, replies: Any) -> None:

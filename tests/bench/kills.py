@@ -49,19 +49,14 @@ def undisturbed(folder: Path, variables: Mapping[str, str]) -> Undisturbed:
     """Runs each of the commands once in `folder`, and before them the probe of both devices that is kept."""
     both = _by_itself(folder, variables, *PROBE)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        each = dict(
-            zip(COMMANDS, pool.map(lambda command: by_itself(folder, command, variables), COMMANDS), strict=True)
-        )
+        ended = pool.map(lambda each: _by_itself(folder, variables, *each, "--overwrite"), COMMANDS.values())
+        each = dict(zip(COMMANDS, ended, strict=True))
     answers = Answers(limits_of(both.output)[:1], split_of(each["balance"].output))
     return Undisturbed({c: p.elapsed_s for c, p in each.items()}, answers, folder / "state", variables)
 
 
-def by_itself(folder: Path, command: str, variables: Mapping[str, str]) -> Program:
-    """One of the commands, which has ended well."""
-    return _by_itself(folder, variables, *COMMANDS[command], "--overwrite")
-
-
 def _by_itself(folder: Path, variables: Mapping[str, str], *arguments: str) -> Program:
+    """A command that has ended well."""
     program = Program(folder, variables, *arguments, output=f"{arguments[0]}.json")
     _, err = program.wait()
     if program.process.returncode:

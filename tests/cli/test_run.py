@@ -138,7 +138,11 @@ def test_a_keras_application_trains() -> None:
 
 def test_a_users_file_in_the_current_folder_trains(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
+        "import gc, sys\n"
         "import keras\n"
+        # What is left out of the import of Keras is there for the user.
+        "assert 'matplotlib' not in sys.modules and gc.isenabled()\n"
+        "import matplotlib.pyplot\n"
         "def net():\n"
         "    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, activation='softmax')])\n"
     )

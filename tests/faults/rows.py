@@ -107,8 +107,7 @@ ELSEWHERE = {
     ],
     30: [
         "cli/test_run.py::test_nothing_stays_when_the_program_is_killed",
-        "test_kills.py::test_a_kill_loses_nothing_and_leaves_nothing",
-        "test_kills.py::test_thirty_kills_lose_nothing_and_leave_nothing",
+        "test_kills.py::test_kills_lose_nothing_and_leave_nothing",
     ],
     31: ["cli/test_run.py::test_a_full_disk_behind_stdout_loses_no_file"],
     32: ["cli/test_run.py::test_an_existing_file_is_not_replaced_unasked"],

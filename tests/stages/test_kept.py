@@ -335,9 +335,11 @@ def test_a_balance_goes_on_with_its_rounds_and_windows() -> None:
     assert not [text for text in measured if int(text.split(":")[0].split()[1]) <= len(told)]
     assert plan.balance is not None
     assert plan.balance.rounds == tuple(again)
-    assert plan.balance.run is not None
-    first_window = next(event.measurement for event in rounds if isinstance(event, WindowDone))
-    samples = first_window.step_time_s.samples
-    assert plan.balance.run.step_time_s.samples[: len(samples)] == pytest.approx(samples)
+    # On a busy machine the proof may lead to one of another split; this one went on with its window.
+    before, after = (
+        next(event.measurement for event in events if isinstance(event, WindowDone)) for events in (rounds, heard)
+    )
+    assert after.batches == before.batches
+    assert after.step_time_s.samples == pytest.approx(before.step_time_s.samples)
     assert windows(heard)[:2] == [(1, ""), (2, "")]
     assert "resumed" in {warning.code for warning in plan.warnings}
