@@ -106,7 +106,7 @@ def test_the_pair_is_probed_kept_and_then_held_against(tmp_path: Path, own_state
     assert not list((own_state / "gpubalance" / "journals").glob("*"))
     assert len(list((own_state / "gpubalance" / "probes").glob("*.json"))) == 1
     command = done.stdout.splitlines()[-1].removeprefix("next: gpubalance ").split()
-    ran = gpubalance(*command, *SHORT, "--round-duration", "0.5", "--json")
+    ran = gpubalance(*command, *SHORT, "--rounds", "1", "--round-duration", "0.5", "--json")
     assert ran.returncode == 0, ran.stderr
     plan = Plan.model_validate_json(ran.stdout)
     assert plan.probed == result.created
@@ -188,16 +188,8 @@ def test_the_time_limit_ends_it_with_what_is_measured() -> None:
     assert Probe.model_validate_json(done.stdout).complete is False
 
 
-def test_all_at_once_says_so() -> None:
-    done = gpubalance("probe", *FEW, "--parallel", "--json")
-    result = Probe.model_validate_json(done.stdout)
-    assert result.parallel
-    assert "measured-in-parallel" in {warning.code for warning in result.warnings}
-    assert [len(p.curve) for p in result.probes] == [len(result.probes[0].curve)] * 2
-
-
-def test_the_parent_is_small_and_never_loads_tensorflow() -> None:
-    process = start("probe", *FEW)
+def test_all_at_once_says_so_and_the_parent_stays_small_without_tensorflow() -> None:
+    process = start("probe", *FEW, "--parallel", "--json")
     lines_of(process, "batch 32")
     parent = psutil.Process(process.pid)
     loaded = {Path(m.path).name for m in parent.memory_maps()}
@@ -209,8 +201,11 @@ def test_the_parent_is_small_and_never_loads_tensorflow() -> None:
         process.stderr.readline()
         with_memory = parent.memory_info().rss if parent.is_running() and parent.status() != "zombie" else 0
         largest = max(largest, with_memory)
-    process.communicate()
+    result = Probe.model_validate_json(process.communicate()[0])
     assert 0 < largest < 100 * 2**20
+    assert result.parallel
+    assert "measured-in-parallel" in {warning.code for warning in result.warnings}
+    assert [len(p.curve) for p in result.probes] == [len(result.probes[0].curve)] * 2
 
 
 def test_a_dry_run_touches_nothing(own_state: Path) -> None:

@@ -8,9 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpubalance.engine import data
 from tests.engine.steps import Steps
 from tests.engine.test_exact import adam, dense_model
+
+
+@pytest.fixture
+def data(tensorflow: Any) -> Any:
+    """The module. It loads Keras, which no process that only collects the tests needs to wait for."""
+    from gpubalance.engine import data
+
+    return data
 
 
 def two_inputs_and_outputs() -> Any:
@@ -33,7 +40,7 @@ def two_inputs_and_outputs() -> Any:
 
 
 @pytest.mark.parametrize("batches", [(7, 3), (1, 9)])
-def test_both_sources_give_each_replica_its_batch(tensorflow: Any, batches: tuple[int, ...]) -> None:
+def test_both_sources_give_each_replica_its_batch(tensorflow: Any, data: Any, batches: tuple[int, ...]) -> None:
     steps = Steps(dense_model, adam, [None, None])
     local = steps.strategy.experimental_local_results
     for source in (
@@ -45,7 +52,7 @@ def test_both_sources_give_each_replica_its_batch(tensorflow: Any, batches: tupl
             assert [y.shape[0] for y in local(labels)] == list(batches)
 
 
-def test_resident_samples_lie_on_the_replicas_own_device(tensorflow: Any) -> None:
+def test_resident_samples_lie_on_the_replicas_own_device(tensorflow: Any, data: Any) -> None:
     steps = Steps(dense_model, adam, [None, None])
     inputs, _ = next(data.resident(steps.strategy, steps.samples, steps.names, (2, 3)))
     first, second = steps.strategy.experimental_local_results(inputs)
@@ -53,7 +60,7 @@ def test_resident_samples_lie_on_the_replicas_own_device(tensorflow: Any) -> Non
     assert second.device.endswith("CPU:1")
 
 
-def test_samples_are_the_same_for_the_same_seed(tensorflow: Any) -> None:
+def test_samples_are_the_same_for_the_same_seed(tensorflow: Any, data: Any) -> None:
     steps = Steps(dense_model, adam, [None])
     again = data.Samples(steps.model, steps.loss, seed=0)
     other = data.Samples(steps.model, steps.loss, seed=1)

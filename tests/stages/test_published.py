@@ -22,13 +22,14 @@ DEVICES, JOINT = simulated_devices(str(PROFILE))
 def worker() -> Iterator[Worker]:
     with Worker(DEVICES) as opened:
         opened.open(Settings(model="small"), JOINT, seed=0)
+        Series((8, 8)).warm_up(opened)
         yield opened
 
 
 @pytest.mark.parametrize(("batches", "published"), [((512, 512), 1810), ((512, 355), 2030), ((820, 568), 2123)])
 def test_a_published_split(worker: Worker, batches: tuple[int, int], published: float) -> None:
     series = Series(batches)
-    series.warm_up(worker)
+    series.settle(worker)
     series.window(worker, 4.0)
     measured = series.measurement((0, 1))
 
