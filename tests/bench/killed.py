@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.cli.program import start
+from tests.cli.program import TINY, start
 
 # GPU:0 holds 32 samples and not 40, GPU:1 24 and not 32, and the largest batches are the fastest by far: so probe and
 # balance end with the same answer on a busy machine, where a step of a millisecond is mostly other work's.
@@ -34,16 +34,6 @@ base_memory = "16 MiB"
 memory_per_sample = "1 MiB"
 """
 
-NET = "net.py:build"
-# Of a few weights: a model that takes seconds to trace would make most of them of the campaign's hours.
-MODEL = """
-import keras
-
-def build():
-    return keras.Sequential([keras.Input((8,)), keras.layers.Dense(4)])
-"""
-
-WEIGHTS = {"name": "sequential", "parameters": 36, "gradient_bytes": 144}
 PROBE = ("probe", "--duration", "0.05")
 # The same devices without TensorFlow, whose loading takes most of a command's time: see tests/stand_in/session.py.
 ENGINE = """
@@ -94,10 +84,9 @@ class Program:
         self.folder, self.output, self.variables = folder, folder / output, variables
         self._mark = uuid.uuid4().hex
         (folder / "fast.toml").write_text(PROFILE)
-        (folder / "net.py").write_text(MODEL)
         self._began, self.elapsed_s = time.monotonic(), 0.0
         self.process = start(
-            *(*arguments, "--simulate", "fast.toml", "--model", NET, "-o", str(self.output), "--json"),
+            *(*arguments, "--simulate", "fast.toml", "--model", TINY, "-o", str(self.output), "--json"),
             cwd=folder,
             environment={
                 **variables,

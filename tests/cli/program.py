@@ -12,7 +12,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 QUICK_PAIR = str(ROOT / "configs" / "quick-pair.toml")
 PROGRAM = str(Path(sys.executable).with_name("gpubalance"))
-# Short windows: what is tested is the program, not the figures.
+TINY = f"{ROOT / 'tests' / 'tiny.py'}:net"
+# What is tested is the program, not the figures: a model that is traced at once, and short windows.
+TINY_PAIR = ("--simulate", QUICK_PAIR, "--model", TINY)
 SHORT = ("--windows", "1", "--duration", "0.5")
 
 

@@ -16,11 +16,11 @@ import pytest
 
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
-from tests.cli.program import QUICK_PAIR, SHORT, gpubalance, start
+from tests.cli.program import QUICK_PAIR, SHORT, TINY_PAIR, gpubalance, start
 
 QUICK = ("--duration", "0.2")
 FAST = ("--simulate", QUICK_PAIR, *QUICK)
-FEW = (*FAST, "--max-batch", "32")
+FEW = (*TINY_PAIR, *QUICK, "--max-batch", "32")
 # Limits of 120 and 64, so that a whole probe is short.
 SMALL_PAIR = """
 [[device]]
@@ -182,7 +182,7 @@ def test_an_interrupted_probe_keeps_what_is_measured_and_goes_on(
 
 
 def test_the_time_limit_ends_it_with_what_is_measured() -> None:
-    done = gpubalance("probe", *FAST, "--time-limit", "20", "--json")
+    done = gpubalance("probe", *TINY_PAIR, *QUICK, "--time-limit", "20", "--json")
     assert done.returncode == 8
     assert "the time limit of 20 s passed" in done.stderr
     assert Probe.model_validate_json(done.stdout).complete is False

@@ -7,17 +7,20 @@ import shlex
 from pathlib import Path
 
 from gpubalance.devices.profile import simulated_devices
+from gpubalance.results.common import Model
 from gpubalance.stages.probe.saved import save
-from tests.cli.program import QUICK_PAIR, ROOT, gpubalance
+from tests.cli.program import QUICK_PAIR, ROOT, TINY, gpubalance
 from tests.stages.probes import probe_of
 
 _PAIR = "configs/gtx1080ti-gtx1080.toml"
 # What installs from a network, serves until it is ended, or is this very test.
 _NOT_RUN = ("pip", "tensorboard", "scripts/test")
+_MODEL = ["--model", TINY]
+_SPLIT = ["--round-duration", "0.3", "--rounds", "1"]
 _SHORTER = {
-    "probe": ["--duration", "0.2", "--max-batch", "64"],
-    "run": ["--windows", "1", "--duration", "0.3", "--baseline", "none", "--overwrite"],
-    "balance": ["--windows", "1", "--duration", "0.3", "--round-duration", "0.3", "--rounds", "1", "--overwrite"],
+    "probe": [*_MODEL, "--duration", "0.2", "--max-batch", "64"],
+    "run": [*_MODEL, "--windows", "1", "--duration", "0.3", "--baseline", "none", "--overwrite"],
+    "balance": [*_MODEL, *_SPLIT, "--windows", "1", "--duration", "0.3", "--overwrite"],
     "report": ["--overwrite"],
 }
 
@@ -42,7 +45,10 @@ def quick(command: list[str]) -> list[str]:
 
 
 def test_the_commands_of_the_readme_run_one_after_the_other(tmp_path: Path) -> None:
-    save(probe_of(simulated_devices(QUICK_PAIR)[0]))
+    known = probe_of(simulated_devices(QUICK_PAIR)[0])
+    tiny = Model(name="tiny", parameters=36, gradient_bytes=144)
+    settings = known.settings.model_copy(update={"model": TINY})
+    save(known.model_copy(update={"settings": settings, "model": tiny}))
     assert len(commands()) >= 9
     for command in commands():
         done = gpubalance(*quick(command), cwd=tmp_path)

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from gpubalance.results.run import Run
-from tests.cli.program import QUICK_PAIR, ROOT, SHORT, gpubalance, start
+from tests.cli.program import QUICK_PAIR, ROOT, SHORT, TINY, TINY_PAIR, gpubalance, start
 
 
 def run_json(*arguments: str, **options: Any) -> dict[str, Any]:
@@ -64,45 +64,46 @@ def test_a_run_of_the_pair_tells_where_the_time_goes(tmp_path: Path) -> None:
 
 
 def test_json_and_nothing_else_on_stdout_and_nothing_on_stderr_when_quiet() -> None:
-    done = gpubalance("run", "--simulate", QUICK_PAIR, "--batches", "30", "20", *SHORT, "--json", "--quiet")
+    done = gpubalance("run", *TINY_PAIR, "--batches", "30", "20", *SHORT, "--json", "--quiet")
     assert json.loads(done.stdout)["kind"] == "run"
     assert done.stderr == ""
 
 
 def test_one_device_has_no_even_split_to_compare_with() -> None:
-    result = run_json("--simulate", QUICK_PAIR, "--gpus", "0", "--batches", "8")
+    result = run_json(*TINY_PAIR, "--gpus", "0", "--batches", "8")
     assert result["baselines"]["even"] is None
     assert result["speedup_over_even"] is None
     assert [r["device"] for r in result["replicas"]] == [0]
 
 
 def test_batches_alone_mean_the_first_devices_and_no_batches_a_default() -> None:
-    assert [d["index"] for d in run_json("--simulate", "4", "--batches", "3", "2")["devices"]] == [0, 1]
-    result = run_json("--simulate", QUICK_PAIR, "--gpus", "1")
+    assert [d["index"] for d in run_json("--simulate", "4", "--model", TINY, "--batches", "3", "2")["devices"]] == [
+        0,
+        1,
+    ]
+    result = run_json(*TINY_PAIR, "--gpus", "1")
     assert (result["batches"], result["devices"][0]["index"]) == ([64], 1)
 
 
 def test_the_even_split_itself_is_its_own_baseline() -> None:
-    result = run_json("--simulate", QUICK_PAIR, "--batches", "20", "20")
+    result = run_json(*TINY_PAIR, "--batches", "20", "20")
     assert result["speedup_over_even"] == 1.0
 
 
 def test_no_baseline_when_none_is_wanted() -> None:
-    assert (
-        run_json("--simulate", QUICK_PAIR, "--batches", "30", "20", "--baseline", "none")["baselines"]["even"] is None
-    )
+    assert run_json(*TINY_PAIR, "--batches", "30", "20", "--baseline", "none")["baselines"]["even"] is None
 
 
 def test_an_even_split_that_does_not_fit_is_the_largest_that_does() -> None:
     # GPU:1 holds 1.25 GiB: 0.25 + 0.125 GiB and 112 samples of 8 MiB.
-    result = run_json("--simulate", QUICK_PAIR, "--batches", "200", "100")
+    result = run_json(*TINY_PAIR, "--batches", "200", "100")
     assert result["baselines"]["even"]["batches"] == [112, 112]
     assert "even-split-does-not-fit" in [w["code"] for w in result["warnings"]]
 
 
 def test_four_devices_of_which_two_are_used_in_another_order() -> None:
     profile = str(ROOT / "configs" / "four-unlike.toml")
-    result = run_json("--simulate", profile, "--gpus", "3,1", "--batches", "10", "40")
+    result = run_json("--simulate", profile, "--model", TINY, "--gpus", "3,1", "--batches", "10", "40")
     assert [d["name"] for d in result["devices"]] == ["Unlike D", "Unlike B"]
     assert [(r["device"], r["batch"]) for r in result["replicas"]] == [(0, 10), (1, 40)]
 
@@ -117,7 +118,7 @@ def test_four_devices_of_which_two_are_used_in_another_order() -> None:
     ids=" ".join,
 )
 def test_settings_are_used_and_recorded(options: tuple[str, ...]) -> None:
-    settings = run_json("--simulate", QUICK_PAIR, "--batches", "30", "20", "--baseline", "none", *options)["settings"]
+    settings = run_json(*TINY_PAIR, "--batches", "30", "20", "--baseline", "none", *options)["settings"]
     for option, value in itertools.pairwise(options):
         if option.startswith("--") and not value.startswith("--"):
             assert settings[option[2:].replace("-", "_")] == value
@@ -190,7 +191,7 @@ def test_the_published_pair_runs_out_of_memory_jointly_and_is_told_what_fits() -
 
 def test_a_batch_that_does_not_fit_runs_in_micro_batches() -> None:
     # GPU:1 holds 112 samples at a time, and GPU:0 208.
-    split = ("--simulate", QUICK_PAIR, "--gpus", "0", "1", "--batches", "200", "150", "--micro-batches", "200", "25")
+    split = (*TINY_PAIR, "--gpus", "0", "1", "--batches", "200", "150", "--micro-batches", "200", "25")
     done = gpubalance("run", *split, *SHORT, "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
@@ -207,12 +208,12 @@ def test_a_batch_that_does_not_fit_runs_in_micro_batches() -> None:
 
 
 def test_one_device_in_micro_batches_has_no_even_split_to_compare_with() -> None:
-    result = run_json("--simulate", QUICK_PAIR, "--gpus", "1", "--batches", "300", "--micro-batches", "100")
+    result = run_json(*TINY_PAIR, "--gpus", "1", "--batches", "300", "--micro-batches", "100")
     assert (result["micro_batches"], result["baselines"]["even"]) == ([100], None)
 
 
 def test_even_batches_in_micro_batches_are_not_the_even_split() -> None:
-    done = gpubalance("run", "--simulate", QUICK_PAIR, "--batches", "60", "60", "--micro-batches", "60", "30", *SHORT)
+    done = gpubalance("run", *TINY_PAIR, "--batches", "60", "60", "--micro-batches", "60", "30", *SHORT)
     assert done.returncode == 0, done.stderr
     assert "this is the even split" not in done.stdout
     assert "× the even split 60/60" in done.stdout
@@ -221,9 +222,7 @@ def test_even_batches_in_micro_batches_are_not_the_even_split() -> None:
 
 
 def test_micro_batches_past_memory_are_told_which_fit() -> None:
-    done = gpubalance(
-        "run", "--simulate", QUICK_PAIR, "--batches", "200", "240", "--micro-batches", "200", "120", *SHORT
-    )
+    done = gpubalance("run", *TINY_PAIR, "--batches", "200", "240", "--micro-batches", "200", "120", *SHORT)
     assert done.returncode == 5
     assert "GPU:1 (Quick 2) at micro-batch 120 in the joint run of 200/240 in micro-batches 200/120" in done.stderr
     assert "--batches 200 224 --micro-batches 200 112" in done.stderr
@@ -274,9 +273,9 @@ def test_wrong_inputs_get_one_line_that_says_what_is_right(arguments: list[str],
 def test_an_existing_file_is_not_replaced_unasked(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     path.write_text("mine")
-    done = gpubalance("run", "--simulate", QUICK_PAIR, "-o", str(path))
+    done = gpubalance("run", *TINY_PAIR, "-o", str(path))
     assert (done.returncode, path.read_text()) == (2, "mine")
-    done = gpubalance("run", "--simulate", QUICK_PAIR, "--gpus", "0", *SHORT, "-o", str(path), "--overwrite")
+    done = gpubalance("run", *TINY_PAIR, "--gpus", "0", *SHORT, "-o", str(path), "--overwrite")
     assert done.returncode == 0
     assert json.loads(path.read_text())["kind"] == "run"
     assert [p.name for p in tmp_path.iterdir()] == ["run.json"]
@@ -292,9 +291,7 @@ def lives(process: psutil.Process) -> bool:
 
 def start_measuring() -> subprocess.Popen[str]:
     """A long run, of which the first window is measured."""
-    program = start(
-        "run", "--simulate", QUICK_PAIR, "--batches", "30", "20", "--windows", "50", "--duration", "0.3", "--json"
-    )
+    program = start("run", *TINY_PAIR, "--batches", "30", "20", "--windows", "50", "--duration", "0.3", "--json")
     assert program.stderr is not None
     for line in program.stderr:
         if "total" in line:
@@ -361,7 +358,7 @@ def test_nothing_stays_when_the_program_is_killed() -> None:
 
 def test_a_reader_that_goes_away_loses_no_file(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
-    program = start("run", "--simulate", QUICK_PAIR, "--gpus", "0", *SHORT, "-o", str(path), "--json", "--quiet")
+    program = start("run", *TINY_PAIR, "--gpus", "0", *SHORT, "-o", str(path), "--json", "--quiet")
     assert program.stdout is not None
     program.stdout.close()
     assert program.wait(timeout=120) == 0
@@ -371,7 +368,7 @@ def test_a_reader_that_goes_away_loses_no_file(tmp_path: Path) -> None:
 
 
 def test_nobody_reads_the_progress() -> None:
-    program = start("run", "--simulate", QUICK_PAIR, "--gpus", "0", *SHORT, "--json")
+    program = start("run", *TINY_PAIR, "--gpus", "0", *SHORT, "--json")
     assert program.stderr is not None
     program.stderr.close()
     assert program.stdout is not None
@@ -391,7 +388,7 @@ def test_nobody_reads_the_progress() -> None:
 def test_closed_standard_streams_do_no_harm(tmp_path: Path, closed: str) -> None:
     program = str(Path(sys.executable).with_name("gpubalance"))
     path = tmp_path / "run.json"
-    command = f'"{program}" run --simulate "{QUICK_PAIR}" --gpus 0 {" ".join(SHORT)} -o "{path}" {closed}'
+    command = f'"{program}" run {" ".join(TINY_PAIR)} --gpus 0 {" ".join(SHORT)} -o "{path}" {closed}'
     assert subprocess.run(["sh", "-c", command], timeout=120).returncode == 0
     assert json.loads(path.read_text())["complete"] is True
 
@@ -399,7 +396,7 @@ def test_closed_standard_streams_do_no_harm(tmp_path: Path, closed: str) -> None
 def test_a_full_disk_behind_stdout_loses_no_file(tmp_path: Path) -> None:
     program = str(Path(sys.executable).with_name("gpubalance"))
     path = tmp_path / "run.json"
-    command = f'"{program}" run --simulate "{QUICK_PAIR}" --gpus 0 {" ".join(SHORT)} -q -o "{path}" >/dev/full'
+    command = f'"{program}" run {" ".join(TINY_PAIR)} --gpus 0 {" ".join(SHORT)} -q -o "{path}" >/dev/full'
     done = subprocess.run(["sh", "-c", command], timeout=120, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 3
     assert done.stderr.startswith("error: can't write to stdout: No space left")

@@ -15,7 +15,8 @@ from gpubalance.results.probe import DeviceProbe, Probe
 from gpubalance.stages.events import Event, PointDone
 from gpubalance.stages.probe.saved import find_device, latest, save
 from gpubalance.stages.probe.stage import probe
-from tests.stages.probes import probe_of
+from tests.cli.program import TINY
+from tests.stages.probes import SMALL, probe_of
 
 ROOT = Path(__file__).parents[2]
 PAIR, _ = simulated_devices(str(ROOT / "configs/gtx1080ti-gtx1080.toml"))
@@ -31,7 +32,7 @@ def request(*profiles: DeviceProfile, **options: object) -> ProbeRequest:
         BASE.model_copy(update={"index": i, "uuid": f"SIM-{i}", "name": p.name, "memory_bytes": p.memory, "profile": p})
         for i, p in enumerate(profiles)
     )
-    return ProbeRequest(devices=devices, settings=Settings(model="small"), **{"duration_s": 0.6, **options})
+    return ProbeRequest(devices=devices, settings=Settings(model=TINY), **{"duration_s": 0.6, **options})
 
 
 def quiet(event: Event) -> None:
@@ -40,9 +41,8 @@ def quiet(event: Event) -> None:
 
 @pytest.fixture(scope="module")
 def pair() -> Probe:
-    settings = Settings(model="small")
     return probe(
-        ProbeRequest(devices=PAIR, settings=settings, batch_multiple=1, duration_s=0.6, parallel=True), None, quiet
+        ProbeRequest(devices=PAIR, settings=SMALL, batch_multiple=1, duration_s=0.6, parallel=True), None, quiet
     )
 
 
@@ -166,7 +166,7 @@ def test_where_not_even_one_sample_fits_it_says_what_is_needed_and_the_others_ar
     none = QUICK.model_copy(update={"name": "none", "memory": 66 * MIB})
     with pytest.raises(NothingFits) as caught:
         probe(request(none, QUICK, duration_s=0.2, max_batch=16), None, quiet)
-    assert "GPU:0 does not hold small with a batch of 1: it needs 68.0 MiB, and 66.0 MiB are free" in str(caught.value)
+    assert f"GPU:0 does not hold {TINY} with a batch of 1: it needs 68.0 MiB, and 66.0 MiB" in str(caught.value)
     result = caught.value.partial
     assert isinstance(result, Probe)
     assert [one.complete for one in result.probes] == [False, True]
@@ -183,13 +183,13 @@ def test_the_latest_probe_of_devices_and_settings_is_found() -> None:
     save(first)
     second = first.model_copy(update={"created": "later"})
     save(second)
-    found = latest(asked.devices[1:], asked.settings)
+    found = latest(asked.devices[1:], SMALL)
     assert found is not None
     assert found.created == "later"
     one = find_device(second, asked.devices[1])
     assert isinstance(one, DeviceProbe)
     assert one.device == 1
-    assert latest(asked.devices, asked.settings.model_copy(update={"precision": "tf32"})) is None
-    assert latest(asked.devices, asked.settings.model_copy(update={"all_reduce": "one-device"})) == found
+    assert latest(asked.devices, SMALL.model_copy(update={"precision": "tf32"})) is None
+    assert latest(asked.devices, SMALL.model_copy(update={"all_reduce": "one-device"})) == found
     changed = asked.devices[0].model_copy(update={"profile": QUICK.model_copy(update={"beta_s": 1.0})})
-    assert latest([changed], asked.settings) is None
+    assert latest([changed], SMALL) is None
