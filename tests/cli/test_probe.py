@@ -84,7 +84,7 @@ def journals(state: Path) -> list[dict[str, Any]]:
 
 def test_the_pair_is_probed_kept_and_then_held_against(tmp_path: Path, own_state: Path) -> None:
     path = tmp_path / "probe.json"
-    done = gpubalance("probe", *FAST, "-o", str(path))
+    done = gpubalance("probe", *TINY_PAIR, *QUICK, "-o", str(path))
     assert done.returncode == 0, done.stderr
     result = Probe.model_validate_json(path.read_text())
     assert [(p.batch_limit.fits, p.batch_limit.fails) for p in result.probes if p.batch_limit] == [

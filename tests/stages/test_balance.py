@@ -124,15 +124,8 @@ def test_a_card_that_only_costs_sync_is_left_out_once_sync_is_measured() -> None
     assert run_of(how).throughput.median > 1.02 * first.throughput.median
 
 
-@pytest.mark.parametrize(
-    ("wrong", "rounds"),
-    [
-        ((1.3,), 5),
-        pytest.param((), 3, marks=pytest.mark.campaign),
-        pytest.param((1.0, 1.0, 0.7), 5, marks=pytest.mark.campaign),
-    ],
-)
-@pytest.mark.alone
+@pytest.mark.parametrize(("wrong", "rounds"), [((), 3), ((1.3,), 5), ((1.0, 1.0, 0.7), 5)])
+@pytest.mark.campaign
 def test_four_unlike_devices_finish_together(wrong: tuple[float, ...], rounds: int) -> None:
     devices, joint = of_config("four-unlike")
     small = tuple(with_memory(device, 400 // (1 + device.index)) for device in devices)

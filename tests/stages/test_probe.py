@@ -103,26 +103,36 @@ def test_the_best_and_the_sensible_batch(pair: Probe) -> None:
         assert rates[below] < 0.95 * one.solo_best.throughput
 
 
-@pytest.mark.alone
-def test_noise_of_3_percent_leaves_the_model_right() -> None:
-    noisy = QUICK.model_copy(update={"noise": 0.03, "alpha_s": 0.030, "beta_s": 0.0005})
-    (one,) = probe(request(noisy), None, quiet).probes
-    assert one.step_time_model is not None
-    assert one.step_time_model.beta_s == pytest.approx(noisy.beta_s, rel=0.04)
-    assert one.step_time_model.alpha_s == pytest.approx(noisy.alpha_s, rel=0.10)
+NOISY = QUICK.model_copy(update={"name": "noisy", "noise": 0.03, "alpha_s": 0.030, "beta_s": 0.0005})
+HOT = QUICK.model_copy(update={"name": "hot", "drift": (DriftPoint(from_s=4.0, factor=1.4),)})
 
 
-@pytest.mark.alone
-def test_a_device_that_throttles_is_marked_and_measured_once_more_and_never_steady() -> None:
-    drift = (DriftPoint(from_s=4.0, factor=1.4),)
+@pytest.fixture(scope="module")
+def unsteady() -> tuple[Probe, list[Event]]:
+    """Of both at once: each waits for most of its time."""
     events: list[Event] = []
-    result = probe(request(QUICK.model_copy(update={"drift": drift})), None, events.append)
-    (one,) = result.probes
+    return probe(request(NOISY, HOT, parallel=True), None, events.append), events
+
+
+@pytest.mark.alone
+def test_noise_of_3_percent_leaves_the_model_right(unsteady: tuple[Probe, list[Event]]) -> None:
+    model = unsteady[0].probes[0].step_time_model
+    assert model is not None
+    assert model.beta_s == pytest.approx(NOISY.beta_s, rel=0.04)
+    assert model.alpha_s == pytest.approx(NOISY.alpha_s, rel=0.10)
+
+
+@pytest.mark.alone
+def test_a_device_that_throttles_is_marked_and_measured_once_more_and_never_steady(
+    unsteady: tuple[Probe, list[Event]],
+) -> None:
+    result, events = unsteady
+    one = result.probes[1]
     assert not one.steady
     assert not any(point.steady for point in one.curve)
     assert all(point.measured_again for point in one.curve)
-    assert "throttled" in {warning.code for warning in result.warnings}
-    measured = [event.point.batch for event in events if isinstance(event, PointDone)]
+    assert "throttled" in {warning.code for warning in result.warnings if "GPU:1" in warning.message}
+    measured = [event.point.batch for event in events if isinstance(event, PointDone) and event.device.index == 1]
     assert {batch: measured.count(batch) for batch in measured} == dict.fromkeys(measured, 2)
     # What is reported is one speed, that of the device as it is in the long run.
     assert one.step_time_model is not None
