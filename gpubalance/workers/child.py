@@ -150,7 +150,7 @@ def _explained(error: BaseException, settings: Settings) -> dict[str, Any]:
 def _load_engine() -> Failed | None:
     """Imports the engine, and TensorFlow with it; no device is touched yet. What the parent is told if it fails."""
     try:
-        with _loading_what_stays():
+        with _lean_import():
             import gpubalance.engine.session  # noqa: F401
     except Exception as error:  # noqa: BLE001  (whatever a broken installation raises)
         traceback.print_exception(error)
@@ -161,8 +161,8 @@ def _load_engine() -> Failed | None:
 
 
 @contextmanager
-def _loading_what_stays() -> Iterator[None]:
-    """TensorFlow's import in two thirds of the time, as it is the longest part of a child's start.
+def _lean_import() -> Iterator[None]:
+    """Makes TensorFlow's import shorter, which is the longest part of a child's start: it takes 60 to 80 % of the time.
 
     Python looks again and again for garbage among hundreds of thousands of objects that all stay, and Keras loads
     matplotlib where it is installed, for pictures that no child draws. A user's model may load it as ever.
