@@ -123,8 +123,8 @@ except OSError:
 install() {
     unset PYTHONHOME PYTHONPATH PIP_TARGET PIP_PREFIX PIP_ROOT
     export PIP_USER=0
-    mkdir -p "$venv" && touch "$venv/.gpubalance.lock" || die "cannot write to $venv"
-    exec 9>>"$venv/.gpubalance.lock"
+    mkdir -p "$venv" && touch "$venv/.gpubalance.system.lock" || die "cannot write to $venv"
+    exec 9>>"$venv/.gpubalance.system.lock"
     python=$(find_python) || exit 3
     "$python" -I -c "$lock" "$venv" || exit 3
     fresh && exit
@@ -138,7 +138,7 @@ install() {
         had_extras=
         announce "${why:-first use}: installing TensorFlow and the rest" "about a minute"
         write_state making # first, so that what an interrupted clearing leaves is still known as ours
-        (cd "$venv" && find . ! -name . -prune ! -name .gpubalance ! -name .gpubalance.lock -exec rm -rf {} +)
+        (cd "$venv" && find . ! -name . -prune ! -name .gpubalance ! -name .gpubalance.system.lock -exec rm -rf {} +)
     fi
     if [ ! -x "$venv/bin/pip" ]; then
         run "$python" -m venv "$venv"
@@ -165,7 +165,7 @@ announce() {
 keepable() {
     why=
     if [ ! -e "$venv/.gpubalance" ]; then
-        [ "$(ls -A "$venv")" != .gpubalance.lock ] || return 1
+        [ "$(ls -A "$venv")" != .gpubalance.system.lock ] || return 1
         # Not made here, and maybe with more in it: to use or to leave alone, not to clear.
         grep -qsF "$venv" "$venv/bin/activate" && same_python && return
         die "$venv is in the way, and not a virtual environment for this Python: move it, or set GPUBALANCE_VENV"

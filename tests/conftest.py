@@ -59,7 +59,7 @@ _ORDER = (
     "tests/engine",
     "tests/training",
     "tests/workers",
-    "tests/stages",
+    "tests/jobs",
     "tests/cli",
 )
 # What has a fixture for all of the file, or of several, stays together.

@@ -13,7 +13,6 @@ from typer.core import TyperCommand, TyperGroup
 from gpubalance import errors
 from gpubalance.cli.app import app
 from gpubalance.cli.config_file import defaults
-from gpubalance.config import DeviceProfile, JointProfile
 from gpubalance.results.checkup import AllReduceTime, Check, Checkup, CopyTime
 from gpubalance.results.comparison import (
     Against,
@@ -28,7 +27,8 @@ from gpubalance.results.comparison import (
 from gpubalance.results.plan import Balance, LearningRate, LeftOut, Plan, Predicted, Round, Share, SoloGap
 from gpubalance.results.probe import BatchLimit, CurvePoint, DeviceProbe, Probe, StepTimeModel, Trial
 from gpubalance.results.run import Run
-from gpubalance.telemetry import Telemetry
+from gpubalance.results.telemetry import Telemetry
+from gpubalance.settings.device import DeviceProfile, JointProfile
 from tests.cli.program import ROOT, gpubalance
 from tests.render.golden import summary
 
@@ -82,7 +82,7 @@ def test_each_command_line_has_flags_of_its_command(line: str) -> None:
 def test_the_config_that_is_shown_is_one(tmp_path: Path) -> None:
     example = re.search(r"(?s)<!-- config example -->\n```toml\n(.*?)```", README)
     assert example is not None
-    path = tmp_path / "gpubalance.toml"
+    path = tmp_path / "gpubalance.system.toml"
     path.write_text(example[1])
     found = defaults(path, COMMANDS)
     assert found["run"]["gpus"] == ["0,1"]

@@ -1,1 +1,4 @@
-"""The commands: parse, call a stage, render, exit. The only place that prints or exits."""
+"""The commands, one file each: parse options into a request, call a job, render its result, exit.
+
+The only room that prints or ends the process. What a command does belongs in jobs/, how it looks in render/.
+"""

@@ -75,11 +75,11 @@ def balance(
     from gpubalance.cli.progress import Progress
     from gpubalance.cli.run import refuse_what_devices_cannot
     from gpubalance.cli.tracing import name_now, tracing_to
-    from gpubalance.config import BalanceRequest, Measuring
     from gpubalance.devices.machine import find_machine, held
+    from gpubalance.jobs.balance.balance import balance as balance_stage
+    from gpubalance.jobs.keep.journals import balance_journal
     from gpubalance.render.plan import plan_text
-    from gpubalance.stages.balance import balance as balance_stage
-    from gpubalance.stages.journals import balance_journal
+    from gpubalance.settings.requests import BalanceRequest, Measuring
 
     own = "plan" if resume else None
     out = check_output(output, overwrite=overwrite, json=json, quiet=quiet, redact=redact, resumed=own)

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING
 from gpubalance.cli.output import say
 from gpubalance.cli.watch import both
 from gpubalance.errors import EnvironmentFault
-from gpubalance.stages.events import DeviceDone, Event, PointDone, RoundDone, WindowDone
+from gpubalance.jobs.events import DeviceDone, Event, PointDone, RoundDone, WindowDone
 from gpubalance.text import clean_lines
 
 if TYPE_CHECKING:
     from gpubalance.cli.event_files import EventFiles
-    from gpubalance.config import Device, Settings
+    from gpubalance.jobs.events import Watch
     from gpubalance.render.tensorboard import Summaries, Summary
-    from gpubalance.stages.events import Watch
+    from gpubalance.settings.device import Device
+    from gpubalance.settings.requests import Settings
 
 
 class Board:

@@ -43,9 +43,9 @@ def compare(
     """
     del verbose  # main() reads it, where errors are shown
     from gpubalance.cli.output import check_output, width
+    from gpubalance.jobs.compare.compare import compare as compare_stage
+    from gpubalance.jobs.compare.gate import check_regression
     from gpubalance.render.compare import comparison_text
-    from gpubalance.stages.compare.gate import check_regression
-    from gpubalance.stages.compare.stage import compare as compare_stage
 
     if len(files) < 2:
         raise UsageError("compare takes two files or more", remedy=f"gpubalance compare {files[0]} OTHER.json")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-from gpubalance import choices
+from gpubalance.settings import choices
 
 _LARGEST_FILE = 1 << 20
 Offers = list[tuple[str, str]]  # a word and what it is

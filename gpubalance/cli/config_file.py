@@ -17,8 +17,8 @@ from typer.core import TyperCommand, TyperOption
 
 from gpubalance.cli.lists import LIST_OPTIONS, join_lists
 from gpubalance.errors import BadInput, UsageError
+from gpubalance.system.toml import read_toml
 from gpubalance.text import clean
-from gpubalance.toml import read_toml
 
 CONFIG = "--config"
 _NEVER = (CONFIG, "--help")

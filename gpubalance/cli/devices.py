@@ -21,9 +21,9 @@ def devices(
     del verbose  # main() reads it, where errors are shown
     from gpubalance.cli.output import Output
     from gpubalance.cli.progress import Progress
+    from gpubalance.jobs.devices import list_devices
     from gpubalance.remedies import known
     from gpubalance.render.devices import gpus_text, simulated_text
-    from gpubalance.stages.devices import list_devices
 
     listing = list_devices(simulate, Progress(quiet=False))
     if listing.nvidia and listing.nvidia.problem and not json:

@@ -32,8 +32,8 @@ def doctor(
     from gpubalance.cli.lists import words
     from gpubalance.cli.output import check_output, width
     from gpubalance.cli.progress import Progress
+    from gpubalance.jobs.doctor.doctor import doctor as doctor_stage
     from gpubalance.render.doctor import checkup_text
-    from gpubalance.stages.doctor.stage import doctor as doctor_stage
 
     out = check_output(output, overwrite=overwrite, json=json, quiet=quiet, redact=redact)
 

@@ -11,10 +11,10 @@ from rich.live import Live
 from rich.text import Text
 
 from gpubalance.cli.live_state import JointState, ProbeState
-from gpubalance.config import Device
+from gpubalance.jobs.events import DeviceDone, Doing, Event, PointDone, SampleDone, TimeLeft, TrialDone, WindowDone
 from gpubalance.render.live import header_lines
 from gpubalance.render.probe import curve_lines, device_line
-from gpubalance.stages.events import DeviceDone, Doing, Event, PointDone, SampleDone, TimeLeft, TrialDone, WindowDone
+from gpubalance.settings.device import Device
 
 _REFRESHES_A_SECOND = 2
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from gpubalance.config import Device
+from gpubalance.jobs.events import DeviceDone, PointDone, SampleDone, TrialDone, WindowDone
 from gpubalance.render.live import LiveRow, LiveTotal, joint_lines, probe_lines
 from gpubalance.results.probe import CurvePoint
-from gpubalance.stages.events import DeviceDone, PointDone, SampleDone, TrialDone, WindowDone
-from gpubalance.telemetry import Gauges
+from gpubalance.results.telemetry import Gauges
+from gpubalance.settings.device import Device
 
 _KEPT = 60
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpubalance import choices
 from gpubalance.cli import complete
+from gpubalance.settings import choices
 
 if TYPE_CHECKING:
     pass

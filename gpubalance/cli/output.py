@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from gpubalance.errors import EnvironmentFault, GpubalanceError, UsageError
 from gpubalance.render.table import WIDTH
-from gpubalance.state import write_whole
+from gpubalance.system.state import write_whole
 from gpubalance.text import clean
 
 if TYPE_CHECKING:
-    from gpubalance.config import Record
+    from gpubalance.jobs.keep.journal import Journal
     from gpubalance.results.common import Warning_
     from gpubalance.results.redact import Redaction
-    from gpubalance.stages.journal import Journal
+    from gpubalance.settings.record import Record
 
 _LONGEST_NAME, _LONGEST_PATH = 240, 4000  # less than systems have: it is written under a longer name first
 _ROOM = 1 << 18  # bytes; a result has some ten thousand
@@ -101,7 +101,7 @@ def _with(noted: Sequence[Warning_], result: Any) -> Any:
 
 def redaction_here() -> Redaction:
     """What --redact takes out of a result that is made on this machine."""
-    from gpubalance.identity import identity
+    from gpubalance.results.identity import identity
     from gpubalance.results.redact import Redaction
 
     return Redaction(identity())

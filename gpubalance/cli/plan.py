@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpubalance.choices import names_file_or_code
 from gpubalance.cli import options, values
 from gpubalance.errors import BadInput
+from gpubalance.settings.choices import names_file_or_code
 from gpubalance.text import clean_lines
 
 if TYPE_CHECKING:
-    from gpubalance.config import Device, Settings
     from gpubalance.results.plan import Plan
     from gpubalance.results.probe import Probe
+    from gpubalance.settings.device import Device
+    from gpubalance.settings.requests import Settings
 
 ProbeFile = Annotated[
     Path | None,
@@ -66,10 +67,10 @@ def plan(
     from gpubalance.cli.output import check_output, width
     from gpubalance.devices.machine import find_machine
     from gpubalance.devices.select import select
+    from gpubalance.jobs.plan import plan as plan_stage
     from gpubalance.render.plan import plan_text
     from gpubalance.results.probe import Probe
     from gpubalance.results.records import read_record
-    from gpubalance.stages.plan import plan as plan_stage
 
     out = check_output(output, overwrite=overwrite, json=json, quiet=True, redact=redact)
     request = values.plan_request(
@@ -94,7 +95,7 @@ def plan(
 
 def latest_probe(devices: Sequence[Device], settings: Settings, simulate: str | None) -> Probe:
     """Raises BadInput where these devices were not probed with these settings."""
-    from gpubalance.stages.probe.saved import latest
+    from gpubalance.jobs.keep.saved_probes import latest
 
     found = latest(devices, settings)
     if found is None:

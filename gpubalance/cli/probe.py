@@ -112,12 +112,12 @@ def probe(
     from gpubalance.cli.output import check_output, width
     from gpubalance.cli.progress import Progress
     from gpubalance.cli.tracing import name_now, tracing_to
-    from gpubalance.config import ProbeRequest
     from gpubalance.devices.machine import find_machine, held
+    from gpubalance.jobs.keep.journals import probe_journal
+    from gpubalance.jobs.probe.estimate import estimate
+    from gpubalance.jobs.probe.probe import probe as probe_stage
     from gpubalance.render.probe import estimate_text, probe_text
-    from gpubalance.stages.journals import probe_journal
-    from gpubalance.stages.probe.estimate import estimate
-    from gpubalance.stages.probe.stage import probe as probe_stage
+    from gpubalance.settings.requests import ProbeRequest
 
     own = "probe" if resume else None
     out = check_output(output, overwrite=overwrite, json=json, quiet=quiet, redact=redact, resumed=own)

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
 from gpubalance.cli.output import say
-from gpubalance.stages.events import Doing, Event, PointDone, RoundDone, TrialDone, WindowDone
+from gpubalance.jobs.events import Doing, Event, PointDone, RoundDone, TrialDone, WindowDone
 from gpubalance.text import clean_lines
 
 if TYPE_CHECKING:

@@ -54,7 +54,7 @@ def report(
     del verbose  # main() reads it, where errors are shown
     _check(results, html, png, markdown=markdown, csv=csv, overwrite=overwrite)
     from gpubalance.cli.output import say
-    from gpubalance.stages.report import read_subjects
+    from gpubalance.jobs.report import read_subjects
     from gpubalance.text import clean_lines
 
     subjects = read_subjects(results)

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from gpubalance import choices
-from gpubalance.choices import names_file_or_code
 from gpubalance.cli import options, values
 from gpubalance.errors import BadInput, UsageError
+from gpubalance.settings import choices
+from gpubalance.settings.choices import names_file_or_code
 
 if TYPE_CHECKING:
-    from gpubalance.config import Device, Measuring, RunRequest, Settings
     from gpubalance.devices.machine import Machine
     from gpubalance.results.plan import Plan
+    from gpubalance.settings.device import Device
+    from gpubalance.settings.requests import Measuring, RunRequest, Settings
 
 _MEASURING = "Measuring"
 
@@ -99,15 +100,15 @@ def run(
     from gpubalance.cli.output import check_output, width
     from gpubalance.cli.progress import Progress
     from gpubalance.cli.tracing import name_now, tracing_to
-    from gpubalance.config import Measuring, Settings
     from gpubalance.devices.machine import find_machine, held
     from gpubalance.devices.planned import forced
+    from gpubalance.jobs.keep.journals import run_journal
+    from gpubalance.jobs.keep.saved_probes import solo_bests
+    from gpubalance.jobs.run import run as run_stage
     from gpubalance.render.run import run_text
     from gpubalance.results.plan import Plan
     from gpubalance.results.records import read_record
-    from gpubalance.stages.journals import run_journal
-    from gpubalance.stages.probe.saved import solo_bests
-    from gpubalance.stages.run import run as run_stage
+    from gpubalance.settings.requests import Measuring, Settings
 
     own = "run" if resume else None
     out = check_output(output, overwrite=overwrite, json=json, quiet=quiet, redact=redact, resumed=own)
@@ -164,7 +165,7 @@ def given_request(
     machine: Machine, gpus: list[str] | None, sizes: Sizes, given: Settings, measuring: Measuring
 ) -> RunRequest:
     """The run that the options ask for. Raises UsageError where they contradict each other."""
-    from gpubalance.config import RunRequest
+    from gpubalance.settings.requests import RunRequest
 
     devices = match(machine.select(gpus), sizes.batches, named=gpus is not None)
     refuse_what_does_not_divide(devices, sizes.batches, sizes.micro_batches)
@@ -200,8 +201,8 @@ def planned_request(
     plan: Plan, machine: Machine, measuring: Measuring, model: str, *, force: bool = False
 ) -> RunRequest:
     """The run of a plan on the devices that are here. Raises PlanMismatch where they are others, unless forced."""
-    from gpubalance.config import RunRequest
     from gpubalance.devices.planned import planned_devices
+    from gpubalance.settings.requests import RunRequest
 
     return RunRequest(
         devices=planned_devices(plan, machine.devices, force=force),
@@ -217,7 +218,7 @@ def refuse_beside_a_plan(
     gpus: list[str] | None, batches: list[str] | None, micro_batches: list[str] | None, given: Settings
 ) -> None:
     """Raises UsageError for what the plan says itself."""
-    from gpubalance.config import Settings
+    from gpubalance.settings.requests import Settings
 
     said = [("--gpus", gpus), ("--batches", batches), ("--micro-batches", micro_batches)]
     others = given.model_copy(update={"model": ""}) != Settings(model="")

@@ -8,11 +8,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpubalance.choices import TRACES
 from gpubalance.cli.board import unwritable
+from gpubalance.settings.choices import TRACES
 
 if TYPE_CHECKING:
-    from gpubalance.config import Tracing
+    from gpubalance.settings.requests import Tracing
 
 
 def name_now(command: str, *folders: Path | None) -> str:
@@ -27,7 +27,7 @@ def tracing_to(folder: Path | None, name: str) -> Tracing | None:
     """The trace of that name in a folder. Raises EnvironmentFault where nothing can be written there."""
     if folder is None:
         return None
-    from gpubalance.config import Tracing
+    from gpubalance.settings.requests import Tracing
 
     try:
         folder.mkdir(parents=True, exist_ok=True)

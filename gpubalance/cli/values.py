@@ -6,13 +6,14 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from gpubalance import choices
 from gpubalance.errors import UsageError
+from gpubalance.numbers.units import parse_bytes
+from gpubalance.settings import choices
 from gpubalance.text import clean, clean_lines
-from gpubalance.units import parse_bytes
 
 if TYPE_CHECKING:
-    from gpubalance.config import Device, PlanRequest, Settings
+    from gpubalance.settings.device import Device
+    from gpubalance.settings.requests import PlanRequest, Settings
 
 _MOST_MICRO_BATCHES, _DIGITS = 1024, 20
 
@@ -32,7 +33,7 @@ def settings(
     all_reduce: choices.AllReduce = "auto",
 ) -> Settings:
     """What is trained, and how; without --model what suits the devices."""
-    from gpubalance.config import Settings
+    from gpubalance.settings.requests import Settings
 
     return Settings(
         model=model or default_model(devices), precision=precision, xla=xla, input=input_, all_reduce=all_reduce
@@ -41,7 +42,7 @@ def settings(
 
 def command(name: str, devices: Sequence[Device], given: Settings, simulate: str | None, *split: str) -> str:
     """A command on these devices with these settings, as one would type it; `split` is between the two."""
-    from gpubalance.config import Settings
+    from gpubalance.settings.requests import Settings
 
     words = ["gpubalance", name, *(["--simulate", simulate] if simulate else [])]
     words += ["--gpus", *(str(device.index) for device in devices), *split]
@@ -86,7 +87,7 @@ def micro_batches(text: str) -> int | Literal["auto"]:
 
 def plan_request(accumulate: str, margin: str, sync_s: float | None = None, **wanted: int | None) -> PlanRequest:
     """What a split is wanted for. Raises UsageError for what `--accumulate` and `--margin` do not take."""
-    from gpubalance.config import PlanRequest
+    from gpubalance.settings.requests import PlanRequest
 
     return PlanRequest(
         accumulate=micro_batches(accumulate), margin_bytes=size("--margin", margin), sync_s=sync_s, **wanted

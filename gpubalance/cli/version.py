@@ -8,10 +8,10 @@ def version_text() -> str:
     import platform
 
     from gpubalance import __version__
+    from gpubalance.devices.gpus import Reading
     from gpubalance.devices.nvml import read_driver
-    from gpubalance.gpus import Reading
-    from gpubalance.patience import within_or
-    from gpubalance.versions import software
+    from gpubalance.system.deadlines import within_or
+    from gpubalance.system.versions import software
 
     found, driver = software(), within_or(Reading(problem="NVML does not answer"), read_driver)
     built = f"built for CUDA {found.cuda}, cuDNN {found.cudnn or 'of unknown version'}"

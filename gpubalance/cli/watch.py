@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gpubalance.stages.events import Event, Watch
+    from gpubalance.jobs.events import Event, Watch
 
 
 def both(*watches: Watch) -> Watch:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from gpubalance.devices.gpus import Health
 from gpubalance.devices.nvml import ask, with_gpu
 from gpubalance.devices.telemetry import ecc_errors, throttle_mask
-from gpubalance.gpus import Health
-from gpubalance.telemetry import throttling
+from gpubalance.results.telemetry import throttling
 
 _PCI = Path("/sys/bus/pci/devices")
 _NVIDIA, _DISPLAY_CLASSES = "0x10de", ("0x0300", "0x0302")  # VGA and 3D controllers

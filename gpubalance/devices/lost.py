@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpubalance.config import Device
+from gpubalance.devices.gpus import Gpu, Reading
 from gpubalance.devices.nvml import read
-from gpubalance.gpus import Gpu, Reading
-from gpubalance.patience import within_or
 from gpubalance.remedies import match
+from gpubalance.settings.device import Device
+from gpubalance.system.deadlines import within_or
 
 _GONE = ("gpu-lost", "gpu-needs-reset")
 

@@ -7,21 +7,21 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from gpubalance.config import Device, JointProfile
 from gpubalance.devices.cluster import cluster_ignored
 from gpubalance.devices.driver import too_old
+from gpubalance.devices.gpus import Gpu, Reading
 from gpubalance.devices.nvml import read
 from gpubalance.devices.occupied import occupied
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.devices.select import select
 from gpubalance.devices.visible import mark_hidden
 from gpubalance.errors import EnvironmentFault, UsageError
-from gpubalance.gpus import Gpu, Reading
-from gpubalance.lock import Lock
-from gpubalance.patience import within_or
 from gpubalance.remedies import known, match
 from gpubalance.results.common import Warning_
-from gpubalance.versions import software
+from gpubalance.settings.device import Device, JointProfile
+from gpubalance.system.deadlines import within_or
+from gpubalance.system.lock import Lock
+from gpubalance.system.versions import software
 
 _SIMULATE = "without a GPU: --simulate FILE (a profile, see configs/) or --simulate N (plain CPU devices)"
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gpubalance.gpus import Gpu, MigSlice, Process, Reading, normal_bus_id
+from gpubalance.devices.gpus import Gpu, MigSlice, Process, Reading, normal_bus_id
 from gpubalance.remedies import known
 from gpubalance.text import clean
 

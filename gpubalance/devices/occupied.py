@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gpubalance.config import Device
-from gpubalance.gpus import Gpu, Process
+from gpubalance.devices.gpus import Gpu, Process
 from gpubalance.results.common import Warning_
+from gpubalance.settings.device import Device
 from gpubalance.text import clean
 
 _SHOWN = 5

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpubalance.choices import Precision
 from gpubalance.devices.nvml import ask, with_gpu
+from gpubalance.settings.choices import Precision
 
 _PER_CORE_AND_CYCLE = 2  # a fused multiply-add
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gpubalance.config import Device
 from gpubalance.errors import PlanMismatch
 from gpubalance.results.common import Model, Warning_
 from gpubalance.results.plan import Plan
 from gpubalance.results.redact import is_redacted
+from gpubalance.settings.device import Device
 
 _ANEW = "gpubalance balance makes a plan for what is here"
 _OR_FORCE = f"{_ANEW}; --force runs this one all the same"

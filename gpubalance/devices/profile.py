@@ -7,10 +7,11 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError
 
-from gpubalance.config import Device, DeviceProfile, JointProfile, Record
 from gpubalance.errors import BadInput, UsageError
+from gpubalance.settings.device import Device, DeviceProfile, JointProfile
+from gpubalance.settings.record import Record
+from gpubalance.system.toml import read_toml
 from gpubalance.text import clean
-from gpubalance.toml import read_toml
 
 _MOST_DEVICES = 64
 _DIGITS = 20

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from gpubalance.config import Device
+from gpubalance.devices.gpus import normal_bus_id
 from gpubalance.errors import UsageError
-from gpubalance.gpus import normal_bus_id
+from gpubalance.settings.device import Device
 from gpubalance.text import clean
 
 _UUID_KIND = re.compile(r"^(gpu|mig)-")

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from gpubalance.devices.nvml import ask, with_gpu
-from gpubalance.telemetry import Counters, Course, Gauges, Telemetry
+from gpubalance.results.telemetry import Counters, Course, Gauges, Telemetry
 
 INTERVAL_S = 0.2
 PATIENCE_S = 0.3  # the longest that a call which hangs holds up the end of a block

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpubalance.gpus import Gpu, Reading
+from gpubalance.devices.gpus import Gpu, Reading
 
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
 

@@ -1,1 +1,4 @@
-"""The real thing: models and the synchronous step, in TensorFlow. Runs in a child process only."""
+"""The real thing: models, set-up and the synchronous step in TensorFlow, paced for simulated devices.
+
+It runs in worker processes only, and knows nothing of commands, results or plans.
+"""

@@ -12,8 +12,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from gpubalance.config import Device
 from gpubalance.engine import cuda_libraries, runtime
+from gpubalance.settings.device import Device
 
 _TIMES = 3  # the first is slower: buffers, streams and NCCL's rings are made
 

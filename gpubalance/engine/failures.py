@@ -11,9 +11,9 @@ from typing import Literal
 
 import tensorflow as tf
 
-from gpubalance.config import Settings
 from gpubalance.errors import BadInput, GpubalanceError
 from gpubalance.remedies import match
+from gpubalance.settings.requests import Settings
 
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 # What CUDA, cuDNN, cuBLAS and NCCL raise; a model's own mistakes are InvalidArgument and Python's errors.

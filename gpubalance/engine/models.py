@@ -13,8 +13,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from gpubalance.choices import SAVED_MODEL, UNSAFE_MODELS
 from gpubalance.errors import BadInput
+from gpubalance.settings.choices import SAVED_MODEL, UNSAFE_MODELS
 from gpubalance.text import clean
 
 

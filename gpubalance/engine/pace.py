@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from gpubalance.config import DeviceProfile, JointProfile
+from gpubalance.settings.device import DeviceProfile, JointProfile
 
 # A GPU starts a step the moment the one before ends, as the host has queued it meanwhile. A simulated device counts
 # its step from that moment too, when the host comes within this time, so that a step takes what its profile says.

@@ -13,10 +13,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from gpubalance.config import Device, Settings
 from gpubalance.engine import cuda_libraries
 from gpubalance.errors import EnvironmentFault
 from gpubalance.remedies import known
+from gpubalance.settings.device import Device
+from gpubalance.settings.requests import Settings
 
 _BUS_ID = re.compile(r"pci bus id: ([0-9a-fA-F:.]+)")
 

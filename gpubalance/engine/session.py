@@ -11,7 +11,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from gpubalance.config import Device, JointProfile, Settings, Tracing
 from gpubalance.engine import data, runtime
 from gpubalance.engine.flops import count_forward
 from gpubalance.engine.losses import fit_loss
@@ -20,6 +19,8 @@ from gpubalance.engine.pace import PacedClock, clocks
 from gpubalance.engine.step import build_step
 from gpubalance.engine.trace import record_trace
 from gpubalance.errors import BadInput
+from gpubalance.settings.device import Device, JointProfile
+from gpubalance.settings.requests import Settings, Tracing
 
 # What trains three times trains on: with a new split, or in a new session, the first steps are not like the others.
 _STEPS_BEFORE_A_TRACE = 3

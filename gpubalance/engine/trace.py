@@ -9,8 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from gpubalance.choices import TRACES
-from gpubalance.config import Tracing
+from gpubalance.settings.choices import TRACES
+from gpubalance.settings.requests import Tracing
 
 _GPU_PLANE = "/device:GPU:"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpubalance.stats import median
+from gpubalance.numbers.stats import median
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
+from gpubalance.numbers.units import NOT_AVAILABLE, format_percent
 from gpubalance.render.compared import column_heads, figures
 from gpubalance.render.table import WIDTH, prose, shorten_front
 from gpubalance.results.comparison import Against, ComparedResult, Comparison, ThroughputRatio, Unlike
-from gpubalance.units import NOT_AVAILABLE, format_percent
 
 _NAME_WIDTH = 36
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
+from gpubalance.numbers.units import NOT_AVAILABLE, format_bytes, format_percent, format_rate, format_seconds
 from gpubalance.render.table import shorten, shorten_front, table
 from gpubalance.results.comparison import Against, ComparedDevice, ComparedResult, DeviceRatio
-from gpubalance.units import NOT_AVAILABLE, format_bytes, format_percent, format_rate, format_seconds
 
 _NARROW = 60  # under this there is no room for the ratio
 _NO_RATIO = ("sync", "imbalance", "× even split", "of solo sum", "wait")  # ratios themselves, or near 0

@@ -5,12 +5,12 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from gpubalance.config import Device
-from gpubalance.gpus import Gpu, Reading
+from gpubalance.devices.gpus import Gpu, Reading
+from gpubalance.numbers.units import NOT_AVAILABLE, format_bytes, format_seconds
 from gpubalance.remedies import match
 from gpubalance.render.table import shorten, table
+from gpubalance.settings.device import Device
 from gpubalance.text import clean
-from gpubalance.units import NOT_AVAILABLE, format_bytes, format_seconds
 
 _NAME_WIDTH = 28
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from gpubalance.config import Device
+from gpubalance.numbers.units import format_bytes, format_rate, format_seconds
 from gpubalance.render.probe import curve_lines, device_line
 from gpubalance.render.sparkline import sparkline
 from gpubalance.render.table import prose, shorten
 from gpubalance.results.probe import CurvePoint
-from gpubalance.telemetry import Gauges, throttling
-from gpubalance.units import format_bytes, format_rate, format_seconds
+from gpubalance.results.telemetry import Gauges, throttling
+from gpubalance.settings.device import Device
 
 _COMPUTE, _WAIT, _REST = "█", "░", "·"
 _STYLES = {_COMPUTE: "green", _WAIT: "yellow", _REST: "dim"}

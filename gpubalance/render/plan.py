@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpubalance.config import Device
+from gpubalance.numbers.units import format_percent, format_rate, format_seconds
 from gpubalance.render.run import run_lines, warning_lines
 from gpubalance.render.table import WIDTH, prose, shorten, table_or_prose
 from gpubalance.results.plan import Balance, LearningRate, LeftOut, Plan, Round, Share
-from gpubalance.units import format_percent, format_rate, format_seconds
+from gpubalance.settings.device import Device
 
 _NAME_WIDTH = 26
 _SHOWN = 0.0005  # of the whole

@@ -5,13 +5,13 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from gpubalance.config import Device
+from gpubalance.numbers.units import format_bytes, format_flops, format_percent, format_rate, format_seconds
 from gpubalance.render.run import warning_lines
 from gpubalance.render.sparkline import sparkline
 from gpubalance.render.table import WIDTH, prose, shorten, table
 from gpubalance.results.estimate import DeviceEstimate, Estimate
 from gpubalance.results.probe import BatchLimit, CurvePoint, DeviceProbe, Probe, StepTimeModel, Trial
-from gpubalance.units import format_bytes, format_flops, format_percent, format_rate, format_seconds
+from gpubalance.settings.device import Device
 
 _NAME_WIDTH = 40
 _MOST_WHOLE = 4

@@ -5,11 +5,11 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from gpubalance.config import Device
+from gpubalance.numbers.units import format_bytes, format_percent, format_rate, format_seconds
 from gpubalance.render.table import WIDTH, prose, shorten, shorten_front, table, table_or_prose
 from gpubalance.results.common import Throughput, Warning_
 from gpubalance.results.run import Measurement, Replica, Run
-from gpubalance.units import format_bytes, format_percent, format_rate, format_seconds
+from gpubalance.settings.device import Device
 
 _NAME_WIDTH = 22
 

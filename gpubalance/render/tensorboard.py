@@ -10,13 +10,14 @@ import bisect
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from gpubalance.config import Device, Settings
+from gpubalance.numbers.stats import median
 from gpubalance.results.common import StepTime
 from gpubalance.results.plan import Round
 from gpubalance.results.probe import CurvePoint
 from gpubalance.results.run import Measurement, Replica
-from gpubalance.stats import median
-from gpubalance.telemetry import Telemetry
+from gpubalance.results.telemetry import Telemetry
+from gpubalance.settings.device import Device
+from gpubalance.settings.requests import Settings
 
 _PREFIX = "gpubalance"
 # (tag, what it is called) of the figures of a split that stand beside its hyperparameters

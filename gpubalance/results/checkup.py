@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from gpubalance.config import Device, Record
 from gpubalance.results.common import SCHEMA_VERSION, Number
+from gpubalance.settings.device import Device
+from gpubalance.settings.record import Record
 
 Status = Literal["ok", "warning", "failure", "skipped"]
 

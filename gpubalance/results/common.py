@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PlainSerializer
 
-from gpubalance.config import Record
+from gpubalance.settings.record import Record
 
 SCHEMA_VERSION: Literal[1] = 1
 

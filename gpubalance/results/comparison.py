@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from gpubalance.config import Record
-from gpubalance.ratio import Verdict
+from gpubalance.numbers.ratio import Verdict
 from gpubalance.results.common import SCHEMA_VERSION, Interval, Number, Throughput, Warning_
 from gpubalance.results.probe import SoloRate
+from gpubalance.settings.record import Record
 
 # A plan that was run counts as its run; of one that was not all figures are predicted.
 Compared = Literal["run", "probe", "prediction"]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gpubalance.config import ProbeRequest, Record
+from gpubalance.settings.record import Record
+from gpubalance.settings.requests import ProbeRequest
 
 
 class DeviceEstimate(Record):

@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from gpubalance.config import Device, Record, Settings
 from gpubalance.planning.problem import Binds
 from gpubalance.results.common import (
     SCHEMA_VERSION,
@@ -19,6 +18,9 @@ from gpubalance.results.common import (
     Warning_,
 )
 from gpubalance.results.run import Measurement, Run
+from gpubalance.settings.device import Device
+from gpubalance.settings.record import Record
+from gpubalance.settings.requests import Settings
 
 
 class Share(Record):

@@ -9,13 +9,13 @@ from typing import Any, TypeVar, cast
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from gpubalance.config import Record
 from gpubalance.errors import BadInput
 from gpubalance.results.common import SCHEMA_VERSION
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
 from gpubalance.results.run import Run
 from gpubalance.results.sound import check_sound
+from gpubalance.settings.record import Record
 from gpubalance.text import clean, clean_lines
 
 Result = TypeVar("Result", Probe, Plan, Run)

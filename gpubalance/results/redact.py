@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
-from gpubalance.config import Record
-from gpubalance.identity import Identity
 from gpubalance.results.common import Warning_
+from gpubalance.results.identity import Identity
 from gpubalance.results.plan import Plan
+from gpubalance.settings.record import Record
 
 R = TypeVar("R", bound=Record)
 

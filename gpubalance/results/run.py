@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from gpubalance.config import Device, Record, Settings
 from gpubalance.results.common import (
     SCHEMA_VERSION,
     Count,
@@ -20,7 +19,10 @@ from gpubalance.results.common import (
     Throughput,
     Warning_,
 )
-from gpubalance.telemetry import Telemetry
+from gpubalance.results.telemetry import Telemetry
+from gpubalance.settings.device import Device
+from gpubalance.settings.record import Record
+from gpubalance.settings.requests import Settings
 
 
 class Replica(Record):

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpubalance.config import Device, JointProfile
 from gpubalance.engine.pace import Clock, clocks
 from gpubalance.engine.runtime import build_strategy, use_devices
+from gpubalance.settings.device import Device, JointProfile
 
 
 @dataclass(frozen=True)

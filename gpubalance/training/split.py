@@ -9,12 +9,12 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpubalance.config import Device, JointProfile
 from gpubalance.devices.machine import find_machine
 from gpubalance.devices.planned import planned_devices
 from gpubalance.errors import BadInput, UsageError
 from gpubalance.results.plan import Plan
 from gpubalance.results.records import read_record
+from gpubalance.settings.device import Device, JointProfile
 
 # Of so many models that are trained in turns the traces are kept.
 _MODELS_KEPT = 4

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpubalance.config import Device
-from gpubalance.time_limit import NO_LIMIT, TimeLimit
+from gpubalance.settings.device import Device
+from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
 from gpubalance.workers.worker import Worker
 
 

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
-from gpubalance.config import Device, Record
 from gpubalance.errors import EnvironmentFault, PartialResult
+from gpubalance.settings.device import Device
+from gpubalance.settings.record import Record
 from gpubalance.workers.messages import Copied, Copy, Failed, Inspect, Inspected, Reduce, Reduced, Survey, Surveyed
 from gpubalance.workers.process import Process, child_environment
 

@@ -24,9 +24,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpubalance.config import Record, Settings
 from gpubalance.errors import BadInput, EnvironmentFault
 from gpubalance.remedies import known, match
+from gpubalance.settings.record import Record
+from gpubalance.settings.requests import Settings
 from gpubalance.workers.messages import (
     REQUEST,
     Copied,

@@ -18,7 +18,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
-from gpubalance.config import Batch, Device, JointProfile, Record, Seconds, Settings, Tracing
+from gpubalance.settings.device import Device, JointProfile
+from gpubalance.settings.record import Batch, Record, Seconds
+from gpubalance.settings.requests import Settings, Tracing
 
 # What takes time at all, in seconds: nothing is divided by 0, and nothing becomes infinite.
 Duration = Annotated[float, Field(ge=1e-9, le=1e6)]

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from gpubalance.config import Device, Record
 from gpubalance.errors import DeadlinePassed, EnvironmentFault, PartialResult
 from gpubalance.remedies import known, match_log
-from gpubalance.state import current_folder, new_log
+from gpubalance.settings.device import Device
+from gpubalance.settings.record import Record
+from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
+from gpubalance.system.state import current_folder, new_log
 from gpubalance.text import clean
-from gpubalance.time_limit import NO_LIMIT, TimeLimit
 from gpubalance.workers.log import bound, tail
 from gpubalance.workers.messages import REPLY, AnyReply
 

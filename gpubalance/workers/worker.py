@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
-from gpubalance.config import Device, JointProfile, Settings, Tracing
 from gpubalance.errors import (
     BadInput,
     DeadlinePassed,
@@ -16,7 +15,9 @@ from gpubalance.errors import (
     TimeLimitPassed,
 )
 from gpubalance.planning.split import split_text
-from gpubalance.time_limit import NO_LIMIT, TimeLimit
+from gpubalance.settings.device import Device, JointProfile
+from gpubalance.settings.requests import Settings, Tracing
+from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
 from gpubalance.workers.messages import (
     AnyReply,
     CountFlops,

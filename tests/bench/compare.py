@@ -13,13 +13,13 @@ from random import Random
 
 import numpy as np
 
-from gpubalance.config import Measuring
-from gpubalance.ratio import ratio
+from gpubalance.numbers.ratio import ratio
+from gpubalance.numbers.stats import interval95
 from gpubalance.results.comparison import Against, Comparison
 from gpubalance.results.run import Run
-from gpubalance.stats import interval95
+from gpubalance.settings.requests import Measuring
 from tests.cli.program import ROOT
-from tests.stages.drawn import drawn_run, noisy_devices
+from tests.jobs.drawn import drawn_run, noisy_devices
 
 COMPARISONS = 200
 NOISE = 0.02

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from gpubalance.stats import median
+from gpubalance.numbers.stats import median
 from tests.bench.ratio import in_a_process, in_turns, shown
 
 BATCHES = (1680, 1120)  # steps of some 30 ms here: a GPU's are longer yet
@@ -41,9 +41,9 @@ class Ours:
     """What `gpubalance run` measures, without the process around it."""
 
     def __init__(self, simulate: str = "2") -> None:
-        from gpubalance.config import Settings
         from gpubalance.devices.profile import simulated_devices
         from gpubalance.engine.session import Session
+        from gpubalance.settings.requests import Settings
 
         devices, joint = simulated_devices(simulate)
         self._session = Session(devices, Settings(model="small"), joint, seed=0)

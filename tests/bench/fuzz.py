@@ -27,15 +27,16 @@ from hypothesis import strategies as st
 from gpubalance.cli.app import app
 from gpubalance.cli.lists import join_lists, whole_numbers
 from gpubalance.cli.values import micro_batches, size
-from gpubalance.config import JointProfile, Settings
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.devices.select import select
 from gpubalance.errors import GpubalanceError
-from gpubalance.stages.events import Event
-from gpubalance.stages.journal import Journal
-from gpubalance.stages.kept import Kept
-from gpubalance.stages.probe.attempt import Attempt
-from gpubalance.stages.series import Series
+from gpubalance.jobs.events import Event
+from gpubalance.jobs.keep.journal import Journal
+from gpubalance.jobs.keep.kept import Kept
+from gpubalance.jobs.measure.series import Series
+from gpubalance.jobs.probe.attempt import Attempt
+from gpubalance.settings.device import JointProfile
+from gpubalance.settings.requests import Settings
 from gpubalance.text import clean
 from gpubalance.workers.worker import Worker
 from tests.bench.fuzz_input import PROFILES, RESULTS, any_json, mutated_json, mutated_toml, number, text

@@ -16,9 +16,9 @@ with atheris.instrument_imports(include=["gpubalance"]):
     from gpubalance.cli.lists import join_lists
     from gpubalance.devices.profile import simulated_devices
     from gpubalance.errors import GpubalanceError
+    from gpubalance.numbers.units import parse_bytes
     from gpubalance.results.records import read_result
     from gpubalance.text import clean, clean_lines
-    from gpubalance.units import parse_bytes
     from gpubalance.workers.messages import REPLY
 
 from pydantic import ValidationError

@@ -14,9 +14,6 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-import gpubalance.devices.machine
-import gpubalance.render.devices
-import gpubalance.stages.devices  # noqa: F401  (loaded once, for all)
 from tests.bench.fuzz_input import number, text
 from tests.bench.in_process import apart, program
 from tests.stand_in import TWO_UNLIKE_GPUS

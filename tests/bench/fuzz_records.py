@@ -8,13 +8,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from gpubalance.jobs.keep.kept import KeptRound, KeptWindow, RunKey
 from gpubalance.planning.problem import Allocation
 from gpubalance.results.common import Model
-from gpubalance.stages.kept import KeptRound, KeptWindow, RunKey
 from gpubalance.workers.messages import Flops, Measured, Sample
 from tests.bench.fuzz_input import scalar, structure
+from tests.jobs.drawn import ready
 from tests.render.measurements import measurement, step_time
-from tests.stages.drawn import ready
 
 RUN = RunKey(devices=("CPU-0", "CPU-1"), model=Model(name="small", parameters=648, gradient_bytes=2592))
 SPLIT = Allocation(

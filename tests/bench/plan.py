@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Iterator
 from random import Random
 
+from gpubalance.numbers.stats import median
 from gpubalance.planning.allocate import allocate
 from gpubalance.planning.fleet import Load
 from gpubalance.planning.model import Curve, Line, monotone_curve
 from gpubalance.planning.problem import Problem
-from gpubalance.stats import median
 
 DEVICES = (100, 1_000, 10_000)
 _TIMES = 3

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-from gpubalance.stats import interval95, median
+from gpubalance.numbers.stats import interval95, median
 
 
 def in_turns(first: Callable[[], float], second: Callable[[], float], pairs: int) -> list[float]:

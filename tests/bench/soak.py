@@ -15,9 +15,10 @@ from typing import NamedTuple
 
 import psutil
 
-from gpubalance.config import JointProfile, Measuring, RunRequest, Settings
 from gpubalance.devices.profile import simulated_devices
-from gpubalance.stages.run import run
+from gpubalance.jobs.run import run
+from gpubalance.settings.device import JointProfile
+from gpubalance.settings.requests import Measuring, RunRequest, Settings
 from gpubalance.workers.ahead import Children
 from tests.bench.killed import PROFILE
 

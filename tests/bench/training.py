@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from gpubalance.stats import median
+from gpubalance.numbers.stats import median
 from gpubalance.training.split import Split
 from tests.bench.engine import BATCHES, EVEN, KerasFit, Ours
 from tests.bench.ratio import in_a_process, in_turns, shown

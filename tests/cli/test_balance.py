@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from gpubalance.devices.profile import simulated_devices
+from gpubalance.jobs.keep.saved_probes import save
 from gpubalance.results.plan import Plan
-from gpubalance.stages.probe.saved import save
 from tests.cli.program import ROOT, gpubalance
-from tests.stages.probes import probe_of
+from tests.jobs.probes import probe_of
 
 QUICK = str(ROOT / "configs" / "quick-pair.toml")
 FOUR = str(ROOT / "configs" / "four-unlike.toml")

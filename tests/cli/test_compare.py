@@ -11,7 +11,7 @@ import pytest
 from gpubalance.results.comparison import Comparison
 from tests.cli.program import ROOT, gpubalance
 from tests.cli.terminal import command_in_terminal
-from tests.stages.test_compare import BASELINE, OTHER, slower
+from tests.jobs.test_compare import BASELINE, OTHER, slower
 
 SAVED = ROOT / "tests" / "saved"
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gpubalance import choices
+from gpubalance.settings import choices
 from tests.cli.program import QUICK_PAIR, broken_tensorflow
 from tests.stand_in import TWO_UNLIKE_GPUS, environment
 

@@ -18,7 +18,7 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import BadInput, UsageError
 from gpubalance.results.plan import Plan
 from tests.cli.program import QUICK_PAIR, gpubalance, start
-from tests.stages.probes import probe_of
+from tests.jobs.probes import probe_of
 
 PROGRAM = cast("TyperGroup", typer.main.get_command(app))
 COMMANDS = cast("dict[str, TyperCommand]", PROGRAM.commands)

@@ -13,8 +13,8 @@ EVENTS = f"""
 import time
 from gpubalance.cli.progress import Progress
 from gpubalance.devices.machine import find_machine
-from gpubalance.stages.events import Doing, SampleDone, TimeLeft
-from gpubalance.telemetry import Gauges
+from gpubalance.jobs.events import Doing, SampleDone, TimeLeft
+from gpubalance.results.telemetry import Gauges
 
 devices = find_machine({str(ROOT / "configs" / "four-unlike.toml")!r}).devices
 hot = Gauges(temperature_c=83, power_mw=220_000, sm_clock_mhz=1500, memory_clock_mhz=5000, reasons=0x4)

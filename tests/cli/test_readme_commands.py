@@ -7,10 +7,10 @@ import shlex
 from pathlib import Path
 
 from gpubalance.devices.profile import simulated_devices
+from gpubalance.jobs.keep.saved_probes import save
 from gpubalance.results.common import Model
-from gpubalance.stages.probe.saved import save
 from tests.cli.program import QUICK_PAIR, ROOT, TINY, gpubalance
-from tests.stages.probes import probe_of
+from tests.jobs.probes import probe_of
 
 _PAIR = "configs/gtx1080ti-gtx1080.toml"
 # What installs from a network, serves until it is ended, or is this very test.

@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 
 from gpubalance.cli.output import Output
-from gpubalance.config import Device, DeviceProfile
 from gpubalance.devices.planned import planned_devices
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import PlanMismatch
-from gpubalance.identity import Identity, identity
 from gpubalance.results.common import Warning_
+from gpubalance.results.identity import Identity, identity
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Failure, Probe
 from gpubalance.results.redact import Redaction
+from gpubalance.settings.device import Device, DeviceProfile
 from tests.cli.program import QUICK_PAIR, gpubalance
-from tests.stages.probes import probe_of
+from tests.jobs.probes import probe_of
 from tests.stand_in import TWO_UNLIKE_GPUS, environment
 
 ALICE = Identity(homes=("/home/alice",), users=("alice",), hosts=("lab7.example.org", "lab7"))

@@ -14,7 +14,7 @@ import pytest
 
 from gpubalance.cli.report import report
 from gpubalance.errors import BadInput, GpubalanceError
-from gpubalance.stages.report import read_subjects
+from gpubalance.jobs.report import read_subjects
 from tests.cli.program import ROOT, gpubalance
 from tests.render import samples
 

@@ -16,16 +16,16 @@ from typing import Any
 import pytest
 
 from gpubalance.cli.board import board_in
-from gpubalance.config import Settings
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import EnvironmentFault
+from gpubalance.jobs.events import Doing, Event, WindowDone
+from gpubalance.jobs.keep.saved_probes import save
 from gpubalance.results.plan import Plan
 from gpubalance.results.run import Run
-from gpubalance.stages.events import Doing, Event, WindowDone
-from gpubalance.stages.probe.saved import save
+from gpubalance.settings.requests import Settings
 from tests.cli.program import QUICK_PAIR, SHORT, gpubalance
+from tests.jobs.probes import probe_of
 from tests.render.measurements import PAIR, measurement, step_time
-from tests.stages.probes import probe_of
 
 # The program as its entry point runs it, and then which heavy packages its process has loaded.
 _TELLING = """

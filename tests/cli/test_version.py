@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import gpubalance as package
-from gpubalance.versions import software
+from gpubalance.system.versions import software
 from tests.cli.program import broken_tensorflow, gpubalance
 from tests.stand_in import TWO_UNLIKE_GPUS, environment
 

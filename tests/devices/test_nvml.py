@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from gpubalance.config import Device
+from gpubalance.devices.gpus import Gpu, MigSlice, normal_bus_id
 from gpubalance.devices.nvml import kernel_module_version
-from gpubalance.gpus import Gpu, MigSlice, normal_bus_id
+from gpubalance.settings.device import Device
 from tests.stand_in import TWO_UNLIKE_GPUS, child, environment
 
 READ = "from gpubalance.devices import nvml; print(nvml.read().model_dump_json())"

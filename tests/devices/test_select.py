@@ -1,8 +1,8 @@
 import pytest
 
-from gpubalance.config import Device
 from gpubalance.devices.select import select
 from gpubalance.errors import UsageError
+from gpubalance.settings.device import Device
 
 
 def gpu(index: int, uuid: str, bus_id: str | None = None, name: str = "GTX 1080") -> Device:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gpubalance.config import DeviceProfile, JointProfile
+from gpubalance.settings.device import DeviceProfile, JointProfile
 
 
 class Steps:

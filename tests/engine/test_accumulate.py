@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpubalance.config import DeviceProfile
 from gpubalance.errors import BadInput
+from gpubalance.settings.device import DeviceProfile
 from tests.engine.steps import Steps
 from tests.engine.test_exact import (
     TOLERANCE,

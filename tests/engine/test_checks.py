@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from gpubalance.config import Device
 from gpubalance.devices.profile import simulated_devices
+from gpubalance.jobs.doctor.work import all_reduce, copies
 from gpubalance.remedies import known
-from gpubalance.stages.doctor.work import all_reduce, copies
+from gpubalance.settings.device import Device
 from gpubalance.workers.checker import Checker
 from gpubalance.workers.messages import Copied, Reduced
 from tests.engine.steps import separate_collectives

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpubalance.config import DeviceProfile
+from gpubalance.settings.device import DeviceProfile
 from tests.engine.steps import Steps
 
 STEPS = 5

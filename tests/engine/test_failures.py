@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gpubalance.config import Settings
 from gpubalance.remedies import known
+from gpubalance.settings.requests import Settings
 
 SETTINGS = Settings(model="small")
 USERS = Settings(model="mine.py:model")

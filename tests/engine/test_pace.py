@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpubalance.config import DeviceProfile, JointProfile
+from gpubalance.settings.device import DeviceProfile, JointProfile
 from tests.engine.steps import Steps
 from tests.engine.test_exact import adam, dense_model
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpubalance.config import Device
+from gpubalance.settings.device import Device
 
 
 def gpu(index: int, bus_id: str | None) -> Device:

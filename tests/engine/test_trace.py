@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpubalance.config import Tracing
+from gpubalance.settings.requests import Tracing
 
 
 def test_so_many_steps_are_traced_and_waited_for_within_the_trace(tensorflow: Any, tmp_path: Path) -> None:

@@ -73,12 +73,10 @@ ELSEWHERE = {
         "devices/test_telemetry.py::test_a_refused_field_is_null_and_the_others_stay",
     ],
     14: ["cli/test_probe.py::test_deaths_of_a_hard_limit_are_trials"],  # and, in the campaign, TensorFlow's allocator
-    15: [
-        "stages/test_probe.py::test_where_not_even_one_sample_fits_it_says_what_is_needed_and_the_others_are_measured"
-    ],
+    15: ["jobs/test_probe.py::test_where_not_even_one_sample_fits_it_says_what_is_needed_and_the_others_are_measured"],
     16: ["engine/test_failures.py::test_tensorflows_errors_are_known_by_their_texts"],
     17: [
-        "stages/test_balance.py::test_a_run_out_of_memory_in_the_proof_steps_back_and_goes_on",
+        "jobs/test_balance.py::test_a_run_out_of_memory_in_the_proof_steps_back_and_goes_on",
         "cli/test_run.py::test_the_published_pair_runs_out_of_memory_jointly_and_is_told_what_fits",
     ],
     18: ["workers/test_process.py::test_a_worker_killed_in_a_step_is_one_error"],
@@ -89,10 +87,10 @@ ELSEWHERE = {
     22: ["devices/test_nvml.py::test_a_lost_gpu_is_told_and_the_others_go_on"],
     23: ["devices/test_telemetry.py::test_a_gpu_that_begins_to_throttle"],
     24: ["devices/test_telemetry.py::test_uncorrected_errors_that_rise_are_counted_from_the_first_reading"],
-    25: ["stages/test_plan.py::test_a_plan_finds_its_devices_by_uuid_and_refuses_others_with_the_difference"],
+    25: ["jobs/test_plan.py::test_a_plan_finds_its_devices_by_uuid_and_refuses_others_with_the_difference"],
     26: [
         "devices/test_profile.py::test_what_is_wrong_is_named_with_its_place",
-        "stages/test_journal.py::test_a_journal_that_was_cut_off_loses_only_its_last_line",
+        "jobs/test_journal.py::test_a_journal_that_was_cut_off_loses_only_its_last_line",
     ],
     27: ["cli/test_run.py::test_wrong_inputs_get_one_line_that_says_what_is_right"],
     28: [
@@ -102,8 +100,8 @@ ELSEWHERE = {
     29: [
         "cli/test_run.py::test_an_interrupt_ends_the_child_and_prints_what_was_measured",
         "cli/test_probe.py::test_an_interrupted_probe_keeps_what_is_measured_and_goes_on",
-        "stages/test_kept.py::test_a_run_goes_on_after_its_last_whole_window",
-        "stages/test_kept.py::test_a_balance_goes_on_with_its_rounds_and_windows",
+        "jobs/test_kept.py::test_a_run_goes_on_after_its_last_whole_window",
+        "jobs/test_kept.py::test_a_balance_goes_on_with_its_rounds_and_windows",
     ],
     30: [
         "cli/test_run.py::test_nothing_stays_when_the_program_is_killed",

@@ -17,13 +17,13 @@ from pathlib import Path
 import pytest
 
 from gpubalance.errors import EnvironmentFault
-from gpubalance.lock import Lock
-from gpubalance.state import state_folder
+from gpubalance.system.lock import Lock
+from gpubalance.system.state import state_folder
 from tests.cli.program import PROGRAM, QUICK_PAIR, ROOT, SHORT, gpubalance
 from tests.cli.terminal import command_in_terminal
 from tests.faults.machine import BRIEF, HOLDS_32, Machine
 from tests.faults.test_children import NOTE, wait_for
-from tests.stages.probes import probe_of
+from tests.jobs.probes import probe_of
 from tests.stand_in import TWO_UNLIKE_GPUS
 
 
@@ -336,7 +336,7 @@ def test_38_only_what_has_a_date_asks_the_wall_clock() -> None:
         for path in (ROOT / "gpubalance").rglob("*.py")
         if asks.search(path.read_text())
     }
-    allowed = {"state.py", "stages/environment.py", "stages/probe/saved.py", "cli/board.py", "cli/tracing.py"}
+    allowed = {"system/state.py", "jobs/environment.py", "jobs/keep/saved_probes.py", "cli/board.py", "cli/tracing.py"}
     assert {path for path in found if not path.startswith(("render/", "cli/event_files"))} <= allowed
 
 

@@ -13,17 +13,17 @@ from typing import Any
 
 import pytest
 
-from gpubalance.config import PlanRequest
 from gpubalance.devices.profile import load_profile, simulated_devices
 from gpubalance.errors import BadInput
+from gpubalance.jobs.plan import plan
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
 from gpubalance.results.records import read_record, read_result
-from gpubalance.stages.plan import plan
+from gpubalance.settings.requests import PlanRequest
 from gpubalance.workers.log import LONGEST_BYTES
 from tests.cli.program import PROGRAM, QUICK_PAIR, ROOT, gpubalance
 from tests.faults.machine import BRIEF, Machine
-from tests.stages.probes import probe_of
+from tests.jobs.probes import probe_of
 from tests.stand_in import TWO_UNLIKE_GPUS
 
 PAIR = simulated_devices(QUICK_PAIR)[0]

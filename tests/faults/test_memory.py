@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from gpubalance.devices.profile import simulated_devices
+from gpubalance.jobs.keep.saved_probes import save
 from gpubalance.results.plan import Plan
-from gpubalance.stages.probe.saved import save
 from tests.faults.machine import BRIEF, Machine
-from tests.stages.probes import probe_of
+from tests.jobs.probes import probe_of
 
 PROBE = ("probe", "--gpus", "0", "--max-batch", "40", "--duration", "0.2", "--no-ahead")
 

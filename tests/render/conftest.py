@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from gpubalance.jobs.report import read_subjects
 from gpubalance.render.report.charts import charts_of
 from gpubalance.render.report.page import html_page
 from gpubalance.render.report.subject import Subject
-from gpubalance.stages.report import read_subjects
 from tests.render import samples
 
 

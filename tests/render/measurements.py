@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gpubalance.config import Device
 from gpubalance.results.common import StepTime, Throughput
 from gpubalance.results.run import Measurement, Replica
-from gpubalance.telemetry import Telemetry
+from gpubalance.results.telemetry import Telemetry
+from gpubalance.settings.device import Device
 
 PAIR = tuple(
     Device(index=i, uuid=f"GPU-{i}", name=f"Card {i}", memory_bytes=1 << 30, simulated=False) for i in range(2)

@@ -10,12 +10,12 @@ from rich.console import Console
 from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
-from gpubalance.config import Device
 from gpubalance.render.live import LiveRow, LiveTotal, header_lines, joint_lines
 from gpubalance.render.plan import batch_text, plan_text
 from gpubalance.results.plan import Plan
 from gpubalance.results.records import read_record
 from gpubalance.results.run import Measurement, Run
+from gpubalance.settings.device import Device
 from tests.render.golden import DATA
 
 PICTURE = Path(__file__).parents[2] / ".github" / "balance.svg"

@@ -7,11 +7,11 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+from gpubalance.jobs.report import read_subjects
 from gpubalance.render.report.subject import Subject
 from gpubalance.results.plan import Plan
 from gpubalance.results.run import Run
-from gpubalance.stages.report import read_subjects
-from gpubalance.telemetry import Moment, Telemetry
+from gpubalance.results.telemetry import Moment, Telemetry
 
 DATA = Path(__file__).with_name("data")
 BALANCE, RUN, PROBE, PLAN = (DATA / f"pair-{kind}.json" for kind in ("balance", "run", "probe", "plan"))

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from gpubalance.jobs.compare.compare import compare
 from gpubalance.render.compare import comparison_text, file_names
 from gpubalance.results.comparison import Comparison
 from gpubalance.results.run import Run
-from gpubalance.stages.compare.stage import compare
-from tests.stages.drawn import drawn_run
-from tests.stages.probes import probe_of
-from tests.stages.test_compare import BASELINE, DEVICES, JOINT, OTHER, plan_of, sampled, slower
+from tests.jobs.drawn import drawn_run
+from tests.jobs.probes import probe_of
+from tests.jobs.test_compare import BASELINE, DEVICES, JOINT, OTHER, plan_of, sampled, slower
 
 GOLDEN = Path(__file__).parent / "compare.txt"
 

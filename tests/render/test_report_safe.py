@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from gpubalance.jobs.report import read_subjects
 from gpubalance.render.report.charts import charts_of
 from gpubalance.render.report.markdown import markdown
 from gpubalance.render.report.page import html_page
 from gpubalance.render.report.safe import markdown_cell, spreadsheet_text
 from gpubalance.render.report.spreadsheet import csv_text
 from gpubalance.render.report.subject import Subject
-from gpubalance.stages.report import read_subjects
 from tests.render import samples
 
 HOSTILE = (

@@ -6,12 +6,12 @@ from itertools import pairwise
 
 import pytest
 
-from gpubalance.config import Settings
 from gpubalance.render.tensorboard import Ended, Scalar, Summaries, Summary, Tried, columns
 from gpubalance.results.common import Throughput
 from gpubalance.results.plan import Round
 from gpubalance.results.probe import CurvePoint
-from gpubalance.telemetry import Moment, Telemetry
+from gpubalance.results.telemetry import Moment, Telemetry
+from gpubalance.settings.requests import Settings
 from tests.render.measurements import PAIR, measurement, step_time
 
 SETTINGS = Settings(model="small", precision="tf32")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubalance.config import Device, JointProfile
+from gpubalance.settings.device import Device, JointProfile
 from gpubalance.training.split import Split
 from tests.engine.steps import separate_collectives
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpubalance.config import Device, DeviceProfile, DriftPoint, JointProfile
 from gpubalance.errors import BadInput, UsageError
+from gpubalance.settings.device import Device, DeviceProfile, DriftPoint, JointProfile
 from gpubalance.training.split import Split, load_plan
 from tests.engine.steps import separate_collectives
 from tests.training.cases import classifier, numbers, simulated
@@ -437,11 +437,11 @@ def test_importing_loads_no_tensorflow() -> None:
 
 
 def test_a_plan_is_loaded_with_its_devices_and_batches(tmp_path: Path) -> None:
-    from gpubalance.config import PlanRequest
     from gpubalance.devices.profile import simulated_devices
     from gpubalance.errors import PlanMismatch
-    from gpubalance.stages.plan import plan
-    from tests.stages.probes import probe_of
+    from gpubalance.jobs.plan import plan
+    from gpubalance.settings.requests import PlanRequest
+    from tests.jobs.probes import probe_of
 
     quick, four = (str(ROOT / "configs" / f"{name}.toml") for name in ("quick-pair", "four-unlike"))
     devices = simulated_devices(quick)[0]

@@ -14,9 +14,10 @@ from typing import Any
 import psutil
 import pytest
 
-from gpubalance.config import Device, JointProfile, Settings
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import BadInput, DeadlinePassed, EnvironmentFault, OutOfMemory, PartialResult
+from gpubalance.settings.device import Device, JointProfile
+from gpubalance.settings.requests import Settings
 from gpubalance.workers.messages import Measured, Sample
 from gpubalance.workers.process import Process, child_environment
 from gpubalance.workers.worker import Worker

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gpubalance.numbers.units import format_bytes, format_percent, format_rate, format_seconds
 from gpubalance.planning.split import split_text
 from gpubalance.render.report.steps import steps_of
 from gpubalance.render.report.subject import Subject
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
 from gpubalance.results.run import Run
-from gpubalance.units import format_bytes, format_percent, format_rate, format_seconds
 
 NOT_KNOWN = "not known"
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpubalance.config import Device
 from gpubalance.planning.model import Curve
 from gpubalance.results.common import Warning_
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import DeviceProbe, Probe, StepTimeModel
 from gpubalance.results.run import Run
+from gpubalance.settings.device import Device
 
 
 @dataclass(frozen=True)

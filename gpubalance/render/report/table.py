@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from gpubalance.units import NOT_AVAILABLE, format_bytes, format_rate, format_seconds
+from gpubalance.numbers.units import NOT_AVAILABLE, format_bytes, format_rate, format_seconds
 
 Cell = str | int | float | bool | None
 Unit = Literal["", "text", "s", "ms", "µs", "GiB", "samples/s", "%", "W", "°C", "MHz", "J", "FLOP/s", "samples/J"]

@@ -12,13 +12,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from gpubalance.numbers.stats import median
+from gpubalance.numbers.units import format_seconds
 from gpubalance.render.report.charts.chart import NARROW, Chart, Missing
 from gpubalance.render.report.charts.style import CHOSEN, EVEN, INK, colour, dashes, figure, legend, marker
 from gpubalance.render.report.subject import Subject
 from gpubalance.results.run import Measurement, Run
-from gpubalance.stats import median
-from gpubalance.telemetry import Moment
-from gpubalance.units import format_seconds
+from gpubalance.results.telemetry import Moment
 
 _ID, _TITLE = "course", "Step time over the run"
 _MOST_POINTS = 400

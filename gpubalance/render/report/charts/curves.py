@@ -10,11 +10,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullLocator
 
+from gpubalance.numbers.units import format_rate
 from gpubalance.render.report.charts.chart import NARROW, Chart, Missing
 from gpubalance.render.report.charts.style import INK, colour, dashes, figure, legend, marker, short_name
 from gpubalance.render.report.subject import Subject, step_time_s
 from gpubalance.results.probe import DeviceProbe
-from gpubalance.units import format_rate
 
 _ID, _TITLE = "curves", "Throughput over batch size, each device alone"
 _MODEL_POINTS = 120

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
+from gpubalance.numbers.units import format_rate
 from gpubalance.render.report.charts.bars import Piece, Row, draw_rows
 from gpubalance.render.report.charts.chart import NARROW, Chart, Missing
 from gpubalance.render.report.charts.style import GREEN, VERMILLION
 from gpubalance.render.report.parts import Loss, gap_of, losses
 from gpubalance.render.report.subject import Subject
 from gpubalance.results.plan import SoloGap
-from gpubalance.units import format_rate
 
 _ID, _TITLE = "gap", "Where the distance from the solo sum goes"
 

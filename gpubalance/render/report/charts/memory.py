@@ -9,12 +9,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from gpubalance.numbers.units import format_bytes, format_percent
 from gpubalance.render.report.charts.bars import Piece, Row, draw_rows
 from gpubalance.render.report.charts.chart import NARROW, Chart, Missing
 from gpubalance.render.report.charts.style import BLUE, INK, VERMILLION, legend, short_name
 from gpubalance.render.report.subject import Subject
 from gpubalance.results.probe import DeviceProbe
-from gpubalance.units import format_bytes, format_percent
 
 _ID, _TITLE = "memory", "Memory of each device against its limit"
 _GIB = 2.0**30

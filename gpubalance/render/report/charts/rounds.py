@@ -6,6 +6,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from gpubalance.numbers.units import format_rate
 from gpubalance.planning.split import split_text
 from gpubalance.render.report.charts.bars import Piece, Row, draw_rows
 from gpubalance.render.report.charts.chart import NARROW, Chart, Missing
@@ -13,7 +14,6 @@ from gpubalance.render.report.charts.style import BLUE, VERMILLION, legend
 from gpubalance.render.report.subject import Subject
 from gpubalance.results.plan import Round
 from gpubalance.text import clean
-from gpubalance.units import format_rate
 
 _ID, _TITLE = "rounds", "The search for the split"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from gpubalance.numbers.units import format_rate, format_seconds
 from gpubalance.planning.split import split_text
 from gpubalance.render.report.answer import batch_text
 from gpubalance.render.report.charts.bars import Piece, Row, draw_rows
@@ -12,7 +13,6 @@ from gpubalance.render.report.charts.chart import NARROW, Chart, Missing
 from gpubalance.render.report.charts.style import COMPUTE, HATCHES, INPUT, PAPER, SYNC, WAIT, legend, short_name
 from gpubalance.render.report.steps import Part, Step, steps_of, why_no_even
 from gpubalance.render.report.subject import Subject
-from gpubalance.units import format_rate, format_seconds
 
 _ID, _TITLE = "step", "Where a step's time goes"
 

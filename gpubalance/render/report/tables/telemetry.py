@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpubalance.render.report.table import Cell, Column
-from gpubalance.telemetry import Telemetry
+from gpubalance.results.telemetry import Telemetry
 
 TELEMETRY = (
     Column("readings", "readings"),

@@ -1,0 +1,288 @@
+"""`balance`: probe, plan, run, and correct the split from what was measured, until another round would gain nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpubalance.devices.planned import check_model
+from gpubalance.errors import (
+    GpubalanceError,
+    Interrupted,
+    NothingFits,
+    OutOfMemory,
+    PartialResult,
+    UsageError,
+)
+from gpubalance.jobs.balance.knowledge import Knowledge
+from gpubalance.jobs.balance.probing import joint_s, probe_for
+from gpubalance.jobs.balance.rounds import EQUAL_WITHIN, Rounds
+from gpubalance.jobs.events import Doing, RoundDone, TimeLeft, Watch
+from gpubalance.jobs.keep.journal import Journal
+from gpubalance.jobs.keep.kept import Kept, KeptRound
+from gpubalance.jobs.keep.saved_probes import solo_bests
+from gpubalance.jobs.measure.fitting import Rig, suggest
+from gpubalance.jobs.measure.joint import joint_series, model_of, without_empty_shares
+from gpubalance.jobs.measure.lost import lost_gpus_told
+from gpubalance.jobs.measure.trace import trace
+from gpubalance.jobs.measure.warnings import rounds_taken_over, speed_changed, stepped_back
+from gpubalance.jobs.plan import best_split, find_probes, plan_of
+from gpubalance.jobs.run import run_on
+from gpubalance.planning.problem import Allocation
+from gpubalance.planning.split import split_text
+from gpubalance.results.common import Warning_
+from gpubalance.results.plan import Balance, Plan
+from gpubalance.results.probe import Probe
+from gpubalance.results.run import Measurement, Run
+from gpubalance.settings.requests import BalanceRequest, RunRequest
+from gpubalance.system.deadlines import TimeLimit
+from gpubalance.workers.worker import Worker
+
+
+def balance(request: BalanceRequest, driver: str | None, watch: Watch, journal: Journal | None = None) -> Plan:
+    """The best split of the request's devices, found and proven by running it; `driver` is recorded.
+
+    Each round and window goes into the `journal`, and those in it are not measured again. Raises what the probe, the
+    plan and the run do.
+    """
+    limit = TimeLimit(request.measuring.time_limit_s)
+    kept = Kept(journal, watch)
+    probe = probe_for(request, driver, limit, watch, journal, kept)
+    balancing = _Balancing(request, probe, driver, limit, watch, kept)
+    try:
+        with lost_gpus_told(request.devices):
+            return balancing.run()
+    except KeyboardInterrupt as interrupt:
+        raise Interrupted.by(interrupt, partial=balancing.so_far()) from None
+    except GpubalanceError as error:
+        error.partial = error.partial or balancing.so_far()
+        raise
+    finally:
+        balancing.close()
+
+
+class _Balancing:
+    def __init__(
+        self,
+        request: BalanceRequest,
+        probe: Probe,
+        driver: str | None,
+        limit: TimeLimit,
+        watch: Watch,
+        kept: Kept,
+    ) -> None:
+        self._request = request
+        self._probe = probe
+        self._driver = driver
+        self._limit = limit
+        self._watch = watch
+        self._kept = kept
+        self._known = Knowledge(probe, find_probes(probe, request.devices), request.plan)
+        self._rounds = Rounds(request.rounds, len(request.devices))
+        self._rig: tuple[tuple[int, ...], Rig] | None = None
+        self._warm: list[tuple[Worker, bool]] = []  # with accumulation, which is another trace, or without
+        self._proofs = 0
+        self._taken_over = 0
+        self._proven: tuple[Allocation, Run] | None = None
+        self._stepped_back: list[Warning_] = []
+        self._trace_warnings: list[Warning_] = []
+
+    def run(self) -> Plan:
+        """Rounds until another would gain nothing, then the run, which proves it or sends us back."""
+        while True:
+            self._approach()
+            split = self._best_measured()
+            left = self._kept.ran_out(split, self._probe.created)
+            if left is not None:
+                self._proofs += 1  # which the windows of the next are kept by
+                self._again(split, left)
+                continue
+            try:
+                self._proven = split, self._prove(split)
+                # A device may have changed its speed while the run went on: it has the last word.
+                self._known.learn(split, self._measure(split))
+            except OutOfMemory as error:
+                self._ran_out(split, error)
+                continue
+            if self._rounds.are_over or not self._gains(self._best_known(), split):
+                self._trace(split)
+                return self._result(*self._proven)
+            self._watch(Doing("a device is not as fast as it was when the run began: planning again"))
+            self._rounds.devices_changed()
+
+    def _trace(self, split: Allocation) -> None:
+        """Steps of the split that it ends with, once nothing is measured any more."""
+        used, tracing = without_empty_shares(self._run_request(split)), self._request.tracing
+        if tracing is not None:
+            warning = trace(self._rig_of(split)[0].worker, used.batches, used.micro_batches, tracing, self._watch)
+            self._trace_warnings += [warning] if warning else []
+
+    def so_far(self) -> Plan | None:
+        """The plan of the last split that was proven, or else of the best that was measured, if there is one yet."""
+        if self._proven is not None:
+            return self._result(*self._proven)
+        best = self._rounds.best(self._known.limits)
+        return None if best is None else self._result(best, None)
+
+    def close(self) -> None:
+        """Ends the worker."""
+        if self._rig is not None:
+            self._rig[1].close()
+            self._rig = None
+
+    def _approach(self) -> None:
+        """Tries splits, each by what the ones before it showed."""
+        while not self._rounds.are_over:
+            split = self._best_known()
+            measured = self._try(split)
+            if measured is None:
+                continue
+            self._known.learn(split, measured)
+            better = self._best_known()
+            if self._rounds.has(better) or not self._gains(better, split):
+                return
+
+    def _best_known(self) -> Allocation:
+        """The best split by what is known. Raises NothingFits where the devices stepped back from what is asked."""
+        try:
+            return best_split(self._known.problem)
+        except UsageError as error:
+            if not self._stepped_back:
+                raise
+            raise NothingFits(f"{error.message} that fits in a joint run", remedy=error.remedy) from None
+
+    def _gains(self, better: Allocation, split: Allocation) -> bool:
+        """Whether it promises clearly more than that split gives, by what is known now."""
+        return better.throughput > (1 + EQUAL_WITHIN) * self._known.again(split).throughput
+
+    def _best_measured(self) -> Allocation:
+        best = self._rounds.best(self._known.limits)
+        if best is None:
+            raise PartialResult(
+                f"every split that was tried ran out of memory, {len(self._rounds)} of them",
+                remedy="--margin keeps more memory free, --rounds tries more",
+            )
+        return best
+
+    def _try(self, split: Allocation) -> Measurement | None:
+        """Measures a split for a moment; None where it ran out of memory, and the devices stepped back."""
+        left = self._kept.left_of(split, self._probe.created)
+        if left is not None:
+            return self._again(split, left)
+        self._watch(Doing(f"round {len(self._rounds) + 1}: {_text(split)}"))
+        self._watch(TimeLeft(joint_s(self._request, rounds=1)))
+        try:
+            measured = self._measure(split)
+        except OutOfMemory as error:
+            self._ran_out(split, error)
+            return None
+        self._kept.round(split, self._probe.created, measured)
+        self._note(split, measured)
+        return measured
+
+    def _again(self, split: Allocation, left: KeptRound) -> Measurement | None:
+        """A round of a balance that was interrupted."""
+        self._taken_over += 1
+        self._note(split, left.measured)
+        self._hold_back(split, left.limits)
+        return left.measured
+
+    def _note(self, split: Allocation, measured: Measurement | None) -> None:
+        self._watch(RoundDone(self._rounds.note(split, measured), self._request.devices))
+
+    def _ran_out(self, split: Allocation, error: OutOfMemory) -> None:
+        limits = self._limits_beside(split, error)
+        self._kept.round(split, self._probe.created, None, limits)
+        self._note(split, None)
+        self._hold_back(split, limits)
+
+    def _measure(self, split: Allocation) -> Measurement:
+        request = self._run_request(split)
+        rig, numbers = self._rig_of(split)
+        used = without_empty_shares(request)
+        series = joint_series(used, used.batches, used.micro_batches, self._watch)
+        # A worker is warm once; then a split needs no more than a few steps of its own.
+        warm = rig.worker, split.batches != split.micro_batches
+        series.settle(rig.worker) if warm in self._warm else series.warm_up(rig.worker)
+        self._warm.append(warm)
+        return series.window(rig.worker, self._request.round_s).measurement(numbers)
+
+    def _rig_of(self, split: Allocation) -> tuple[Rig, tuple[int, ...]]:
+        """A worker of the devices with samples: the one that is there, if it is of the same."""
+        numbers = tuple(i for i, batch in enumerate(split.batches) if batch)
+        if self._rig is None or self._rig[0] != numbers:
+            self.close()
+            self._rig = numbers, Rig(without_empty_shares(self._run_request(split)), self._watch, self._limit)
+            check_model(self._probe.model, model_of(self._rig[1].worker), what="probe", remedy="--fresh probes it anew")
+        return self._rig[1], numbers
+
+    def _limits_beside(self, split: Allocation, error: OutOfMemory) -> list[tuple[int, int]]:
+        """Finds what fits beside each other: each device that was asked for more, with its largest micro-batch."""
+        rig, numbers = self._rig_of(split)
+        rig.recover()
+        sizes = tuple(split.micro_batches[i] for i in numbers)
+        found, too_large = suggest(rig, without_empty_shares(self._run_request(split)))
+        if found is None:
+            raise NothingFits(error.message, remedy="not even one sample a device fits: use a smaller model")
+        _, fitting = found
+        if error.replica is not None:
+            too_large = sorted({*too_large, error.replica})
+        limits = []
+        for replica in too_large or range(len(numbers)):
+            device, multiple = numbers[replica], self._known.problem.multiple
+            below = [size for size in (*self._rounds.held(device), fitting[replica]) if size < sizes[replica]]
+            limits.append((device, max(below, default=0) // multiple * multiple))
+        return limits
+
+    def _hold_back(self, split: Allocation, limits: Sequence[tuple[int, int]]) -> None:
+        for device, limit in limits:
+            self._known.step_back(device, limit)
+            self._stepped_back.append(stepped_back(self._request.devices[device], split.micro_batches[device], limit))
+
+    def _prove(self, split: Allocation) -> Run:
+        """The run of the split, in turns with the even split."""
+        self._watch(Doing(f"proving {_text(split)}, in turns with the even split"))
+        rig, _ = self._rig_of(split)
+        request, proof = self._run_request(split), self._proofs
+        self._proofs += 1
+        try:
+            return run_on(rig, request, self._driver, self._watch, solo_bests(request), self._kept, proof)
+        except GpubalanceError as error:
+            if isinstance(error.partial, Run):
+                error.partial = self._result(split, error.partial)
+            raise
+
+    def _run_request(self, split: Allocation) -> RunRequest:
+        return RunRequest(
+            devices=self._request.devices,
+            batches=split.batches,
+            micro_batches=split.micro_batches,
+            settings=self._request.settings,
+            joint=self._request.joint,
+            measuring=self._request.measuring,
+        )
+
+    def _result(self, split: Allocation, run: Run | None) -> Plan:
+        known = self._known
+        plan = plan_of(known.again(split), known.problem, self._probe, self._request.devices, known.request)
+        return plan.model_copy(
+            update={
+                "settings": self._request.settings,
+                "warnings": (*plan.warnings, *self._stepped_back, *self._moved(), *self._over(), *self._trace_warnings),
+                "balance": Balance(
+                    rounds=self._rounds.records,
+                    run=run,
+                    solo_gap=None if run is None else self._known.solo_gap(split, run),
+                ),
+            }
+        )
+
+    def _over(self) -> list[Warning_]:
+        return [rounds_taken_over(self._taken_over)] if self._taken_over else []
+
+    def _moved(self) -> list[Warning_]:
+        """Of devices that changed their speed while they were measured together."""
+        return [speed_changed(self._request.devices[device], change) for device, change in self._known.moved()]
+
+
+def _text(split: Allocation) -> str:
+    return split_text(split.batches, split.micro_batches)

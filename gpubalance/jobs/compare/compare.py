@@ -1,0 +1,84 @@
+"""`compare`: each result against the first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpubalance.errors import BadInput
+from gpubalance.jobs.compare.subject import Subject, curve_of, read_subject
+from gpubalance.jobs.compare.unlike import pair_devices, unlike
+from gpubalance.jobs.environment import now
+from gpubalance.numbers.ratio import Ratio, mean_ratio, ratio
+from gpubalance.results.comparison import Against, Comparison, DeviceRatio, PointRatio, ThroughputRatio
+
+_SAME = ThroughputRatio(value=1.0, ci95=None, detectable=None, verdict=None)
+
+
+def compare(paths: Sequence[Path]) -> Comparison:
+    """The results in these files, at least two, each held against the first.
+
+    Raises BadInput for a file that is no result, and for a probe beside another kind.
+    """
+    subjects = [read_subject(path) for path in paths]
+    baseline, *others = subjects
+    for other in others:
+        _refuse_other_kind(baseline, other)
+    return Comparison(
+        created=now(),
+        results=tuple(subject.result for subject in subjects),
+        against_first=tuple(_against(baseline, other, number) for number, other in enumerate(others, 1)),
+    )
+
+
+def _refuse_other_kind(baseline: Subject, other: Subject) -> None:
+    kinds = [subject.result.kind for subject in (baseline, other)]
+    if ("probe" in kinds) and kinds[0] != kinds[1]:
+        what = {"run": "a run", "probe": "a probe", "prediction": "a plan that was never run"}
+        raise BadInput(
+            f"{baseline.result.file} is {what[kinds[0]]}, {other.result.file} is {what[kinds[1]]}: "
+            "devices alone and a split of them can't be held against each other",
+            remedy="compare runs and plans with each other, and probes with probes",
+        )
+
+
+def _against(baseline: Subject, other: Subject, number: int) -> Against:
+    pairs = pair_devices(baseline.devices, other.devices)
+    return Against(
+        result=number,
+        same_measurement=baseline.source == other.source,
+        unlike=unlike(baseline, other),
+        ratio=_ratio(baseline, other),
+        devices=tuple(_device_ratio(baseline, other, *pair) for pair in pairs),
+    )
+
+
+def _ratio(baseline: Subject, other: Subject) -> ThroughputRatio | None:
+    before, after = baseline.result.throughput, other.result.throughput
+    if before is None or after is None:
+        return None
+    if baseline.source == other.source:
+        return _SAME
+    return _record(ratio(after.median / before.median, other.times_s, baseline.times_s))
+
+
+def _device_ratio(baseline: Subject, other: Subject, mine: int | None, theirs: int | None) -> DeviceRatio:
+    if mine is None or theirs is None:
+        return DeviceRatio(baseline=mine, other=theirs)
+    before, after = curve_of(baseline, mine), curve_of(other, theirs)
+    parts, points = [], []
+    for batch in sorted(before.keys() & after.keys()):
+        rates = after[batch].throughput.median, before[batch].throughput.median
+        part = (rates[0] / rates[1], after[batch].step_time_s.samples, before[batch].step_time_s.samples)
+        parts.append(part)
+        points.append(PointRatio(batch=batch, baseline=rates[1], other=rates[0], ratio=_record(ratio(*part))))
+    return DeviceRatio(
+        baseline=mine,
+        other=theirs,
+        ratio=_SAME if baseline.source == other.source else _record(mean_ratio(parts)) if parts else None,
+        points=tuple(points),
+    )
+
+
+def _record(found: Ratio) -> ThroughputRatio:
+    return ThroughputRatio(value=found.value, ci95=found.ci95, detectable=found.detectable, verdict=found.verdict)

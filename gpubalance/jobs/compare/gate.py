@@ -1,0 +1,84 @@
+"""`--fail-slower`: whether a comparison is a regression."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpubalance.errors import BadInput, Regression
+from gpubalance.numbers.units import format_percent
+from gpubalance.results.comparison import Against, ComparedResult, Comparison, ThroughputRatio
+
+_OF_ANOTHER_MODEL = ("model", "the model's parameters")
+
+
+def check_regression(comparison: Comparison, most: float) -> None:
+    """Raises Regression where a result is called slower, and its throughput is lower by more than the part `most`.
+
+    A gate that can't judge must not pass: raises BadInput where there is no verdict, and where another model was
+    trained.
+    """
+    found: list[str] = []
+    for against in comparison.against_first:
+        baseline, other = comparison.results[0], comparison.results[against.result]
+        _refuse_another_model(baseline, other, against)
+        if against.same_measurement:
+            raise BadInput(
+                f"{other.file} is the same measurement as {baseline.file}: --fail-slower can't judge",
+                remedy="give the file of another run",
+            )
+        for where, ratio in _ratios(baseline, other, against):
+            if ratio.verdict is None:
+                _refuse(baseline, other, where)
+            if ratio.verdict == "slower" and 1 - ratio.value > most:
+                found.append(f"{other.file}{where} is {_slower(ratio)} slower than {baseline.file}")
+    if found:
+        raise Regression(
+            f"{'; '.join(found)}: more than --fail-slower {100 * most:g}%",
+            remedy="measure it once more before looking for a cause: what two runs of the same differ by is in no "
+            "interval",
+        )
+
+
+def _slower(ratio: ThroughputRatio) -> str:
+    assert ratio.ci95 is not None  # noqa: S101  (it has a verdict)
+    low, high = (format_percent(1 - end, 1) for end in reversed(ratio.ci95))
+    return f"{format_percent(1 - ratio.value, 1)} ({low} to {high})"
+
+
+def _ratios(baseline: ComparedResult, other: ComparedResult, against: Against) -> Iterator[tuple[str, ThroughputRatio]]:
+    """What is judged: the split's throughput, or each device's alone."""
+    if against.ratio is not None:
+        yield "", against.ratio
+        return
+    for one in against.devices:
+        if one.baseline is None or one.other is None or one.ratio is None:
+            device = other.devices[one.other or 0] if one.baseline is None else baseline.devices[one.baseline]
+            raise BadInput(
+                f"{baseline.file} and {other.file} have no batch size of {device.label} in common: --fail-slower "
+                "can't judge",
+                remedy="probe the same devices with the same --batch-multiple",
+            )
+        yield f" on {other.devices[one.other].label}", one.ratio
+
+
+def _refuse(baseline: ComparedResult, other: ComparedResult, where: str) -> None:
+    predicted = [result for result in (baseline, other) if result.kind == "prediction"]
+    if predicted:
+        raise BadInput(
+            f"{predicted[0].file} was never run: its figures are predicted, and --fail-slower judges what is measured",
+            remedy="gpubalance run --plan PLAN.json -o RUN.json measures it",
+        )
+    raise BadInput(
+        f"{other.file}{where}: too few samples in it or in {baseline.file} for an interval: --fail-slower can't judge",
+        remedy="measure longer: --windows, --duration",
+    )
+
+
+def _refuse_another_model(baseline: ComparedResult, other: ComparedResult, against: Against) -> None:
+    for one in against.unlike:
+        if one.what in _OF_ANOTHER_MODEL:
+            raise BadInput(
+                f"{other.file} is not the same work as {baseline.file} ({one.what} {one.other}, not {one.baseline}): "
+                "--fail-slower can't judge",
+                remedy="measure both with the same --model, or leave out --fail-slower",
+            )

@@ -1,0 +1,41 @@
+"""`devices`: what is here, and what of it TensorFlow can use."""
+
+from __future__ import annotations
+
+from gpubalance.devices.gpus import Gpu, Reading
+from gpubalance.devices.machine import read_gpus
+from gpubalance.devices.profile import simulated_devices
+from gpubalance.jobs.environment import environment_here
+from gpubalance.jobs.events import Doing, Watch
+from gpubalance.results.common import Environment
+from gpubalance.settings.device import Device
+from gpubalance.settings.record import Record
+from gpubalance.workers.worker import survey
+
+
+class Listing(Record):
+    """The GPUs as NVML and TensorFlow see them, or the simulated devices."""
+
+    kind: str = "devices"
+    environment: Environment | None
+    nvidia: Reading | None
+    simulated: tuple[Device, ...] | None
+
+
+def list_devices(simulate: str | None, watch: Watch) -> Listing:
+    """Asks NVML, and in a child process TensorFlow, matched by bus id. Raises BadInput for a bad profile."""
+    if simulate is not None:
+        return Listing(environment=environment_here(None), nvidia=None, simulated=simulated_devices(simulate)[0])
+    reading = read_gpus()
+    here = environment_here(reading.driver_version)
+    candidates = [gpu.device for gpu in reading.gpus if not gpu.unusable]
+    if not candidates:
+        return Listing(environment=here, nvidia=reading, simulated=None)
+    watch(Doing("asking TensorFlow which of the GPUs it can use"))
+    missing = survey(candidates)
+    gpus = tuple(_marked(gpu, missing.get(gpu.uuid)) for gpu in reading.gpus)
+    return Listing(environment=here, nvidia=reading.model_copy(update={"gpus": gpus}), simulated=None)
+
+
+def _marked(gpu: Gpu, why: str | None) -> Gpu:
+    return gpu.model_copy(update={"unusable": gpu.unusable or why})

@@ -1,0 +1,164 @@
+"""`doctor`, composed: first what everything stands on, then what stands on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from gpubalance.devices.gpus import Gpu, Reading
+from gpubalance.devices.machine import read_gpus
+from gpubalance.devices.profile import simulated_devices
+from gpubalance.devices.select import select
+from gpubalance.errors import DeadlinePassed, GpubalanceError, Interrupted
+from gpubalance.jobs.doctor.gpus import driver_checks, gpu_checks
+from gpubalance.jobs.doctor.guard import failed, guarded
+from gpubalance.jobs.doctor.host import host_checks
+from gpubalance.jobs.doctor.software import software_checks
+from gpubalance.jobs.doctor.work import all_reduce, copies, tensorflow_devices, training_steps
+from gpubalance.jobs.environment import now
+from gpubalance.jobs.events import Doing, Watch
+from gpubalance.remedies import known
+from gpubalance.results.checkup import AllReduceTime, Check, Checkup, CopyTime
+from gpubalance.settings import choices
+from gpubalance.settings.device import Device, JointProfile
+from gpubalance.settings.requests import Settings
+from gpubalance.system.deadlines import within
+from gpubalance.workers.checker import Checker
+
+_INSTEAD = "2"  # plain CPU devices, where there is no GPU
+# The probe model's, where no step told a size: what an all-reduce is for is not known then.
+_GRADIENT_BYTES = 78_900_000 * 4
+
+
+@dataclass
+class _Findings:
+    """What is known so far: a checkup can be made of it at any moment."""
+
+    checks: list[Check] = field(default_factory=list)
+    copies: list[CopyTime] = field(default_factory=list)
+    all_reduce: AllReduceTime | None = None
+    devices: tuple[Device, ...] = ()
+    joint: JointProfile = field(default_factory=JointProfile)
+
+    def checkup(self, *, complete: bool) -> Checkup:
+        """What is known by now."""
+        return Checkup(
+            created=now(),
+            devices=self.devices,
+            checks=tuple(self.checks),
+            copies=tuple(self.copies),
+            all_reduce=self.all_reduce,
+            complete=complete,
+        )
+
+
+def doctor(simulate: str | None, gpus: Sequence[str] | None, model: str | None, watch: Watch) -> Checkup:
+    """Checks the machine. What is wrong is in the checkup, and never raised.
+
+    Without GPUs that work can be put on, or with `simulate`, the work is tried on simulated devices. Raises UsageError
+    for a device that is not here, BadInput for a bad profile, and Interrupted with the checks so far.
+    """
+    found = _Findings()
+    try:
+        _check(found, simulate, gpus, model, watch)
+    except KeyboardInterrupt as interrupt:
+        partial = found.checkup(complete=False) if found.checks else None
+        raise Interrupted.by(interrupt, partial=partial, remedy="what was checked is above") from None
+    return found.checkup(complete=True)
+
+
+def _check(found: _Findings, simulate: str | None, gpus: Sequence[str] | None, model: str | None, watch: Watch) -> None:
+    reading, chosen = _machine(found, simulate, gpus, watch)
+    found.checks += host_checks(gpus=len(chosen))
+    with Checker(found.devices) as checker:
+        if _software(found, checker, reading, chosen, watch):
+            _work(found, checker, model, watch)
+
+
+def _machine(
+    found: _Findings, simulate: str | None, gpus: Sequence[str] | None, watch: Watch
+) -> tuple[Reading | None, tuple[Gpu, ...]]:
+    """NVML's reading and the GPUs that are checked; sets the devices that work is tried on."""
+    if simulate is not None:
+        devices, found.joint = simulated_devices(simulate)
+        found.devices = select(gpus, devices)
+        found.checks.append(Check(code="no-gpu", status="skipped", what="GPU", detail="not looked at: --simulate"))
+        return None, ()
+    watch(Doing("reading the GPUs through NVML"))
+    reading = _read()
+    chosen = _chosen(reading, gpus)
+    found.checks += guarded("driver", "driver", lambda: driver_checks(reading))
+    if chosen:
+        watch(Doing("reading how each GPU is set and doing"))
+        found.checks += gpu_checks(chosen)
+    found.devices = tuple(device for gpu in chosen for device in gpu.devices)
+    if not found.devices:
+        found.devices, found.joint = simulated_devices(_INSTEAD)
+        none = "none can be used" if reading.gpus else "none here"
+        detail = f"{none}: the rest is checked on {len(found.devices)} simulated devices"
+        found.checks.append(Check(code="no-gpu", status="skipped", what="GPU", detail=detail))
+    return reading, chosen
+
+
+def _read() -> Reading:
+    try:
+        return within(read_gpus)
+    except DeadlinePassed:
+        row = known("nvml-hangs")
+        return Reading(problem=row.message, remedy=row.remedy, code=row.code)
+
+
+def _chosen(reading: Reading, gpus: Sequence[str] | None) -> tuple[Gpu, ...]:
+    """The GPUs that --gpus names, those that can't be used too: they are what a doctor is for."""
+    if gpus is None or not reading.gpus:
+        return reading.gpus
+    named = {device.uuid for device in select(gpus, [gpu.device for gpu in reading.gpus])}
+    return tuple(gpu for gpu in reading.gpus if gpu.uuid in named)
+
+
+def _software(found: _Findings, checker: Checker, reading: Reading | None, chosen: Sequence[Gpu], watch: Watch) -> bool:
+    """Checks TensorFlow and its libraries; False where nothing can be tried with them on any of the devices."""
+    watch(Doing("loading TensorFlow and its libraries"))
+    try:
+        found.checks += software_checks(checker.inspect(), reading, chosen)
+    except GpubalanceError as error:
+        found.checks.append(failed("tensorflow", "TensorFlow", error))
+        found.checks += _not_tried("TensorFlow can't be loaded")
+        return False
+    if found.devices[0].simulated:
+        return True
+    watch(Doing("asking TensorFlow which of the GPUs it can use"))
+    try:
+        surveyed = checker.survey()
+    except GpubalanceError as error:
+        found.checks.append(failed("tensorflow-devices", "TensorFlow's GPUs", error))
+        found.checks += _not_tried("TensorFlow did not tell its GPUs")
+        return False
+    found.checks += tensorflow_devices(surveyed, found.devices)
+    found.devices = tuple(device for device in found.devices if device.uuid not in surveyed.missing)
+    if not found.devices:
+        found.checks += _not_tried("TensorFlow has none of the GPUs")
+    return bool(found.devices)
+
+
+def _not_tried(why: str) -> list[Check]:
+    names = {
+        "training-step": "training step",
+        "peer-to-peer": "copies between devices",
+        "all-reduce": "all-reduce",
+    }
+    return [Check(code=code, status="skipped", what=what, detail=f"not tried: {why}") for code, what in names.items()]
+
+
+def _work(found: _Findings, checker: Checker, model: str | None, watch: Watch) -> None:
+    devices = found.devices
+    singly = any(device.uuid.startswith("MIG-") for device in devices)
+    default = choices.DEFAULT_MODEL_SIMULATED if devices[0].simulated else choices.DEFAULT_MODEL_ON_GPU
+    checks, size = training_steps(devices, found.joint, Settings(model=model or default), watch)
+    found.checks += checks
+    devices = devices[:1] if singly else devices  # CUDA shows a process one MIG slice only
+    checker.narrow(devices)
+    checks, found.copies = copies(checker, devices, watch)
+    found.checks += checks
+    check, found.all_reduce = all_reduce(checker, devices, size or _GRADIENT_BYTES, watch)
+    found.checks.append(check)

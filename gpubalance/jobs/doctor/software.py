@@ -1,0 +1,132 @@
+"""TensorFlow's build against the driver, its CUDA libraries, and the GPUs. Pure: what a child found out comes in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from gpubalance.devices.driver import OLDEST_DRIVER
+from gpubalance.devices.gpus import Gpu, Reading
+from gpubalance.jobs.doctor.guard import of_row
+from gpubalance.remedies import known
+from gpubalance.results.checkup import Check
+from gpubalance.workers.messages import Inspected
+
+_CUDNN_WITHOUT_OLD = (9, 11)
+_OLD_BEFORE = (7, 5)
+
+
+def software_checks(found: Inspected, reading: Reading | None, gpus: Sequence[Gpu]) -> list[Check]:
+    """Of TensorFlow alone where there is no GPU that it could be for."""
+    checks = [_tensorflow(found, gpus)]
+    if reading is None or not gpus or found.cuda is None:
+        return checks
+    return [*checks, driver_for_build(found, reading), libraries(found), cudnn(found, gpus), capabilities(found, gpus)]
+
+
+def _tensorflow(found: Inspected, gpus: Sequence[Gpu]) -> Check:
+    built = f"built for CUDA {found.cuda} and cuDNN {found.cudnn}" if found.cuda else "built without CUDA"
+    detail = f"{found.tensorflow} with Keras {found.keras}, {built}"
+    wrong = bool(gpus) and found.cuda is None
+    return Check(
+        code="tensorflow",
+        status="failure" if wrong else "ok",
+        what="TensorFlow",
+        detail=detail,
+        next="pip install --force-reinstall 'gpubalance[cuda]'" if wrong else None,
+    )
+
+
+def driver_for_build(found: Inspected, reading: Reading) -> Check:
+    """A driver serves every CUDA of its own major version (minor-version compatibility), and older ones."""
+    code, what = "tensorflow-driver", "TensorFlow's CUDA"
+    serves, built = _numbers(reading.cuda_driver_version), _numbers(found.cuda)
+    if not serves or not built:
+        return Check(code=code, status="skipped", what=what, detail="the driver does not tell which CUDA it serves")
+    version = reading.driver_version or "of unknown version"
+    if serves[0] >= built[0]:
+        detail = f"{found.cuda} is served by driver {version}"
+        return Check(code=code, status="ok", what=what, detail=detail)
+    needs = OLDEST_DRIVER.get(built[0])
+    detail = (
+        f"driver {version} serves CUDA up to {reading.cuda_driver_version}, TensorFlow {found.tensorflow} is built "
+    )
+    detail += f"for CUDA {found.cuda}, which needs driver {needs} or newer" if needs else f"for CUDA {found.cuda}"
+    return of_row(code, "failure", what, known("driver-too-old"), detail)
+
+
+def libraries(found: Inspected) -> Check:
+    """Each CUDA library that TensorFlow wants, loaded."""
+    code, what = "cuda-libraries", "CUDA libraries"
+    missing = [library for library in found.libraries if library.path is None]
+    if not missing:
+        return Check(code=code, status="ok", what=what, detail=f"all {len(found.libraries)} load")
+    names = ", ".join(library.name for library in missing)
+    broken = [library for library in missing if f"{library.name}: cannot open" not in (library.problem or "")]
+    why = f" ({broken[0].problem})" if broken else ""
+    return of_row(code, "failure", what, known("cuda-library-missing"), f"can't be loaded: {names}{why}")
+
+
+def cudnn(found: Inspected, gpus: Sequence[Gpu]) -> Check:
+    """The cuDNN that was loaded against the build and against each GPU's compute capability."""
+    code, what, loaded = "cudnn", "cuDNN", _numbers(found.cudnn_loaded)
+    if not loaded:
+        return Check(code=code, status="skipped", what=what, detail="none was loaded")
+    built = _numbers(found.cudnn)
+    if built and loaded[: len(built)] < built:
+        detail = f"{found.cudnn_loaded} was loaded, TensorFlow is built for {found.cudnn}"
+        return of_row(code, "failure", what, known("cudnn-version"), detail)
+    old = [gpu for gpu in gpus if (0,) < _numbers(gpu.compute_capability) < _OLD_BEFORE]
+    if old and loaded[:2] >= _CUDNN_WITHOUT_OLD:
+        detail = f"{found.cudnn_loaded} has no code for {_with_capability(old)}"
+        return of_row(code, "failure", what, known("cudnn-without-this-gpu"), detail)
+    return Check(code=code, status="ok", what=what, detail=f"{found.cudnn_loaded}, which has code for these GPUs")
+
+
+def capabilities(found: Inspected, gpus: Sequence[Gpu]) -> Check:
+    """Whether the build has code for each GPU, or at least what the driver makes code of (PTX)."""
+    code, what = "compute-capability", "TensorFlow's code"
+    told = [gpu for gpu in gpus if gpu.compute_capability]
+    if not told or not found.capabilities:
+        return Check(code=code, status="skipped", what=what, detail="the compute capability is not told")
+    without = [gpu for gpu in told if not _runs(gpu, found.capabilities)]
+    compiled = [gpu for gpu in told if gpu not in without and not _has_code(gpu, found.capabilities)]
+    if without:
+        detail = f"none for {_with_capability(without)}; it is built for {', '.join(found.capabilities)}"
+        return of_row(code, "failure", what, known("capability-too-old"), detail)
+    if compiled:
+        return Check(
+            code=code,
+            status="warning",
+            what=what,
+            detail=f"none for {_with_capability(compiled)}: the driver compiles it at the first start, for minutes",
+            next="wait once; `export CUDA_CACHE_MAXSIZE=4294967296` keeps all of what it compiled",
+        )
+    return Check(code=code, status="ok", what=what, detail=f"for {_with_capability(told)}")
+
+
+def _has_code(gpu: Gpu, capabilities: Sequence[str]) -> bool:
+    """Code runs on every GPU of its major version that is not older."""
+    own = _numbers(gpu.compute_capability)
+    return any(built[0] == own[0] and built <= own for built in map(_capability, capabilities) if built)
+
+
+def _runs(gpu: Gpu, capabilities: Sequence[str]) -> bool:
+    own = _numbers(gpu.compute_capability)
+    ptx = [_capability(text) for text in capabilities if text.startswith("compute_")]
+    return _has_code(gpu, capabilities) or any(built and built <= own for built in ptx)
+
+
+def _capability(text: str) -> tuple[int, ...]:
+    """(6, 0) of `sm_60`."""
+    match = re.fullmatch(r"(?:sm|compute)_(\d+)(\d)[a-z]?", text)
+    return (int(match[1]), int(match[2])) if match else ()
+
+
+def _numbers(version: str | None) -> tuple[int, ...]:
+    """(12, 5, 1) of `12.5.1`; empty where it is not known."""
+    return tuple(int(part) for part in re.findall(r"\d+", version or ""))
+
+
+def _with_capability(gpus: Sequence[Gpu]) -> str:
+    return ", ".join(f"GPU:{gpu.index} (compute capability {gpu.compute_capability})" for gpu in gpus)

@@ -1,0 +1,206 @@
+"""What is tried on the devices: TensorFlow's own list of them, a training step, copies, an all-reduce."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from itertools import permutations
+
+from gpubalance.devices.health import read_peer_to_peer
+from gpubalance.errors import DeadlinePassed, GpubalanceError
+from gpubalance.jobs.doctor.guard import failed, of_row
+from gpubalance.jobs.events import Doing, Watch
+from gpubalance.numbers.units import format_bytes, format_seconds
+from gpubalance.remedies import known, match
+from gpubalance.results.checkup import AllReduceTime, Check, CopyTime
+from gpubalance.settings.device import Device, JointProfile
+from gpubalance.settings.requests import Settings
+from gpubalance.system.deadlines import within
+from gpubalance.workers.checker import LOADS_WITHIN_S, Checker
+from gpubalance.workers.messages import Sample, Surveyed
+from gpubalance.workers.worker import Worker
+
+BATCH = 8
+_STEP_WITHIN_S = 300.0  # the first one: tracing, and cuDNN's search for algorithms
+_COPIED_BYTES = 64 << 20
+_COPIED_BYTES_SIMULATED = 1 << 20  # one memory: nothing is learnt from more
+_GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
+
+
+def tensorflow_devices(found: Surveyed, devices: Sequence[Device]) -> list[Check]:
+    """TensorFlow's list of GPUs against NVML's, and whether they take memory as they need it."""
+    checks = []
+    for why in dict.fromkeys(found.missing.values()):
+        lacking = [device for device in devices if found.missing.get(device.uuid) == why]
+        row = match(why) or known("left-out")
+        detail = f"{', '.join(f'{d.label} ({d.name})' for d in lacking)}: {why}"
+        checks.append(
+            Check(code="tensorflow-devices", status="failure", what="TensorFlow's GPUs", detail=detail, next=row.remedy)
+        )
+    has = [device.label for device in devices if device.uuid not in found.missing]
+    if has:
+        detail = f"it has {', '.join(has)}, as NVML has"
+        checks.append(Check(code="tensorflow-devices", status="ok", what="TensorFlow's GPUs", detail=detail))
+    return [*checks, *([memory_growth(found.memory_growth, os.environ.get(_GROWTH))] if has else [])]
+
+
+def memory_growth(on: bool | None, wished: str | None) -> Check:
+    """`on` is what a child has, `wished` the user's own variable, which overrules what a script asks for."""
+    code, what = "memory-growth", "memory growth"
+    if (wished or "").lower() in ("false", "0"):
+        detail = f"{_GROWTH}={wished}: a script takes all memory of every GPU at once, and no other finds any"
+        return Check(code=code, status="warning", what=what, detail=detail, next=f"unset {_GROWTH}")
+    if on is False:
+        detail = "off: TensorFlow takes all memory of every GPU at once"
+        return Check(code=code, status="warning", what=what, detail=detail, next=f"export {_GROWTH}=true")
+    return Check(code=code, status="ok", what=what, detail="on here, and wherever split.scope() is entered")
+
+
+def training_steps(
+    devices: Sequence[Device], joint: JointProfile, settings: Settings, watch: Watch
+) -> tuple[list[Check], int | None]:
+    """One step of one batch on every device, and the bytes of the model's gradients, None where there was no step.
+
+    All of them train in one process. Where that fails each is tried alone, to tell which it is.
+    """
+    # CUDA shows a process one MIG slice only.
+    singly = any(device.uuid.startswith("MIG-") for device in devices)
+    groups = [(device,) for device in devices] if singly else [tuple(devices)]
+    checks, size = _each(groups, joint, settings, watch)
+    if not singly and len(devices) > 1 and any(check.status == "failure" for check in checks):
+        alone, size_alone = _each([(device,) for device in devices], JointProfile(), settings, watch)
+        checks = [check for check in alone if check.status == "failure"] or checks
+        size = size or size_alone
+    return checks, size
+
+
+def _each(
+    groups: Sequence[tuple[Device, ...]], joint: JointProfile, settings: Settings, watch: Watch
+) -> tuple[list[Check], int | None]:
+    checks, done, size = [], list[str](), None
+    for group in groups:
+        names = ", ".join(device.label for device in group)
+        watch(Doing(f"a training step of {settings.model} on {names}"))
+        try:
+            finite, size = _step(group, joint, settings)
+        except GpubalanceError as error:
+            checks.append(failed("training-step", "training step", error, where=f"{names}: "))
+            continue
+        done += [device.label for device in group]
+        if not finite:
+            checks.append(_no_number(names))
+    if done:
+        detail = f"{settings.model} trained {BATCH} samples on each of {', '.join(done)}"
+        checks.append(Check(code="training-step", status="ok", what="training step", detail=detail))
+    return checks, size
+
+
+def _step(group: Sequence[Device], joint: JointProfile, settings: Settings) -> tuple[bool, int]:
+    """Whether the loss is a number, and the bytes of the gradients."""
+    with Worker(group, "check", deadline_s=_STEP_WITHIN_S + LOADS_WITHIN_S) as worker:
+        worker.open(settings, joint, seed=0)
+        samples = [s for s in worker.measure([BATCH] * len(group)) if isinstance(s, Sample)]
+        return all(sample.loss_is_finite for sample in samples), worker.facts.gradient_bytes
+
+
+def _no_number(names: str) -> Check:
+    return Check(
+        code="training-step",
+        status="warning",
+        what="training step",
+        detail=f"{names}: the loss is no number on random data",
+        next="nvidia-smi -q -d ECC, and compare with the same step on another GPU: --gpus",
+    )
+
+
+def copies(checker: Checker, devices: Sequence[Device], watch: Watch) -> tuple[list[Check], list[CopyTime]]:
+    """Random data from each device to each other, compared at the other end."""
+    code, what = "peer-to-peer", "copies between devices"
+    if len(devices) < 2:
+        return [Check(code=code, status="skipped", what=what, detail="there is one device")], []
+    watch(Doing("copying random data between the devices"))
+    checks, times = [], []
+    for source, target in permutations(range(len(devices)), 2):
+        names = f"{devices[source].label} → {devices[target].label}"
+        try:
+            copied = _copy(checker, devices, source, target)
+        except GpubalanceError as error:
+            checks.append(failed(code, what, error, where=f"{names}: "))
+            if isinstance(error, DeadlinePassed):
+                checks.append(Check(code=code, status="skipped", what=what, detail="the other pairs: not tried"))
+                break  # of many pairs that hang, each for minutes, one is enough
+            continue
+        times.append(copied[0])
+        if copied[1]:
+            checks.append(of_row(code, "failure", what, known("copy-differs"), f"{names}: {copied[1]}"))
+    if times and not checks:
+        checks.append(Check(code=code, status="ok", what=what, detail=_all_arrived(times, devices)))
+    return checks, times
+
+
+def _copy(checker: Checker, devices: Sequence[Device], source: int, target: int) -> tuple[CopyTime, str]:
+    """The copy, and what is wrong with what arrived."""
+    simulated = devices[source].simulated
+    nbytes = _COPIED_BYTES_SIMULATED if simulated else _COPIED_BYTES
+    found = checker.copy(source, target, nbytes)
+    direct = None if simulated else _peer_to_peer(devices[source], devices[target])
+    time = CopyTime(
+        source=source,
+        target=target,
+        bytes=nbytes,
+        seconds=found.seconds,
+        bytes_per_s=nbytes / found.seconds,
+        intact=not found.differing,
+        peer_to_peer=direct,
+    )
+    if not found.differing:
+        return time, ""
+    part = f"{found.differing / found.elements:.3g}"
+    what = "zeros" if found.zeros == found.differing else "other data"
+    return time, f"{what} arrived in {part} of {format_bytes(nbytes)} of random data"
+
+
+def _peer_to_peer(source: Device, target: Device) -> str | None:
+    try:
+        return within(lambda: read_peer_to_peer(source.uuid, target.uuid))
+    except GpubalanceError:
+        return None
+
+
+def _all_arrived(times: Sequence[CopyTime], devices: Sequence[Device]) -> str:
+    slowest = min(times, key=lambda time: time.bytes_per_s)
+    names = f"{devices[slowest.source].label} → {devices[slowest.target].label}"
+    detail = f"{len(times)} of {format_bytes(times[0].bytes)}, all arrived whole"
+    if devices[0].simulated:
+        return detail
+    ways = sorted({time.peer_to_peer for time in times if time.peer_to_peer})
+    told = f"; peer-to-peer: {', '.join(ways)}" if ways else ""
+    return f"{detail}; the slowest {format_bytes(round(slowest.bytes_per_s))}/s, {names}{told}"
+
+
+def all_reduce(
+    checker: Checker, devices: Sequence[Device], gradient_bytes: int, watch: Watch
+) -> tuple[Check, AllReduceTime | None]:
+    """A sum over all devices of as many bytes as the model's gradients have."""
+    code, what = "all-reduce", "all-reduce"
+    if len(devices) < 2:
+        return Check(code=code, status="skipped", what=what, detail="there is one device"), None
+    watch(Doing(f"an all-reduce of {format_bytes(gradient_bytes)} over the devices"))
+    try:
+        found = checker.reduce(gradient_bytes)
+    except GpubalanceError as error:
+        return failed(code, what, error), None
+    rate = gradient_bytes / found.seconds
+    time = AllReduceTime(
+        bytes=gradient_bytes,
+        seconds=found.seconds,
+        bytes_per_s=rate,
+        bus_bytes_per_s=rate * 2 * (len(devices) - 1) / len(devices),
+        intact=not any(found.differing),
+    )
+    wrong = [device.label for device, number in zip(devices, found.differing, strict=True) if number]
+    if wrong:
+        detail = f"{', '.join(wrong)} got another sum than the devices' parts give"
+        return of_row(code, "failure", what, known("copy-differs"), detail), time
+    detail = f"{format_bytes(gradient_bytes)} of gradients in {format_seconds(found.seconds)}, "
+    return Check(code=code, status="ok", what=what, detail=f"{detail}{format_bytes(round(rate))}/s"), time

@@ -1,0 +1,56 @@
+"""The software and machine behind a figure."""
+
+from __future__ import annotations
+
+import platform
+from datetime import datetime, timezone
+from pathlib import Path
+
+import psutil
+
+import gpubalance
+from gpubalance.results.common import Environment
+from gpubalance.system.versions import software
+from gpubalance.workers.messages import Ready
+
+
+def now() -> str:
+    """The time of a result, UTC, ISO 8601."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def environment(facts: Ready, driver: str | None) -> Environment:
+    """Of a measurement, whose TensorFlow a child told."""
+    return _environment(facts.tensorflow, facts.keras, facts.cuda, facts.cudnn, driver)
+
+
+def environment_here(driver: str | None) -> Environment | None:
+    """Of what was only looked at: the versions that are installed. None where that does not tell TensorFlow's."""
+    found = software()
+    if found.tensorflow is None or found.keras is None:
+        return None
+    return _environment(found.tensorflow, found.keras, found.cuda, found.cudnn, driver)
+
+
+def _environment(tensorflow: str, keras: str, cuda: str | None, cudnn: str | None, driver: str | None) -> Environment:
+    """An allow-list: no host name, no user, no paths, no environment variables."""
+    return Environment(
+        gpubalance=gpubalance.__version__,
+        python=platform.python_version(),
+        platform=f"{platform.system()} {platform.release()} {platform.machine()}",
+        cpu=_cpu_name(),
+        cpu_count=psutil.cpu_count() or 1,
+        tensorflow=tensorflow,
+        keras=keras,
+        cuda=cuda,
+        cudnn=cudnn,
+        driver=driver,
+    )
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")

@@ -1,0 +1,87 @@
+"""What a stage tells while it works. The command line shows it; nothing waits for that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpubalance.results.plan import Round
+from gpubalance.results.probe import CurvePoint, Trial
+from gpubalance.results.run import Measurement
+from gpubalance.results.telemetry import Gauges
+from gpubalance.settings.device import Device
+
+
+@dataclass(frozen=True)
+class Doing:
+    """What is done now, and why."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class TimeLeft:
+    """How long it will go on from now, in seconds, as far as that is known."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class SampleDone:
+    """Some steps of a joint run are over, warm-up included: of the "even" split, or of the run's own ("").
+
+    `compute_s` is of each replica where they were stamped. `gauges` are the latest reading of each GPU.
+    """
+
+    name: str
+    devices: tuple[Device, ...]
+    batches: tuple[int, ...]
+    step_s: float
+    compute_s: tuple[float, ...] | None
+    gauges: tuple[Gauges | None, ...]
+
+
+@dataclass(frozen=True)
+class WindowDone:
+    """A window of steps is measured. `name` says of which split: "even" or "" for the run's own."""
+
+    number: int
+    of: int
+    name: str
+    devices: tuple[Device, ...]
+    measurement: Measurement
+
+
+@dataclass(frozen=True)
+class PointDone:
+    """A batch size of a device's curve is measured."""
+
+    device: Device
+    point: CurvePoint
+
+
+@dataclass(frozen=True)
+class TrialDone:
+    """A batch was tried for a device's batch limit."""
+
+    device: Device
+    trial: Trial
+
+
+@dataclass(frozen=True)
+class DeviceDone:
+    """A device's probe has ended, whole or not."""
+
+    device: Device
+
+
+@dataclass(frozen=True)
+class RoundDone:
+    """A split was tried on the way to the best one."""
+
+    round: Round
+    devices: tuple[Device, ...]
+
+
+Event = Doing | TimeLeft | SampleDone | WindowDone | PointDone | TrialDone | DeviceDone | RoundDone
+Watch = Callable[[Event], None]

@@ -1,0 +1,95 @@
+"""The probes that were made here, kept under the user's state directory, so that the latest one is found again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from datetime import datetime, timezone
+from pathlib import Path
+
+from gpubalance.errors import BadInput
+from gpubalance.results.probe import DeviceProbe, Probe
+from gpubalance.results.records import read_record
+from gpubalance.results.run import SoloBest
+from gpubalance.settings.device import Device
+from gpubalance.settings.requests import RunRequest, Settings
+from gpubalance.system.state import state_folder, sweep, write_whole
+
+_KEPT = 100
+ALL = float("inf")  # batches: as far as a device goes
+
+
+def save(probe: Probe) -> Path | None:
+    """Keeps a probe; None where there is no room for it. The oldest ones go."""
+    folder = state_folder("probes")
+    sweep(folder)
+    for old in sorted(folder.glob("*.json"))[:-_KEPT]:
+        old.unlink(missing_ok=True)
+    stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S.%f")
+    path = folder / f"{stamp}-{os.getpid()}.json"
+    try:
+        write_whole(path, probe.model_dump_json(indent=1))
+    except OSError:
+        return None
+    return path
+
+
+def latest(devices: Sequence[Device], settings: Settings, *, up_to: float = 0) -> Probe | None:
+    """The latest probe that has all these devices, measured whole, with these settings; None where there is none.
+
+    One that was bounded by a largest batch counts only where that is at least `up_to`.
+    """
+    for probe in kept_probes():
+        found = [find_device(probe, device) for device in devices]
+        if (
+            same_settings(probe.settings, settings)
+            and _reaches(probe, up_to)
+            and all(one is not None and (one.complete or holds_nothing(one)) for one in found)
+        ):
+            return probe
+    return None
+
+
+def holds_nothing(one: DeviceProbe) -> bool:
+    """Whether not even the smallest batch fits, which is an error of a probe and all that there is to know."""
+    return one.batch_limit is not None and one.batch_limit.fits is None
+
+
+def _reaches(probe: Probe, batch: float) -> bool:
+    """Whether it looked as far as that; one that ended by itself did."""
+    return probe.max_batch is None or batch <= probe.max_batch
+
+
+def solo_bests(request: RunRequest) -> tuple[SoloBest, ...] | None:
+    """What each device of a run gave alone in the latest probe of all that get samples; None where there is none."""
+    used = [(number, d) for number, (d, b) in enumerate(zip(request.devices, request.batches, strict=True)) if b]
+    probe = latest([device for _, device in used], request.settings)
+    found = [(number, probe and find_device(probe, device)) for number, device in used]
+    bests = [
+        SoloBest(device=number, batch=one.solo_best.batch, throughput=one.solo_best.throughput)
+        for number, one in found
+        if one and one.solo_best
+    ]
+    return tuple(bests) if len(bests) == len(used) else None
+
+
+def find_device(probe: Probe, device: Device) -> DeviceProbe | None:
+    """What a probe says of a device: the same one, under whatever index."""
+    for one in probe.probes:
+        there = probe.devices[one.device]
+        if (there.uuid, there.memory_bytes, there.profile) == (device.uuid, device.memory_bytes, device.profile):
+            return one
+    return None
+
+
+def same_settings(settings: Settings, others: Settings) -> bool:
+    """Alike but for the all-reduce, which a device alone has none of."""
+    return settings.model_copy(update={"all_reduce": others.all_reduce}) == others
+
+
+def kept_probes() -> Iterator[Probe]:
+    """Those that can be read, the latest first."""
+    for path in sorted(state_folder("probes").glob("*.json"), reverse=True):
+        with suppress(BadInput):  # of a version before this one, or damaged
+            yield read_record(path, Probe)

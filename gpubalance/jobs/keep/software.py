@@ -1,0 +1,44 @@
+"""What, besides devices and settings, decides how fast a step is: the software and the user's own model."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import sys
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+from gpubalance import __version__
+from gpubalance.settings.choices import SAVED_MODEL
+from gpubalance.system.state import current_folder
+from gpubalance.system.versions import software
+
+
+def software_key(model: str) -> str:
+    """The same for the same host and versions, and for the same file that a user's model is in."""
+    return " ".join([platform.node(), __version__, *(one or "" for one in software()), _own_code(model)])
+
+
+def _own_code(model: str) -> str:
+    """A hash of that file: changed, it is another model. Of a built-in model, or what can't be read, empty."""
+    try:
+        path = _file_of(model)
+        return hashlib.sha256(path.read_bytes()).hexdigest() if path else ""
+    except (OSError, ValueError):
+        return ""  # the child says what is wrong with it
+
+
+def _file_of(model: str) -> Path | None:
+    place, _, function = model.rpartition(":")
+    if not function or not place:
+        return Path(model) if model.endswith(SAVED_MODEL) else None
+    if place.endswith(".py"):
+        return Path(place)
+    top, *inner = place.split(".")
+    found = PathFinder.find_spec(top, [str(current_folder()), *sys.path])  # which loads nothing
+    if found is None or found.origin is None:
+        return None
+    if not inner:
+        return Path(found.origin)
+    path = Path(found.origin).parent.joinpath(*inner)
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")

@@ -1,0 +1,150 @@
+"""A run of one split and the even one in turns, as far as it has come, and the result that is made of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from gpubalance.jobs.environment import environment, now
+from gpubalance.jobs.events import SampleDone, Watch
+from gpubalance.jobs.keep.kept import Kept, RunKey
+from gpubalance.jobs.measure.fitting import Rig
+from gpubalance.jobs.measure.sensors import Sensors
+from gpubalance.jobs.measure.series import Series
+from gpubalance.jobs.measure.warnings import throttled, warnings
+from gpubalance.planning.split import even_split
+from gpubalance.results.common import Model, Throughput, Warning_
+from gpubalance.results.run import Baselines, Measurement, Run, SoloBest
+from gpubalance.settings.device import Device
+from gpubalance.settings.requests import RunRequest
+from gpubalance.workers.messages import Sample
+from gpubalance.workers.worker import Worker
+
+
+@dataclass
+class JointRun:
+    """A joint run, as far as it has come. A result can be made of it once a sample of each kind is there.
+
+    `proof` tells runs of one `balance` apart.
+    """
+
+    request: RunRequest
+    rig: Rig
+    own: Series
+    kept: Kept
+    even: Series | None = None
+    solo: tuple[SoloBest, ...] | None = None
+    proof: int = 0
+    warnings: list[Warning_] = field(default_factory=list)
+    measured_again: bool = False
+    complete: bool = False
+
+    @property
+    def series(self) -> list[tuple[str, Series]]:
+        """Those that are measured in turns, by their names: "" is the run's own split."""
+        return [("", self.own), *([("even", self.even)] if self.even else [])]
+
+    @property
+    def slowed(self) -> list[tuple[Device, tuple[str, ...]]]:
+        """Each GPU that was throttled for a reason that passes, with NVML's reasons."""
+        found = zip(self.request.devices, self.own.throttled, strict=True)
+        return [(device, reasons) for device, reasons in found if reasons]
+
+    @property
+    def key(self) -> RunKey:
+        """Of what its windows are, in a journal."""
+        uuids = tuple(device.uuid for device in self.request.devices)
+        return RunKey(devices=uuids, model=model_of(self.rig.worker), proof=self.proof)
+
+
+def model_of(worker: Worker) -> Model:
+    """What an open worker trains."""
+    facts = worker.facts
+    return Model(name=facts.model, parameters=facts.parameters, gradient_bytes=facts.gradient_bytes)
+
+
+def without_empty_shares(request: RunRequest) -> RunRequest:
+    """The request of the devices that get samples."""
+    kept = [i for i, batch in enumerate(request.batches) if batch]
+    return request.model_copy(
+        update={
+            "devices": tuple(request.devices[i] for i in kept),
+            "batches": tuple(request.batches[i] for i in kept),
+            "micro_batches": request.micro_batches and tuple(request.micro_batches[i] for i in kept),
+        }
+    )
+
+
+def joint_series(
+    request: RunRequest,
+    batches: tuple[int, ...],
+    micro_batches: tuple[int, ...] | None,
+    watch: Watch,
+    name: str = "",
+) -> Series:
+    """A series of a split on the request's devices, which all have samples: watched, and its GPUs read."""
+    devices, sensors = request.devices, Sensors(request.devices)
+
+    def tell(sample: Sample) -> None:
+        watch(SampleDone(name, devices, batches, sample.seconds / sample.steps, sample.compute_s, sensors.latest))
+
+    return Series(batches, micro_batches, sensors, tell)
+
+
+def result_of(asked: RunRequest, so_far: JointRun, driver: str | None) -> Run | None:
+    """The result of what was measured so far; None where the split has no sample of each kind yet."""
+    own = so_far.own
+    if not own.samples or not own.stamped:
+        return None
+    numbers = [i for i, batch in enumerate(asked.batches) if batch]
+    began_s = min(one.began_s for one in (own, so_far.even) if one and one.stamped)
+    measured = own.measurement(numbers, began_s)
+    even = _even_baseline(so_far, measured, numbers, began_s)
+    facts = so_far.rig.worker.facts
+    solo_sum = sum(best.throughput for best in so_far.solo) if so_far.solo else None
+    return Run(
+        created=now(),
+        settings=asked.settings,
+        environment=environment(facts, driver),
+        model=model_of(so_far.rig.worker),
+        devices=asked.devices,
+        **{
+            **{name: getattr(measured, name) for name in Measurement.model_fields},
+            "batches": asked.batches,
+            "micro_batches": asked.at_a_time,
+        },
+        warmup_steps=own.warmup_steps,
+        steps=own.steps,
+        stamp_cost=own.stamp_cost,
+        baselines=Baselines(even=even, solo_best=so_far.solo, solo_sum=solo_sum),
+        speedup_over_even=even and measured.throughput.median / even.throughput.median,
+        speedup_ci95=even and _ratio_interval(measured.throughput, even.throughput),
+        scaling_efficiency=solo_sum and measured.throughput.median / solo_sum,
+        complete=so_far.complete,
+        warnings=(
+            *so_far.warnings,
+            *([throttled(so_far.slowed)] if so_far.slowed else []),
+            *warnings(
+                own, so_far.even, asked.settings.model, excess_part=measured.excess_s / measured.step_time_s.median
+            ),
+        ),
+    )
+
+
+def _even_baseline(so_far: JointRun, measured: Measurement, numbers: list[int], began_s: float) -> Measurement | None:
+    if so_far.even is not None:
+        return so_far.even.measurement(numbers, began_s) if so_far.even.samples and so_far.even.stamped else None
+    is_even = measured.micro_batches == even_split(measured.global_batch, len(measured.batches))
+    wanted = so_far.request.measuring.baseline == "even" and len(numbers) > 1
+    return measured if is_even and wanted else None
+
+
+def _ratio_interval(a: Throughput, b: Throughput) -> tuple[float, float] | None:
+    """95 % interval of a/b, the relative half-widths added in squares; 1 exactly for the same measurement."""
+    if a is b:
+        return 1.0, 1.0
+    if a.ci95 is None or b.ci95 is None:
+        return None
+    ratio = a.median / b.median
+    half = ratio * math.hypot(*((t.ci95[1] - t.ci95[0]) / 2 / t.median for t in (a, b) if t.ci95))
+    return ratio - half, ratio + half

@@ -1,0 +1,57 @@
+"""The GPUs of a joint measurement, read while it is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+from gpubalance.devices.telemetry import Sampler
+from gpubalance.errors import PartialResult
+from gpubalance.remedies import known
+from gpubalance.results.telemetry import Course, Gauges, Telemetry, passing
+from gpubalance.settings.device import Device
+
+
+class Sensors:
+    """One split's readings: those of its windows, added up. Simulated devices have none."""
+
+    def __init__(self, devices: Sequence[Device]) -> None:
+        self._devices = tuple(devices)
+        self._uuids = [None if device.simulated else device.uuid for device in devices]
+        self._courses = [Course() for _ in devices]
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Reads every GPU while the block runs."""
+        with ExitStack() as stack:
+            for uuid, course in zip(self._uuids, self._courses, strict=True):
+                if uuid is not None:
+                    stack.enter_context(Sampler(uuid, course=course))
+            yield
+
+    def check(self) -> None:
+        """Raises PartialResult where a GPU's memory gave back other bits than were written: nothing it did counts."""
+        for device, course in zip(self._devices, self._courses, strict=True):
+            told = course.telemetry
+            if told is not None and told.ecc_uncorrected:
+                raise PartialResult(
+                    f"{device.label} had {told.ecc_uncorrected} memory errors that ECC did not correct: what "
+                    "it computes is not to be trusted",
+                    cause=known("ecc-error").cause,
+                    remedy=known("ecc-error").remedy,
+                )
+
+    @property
+    def throttled(self) -> tuple[tuple[str, ...], ...]:
+        """NVML's reasons, of each device, where heat or its power supply has slowed it down."""
+        told = [course.telemetry for course in self._courses]
+        return tuple(passing(one.throttle_reasons or ()) if one is not None else () for one in told)
+
+    @property
+    def latest(self) -> tuple[Gauges | None, ...]:
+        """What each device is doing, as far as it tells."""
+        return tuple(course.latest for course in self._courses)
+
+    def telemetry(self, origin_s: float) -> tuple[Telemetry | None, ...]:
+        """Of each device, in seconds from a moment of the monotonic clock."""
+        return tuple(course.telemetry_since(origin_s) for course in self._courses)

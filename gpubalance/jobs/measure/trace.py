@@ -1,0 +1,64 @@
+"""A profiler trace of some steady steps, for when nothing is measured any more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpubalance.errors import GpubalanceError, Interrupted
+from gpubalance.jobs.events import Doing, Watch
+from gpubalance.planning.split import split_text
+from gpubalance.results.common import Warning_
+from gpubalance.results.run import Run
+from gpubalance.settings.requests import RunRequest, Tracing
+from gpubalance.workers.worker import Worker
+
+# https://developer.nvidia.com/ERR_NVGPUCTRPERM
+_ALLOW_CUPTI = (
+    "CUPTI must be there (it comes with the extra cuda) and open to all users: `options nvidia "
+    "NVreg_RestrictProfilingToAdminUsers=0` in /etc/modprobe.d/, then restart; in a container --cap-add=SYS_ADMIN"
+)
+
+
+def trace(
+    worker: Worker, batches: Sequence[int], micro_batches: Sequence[int] | None, tracing: Tracing, watch: Watch
+) -> Warning_ | None:
+    """Traces steps of a split that has been measured; what the reader must know where that was not wholly possible.
+
+    It comes after all that is measured: a profiler costs time, and leaves some of it behind. No error ends the command
+    for it, as what was measured is worth more.
+    """
+    watch(Doing(f"tracing {tracing.steps} steps of {split_text(batches, micro_batches)}"))
+    try:
+        missing = worker.trace(batches, micro_batches, tracing)
+    except GpubalanceError as error:
+        return not_traced(error)
+    if missing is None:
+        return None
+    return Warning_(
+        code="trace-without-gpu",
+        message=f"the trace has the host's part, and not that of every GPU: {missing}",
+        next=_ALLOW_CUPTI,
+    )
+
+
+def traced(result: Run, worker: Worker, request: RunRequest, watch: Watch) -> Run:
+    """The result of a run that is over, with what must be known of its trace, if there is to be one.
+
+    The request is of the devices with samples. Raises Interrupted, which has the result.
+    """
+    if request.tracing is None:
+        return result
+    try:
+        warning = trace(worker, request.batches, request.micro_batches, request.tracing, watch)
+    except KeyboardInterrupt as interrupt:
+        raise Interrupted.by(interrupt, partial=result) from None
+    return result.model_copy(update={"warnings": (*result.warnings, *([warning] if warning else []))})
+
+
+def not_traced(error: GpubalanceError, where: str = "") -> Warning_:
+    """The warning of a trace that there is none of."""
+    return Warning_(
+        code="not-traced",
+        message=f"{where}no trace was recorded: {error.message}",
+        next=error.remedy or "run it again with another --trace DIR; what was measured is not touched by this",
+    )

@@ -1,0 +1,148 @@
+"""What the reader of a run's figures must know of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from gpubalance.jobs.measure.series import Series
+from gpubalance.results.common import Warning_
+from gpubalance.settings.device import Device
+
+PRECISE_ENOUGH = 0.01
+_STAMPS_CHEAP = 0.03
+LATE = 0.1
+
+
+def warnings(own: Series, even: Series | None, model: str, *, excess_part: float) -> list[Warning_]:
+    """The warnings of a run from the samples of its split and of the even one.
+
+    `excess_part` is the measurement's excess_s as a part of its step time.
+    """
+    both = [own] if even is None else [own, even]
+    found = [
+        _slower_than_profile(max(s.late_part for s in both), model),
+        _wide_interval(max(s.precision for s in both if s.samples)),
+        _not_steady(all(s.steady for s in both)),
+        _stamps_cost(own.stamp_cost or 0.0),
+        _excess(excess_part),
+        _loss_not_finite(all(s.loss_is_finite for s in both)),
+    ]
+    return [warning for warning in found if warning is not None]
+
+
+def slowed_text(slowed: Sequence[tuple[Device, tuple[str, ...]]]) -> str:
+    """`GPU:0 was throttled (thermal)`, by NVML's reasons."""
+    return " and ".join(f"{device.label} was throttled ({', '.join(reasons)})" for device, reasons in slowed)
+
+
+def resumed(windows: int) -> Warning_:
+    """Of a run that went on after an interruption."""
+    return Warning_(
+        code="resumed",
+        message=f"windows of a run that was interrupted are part of this one: {windows}, each with its own warm-up "
+        "before; telemetry is of the rest only",
+        next="nothing to do, unless the machine was changed in between: then measure without --resume",
+    )
+
+
+def rounds_taken_over(rounds: int) -> Warning_:
+    """Of a balance that went on after an interruption."""
+    return Warning_(
+        code="resumed",
+        message=f"{rounds} of its rounds were measured before it was interrupted",
+        next="nothing to do, unless the machine was changed in between: then balance without --resume",
+    )
+
+
+def throttled(slowed: Sequence[tuple[Device, tuple[str, ...]]]) -> Warning_:
+    """Of GPUs that lowered their clocks while they were measured together."""
+    return Warning_(
+        code="throttled",
+        message=f"{slowed_text(slowed)} while it was measured, and measured once more after that",
+        next="look at its temperature and power limit (nvidia-smi -q -d PERFORMANCE), and measure again",
+    )
+
+
+def _slower_than_profile(late_part: float, model: str) -> Warning_ | None:
+    if late_part <= LATE:
+        return None
+    smaller = "use --model small" if model != "small" else "use larger batches, or a profile with longer steps"
+    return Warning_(
+        code="slower-than-profile",
+        message=f"in {late_part:.0%} of the steps the real compute took longer than the profile's time: "
+        "the figures are this machine's, not the profile's",
+        next=smaller,
+    )
+
+
+def _wide_interval(precision: float) -> Warning_ | None:
+    if precision <= PRECISE_ENOUGH:
+        return None
+    wide = f"the 95 % interval of a step time is ±{precision:.1%}, wider than ±{PRECISE_ENOUGH:.0%}"
+    return Warning_(
+        code="wide-interval",
+        message=wide if math.isfinite(precision) else "too few samples for a confidence interval",
+        next="measure longer (--windows, --duration), with nothing else running",
+    )
+
+
+def _not_steady(steady: bool) -> Warning_ | None:
+    if steady:
+        return None
+    return Warning_(
+        code="not-steady",
+        message="the step time still had a trend when the warm-up ended",
+        next="run it again: clocks that rise or fall, or another program, may be the cause",
+    )
+
+
+def _stamps_cost(cost: float) -> Warning_ | None:
+    if cost <= _STAMPS_CHEAP:
+        return None
+    return Warning_(
+        code="stamps-cost",
+        message=f"steps in which the devices were timed took {cost:.1%} longer: total throughput is from the others, "
+        "but compute, wait and sync are only that exact",
+        next="larger batches make it less",
+    )
+
+
+def _excess(part: float) -> Warning_ | None:
+    if part <= _STAMPS_CHEAP:
+        return None
+    return Warning_(
+        code="parts-exceed-step",
+        message=f"the slowest device's compute, timed in some steps, is {part:.1%} longer than a whole step of the "
+        "others: compute, wait and sync are only that exact",
+        next="measure longer, with nothing else running",
+    )
+
+
+def _loss_not_finite(finite: bool) -> Warning_ | None:
+    if finite:
+        return None
+    return Warning_(
+        code="loss-not-finite",
+        message="the loss became infinite or no number on the way; a step's work and time stay the same",
+        next="nothing to do for a measurement on random data",
+    )
+
+
+def stepped_back(device: Device, asked: int, limit: int) -> Warning_:
+    """That a joint run asked more of a device's memory than it has alone."""
+    return Warning_(
+        code="joint-out-of-memory",
+        message=f"{device.label} ran out of memory at batch {asked} in the joint run: planned with up to {limit}",
+        next="nothing to do; --margin keeps more free from the beginning",
+    )
+
+
+def speed_changed(device: Device, change: float) -> Warning_:
+    """That a device is by that part slower, or faster, than it was at first."""
+    return Warning_(
+        code="throttled",
+        message=f"{device.label} became {100 * abs(change):.0f} % "
+        f"{'slower' if change > 0 else 'faster'} while it was measured: the split is for its speed at the end",
+        next="look at its temperature and power limit (nvidia-smi -q -d PERFORMANCE)",
+    )

@@ -1,0 +1,230 @@
+"""`plan`: the best split by what is known of the devices, and what is predicted of it. No device is touched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gpubalance.errors import BadInput, NothingFits, UsageError
+from gpubalance.jobs.environment import now
+from gpubalance.jobs.keep.saved_probes import find_device
+from gpubalance.planning.allocate import allocate, worth
+from gpubalance.planning.fleet import Load
+from gpubalance.planning.joint import joint_bytes, joint_limit
+from gpubalance.planning.learning_rate import linear_factor, square_root_factor
+from gpubalance.planning.model import Curve, Line
+from gpubalance.planning.problem import Allocation, NoSplitError, Problem
+from gpubalance.planning.split import fitting_even_split
+from gpubalance.results.common import Warning_
+from gpubalance.results.plan import EvenPrediction, LearningRate, LeftOut, Plan, Predicted, Share
+from gpubalance.results.probe import DeviceProbe, Probe
+from gpubalance.settings.device import Device
+from gpubalance.settings.requests import PlanRequest
+
+# Of so many devices without samples it is said what they would bring: each takes the solver twice.
+_MOST_EXPLAINED = 16
+
+
+def check_global_batch(request: PlanRequest, multiple: int) -> None:
+    """Raises UsageError for a global batch that no probe could make possible."""
+    wanted, most = request.global_batch, request.max_global_batch
+    if most is not None and most < multiple:
+        raise UsageError(f"--max-global-batch {most} is less than --batch-multiple {multiple}")
+    if wanted is not None and wanted % multiple:
+        nearest = [batch for batch in (wanted - wanted % multiple, wanted - wanted % multiple + multiple) if batch]
+        raise UsageError(
+            f"no split has a global batch of {wanted}: batches are multiples of {multiple}",
+            remedy=f"the nearest that is possible: {' or '.join(map(str, nearest))}; or a smaller --batch-multiple",
+        )
+
+
+def find_probes(probe: Probe, devices: Sequence[Device]) -> tuple[DeviceProbe, ...]:
+    """What a probe says of each device. Raises BadInput for one that it has not, or not whole."""
+    found = []
+    for device in devices:
+        one = find_device(probe, device)
+        if one is None:
+            raise BadInput(f"the probe has no {device.label} ({device.name})", remedy="gpubalance probe measures it")
+        # A device that holds nothing has a limit and no step time: it gets no samples.
+        if one.batch_limit is None or (one.batch_limit.fits is not None and _model(one) is None):
+            raise BadInput(
+                f"the probe of {device.label} ({device.name}) ended before its batch limit and step time were known",
+                remedy="gpubalance probe --resume",
+            )
+        found.append(one)
+    return tuple(found)
+
+
+def loads_of(probe: Probe, probes: Sequence[DeviceProbe], request: PlanRequest) -> tuple[Load, ...]:
+    """Each device's step time, and its batch limit less what a joint run takes and the margin."""
+    extra = request.margin_bytes
+    if probe.model is not None:
+        together = sum(one.batch_limit is not None and one.batch_limit.fits is not None for one in probes)
+        extra += joint_bytes(probe.model.gradient_bytes, together)
+    return tuple(_load(one, extra, request.batch_multiple or probe.batch_multiple) for one in probes)
+
+
+def _load(one: DeviceProbe, extra_bytes: int, multiple: int) -> Load:
+    limit, model = one.batch_limit, _model(one)
+    if limit is None or limit.fits is None or model is None:
+        return Load(Line(1.0, 0.0, 0.0), 0)
+    points = [(p.batch, p.memory_peak_bytes) for p in one.curve if p.memory_peak_bytes is not None]
+    largest = joint_limit(sorted(points), limit.fits, memory_bytes=limit.memory_bytes, extra_bytes=extra_bytes)
+    return Load(model, largest // multiple * multiple)
+
+
+def _model(one: DeviceProbe) -> Line | Curve | None:
+    """A device's step time; None where none was measured. Of one size that is all there is to know."""
+    model = one.step_time_model
+    if model is None:
+        points = [(point.batch, point.step_time_s.median) for point in one.curve[:1]]
+    elif model.curve is None:
+        return Line(model.alpha_s, model.beta_s, model.residual)
+    else:
+        points = list(model.curve)
+    return Curve(*map(tuple, zip(*points, strict=True))) if points else None
+
+
+def plan(probe: Probe, devices: Sequence[Device], request: PlanRequest) -> Plan:
+    """The best split of the probe's devices. Raises what `find_probes` and `best_split` do."""
+    loads = loads_of(probe, find_probes(probe, devices), request)
+    problem = problem_of(loads, probe, request)
+    return plan_of(best_split(problem), problem, probe, devices, request)
+
+
+def problem_of(loads: tuple[Load, ...], probe: Probe, request: PlanRequest) -> Problem:
+    """What is asked of the solver."""
+    return Problem(
+        loads=loads,
+        sync_s=request.sync_s or 0.0,
+        multiple=request.batch_multiple or probe.batch_multiple,
+        global_batch=request.global_batch,
+        max_global_batch=request.max_global_batch,
+        micro_batches=request.accumulate,
+    )
+
+
+def plan_of(found: Allocation, problem: Problem, probe: Probe, devices: Sequence[Device], request: PlanRequest) -> Plan:
+    """The record of a split, with what the problem's loads predict of it."""
+    probes = find_probes(probe, devices)
+    used = sum(batch > 0 for batch in found.batches)
+    return Plan(
+        created=now(),
+        probed=probe.created,
+        settings=probe.settings,
+        environment=probe.environment,
+        model=probe.model,
+        devices=tuple(devices),
+        batches=found.batches,
+        micro_batches=found.micro_batches,
+        global_batch=found.global_batch,
+        batch_multiple=problem.multiple,
+        margin_bytes=request.margin_bytes,
+        sync_s=request.sync_s,
+        shares=_shares(problem, found, probes),
+        predicted=_predicted(problem, found, probes),
+        left_out=_left_out(problem, found),
+        learning_rate=_learning_rate(request.from_batch or _best_single(probes), found.global_batch),
+        warnings=(_sync_unknown(),) if request.sync_s is None and used > 1 else (),
+    )
+
+
+def best_split(problem: Problem) -> Allocation:
+    """Raises UsageError, with the nearest global batches that are possible, where no split is as asked for, and
+    NothingFits where no device has room for a batch.
+    """
+    if not any(load.limit >= problem.multiple for load in problem.loads):
+        raise NothingFits(
+            f"no device has room for a batch of {problem.multiple} beside what a joint run takes",
+            remedy="a smaller --batch-multiple or --margin, or a smaller model",
+        )
+    try:
+        return allocate(problem)
+    except NoSplitError as error:
+        nearest = [batch for batch in (error.below, error.above) if batch is not None]
+        remedy = f"the nearest that is possible: {' or '.join(map(str, nearest))}" if nearest else ""
+        raise UsageError(str(error), remedy=remedy) from None
+
+
+def _shares(problem: Problem, found: Allocation, probes: Sequence[DeviceProbe]) -> tuple[Share, ...]:
+    return tuple(
+        Share(
+            device=number,
+            batch=batch,
+            micro_batch=micro,
+            limit=load.limit,
+            compute_s=compute_s,
+            utilisation=compute_s / found.step_time_s,
+            binds="max batch" if binds == "memory" and not _is_memory(one, load, problem.multiple) else binds,
+        )
+        for number, (load, batch, micro, compute_s, binds, one) in enumerate(
+            zip(problem.loads, found.batches, found.micro_batches, found.compute_s, found.binds, probes, strict=True)
+        )
+    )
+
+
+def _is_memory(one: DeviceProbe, load: Load, multiple: int) -> bool:
+    """Whether it is memory that a device's limit is of: a larger batch failed, or what a joint run takes is off."""
+    limit = one.batch_limit
+    return limit is None or limit.fails is not None or load.limit < (limit.fits or 0) // multiple * multiple
+
+
+def _predicted(problem: Problem, found: Allocation, probes: Sequence[DeviceProbe]) -> Predicted:
+    used = [i for i, batch in enumerate(found.batches) if batch]
+    computes = [found.compute_s[i] for i in used]
+    sync_s = found.step_time_s - max(computes)
+    even = _even(problem, used, found.global_batch, sync_s) if len(used) > 1 else None
+    bests = [best.throughput for i in used if (best := probes[i].solo_best) is not None]
+    solo_sum = sum(bests) if len(bests) == len(used) else None
+    return Predicted(
+        step_time_s=found.step_time_s,
+        throughput=found.throughput,
+        sync_s=sync_s,
+        imbalance=max(computes) * len(computes) / sum(computes),
+        even=even,
+        speedup_over_even=even and found.throughput / even.throughput,
+        solo_sum=solo_sum,
+        scaling_efficiency=solo_sum and found.throughput / solo_sum,
+    )
+
+
+def _even(problem: Problem, used: Sequence[int], global_batch: int, sync_s: float) -> EvenPrediction | None:
+    batches = fitting_even_split(global_batch, [problem.loads[i].limit for i in used])
+    if batches is None:
+        return None
+    compute_s = max(problem.loads[i].model.step_time_s(batch) for i, batch in zip(used, batches, strict=True))
+    step_s = compute_s + sync_s
+    return EvenPrediction(batches=batches, step_time_s=step_s, throughput=sum(batches) / step_s)
+
+
+def _left_out(problem: Problem, found: Allocation) -> tuple[LeftOut, ...]:
+    # In as many micro-batches with a device as without it: else it is theirs, what it is said to bring.
+    most = max(b // m for b, m in zip(found.batches, found.micro_batches, strict=True) if b)
+    problem = replace(problem, micro_batches=most)
+    idle = [i for i, batch in enumerate(found.batches) if not batch]
+    return tuple(
+        LeftOut(device=i, gain=worth(problem, i).gain if number < _MOST_EXPLAINED else None)
+        for number, i in enumerate(idle)
+    )
+
+
+def _best_single(probes: Sequence[DeviceProbe]) -> int | None:
+    """What one would have trained with before: the best device alone at its best."""
+    bests = [one.solo_best for one in probes if one.solo_best is not None]
+    return max(bests, key=lambda best: best.throughput).batch if bests else None
+
+
+def _learning_rate(old: int | None, new: int) -> LearningRate | None:
+    if old is None:
+        return None
+    return LearningRate(
+        from_batch=old, to_batch=new, linear=linear_factor(old, new), square_root=square_root_factor(old, new)
+    )
+
+
+def _sync_unknown() -> Warning_:
+    return Warning_(
+        code="sync-unknown",
+        message="no run has measured the sync of a step yet: planned as if it took no time",
+        next="gpubalance balance measures it and plans again; or give --sync, in seconds",
+    )

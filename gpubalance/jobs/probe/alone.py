@@ -1,0 +1,143 @@
+"""One device, measured alone: its curve over batch sizes, its batch limit, and whether it kept its speed."""
+
+from __future__ import annotations
+
+from gpubalance.jobs.probe.bench import Bench
+from gpubalance.jobs.probe.drift import Drifting
+from gpubalance.planning.curve import knee_sizes, octaves, sensible_size
+from gpubalance.planning.limit import predict_limit
+from gpubalance.planning.search import Limit, Trial, find_limit
+
+# A line through the memory of fewer batches may be one through workspaces.
+_POINTS_FOR_A_LINE = 3
+# Where memory has no limit the curve ends on its plateau, or here.
+_LARGEST_UNASKED = 1024
+_LARGEST = 1 << 20
+_PLATEAU = 0.03
+# Just under the limit cuDNN may have too little memory left for its fastest algorithms.
+_BELOW_THE_LIMIT = 16
+
+
+class Alone:
+    """What is found of a device, whole or as far as it came."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.points = bench.points
+        self.limit: Limit | None = None
+        self.max_batch = bench.request.max_batch or 0
+        self.forward_flops: float | None = None
+        self.steady = True
+        self.skipped: list[int] = []
+        self._failed: int | None = None
+
+    def probe(self) -> None:
+        """Measures. Raises what `Bench.try_batch` does; what was found until then stays."""
+        drifting = Drifting(self.bench)
+        self._explore()
+        self.forward_flops = self.bench.forward_flops()
+        drifting.look("explore", list(self.bench.here))
+        self.limit = self._find_limit()
+        if self.limit.fits is None and self.bench.fault is not None:
+            raise self.bench.fault
+        self._fill()
+        self.forward_flops = self.forward_flops or self.bench.forward_flops()
+        if not drifting.found:
+            drifting.look("fill", list(self.points.values()))
+        if drifting.found:
+            self._measure_again(drifting)
+
+    def _explore(self) -> None:
+        """The smaller octaves, in one child: up to half of the limit that their memory predicts."""
+        multiple, most = self.bench.request.batch_multiple, self.bench.request.max_batch
+        size = multiple if most is None else min(multiple, most)
+        while size <= (most or _LARGEST) and not self._enough(size):
+            attempt = self.bench.try_batch(size, "the curve")
+            if attempt.point is None:
+                self._failed = size
+                break
+            size *= 2
+        if not self.max_batch:
+            self.max_batch = _LARGEST if self._predicted() or self._failed else max(self.points, default=1)
+
+    def _predicted(self) -> int | None:
+        memory = self.bench.memory_bytes
+        return predict_limit(self._peaks(), memory) if memory and len(self._peaks()) >= _POINTS_FOR_A_LINE else None
+
+    def _enough(self, size: int) -> bool:
+        predicted = self._predicted()
+        if predicted is not None:
+            return 2 * size > predicted
+        if self.bench.request.max_batch is not None or len(self.points) < _POINTS_FOR_A_LINE:
+            return False
+        return size > _LARGEST_UNASKED or (self.bench.memory_bytes is None and self._on_plateau())
+
+    def _on_plateau(self) -> bool:
+        rates = [self.points[batch].throughput.median for batch in sorted(self.points)]
+        return rates[-1] < (1 + _PLATEAU) * rates[-2]
+
+    def _peaks(self) -> list[tuple[int, int]]:
+        return [(b, p.memory_peak_bytes) for b, p in sorted(self.points.items()) if p.memory_peak_bytes is not None]
+
+    def _find_limit(self) -> Limit:
+        limit = self._searched()
+        if self._failed is not None and limit.fails == self._failed:
+            # It failed in a child that had trained with other batches: is it memory in pieces?
+            if not self._try(self._failed, "to be sure, in a fresh child").fits:
+                return limit
+            self._failed = None
+            return self._searched()
+        return limit
+
+    def _searched(self) -> Limit:
+        request = self.bench.request
+        fitted = self._peaks() or [(batch, 0) for batch in self.points]
+        return find_limit(
+            self._try,
+            fitted,
+            memory_bytes=self.bench.memory_bytes if self._peaks() else None,
+            max_batch=self.max_batch,
+            multiple=request.batch_multiple,
+            failed=self._failed,
+        )
+
+    def _try(self, batch: int, reason: str) -> Trial:
+        attempt = self.bench.try_batch(batch, reason, trial=True)
+        trial = attempt.trial
+        return Trial(batch, attempt.point is not None, trial.memory_peak_bytes, trial.outcome)
+
+    def _fill(self) -> None:
+        """The octaves that are still missing, just under the limit, and where the curve bends."""
+        largest = self.limit.fits if self.limit else None
+        if largest is None:
+            return
+        multiple = min(self.bench.request.batch_multiple, largest)
+        below = (largest - max(1, largest // _BELOW_THE_LIMIT)) // multiple * multiple
+        self._measure([*octaves(min(self.points), largest, multiple), *([below] if self._at_the_limit() else [])])
+        self._measure(knee_sizes(self._rates(largest), multiple))
+        sensible = sensible_size(self._rates(largest), multiple)
+        self._measure([sensible] if sensible else [])
+
+    def _rates(self, largest: int) -> list[tuple[int, float]]:
+        return [(batch, point.throughput.median) for batch, point in self.points.items() if batch <= largest]
+
+    def _at_the_limit(self) -> bool:
+        return self.limit is not None and self.limit.fails is not None
+
+    def _near_the_limit(self, size: int) -> bool:
+        return self.limit is not None and self.limit.fails is not None and 2 * size > self.limit.fails
+
+    def _measure(self, sizes: list[int]) -> None:
+        missing = sorted({s for s in sizes if s > 0} - set(self.points))
+        for size in missing:
+            near = self.bench.in_pieces and self._near_the_limit(size)
+            attempt = self.bench.try_batch(size, "the curve", fresh=near, last=not near or size == missing[-1])
+            if attempt.point is None:
+                self.skipped.append(size)
+
+    def _measure_again(self, drifting: Drifting) -> None:
+        self.steady = False
+        for batch, point in self.points.items():
+            self.points[batch] = point.model_copy(update={"steady": False})
+        for point in drifting.measure_again(sorted(self.points)):
+            self.points[point.batch] = point.model_copy(update={"steady": False, "measured_again": True})

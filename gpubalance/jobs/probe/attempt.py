@@ -1,0 +1,41 @@
+"""What is finished of a device, a line of the journal each."""
+
+from __future__ import annotations
+
+from gpubalance.results.probe import CurvePoint, Trial
+from gpubalance.settings.record import Record
+
+
+class Attempt(Record):
+    """A batch that was tried, and the point of the curve if it trains."""
+
+    trial: Trial
+    point: CurvePoint | None = None
+
+    @property
+    def died(self) -> bool:
+        """Whether the child died or fell silent: that says nothing certain of the batch."""
+        return self.trial.outcome in ("crash", "deadline")
+
+
+class Drift(Record):
+    """How the device's speed changed while a child measured: its step time then by that at first, 1 for not at all.
+
+    `after_s` is the time after the child's first step at which that was found.
+    """
+
+    child: str
+    factor: float
+    after_s: float
+
+
+class HotPoint(Record):
+    """A point of a device that drifted, measured once more after it had."""
+
+    point: CurvePoint
+
+
+class Work(Record):
+    """Operations of one sample's forward pass."""
+
+    forward_flops: float | None

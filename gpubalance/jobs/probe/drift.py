@@ -1,0 +1,88 @@
+"""Whether a device kept its speed while it was measured: a card that gets hot lowers its clocks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+from gpubalance.errors import DeadlinePassed, OutOfMemory, PartialResult
+from gpubalance.jobs.probe.attempt import Drift, HotPoint
+from gpubalance.jobs.probe.bench import Bench
+from gpubalance.results.common import StepTime
+from gpubalance.results.probe import CurvePoint
+
+# By how much a batch must take longer or shorter than before in the same child, past what both measurements leave open.
+_MOVED = 0.03
+_LEAST_POINTS = 3
+
+
+class Drifting:
+    """Looks whether the child that lives now still measures what it measured at first."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self._known = {drift.child: drift for drift in bench.journal.of(bench.device.uuid, Drift)}
+        self._after_s = 0.0
+        self.found = False
+
+    def look(self, child: str, points: Sequence[CurvePoint]) -> None:
+        """Measures two of those that were measured before again: the first, and the one in the middle."""
+        drift = self._known.get(child) or self._drift(child, points)
+        if drift is not None and abs(drift.factor - 1) > _MOVED:
+            self.found = True
+            self._after_s = drift.after_s
+
+    def _drift(self, child: str, points: Sequence[CurvePoint]) -> Drift | None:
+        if len(points) < _LEAST_POINTS or not self._bench.alive:
+            return None
+        factor = 1.0
+        for before in (points[0], points[len(points) // 2]):
+            factor = self._factor(before)
+            if abs(factor - 1) > _MOVED:
+                break
+        drift = Drift(child=child, factor=factor, after_s=time.monotonic() - self._bench.began_s)
+        self._bench.journal.add(self._bench.device.uuid, drift)
+        return drift
+
+    def _factor(self, before: CurvePoint) -> float:
+        """By what the step time has changed. A short look first; what that finds is looked at as long as a point."""
+        factor = 1.0
+        for part in (0.5, 1.0):
+            now = self._measured(before.batch, part * self._bench.request.duration_s)
+            if now is None or not _differ(before.step_time_s, now.step_time_s):
+                return 1.0
+            factor = now.step_time_s.median / before.step_time_s.median
+        self._bench.tell(f"batch {before.batch} now takes {factor:.2f} times as long as at first: measuring once more")
+        return factor
+
+    def _measured(self, batch: int, duration_s: float) -> CurvePoint | None:
+        try:
+            return self._bench.measured(self._bench.worker(last=True), batch, duration_s)
+        except (PartialResult, DeadlinePassed, OutOfMemory) as error:
+            self._bench.lose(error)
+            return None
+
+    def measure_again(self, batches: list[int]) -> Iterator[CurvePoint]:
+        """Every batch once more, by a device that is as hot as it was when it had changed."""
+        known = {hot.point.batch: hot.point for hot in self._bench.journal.of(self._bench.device.uuid, HotPoint)}
+        for batch in batches:
+            if batch not in known:
+                self._heat_up(batches[len(batches) // 2])
+            point = known.get(batch) or self._measured(batch, self._bench.request.duration_s)
+            if point is not None:
+                self._bench.note_hot(point, new=batch not in known)
+                yield point
+
+    def _heat_up(self, batch: int) -> None:
+        """Trains until the child has worked for as long as the one in which the change was found."""
+        while not self._bench.began_s or time.monotonic() - self._bench.began_s < self._after_s:
+            self._bench.tell("warming the device up, as its speed changes with time")
+            left = self._after_s - (time.monotonic() - self._bench.began_s if self._bench.began_s else 0.0)
+            if self._measured(batch, max(1.0, min(left, self._bench.request.duration_s))) is None:
+                return
+
+
+def _differ(before: StepTime, now: StepTime) -> bool:
+    """Whether the medians are further apart than their intervals and what is allowed."""
+    open_s = sum((t.ci95[1] - t.ci95[0]) / 2 for t in (before, now) if t.ci95)
+    return abs(now.median - before.median) - open_s > _MOVED * before.median

@@ -1,0 +1,230 @@
+"""The probe stage: every device alone, one after the other or all at once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+
+from gpubalance.errors import (
+    BadInput,
+    DeadlinePassed,
+    EnvironmentFault,
+    GpubalanceError,
+    Interrupted,
+    NothingFits,
+    PartialResult,
+    TimeLimitPassed,
+)
+from gpubalance.jobs.environment import environment, now
+from gpubalance.jobs.events import DeviceDone, Doing, Event, TimeLeft, Watch
+from gpubalance.jobs.keep.journal import Journal
+from gpubalance.jobs.keep.journals import probe_journal, tell_resumed
+from gpubalance.jobs.keep.saved_probes import save
+from gpubalance.jobs.probe.alone import Alone
+from gpubalance.jobs.probe.bench import Bench, Halt
+from gpubalance.jobs.probe.estimate import estimate
+from gpubalance.jobs.probe.result import device_probe, nothing_fits
+from gpubalance.jobs.probe.trace import trace_alone
+from gpubalance.jobs.probe.warnings import device_warnings, parallel_warning
+from gpubalance.results.common import Model, Warning_
+from gpubalance.results.probe import DeviceProbe, Probe
+from gpubalance.settings.requests import ProbeRequest
+from gpubalance.system.deadlines import TimeLimit
+
+
+def probe(
+    request: ProbeRequest,
+    driver: str | None,
+    watch: Watch,
+    journal: Journal | None = None,
+    limit: TimeLimit | None = None,
+) -> Probe:
+    """Measures each of the request's devices alone. `driver` is recorded; `limit` takes the place of the request's.
+
+    Each point and trial goes into the `journal`, and those in it are not measured again; where none is given, into one
+    of its own. Raises, with what was measured as `partial`: PartialResult where a child died or a device failed and the
+    others were measured, NothingFits where one does not hold a single sample, EnvironmentFault where TensorFlow can use
+    none, BadInput, TimeLimitPassed, Interrupted. Keeps the result, or the part, for `plan`.
+    """
+    if journal is None:
+        with probe_journal(request, driver, resume=False) as own:
+            return probe(request, driver, watch, own, limit)
+    journal.tell = lambda text: watch(Doing(text))
+    tell_resumed(journal, watch)
+    try:
+        result = _Probing(request, driver, journal, limit or TimeLimit(request.time_limit_s), watch).run()
+    except GpubalanceError as error:
+        if isinstance(error.partial, Probe):
+            save(error.partial)
+        raise
+    if save(result) is None:
+        journal.keep()
+    return result
+
+
+class _One:
+    """A device being probed: what was found, and what went wrong."""
+
+    def __init__(self, number: int, bench: Bench, watch: Watch) -> None:
+        self.number = number
+        self._watch = watch
+        self.alone = Alone(bench)
+        self.error: GpubalanceError | None = None
+        self.began = False
+        self.ended = False
+        self.elapsed_s = 0.0
+        self.trace_warning: Warning_ | None = None
+
+    def probe(self) -> None:
+        """Measures the device. An error of its own is kept; what ends the whole probe is raised."""
+        started = time.monotonic()
+        self.began = True
+        try:
+            self.alone.probe()
+            self.ended = True
+            self.error = nothing_fits(self.alone)
+            self._trace()
+        except TimeLimitPassed:
+            raise
+        except (EnvironmentFault, PartialResult, DeadlinePassed) as error:
+            self.error = error
+        finally:
+            self.elapsed_s = time.monotonic() - started
+            self.alone.bench.close()
+            self._watch(DeviceDone(self.alone.bench.device))
+
+    def _trace(self) -> None:
+        """Steps at the device's sensible batch: the smallest that is about as fast as any."""
+        sensible = self.record().sensible
+        if self.alone.bench.request.tracing is not None and sensible is not None:
+            self.trace_warning = trace_alone(self.alone.bench, sensible.batch, self._watch)
+
+    @property
+    def errors(self) -> list[GpubalanceError]:
+        """Its own error, and the children that died."""
+        deaths = self.alone.bench.deaths
+        return [self.error, *deaths] if self.error and self.error not in deaths else [*deaths]
+
+    def record(self) -> DeviceProbe:
+        return device_probe(self.number, self.alone, self.errors, elapsed_s=self.elapsed_s, complete=self.ended)
+
+
+class _Probing:
+    def __init__(
+        self, request: ProbeRequest, driver: str | None, journal: Journal, limit: TimeLimit, watch: Watch
+    ) -> None:
+        self._request = request
+        self._driver = driver
+        self._halt = Halt(limit)
+        self._expected = estimate(request)
+        self._watch = one_at_a_time = _one_at_a_time(watch)
+        self._all = [
+            _One(number, Bench(number, request, journal, self._halt, one_at_a_time), one_at_a_time)
+            for number in range(len(request.devices))
+        ]
+
+    def run(self) -> Probe:
+        """Every device; whatever ends it early carries what was measured."""
+        try:
+            self._in_parallel() if self._request.parallel else self._in_turn()
+        except KeyboardInterrupt as interrupt:
+            raise Interrupted.by(interrupt, partial=self._partial()) from None
+        except (TimeLimitPassed, BadInput) as error:
+            error.partial = self._partial()
+            raise
+        failed = self._error()
+        if failed is not None:
+            raise failed
+        return self._result()
+
+    def _in_turn(self) -> None:
+        for one in self._all:
+            self._announce(one)
+            self._watch(
+                TimeLeft(sum(self._expected.devices[other.number].seconds for other in self._all[one.number :]))
+            )
+            one.probe()
+
+    def _announce(self, one: _One) -> None:
+        device = one.alone.bench.device
+        self._watch(Doing(f"{device.label} {device.name}, alone: {self._request.settings.model}"))
+
+    def _in_parallel(self) -> None:
+        self._watch(TimeLeft(self._expected.seconds))
+        with ThreadPoolExecutor(len(self._all)) as threads:
+            running = []
+            try:
+                for one in self._all:
+                    self._announce(one)
+                    running.append(threads.submit(one.probe))
+                done, _ = wait(running, return_when=FIRST_EXCEPTION)
+                for future in done:
+                    future.result()
+            except BaseException:
+                self._halt.interrupted.set()
+                for one in self._all:
+                    one.alone.bench.kill()
+                raise
+
+    def _error(self) -> GpubalanceError | None:
+        """One error for all that went wrong: its exit code is of the worst."""
+        errors = [(one, error) for one in self._all for error in one.errors]
+        if not errors:
+            return None
+        kinds = {type(error) for _, error in errors}
+        every = all(isinstance(one.error, EnvironmentFault) for one in self._all)
+        worst: type[GpubalanceError] = PartialResult
+        if every:
+            worst = EnvironmentFault
+        elif kinds == {NothingFits}:
+            worst = NothingFits
+        first = errors[0][1]
+        return worst(
+            "; ".join(dict.fromkeys(_told(one, error) for one, error in errors)),
+            remedy=first.remedy,
+            log=first.log,
+            partial=self._partial(),
+        )
+
+    def _partial(self) -> Probe | None:
+        return self._result() if any(one.alone.points or one.ended for one in self._all) else None
+
+    def _result(self) -> Probe:
+        request = self._request
+        facts = next((one.alone.bench.facts for one in self._all if one.alone.bench.facts), None)
+        warnings = [warning for one in self._all for warning in device_warnings(one.alone)]
+        warnings += [one.trace_warning for one in self._all if one.trace_warning]
+        return Probe(
+            created=now(),
+            settings=request.settings,
+            environment=environment(facts, self._driver) if facts else None,
+            model=Model(name=facts.model, parameters=facts.parameters, gradient_bytes=facts.gradient_bytes)
+            if facts
+            else None,
+            devices=request.devices,
+            batch_multiple=request.batch_multiple,
+            margin_bytes=request.margin_bytes,
+            max_batch=request.max_batch,
+            parallel=request.parallel,
+            probes=tuple(one.record() for one in self._all if one.began),
+            complete=all(one.ended and not one.errors for one in self._all),
+            warnings=(*([parallel_warning()] if request.parallel and len(self._all) > 1 else []), *warnings),
+        )
+
+
+def _told(one: _One, error: GpubalanceError) -> str:
+    label = one.alone.bench.device.label
+    return error.message if label in error.message else f"{label}: {error.message}"
+
+
+def _one_at_a_time(watch: Watch) -> Callable[[Event], None]:
+    """The same, for several threads."""
+    lock = threading.Lock()
+
+    def tell(event: Event) -> None:
+        with lock:
+            watch(event)
+
+    return tell

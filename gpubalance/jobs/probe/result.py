@@ -1,0 +1,103 @@
+"""What was found of a device, as a record."""
+
+from __future__ import annotations
+
+from gpubalance.devices.peak import peak_flops
+from gpubalance.errors import GpubalanceError, NothingFits
+from gpubalance.jobs.probe.alone import Alone
+from gpubalance.numbers.units import format_bytes
+from gpubalance.planning.curve import best_of, sensible_of
+from gpubalance.planning.model import LINE_WITHIN, fit_line, monotone_curve
+from gpubalance.results.probe import BatchLimit, CurvePoint, DeviceProbe, Failure, SoloRate, StepTimeModel
+from gpubalance.system.deadlines import within_or
+
+# A backward pass is a product for the inputs and one for the weights where the forward pass has one: Kaplan et al.,
+# Scaling Laws for Neural Language Models, 2020, section 2.1.
+_TRAINING_OVER_FORWARD = 3
+
+
+def device_probe(
+    number: int, alone: Alone, failures: list[GpubalanceError], *, elapsed_s: float, complete: bool
+) -> DeviceProbe:
+    """The record of what was found so far."""
+    curve = tuple(point for _, point in sorted(alone.points.items()))
+    limit = _batch_limit(alone)
+    usable = [p for p in curve if limit is None or limit.fits is None or p.batch <= limit.fits]
+    rates = [(point.batch, point.throughput.median) for point in usable]
+    best = best_of(rates) if rates else None
+    telemetry = next((p.telemetry for p in usable if best and p.batch == best[0]), None)
+    flops = alone.forward_flops * _TRAINING_OVER_FORWARD if alone.forward_flops else None
+    achieved = flops * best[1] if flops and best else None
+    device, settings = alone.bench.device, alone.bench.request.settings
+    peak = None if device.simulated else within_or(None, lambda: peak_flops(device.uuid, settings.precision))
+    return DeviceProbe(
+        device=number,
+        curve=curve,
+        batch_limit=limit,
+        step_time_model=_step_time_model(usable),
+        solo_best=_rate(best),
+        sensible=_rate(sensible_of(rates)) if rates else None,
+        flops_per_sample=flops,
+        flops_per_s=achieved,
+        peak_flops_per_s=peak,
+        mfu=achieved / peak if achieved and peak else None,
+        samples_per_joule=telemetry.samples_per_joule(best[1]) if telemetry and best else None,
+        steady=alone.steady and all(point.steady for point in curve),
+        measured_s=alone.bench.measured_s,
+        elapsed_s=elapsed_s,
+        children=alone.bench.children,
+        failures=tuple(dict.fromkeys(Failure(exit_code=e.exit_code, message=e.message) for e in failures)),
+        complete=complete and not failures,
+    )
+
+
+def _rate(rate: tuple[int, float] | None) -> SoloRate | None:
+    return SoloRate(batch=rate[0], throughput=rate[1]) if rate else None
+
+
+def _batch_limit(alone: Alone) -> BatchLimit | None:
+    limit = alone.limit
+    if limit is None:
+        return None
+    failed = [t for t in alone.bench.trials if t.batch == limit.fails and t.outcome != "fits"]
+    return BatchLimit(
+        fits=limit.fits,
+        fails=limit.fails,
+        max_batch=alone.max_batch,
+        memory_bytes=alone.bench.memory_bytes,
+        # A real allocator tells what it held, not what it was asked for.
+        needed_bytes=failed[-1].memory_peak_bytes if failed and alone.bench.device.profile else None,
+        trials=tuple(alone.bench.trials),
+    )
+
+
+def _step_time_model(points: list[CurvePoint]) -> StepTimeModel | None:
+    times = [(point.batch, point.step_time_s.median) for point in points]
+    if len(times) < 2:
+        return None
+    line = fit_line(times)
+    curve = monotone_curve(times) if line.residual > LINE_WITHIN else None
+    return StepTimeModel(
+        alpha_s=line.alpha_s,
+        beta_s=line.beta_s,
+        residual=line.residual,
+        planned_with="line" if curve is None else "curve",
+        curve=tuple(zip(curve.batches, curve.step_times_s, strict=True)) if curve else None,
+    )
+
+
+def nothing_fits(alone: Alone) -> NothingFits | None:
+    """The error of a device that does not hold a single sample."""
+    limit = _batch_limit(alone)
+    if limit is None or limit.fits is not None:
+        return None
+    held = next((t.memory_peak_bytes for t in reversed(limit.trials) if t.memory_peak_bytes), None)
+    needs = f"it needs {format_bytes(limit.needed_bytes)}"
+    if limit.needed_bytes is None:
+        needs = f"it held {format_bytes(held)} when it asked for more" if held else "what it needs is not known"
+    has = format_bytes(limit.memory_bytes) if limit.memory_bytes is not None else "an unknown number of bytes"
+    model = alone.bench.request.settings.model
+    return NothingFits(
+        f"{alone.bench.device.label} does not hold {model} with a batch of {limit.fails}: {needs}, and {has} are free",
+        remedy="use a smaller model, a lower --precision, or a device with more memory",
+    )

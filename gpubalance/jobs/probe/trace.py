@@ -1,0 +1,25 @@
+"""A profiler trace of a device alone, after its probe."""
+
+from __future__ import annotations
+
+from gpubalance.errors import GpubalanceError, Interrupted
+from gpubalance.jobs.events import Watch
+from gpubalance.jobs.measure.trace import not_traced, trace
+from gpubalance.jobs.probe.bench import Bench
+from gpubalance.results.common import Warning_
+
+
+def trace_alone(bench: Bench, batch: int, watch: Watch) -> Warning_ | None:
+    """Traces steps at a batch that trains; see `trace`. Raises Interrupted."""
+    tracing, device = bench.request.tracing, bench.device
+    if tracing is None:
+        return None
+    own = tracing.model_copy(update={"name": f"{tracing.name}-{device.label.replace(':', '-')}"})
+    try:
+        worker = bench.worker(last=True)
+    except Interrupted:
+        raise
+    except GpubalanceError as error:  # the time limit too: nothing that was asked for is missing but the trace
+        return not_traced(error, f"{device.label}: ")
+    warning = trace(worker, (batch,), None, own, watch)
+    return warning and warning.model_copy(update={"message": f"{device.label}: {warning.message}"})

@@ -1,0 +1,79 @@
+"""`report`: results read from files, each with the probe that it stands on where that is found."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from gpubalance.jobs.keep.saved_probes import find_device, kept_probes, same_settings
+from gpubalance.render.report.subject import Subject
+from gpubalance.results.plan import Plan
+from gpubalance.results.probe import DeviceProbe, Probe
+from gpubalance.results.records import read_result
+from gpubalance.results.run import Run
+
+Found = tuple[Probe, str]
+
+
+def read_subjects(paths: Sequence[Path]) -> tuple[Subject, ...]:
+    """The results in files, in their order. Raises BadInput for a file that is no whole result.
+
+    A plan and a run are shown with the probe that they stand on: one of the files', or one that is kept here.
+    """
+    results = [read_result(path) for path in paths]
+    given = [(one, path.name) for one, path in zip(results, paths, strict=True) if isinstance(one, Probe)]
+    return tuple(_subject(path, result, given) for path, result in zip(paths, results, strict=True))
+
+
+def _subject(path: Path, result: Probe | Plan | Run, given: Sequence[Found]) -> Subject:
+    if isinstance(result, Probe):
+        by_device = {one.device: one for one in result.probes}
+        probes = tuple(by_device.get(number) for number in range(len(result.devices)))
+        return Subject(path.name, result, probes, "this probe")
+    found = _its_probe(result, given)
+    if found is None:
+        return Subject(path.name, result, (None,) * len(result.devices))
+    probe, where = found
+    return Subject(path.name, result, _of_devices(probe, result), where)
+
+
+def _its_probe(result: Plan | Run, given: Sequence[Found]) -> Found | None:
+    """The very probe that the result stands on, wherever it is; else one of the files' that has its devices."""
+    kept = ((probe, f"the probe of {probe.created} that is kept here") for probe in kept_probes())
+    for candidates in (given, kept):
+        for probe, where in candidates:
+            if _has(probe, result) and _is_its_own(probe, result):
+                return probe, where
+    for probe, name in given:
+        if _has(probe, result) and same_settings(probe.settings, result.settings):
+            return probe, f"{name}, which is not the probe that this {result.kind} was made with"
+    return None
+
+
+def _of_devices(probe: Probe, result: Plan | Run) -> tuple[DeviceProbe | None, ...]:
+    return tuple(find_device(probe, device) for device in result.devices)
+
+
+def _has(probe: Probe, result: Plan | Run) -> bool:
+    """Whether every device with samples is in the probe."""
+    return all(one is not None for one, batch in zip(_of_devices(probe, result), result.batches, strict=True) if batch)
+
+
+def _is_its_own(probe: Probe, result: Plan | Run) -> bool:
+    if isinstance(result, Plan):
+        return probe.created == result.probed
+    return result.baselines.solo_best is not None and all(_agreements(probe, result))
+
+
+def _agreements(probe: Probe, run: Run) -> Iterator[bool]:
+    """For each best alone that a run was held against, whether it is this probe's."""
+    found = _of_devices(probe, run)
+    for best in run.baselines.solo_best or ():
+        one = found[best.device]
+        here = one.solo_best if one is not None else None
+        yield (
+            here is not None
+            and here.batch == best.batch
+            and math.isclose(here.throughput, best.throughput, rel_tol=1e-6)
+        )

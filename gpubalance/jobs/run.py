@@ -1,0 +1,214 @@
+"""`run`: a split, trained for real, in turns with the even split."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+from gpubalance.devices.planned import check_model
+from gpubalance.errors import GpubalanceError, Interrupted, OutOfMemory
+from gpubalance.jobs.events import Doing, TimeLeft, Watch, WindowDone
+from gpubalance.jobs.keep.journal import Journal
+from gpubalance.jobs.keep.journals import tell_resumed
+from gpubalance.jobs.keep.kept import Kept
+from gpubalance.jobs.measure.fitting import Rig, largest_even_share, nothing_fits
+from gpubalance.jobs.measure.joint import JointRun, joint_series, model_of, result_of, without_empty_shares
+from gpubalance.jobs.measure.lost import lost_gpus_told
+from gpubalance.jobs.measure.series import Series
+from gpubalance.jobs.measure.trace import traced
+from gpubalance.jobs.measure.warnings import PRECISE_ENOUGH, resumed, slowed_text
+from gpubalance.planning.split import even_split, split_text
+from gpubalance.results.common import Model, Warning_
+from gpubalance.results.run import Run, SoloBest
+from gpubalance.settings.requests import RunRequest
+from gpubalance.system.deadlines import TimeLimit
+
+
+def run(
+    request: RunRequest,
+    driver: str | None,
+    watch: Watch,
+    solo: tuple[SoloBest, ...] | None = None,
+    planned: Model | None = None,
+    journal: Journal | None = None,
+) -> Run:
+    """Trains with the request's split and reports what it gives. `driver` is recorded, `solo` it is held against,
+    `planned` is the model that its plan is for. Each window goes into the `journal`, and those in it are not measured
+    again.
+
+    Devices with batch 0 are left out: an empty share is not a replica. Raises NothingFits with a split that does fit
+    when a device runs out of memory. Every error after the first window carries what was measured as `partial`.
+    """
+    used, limit = without_empty_shares(request), TimeLimit(request.measuring.time_limit_s)
+    tell_resumed(journal, watch)
+    try:
+        with lost_gpus_told(used.devices), closing(Rig(used, watch, limit)) as rig:
+            check_model(planned, model_of(rig.worker))
+            try:
+                result = run_on(rig, request, driver, watch, solo, Kept(journal, watch))
+            except OutOfMemory as error:
+                raise out_of_memory_told(error, rig, used) from None
+            return traced(result, rig.worker, used, watch)
+    except KeyboardInterrupt as interrupt:
+        raise Interrupted.by(interrupt) from None
+
+
+def out_of_memory_told(error: OutOfMemory, rig: Rig, request: RunRequest) -> GpubalanceError:
+    """What fits instead; what was measured before is part of the error, however the search for that ends."""
+    try:
+        rig.recover()
+        return nothing_fits(error, rig, request)
+    except KeyboardInterrupt as interrupt:
+        return Interrupted.by(interrupt, partial=error.partial)
+    except GpubalanceError as other:
+        other.partial = other.partial or error.partial
+        return other
+
+
+def run_on(
+    rig: Rig,
+    request: RunRequest,
+    driver: str | None,
+    watch: Watch,
+    solo: tuple[SoloBest, ...] | None = None,
+    kept: Kept | None = None,
+    proof: int = 0,
+) -> Run:
+    """The same on a rig that is there, of the devices with samples, and stays. Raises OutOfMemory as it comes.
+
+    `proof` tells runs apart that are kept together.
+    """
+    used = without_empty_shares(request)
+    own = joint_series(used, used.batches, used.micro_batches, watch)
+    return _run(request, JointRun(used, rig, own, kept or Kept(None, watch), solo=solo, proof=proof), driver, watch)
+
+
+def _run(asked: RunRequest, so_far: JointRun, driver: str | None, watch: Watch) -> Run:
+    try:
+        _warm_up(so_far, watch)
+        _measure(so_far, watch)
+    except KeyboardInterrupt as interrupt:
+        raise Interrupted.by(interrupt, partial=result_of(asked, so_far, driver)) from None
+    except GpubalanceError as error:
+        error.partial = error.partial or result_of(asked, so_far, driver)
+        raise
+    so_far.complete = True
+    result = result_of(asked, so_far, driver)
+    assert result is not None  # noqa: S101  (a complete run has a window)
+    return result
+
+
+def _warm_up(so_far: JointRun, watch: Watch) -> None:
+    request, rig = so_far.request, so_far.rig
+    _restore(so_far, "", so_far.own, watch)
+    if so_far.own.windows:
+        so_far.warnings.append(resumed(so_far.own.windows))
+    watch(Doing(f"warming up {split_text(request.batches, request.micro_batches)}"))
+    so_far.own.warm_up(rig.worker)
+    if request.measuring.baseline == "none":
+        return
+    even = even_split(sum(request.batches), len(request.batches))
+    # The even split is what Keras would do: it accumulates nothing.
+    if even == request.at_a_time or len(even) == 1:
+        return
+    watch(Doing(f"warming up the even split {split_text(even)}, to compare with"))
+    try:
+        so_far.even = joint_series(request, even, None, watch, "even")
+        so_far.even.warm_up(rig.worker)
+    except OutOfMemory as error:
+        rig.recover()
+        try:
+            so_far.even = _smaller_even_split(so_far, even, error, watch)
+        except OutOfMemory as again:
+            _give_up_even(so_far, again, watch)
+    if so_far.even is not None:
+        _restore(so_far, "even", so_far.even, watch)
+
+
+def _restore(so_far: JointRun, name: str, series: Series, watch: Watch) -> None:
+    """Takes over what was measured before, and tells it as if it had just been."""
+    devices = so_far.request.devices
+    found = so_far.kept.restore(so_far.key, name, series)
+    for number, window in enumerate(found, 1):
+        of = max(so_far.request.measuring.windows, len(found))
+        watch(WindowDone(number, of, name, devices, window.measurement(range(len(devices)))))
+
+
+def _smaller_even_split(so_far: JointRun, even: tuple[int, ...], error: OutOfMemory, watch: Watch) -> Series:
+    request = so_far.request
+    where = "a device" if error.replica is None else request.devices[error.replica].label
+    watch(Doing(f"the even split {split_text(even)} does not fit on {where}; looking for the largest equal shares"))
+    share = largest_even_share(so_far.rig, request, max(even))
+    series = joint_series(request, (share,) * len(even), None, watch, "even")
+    watch(Doing(f"warming up {split_text(series.batches)}, the largest equal shares that fit"))
+    series.warm_up(so_far.rig.worker)
+    # On a real device the search left another worker: the split itself must be warm in it too.
+    if any(not d.simulated for d in request.devices):
+        so_far.own.warm_up(so_far.rig.worker)
+    so_far.warnings.append(
+        Warning_(
+            code="even-split-does-not-fit",
+            message=f"the even split {split_text(even)} runs out of memory on {where}: "
+            f"compared with {split_text(series.batches)} instead, the largest equal shares that fit",
+            next="nothing to do: no equal split of this global batch is possible on these devices",
+        )
+    )
+    return series
+
+
+def _measure(so_far: JointRun, watch: Watch) -> None:
+    """Windows of the split and of the even split in turns, so that a machine that drifts is fair to both."""
+    measuring = so_far.request.measuring
+    number = min(one.windows for _, one in so_far.series)  # 0, but for a run that goes on
+    of = max(number, measuring.windows)
+    while number < of or _once_more(so_far, of, watch):
+        number += 1
+        of = max(number, of)
+        turns = ", in turns with the even split" if so_far.even else ""
+        split = split_text(so_far.own.batches, so_far.own.micro_batches)
+        watch(Doing(f"measuring {split}, window {number} of {of}{turns}"))
+        watch(TimeLeft((of - number + 1) * len(so_far.series) * measuring.duration_s))
+        # Each goes first in turn: on a card that gets hotter the second one is always a little slower.
+        for name, one in so_far.series if number % 2 else reversed(so_far.series):
+            window = _window(so_far, one, watch) if one.windows < number else None
+            if window is not None:
+                devices = so_far.request.devices
+                so_far.kept.window(so_far.key, name, window)
+                watch(WindowDone(number, of, name, devices, window.measurement(range(len(devices)))))
+
+
+def _once_more(so_far: JointRun, windows: int, watch: Watch) -> bool:
+    """Whether another window is needed beside those that were asked for, and why."""
+    imprecise = any(one.precision > PRECISE_ENOUGH for _, one in so_far.series)
+    if imprecise and windows < so_far.request.measuring.max_windows:
+        watch(Doing(f"not yet known within ±{PRECISE_ENOUGH:.0%} (95 %): one more window"))
+        return True
+    if so_far.slowed and not so_far.measured_again:
+        so_far.measured_again = True
+        watch(Doing(f"{slowed_text(so_far.slowed)}: measuring once more"))
+        return True
+    return False
+
+
+def _window(so_far: JointRun, one: Series, watch: Watch) -> Series | None:
+    """A window of one of the two; None where the even split ran out of memory, which the run survives without it."""
+    try:
+        return one.window(so_far.rig.worker, so_far.request.measuring.duration_s)
+    except OutOfMemory as error:
+        if one is so_far.own:
+            raise
+        _give_up_even(so_far, error, watch)
+        return None
+
+
+def _give_up_even(so_far: JointRun, error: OutOfMemory, watch: Watch) -> None:
+    watch(Doing(f"{error.message}: going on without the even split"))
+    so_far.even = None
+    so_far.warnings.append(
+        Warning_(
+            code="even-split-out-of-memory",
+            message=f"{error.message}, in turns with the run's split: there is no even split to compare with",
+            next="compare with smaller batches, or measure with --baseline none",
+        )
+    )
+    so_far.rig.recover()
+    so_far.own.warm_up(so_far.rig.worker)

@@ -1,0 +1,93 @@
+"""Devices: a GPU or a simulated one, as every result names it, and the profile that a simulated one is held to."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from gpubalance.settings.record import Bytes, Record, Seconds
+
+
+class DriftPoint(Record):
+    """From second `from_s` of a measurement on, compute times are multiplied by `factor`."""
+
+    from_s: Seconds
+    factor: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)]
+
+
+def _drift(points: object) -> object:
+    """A profile writes `[[20.0, 1.4]]`, a message between processes the records."""
+    if not isinstance(points, (list, tuple)):
+        return points
+    named = []
+    for point in points:
+        if isinstance(point, (list, tuple)):
+            if len(point) != 2:
+                raise ValueError("each point of drift is [from_s, factor]")
+            point = {"from_s": point[0], "factor": point[1]}
+        named.append(point)
+    return named
+
+
+class DeviceProfile(Record):
+    """How a simulated device behaves: a step's compute of b samples takes alpha_s + beta_s · b seconds.
+
+    Its memory is base_memory + b · memory_per_sample bytes (plus the joint run's extra) and may not pass `memory`.
+    Without `memory` there is no limit. `noise` is the relative standard deviation of a step's compute time.
+    """
+
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    alpha_s: Seconds
+    beta_s: Seconds
+    memory: Annotated[Bytes, Field(gt=0)] | None = None
+    base_memory: Bytes = 0
+    memory_per_sample: Bytes = 0
+    noise: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.0
+    drift: Annotated[tuple[DriftPoint, ...], BeforeValidator(_drift)] = ()
+
+    def memory_at(self, batch: int, extra: int = 0) -> int:
+        """Bytes that a step of `batch` samples needs; `extra` is what a joint run adds."""
+        return self.base_memory + extra + batch * self.memory_per_sample
+
+    def drift_at(self, elapsed_s: float) -> float:
+        """Factor on the compute time `elapsed_s` after the measurement began."""
+        factor = 1.0
+        for point in self.drift:
+            if elapsed_s >= point.from_s:
+                factor = point.factor
+        return factor
+
+    @model_validator(mode="after")
+    def _drift_is_ordered(self) -> DeviceProfile:
+        times = [point.from_s for point in self.drift]
+        if times != sorted(times):
+            raise ValueError("drift: its points must be in order of time")
+        return self
+
+
+class JointProfile(Record):
+    """What a joint run of simulated devices adds: seconds of sync a step, and bytes on every device."""
+
+    sync_s: Seconds = 0.0
+    extra_memory: Bytes = 0
+
+
+class Device(Record):
+    """One GPU or one simulated device, as every result names it.
+
+    `profile` is null on a GPU and on a plain CPU device: then nothing is paced or limited.
+    """
+
+    index: Annotated[int, Field(ge=0)]
+    uuid: str
+    name: str
+    memory_bytes: int | None
+    simulated: bool
+    bus_id: str | None = None
+    profile: DeviceProfile | None = None
+
+    @property
+    def label(self) -> str:
+        """`GPU:0`, the name that users know from TensorFlow and the tutorial; `CPU:0` for a plain CPU device."""
+        return f"{'CPU' if self.simulated and self.profile is None else 'GPU'}:{self.index}"

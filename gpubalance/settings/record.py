@@ -1,0 +1,19 @@
+"""The base of all records that are checked where they are made, and the types of their fields."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from gpubalance.numbers.units import parse_bytes
+
+Bytes = Annotated[int, BeforeValidator(parse_bytes)]
+Seconds = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
+Batch = Annotated[int, Field(ge=0, le=10**9, strict=True)]
+
+
+class Record(BaseModel):
+    """A frozen record that refuses what it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)

@@ -1,0 +1,160 @@
+"""What a measurement is asked to do: the settings, and a request for each command that measures or plans."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from gpubalance.settings.choices import AllReduce, Baseline, Input, Precision
+from gpubalance.settings.device import Device, JointProfile
+from gpubalance.settings.record import Batch, Bytes, Record, Seconds
+
+
+class Settings(Record):
+    """What, besides the devices and the split, decides how long a step takes. Recorded with every result.
+
+    `model` is `probe`, `small`, a `keras.applications` name, `package.module:function` or `file.py:function`.
+    """
+
+    model: str
+    precision: Precision = "float32"
+    xla: bool = False
+    input: Input = "device"
+    all_reduce: AllReduce = "auto"
+
+
+class Measuring(Record):
+    """How long and how exactly to measure.
+
+    `deadline_s` is the longest silence of a child, null for what suits the step; `time_limit_s` of the whole command.
+    """
+
+    windows: Annotated[int, Field(ge=1, le=10_000)] = 3
+    duration_s: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)] = 10.0
+    baseline: Baseline = "even"
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    deadline_s: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)] | None = None
+    time_limit_s: Annotated[float, Field(gt=0, le=1e7, allow_inf_nan=False)] | None = None
+
+    @property
+    def max_windows(self) -> int:
+        """The cap while the confidence interval is still too wide."""
+        return math.ceil(self.windows * 5 / 3)
+
+
+class Tracing(Record):
+    """A profiler trace of so many steady steps, put into `folder`/plugins/profile/`name`."""
+
+    folder: str
+    name: str
+    steps: Annotated[int, Field(ge=1, le=1000)] = 10
+
+
+class RunRequest(Record):
+    """A run: the devices that get samples, their batches in the same order, and how to measure.
+
+    A device takes its batch in micro-batches of its size in `micro_batches`; null, or where it is the batch: in one.
+    """
+
+    devices: tuple[Device, ...]
+    batches: tuple[Batch, ...]
+    micro_batches: tuple[Batch, ...] | None = None
+    settings: Settings
+    joint: JointProfile = JointProfile()
+    measuring: Measuring = Measuring()
+    tracing: Tracing | None = None
+
+    @model_validator(mode="after")
+    def _one_batch_a_device(self) -> RunRequest:
+        if len(self.devices) != len(self.batches) or not self.devices:
+            raise ValueError("a run needs at least one device, and one batch a device")
+        if not any(self.batches):
+            raise ValueError("a run needs at least one device with a batch above 0")
+        return self
+
+    @model_validator(mode="after")
+    def _micro_batches_divide(self) -> RunRequest:
+        micro_batches = self.batches if self.micro_batches is None else self.micro_batches
+        if len(micro_batches) != len(self.batches):
+            raise ValueError("a run needs one micro-batch a device")
+        if not all(m == b or (0 < m < b and b % m == 0) for b, m in zip(self.batches, micro_batches, strict=True)):
+            raise ValueError("each micro-batch must divide its device's batch")
+        return self
+
+    @property
+    def at_a_time(self) -> tuple[int, ...]:
+        """How many samples each device has in its memory: its micro-batch, or all of its batch."""
+        return self.batches if self.micro_batches is None else self.micro_batches
+
+
+class ProbeRequest(Record):
+    """A probe: the devices, each to be measured alone, and how.
+
+    `max_batch` null goes on until memory ends; where there is no limit of memory, until throughput rises no more.
+    `margin_bytes` of each device's memory are kept free. A batch size is measured for `duration_s`, up to four times
+    that while it is not known precisely. `deadline_s` is the longest silence of a child, null for what suits the step.
+    """
+
+    devices: tuple[Device, ...]
+    settings: Settings
+    max_batch: Annotated[int, Field(ge=1, le=10**9)] | None = None
+    batch_multiple: Annotated[int, Field(ge=1, le=10**6)] = 8
+    margin_bytes: Bytes = 0
+    duration_s: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)] = 3.0
+    deadline_s: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)] | None = None
+    time_limit_s: Annotated[float, Field(gt=0, le=1e7, allow_inf_nan=False)] | None = None
+    parallel: bool = False
+    ahead: bool = True
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    tracing: Tracing | None = None
+
+
+class PlanRequest(Record):
+    """What a split is wanted for; null leaves it to the planner.
+
+    `accumulate` is the most micro-batches a device's batch may be done in; `batch_multiple` null is the probe's.
+    `margin_bytes` are kept free beside what a joint run takes. `from_batch` is the global batch that the learning rate
+    suits so far.
+    """
+
+    global_batch: Batch | None = None
+    max_global_batch: Batch | None = None
+    accumulate: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] = "auto"
+    batch_multiple: Annotated[int, Field(ge=1, le=10**6)] | None = None
+    margin_bytes: Bytes = 0
+    sync_s: Seconds | None = None
+    from_batch: Annotated[int, Field(ge=1)] | None = None
+
+
+class BalanceRequest(Record):
+    """The main job: the devices, what is trained on them, what split is wanted, and how it is looked for.
+
+    `rounds` is the most splits that are tried, `round_s` how long one is measured; `measuring` is of the last run.
+    `fresh` makes a new probe where one of these devices and settings is kept.
+    """
+
+    devices: tuple[Device, ...]
+    settings: Settings
+    joint: JointProfile = JointProfile()
+    plan: PlanRequest = PlanRequest()
+    measuring: Measuring = Measuring()
+    probe_s: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)] = 3.0
+    round_s: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)] = 3.0
+    rounds: Annotated[int, Field(ge=1, le=100)] = 5
+    fresh: bool = False
+    tracing: Tracing | None = None
+
+    @property
+    def probe(self) -> ProbeRequest:
+        """What is probed where no probe is kept."""
+        return ProbeRequest(
+            devices=self.devices,
+            settings=self.settings.model_copy(update={"all_reduce": "auto"}),
+            max_batch=self.plan.max_global_batch or self.plan.global_batch,
+            batch_multiple=self.plan.batch_multiple or ProbeRequest.model_fields["batch_multiple"].default,
+            duration_s=self.probe_s,
+            deadline_s=self.measuring.deadline_s,
+            seed=self.measuring.seed,
+        )

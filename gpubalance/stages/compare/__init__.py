@@ -1,1 +1,0 @@
-"""`compare`: results from files, side by side."""

@@ -1,1 +1,0 @@
-"""`doctor`: checks the machine, and says what mends it."""

@@ -1,1 +1,0 @@
-"""`probe`: what each device can do alone, and how large a batch it takes."""

@@ -1,0 +1,69 @@
+"""Deadlines: of one call that may hang, as into a driver or a network drive, and of a whole command."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from gpubalance.errors import DeadlinePassed, TimeLimitPassed
+
+T = TypeVar("T")
+ANSWERS_WITHIN_S = 20.0
+
+
+def within(work: Callable[[], T], seconds: float = ANSWERS_WITHIN_S) -> T:
+    """What `work` gives or raises. Raises DeadlinePassed when it takes longer; it is left behind then."""
+    results: list[T] = []
+    errors: list[Exception] = []
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except Exception as error:  # noqa: BLE001  (raised again where it is waited for)
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)  # or one that hangs would hold up the end of the process
+    thread.start()
+    thread.join(seconds)
+    if errors:
+        raise errors[0]
+    if not results:
+        raise DeadlinePassed(f"no answer within {seconds:.0f} s")
+    return results[0]
+
+
+def within_or(otherwise: T, work: Callable[[], T]) -> T:
+    """The same, or the other where it takes longer."""
+    try:
+        return within(work)
+    except DeadlinePassed:
+        return otherwise
+
+
+class TimeLimit:
+    """The time that a whole command may take; it begins when this is made.
+
+    `until_s` is its end on the monotonic clock; infinite without `seconds`.
+    """
+
+    def __init__(self, seconds: float | None = None) -> None:
+        self._seconds = seconds
+        self.until_s = math.inf if seconds is None else time.monotonic() + seconds
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until its end, 0 after it."""
+        return max(0.0, self.until_s - time.monotonic())
+
+    def check(self) -> None:
+        """Raises TimeLimitPassed after its end."""
+        if not self.left_s:
+            raise TimeLimitPassed(
+                f"the time limit of {self._seconds:g} s passed", remedy="give it more: --time-limit SECONDS"
+            )
+
+
+NO_LIMIT = TimeLimit()

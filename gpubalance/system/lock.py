@@ -1,0 +1,68 @@
+"""Locks between processes of one user. The kernel holds them, so a process that dies holds none."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+from pathlib import Path
+from typing import IO
+
+from gpubalance.errors import InUse
+from gpubalance.system.state import state_folder
+
+
+class Lock:
+    """Held until `release`, or the process' end; no child inherits it. `name` may be any text.
+
+    Raises InUse with the holder's PID where another has it: `what` is said to be in use. Where the file
+    system has no locks, or no room for one, nothing is locked.
+    """
+
+    def __init__(self, name: str, what: str) -> None:
+        self._path = state_folder("locks") / f"{hashlib.sha256(name.encode('utf-8', 'replace')).hexdigest()[:24]}.lock"
+        self._file = _locked(self._path, what)
+        if self._file is not None:
+            with contextlib.suppress(OSError):  # on a full disk it is held all the same
+                self._file.truncate(0)
+                self._file.write(str(os.getpid()).encode())
+
+    def release(self) -> None:
+        """Gives it back. Once is enough."""
+        if self._file is not None:
+            self._path.unlink(missing_ok=True)  # while it is held: whoever waits for this file sees that it is gone
+            self._file.close()
+            self._file = None
+
+
+def _locked(path: Path, what: str) -> IO[bytes] | None:
+    while True:
+        try:
+            file = path.open("a+b", buffering=0)  # nothing is left to be written when it is closed
+        except OSError:
+            return None
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                file.close()
+                return None
+            file.seek(0)
+            pid = file.read(20).decode("ascii", "replace").strip()
+            file.close()
+            raise InUse(
+                f"{what} is in use by another gpubalance" + (f", process {pid}" if pid.isdigit() else ""),
+                remedy="wait until it has ended" + (f", or end it: kill {pid}" if pid.isdigit() else ""),
+            ) from None
+        if _is_still_there(file, path):
+            return file
+        file.close()  # its holder removed it after we had opened it: it locks nothing
+
+
+def _is_still_there(file: IO[bytes], path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except OSError:
+        return False

@@ -1,0 +1,138 @@
+"""Runs whose step times are drawn, not waited for: the real stage and the simulated devices' own noise, in moments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+from gpubalance.devices.profile import simulated_devices
+from gpubalance.engine.pace import ComputeTimes, noise_seed
+from gpubalance.jobs.events import Event
+from gpubalance.jobs.measure.fitting import Rig
+from gpubalance.jobs.run import run_on
+from gpubalance.results.run import Run
+from gpubalance.settings.device import Device, JointProfile
+from gpubalance.settings.requests import Measuring, RunRequest, Settings
+from gpubalance.workers.messages import Measured, Ready, Sample
+
+
+def noisy_devices(profile: Path, noise: float, slower: float = 1.0) -> tuple[tuple[Device, ...], JointProfile]:
+    """A profile's devices with that noise, each and its sync `slower` times as slow."""
+    devices, joint = simulated_devices(str(profile))
+    changed = []
+    for device in devices:
+        assert device.profile is not None
+        times = {"alpha_s": slower * device.profile.alpha_s, "beta_s": slower * device.profile.beta_s}
+        paced = device.profile.model_copy(update={**times, "noise": noise})
+        changed.append(device.model_copy(update={"profile": paced}))
+    return tuple(changed), joint.model_copy(update={"sync_s": slower * joint.sync_s})
+
+
+def ready(devices: int) -> Ready:
+    """What a child says that has built the small model on so many devices."""
+    return Ready(
+        model="small",
+        parameters=648,
+        gradient_bytes=2592,
+        tensorflow="2.21.0",
+        keras="3.15.1",
+        cuda=None,
+        cudnn=None,
+        memory_limit_bytes=(None,) * devices,
+    )
+
+
+class DrawnWorker:
+    """Answers as a worker on simulated devices does, with a clock that only counts.
+
+    `correlation` is of one step's noise with the next's (AR(1)), 0 as simulated devices have it. `clock_s` is what its
+    clock shows at first.
+    """
+
+    def __init__(
+        self,
+        devices: Sequence[Device],
+        joint: JointProfile,
+        *,
+        seed: int,
+        correlation: float = 0.0,
+        clock_s: float = 0.0,
+    ) -> None:
+        self._profiles = [device.profile for device in devices if device.profile]
+        self._times = [ComputeTimes(p, seed=noise_seed(seed, i)) for i, p in enumerate(self._profiles)]
+        self._off = [0.0] * len(self._times)
+        self._joint = joint
+        self._correlation = correlation
+        self._elapsed_s = 0.0
+        self._clock_s = clock_s
+        self.facts = ready(len(devices))
+
+    def measure(
+        self,
+        batches: Sequence[int],
+        micro_batches: Sequence[int] | None = None,
+        *,
+        seconds: float,
+        at_least: int,
+        steps_per_sample: int,
+        stamped: bool,
+    ) -> Iterator[Sample | Measured]:
+        del micro_batches  # none of these runs has any
+        end, given = self._elapsed_s + seconds, 0
+        while given < at_least or self._elapsed_s < end:
+            count = 1 if stamped else steps_per_sample
+            steps = [self._step(batches) for _ in range(count)]
+            taken_s = sum(max(computes) + self._joint.sync_s for computes in steps)
+            compute_s = steps[0] if stamped else None
+            yield Sample(
+                steps=count,
+                seconds=taken_s,
+                ended_s=self._clock_s + self._elapsed_s,
+                input_wait_s=0.0,
+                compute_s=compute_s,
+                step_s=taken_s,
+            )
+            given += 1
+        yield Measured(memory_peak_bytes=(None,) * len(batches), late_part=0.0)
+
+    def _step(self, batches: Sequence[int]) -> tuple[float, ...]:
+        computes = tuple(self._compute_s(replica, batch) for replica, batch in enumerate(batches))
+        self._elapsed_s += max(computes) + self._joint.sync_s
+        return computes
+
+    def _compute_s(self, replica: int, batch: int) -> float:
+        drawn = self._times[replica].next_s(batch, elapsed_s=self._elapsed_s)
+        if not self._correlation:
+            return drawn
+        profile = self._profiles[replica]
+        exact = profile.alpha_s + profile.beta_s * batch
+        fresh = (1 - self._correlation**2) ** 0.5 * (drawn / exact - 1)
+        self._off[replica] = self._correlation * self._off[replica] + fresh
+        return exact * (1 + self._off[replica])
+
+
+def drawn_run(
+    devices: Sequence[Device],
+    joint: JointProfile,
+    batches: Sequence[int],
+    *,
+    seed: int,
+    correlation: float = 0.0,
+    measuring: Measuring | None = None,
+) -> Run:
+    """A run, as the stage makes it of what such a worker answers."""
+    request = RunRequest(
+        devices=tuple(devices),
+        batches=tuple(batches),
+        settings=Settings(model="small"),
+        joint=joint,
+        measuring=measuring or Measuring(baseline="none"),
+    )
+    worker = DrawnWorker(devices, joint, seed=seed, correlation=correlation)
+    return run_on(cast("Rig", SimpleNamespace(worker=worker)), request, None, _unwatched)
+
+
+def _unwatched(event: Event) -> None:
+    del event

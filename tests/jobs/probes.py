@@ -1,0 +1,111 @@
+"""Probes and measurements as they would come out of profiles, without the minutes that measuring takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpubalance.results.common import Model, StepTime, Throughput
+from gpubalance.results.probe import BatchLimit, CurvePoint, DeviceProbe, Probe, SoloRate, StepTimeModel
+from gpubalance.results.run import Measurement, Replica
+from gpubalance.settings.device import Device, DeviceProfile
+from gpubalance.settings.requests import Settings
+
+SMALL = Settings(model="small")
+
+
+def probe_of(
+    devices: Sequence[Device], *, wrong: Sequence[float] = (), multiple: int = 8, gradient_bytes: int = 2592
+) -> Probe:
+    """What a probe says of simulated devices; `wrong` factors make it think them that much slower."""
+    factors = [*wrong, *[1.0] * len(devices)]
+    probes = tuple(_device_probe(i, d.profile, factors[i], multiple) for i, d in enumerate(devices) if d.profile)
+    return Probe(
+        created="2026-11-21T00:00:00+00:00",
+        settings=SMALL,
+        environment=None,
+        model=Model(name="small", parameters=648, gradient_bytes=gradient_bytes),
+        devices=tuple(devices),
+        batch_multiple=multiple,
+        margin_bytes=0,
+        max_batch=None,
+        parallel=False,
+        probes=probes,
+        complete=True,
+        warnings=(),
+    )
+
+
+def _device_probe(number: int, profile: DeviceProfile, factor: float, multiple: int) -> DeviceProbe:
+    assert profile.memory is not None
+    fits = (profile.memory - profile.base_memory) // profile.memory_per_sample // multiple * multiple
+    curve = tuple(_point(profile, batch, factor) for batch in (multiple, fits // 2, fits))
+    alpha, beta = factor * profile.alpha_s, factor * profile.beta_s
+    best = SoloRate(batch=fits, throughput=fits / (alpha + beta * fits))
+    return DeviceProbe(
+        device=number,
+        curve=curve,
+        batch_limit=BatchLimit(
+            fits=fits,
+            fails=fits + multiple,
+            max_batch=fits + multiple,
+            memory_bytes=profile.memory,
+            needed_bytes=None,
+            trials=(),
+        ),
+        step_time_model=StepTimeModel(alpha_s=alpha, beta_s=beta, residual=0.0, planned_with="line", curve=None),
+        solo_best=best,
+        sensible=best,
+        flops_per_sample=None,
+        flops_per_s=None,
+        peak_flops_per_s=None,
+        mfu=None,
+        samples_per_joule=None,
+        steady=True,
+        measured_s=1.0,
+        elapsed_s=1.0,
+        children=1,
+        failures=(),
+        complete=True,
+    )
+
+
+def _point(profile: DeviceProfile, batch: int, factor: float) -> CurvePoint:
+    seconds = factor * (profile.alpha_s + profile.beta_s * batch)
+    return CurvePoint(
+        batch=batch,
+        step_time_s=StepTime(median=seconds, mad=0.0, ci95=None, steps_per_sample=1, samples=(seconds,)),
+        throughput=Throughput(median=batch / seconds, ci95=None),
+        memory_peak_bytes=profile.memory_at(batch),
+        precise=True,
+        steady=True,
+    )
+
+
+def measurement_of(batches: Sequence[int], computes_s: Sequence[float], sync_s: float = 0.0) -> Measurement:
+    """What a split gave whose devices took so long."""
+    longest = max(computes_s)
+    step_s = longest + sync_s
+    return Measurement(
+        batches=tuple(batches),
+        micro_batches=tuple(batches),
+        global_batch=sum(batches),
+        step_time_s=StepTime(median=step_s, mad=0.0, ci95=None, steps_per_sample=1, samples=(step_s,)),
+        throughput=Throughput(median=sum(batches) / step_s, ci95=None),
+        replicas=tuple(
+            Replica(
+                device=i,
+                batch=b,
+                micro_batch=b,
+                throughput=b / step_s,
+                compute_s=c,
+                wait_s=longest - c,
+                utilisation=c / step_s,
+                memory_peak_bytes=None,
+            )
+            for i, (b, c) in enumerate(zip(batches, computes_s, strict=True))
+        ),
+        sync_s=sync_s,
+        input_wait_s=0.0,
+        excess_s=0.0,
+        imbalance=longest * len(computes_s) / sum(computes_s),
+    )

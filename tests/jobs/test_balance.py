@@ -1,0 +1,203 @@
+"""Balancing ends where it should, by the real engine on simulated devices; the probes are the profiles'."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from gpubalance.devices.profile import simulated_devices
+from gpubalance.errors import Interrupted, OutOfMemory
+from gpubalance.jobs.balance.balance import balance
+from gpubalance.jobs.events import Doing, Event, Watch
+from gpubalance.jobs.keep.saved_probes import save
+from gpubalance.render.plan import plan_text
+from gpubalance.results.plan import Balance, Plan
+from gpubalance.results.probe import Probe
+from gpubalance.results.run import Run
+from gpubalance.settings.device import Device, DeviceProfile, DriftPoint, JointProfile
+from gpubalance.settings.requests import BalanceRequest, Measuring, PlanRequest
+from tests.jobs.probes import SMALL, probe_of
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+MIB = 1 << 20
+
+
+def quiet(event: Event) -> None:
+    pass
+
+
+def balanced(
+    devices: tuple[Device, ...],
+    joint: JointProfile,
+    *,
+    wrong: tuple[float, ...] = (),
+    rounds: int = 5,
+    baseline: Literal["even", "none"] = "none",
+    probe: Probe | None = None,
+    watch: Watch = quiet,
+    **plan: object,
+) -> tuple[Plan, Balance]:
+    save(probe or probe_of(devices, wrong=wrong))
+    made = balance(
+        BalanceRequest(
+            devices=devices,
+            settings=SMALL,
+            joint=joint,
+            plan=PlanRequest(**plan),
+            measuring=Measuring(windows=2, duration_s=2.0, baseline=baseline),
+            round_s=1.5,
+            rounds=rounds,
+        ),
+        None,
+        watch,
+    )
+    assert made.balance is not None
+    return made, made.balance
+
+
+def run_of(how: Balance) -> Run:
+    assert how.run is not None
+    return how.run
+
+
+def of_config(name: str) -> tuple[tuple[Device, ...], JointProfile]:
+    return simulated_devices(str(CONFIGS / f"{name}.toml"))
+
+
+def with_memory(device: Device, samples: int) -> Device:
+    """The same device with memory for that many samples: shorter steps, the same proportions."""
+    profile = device.profile
+    assert profile is not None
+    memory = profile.memory_at(samples)
+    return device.model_copy(update={"memory_bytes": memory, "profile": profile.model_copy(update={"memory": memory})})
+
+
+@pytest.mark.campaign
+def test_the_quick_pair_steps_back_and_says_what_binds() -> None:
+    """The published pair itself is balanced by `scripts/bench balance`: its steps take the better part of a second."""
+    devices, joint = of_config("quick-pair")
+    made, how = balanced(devices, joint, baseline="even", accumulate=1)
+    run = run_of(how)
+    assert run.speedup_over_even is not None
+    assert run.speedup_over_even >= 1.1
+    assert run.imbalance <= 1.02
+    # The profile's joint run takes more than the gradients say.
+    assert how.rounds[0].outcome == "oom"
+    assert "joint-out-of-memory" in {warning.code for warning in made.warnings}
+    assert "memory" in {share.binds for share in made.shares}
+    gap = how.solo_gap
+    assert gap is not None
+    parts = gap.left_out + gap.batch_sizes + sum(gap.slowdown) + gap.imbalance + gap.sync + gap.throughput
+    assert parts == pytest.approx(gap.solo_sum, rel=1e-5)
+    assert made.sync_s == pytest.approx(joint.sync_s, abs=0.004)
+
+
+@pytest.mark.campaign
+def test_accumulation_gives_what_memory_holds_back() -> None:
+    devices, joint = of_config("small-memory-fast")
+    _, without = balanced(devices, joint, accumulate=1)
+    made, within = balanced(devices, joint)
+    assert made.micro_batches[0] < made.batches[0]
+    assert run_of(within).micro_batches == made.micro_batches
+    assert run_of(within).throughput.median >= 1.15 * run_of(without).throughput.median
+
+
+@pytest.mark.campaign
+def test_a_card_that_only_costs_sync_is_left_out_once_sync_is_measured() -> None:
+    devices, joint = of_config("slow-second")
+    made, how = balanced(devices, joint, accumulate=1)
+    assert how.rounds[0].batches[1] > 0
+    assert made.batches[1] == 0
+    (out,) = made.left_out
+    assert out.gain is not None
+    assert out.gain < 0
+    first = next(one.measured for one in how.rounds if one.measured is not None)
+    assert run_of(how).throughput.median > 1.02 * first.throughput.median
+
+
+@pytest.mark.parametrize(("wrong", "rounds"), [((), 3), ((1.3,), 5), ((1.0, 1.0, 0.7), 5)])
+@pytest.mark.campaign
+def test_four_unlike_devices_finish_together(wrong: tuple[float, ...], rounds: int) -> None:
+    devices, joint = of_config("four-unlike")
+    small = tuple(with_memory(device, 400 // (1 + device.index)) for device in devices)
+    plain = joint.model_copy(update={"extra_memory": 0})
+    _, how = balanced(small, plain, wrong=wrong, rounds=rounds, accumulate=1)
+    assert run_of(how).imbalance <= 1.02
+    assert len(how.rounds) <= rounds
+
+
+@pytest.mark.alone
+def test_a_card_that_throttles_while_it_is_proven_is_followed() -> None:
+    profile = DeviceProfile(
+        name="hot", alpha_s=0.010, beta_s=0.0004, memory=1024 * MIB, base_memory=64 * MIB, memory_per_sample=4 * MIB
+    )
+    hot = profile.model_copy(update={"drift": (DriftPoint(from_s=8.0, factor=1 / 0.7),)})
+    (base,) = simulated_devices("1")[0]
+    devices = tuple(
+        base.model_copy(update={"index": i, "uuid": f"SIM-{i}", "name": p.name, "memory_bytes": p.memory, "profile": p})
+        for i, p in enumerate((hot, profile))
+    )
+    joint = JointProfile(sync_s=0.004)
+    made, how = balanced(devices, joint, global_batch=320)
+    assert "throttled" in {warning.code for warning in made.warnings}
+    slow = [(0.010 + 0.0004 * b) / 0.7 for b in range(0, 321, 8)]
+    fast = [0.010 + 0.0004 * (320 - b) for b in range(0, 321, 8)]
+    optimum = 320 / (min(map(max, slow, fast)) + joint.sync_s)
+    assert run_of(how).throughput.median >= 0.98 * optimum
+
+
+def with_knees(*samples: int) -> tuple[tuple[Device, ...], JointProfile]:
+    """The quick pair with little memory, and a joint run that takes no more than a device alone."""
+    devices, joint = of_config("quick-pair")
+    small = tuple(with_memory(device, most) for device, most in zip(devices, samples, strict=True))
+    return small, joint.model_copy(update={"extra_memory": 0})
+
+
+def test_a_run_out_of_memory_in_the_proof_steps_back_and_goes_on() -> None:
+    """On a GPU the allocator may fail late. A simulated device's does not, so it is said to have, once."""
+    failed: list[str] = []
+
+    def fails_once(event: Event) -> None:
+        if isinstance(event, Doing) and event.text.startswith("proving") and not failed:
+            failed.append(event.text)
+            raise OutOfMemory("GPU:0 ran out of memory", replica=0)
+
+    made, how = balanced(*with_knees(64, 48), watch=fails_once, accumulate=1)
+    (failing,) = [one for one in how.rounds if one.outcome == "oom"]
+    assert failed[0].startswith(f"proving {'/'.join(map(str, failing.batches))},")
+    assert made.batches[0] < failing.batches[0]
+    assert made.batches == run_of(how).batches
+    assert "joint-out-of-memory" in {warning.code for warning in made.warnings}
+
+
+def test_a_device_that_holds_nothing_gets_no_samples() -> None:
+    devices, joint = with_knees(64, 48)
+    probe = probe_of(devices)
+    one = probe.probes[1]
+    assert one.batch_limit is not None
+    limit = one.batch_limit.model_copy(update={"fits": None, "fails": 1})
+    nothing = {"curve": (), "step_time_model": None, "solo_best": None, "sensible": None, "complete": False}
+    empty = one.model_copy(update={**nothing, "batch_limit": limit})
+    made, how = balanced(devices, joint, probe=probe.model_copy(update={"probes": (probe.probes[0], empty)}))
+    assert made.batches == (64, 0)
+    assert how.solo_gap is not None
+    assert how.solo_gap.slowdown[1] == 0
+
+
+def test_what_an_interrupt_leaves_is_the_best_split_so_far() -> None:
+    devices, joint = with_knees(64, 48)
+
+    def interrupt(event: Event) -> None:
+        if isinstance(event, Doing) and event.text.startswith("proving"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted) as raised:
+        balanced(devices, joint, watch=interrupt, accumulate=1)
+    left = raised.value.partial
+    assert isinstance(left, Plan)
+    assert left.balance is not None
+    assert left.balance.run is None
+    assert left.batches in [one.batches for one in left.balance.rounds]
+    assert "not yet proven by a run" in " ".join(plan_text(left, "").split())

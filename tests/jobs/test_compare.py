@@ -1,0 +1,301 @@
+"""`compare`, the stage: what is held against what, what is not alike, and when a gate fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpubalance.engine.pace import ComputeTimes, noise_seed
+from gpubalance.errors import BadInput, GpubalanceError, Regression
+from gpubalance.jobs.compare.compare import compare
+from gpubalance.jobs.compare.gate import check_regression
+from gpubalance.jobs.plan import plan as plan_stage
+from gpubalance.numbers.stats import median
+from gpubalance.results.common import StepTime, Warning_
+from gpubalance.results.comparison import Against, Comparison
+from gpubalance.results.plan import Balance, Plan
+from gpubalance.results.probe import CurvePoint, Probe
+from gpubalance.results.run import Run
+from gpubalance.results.telemetry import Telemetry
+from gpubalance.settings.device import Device
+from gpubalance.settings.requests import PlanRequest
+from tests.cli.program import ROOT
+from tests.jobs.drawn import drawn_run, noisy_devices
+from tests.jobs.probes import probe_of
+
+PAIR = ROOT / "configs" / "gtx1080ti-gtx1080.toml"
+DEVICES, JOINT = noisy_devices(PAIR, 0.02)
+
+
+def run_of(batches: tuple[int, ...] = (820, 568), seed: int = 1) -> Run:
+    return drawn_run(DEVICES, JOINT, batches, seed=seed)
+
+
+def slower(run: Run, factor: float) -> Run:
+    """The same run on a machine that takes so much longer, which its settings do not show."""
+    scaled = tuple(factor * t for t in run.step_time_s.samples)
+    return run.model_copy(
+        update={
+            "step_time_s": run.step_time_s.model_copy(
+                update={"median": factor * run.step_time_s.median, "samples": scaled}
+            ),
+            "throughput": run.throughput.model_copy(update={"median": run.throughput.median / factor}),
+        }
+    )
+
+
+BASELINE, OTHER = run_of(), run_of(seed=2)
+
+
+@pytest.fixture
+def compared(tmp_path: Path) -> Callable[..., Comparison]:
+    """The comparison of results that were written to files and read again."""
+
+    def of(*results: Run | Probe | Plan) -> Comparison:
+        paths = [tmp_path / f"{number}.json" for number in range(len(results))]
+        for path, result in zip(paths, results, strict=True):
+            path.write_text(result.model_dump_json())
+        return compare(paths)
+
+    return of
+
+
+Compared = Callable[..., Comparison]
+
+
+def verdicts(found: Comparison) -> list[str | None]:
+    return [against.ratio.verdict if against.ratio else None for against in found.against_first]
+
+
+def unlike_of(against: Against) -> list[tuple[str, str | None, str | None]]:
+    return [(u.what, u.baseline, u.other) for u in against.unlike]
+
+
+def test_each_is_held_against_the_first(compared: Compared) -> None:
+    found = compared(BASELINE, OTHER, slower(OTHER, 1.05), slower(OTHER, 0.95))
+    assert verdicts(found) == ["no difference", "slower", "faster"]
+    assert [against.result for against in found.against_first] == [1, 2, 3]
+    assert all(not against.unlike for against in found.against_first)
+    document = found.model_dump_json()
+    assert Comparison.model_validate_json(document).model_dump_json() == document
+
+
+def test_other_batches_are_what_is_compared_and_nothing_unlike(compared: Compared) -> None:
+    found = compared(BASELINE, run_of((400, 568)))
+    assert verdicts(found) == ["slower"]
+    assert found.against_first[0].unlike == ()
+    assert [[d.batch for d in result.devices] for result in found.results] == [[820, 568], [400, 568]]
+
+
+def _settings(**changed: Any) -> Callable[[Run], Run]:
+    return lambda run: run.model_copy(update={"settings": run.settings.model_copy(update=changed)})
+
+
+def _environment(**changed: Any) -> Callable[[Run], Run]:
+    return lambda run: run.model_copy(update={"environment": run.environment.model_copy(update=changed)})
+
+
+def _first_device(**changed: Any) -> Callable[[Run], Run]:
+    def change(run: Run) -> Run:
+        first, *rest = run.devices
+        return run.model_copy(update={"devices": (first.model_copy(update=changed), *rest)})
+
+    return change
+
+
+PROFILE = DEVICES[0].profile
+assert PROFILE is not None
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (_settings(model="train.py:build"), ("model", "small", "train.py:build")),
+        (_settings(precision="mixed_float16"), ("precision", "float32", "mixed_float16")),
+        (_settings(xla=True), ("xla", "no", "yes")),
+        (_settings(input="host"), ("input", "device", "host")),
+        (_settings(all_reduce="nccl"), ("all-reduce", "auto", "nccl")),
+        (_environment(gpubalance="9.9"), ("gpubalance", None, "9.9")),
+        (_environment(tensorflow="2.20.0"), ("tensorflow", "2.21.0", "2.20.0")),
+        (_environment(driver="580.1"), ("driver", None, "580.1")),
+        (_first_device(uuid="GPU-0123456789"), ("GPU:0", "GeForce GTX 1080 Ti (SIM-0)", None)),
+        (_first_device(name="Other"), ("GPU:0 name", "GeForce GTX 1080 Ti", "Other")),
+        (_first_device(profile=None), ("GPU:0 has a profile", "yes", "no")),
+        (_first_device(profile=PROFILE.model_copy(update={"noise": 0.5})), ("GPU:0 noise", "0.02", "0.5")),
+        (
+            lambda run: run.model_copy(update={"model": run.model.model_copy(update={"parameters": 7})}),
+            ("the model's parameters", "648", "7"),
+        ),
+    ],
+)
+def test_what_is_not_the_same_is_named(
+    compared: Compared, change: Callable[[Run], Run], told: tuple[str, str | None, str | None]
+) -> None:
+    what, baseline, other = told
+    found = [u for u in compared(BASELINE, change(OTHER)).against_first[0].unlike if u.what == what]
+    assert len(found) == 1
+    assert baseline in (None, found[0].baseline)
+    assert other in (None, found[0].other)
+
+
+def test_a_device_is_the_same_under_another_index_and_a_redacted_one_by_its_label(compared: Compared) -> None:
+    swapped = [DEVICES[1].model_copy(update={"index": 0}), DEVICES[0].model_copy(update={"index": 1})]
+    found = compared(BASELINE, drawn_run(swapped, JOINT, (568, 820), seed=2)).against_first[0]
+    assert [(pair.baseline, pair.other) for pair in found.devices] == [(0, 1), (1, 0)]
+    assert found.unlike == ()
+
+    hidden = {"devices": tuple(device.model_copy(update={"uuid": "hidden"}) for device in DEVICES)}
+    found = compared(BASELINE.model_copy(update=hidden), OTHER.model_copy(update=hidden)).against_first[0]
+    assert [(pair.baseline, pair.other) for pair in found.devices] == [(0, 0), (1, 1)]
+
+
+def test_a_device_whose_uuid_was_taken_out_may_be_another(compared: Compared) -> None:
+    hidden = [d.model_copy(update={"uuid": f"GPU-redacted-{d.index}"}) for d in DEVICES]
+    found = compared(*(run.model_copy(update={"devices": tuple(hidden)}) for run in (BASELINE, OTHER))).against_first[0]
+    assert [(pair.baseline, pair.other) for pair in found.devices] == [(0, 0), (1, 1)]
+    assert unlike_of(found) == [("GPU:0 UUID", None, None), ("GPU:1 UUID", None, None)]
+
+
+def test_a_device_that_only_one_has(compared: Compared) -> None:
+    alone = drawn_run(DEVICES[:1], JOINT, (820,), seed=2)
+    found = compared(BASELINE, alone).against_first[0]
+    assert [(pair.baseline, pair.other) for pair in found.devices] == [(0, 0), (1, None)]
+    assert unlike_of(found) == [("GPU:1", "GeForce GTX 1080 (SIM-1)", "not in use")]
+
+
+def sampled(probe: Probe, factor: float = 1.0, seed: int = 0) -> Probe:
+    """With step times drawn as simulated devices draw them, `factor` as long."""
+
+    def point(device: Device, one: CurvePoint) -> CurvePoint:
+        assert device.profile is not None
+        times = ComputeTimes(device.profile, seed=noise_seed(seed, one.batch))
+        samples = tuple(factor * times.next_s(one.batch) for _ in range(31))
+        middle = median(samples)
+        step_time = StepTime(median=middle, mad=0.0, ci95=None, steps_per_sample=1, samples=samples)
+        throughput = one.throughput.model_copy(update={"median": one.batch / middle})
+        return one.model_copy(update={"step_time_s": step_time, "throughput": throughput})
+
+    probes = [
+        one.model_copy(update={"curve": tuple(point(probe.devices[one.device], p) for p in one.curve)})
+        for one in probe.probes
+    ]
+    return probe.model_copy(update={"probes": tuple(probes)})
+
+
+def test_probes_are_compared_device_by_device_where_both_have_a_batch_size(compared: Compared) -> None:
+    baseline, other = sampled(probe_of(DEVICES)), sampled(probe_of(DEVICES), 1.2, seed=1)
+    first, *rest = other.probes
+    fewer = other.model_copy(update={"probes": (first.model_copy(update={"curve": first.curve[1:]}), *rest)})
+    found = compared(baseline, fewer).against_first[0]
+    assert found.ratio is None
+    assert [[point.batch for point in one.points] for one in found.devices] == [[516, 1032], [8, 356, 712]]
+    for one in found.devices:
+        assert one.ratio is not None
+        assert one.ratio.verdict == "slower"
+        assert one.ratio.value == pytest.approx(1 / 1.2, rel=0.02)
+
+
+def plan_of() -> Plan:
+    return plan_stage(probe_of(DEVICES), DEVICES, PlanRequest())
+
+
+def test_a_plan_is_its_run_or_else_a_prediction_without_a_verdict(compared: Compared) -> None:
+    plan = plan_of()
+    predicted = compared(BASELINE, plan)
+    assert [result.kind for result in predicted.results] == ["run", "prediction"]
+    assert verdicts(predicted) == [None]
+    ratio = predicted.against_first[0].ratio
+    assert ratio is not None
+    assert ratio.value == pytest.approx(plan.predicted.throughput / BASELINE.throughput.median, rel=1e-5)
+
+    proven = plan.model_copy(update={"balance": Balance(rounds=(), run=slower(OTHER, 0.9), solo_gap=None)})
+    measured = compared(BASELINE, proven)
+    assert measured.results[1].kind == "run"
+    assert [d.limit for d in measured.results[1].devices] == [share.limit for share in plan.shares]
+    assert verdicts(measured) == ["faster"]
+
+
+def test_a_probe_is_not_held_against_a_run(compared: Compared) -> None:
+    with pytest.raises(BadInput, match=r"0\.json is a run, .*1\.json is a probe"):
+        compared(BASELINE, probe_of(DEVICES))
+
+
+def test_the_same_measurement_twice_has_no_verdict(compared: Compared) -> None:
+    found = compared(BASELINE, BASELINE)
+    assert found.against_first[0].same_measurement
+    assert verdicts(found) == [None]
+
+
+def test_what_makes_a_result_doubtful_goes_with_it(compared: Compared) -> None:
+    def warned(code: str) -> Warning_:
+        return Warning_(code=code, message="m", next="n")
+
+    hot = Telemetry(readings=1, duration_s=1.0, throttle_reasons=("thermal",))
+    replica, *rest = OTHER.replicas
+    doubtful = OTHER.model_copy(
+        update={
+            "complete": False,
+            "warnings": (warned("not-steady"), warned("even-split-does-not-fit")),
+            "replicas": (replica.model_copy(update={"telemetry": hot}), *rest),
+        }
+    )
+    found = compared(BASELINE, doubtful).results[1]
+    assert [warning.code for warning in found.warnings] == ["not-steady", "throttled"]
+    assert found.warnings[1].message == "clocks were lowered: GPU:0: thermal"
+    assert not found.complete
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"step_time_s": BASELINE.step_time_s.model_copy(update={"samples": (0.5, 0.0)})},
+        {"step_time_s": BASELINE.step_time_s.model_copy(update={"median": -1.0})},
+        {"throughput": BASELINE.throughput.model_copy(update={"median": 1e300})},
+        {"replicas": (BASELINE.replicas[0].model_copy(update={"device": 9}),)},
+    ],
+)
+def test_a_record_that_no_measurement_gives_is_damaged(compared: Compared, changed: dict[str, Any]) -> None:
+    with pytest.raises(BadInput, match="is damaged"):
+        compared(BASELINE, BASELINE.model_copy(update=changed))
+
+
+def test_the_gate_fails_where_it_is_slower_by_more_and_only_then(compared: Compared) -> None:
+    found = compared(BASELINE, slower(OTHER, 1.07), slower(OTHER, 1.03))
+    with pytest.raises(Regression) as caught:
+        check_regression(found, 0.05)
+    assert caught.value.exit_code == 9
+    assert "1.json is " in caught.value.message
+    assert "2.json" not in caught.value.message
+    check_regression(found, 0.08)
+    with pytest.raises(Regression, match=r"2\.json"):
+        check_regression(found, 0.0)
+    # A difference that does not show fails no gate, and what is faster does not either.
+    check_regression(compared(BASELINE, OTHER, slower(OTHER, 0.9)), 0.0)
+
+
+def test_the_gate_judges_each_device_of_a_probe(compared: Compared) -> None:
+    baseline, other = sampled(probe_of(DEVICES)), sampled(probe_of(DEVICES), 1.2, seed=1)
+    with pytest.raises(Regression, match=r"on GPU:0 is .*on GPU:1 is "):
+        check_regression(compared(baseline, other), 0.05)
+
+
+def test_a_gate_that_can_not_judge_does_not_pass(compared: Compared) -> None:
+    short = slower(OTHER, 1.5).model_copy(
+        update={"step_time_s": OTHER.step_time_s.model_copy(update={"samples": (1.0, 1.1), "at_s": None})}
+    )
+    fewer = probe_of(DEVICES[:1])
+    cases: list[tuple[Comparison, str]] = [
+        (compared(BASELINE, plan_of()), "was never run"),
+        (compared(BASELINE, BASELINE), "is the same measurement"),
+        (compared(BASELINE, short), "too few samples"),
+        (compared(BASELINE, _settings(model="probe")(OTHER)), "is not the same work"),
+        (compared(sampled(probe_of(DEVICES)), sampled(fewer, seed=1)), "no batch size of GPU:1 in common"),
+    ]
+    for found, says in cases:
+        with pytest.raises(GpubalanceError, match=says) as caught:
+            check_regression(found, 0.05)
+        assert caught.value.exit_code == 4
+        assert caught.value.remedy

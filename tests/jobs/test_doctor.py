@@ -1,0 +1,430 @@
+"""`doctor`: NVML through the compiled stand-in, real children that die, hang and lack GPUs, and the program itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from gpubalance.devices.gpus import Gpu, Reading
+from gpubalance.devices.health import nvidia_cards
+from gpubalance.devices.profile import simulated_devices
+from gpubalance.errors import DeadlinePassed, PartialResult
+from gpubalance.jobs.doctor import software
+from gpubalance.jobs.doctor.guard import guarded
+from gpubalance.jobs.doctor.host import available_memory, disk_check, memory_check, shared_check
+from gpubalance.jobs.doctor.work import memory_growth, tensorflow_devices, training_steps
+from gpubalance.remedies import known
+from gpubalance.results.checkup import Check, Checkup
+from gpubalance.settings.device import Device, JointProfile
+from gpubalance.settings.requests import Settings
+from gpubalance.system.deadlines import within
+from gpubalance.workers.checker import Checker
+from gpubalance.workers.messages import Inspected, Library, Surveyed
+from tests.cli.program import gpubalance
+from tests.stand_in import TWO_UNLIKE_GPUS, child, environment
+
+# The test process hides GPUs from its own TensorFlow; a user has not, unless a test says so.
+READ = """
+import json, os
+os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("SHOWN", "")
+if "SHOWN" not in os.environ:
+    del os.environ["CUDA_VISIBLE_DEVICES"]
+from gpubalance.devices.machine import read_gpus
+from gpubalance.jobs.doctor.gpus import driver_checks, gpu_checks
+reading = read_gpus()
+checks = [*driver_checks(reading), *gpu_checks(reading.gpus)]
+print(json.dumps([reading.model_dump_json(), [check.model_dump() for check in checks]]))
+"""
+# What tf.sysconfig.get_build_info() says of TensorFlow 2.21 from PyPI, with all of its libraries loaded.
+BUILD = Inspected(
+    tensorflow="2.21.0",
+    keras="3.15.1",
+    cuda="12.5.1",
+    cudnn="9",
+    capabilities=("sm_60", "sm_70", "sm_80", "sm_89", "compute_90"),
+    libraries=(Library(name="libcudart.so.12", path="/a"), Library(name="libcudnn.so.9", path="/b")),
+    cudnn_loaded="9.10.2",
+)
+
+
+def checks_of(
+    folder: Path, script: str, variables: dict[str, str] | None = None
+) -> tuple[Reading, dict[str, list[Check]]]:
+    """What is found on the stand-in's GPUs, by code."""
+    read, found = json.loads(child(READ, environment(folder, script) | (variables or {})))
+    by_code: dict[str, list[Check]] = {}
+    for check in map(Check.model_validate, found):
+        by_code.setdefault(check.code, []).append(check)
+    return Reading.model_validate_json(read), by_code
+
+
+def gpu(index: int, capability: str) -> Gpu:
+    return Gpu(index=index, uuid=f"GPU-{index}", compute_capability=capability)
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "says"),
+    [
+        ("init_error 9\nnvml 12.550.54.14", "driver-not-loaded", "550.54.14"),
+        ("init_error 18\nnvml 12.560.35.03", "driver-mismatch", "560.35.03"),
+        ("init_error 4", "no-permission", "no permission"),
+        ("init_error 999", "nvml-broken", "NVML does not start"),
+        ("driver 550.54.14", "no-gpu-seen", "sees no GPU"),
+    ],
+)
+def test_a_driver_that_does_not_work_is_one_failure(tmp_path: Path, script: str, code: str, says: str) -> None:
+    reading, found = checks_of(tmp_path, script)
+    assert list(found) == ["driver"]
+    (check,) = found["driver"]
+    assert check.status == "failure"
+    assert says in check.detail
+    assert known(code).cause in check.detail
+    assert check.next == known(code).remedy == reading.remedy
+
+
+def test_an_old_driver_names_the_one_that_is_needed(tmp_path: Path) -> None:
+    old = TWO_UNLIKE_GPUS.replace("550.54.14", "470.57.02").replace("cuda 12040", "cuda 11040")
+    reading, found = checks_of(tmp_path, old)
+    assert [check.status for check in found["driver"] + found["nvml"]] == ["ok", "ok"]
+    check = software.driver_for_build(BUILD, reading)
+    assert check.status == "failure"
+    assert "470.57.02 serves CUDA up to 11.4" in check.detail
+    assert "525.60.13 or newer" in check.detail
+    assert check.next == known("driver-too-old").remedy
+    reading, _ = checks_of(tmp_path, TWO_UNLIKE_GPUS)
+    assert software.driver_for_build(BUILD, reading).status == "ok"
+    told_nothing = reading.model_copy(update={"cuda_driver_version": None})
+    assert software.driver_for_build(BUILD, told_nothing).status == "skipped"
+
+
+def test_an_nvml_of_another_driver_is_a_mismatch(tmp_path: Path) -> None:
+    _, found = checks_of(tmp_path, TWO_UNLIKE_GPUS.replace("nvml 12.550.54.14", "nvml 12.560.35.03"))
+    assert found["nvml"][0].status == "warning"
+    assert found["nvml"][0].next == known("driver-mismatch").remedy
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [("handle 15", "gpu-lost"), ("all 16", "gpu-needs-reset"), ("handle 4", "no-permission")]
+)
+def test_a_gpu_that_is_lost_or_forbidden_is_named_and_the_other_is_read(tmp_path: Path, error: str, code: str) -> None:
+    _, found = checks_of(tmp_path, f"{TWO_UNLIKE_GPUS}\ngpu 1 error {error}\ngpu 0 persistence 0")
+    lost, good = found["gpu"]
+    assert (lost.status, good.status) == ("failure", "ok")
+    assert lost.detail.startswith("GPU:1 can't be used")
+    assert lost.next == known(code).remedy.replace("-i N", "-i 1")
+    assert good.detail == "can be used (GPU:0)"
+    assert found["persistence"][0].next == "sudo nvidia-smi -i 0 -pm 1"
+
+
+def test_unsupported_fields_are_skipped_and_nothing_is_made_up(tmp_path: Path) -> None:
+    reading, found = checks_of(tmp_path, "gpu 0 uuid GPU-a\ngpu 1 uuid GPU-b")
+    statuses = {code: [check.status for check in checks] for code, checks in found.items()}
+    assert statuses == {
+        "driver": ["ok"],
+        "nvml": ["ok"],
+        "gpu": ["ok"],
+        "processes": ["ok"],
+        "display": ["skipped"],
+        "persistence": ["skipped"],
+        "power-cap": ["skipped"],
+        "throttling": ["skipped"],
+        "ecc": ["skipped"],
+    }
+    assert all("(GPU:0, GPU:1)" in check.detail for code in ("display", "ecc") for check in found[code])
+    assert software.driver_for_build(BUILD, reading).status == "skipped"
+    assert software.capabilities(BUILD, reading.gpus).status == "skipped"
+
+
+def test_what_slows_a_gpu_down_has_the_command_that_mends_it(tmp_path: Path) -> None:
+    script = f"""{TWO_UNLIKE_GPUS}
+gpu 0 persistence 0
+gpu 1 persistence 1
+gpu 0 display 0
+gpu 1 display 1
+gpu 0 power_default 250000
+gpu 1 power_default 220000
+gpu 0 series throttle 0x1
+gpu 1 series throttle 0x60
+gpu 0 ecc_uncorrected 0
+gpu 0 ecc_corrected 7
+gpu 1 ecc_uncorrected 3
+gpu 1 process compute 4242 1073741824 python train.py
+"""
+    _, found = checks_of(tmp_path, script)
+    bad = {code: check for code, checks in found.items() for check in checks if check.status in ("warning", "failure")}
+    assert {code: check.status for code, check in bad.items()} == {
+        "processes": "warning",
+        "display": "warning",
+        "persistence": "warning",
+        "power-cap": "warning",
+        "throttling": "warning",
+        "ecc": "failure",
+    }
+    assert bad["persistence"].next == "sudo nvidia-smi -i 0 -pm 1"
+    assert bad["power-cap"].next == "sudo nvidia-smi -i 1 -pl 220"
+    assert "GPU:1 is throttled now: software thermal, thermal" in bad["throttling"].detail
+    assert "GPU:1 has 3 uncorrected" in bad["ecc"].detail
+    assert "PID 4242 holds 1.00 GiB" in bad["processes"].detail
+    good = {check.detail for checks in found.values() for check in checks if check.status == "ok"}
+    assert {"none now (GPU:0)", "no uncorrected errors, 7 corrected (GPU:0)", "250 W (GPU:0)"} <= good
+    assert all(check.next for checks in found.values() for check in checks if check.status in ("warning", "failure"))
+
+
+def test_mig_and_hidden_gpus_are_no_failures(tmp_path: Path) -> None:
+    mig = "gpu 0 uuid GPU-a100\ngpu 0 mig 1\ngpu 0 slice 0 uuid MIG-1\ngpu 1 uuid GPU-b"
+    _, found = checks_of(tmp_path, mig, {"SHOWN": "GPU-a100"})
+    first, second = found["gpu"]
+    assert (first.status, second.status) == ("warning", "warning")
+    assert "MIG mode is on" in first.detail
+    assert "sudo nvidia-smi -i 0 -mig 0" in (first.next or "")
+    assert "hidden by CUDA_VISIBLE_DEVICES=GPU-a100" in second.detail
+    assert "unset CUDA_VISIBLE_DEVICES" in (second.next or "")
+
+
+def test_an_nvml_that_hangs_is_left_behind(tmp_path: Path) -> None:
+    code = (
+        "from gpubalance.devices.machine import read_gpus\n"
+        "from gpubalance.system.deadlines import within\n"
+        "from gpubalance.errors import DeadlinePassed\n"
+        "try:\n    within(read_gpus, 0.2)\nexcept DeadlinePassed as error:\n    print(error.message)\n"
+    )
+    assert "no answer" in child(code, environment(tmp_path, "init_error ~600"), timeout_s=60)
+
+
+def test_peer_to_peer_is_what_the_driver_says(tmp_path: Path) -> None:
+    code = (
+        "from gpubalance.devices.health import read_peer_to_peer as ask\n"
+        "a, b = 'GPU-1080aaaa-0000-4000-8000-000000000001', 'GPU-1080bbbb-0000-4000-8000-000000000002'\n"
+        "print(ask(a, b), ask(b, a), ask(a, 'GPU-none'), sep='|')"
+    )
+    script = f"{TWO_UNLIKE_GPUS}\ngpu 0 p2p 1 0\ngpu 1 p2p 0 1"
+    assert child(code, environment(tmp_path, script)).strip() == "direct|not by this chipset|None"
+
+
+def test_libraries_are_told_by_name_and_broken_ones_with_why() -> None:
+    assert software.libraries(BUILD).status == "ok"
+    gone = Library(name="libcudnn.so.9", problem="libcudnn.so.9: cannot open shared object file: No such file")
+    broken = Library(name="libnccl.so.2", problem="libnccl.so.2: file too short")
+    check = software.libraries(BUILD.model_copy(update={"libraries": (gone, broken)}))
+    assert check.status == "failure"
+    assert check.detail.startswith("can't be loaded: libcudnn.so.9, libnccl.so.2 (libnccl.so.2: file too short)")
+    assert check.next == known("cuda-library-missing").remedy
+
+
+@pytest.mark.parametrize(
+    ("loaded", "capability", "status", "row"),
+    [
+        ("9.10.2", "6.1", "ok", None),
+        ("9.11.0", "6.1", "failure", "cudnn-without-this-gpu"),
+        ("9.21.0", "7.0", "failure", "cudnn-without-this-gpu"),
+        ("9.21.0", "7.5", "ok", None),
+        ("8.9.4", "8.6", "failure", "cudnn-version"),
+        (None, "8.6", "skipped", None),
+    ],
+)
+def test_cudnn_is_held_against_each_gpu(loaded: str | None, capability: str, status: str, row: str | None) -> None:
+    found = BUILD.model_copy(update={"cudnn_loaded": loaded})
+    check = software.cudnn(found, [gpu(0, "8.9"), gpu(1, capability)])
+    assert check.status == status
+    assert check.next == (known(row).remedy if row else None)
+    if row == "cudnn-without-this-gpu":
+        assert f"GPU:1 (compute capability {capability})" in check.detail
+        assert "GPU:0" not in check.detail
+
+
+@pytest.mark.parametrize(
+    ("capability", "status"),
+    [("6.1", "ok"), ("8.6", "ok"), ("9.0", "ok"), ("12.0", "warning"), ("5.2", "failure"), ("3.5", "failure")],
+)
+def test_the_build_has_code_for_a_gpu_or_the_driver_makes_it(capability: str, status: str) -> None:
+    assert software.capabilities(BUILD, [gpu(0, capability)]).status == status
+
+
+def test_a_build_without_cuda_is_a_failure_only_where_there_are_gpus() -> None:
+    found = BUILD.model_copy(update={"cuda": None, "cudnn": None, "libraries": (), "capabilities": ()})
+    assert [c.status for c in software.software_checks(found, Reading(), [gpu(0, "8.6")])] == ["failure"]
+    assert [c.status for c in software.software_checks(found, None, [])] == ["ok"]
+
+
+def test_tensorflows_list_is_held_against_nvmls() -> None:
+    devices = [Device(index=i, uuid=f"GPU-{i}", name="card", memory_bytes=1, simulated=False) for i in range(3)]
+    why = "TensorFlow 2.21.0 leaves it out"
+    found = tensorflow_devices(Surveyed(missing={"GPU-1": why, "GPU-2": why}, memory_growth=True), devices)
+    assert [check.status for check in found] == ["failure", "ok", "ok"]
+    assert found[0].detail == f"GPU:1 (card), GPU:2 (card): {why}"
+    assert found[0].next == known("left-out").remedy
+    assert "it has GPU:0" in found[1].detail
+
+
+def test_memory_growth_that_is_off_or_overruled() -> None:
+    assert memory_growth(True, None).status == "ok"
+    assert memory_growth(False, None).next == "export TF_FORCE_GPU_ALLOW_GROWTH=true"
+    assert memory_growth(True, "false").next == "unset TF_FORCE_GPU_ALLOW_GROWTH"
+
+
+def test_the_hosts_memory_and_disk(tmp_path: Path) -> None:
+    gib = 2**30
+    assert [memory_check(free).status for free in (8 * gib, 2 * gib, gib // 2)] == ["ok", "warning", "failure"]
+    assert [disk_check(tmp_path, free).status for free in (8 * gib, gib // 2, 0)] == ["ok", "warning", "failure"]
+    assert [shared_check(free).status for free in (8 * gib, 64 << 20)] == ["ok", "warning"]
+    for check in (memory_check(0), disk_check(tmp_path, 0), shared_check(0)):
+        assert check.next
+    # A container's limit is what its programs have, not the host's memory.
+    (tmp_path / "memory.max").write_text("1000000\n")
+    (tmp_path / "memory.current").write_text("400000\n")
+    assert available_memory(tmp_path) == 600_000
+    (tmp_path / "memory.max").write_text("max\n")
+    assert available_memory(tmp_path) > gib // 8
+
+
+def test_a_card_without_a_driver_is_found_on_the_bus(tmp_path: Path) -> None:
+    for name, vendor, kind in (
+        ("0000:01:00.0", "0x10de", "0x030000"),
+        ("0000:01:00.1", "0x10de", "0x040300"),  # its sound
+        ("0000:02:00.0", "0x8086", "0x030000"),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "vendor").write_text(f"{vendor}\n")
+        (tmp_path / name / "class").write_text(f"{kind}\n")
+    assert nvidia_cards(tmp_path) == ("0000:01:00.0",)
+
+
+def test_a_check_that_raises_or_hangs_is_a_failed_check() -> None:
+    def broken() -> list[Check]:
+        raise OSError(28, "No space left on device")
+
+    (check,) = guarded("disk", "disk", broken)
+    assert (check.status, check.next) == ("failure", known("disk-full").remedy)
+
+    def hanging() -> list[Check]:
+        time.sleep(600)
+        return []
+
+    (check,) = guarded("disk", "disk", hanging, 0.1)
+    assert check.status == "failure"
+    assert "no answer" in check.detail
+    with pytest.raises(DeadlinePassed):
+        within(lambda: time.sleep(600), 0.1)
+
+
+def test_after_a_child_that_died_or_hung_the_next_check_has_a_fresh_one() -> None:
+    pair = simulated_devices("2")[0]
+    with Checker(pair, deadline_s=0.3) as hurried, pytest.raises(DeadlinePassed, match="copying from CPU:0 to CPU:1"):
+        hurried.copy(0, 1, 1000)
+    with Checker(pair) as checker:
+        checker._ask = _killing(checker._ask)  # type: ignore[method-assign]
+        with pytest.raises(PartialResult, match="SIGKILL"):
+            checker.inspect()
+        assert checker.inspect().tensorflow
+        assert checker.copy(0, 1, 1000).differing == 0
+        assert checker.reduce(1000).differing == (0, 0)
+
+
+def _killing(ask: Any) -> Any:
+    """The first child is killed as soon as it has started."""
+    killed: list[int] = []
+
+    def asking(*arguments: Any) -> Any:
+        if not killed:
+            killed.append(1)
+            _kill_child_soon()
+        return ask(*arguments)
+
+    return asking
+
+
+def _kill_child_soon() -> None:
+    def kill() -> None:
+        end = time.monotonic() + 20
+        while time.monotonic() < end:
+            for process in psutil.Process().children():
+                os.kill(process.pid, signal.SIGKILL)
+                return
+            time.sleep(0.02)
+
+    threading.Thread(target=kill, daemon=True).start()
+
+
+def test_without_a_gpu_it_says_so_in_one_line_and_checks_the_rest(tmp_path: Path) -> None:
+    if nvidia_cards():
+        pytest.skip("this machine has an NVIDIA card")
+    path = tmp_path / "checkup.json"
+    done = gpubalance("doctor", "-o", str(path))
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("nothing is wrong: ")
+    assert sum("GPU" in line for line in lines) == 1
+    assert max(map(len, lines)) <= 80
+    assert "\x1b" not in done.stdout
+    checkup = Checkup.model_validate_json(path.read_text())
+    assert [(check.code, check.status) for check in checkup.checks] == [
+        ("no-gpu", "skipped"),
+        ("host-memory", "ok"),
+        ("disk", "ok"),
+        ("tensorflow", "ok"),
+        ("training-step", "ok"),
+        ("peer-to-peer", "ok"),
+        ("all-reduce", "ok"),
+    ]
+    assert [device.label for device in checkup.devices] == ["CPU:0", "CPU:1"]
+    assert [(copy.source, copy.target, copy.intact) for copy in checkup.copies] == [(0, 1, True), (1, 0, True)]
+    assert checkup.all_reduce is not None
+    assert checkup.all_reduce.bytes > 1000
+    assert "… a training step of small on CPU:0, CPU:1" in done.stderr
+
+
+def test_gpus_that_tensorflow_lacks_are_a_failure_that_is_named(tmp_path: Path) -> None:
+    done = gpubalance("doctor", "--json", "--quiet", environment=environment(tmp_path, TWO_UNLIKE_GPUS))
+    assert done.returncode == 3
+    checkup = Checkup.model_validate_json(done.stdout)
+    failure = checkup.first_failure
+    assert failure is not None
+    assert f"error: {failure.what}: {failure.detail}" in done.stderr
+    statuses = {check.code: check.status for check in checkup.checks}
+    assert statuses["tensorflow-devices"] == "failure"
+    assert statuses["training-step"] == statuses["peer-to-peer"] == statuses["all-reduce"] == "skipped"
+    assert all(check.next for check in checkup.checks if check.status in ("warning", "failure"))
+
+
+def test_a_training_step_that_crashes_is_a_failed_check(tmp_path: Path) -> None:
+    model = tmp_path / "crash.py"
+    model.write_text("import os\ndef model():\n    os.abort()\n")
+    device = simulated_devices("1")[0]
+    checks, size = training_steps(device, JointProfile(), Settings(model=f"{model}:model"), lambda _: None)
+    assert size is None
+    assert [check.status for check in checks] == ["failure"]
+    assert checks[0].detail.startswith("CPU:0: the worker was ended by SIGABRT while building")
+    assert "its whole log is" in (checks[0].next or "")
+
+
+@pytest.mark.parametrize(
+    ("variables", "coloured"),
+    [({"TERM": "xterm"}, True), ({"TERM": "xterm", "NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)],
+)
+def test_colour_is_for_terminals_that_want_it(variables: dict[str, str], coloured: bool) -> None:
+    code = "from gpubalance.cli.doctor import _paint; print(_paint()('failure', 'failure'))"
+    kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR", "COLORTERM")}
+    terminal, other = os.openpty()
+    subprocess.run([sys.executable, "-c", code], stdout=other, env=kept | variables, check=True)
+    os.close(other)
+    shown = os.read(terminal, 1000).decode()
+    os.close(terminal)
+    assert "failure" in shown
+    assert ("\x1b[" in shown) is coloured
+
+
+def test_wrong_inputs_are_one_sentence(tmp_path: Path) -> None:
+    wrong = gpubalance("doctor", "--simulate", "2", "--gpus", "7")
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert wrong.stderr.startswith("error: there is no device '7'")
+    assert gpubalance("doctor", "--simulate", str(tmp_path / "none.toml")).returncode == 4

@@ -1,0 +1,345 @@
+"""What an interrupted run or balance has finished is measured once: another process goes on with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from gpubalance.devices.profile import simulated_devices
+from gpubalance.errors import GpubalanceError, Interrupted, NothingFits, OutOfMemory
+from gpubalance.jobs.balance.balance import balance
+from gpubalance.jobs.balance.probing import probe_for
+from gpubalance.jobs.events import Doing, Event, RoundDone, Watch, WindowDone
+from gpubalance.jobs.keep.journal import Journal
+from gpubalance.jobs.keep.journals import balance_journal, run_journal
+from gpubalance.jobs.keep.kept import Kept, KeptProbe, RunKey
+from gpubalance.jobs.keep.saved_probes import save
+from gpubalance.jobs.keep.software import software_key
+from gpubalance.jobs.measure.fitting import Rig
+from gpubalance.jobs.measure.series import Series
+from gpubalance.jobs.run import out_of_memory_told, run_on
+from gpubalance.planning.problem import Allocation
+from gpubalance.results.common import Model
+from gpubalance.results.plan import Round
+from gpubalance.results.run import Run
+from gpubalance.settings.requests import BalanceRequest, Measuring, PlanRequest, RunRequest, Settings
+from gpubalance.system.deadlines import TimeLimit
+from gpubalance.workers.worker import Worker
+from tests.jobs.drawn import DrawnWorker, noisy_devices
+from tests.jobs.probes import SMALL, probe_of
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+DEVICES, JOINT = noisy_devices(CONFIGS / "quick-pair.toml", noise=0.0)
+
+
+def request(**measuring: object) -> RunRequest:
+    return RunRequest(
+        devices=DEVICES,
+        batches=(120, 80),
+        settings=Settings(model="small"),
+        joint=JOINT,
+        measuring=Measuring(**{"windows": 3, "duration_s": 2.0, **measuring}),
+    )
+
+
+def drawn(journal: Journal | None, watch: Watch, asked: RunRequest, clock_s: float = 0.0) -> Run:
+    worker = DrawnWorker(DEVICES, JOINT, seed=0, clock_s=clock_s)
+    return run_on(cast("Rig", SimpleNamespace(worker=worker)), asked, None, watch, None, Kept(journal, watch))
+
+
+def interrupted(at: Callable[[Event], bool]) -> Watch:
+    def watch(event: Event) -> None:
+        if at(event):
+            raise KeyboardInterrupt
+
+    return watch
+
+
+def windows(heard: list[Event]) -> list[tuple[int, str]]:
+    return [(event.number, event.name) for event in heard if isinstance(event, WindowDone)]
+
+
+def as_kept(one: Round) -> tuple[tuple[int, ...], str | None]:
+    """Without what was predicted of it: that is computed anew, from figures as they were written."""
+    return one.batches, None if one.measured is None else one.measured.model_dump_json()
+
+
+@pytest.mark.parametrize(
+    ("last", "left"),
+    [
+        ((1, ""), [(1, "even"), (2, "even"), (2, ""), (3, ""), (3, "even")]),
+        ((2, "even"), [(2, ""), (3, ""), (3, "even")]),
+        ((3, "even"), []),
+    ],
+)
+def test_a_run_goes_on_after_its_last_whole_window(last: tuple[int, str], left: list[tuple[int, str]]) -> None:
+    asked = request()
+    told: list[Event] = []
+
+    def at(event: Event) -> None:
+        told.append(event)
+        if isinstance(event, WindowDone) and (event.number, event.name) == last:
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted) as ended, run_journal(asked, None, resume=False) as journal:
+        drawn(journal, at, asked)
+    first = ended.value.partial
+    heard: list[Event] = []
+    with run_journal(asked, None, resume=True) as journal:
+        result = drawn(journal, heard.append, asked)
+        path = journal.path
+    again = windows(told)
+    assert sorted(windows(heard)[: len(again)]) == sorted(again)  # told once more, and not measured
+    assert windows(heard)[len(again) :] == left
+    assert result.complete
+    assert result.step_time_s.samples[: len(first.step_time_s.samples)] == first.step_time_s.samples
+    whole = drawn(None, list[Event]().append, asked)
+    assert len(result.step_time_s.samples) == len(whole.step_time_s.samples)
+    assert result.throughput.median == pytest.approx(whole.throughput.median)
+    assert result.baselines.even is not None
+    assert whole.baselines.even is not None
+    assert len(result.baselines.even.step_time_s.samples) == len(whole.baselines.even.step_time_s.samples)
+    assert "resumed" in {warning.code for warning in result.warnings}
+    assert "resumed" not in {warning.code for warning in whole.warnings}
+    assert not path.exists()  # what is in a result is kept no longer
+
+
+def test_times_from_before_a_reboot_come_before_those_that_are_measured_now() -> None:
+    asked = request(baseline="none")
+    at = interrupted(lambda event: isinstance(event, WindowDone) and event.number == 2)
+    with pytest.raises(Interrupted), run_journal(asked, None, resume=False) as journal:
+        drawn(journal, at, asked)
+    # The journal of a machine that had been up for years, and has another boot now.
+    entries = [json.loads(line) for line in journal.path.read_text().splitlines()]
+    for record in (entry["record"] for entry in entries):
+        record["boot"] = "another"
+        for sample in (*record["samples"], *record["stamped"]):
+            sample["ended_s"] += 1e8
+    journal.path.write_text("".join(f"{json.dumps(entry)}\n" for entry in entries))
+    with run_journal(asked, None, resume=True) as journal:
+        result = drawn(journal, list[Event]().append, asked, clock_s=time.monotonic())
+    at_s = result.step_time_s.at_s
+    assert at_s is not None
+    assert list(at_s) == sorted(at_s)
+    assert 0 < at_s[-1] < 60
+
+
+def test_another_run_begins_anew_and_more_windows_are_the_same_run() -> None:
+    asked = request(baseline="none")
+    at = interrupted(lambda event: isinstance(event, WindowDone))
+    with pytest.raises(Interrupted), run_journal(asked, None, resume=False) as journal:
+        drawn(journal, at, asked)
+    for other in (asked.model_copy(update={"batches": (119, 81)}), request(baseline="none", duration_s=1.0)):
+        with run_journal(other, None, resume=True) as journal:
+            assert not journal.resumed
+    heard: list[Event] = []
+    more = request(baseline="none", windows=5, time_limit_s=60.0)
+    with run_journal(more, None, resume=True) as journal:
+        result = drawn(journal, heard.append, more)
+    assert windows(heard) == [(number, "") for number in (1, 2, 3, 4, 5)]
+    assert "resumed" in {warning.code for warning in result.warnings}
+
+
+def test_windows_of_another_run_of_the_command_are_not_taken_over() -> None:
+    """As `balance` has them: of other devices, of another model, and of a split that is proven once more."""
+    model = Model(name="small", parameters=648, gradient_bytes=2592)
+    of = RunKey(devices=("SIM-0", "SIM-1"), model=model)
+    worker = cast("Worker", DrawnWorker(DEVICES, JOINT, seed=0))
+    journal = run_journal(request(), None, resume=False)
+    Kept(journal, list[Event]().append).window(of, "", Series((120, 80)).window(worker, 1.0))
+    journal.close()
+    others = (
+        of.model_copy(update={"devices": ("SIM-0", "SIM-2")}),
+        of.model_copy(update={"model": model.model_copy(update={"parameters": 649})}),
+        of.model_copy(update={"proof": 1}),
+    )
+    with run_journal(request(), None, resume=True) as journal:
+        kept = Kept(journal, list[Event]().append)
+        assert not any(kept.restore(other, "", Series((120, 80))) for other in others)
+        assert not kept.restore(of, "even", Series((120, 80)))
+        assert not kept.restore(of, "", Series((120, 80), (60, 80)))
+        # Micro-batches that are the batches are the same as none.
+        assert len(kept.restore(of, "", Series((120, 80), (120, 80)))) == 1
+        assert not kept.restore(of, "", Series((120, 80)))  # once
+
+
+def test_a_window_that_was_throttled_stays_so() -> None:
+    series, again = Series((120, 80)), Series((120, 80))
+    window = series.window(cast("Worker", DrawnWorker(DEVICES, JOINT, seed=0)), 1.0)
+    again.add(window.samples, window.stamped, (None, 5), (("sw-thermal",), ()), 0.25)
+    again.add(window.samples, window.stamped, (7, 3), (("sw-thermal", "hw-power-brake"), ()), 0.75)
+    assert again.throttled == (("sw-thermal", "hw-power-brake"), ())
+    assert again.memory_peak_bytes == (7, 5)
+    assert again.late_part == 0.5
+    assert again.windows == 2
+
+
+def test_two_at_once_have_a_journal_each_and_the_one_that_is_left_is_gone_on_with() -> None:
+    asked = request(baseline="none")
+    at = interrupted(lambda event: isinstance(event, WindowDone))
+    with run_journal(asked, None, resume=False) as one:
+        with pytest.raises(Interrupted) as ended, run_journal(asked, None, resume=False) as other:
+            drawn(other, at, asked)
+        assert one.path != other.path
+        assert "--resume goes on" in str(ended.value)
+    with run_journal(asked, None, resume=True) as journal:
+        assert journal.path == other.path
+        assert journal.resumed
+
+
+def test_an_interrupt_before_anything_is_finished_promises_nothing() -> None:
+    asked = request(baseline="none")
+    at = interrupted(lambda event: isinstance(event, Doing) and "window 1" in event.text)
+    with pytest.raises(Interrupted) as ended, run_journal(asked, None, resume=False) as journal:
+        drawn(journal, at, asked)
+    assert str(ended.value) == "interrupted: nothing was measured yet"
+    assert not journal.path.exists()
+
+
+def test_a_run_that_ends_before_its_first_window_spoils_no_journal() -> None:
+    asked = request(baseline="none")
+    at = interrupted(lambda event: isinstance(event, WindowDone))
+    with pytest.raises(Interrupted), run_journal(asked, None, resume=False) as journal:
+        drawn(journal, at, asked)
+    with pytest.raises(KeyError), run_journal(asked, None, resume=False):
+        raise KeyError  # --resume was forgotten
+    with run_journal(asked, None, resume=True) as journal:
+        assert journal.resumed
+
+
+def test_the_oldest_journals_go_and_never_the_one_that_is_used() -> None:
+    for number in range(110):
+        journal = Journal(f"old-{number}", "a test", resume=False)
+        journal.add("SIM-0", KeptProbe(created=str(number)))
+        os.utime(journal.path, (number, number))
+        journal.close()
+    journal = Journal("old-10", "a test", resume=True)
+    journal.add("SIM-0", KeptProbe(created="again"))
+    journal.close()
+    with Journal("old-10", "a test", resume=True) as journal:
+        assert [one.created for one in journal.of("SIM-0", KeptProbe)] == ["10", "again"]
+    assert not Journal.is_left("old-0")
+    assert Journal.is_left("old-109")
+
+
+@pytest.mark.parametrize(
+    ("ends", "kind"), [(KeyboardInterrupt(), Interrupted), (NothingFits("another"), NothingFits)], ids=repr
+)
+def test_however_the_search_for_what_fits_ends_what_was_measured_is_given(
+    ends: BaseException, kind: type[GpubalanceError]
+) -> None:
+    result = drawn(None, list[Event]().append, request(baseline="none"))
+
+    def recover() -> None:
+        raise ends
+
+    error = OutOfMemory("GPU:0 ran out of memory")
+    error.partial = result
+    told = out_of_memory_told(error, cast("Rig", SimpleNamespace(recover=recover)), request())
+    assert isinstance(told, kind)
+    assert told.partial == result
+
+
+def test_a_users_model_is_part_of_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "package").mkdir()
+    for path in ("mine.py", "package/__init__.py", "package/inner.py"):
+        (tmp_path / path).write_text("raise SystemExit('loaded')")
+    names = ("mine.py:net", "mine:net", "package:net", "package.inner:net")
+    before = [software_key(name) for name in (*names, "small", "absent:net")]
+    assert len(set(before)) == 2  # the same content, and none
+    for path in ("mine.py", "package/__init__.py", "package/inner.py"):
+        (tmp_path / path).write_text("other")
+    assert not set(before[:4]) & {software_key(name) for name in names}
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_a_balance_goes_on_with_the_probe_that_it_had(fresh: bool) -> None:
+    asked = BalanceRequest(devices=DEVICES, settings=SMALL, joint=JOINT, fresh=fresh)
+    had, other = (probe_of(DEVICES).model_copy(update={"created": created}) for created in ("2026-01-01", "2026-01-02"))
+    quiet = list[Event]().append
+    journal = balance_journal(asked, None, resume=False)
+    Kept(journal, quiet).probe(had.created, new=True)
+    journal.close()
+    save(had)
+    save(other)
+    with balance_journal(asked, None, resume=True) as journal:
+        assert probe_for(asked, None, TimeLimit(), quiet, journal, Kept(journal, quiet)).created == had.created
+
+
+def test_a_balance_takes_the_place_of_an_interrupted_one_with_its_first_measurement() -> None:
+    asked, quiet = BalanceRequest(devices=DEVICES, settings=SMALL, joint=JOINT), list[Event]().append
+    with balance_journal(asked, None, resume=False) as journal:
+        Kept(journal, quiet).probe("2026-01-01", new=True)
+        journal.keep()
+    split = Allocation((8, 8), (8, 8), compute_s=(1.0, 1.0), step_time_s=1.0, binds=("speed", "speed"))
+    with balance_journal(asked, None, resume=False) as journal:
+        assert journal.passes_over
+        kept = Kept(journal, quiet)
+        kept.probe("2026-01-02", new=False)
+        assert "2026-01-01" in journal.path.read_text()
+        kept.round(split, "2026-01-02", None)
+        assert [json.loads(line)["kind"] for line in journal.path.read_text().splitlines()] == [
+            "KeptProbe",
+            "KeptRound",
+        ]
+
+
+def test_a_full_disk_ends_the_keeping_and_not_the_run() -> None:
+    asked, heard = request(baseline="none"), list[Event]()
+    with run_journal(asked, None, resume=False) as journal:
+        path = journal.path
+    path.symlink_to("/dev/full")
+    with run_journal(asked, None, resume=False) as journal:
+        assert drawn(journal, heard.append, asked).complete
+    (said,) = [event.text for event in heard if isinstance(event, Doing) and "--resume" in event.text]
+    assert said.endswith("No space left on device: going on, and nothing more is kept for --resume")
+
+
+def test_a_balance_goes_on_with_its_rounds_and_windows() -> None:
+    devices, joint = simulated_devices(str(CONFIGS / "quick-pair.toml"))
+    save(probe_of(devices))
+    asked = BalanceRequest(
+        devices=devices,
+        settings=SMALL,
+        joint=joint,
+        plan=PlanRequest(accumulate=1),
+        measuring=Measuring(windows=2, duration_s=0.5, baseline="none"),
+        round_s=0.5,
+    )
+    rounds: list[Event] = []
+
+    def first(event: Event) -> None:
+        rounds.append(event)
+        if isinstance(event, WindowDone):
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted), balance_journal(asked, None, resume=False) as journal:
+        balance(asked, None, first, journal)
+    heard: list[Event] = []
+    with balance_journal(asked, None, resume=True) as journal:
+        plan = balance(asked, None, heard.append, journal)
+    told = [event.round for event in rounds if isinstance(event, RoundDone)]
+    assert {one.outcome for one in told} == {"oom", "measured"}  # the profile's joint run takes more than it says
+    again = [event.round for event in heard if isinstance(event, RoundDone)]
+    assert [as_kept(one) for one in again[: len(told)]] == [as_kept(one) for one in told]
+    measured = Counter(event.text for event in heard if isinstance(event, Doing) and event.text.startswith("round "))
+    assert not [text for text in measured if int(text.split(":")[0].split()[1]) <= len(told)]
+    assert plan.balance is not None
+    assert plan.balance.rounds == tuple(again)
+    # On a busy machine the proof may lead to one of another split; this one went on with its window.
+    before, after = (
+        next(event.measurement for event in events if isinstance(event, WindowDone)) for events in (rounds, heard)
+    )
+    assert after.batches == before.batches
+    assert after.step_time_s.samples == pytest.approx(before.step_time_s.samples)
+    assert windows(heard)[:2] == [(1, ""), (2, "")]
+    assert "resumed" in {warning.code for warning in plan.warnings}

@@ -1,0 +1,190 @@
+"""Plans from probes: what they predict, what they leave out, what they refuse. No device and no TensorFlow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpubalance.devices.planned import check_model, planned_devices
+from gpubalance.devices.profile import simulated_devices
+from gpubalance.errors import BadInput, NothingFits, PlanMismatch, UsageError
+from gpubalance.jobs.plan import plan
+from gpubalance.render.plan import plan_text
+from gpubalance.results.common import Model
+from gpubalance.results.plan import Plan
+from gpubalance.results.probe import Probe
+from gpubalance.results.records import read_record
+from gpubalance.settings.device import Device
+from gpubalance.settings.requests import PlanRequest
+from tests.jobs.probes import probe_of
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+GIB = 1 << 30
+
+
+def devices(name: str) -> tuple[Device, ...]:
+    return simulated_devices(str(CONFIGS / f"{name}.toml"))[0]
+
+
+PAIR = devices("gtx1080ti-gtx1080")
+
+
+def planned(name: str = "gtx1080ti-gtx1080", gradient_bytes: int = 2592, **request: object) -> Plan:
+    there = devices(name)
+    return plan(probe_of(there, gradient_bytes=gradient_bytes), there, PlanRequest(**request))
+
+
+def test_the_published_global_batch_is_split_as_by_hand_or_better() -> None:
+    made = planned(global_batch=1384, accumulate=1, sync_s=0.012)
+    assert made.global_batch == sum(made.batches) == 1384
+    assert all(abs(batch - by_hand) <= 16 for batch, by_hand in zip(made.batches, (820, 568), strict=True))
+    assert made.predicted.imbalance < 1.02
+    assert made.predicted.throughput == pytest.approx(1384 / made.predicted.step_time_s)
+    assert made.predicted.even is not None
+    assert made.predicted.even.batches == (692, 692)
+    assert made.predicted.speedup_over_even == pytest.approx(1.17, abs=0.06)
+    assert made.predicted.scaling_efficiency is not None
+    assert made.predicted.scaling_efficiency < 1
+
+
+def test_the_sync_that_nobody_measured_is_said() -> None:
+    assert [warning.code for warning in planned().warnings] == ["sync-unknown"]
+    assert planned(sync_s=0.0).warnings == ()
+
+
+def test_a_joint_runs_buffers_and_the_margin_are_kept_free() -> None:
+    for extra in (planned(accumulate=1, margin_bytes=GIB), planned(accumulate=1, gradient_bytes=GIB // 2)):
+        for share, device in zip(extra.shares, PAIR, strict=True):
+            profile = device.profile
+            assert profile is not None
+            assert profile.memory is not None
+            assert profile.memory_at(share.limit) + GIB <= profile.memory < profile.memory_at(share.limit + 8) + GIB
+
+
+def test_a_card_that_only_costs_sync_is_left_out_and_by_how_much_is_said() -> None:
+    made = planned("slow-second", sync_s=0.060, accumulate=1)
+    assert made.batches[1] == 0
+    (out,) = made.left_out
+    assert out.device == 1
+    assert out.gain is not None
+    assert out.gain < 0
+    assert f"GPU:1 is not worth adding: {-100 * out.gain:.0f} % slower with it" in plan_text(made, "")
+
+
+def test_memory_binds_and_micro_batches_unbind() -> None:
+    without = planned("small-memory-fast", sync_s=0.03, accumulate=1)
+    within = planned("small-memory-fast", sync_s=0.03)
+    assert without.shares[0].binds == "memory"
+    assert within.micro_batches[0] < within.batches[0]
+    assert within.micro_batches[0] <= without.shares[0].limit
+    assert within.predicted.throughput > 1.15 * without.predicted.throughput
+
+
+def test_a_limit_that_is_no_memorys_is_called_what_it_is() -> None:
+    made = probe_of(PAIR)
+    probes = tuple(
+        one.model_copy(update={"batch_limit": one.batch_limit.model_copy(update={"fails": None})})
+        for one in made.probes
+        if one.batch_limit
+    )
+    shares = plan(made.model_copy(update={"probes": probes}), PAIR, PlanRequest(accumulate=1, sync_s=0.1)).shares
+    binds = {share.binds for share in shares}
+    assert "max batch" in binds
+    assert "memory" not in binds
+
+
+@pytest.mark.parametrize(("wanted", "nearest"), [(1385, {1384, 1392}), (4, {8}), (10**6, {1032 + 712})])
+def test_what_is_impossible_says_the_nearest(wanted: int, nearest: set[int]) -> None:
+    with pytest.raises(UsageError) as error:
+        planned(global_batch=wanted, accumulate=1)
+    assert {int(word) for word in error.value.remedy.split() if word.isdigit()} == nearest
+
+
+def test_no_room_for_a_batch_is_said() -> None:
+    with pytest.raises(NothingFits):
+        planned(margin_bytes=100 * GIB)
+
+
+def test_learning_rate_advice_is_of_the_change_of_the_global_batch() -> None:
+    rate = planned(global_batch=1024, from_batch=256).learning_rate
+    assert rate is not None
+    assert (rate.linear, rate.square_root) == (4.0, 2.0)
+
+
+def test_another_device_is_none_of_the_probes() -> None:
+    with pytest.raises(BadInput, match="the probe has no GPU:2"):
+        plan(probe_of(PAIR), (*PAIR, PAIR[0].model_copy(update={"index": 2, "uuid": "other"})), PlanRequest())
+
+
+def test_a_plan_finds_its_devices_by_uuid_and_refuses_others_with_the_difference() -> None:
+    made = planned()
+    moved = tuple(device.model_copy(update={"index": 1 - device.index}) for device in PAIR)
+    assert planned_devices(made, moved) == moved
+    with pytest.raises(PlanMismatch, match=r"GPU:1 \(GeForce GTX 1080, .*\) is not here"):
+        planned_devices(made, PAIR[:1])
+    with pytest.raises(PlanMismatch, match=f"another memory: 1, not {PAIR[0].memory_bytes}"):
+        planned_devices(made, (PAIR[0].model_copy(update={"memory_bytes": 1}), PAIR[1]))
+    check_model(made.model, Model(name="small", parameters=648, gradient_bytes=2592))
+    with pytest.raises(PlanMismatch, match="648 parameters"):
+        check_model(made.model, Model(name="small", parameters=649, gradient_bytes=2596))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("nonsense", "is no JSON"),
+        ("[1]", "no result of gpubalance's"),
+        ('{"kind": "probe"}', "is a probe, not a plan"),
+        ('{"kind": "plan", "schema_version": 9}', "schema_version 9"),
+        ('{"kind": "plan", "schema_version": 1}', "is damaged: created"),
+    ],
+)
+def test_a_file_that_is_no_plan_says_what_it_is(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(text)
+    with pytest.raises(BadInput, match=says):
+        read_record(path, Plan)
+
+
+def test_a_plan_comes_back_from_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(planned().model_dump_json())
+    assert read_record(path, Plan).batches == planned().batches
+
+
+def with_probe(number: int, **changes: object) -> Probe:
+    """The pair's probe, with something else known of one device."""
+    probe = probe_of(PAIR)
+    probes = list(probe.probes)
+    probes[number] = probes[number].model_copy(update=changes)
+    return probe.model_copy(update={"probes": tuple(probes)})
+
+
+def test_a_device_of_one_size_is_planned_with_that_size() -> None:
+    whole = probe_of(PAIR).probes[1]
+    assert whole.batch_limit is not None
+    limit = whole.batch_limit.model_copy(update={"fits": 8, "fails": 16})
+    probe = with_probe(1, curve=whole.curve[:1], step_time_model=None, batch_limit=limit)
+    made = plan(probe, PAIR, PlanRequest(accumulate=1))
+    assert made.batches[1] in (0, 8)
+    assert plan(probe, PAIR[1:], PlanRequest(accumulate=1)).batches == (8,)
+
+
+def test_a_device_that_holds_nothing_is_left_out_and_that_is_said() -> None:
+    whole = probe_of(PAIR).probes[1]
+    assert whole.batch_limit is not None
+    limit = whole.batch_limit.model_copy(update={"fits": None, "fails": 1})
+    probe = with_probe(1, curve=(), step_time_model=None, solo_best=None, sensible=None, batch_limit=limit)
+    made = plan(probe, PAIR, PlanRequest(accumulate=1))
+    assert made.batches[1] == 0
+    assert "GPU:1 is left out: it has no room for a batch of 8" in plan_text(made, "")
+
+
+def test_what_a_device_would_bring_is_by_as_many_micro_batches_as_the_plan_has() -> None:
+    """With more of them throughput is higher with and without it, which is nothing of that device's."""
+    there = devices("slow-second")
+    made = plan(probe_of(there), there, PlanRequest(sync_s=0.060))
+    (out,) = made.left_out
+    assert out.gain is not None
+    assert out.gain < 0

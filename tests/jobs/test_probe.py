@@ -1,0 +1,206 @@
+"""What the probe says of simulated devices is what their profiles say: the real stage, children, engine and search."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from gpubalance.devices.profile import simulated_devices
+from gpubalance.errors import NothingFits
+from gpubalance.jobs.events import Event, PointDone
+from gpubalance.jobs.keep.saved_probes import find_device, latest, save
+from gpubalance.jobs.probe.probe import probe
+from gpubalance.planning.model import LINE_WITHIN
+from gpubalance.results.probe import DeviceProbe, Probe
+from gpubalance.settings.device import DeviceProfile, DriftPoint
+from gpubalance.settings.requests import ProbeRequest, Settings
+from tests.cli.program import TINY
+from tests.jobs.probes import SMALL, probe_of
+
+ROOT = Path(__file__).parents[2]
+PAIR, _ = simulated_devices(str(ROOT / "configs/gtx1080ti-gtx1080.toml"))
+(BASE,) = simulated_devices("1")[0]
+MIB = 1 << 20
+QUICK = DeviceProfile(
+    name="quick", alpha_s=0.010, beta_s=0.0002, memory=512 * MIB, base_memory=64 * MIB, memory_per_sample=4 * MIB
+)
+
+
+def request(*profiles: DeviceProfile, **options: object) -> ProbeRequest:
+    devices = tuple(
+        BASE.model_copy(update={"index": i, "uuid": f"SIM-{i}", "name": p.name, "memory_bytes": p.memory, "profile": p})
+        for i, p in enumerate(profiles)
+    )
+    return ProbeRequest(devices=devices, settings=Settings(model=TINY), **{"duration_s": 0.6, **options})
+
+
+def quiet(event: Event) -> None:
+    pass
+
+
+@pytest.fixture(scope="module")
+def pair() -> Probe:
+    return probe(
+        ProbeRequest(devices=PAIR, settings=SMALL, batch_multiple=1, duration_s=0.6, parallel=True), None, quiet
+    )
+
+
+def limit_by(profile: DeviceProfile) -> int:
+    assert profile.memory is not None
+    return (profile.memory - profile.base_memory) // profile.memory_per_sample
+
+
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.alone
+def test_the_published_pair(pair: Probe, number: int) -> None:
+    one, profile = pair.probes[number], PAIR[number].profile
+    assert profile is not None
+    assert one.step_time_model is not None
+    assert one.step_time_model.beta_s == pytest.approx(profile.beta_s, rel=0.02)
+    assert one.step_time_model.alpha_s == pytest.approx(profile.alpha_s, rel=0.05, abs=0.0015)
+    # A single point that other work of the machine has touched is reason enough to plan with the curve.
+    assert (one.step_time_model.planned_with == "line") == (one.step_time_model.residual <= LINE_WITHIN)
+    assert one.batch_limit is not None
+    assert (one.batch_limit.fits, one.batch_limit.fails) == (limit_by(profile), limit_by(profile) + 1)
+    assert len(one.batch_limit.trials) <= 4
+    assert sum(t.outcome != "fits" for t in one.batch_limit.trials) <= 2
+    assert one.steady
+    assert one.complete
+
+
+@pytest.mark.alone
+def test_the_published_solo_figures(pair: Probe) -> None:
+    rates = {point.batch: point.throughput.median for point in pair.probes[0].curve}
+    published = {64: 684, 256: 1128, 512: 1260, 1024: 1345}
+    assert {batch: rates[batch] for batch in published} == pytest.approx(published, rel=0.03)
+
+
+@pytest.mark.alone
+def test_the_curve_reaches_from_small_to_the_limit_and_is_dense_at_the_knee(pair: Probe) -> None:
+    for one in pair.probes:
+        sizes = [point.batch for point in one.curve]
+        assert one.batch_limit is not None
+        assert sizes[0] == 1
+        assert sizes[-1] == one.batch_limit.fits
+        assert any(0.9 * sizes[-1] <= size < sizes[-1] for size in sizes)
+        assert all(high <= 2 * low for low, high in pairwise(sizes))
+        at_knee = [size for size in sizes if 64 <= size <= 128]
+        assert len(at_knee) == 4
+        assert all(point.memory_peak_bytes for point in one.curve)
+
+
+@pytest.mark.alone
+def test_the_best_and_the_sensible_batch(pair: Probe) -> None:
+    for one in pair.probes:
+        rates = {point.batch: point.throughput.median for point in one.curve}
+        assert one.solo_best is not None
+        assert one.sensible is not None
+        assert one.solo_best.throughput == max(rates.values()) == rates[one.solo_best.batch]
+        assert one.sensible.throughput >= 0.95 * one.solo_best.throughput
+        below = max((size for size in rates if size < one.sensible.batch), default=None)
+        assert below is not None
+        assert rates[below] < 0.95 * one.solo_best.throughput
+
+
+NOISY = QUICK.model_copy(update={"name": "noisy", "noise": 0.03, "alpha_s": 0.030, "beta_s": 0.0005})
+HOT = QUICK.model_copy(update={"name": "hot", "drift": (DriftPoint(from_s=4.0, factor=1.4),)})
+
+
+@pytest.fixture(scope="module")
+def unsteady() -> tuple[Probe, list[Event]]:
+    """Of both at once: each waits for most of its time."""
+    events: list[Event] = []
+    return probe(request(NOISY, HOT, parallel=True), None, events.append), events
+
+
+@pytest.mark.alone
+def test_noise_of_3_percent_leaves_the_model_right(unsteady: tuple[Probe, list[Event]]) -> None:
+    model = unsteady[0].probes[0].step_time_model
+    assert model is not None
+    assert model.beta_s == pytest.approx(NOISY.beta_s, rel=0.04)
+    assert model.alpha_s == pytest.approx(NOISY.alpha_s, rel=0.10)
+
+
+@pytest.mark.alone
+def test_a_device_that_throttles_is_marked_and_measured_once_more_and_never_steady(
+    unsteady: tuple[Probe, list[Event]],
+) -> None:
+    result, events = unsteady
+    one = result.probes[1]
+    assert not one.steady
+    assert not any(point.steady for point in one.curve)
+    assert all(point.measured_again for point in one.curve)
+    assert "throttled" in {warning.code for warning in result.warnings if "GPU:1" in warning.message}
+    measured = [event.point.batch for event in events if isinstance(event, PointDone) and event.device.index == 1]
+    assert {batch: measured.count(batch) for batch in measured} == dict.fromkeys(measured, 2)
+    # What is reported is one speed, that of the device as it is in the long run.
+    assert one.step_time_model is not None
+    assert one.step_time_model.beta_s == pytest.approx(1.4 * QUICK.beta_s, rel=0.05)
+    assert one.step_time_model.residual < 0.03
+
+
+@pytest.mark.alone
+def test_a_change_within_a_point_is_marked_too() -> None:
+    drift = (DriftPoint(from_s=1.0, factor=1.4),)
+    one = probe(request(QUICK.model_copy(update={"drift": drift}), max_batch=16, duration_s=1.5), None, quiet).probes[0]
+    first = one.curve[0]
+    assert (first.steady, first.measured_again) == (False, True)
+    assert not one.steady
+
+
+def test_a_device_without_a_limit_ends_on_its_plateau() -> None:
+    unlimited = QUICK.model_copy(update={"memory": None, "alpha_s": 0.001, "beta_s": 0.0005})
+    (one,) = probe(request(unlimited, duration_s=0.3), None, quiet).probes
+    assert one.batch_limit is not None
+    assert one.batch_limit.fails is None
+    assert one.batch_limit.fits == one.batch_limit.max_batch == one.curve[-1].batch <= 1024
+
+
+def test_a_margin_is_kept_free() -> None:
+    (one,) = probe(request(QUICK, margin_bytes=100 * MIB, batch_multiple=1, duration_s=0.2), None, quiet).probes
+    assert one.batch_limit is not None
+    assert (one.batch_limit.fits, one.batch_limit.fails) == (87, 88)
+    assert [t.outcome for t in one.batch_limit.trials if t.batch == 88] == ["margin"]
+    assert max(point.memory_peak_bytes or 0 for point in one.curve) <= 412 * MIB
+
+
+def test_a_limit_below_the_multiple() -> None:
+    small = QUICK.model_copy(update={"memory": 64 * MIB + 5 * 4 * MIB})
+    (one,) = probe(request(small, duration_s=0.2), None, quiet).probes
+    assert one.batch_limit is not None
+    assert (one.batch_limit.fits, one.batch_limit.fails) == (5, 6)
+
+
+def test_where_not_even_one_sample_fits_it_says_what_is_needed_and_the_others_are_measured() -> None:
+    none = QUICK.model_copy(update={"name": "none", "memory": 66 * MIB})
+    with pytest.raises(NothingFits) as caught:
+        probe(request(none, QUICK, duration_s=0.2, max_batch=16), None, quiet)
+    assert f"GPU:0 does not hold {TINY} with a batch of 1: it needs 68.0 MiB, and 66.0 MiB" in str(caught.value)
+    result = caught.value.partial
+    assert isinstance(result, Probe)
+    assert [one.complete for one in result.probes] == [False, True]
+    assert result.probes[0].solo_best is None
+    # The other one is as large as was asked for, and more was not tried.
+    limit = result.probes[1].batch_limit
+    assert limit is not None
+    assert (limit.fits, limit.fails, limit.max_batch) == (16, None, 16)
+
+
+def test_the_latest_probe_of_devices_and_settings_is_found() -> None:
+    asked = request(QUICK, QUICK.model_copy(update={"name": "other"}))
+    first = probe_of(asked.devices)
+    save(first)
+    second = first.model_copy(update={"created": "later"})
+    save(second)
+    found = latest(asked.devices[1:], SMALL)
+    assert found is not None
+    assert found.created == "later"
+    one = find_device(second, asked.devices[1])
+    assert isinstance(one, DeviceProbe)
+    assert one.device == 1
+    assert latest(asked.devices, SMALL.model_copy(update={"precision": "tf32"})) is None
+    assert latest(asked.devices, SMALL.model_copy(update={"all_reduce": "one-device"})) == found
+    changed = asked.devices[0].model_copy(update={"profile": QUICK.model_copy(update={"beta_s": 1.0})})
+    assert latest([changed], SMALL) is None

@@ -1,0 +1,60 @@
+"""The published pair comes out of the real engine: throughput within 4 %, each device's compute within 3 %."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpubalance.devices.profile import simulated_devices
+from gpubalance.jobs.measure.series import Series
+from gpubalance.settings.requests import Settings
+from gpubalance.workers.worker import Worker
+
+pytestmark = pytest.mark.alone
+
+PROFILE = Path(__file__).parents[2] / "configs" / "gtx1080ti-gtx1080.toml"
+DEVICES, JOINT = simulated_devices(str(PROFILE))
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Worker]:
+    with Worker(DEVICES) as opened:
+        opened.open(Settings(model="small"), JOINT, seed=0)
+        Series((8, 8)).warm_up(opened)
+        yield opened
+
+
+@pytest.mark.parametrize(("batches", "published"), [((512, 512), 1810), ((512, 355), 2030), ((820, 568), 2123)])
+def test_a_published_split(worker: Worker, batches: tuple[int, int], published: float) -> None:
+    series = Series(batches)
+    series.settle(worker)
+    series.window(worker, 4.0)
+    measured = series.measurement((0, 1))
+
+    assert measured.throughput.median == pytest.approx(published, rel=0.04)
+    for device, replica in zip(DEVICES, measured.replicas, strict=True):
+        profile = device.profile
+        assert profile is not None
+        assert replica.compute_s == pytest.approx(profile.alpha_s + profile.beta_s * replica.batch, rel=0.03)
+        parts = replica.compute_s + replica.wait_s + measured.sync_s + measured.input_wait_s
+        assert parts == pytest.approx(measured.step_time_s.median, rel=0.01)
+    assert series.late_part < 0.5
+
+
+@pytest.mark.campaign
+def test_batches_past_memory_in_micro_batches(worker: Worker) -> None:
+    """1100 and 710 samples do not fit at once; each half takes the time that such a batch takes."""
+    series = Series((1100, 710), (550, 355))
+    series.settle(worker)
+    series.window(worker, 2.0)
+    measured = series.measurement((0, 1))
+
+    assert measured.micro_batches == (550, 355)
+    for device, replica in zip(DEVICES, measured.replicas, strict=True):
+        profile = device.profile
+        assert profile is not None
+        micro_batch_s = profile.alpha_s + profile.beta_s * replica.micro_batch
+        assert replica.compute_s == pytest.approx(2 * micro_batch_s, rel=0.03)
+        assert replica.memory_peak_bytes == profile.memory_at(replica.micro_batch, JOINT.extra_memory)

@@ -1,0 +1,124 @@
+"""A ratio's interval and verdict, held against laws, against scipy's Welch test, and against drawn runs."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpubalance.numbers.ratio import MATTERS, mean_ratio, ratio
+from tests.bench.compare import called_different, called_part, pairs
+
+times = st.lists(st.floats(0.001, 100), min_size=3, max_size=40)
+
+
+def noisy(count: int, seed: int, noise: float = 0.02) -> list[float]:
+    source = random.Random(seed)
+    return [source.gauss(1.0, noise) for _ in range(count)]
+
+
+@given(times, times, st.floats(0.5, 2))
+def test_the_other_way_round_it_is_the_inverse(a: list[float], b: list[float], value: float) -> None:
+    there, back = ratio(value, a, b), ratio(1 / value, b, a)
+    assert there.value * back.value == pytest.approx(1)
+    assert there.ci95 is not None
+    assert back.ci95 is not None
+    assert there.ci95[0] * back.ci95[1] == pytest.approx(1)
+    assert there.ci95[0] <= value <= there.ci95[1]
+    assert there.detectable == pytest.approx(back.detectable)
+
+
+def test_the_verdict_the_other_way_round_is_the_opposite() -> None:
+    a, b = noisy(40, 1), noisy(40, 2)
+    assert ratio(1.03, a, b).verdict == "faster"
+    assert ratio(1 / 1.03, b, a).verdict == "slower"
+    assert ratio(1.001, a, b).verdict == ratio(1 / 1.001, b, a).verdict == "no difference"
+
+
+@given(st.integers(0, 10**6), st.integers(3, 60), st.floats(0.01, 100), st.floats(0.01, 100))
+def test_units_do_not_matter(seed: int, count: int, one: float, two: float) -> None:
+    a, b = noisy(count, seed), noisy(count, seed + 1)
+    plain, scaled = ratio(1.0, a, b), ratio(1.0, [one * t for t in a], [two * t for t in b])
+    assert plain.ci95 is not None
+    assert scaled.ci95 == pytest.approx(plain.ci95, rel=1e-6)
+
+
+def zigzag(values: list[float]) -> list[float]:
+    """High and low in turns, so that none is like the one before it."""
+    ordered = sorted(values)
+    return [ordered[i // 2] if i % 2 else ordered[-1 - i // 2] for i in range(len(ordered))]
+
+
+@pytest.mark.parametrize(("first", "second"), [(10, 10), (4, 9), (3, 3)])
+def test_short_series_are_scipys_welch_test_but_for_a_medians_own_error(first: int, second: int) -> None:
+    stats = pytest.importorskip("scipy.stats")
+    a, b = zigzag(noisy(first, 1)), zigzag(noisy(second, 2, 0.05))
+    found = ratio(1.0, a, b).ci95
+    assert found is not None
+    welch = stats.ttest_ind([math.log(t) for t in a], [math.log(t) for t in b], equal_var=False)
+    interval = welch.confidence_interval(0.95)
+    error = (interval.high - interval.low) / 2 / stats.t.ppf(0.975, welch.df)
+    # A normal median's error is √(π/2) of the mean's.
+    expected = stats.t.ppf(0.975, welch.df) * error * math.sqrt(math.pi / 2)
+    assert expected * 0.999 <= math.log(found[1]) == pytest.approx(expected, rel=0.03)
+
+
+def test_a_step_time_that_wanders_is_known_less_well() -> None:
+    source, value, wandering = random.Random(3), 0.0, []
+    for _ in range(60):
+        value = 0.9 * value + source.gauss(0, 0.01)
+        wandering.append(1 + value)
+    shuffled = source.sample(wandering, len(wandering))
+    wide, narrow = ratio(1.0, wandering, wandering).ci95, ratio(1.0, shuffled, shuffled).ci95
+    assert wide is not None
+    assert narrow is not None
+    assert math.log(wide[1]) > 2 * math.log(narrow[1])
+
+
+def test_a_mean_of_ratios_is_better_known_than_one() -> None:
+    parts = [(1.02, noisy(30, 2 * i), noisy(30, 2 * i + 1)) for i in range(9)]
+    one, nine = mean_ratio(parts[:1]), mean_ratio([*parts[:8], (1.02 * 1.1**9, *parts[8][1:])])
+    assert one.ci95 == pytest.approx(ratio(*parts[0]).ci95)
+    assert nine.value == pytest.approx(1.02 * 1.1)
+    assert one.detectable is not None
+    assert nine.detectable is not None
+    assert (nine.detectable - MATTERS) * 2 < one.detectable - MATTERS
+
+
+def test_too_few_samples_have_no_verdict() -> None:
+    found = ratio(1.5, [1.0, 1.1], noisy(30, 1))
+    assert (found.ci95, found.detectable, found.verdict) == (None, None, None)
+
+
+def test_what_has_no_noise_still_needs_to_differ_by_enough() -> None:
+    still = [0.5] * 30
+    assert ratio(1.002, still, still).ci95 == (1.002, 1.002)
+    assert ratio(1.002, still, still).verdict == "no difference"
+    assert ratio(1.006, still, still).verdict == "faster"
+
+
+def test_what_is_called_detectable_is_found_nine_times_in_ten() -> None:
+    found, runs = 0, 300
+    for seed in range(runs):
+        a, b = noisy(40, 2 * seed), noisy(40, 2 * seed + 1)
+        detectable = ratio(1.0, a, b).detectable
+        assert detectable is not None
+        measured = (1 + detectable) * sorted(b)[20] / sorted(a)[20]
+        found += ratio(measured, a, b).verdict == "faster"
+    assert found / runs == pytest.approx(0.9, abs=0.06)
+
+
+@pytest.mark.parametrize("name", ["gtx1080ti-gtx1080", "quick-pair"])
+def test_runs_of_the_same_are_called_no_different_and_three_per_cent_is_found(name: str) -> None:
+    """The campaign of scripts/bench, with fewer draws."""
+    same, slower = pairs(name, count=60)
+    assert called_part(same, called_different) <= 0.05
+    assert called_part(slower, called_different) >= 0.9
+
+
+def test_runs_that_wander_are_called_no_different_either() -> None:
+    same, _ = pairs("gtx1080ti-gtx1080", count=60, correlation=0.9)
+    assert called_part(same, called_different) <= 0.05

@@ -1,0 +1,177 @@
+import itertools
+
+import pynvml
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpubalance.results.telemetry import Counters, Course, Gauges, Moment, Telemetry, throttling
+
+CALM = Gauges(temperature_c=60, power_mw=100_000, sm_clock_mhz=1900, memory_clock_mhz=5005, reasons=0)
+Times = st.lists(st.floats(0.001, 100.0), min_size=1, max_size=20)
+
+
+def at(seconds: float, energy_mj: int | None = None, ecc: int | None = None) -> Counters:
+    return Counters(at_s=seconds, energy_mj=energy_mj, ecc_uncorrected=ecc)
+
+
+def told(*readings: Gauges, first: Counters, last: Counters) -> Telemetry:
+    """Of readings a second apart, the counters as given at both ends."""
+    course = Course()
+    for number, gauges in enumerate(readings):
+        course.count(first if number == 0 else at(first.at_s + number))
+        course.gauge(gauges)
+    course.count(last)
+    assert course.telemetry is not None
+    return course.telemetry
+
+
+def test_without_a_reading_there_is_no_telemetry() -> None:
+    course = Course()
+    assert course.telemetry is None
+    course.count(at(0.0, 5, 0))
+    course.count(at(1.0, 9, 0))
+    assert course.telemetry is None
+
+
+@given(Times, st.integers(1, 700_000))
+def test_the_energy_of_a_steady_power_is_power_times_time(gaps_s: list[float], power_mw: int) -> None:
+    course = Course()
+    times = list(itertools.accumulate(gaps_s, initial=1000.0))
+    for time in times[:-1]:
+        course.count(at(time))
+        course.gauge(CALM._replace(power_mw=power_mw))
+    course.count(at(times[-1]))
+    telemetry = course.telemetry
+    assert telemetry is not None
+    joules = power_mw / 1000 * (times[-1] - times[0])
+    assert (telemetry.energy_j or 0.0) == pytest.approx(joules, abs=0.001, rel=1e-9)
+    assert telemetry.power_w == power_mw / 1000
+
+
+@given(Times, st.lists(st.integers(0, 700_000), min_size=20, max_size=20))
+def test_the_energy_is_between_that_of_the_least_and_the_most_power(gaps_s: list[float], powers: list[int]) -> None:
+    course = Course()
+    times = list(itertools.accumulate(gaps_s, initial=0.0))
+    used = powers[: len(gaps_s)]
+    for time, power in zip(times, used, strict=False):
+        course.count(at(time))
+        course.gauge(CALM._replace(power_mw=power))
+    course.count(at(times[-1]))
+    telemetry = course.telemetry
+    assert telemetry is not None
+    joules = telemetry.energy_j or 0.0
+    assert min(used) / 1000 * times[-1] - 0.001 <= joules <= max(used) / 1000 * times[-1] * (1 + 1e-9) + 0.001
+
+
+def test_a_power_holds_until_the_next_that_is_told() -> None:
+    untold = CALM._replace(power_mw=None)
+    telemetry = told(CALM, untold, untold, first=at(0.0), last=at(4.0))
+    assert (telemetry.energy_j, telemetry.power_w, telemetry.duration_s) == (400.0, 100.0, 4.0)
+
+
+@pytest.mark.parametrize("counted", [(5_000, 5_000), (5_000, 4_000), (None, 5_000), (5_000, None)])
+def test_a_counter_that_tells_nothing_leaves_the_power_to_tell_it(counted: tuple[int | None, int | None]) -> None:
+    assert told(CALM, first=at(0.0, counted[0]), last=at(2.0, counted[1])).energy_j == 200.0
+
+
+def test_the_gpu_s_own_counter_comes_first() -> None:
+    telemetry = told(CALM, first=at(0.0, 5_000), last=at(2.0, 185_500))
+    assert telemetry.energy_j == 180.5
+    assert telemetry.samples_per_joule(1000.0) == 1000.0 * 2.0 / 180.5
+
+
+def test_without_energy_there_are_no_samples_per_joule() -> None:
+    assert told(CALM._replace(power_mw=None), first=at(0.0), last=at(1.0)).samples_per_joule(1000.0) is None
+
+
+@pytest.mark.parametrize(("counted", "rise"), [((3, 3), 0), ((3, 5), 2), ((3, 0), None), ((None, 3), None)])
+def test_uncorrected_errors(counted: tuple[int | None, int | None], rise: int | None) -> None:
+    assert told(CALM, first=at(0.0, ecc=counted[0]), last=at(1.0, ecc=counted[1])).ecc_uncorrected == rise
+
+
+def test_what_was_counted_once_has_not_risen_nor_stayed() -> None:
+    course = Course()
+    course.count(at(0.0, 5_000, 0))
+    course.gauge(CALM)
+    assert course.telemetry == Telemetry(
+        readings=1,
+        duration_s=0.0,
+        temperature_c=60,
+        power_w=100.0,
+        sm_clock_mhz=1900,
+        memory_clock_mhz=5005,
+        throttle_reasons=(),
+        course=(
+            Moment(
+                at_s=0.0,
+                temperature_c=60,
+                power_w=100.0,
+                sm_clock_mhz=1900,
+                memory_clock_mhz=5005,
+                throttle_reasons=(),
+            ),
+        ),
+    )
+
+
+def test_what_happens_in_a_pause_is_not_counted() -> None:
+    course = Course()
+    for began_s, energy_mj in ((0.0, 0), (100.0, 9_000_000)):
+        course.count(at(began_s, energy_mj))
+        course.gauge(CALM)
+        course.count(at(began_s + 2.0, energy_mj + 300_000))
+        course.pause()
+    telemetry = course.telemetry
+    assert telemetry is not None
+    assert (telemetry.duration_s, telemetry.energy_j, telemetry.readings) == (4.0, 600.0, 2)
+    assert [moment.at_s for moment in telemetry.course] == [0.0, 100.0]
+    since = course.telemetry_since(-1.0)
+    assert since is not None
+    assert [moment.at_s for moment in since.course] == [1.0, 101.0]
+
+
+@given(st.integers(1, 5000))
+def test_a_course_of_any_length_is_told_by_some_hundreds_of_readings_evenly_apart(readings: int) -> None:
+    course = Course()
+    for number in range(readings):
+        course.count(at(float(number)))
+        course.gauge(CALM)
+    telemetry = course.telemetry
+    assert telemetry is not None
+    times = [moment.at_s for moment in telemetry.course]
+    assert min(readings, 240) <= len(times) <= 480
+    assert len({b - a for a, b in itertools.pairwise(times)}) <= 1
+    assert times[0] == 0.0
+    assert readings - times[-1] <= readings / 120 + 1
+
+
+def test_the_hottest_the_middle_clock_and_the_mean_power() -> None:
+    readings = [
+        Gauges(60, 100_000, 1900, 5005, 0),
+        Gauges(91, 250_000, 1200, 5005, 0x40),
+        Gauges(85, 100_000, 1850, 810, 0x4),
+    ]
+    telemetry = told(*readings, first=at(0.0), last=at(3.0))
+    assert (telemetry.temperature_c, telemetry.power_w, telemetry.energy_j) == (91, 150.0, 450.0)
+    assert (telemetry.sm_clock_mhz, telemetry.memory_clock_mhz) == (1850, 5005)
+    assert telemetry.throttle_reasons == ("power cap", "thermal")
+
+
+@pytest.mark.parametrize(
+    ("masks", "reasons"),
+    [
+        ([0], ()),
+        ([0x1, 0x2, 0x100], ()),
+        ([0x8, 0x1 | 0x80], ("hardware slowdown", "power brake")),
+        ([0x20 | 0x40], ("software thermal", "thermal")),
+        ([1 << 40], ("reason 0x10000000000",)),
+    ],
+    ids=["none", "idle and set clocks", "in order", "heat", "newer than the list"],
+)
+def test_reasons_in_plain_words(masks: list[int], reasons: tuple[str, ...]) -> None:
+    assert throttling(masks) == reasons
+
+
+def test_every_reason_that_pynvml_knows_has_a_name() -> None:
+    assert not [name for name in throttling([pynvml.nvmlClocksThrottleReasonAll]) if name.startswith("reason")]

@@ -1,0 +1,65 @@
+"""What is kept on disk, whatever happens while it is written."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpubalance.system.state import new_log, state_folder, sweep, write_whole
+
+
+def test_what_a_killed_process_had_begun_to_write_is_taken_away(tmp_path: Path) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    left = [tmp_path / f".plan.json.{dead.pid}.tmp", tmp_path / f".other.json.{dead.pid}.tmp"]
+    living = tmp_path / f".plan.json.{os.getppid()}.tmp"
+    others = tmp_path / ".plan.json.tmp"
+    for path in (*left, living, others):
+        path.touch()
+    write_whole(tmp_path / "plan.json", "{}")
+    assert [path.exists() for path in (*left, living, others)] == [False, True, True, True]
+    sweep(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([living.name, others.name, "plan.json"])
+
+
+def test_an_interrupt_while_it_is_written_leaves_nothing(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys\n"
+        "from pathlib import Path\n"
+        "from gpubalance.system.state import write_whole\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "os.fsync = lambda descriptor: signal.raise_signal(signal.SIGINT)\n"
+        "try:\n"
+        "    write_whole(Path(sys.argv[1]), 'text')\n"
+        "except KeyboardInterrupt:\n"
+        "    print('interrupted')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, tmp_path / "x.json"], capture_output=True, text=True, check=True)
+    assert done.stdout == "interrupted\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_state_folder_a_process_has_one_temporary_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocked = tmp_path / "a file"
+    blocked.touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(blocked))
+    assert state_folder("test-logs") == state_folder("test-logs")
+    state_folder("test-logs").rmdir()
+
+
+def test_the_logs_of_a_night_that_goes_on_stay() -> None:
+    mine, kept = new_log("run"), 50
+    mine.touch()
+    others = [mine.with_name(f"29991231T{number:06}.000000-{2**22 + 1}-probe.log") for number in range(kept + 10)]
+    for log in others:
+        log.touch()
+    new_log("probe")
+    assert mine.exists()
+    assert not others[0].exists()
+    assert len([log for log in others if log.exists()]) == kept
