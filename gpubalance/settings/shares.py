@@ -1,0 +1,107 @@
+"""A split: how many samples of a step each device takes, and how many of those at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pydantic import ConfigDict
+
+from gpubalance.settings.record import Batch
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Each device's batch, in samples and in device order; 0 leaves a device out.
+
+    A device takes its batch in micro-batches of the size in `micro_batches`, the first one smaller where that does not
+    divide the batch. Without `micro_batches` each device takes its batch in one piece. Raises ValueError for sizes that
+    no step could have.
+    """
+
+    batches: tuple[Batch, ...]
+    micro_batches: tuple[Batch, ...] = ()
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "micro_batches", self.micro_batches or self.batches)
+        if len(self.batches) != len(self.micro_batches):
+            raise ValueError(f"{len(self.batches)} batches and {len(self.micro_batches)} micro-batches")
+        if not all(isinstance(size, int) for size in (*self.batches, *self.micro_batches)):
+            raise ValueError("batches and micro-batches must be whole numbers")
+        if min(self.batches, default=0) < 0:
+            raise ValueError("batches must not be below 0")
+        if not any(self.batches):
+            raise ValueError("at least one device needs a batch above 0")
+        pairs = zip(self.batches, self.micro_batches, strict=True)
+        if not all(min(1, batch) <= micro <= batch for batch, micro in pairs):
+            raise ValueError("each micro-batch must be from 1 to its device's batch")
+
+    @classmethod
+    def even(cls, global_batch: int, devices: int) -> Shares:
+        """Equal batches; the first devices take one sample more where they do not divide the global batch.
+
+        That is what MirroredStrategy does. Raises ValueError when there are fewer samples than devices.
+        """
+        if not 0 < devices <= global_batch:
+            raise ValueError(f"{global_batch} samples can't be shared among {devices} devices")
+        batch, rest = divmod(global_batch, devices)
+        return cls(tuple(batch + (i < rest) for i in range(devices)))
+
+    @classmethod
+    def even_within(cls, global_batch: int, limits: Sequence[int]) -> Shares | None:
+        """The even split, or the largest equal batches that fit where it does not.
+
+        `limits` has each device's largest batch. None where a device has no room for a sample, or would get none.
+        """
+        if not 0 < len(limits) <= global_batch or min(limits) < 1:
+            return None
+        even = cls.even(global_batch, len(limits))
+        fits = all(batch <= limit for batch, limit in zip(even.batches, limits, strict=True))
+        return even if fits else cls((min(even.batches[-1], *limits),) * len(limits))
+
+    @property
+    def global_batch(self) -> int:
+        """Samples of all devices in a step."""
+        return sum(self.batches)
+
+    @property
+    def used(self) -> tuple[int, ...]:
+        """The devices that have samples, by their place."""
+        return tuple(device for device, batch in enumerate(self.batches) if batch)
+
+    @property
+    def of_used(self) -> Shares:
+        """The same split of the devices that have samples: a device without any is no replica."""
+        return Shares(*(tuple(sizes[i] for i in self.used) for sizes in (self.batches, self.micro_batches)))
+
+    @property
+    def accumulates(self) -> bool:
+        """Whether any device takes its batch in several micro-batches."""
+        return self.micro_batches != self.batches
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """How many micro-batches each device takes in a step."""
+        return tuple(-(-batch // max(1, micro)) for batch, micro in zip(self.batches, self.micro_batches, strict=True))
+
+    def __str__(self) -> str:
+        """`1640/568`, followed by ` in micro-batches 820/568` where any device takes several."""
+        text = "/".join(map(str, self.batches))
+        return f"{text} in micro-batches {'/'.join(map(str, self.micro_batches))}" if self.accumulates else text
+
+
+def pieces(batch: int, micro_batch: int) -> tuple[tuple[int, int], ...]:
+    """How a device takes its batch, as (how many, of which size): 1000 in 300 is one of 100 and three of 300."""
+    count, first = divmod(batch, max(1, micro_batch))
+    return tuple(piece for piece in ((1, first), (count, micro_batch)) if all(piece))
+
+
+def share_text(batch: int, micro_batch: int) -> str:
+    """`820` for a batch in one piece, `1640 = 2×820` in equal micro-batches, `1000 = 100+3×300` in others."""
+    if batch == micro_batch:
+        return str(batch)
+    sizes = [str(size) if count == 1 else f"{count}×{size}" for count, size in pieces(batch, micro_batch)]
+    return f"{batch} = {'+'.join(sizes)}"

@@ -1,0 +1,119 @@
+"""The laws of a split."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
+
+from gpubalance.settings.shares import Shares, pieces, share_text
+
+SHARE = st.integers(0, 10**6).flatmap(lambda batch: st.tuples(st.just(batch), st.integers(min(1, batch), batch)))
+SPLIT = (
+    st.lists(SHARE, min_size=1, max_size=8)
+    .filter(lambda shares: any(batch for batch, _ in shares))
+    .map(lambda shares: Shares(*zip(*shares, strict=True)))
+)
+EVEN = st.integers(1, 64).flatmap(lambda n: st.tuples(st.integers(n, 10**6), st.just(n)))
+
+
+@given(st.lists(st.integers(0, 10**6), min_size=1).filter(any).map(tuple))
+def test_a_split_without_micro_batches_has_one_form(batches: tuple[int, ...]) -> None:
+    split = Shares(batches)
+    assert split == Shares(batches, batches) == Shares(batches, ())
+    assert hash(split) == hash(Shares(batches, batches))
+    assert (split.accumulates, split.micro_batches) == (False, batches)
+
+
+@given(SPLIT)
+def test_devices_without_samples_change_nothing_else(split: Shares) -> None:
+    used = split.of_used
+    assert used.batches == tuple(batch for batch in split.batches if batch)
+    assert used.used == tuple(range(len(split.used)))
+    assert used.of_used == used
+    assert (used.global_batch, used.accumulates) == (split.global_batch, split.accumulates)
+    assert used.counts == tuple(split.counts[device] for device in split.used)
+
+
+@given(SPLIT)
+def test_the_pieces_are_the_batch_and_no_larger_than_the_micro_batch(split: Shares) -> None:
+    for batch, micro, count in zip(split.batches, split.micro_batches, split.counts, strict=True):
+        found = pieces(batch, micro)
+        assert sum(number * size for number, size in found) == batch
+        assert sum(number for number, _ in found) == count
+        assert max((size for _, size in found), default=0) == micro
+
+
+@given(SPLIT)
+def test_a_message_carries_a_split_unchanged(split: Shares) -> None:
+    adapter = TypeAdapter(Shares)
+    assert adapter.validate_json(adapter.dump_json(split)) == split
+
+
+@pytest.mark.parametrize(
+    ("batches", "micro_batches", "why"),
+    [
+        ((), (), "at least one device"),
+        ((0, 0), (), "at least one device"),
+        ((10, -1), (), "below 0"),
+        ((1640, 568), (820,), "2 batches and 1 micro-batches"),
+        ((1640, 568), (820, 568, 1), "2 batches and 3 micro-batches"),
+        ((1640, 568), (0, 568), "micro-batch"),
+        ((1640, 568), (820, 600), "micro-batch"),
+        ((1640, 568), (-1, 568), "micro-batch"),
+        ((1640, 0), (820, 1), "micro-batch"),
+        ((0.6, 0.4), (), "whole numbers"),
+    ],
+)
+def test_what_no_step_could_have_is_refused(batches: tuple[int, ...], micro_batches: tuple[int, ...], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        Shares(batches, micro_batches)
+
+
+@pytest.mark.parametrize("message", ['{"batches": [0]}', '{"batches": ["8"]}', '{"batches": [8], "sizes": [8]}'])
+def test_a_message_with_anything_else_is_refused(message: str) -> None:
+    with pytest.raises(ValidationError):
+        TypeAdapter(Shares).validate_json(message)
+
+
+@given(EVEN)
+def test_the_even_split_is_equal_but_for_one_sample_and_sums_up(case: tuple[int, int]) -> None:
+    global_batch, devices = case
+    even = Shares.even(global_batch, devices)
+    assert even.global_batch == global_batch
+    assert len(even.used) == devices
+    assert max(even.batches) - min(even.batches) <= 1
+    assert not even.accumulates
+
+
+def test_fewer_samples_than_devices_can_not_be_shared() -> None:
+    with pytest.raises(ValueError, match="3 samples"):
+        Shares.even(3, 4)
+
+
+@given(EVEN, st.data())
+def test_equal_shares_within_limits_are_the_largest_that_fit(case: tuple[int, int], data: st.DataObject) -> None:
+    global_batch, devices = case
+    limits = data.draw(st.lists(st.integers(0, 10**6), min_size=devices, max_size=devices))
+    found, even = Shares.even_within(global_batch, limits), Shares.even(global_batch, devices)
+    if min(limits) == 0:
+        assert found is None
+        return
+    assert found is not None
+    assert all(batch <= limit for batch, limit in zip(found.batches, limits, strict=True))
+    if found != even:
+        larger = found.batches[0] + 1
+        assert len(set(found.batches)) == 1
+        assert larger > min(limits) or larger * devices > global_batch
+
+
+def test_a_split_as_text() -> None:
+    assert str(Shares((1640, 568))) == "1640/568"
+    assert str(Shares((1640, 568), (820, 568))) == "1640/568 in micro-batches 820/568"
+    assert [share_text(820, 820), share_text(1640, 820), share_text(1000, 300), share_text(0, 0)] == [
+        "820",
+        "1640 = 2×820",
+        "1000 = 100+3×300",
+        "0",
+    ]
