@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.render.browser import CHROMIUM, Browser
+from tests.render.browser import CHROMIUM, Seen, View, chromium, look
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here to open the page with")
 
-WIDTHS = (360, 800, 1400)
+VIEWS = [View(width, scheme) for width in (360, 800, 1400) for scheme in ("light", "dark")]
+PAPER = View(690, "paper")  # the width of A4 within its margins
 
 # Elements that stick out of the page, but for what lies in a box that scrolls.
-_STICK_OUT = """
-[...document.querySelectorAll('body *')].filter(e => {
+_STICK_OUT = """[...document.querySelectorAll('body *')].filter(e => {
   if (e.closest('.scroll') && !e.classList.contains('scroll')) return false;
   const r = e.getBoundingClientRect();
   return r.width && (r.right > document.documentElement.clientWidth + 1 || r.left < -1);
 }).map(e => e.tagName + '.' + e.className).slice(0, 5)
 """
 # Text of a chart that another text covers, or that is cut off by the chart's edge.
-_TEXT = """
-[...document.querySelectorAll('svg')].filter(s => s.getBoundingClientRect().width).flatMap(svg => {
+_TEXT = """[...document.querySelectorAll('svg')].filter(s => s.getBoundingClientRect().width).flatMap(svg => {
   const box = svg.getBoundingClientRect(), found = [];
   const texts = [...svg.querySelectorAll('text')].map(t => [t.textContent, t.getBoundingClientRect()]);
   texts.forEach(([a, p], i) => {
@@ -38,9 +36,23 @@ _TEXT = """
   return found;
 })
 """
-_SMALLEST = """
-Math.min(...[...document.querySelectorAll('svg text')].map(t => t.getBoundingClientRect().height).filter(h => h))
+_SMALLEST = """Math.min(
+  ...[...document.querySelectorAll('svg text')].map(t => t.getBoundingClientRect().height).filter(h => h)
+)
 """
+
+
+QUESTIONS = {
+    "width": "window.innerWidth",
+    "dark": "window.matchMedia('(prefers-color-scheme: dark)').matches",
+    "paper": "window.getComputedStyle(document.body).backgroundColor",
+    "scroll_width": "document.documentElement.scrollWidth",
+    "stick_out": _STICK_OUT,
+    "scroll": "[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth + 1).length",
+    "text": _TEXT,
+    "smallest": _SMALLEST,
+    "asked_for": "window.performance.getEntriesByType('resource').map(e => e.name)",
+}
 
 
 @pytest.fixture(scope="module")
@@ -51,54 +63,48 @@ def page(html: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with Browser(tmp_path_factory.mktemp("profile")) as one:
-        yield one
+def seen(page: Path) -> Seen:
+    """All views, of one start of Chromium."""
+    return look(page, [*VIEWS, PAPER], QUESTIONS, page.parent)
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", WIDTHS)
-def test_it_opens_without_complaint_and_fits(browser: Browser, page: Path, width: int, dark: bool) -> None:
-    browser.events.clear()
-    browser.show(page, width, dark=dark)
-    assert browser.complaints == []
-    assert browser.evaluate("matchMedia('(prefers-color-scheme: dark)').matches") is dark
-    assert browser.evaluate("innerWidth") == width
-    assert browser.evaluate("document.documentElement.scrollWidth") <= width
-    assert browser.evaluate(_STICK_OUT) == []
-    assert browser.evaluate(_TEXT) == []
-    assert browser.evaluate(_SMALLEST) > 10
-    paper = browser.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert paper == ("rgb(21, 22, 26)" if dark else "rgb(255, 255, 255)")
-    picture = page.with_name(f"report-{width}-{'dark' if dark else 'light'}.png")
-    browser.screenshot(picture)
+def test_the_page_opens_without_complaint(seen: Seen) -> None:
+    assert seen.console == []
+
+
+@pytest.mark.parametrize("view", VIEWS, ids=lambda view: f"{view.width}-{view.look}")
+def test_it_fits_and_its_text_can_be_read(seen: Seen, view: View) -> None:
+    found = seen.answers[VIEWS.index(view)]
+    assert (found["width"], found["dark"]) == (view.width, view.look == "dark")
+    assert found["scroll_width"] <= view.width
+    assert found["stick_out"] == found["text"] == found["asked_for"] == []
+    assert found["smallest"] > 10
+    assert found["paper"] == ("rgb(21, 22, 26)" if view.look == "dark" else "rgb(255, 255, 255)")
+
+
+def test_on_paper_it_is_light_and_nothing_is_cut_off(seen: Seen) -> None:
+    found = seen.answers[-1]
+    assert found["paper"] == "rgb(255, 255, 255)"
+    assert found["scroll_width"] <= PAPER.width
+    assert found["scroll"] == 0
+
+
+def test_it_is_drawn_and_printed(page: Path) -> None:
+    picture, printed = page.with_suffix(".png"), page.with_suffix(".pdf")
+    files = (f"--screenshot={picture}", f"--print-to-pdf={printed}")
+    chromium(page.parent, *files, "--window-size=800,1200", page.as_uri())
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert picture.stat().st_size > 50_000
+    assert printed.read_bytes().startswith(b"%PDF")
 
 
-def test_on_paper_it_is_light_and_nothing_is_cut_off(browser: Browser, page: Path) -> None:
-    browser.show(page, 690, dark=True)  # the width of A4 within its margins
-    browser.call("Emulation.setEmulatedMedia", media="print", features=[])
-    assert browser.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-    assert browser.evaluate("document.documentElement.scrollWidth") <= 690
-    assert browser.evaluate(
-        "[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth + 1).length"
-    ) == 0  # fmt: skip
-    browser.pdf(page.with_suffix(".pdf"))
-    assert page.with_suffix(".pdf").read_bytes().startswith(b"%PDF")
-
-
-def test_a_page_with_a_script_would_be_found_out(browser: Browser, page: Path, html: str) -> None:
-    """What the first test looks for can fail."""
+def test_a_page_with_a_script_would_be_found_out(page: Path, html: str) -> None:
+    """What the tests above look for can fail."""
     bad = page.with_name("bad.html")
-    bad.write_text(
-        html.replace(
-            "</main>", "<script>1</script><img src='https://localhost/x'><p style='min-width:3000px'>x</p></main>"
-        ),
-        encoding="utf-8",
-    )
-    browser.events.clear()
-    browser.show(bad, 800, dark=False)
-    assert any("script" in complaint for complaint in browser.complaints)
-    assert browser.evaluate("document.documentElement.scrollWidth") > 800
-    assert browser.evaluate(_STICK_OUT) != []
+    more = "<script>1</script><img src='https://localhost/x'><p style='min-width:3000px'>x</p>"
+    bad.write_text(html.replace("</main>", f"{more}</main>"), encoding="utf-8")
+    answers, console = look(bad, VIEWS[2:3], QUESTIONS, page.parent)
+    assert any("script" in line for line in console)
+    assert answers[0]["asked_for"] == ["https://localhost/x"]
+    assert answers[0]["scroll_width"] > 800
+    assert answers[0]["stick_out"] != []
