@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.text import Text
 
 from gpubalance.cli.live_state import JointState, ProbeState
-from gpubalance.jobs.events import DeviceDone, Doing, Event, PointDone, SampleDone, TimeLeft, TrialDone, WindowDone
+from gpubalance.jobs.events import DeviceDone, Doing, Event, PointDone, TimeLeft, TimingDone, TrialDone, WindowDone
 from gpubalance.render.live import header_lines
 from gpubalance.render.probe import curve_lines, device_line
 from gpubalance.settings.device import Device
@@ -59,7 +59,7 @@ class LiveScreen:
             self._doing = event.text
         elif isinstance(event, TimeLeft):
             self._until_s = time.monotonic() + event.seconds
-        elif isinstance(event, SampleDone | WindowDone):
+        elif isinstance(event, TimingDone | WindowDone):
             if not isinstance(self._state, JointState) or not self._state.is_of(event):
                 self._state = JointState(event.devices)
             self._state.take(event)

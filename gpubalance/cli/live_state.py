@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from gpubalance.jobs.events import DeviceDone, PointDone, SampleDone, TrialDone, WindowDone
+from gpubalance.jobs.events import DeviceDone, PointDone, TimingDone, TrialDone, WindowDone
 from gpubalance.render.live import LiveRow, LiveTotal, joint_lines, probe_lines
 from gpubalance.results.probe import CurvePoint
 from gpubalance.results.telemetry import Gauges
@@ -26,7 +26,7 @@ class _Course:
         self.compute_s: tuple[float, ...] | None = None
         self.memory_bytes: tuple[int | None, ...] = (None,) * len(batches)
 
-    def take(self, event: SampleDone) -> None:
+    def take(self, event: TimingDone) -> None:
         if event.compute_s is not None:
             self.compute_s = event.compute_s
             return
@@ -43,13 +43,13 @@ class JointState:
         self._even: _Course | None = None
         self._gauges: Sequence[Gauges | None] = ()
 
-    def is_of(self, event: SampleDone | WindowDone) -> bool:
+    def is_of(self, event: TimingDone | WindowDone) -> bool:
         """Whether these are its devices."""
         return [d.uuid for d in self._devices] == [d.uuid for d in event.devices]
 
-    def take(self, event: SampleDone | WindowDone) -> None:
+    def take(self, event: TimingDone | WindowDone) -> None:
         """Another split than before takes its place."""
-        batches = event.batches if isinstance(event, SampleDone) else event.measurement.batches
+        batches = event.batches if isinstance(event, TimingDone) else event.measurement.batches
         course = self._even if event.name else self._own
         if course is None or course.batches != batches:
             course = _Course(batches)
@@ -57,7 +57,7 @@ class JointState:
                 self._even = course
             else:
                 self._own, self._even = course, None
-        if isinstance(event, SampleDone):
+        if isinstance(event, TimingDone):
             course.take(event)
             self._gauges = event.gauges
         else:

@@ -29,10 +29,10 @@ SHORTEST_S = 1e-9
 
 
 @dataclass(frozen=True)
-class Sample:
+class Timing:
     """Some consecutive steps, timed as one with the devices idle at both ends.
 
-    `seconds` is their wall time. Of a stamped sample, which is always one step: `compute_s` of each replica and
+    `seconds` is their wall time. Of a stamped timing, which is always one step: `compute_s` of each replica and
     `step_s`, from the first replica's begin to the last one's end. `input_wait_s` is the host's wait for data.
     """
 
@@ -136,13 +136,13 @@ class Session:
         *,
         seconds: float,
         at_least: int,
-        steps_per_sample: int,
+        steps_per_timing: int,
         stamped: bool,
-    ) -> Iterator[Sample]:
-        """Trains with this split and yields a sample at a time, until `seconds` are over and `at_least` are given.
+    ) -> Iterator[Timing]:
+        """Trains with this split and yields a timing at a time, until `seconds` are over and `at_least` are given.
 
         Each device takes its batch in micro-batches of its size in `micro_batches`, which divides the batch. A stamped
-        sample is one step whatever `steps_per_sample` says. TensorFlow's own ResourceExhaustedError goes through when
+        timing is one step whatever `steps_per_timing` says. TensorFlow's own ResourceExhaustedError goes through when
         a device's memory does not hold its (micro-)batch.
         """
         split = Split(tuple(batches), tuple(micro_batches or batches))
@@ -152,7 +152,7 @@ class Session:
         given = 0
         while given < at_least or time.perf_counter() < end:
             yield (
-                self._stamped_sample(iterator, split) if stamped else self._sample(iterator, split, steps_per_sample)
+                self._stamped_timing(iterator, split) if stamped else self._timing(iterator, split, steps_per_timing)
             )
             given += 1
 
@@ -193,16 +193,16 @@ class Session:
                 sizes.append(tf.constant(split.micro_batches, tf.int32))
         return *self._step(stamped=stamped, micro=split.accumulates)(values, *sizes), waited
 
-    def _sample(self, iterator: Iterator[Any], split: Split, steps: int) -> Sample:
+    def _timing(self, iterator: Iterator[Any], split: Split, steps: int) -> Timing:
         waits = []
         began = time.perf_counter()
         for _ in range(steps):
             loss, _stamps, waited = self._run(iterator, split)
             waits.append(waited)
         runtime.wait_for(self._names)
-        return Sample(steps, time.perf_counter() - began, sum(waits), loss=float(loss))
+        return Timing(steps, time.perf_counter() - began, sum(waits), loss=float(loss))
 
-    def _stamped_sample(self, iterator: Iterator[Any], split: Split) -> Sample:
+    def _stamped_timing(self, iterator: Iterator[Any], split: Split) -> Timing:
         # The stamped step is queued behind another, as steps are: a GPU that is idle would wait for its first kernels.
         self._run(iterator, split)
         began = time.perf_counter()
@@ -210,7 +210,7 @@ class Session:
         runtime.wait_for(self._names)
         seconds = time.perf_counter() - began
         stamps = stamps.numpy()
-        return Sample(
+        return Timing(
             steps=1,
             seconds=seconds,
             input_wait_s=waited,

@@ -27,7 +27,7 @@ class TimeLeft:
 
 
 @dataclass(frozen=True)
-class SampleDone:
+class TimingDone:
     """Some steps of a joint run are over, warm-up included: of the "even" split, or of the run's own ("").
 
     `compute_s` is of each replica where they were stamped. `gauges` are the latest reading of each GPU.
@@ -83,5 +83,5 @@ class RoundDone:
     devices: tuple[Device, ...]
 
 
-Event = Doing | TimeLeft | SampleDone | WindowDone | PointDone | TrialDone | DeviceDone | RoundDone
+Event = Doing | TimeLeft | TimingDone | WindowDone | PointDone | TrialDone | DeviceDone | RoundDone
 Watch = Callable[[Event], None]

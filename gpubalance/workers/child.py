@@ -43,9 +43,9 @@ from gpubalance.workers.messages import (
     Ready,
     Reduce,
     Reduced,
-    Sample,
     Survey,
     Surveyed,
+    Timing,
     Trace,
     Traced,
 )
@@ -220,8 +220,8 @@ def _trace(session: Session, request: Trace, replies: Any) -> None:
 def _measure(session: Session, request: Measure, replies: Any) -> None:
     in_memory = request.micro_batches or request.batches
     try:
-        for sample in _samples(session, request):
-            _say(replies, sample)
+        for timing in _timings(session, request):
+            _say(replies, timing)
     except Exception as error:  # noqa: BLE001  (whatever a step raises is told to the parent)
         failure = _explained(error, session.settings)
         peaks = tuple(session.memory_peaks(in_memory)) if failure["fault"] == "memory" else ()
@@ -231,23 +231,23 @@ def _measure(session: Session, request: Measure, replies: Any) -> None:
     _say(replies, Measured(memory_peak_bytes=peaks, late_part=session.late_part()))
 
 
-def _samples(session: Session, request: Measure) -> Iterator[Sample]:
-    for sample in session.measure(
+def _timings(session: Session, request: Measure) -> Iterator[Timing]:
+    for timing in session.measure(
         request.batches,
         request.micro_batches,
         seconds=request.seconds,
         at_least=request.at_least,
-        steps_per_sample=request.steps_per_sample,
+        steps_per_timing=request.steps_per_timing,
         stamped=request.stamped,
     ):
-        yield Sample(
-            steps=sample.steps,
-            seconds=sample.seconds,
+        yield Timing(
+            steps=timing.steps,
+            seconds=timing.seconds,
             ended_s=time.monotonic(),
-            input_wait_s=sample.input_wait_s,
-            compute_s=sample.compute_s,
-            step_s=sample.step_s,
-            loss_is_finite=sample.loss is None or math.isfinite(sample.loss),
+            input_wait_s=timing.input_wait_s,
+            compute_s=timing.compute_s,
+            step_s=timing.step_s,
+            loss_is_finite=timing.loss is None or math.isfinite(timing.loss),
         )
 
 

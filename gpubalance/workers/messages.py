@@ -2,7 +2,7 @@
 
     parent                          child
     Open (once)                →    Ready
-    Measure                    →    Sample …, Measured
+    Measure                    →    Timing …, Measured
     CountFlops                 →    Flops
     Trace                      →    Traced
     Survey (instead of Open)   →    Surveyed
@@ -38,7 +38,7 @@ class Open(Record):
 
 
 class Measure(Record):
-    """Train with this split for `seconds`, and at least `at_least` samples. A stamped sample is one step.
+    """Train with this split for `seconds`, and at least `at_least` timings. A stamped timing is one step.
 
     Of each batch, as many samples at a time as `micro_batches` says; null: all.
     """
@@ -48,7 +48,7 @@ class Measure(Record):
     micro_batches: tuple[Batch, ...] | None = None
     seconds: Seconds
     at_least: Annotated[int, Field(ge=1)]
-    steps_per_sample: Annotated[int, Field(ge=1)] = 1
+    steps_per_timing: Annotated[int, Field(ge=1)] = 1
     stamped: bool = False
 
 
@@ -91,13 +91,13 @@ class Ready(Record):
     memory_limit_bytes: tuple[int | None, ...]
 
 
-class Sample(Record):
+class Timing(Record):
     """Some consecutive steps timed as one; of a stamped one, which is one step, each replica's compute time.
 
     `ended_s` is on the system's monotonic clock, which all processes share.
     """
 
-    kind: Literal["sample"] = "sample"
+    kind: Literal["timing"] = "timing"
     steps: Annotated[int, Field(ge=1, le=10**9)]
     seconds: Duration
     ended_s: Annotated[float, Field(ge=-1e12, le=1e12)]
@@ -108,7 +108,7 @@ class Sample(Record):
 
 
 class Measured(Record):
-    """The samples asked for are over."""
+    """The timings asked for are over."""
 
     kind: Literal["measured"] = "measured"
     memory_peak_bytes: tuple[Peak, ...]
@@ -224,7 +224,7 @@ class Failed(Record):
 
 AnyRequest = Open | Measure | CountFlops | Trace | Survey | Inspect | Copy | Reduce
 Request = Annotated[AnyRequest, Field(discriminator="kind")]
-AnyReply = Ready | Sample | Measured | Flops | Traced | Surveyed | Inspected | Copied | Reduced | Failed
+AnyReply = Ready | Timing | Measured | Flops | Traced | Surveyed | Inspected | Copied | Reduced | Failed
 Reply = Annotated[AnyReply, Field(discriminator="kind")]
 
 REQUEST: TypeAdapter[AnyRequest] = TypeAdapter(Request)

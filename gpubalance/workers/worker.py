@@ -27,9 +27,9 @@ from gpubalance.workers.messages import (
     Measured,
     Open,
     Ready,
-    Sample,
     Survey,
     Surveyed,
+    Timing,
     Trace,
     Traced,
 )
@@ -39,7 +39,7 @@ from gpubalance.workers.process import Process, child_environment
 _OPENS_WITHIN_S = 300.0
 _FIRST_STEP_WITHIN_S = 900.0  # tracing, XLA's compilation, cuDNN's search for algorithms
 _STEP_WITHIN_S = 60.0
-_STEPS_WITHIN = 30.0  # times the time that such a sample took before
+_STEPS_WITHIN = 30.0  # times the time that such a timing took before
 
 
 class Worker(Process):
@@ -94,10 +94,10 @@ class Worker(Process):
         *,
         seconds: float = 0.0,
         at_least: int = 1,
-        steps_per_sample: int = 1,
+        steps_per_timing: int = 1,
         stamped: bool = False,
-    ) -> Iterator[Sample | Measured]:
-        """Trains with this split: yields each sample as it comes, and at the end what Measured says.
+    ) -> Iterator[Timing | Measured]:
+        """Trains with this split: yields each timing as it comes, and at the end what Measured says.
 
         Each device takes its batch in micro-batches of its size in `micro_batches`; None: in one.
 
@@ -109,7 +109,7 @@ class Worker(Process):
             micro_batches=micro_batches and tuple(micro_batches),
             seconds=seconds,
             at_least=at_least,
-            steps_per_sample=steps_per_sample,
+            steps_per_timing=steps_per_timing,
             stamped=stamped,
         )
         self.send(request)
@@ -118,15 +118,15 @@ class Worker(Process):
         key = (request.batches, request.micro_batches, stamped)
         given = 0
         while True:
-            reply = self._heard(self._patience_s(key, steps_per_sample), doing)
+            reply = self._heard(self._patience_s(key, steps_per_timing), doing)
             self._check(reply, stamped=stamped)
-            if isinstance(reply, Sample):
+            if isinstance(reply, Timing):
                 given += 1
                 self._slowest_s[key] = max(self._slowest_s.get(key, 0.0), reply.seconds / reply.steps)
                 yield reply
             elif isinstance(reply, Measured):
                 if given < at_least:
-                    raise self.unreadable(f"{given} samples, where at least {at_least} were asked for")
+                    raise self.unreadable(f"{given} timings, where at least {at_least} were asked for")
                 yield reply
                 return
             else:
@@ -146,7 +146,7 @@ class Worker(Process):
     def _check(self, reply: AnyReply, *, stamped: bool) -> None:
         """Raises PartialResult where it does not say of each device what it should."""
         of_each: tuple[float | None, ...] | None = reply.memory_peak_bytes if isinstance(reply, Measured) else None
-        if isinstance(reply, Sample) and stamped:
+        if isinstance(reply, Timing) and stamped:
             of_each = reply.compute_s or ()
         if of_each is not None and len(of_each) != len(self._devices):
             raise self.unreadable(f"{len(of_each)} values for {len(self._devices)} devices")

@@ -50,7 +50,7 @@ class Ours:
 
     def throughput(self, batches: Sequence[int], steps: int = 12) -> float:
         samples = list(
-            self._session.measure(batches, seconds=_WINDOW_S, at_least=2, steps_per_sample=steps, stamped=False)
+            self._session.measure(batches, seconds=_WINDOW_S, at_least=2, steps_per_timing=steps, stamped=False)
         )
         return sum(batches) * sum(s.steps for s in samples) / sum(s.seconds for s in samples)
 

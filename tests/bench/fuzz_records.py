@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gpubalance.jobs.keep.kept import KeptRound, KeptWindow, RunKey
 from gpubalance.planning.problem import Allocation
 from gpubalance.results.common import Model
-from gpubalance.workers.messages import Flops, Measured, Sample
+from gpubalance.workers.messages import Flops, Measured, Timing
 from tests.bench.fuzz_input import scalar, structure
 from tests.jobs.drawn import ready
 from tests.render.measurements import measurement, step_time
@@ -20,14 +20,14 @@ RUN = RunKey(devices=("CPU-0", "CPU-1"), model=Model(name="small", parameters=64
 SPLIT = Allocation(
     batches=(8, 8), micro_batches=(8, 8), compute_s=(0.1, 0.1), step_time_s=0.2, binds=("speed", "speed")
 )
-_PLAIN = Sample(steps=2, seconds=0.5, ended_s=7.5, input_wait_s=0.0)
-_STAMPED = Sample(steps=1, seconds=0.25, ended_s=7.0, input_wait_s=0.0, compute_s=(0.1, 0.2), step_s=0.25)
+_PLAIN = Timing(steps=2, seconds=0.5, ended_s=7.5, input_wait_s=0.0)
+_STAMPED = Timing(steps=1, seconds=0.25, ended_s=7.0, input_wait_s=0.0, compute_s=(0.1, 0.2), step_s=0.25)
 _WINDOW = KeptWindow(
     run=RUN,
     name="",
     batches=(8, 8),
     micro_batches=(8, 8),
-    samples=(_PLAIN, _PLAIN),
+    timings=(_PLAIN, _PLAIN),
     stamped=(_STAMPED,),
     memory_peak_bytes=(None, 5),
     throttled=((), ("sw-thermal",)),

@@ -13,7 +13,7 @@ EVENTS = f"""
 import time
 from gpubalance.cli.progress import Progress
 from gpubalance.devices.machine import find_machine
-from gpubalance.jobs.events import Doing, SampleDone, TimeLeft
+from gpubalance.jobs.events import Doing, TimingDone, TimeLeft
 from gpubalance.results.telemetry import Gauges
 
 devices = find_machine({str(ROOT / "configs" / "four-unlike.toml")!r}).devices
@@ -23,10 +23,10 @@ def work(watch):
     watch(Doing("measuring 120/80/40/30, window 1 of 3, in turns with the even split"))
     watch(TimeLeft(75.0))
     for name, batches, step_s in (("even", (68, 68, 67, 67), 0.08), ("", (120, 80, 40, 30), 0.065)):
-        watch(SampleDone(name, devices, batches, step_s, (0.060, 0.059, 0.061, 0.040), (hot, None, None, None)))
+        watch(TimingDone(name, devices, batches, step_s, (0.060, 0.059, 0.061, 0.040), (hot, None, None, None)))
         for number in range(40):
-            watch(SampleDone(name, devices, batches, step_s * (1 + number / 400), None, (hot, None, None, None)))
-    watch(SampleDone("even", devices, (68, 68, 67, 67), 0.08, None, (hot, None, None, None)))
+            watch(TimingDone(name, devices, batches, step_s * (1 + number / 400), None, (hot, None, None, None)))
+    watch(TimingDone("even", devices, (68, 68, 67, 67), 0.08, None, (hot, None, None, None)))
     time.sleep(1.2)
     return "the result"
 

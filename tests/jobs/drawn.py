@@ -15,7 +15,7 @@ from gpubalance.jobs.run import run_on
 from gpubalance.results.run import Run
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import Measuring, RunRequest, Settings
-from gpubalance.workers.messages import Measured, Ready, Sample
+from gpubalance.workers.messages import Measured, Ready, Timing
 
 
 def noisy_devices(profile: Path, noise: float, slower: float = 1.0) -> tuple[tuple[Device, ...], JointProfile]:
@@ -76,17 +76,17 @@ class DrawnWorker:
         *,
         seconds: float,
         at_least: int,
-        steps_per_sample: int,
+        steps_per_timing: int,
         stamped: bool,
-    ) -> Iterator[Sample | Measured]:
+    ) -> Iterator[Timing | Measured]:
         del micro_batches  # none of these runs has any
         end, given = self._elapsed_s + seconds, 0
         while given < at_least or self._elapsed_s < end:
-            count = 1 if stamped else steps_per_sample
+            count = 1 if stamped else steps_per_timing
             steps = [self._step(batches) for _ in range(count)]
             taken_s = sum(max(computes) + self._joint.sync_s for computes in steps)
             compute_s = steps[0] if stamped else None
-            yield Sample(
+            yield Timing(
                 steps=count,
                 seconds=taken_s,
                 ended_s=self._clock_s + self._elapsed_s,

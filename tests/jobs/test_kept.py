@@ -121,8 +121,8 @@ def test_times_from_before_a_reboot_come_before_those_that_are_measured_now() ->
     entries = [json.loads(line) for line in journal.path.read_text().splitlines()]
     for record in (entry["record"] for entry in entries):
         record["boot"] = "another"
-        for sample in (*record["samples"], *record["stamped"]):
-            sample["ended_s"] += 1e8
+        for timing in (*record["timings"], *record["stamped"]):
+            timing["ended_s"] += 1e8
     journal.path.write_text("".join(f"{json.dumps(entry)}\n" for entry in entries))
     with run_journal(asked, None, resume=True) as journal:
         result = drawn(journal, list[Event]().append, asked, clock_s=time.monotonic())
@@ -174,8 +174,8 @@ def test_windows_of_another_run_of_the_command_are_not_taken_over() -> None:
 def test_a_window_that_was_throttled_stays_so() -> None:
     series, again = Series((120, 80)), Series((120, 80))
     window = series.window(cast("Worker", DrawnWorker(DEVICES, JOINT, seed=0)), 1.0)
-    again.add(window.samples, window.stamped, (None, 5), (("sw-thermal",), ()), 0.25)
-    again.add(window.samples, window.stamped, (7, 3), (("sw-thermal", "hw-power-brake"), ()), 0.75)
+    again.add(window.timings, window.stamped, (None, 5), (("sw-thermal",), ()), 0.25)
+    again.add(window.timings, window.stamped, (7, 3), (("sw-thermal", "hw-power-brake"), ()), 0.75)
     assert again.throttled == (("sw-thermal", "hw-power-brake"), ())
     assert again.memory_peak_bytes == (7, 5)
     assert again.late_part == 0.5

@@ -5,7 +5,7 @@ a step, for which `import tensorflow` gives their classes and nothing else. What
 ENGINE_STAND_IN_SCRIPT names, which may have
 
     built(devices)                     called when the model is built
-    step(devices, batches, number)     called at each sample, counted from 1 in each child; may return seconds a step
+    step(devices, batches, number)     called at each timing, counted from 1 in each child; may return seconds a step
     needs(device, batch)               bytes that a device needs for a batch
     holds(device, size)                whether so many samples at a time fit; where not, it is out of memory
 
@@ -25,7 +25,7 @@ _SCRIPT = os.environ.get("ENGINE_STAND_IN_SCRIPT")
 
 
 @dataclass(frozen=True)
-class Sample:
+class Timing:
     """As the real one."""
 
     steps: int
@@ -72,7 +72,7 @@ class Session:
         *,
         seconds: float,
         at_least: int,
-        steps_per_sample: int,
+        steps_per_timing: int,
         stamped: bool,
     ) -> Any:
         self._hold(micro_batches or batches)
@@ -83,11 +83,11 @@ class Session:
             told = self._call("step", self._devices, batches, self._number)
             computes = tuple(0.010 + 0.0001 * batch for batch in batches)
             step_s = told or max(computes) + 0.001
-            steps = 1 if stamped else steps_per_sample
+            steps = 1 if stamped else steps_per_timing
             spent += steps * step_s
             given += 1
             stamps = {"compute_s": computes, "step_s": step_s} if stamped else {}
-            yield Sample(steps, steps * step_s, 0.0, loss=1.0, **stamps)
+            yield Timing(steps, steps * step_s, 0.0, loss=1.0, **stamps)
 
     def _hold(self, sizes: Any) -> None:
         for device, size in zip(self._devices, sizes, strict=True):

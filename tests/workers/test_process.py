@@ -18,7 +18,7 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import BadInput, DeadlinePassed, EnvironmentFault, OutOfMemory, PartialResult
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import Settings
-from gpubalance.workers.messages import Measured, Sample
+from gpubalance.workers.messages import Measured, Timing
 from gpubalance.workers.process import Process, child_environment
 from gpubalance.workers.worker import Worker
 
@@ -154,9 +154,9 @@ def open_worker() -> Any:
 
 def test_a_worker_measures_any_split_it_is_asked(open_worker: Worker) -> None:
     for batches in ((30, 20), (5, 45)):
-        replies = list(open_worker.measure(batches, at_least=3, steps_per_sample=2))
-        *samples, last = replies
-        assert [s.steps for s in samples if isinstance(s, Sample)] == [2, 2, 2]
+        replies = list(open_worker.measure(batches, at_least=3, steps_per_timing=2))
+        *timings, last = replies
+        assert [t.steps for t in timings if isinstance(t, Timing)] == [2, 2, 2]
         assert isinstance(last, Measured)
         profiles = [d.profile for d in PAIR]
         assert last.memory_peak_bytes == tuple(
@@ -164,14 +164,14 @@ def test_a_worker_measures_any_split_it_is_asked(open_worker: Worker) -> None:
         )
 
 
-def test_a_stamped_sample_has_every_replicas_compute(open_worker: Worker) -> None:
-    *samples, _ = open_worker.measure((30, 20), at_least=2, stamped=True)
-    for sample in samples:
-        assert isinstance(sample, Sample)
-        assert sample.compute_s is not None
-        assert len(sample.compute_s) == 2
-        assert sample.step_s is not None
-        assert sample.step_s >= max(sample.compute_s)
+def test_a_stamped_timing_has_every_replicas_compute(open_worker: Worker) -> None:
+    *timings, _ = open_worker.measure((30, 20), at_least=2, stamped=True)
+    for timing in timings:
+        assert isinstance(timing, Timing)
+        assert timing.compute_s is not None
+        assert len(timing.compute_s) == 2
+        assert timing.step_s is not None
+        assert timing.step_s >= max(timing.compute_s)
 
 
 def test_out_of_memory_names_the_device_and_the_worker_goes_on(open_worker: Worker) -> None:

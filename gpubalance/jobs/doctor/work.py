@@ -17,7 +17,7 @@ from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import Settings
 from gpubalance.system.deadlines import within
 from gpubalance.workers.checker import LOADS_WITHIN_S, Checker
-from gpubalance.workers.messages import Sample, Surveyed
+from gpubalance.workers.messages import Surveyed, Timing
 from gpubalance.workers.worker import Worker
 
 BATCH = 8
@@ -99,8 +99,8 @@ def _step(group: Sequence[Device], joint: JointProfile, settings: Settings) -> t
     """Whether the loss is a number, and the bytes of the gradients."""
     with Worker(group, "check", deadline_s=_STEP_WITHIN_S + LOADS_WITHIN_S) as worker:
         worker.open(settings, joint, seed=0)
-        samples = [s for s in worker.measure([BATCH] * len(group)) if isinstance(s, Sample)]
-        return all(sample.loss_is_finite for sample in samples), worker.facts.gradient_bytes
+        timings = [t for t in worker.measure([BATCH] * len(group)) if isinstance(t, Timing)]
+        return all(timing.loss_is_finite for timing in timings), worker.facts.gradient_bytes
 
 
 def _no_number(names: str) -> Check:

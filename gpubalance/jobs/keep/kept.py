@@ -16,7 +16,7 @@ from gpubalance.planning.problem import Allocation
 from gpubalance.results.common import Model
 from gpubalance.results.run import Measurement
 from gpubalance.settings.record import Batch, Record
-from gpubalance.workers.messages import Peak, Sample
+from gpubalance.workers.messages import Peak, Timing
 
 _JOINT = "joint"  # they are of no one device
 
@@ -30,7 +30,7 @@ class RunKey(Record):
 
 
 class KeptWindow(Record):
-    """A window of a split, sample by sample. `name` is "even", or "" for the run's own split.
+    """A window of a split, timing by timing. `name` is "even", or "" for the run's own split.
 
     Its times are on the monotonic clock, which begins anew with each boot of the machine. `throttled` has NVML's
     reasons, of each device.
@@ -40,8 +40,8 @@ class KeptWindow(Record):
     name: str
     batches: tuple[Batch, ...]
     micro_batches: tuple[Batch, ...]
-    samples: Annotated[tuple[Sample, ...], Field(min_length=1)]
-    stamped: Annotated[tuple[Sample, ...], Field(min_length=1)]
+    timings: Annotated[tuple[Timing, ...], Field(min_length=1)]
+    stamped: Annotated[tuple[Timing, ...], Field(min_length=1)]
     memory_peak_bytes: tuple[Peak, ...]
     throttled: tuple[tuple[str, ...], ...]
     late_part: Annotated[float, Field(ge=0, le=1)]
@@ -117,7 +117,7 @@ class Kept:
         found = [one for one in self._windows if (one.run, one.name, one.batches, one.micro_batches) == split]
         self._windows = [one for one in self._windows if one not in found]
         return [
-            series.add(one.samples, one.stamped, one.memory_peak_bytes, one.throttled, one.late_part)
+            series.add(one.timings, one.stamped, one.memory_peak_bytes, one.throttled, one.late_part)
             for one in _before_now(found)
         ]
 
@@ -131,7 +131,7 @@ class Kept:
                 name=name,
                 batches=window.batches,
                 micro_batches=window.at_a_time,
-                samples=tuple(window.samples),
+                timings=tuple(window.timings),
                 stamped=tuple(window.stamped),
                 memory_peak_bytes=window.memory_peak_bytes,
                 throttled=window.throttled,
@@ -183,12 +183,12 @@ def _before_now(windows: Sequence[KeptWindow]) -> list[KeptWindow]:
     """The same on this boot's monotonic clock: those of another boot as if each had ended when the next began."""
     next_s, moved = time.monotonic(), []
     for window in reversed(windows):
-        both = (*window.samples, *window.stamped)
+        both = (*window.timings, *window.stamped)
         later_s = next_s - max(one.ended_s for one in both)
         if window.boot == _boot():
             later_s = min(0.0, later_s)
         next_s = min(one.ended_s - one.seconds for one in both) + later_s
-        times = {name: _later(getattr(window, name), later_s) for name in ("samples", "stamped")}
+        times = {name: _later(getattr(window, name), later_s) for name in ("timings", "stamped")}
         moved.append(window.model_copy(update=times))
     return moved[::-1]
 
@@ -201,5 +201,5 @@ def _boot() -> str:
         return ""
 
 
-def _later(samples: Sequence[Sample], seconds: float) -> tuple[Sample, ...]:
-    return tuple(one.model_copy(update={"ended_s": one.ended_s + seconds}) for one in samples)
+def _later(timings: Sequence[Timing], seconds: float) -> tuple[Timing, ...]:
+    return tuple(one.model_copy(update={"ended_s": one.ended_s + seconds}) for one in timings)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from gpubalance.jobs.environment import environment, now
-from gpubalance.jobs.events import SampleDone, Watch
+from gpubalance.jobs.events import TimingDone, Watch
 from gpubalance.jobs.keep.kept import Kept, RunKey
 from gpubalance.jobs.measure.fitting import Rig
 from gpubalance.jobs.measure.sensors import Sensors
@@ -17,13 +17,13 @@ from gpubalance.results.common import Model, Throughput, Warning_
 from gpubalance.results.run import Baselines, Measurement, Run, SoloBest
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import RunRequest
-from gpubalance.workers.messages import Sample
+from gpubalance.workers.messages import Timing
 from gpubalance.workers.worker import Worker
 
 
 @dataclass
 class JointRun:
-    """A joint run, as far as it has come. A result can be made of it once a sample of each kind is there.
+    """A joint run, as far as it has come. A result can be made of it once a timing of each kind is there.
 
     `proof` tells runs of one `balance` apart.
     """
@@ -85,16 +85,16 @@ def joint_series(
     """A series of a split on the request's devices, which all have samples: watched, and its GPUs read."""
     devices, sensors = request.devices, Sensors(request.devices)
 
-    def tell(sample: Sample) -> None:
-        watch(SampleDone(name, devices, batches, sample.seconds / sample.steps, sample.compute_s, sensors.latest))
+    def tell(timing: Timing) -> None:
+        watch(TimingDone(name, devices, batches, timing.seconds / timing.steps, timing.compute_s, sensors.latest))
 
     return Series(batches, micro_batches, sensors, tell)
 
 
 def result_of(asked: RunRequest, so_far: JointRun, driver: str | None) -> Run | None:
-    """The result of what was measured so far; None where the split has no sample of each kind yet."""
+    """The result of what was measured so far; None where the split has no timing of each kind yet."""
     own = so_far.own
-    if not own.samples or not own.stamped:
+    if not own.timings or not own.stamped:
         return None
     numbers = [i for i, batch in enumerate(asked.batches) if batch]
     began_s = min(one.began_s for one in (own, so_far.even) if one and one.stamped)
@@ -133,7 +133,7 @@ def result_of(asked: RunRequest, so_far: JointRun, driver: str | None) -> Run | 
 
 def _even_baseline(so_far: JointRun, measured: Measurement, numbers: list[int], began_s: float) -> Measurement | None:
     if so_far.even is not None:
-        return so_far.even.measurement(numbers, began_s) if so_far.even.samples and so_far.even.stamped else None
+        return so_far.even.measurement(numbers, began_s) if so_far.even.timings and so_far.even.stamped else None
     is_even = measured.micro_batches == even_split(measured.global_batch, len(measured.batches))
     wanted = so_far.request.measuring.baseline == "even" and len(numbers) > 1
     return measured if is_even and wanted else None

@@ -1,4 +1,4 @@
-"""The samples of one split, as they come from a worker, and what they amount to."""
+"""The timings of one split, as they come from a worker, and what they amount to."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from gpubalance.planning.parts import split_step
 from gpubalance.results.common import StepTime, Throughput
 from gpubalance.results.run import Measurement, Replica
 from gpubalance.results.telemetry import all_reasons
-from gpubalance.workers.messages import Measured, Sample
+from gpubalance.workers.messages import Measured, Timing
 from gpubalance.workers.worker import Worker
 
-# The devices are idle for a moment at the ends of a sample: it is long enough for that not to count.
-_SAMPLE_S = 0.5
+# The devices are idle for a moment at the ends of a timing: it is long enough for that not to count.
+_TIMING_S = 0.5
 # Part of a window in which steps are stamped. They are another trace of the step, so the rest pays nothing for them.
 _STAMPED_PART = 0.1
 _STAMPED_STEPS = 3
@@ -33,18 +33,18 @@ _LONGEST_SETTLING_STEPS = 30
 
 @dataclass
 class Series:
-    """Samples of one split, in the order of time; `stamped` apart, as stamping costs a little.
+    """Timings of one split, in the order of time; `stamped` apart, as stamping costs a little.
 
-    `sensors` read the GPUs while a window is measured; `watch` is told of each sample as it comes.
+    `sensors` read the GPUs while a window is measured; `watch` is told of each timing as it comes.
     """
 
     batches: tuple[int, ...]
     micro_batches: tuple[int, ...] | None = None
     sensors: Sensors | None = None
-    watch: Callable[[Sample], None] | None = None
-    samples: list[Sample] = field(default_factory=list)
-    stamped: list[Sample] = field(default_factory=list)
-    sample_s: float = _SAMPLE_S
+    watch: Callable[[Timing], None] | None = None
+    timings: list[Timing] = field(default_factory=list)
+    stamped: list[Timing] = field(default_factory=list)
+    timing_s: float = _TIMING_S
     memory_peak_bytes: tuple[int | None, ...] = ()
     windows: int = 0
     warmup_steps: int = 0
@@ -52,9 +52,9 @@ class Series:
     loss_is_finite: bool = True
 
     @property
-    def steps_per_sample(self) -> int:
+    def steps_per_timing(self) -> int:
         """How many steps are timed as one, from what the warm-up took."""
-        return max(1, round(self.sample_s / self._recent_step_s)) if self._recent_step_s else 1
+        return max(1, round(self.timing_s / self._recent_step_s)) if self._recent_step_s else 1
 
     _recent_step_s: float = 0.0
     _last_late_part: float = 0.0
@@ -68,10 +68,10 @@ class Series:
         """
         times: list[float] = []
         end = time.monotonic() + _LONGEST_WARMUP_S
-        for sample in self._measure(worker, at_least=1):
-            self._refuse_bad_loss(sample)
-        for sample in self._measure(worker, at_least=2, stamped=True):
-            self.warmup_steps += sample.steps
+        for timing in self._measure(worker, at_least=1):
+            self._refuse_bad_loss(timing)
+        for timing in self._measure(worker, at_least=2, stamped=True):
+            self.warmup_steps += timing.steps
         while len(times) < _WARMUP_STEPS or has_trend(times[-_WARMUP_STEPS:]):
             if len(times) >= _WARMUP_STEPS and (time.monotonic() > end or len(times) > _LONGEST_WARMUP_STEPS):
                 self.steady = False
@@ -90,15 +90,15 @@ class Series:
         while len(times) < _SETTLING_STEPS or (
             times[-1] < _CLEARLY_FASTER * times[-2] and len(times) < _LONGEST_SETTLING_STEPS
         ):
-            for sample in self._measure(worker, at_least=1):
+            for timing in self._measure(worker, at_least=1):
                 if first:
-                    self._refuse_bad_loss(sample)
-                times.append(sample.seconds)
+                    self._refuse_bad_loss(timing)
+                times.append(timing.seconds)
         self.warmup_steps += len(times)
         self._recent_step_s = times[-1]
 
-    def _refuse_bad_loss(self, sample: Sample) -> None:
-        if not sample.loss_is_finite:
+    def _refuse_bad_loss(self, timing: Timing) -> None:
+        if not timing.loss_is_finite:
             raise BadInput(
                 "the model's loss is not a number at the first step",
                 remedy="inputs are random numbers from 0 to 1, labels fit the output: does the model take them?",
@@ -112,10 +112,10 @@ class Series:
         window = Series(self.batches, self.micro_batches, self.sensors)
         with self.sensors.watching() if self.sensors else nullcontext():
             # The stamped steps first: a result needs both kinds, so one that is cut short is a result the sooner.
-            for sample in self._measure(worker, seconds=seconds * _STAMPED_PART, at_least=_STAMPED_STEPS, stamped=True):
-                window.stamped.append(sample)
-                self.stamped.append(sample)
-            window.samples += self.measure(worker, seconds * (1 - _STAMPED_PART))
+            for timing in self._measure(worker, seconds=seconds * _STAMPED_PART, at_least=_STAMPED_STEPS, stamped=True):
+                window.stamped.append(timing)
+                self.stamped.append(timing)
+            window.timings += self.measure(worker, seconds * (1 - _STAMPED_PART))
         if self.sensors is not None:
             self.sensors.check()
         window.memory_peak_bytes = self.memory_peak_bytes
@@ -125,22 +125,22 @@ class Series:
 
     def add(
         self,
-        samples: Sequence[Sample],
-        stamped: Sequence[Sample],
+        timings: Sequence[Timing],
+        stamped: Sequence[Timing],
         peaks_bytes: Sequence[int | None],
         throttled: Sequence[tuple[str, ...]],
         late_part: float,
     ) -> Series:
         """Adds a window that was measured before, and gives it as a series of its own."""
-        window = Series(self.batches, self.micro_batches, samples=[*samples], stamped=[*stamped])
+        window = Series(self.batches, self.micro_batches, timings=[*timings], stamped=[*stamped])
         window.note_peaks(peaks_bytes)
         self.windows += 1
-        self.samples += samples
+        self.timings += timings
         self.stamped += stamped
         self.note_peaks(peaks_bytes)
         self._throttled_before = all_reasons(self._throttled_before, throttled)
         self._late_parts.append(late_part)
-        self.loss_is_finite = self.loss_is_finite and all(one.loss_is_finite for one in (*samples, *stamped))
+        self.loss_is_finite = self.loss_is_finite and all(one.loss_is_finite for one in (*timings, *stamped))
         return window
 
     @property
@@ -154,13 +154,13 @@ class Series:
         now = self.sensors.throttled if self.sensors else ()
         return all_reasons(self._throttled_before, now) or ((),) * len(self.batches)
 
-    def measure(self, worker: Worker, seconds: float, *, at_least: int = 1) -> list[Sample]:
-        """Measures for that long without stamps, and at least so many samples; adds them, and gives them."""
-        before = len(self.samples)
-        for sample in self._measure(worker, seconds=seconds, at_least=at_least, steps_per_sample=self.steps_per_sample):
-            self.samples.append(sample)
+    def measure(self, worker: Worker, seconds: float, *, at_least: int = 1) -> list[Timing]:
+        """Measures for that long without stamps, and at least so many timings; adds them, and gives them."""
+        before = len(self.timings)
+        for timing in self._measure(worker, seconds=seconds, at_least=at_least, steps_per_timing=self.steps_per_timing):
+            self.timings.append(timing)
         self._late_parts.append(self._last_late_part)
-        return self.samples[before:]
+        return self.timings[before:]
 
     def _measure(
         self,
@@ -168,15 +168,15 @@ class Series:
         *,
         seconds: float = 0.0,
         at_least: int = 1,
-        steps_per_sample: int = 1,
+        steps_per_timing: int = 1,
         stamped: bool = False,
-    ) -> Iterator[Sample]:
+    ) -> Iterator[Timing]:
         for reply in worker.measure(
             self.batches,
             self.micro_batches,
             seconds=seconds,
             at_least=at_least,
-            steps_per_sample=steps_per_sample,
+            steps_per_timing=steps_per_timing,
             stamped=stamped,
         ):
             if isinstance(reply, Measured):
@@ -202,25 +202,25 @@ class Series:
 
     @property
     def step_times_s(self) -> list[float]:
-        """Mean step time of each sample."""
-        return [s.seconds / s.steps for s in self.samples]
+        """Mean step time of each timing."""
+        return [s.seconds / s.steps for s in self.timings]
 
     @property
     def began_s(self) -> float:
-        """When the first of its samples began, on the monotonic clock."""
-        first = min((one[0] for one in (self.samples, self.stamped) if one), key=lambda sample: sample.ended_s)
+        """When the first of its timings began, on the monotonic clock."""
+        first = min((one[0] for one in (self.timings, self.stamped) if one), key=lambda timing: timing.ended_s)
         return first.ended_s - first.seconds
 
     def step_time(self, origin_s: float) -> StepTime:
-        """Seconds a step, with its samples, which ended so long after a moment of the monotonic clock."""
+        """Seconds a step, with its timings, which ended so long after a moment of the monotonic clock."""
         times = self.step_times_s
         return StepTime(
             median=median(times),
             mad=mad(times),
             ci95=interval95(times),
-            steps_per_sample=max(s.steps for s in self.samples),
+            steps_per_sample=max(s.steps for s in self.timings),
             samples=tuple(times),
-            at_s=tuple(round(s.ended_s - origin_s, 3) for s in self.samples),
+            at_s=tuple(round(s.ended_s - origin_s, 3) for s in self.timings),
         )
 
     @property
@@ -237,7 +237,7 @@ class Series:
     @property
     def steps(self) -> int:
         """Measured steps, stamped ones included."""
-        return sum(s.steps for s in self.samples) + len(self.stamped)
+        return sum(s.steps for s in self.timings) + len(self.stamped)
 
     @property
     def precision(self) -> float:
@@ -248,12 +248,12 @@ class Series:
     @property
     def stamp_cost(self) -> float | None:
         """By what part a stamped step takes longer than one without stamps."""
-        if not self.samples or not self.stamped:
+        if not self.timings or not self.stamped:
             return None
         return median([(s.step_s or 0.0) + s.input_wait_s for s in self.stamped]) / median(self.step_times_s) - 1
 
     def measurement(self, devices: Sequence[int], origin_s: float | None = None) -> Measurement:
-        """What it amounts to; `devices` are the replicas' numbers among the result's. Needs both kinds of sample.
+        """What it amounts to; `devices` are the replicas' numbers among the result's. Needs both kinds of timing.
 
         Times count from `origin_s` on the monotonic clock, or from its own beginning.
         """

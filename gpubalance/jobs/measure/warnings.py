@@ -15,14 +15,14 @@ LATE = 0.1
 
 
 def warnings(own: Series, even: Series | None, model: str, *, excess_part: float) -> list[Warning_]:
-    """The warnings of a run from the samples of its split and of the even one.
+    """The warnings of a run from the timings of its split and of the even one.
 
     `excess_part` is the measurement's excess_s as a part of its step time.
     """
     both = [own] if even is None else [own, even]
     found = [
         _slower_than_profile(max(s.late_part for s in both), model),
-        _wide_interval(max(s.precision for s in both if s.samples)),
+        _wide_interval(max(s.precision for s in both if s.timings)),
         _not_steady(all(s.steady for s in both)),
         _stamps_cost(own.stamp_cost or 0.0),
         _excess(excess_part),

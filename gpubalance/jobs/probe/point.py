@@ -13,8 +13,8 @@ from gpubalance.results.probe import CurvePoint
 from gpubalance.results.telemetry import Telemetry, passing
 from gpubalance.workers.worker import Worker
 
-_SAMPLES = 12  # in a measurement of the length that is asked for
-_LEAST_SAMPLES = 3
+_TIMINGS = 12  # in a measurement of the length that is asked for
+_LEAST_TIMINGS = 3
 _LONGEST = 4  # times that length, while the result is not precise
 
 
@@ -34,7 +34,7 @@ def measure_point(
     `gpu` is the UUID of a GPU to be read meanwhile; `first` is for the model's first measurement. Raises what
     `Worker.measure` does.
     """
-    series = Series((batch,), sample_s=duration_s / _SAMPLES)
+    series = Series((batch,), timing_s=duration_s / _TIMINGS)
     series.settle(worker, first=first)
     telemetry = _windows(series, worker, duration_s, until_s, gpu)
     spent_s = _seconds(series)
@@ -42,7 +42,7 @@ def measure_point(
     steady = not (has_trend(times) or has_shift(times) or passing(_throttled(telemetry)))
     again = not steady and time.monotonic() < until_s
     if again:
-        series.samples.clear()
+        series.timings.clear()
         telemetry = _windows(series, worker, duration_s, until_s, gpu)
         spent_s += _seconds(series)
     return _point(series, telemetry, steady=steady, again=again), spent_s
@@ -51,7 +51,7 @@ def measure_point(
 def _windows(series: Series, worker: Worker, duration_s: float, until_s: float, gpu: str | None) -> Telemetry | None:
     end = time.monotonic() + _LONGEST * duration_s
     with nullcontext() if gpu is None else Sampler(gpu) as sampler:
-        series.measure(worker, duration_s, at_least=_LEAST_SAMPLES)
+        series.measure(worker, duration_s, at_least=_LEAST_TIMINGS)
         while series.precision > PRECISE_ENOUGH and time.monotonic() < min(end, until_s):
             series.measure(worker, duration_s / 2)
     return None if sampler is None else sampler.telemetry
@@ -62,7 +62,7 @@ def _throttled(telemetry: Telemetry | None) -> tuple[str, ...]:
 
 
 def _seconds(series: Series) -> float:
-    return sum(sample.seconds for sample in series.samples)
+    return sum(timing.seconds for timing in series.timings)
 
 
 def _point(series: Series, telemetry: Telemetry | None, *, steady: bool, again: bool) -> CurvePoint:
