@@ -14,12 +14,12 @@ from gpubalance.planning.joint import joint_bytes, joint_limit
 from gpubalance.planning.learning_rate import linear_factor, square_root_factor
 from gpubalance.planning.model import Curve, Line
 from gpubalance.planning.problem import Allocation, NoSplitError, Problem
-from gpubalance.planning.split import fitting_even_split
 from gpubalance.results.common import Warning_
 from gpubalance.results.plan import EvenPrediction, LearningRate, LeftOut, Plan, Predicted, Share
 from gpubalance.results.probe import DeviceProbe, Probe
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import PlanRequest
+from gpubalance.settings.shares import Shares
 
 # Of so many devices without samples it is said what they would bring: each takes the solver twice.
 _MOST_EXPLAINED = 16
@@ -107,7 +107,6 @@ def problem_of(loads: tuple[Load, ...], probe: Probe, request: PlanRequest) -> P
 def plan_of(found: Allocation, problem: Problem, probe: Probe, devices: Sequence[Device], request: PlanRequest) -> Plan:
     """The record of a split, with what the problem's loads predict of it."""
     probes = find_probes(probe, devices)
-    used = sum(batch > 0 for batch in found.batches)
     return Plan(
         created=now(),
         probed=probe.created,
@@ -115,17 +114,17 @@ def plan_of(found: Allocation, problem: Problem, probe: Probe, devices: Sequence
         environment=probe.environment,
         model=probe.model,
         devices=tuple(devices),
-        batches=found.batches,
-        micro_batches=found.micro_batches,
-        global_batch=found.global_batch,
+        batches=found.split.batches,
+        micro_batches=found.split.micro_batches,
+        global_batch=found.split.global_batch,
         batch_multiple=problem.multiple,
         margin_bytes=request.margin_bytes,
         sync_s=request.sync_s,
         shares=_shares(problem, found, probes),
         predicted=_predicted(problem, found, probes),
         left_out=_left_out(problem, found),
-        learning_rate=_learning_rate(request.from_batch or _best_single(probes), found.global_batch),
-        warnings=(_sync_unknown(),) if request.sync_s is None and used > 1 else (),
+        learning_rate=_learning_rate(request.from_batch or _best_single(probes), found.split.global_batch),
+        warnings=(_sync_unknown(),) if request.sync_s is None and len(found.split.used) > 1 else (),
     )
 
 
@@ -147,6 +146,7 @@ def best_split(problem: Problem) -> Allocation:
 
 
 def _shares(problem: Problem, found: Allocation, probes: Sequence[DeviceProbe]) -> tuple[Share, ...]:
+    split = found.split
     return tuple(
         Share(
             device=number,
@@ -158,7 +158,7 @@ def _shares(problem: Problem, found: Allocation, probes: Sequence[DeviceProbe]) 
             binds="max batch" if binds == "memory" and not _is_memory(one, load, problem.multiple) else binds,
         )
         for number, (load, batch, micro, compute_s, binds, one) in enumerate(
-            zip(problem.loads, found.batches, found.micro_batches, found.compute_s, found.binds, probes, strict=True)
+            zip(problem.loads, split.batches, split.micro_batches, found.compute_s, found.binds, probes, strict=True)
         )
     )
 
@@ -170,10 +170,10 @@ def _is_memory(one: DeviceProbe, load: Load, multiple: int) -> bool:
 
 
 def _predicted(problem: Problem, found: Allocation, probes: Sequence[DeviceProbe]) -> Predicted:
-    used = [i for i, batch in enumerate(found.batches) if batch]
+    used = found.split.used
     computes = [found.compute_s[i] for i in used]
     sync_s = found.step_time_s - max(computes)
-    even = _even(problem, used, found.global_batch, sync_s) if len(used) > 1 else None
+    even = _even(problem, found.split, sync_s) if len(used) > 1 else None
     bests = [best.throughput for i in used if (best := probes[i].solo_best) is not None]
     solo_sum = sum(bests) if len(bests) == len(used) else None
     return Predicted(
@@ -188,20 +188,19 @@ def _predicted(problem: Problem, found: Allocation, probes: Sequence[DeviceProbe
     )
 
 
-def _even(problem: Problem, used: Sequence[int], global_batch: int, sync_s: float) -> EvenPrediction | None:
-    batches = fitting_even_split(global_batch, [problem.loads[i].limit for i in used])
-    if batches is None:
+def _even(problem: Problem, split: Shares, sync_s: float) -> EvenPrediction | None:
+    loads = [problem.loads[i] for i in split.used]
+    even = Shares.even_within(split.global_batch, [load.limit for load in loads])
+    if even is None:
         return None
-    compute_s = max(problem.loads[i].model.step_time_s(batch) for i, batch in zip(used, batches, strict=True))
-    step_s = compute_s + sync_s
-    return EvenPrediction(batches=batches, step_time_s=step_s, throughput=sum(batches) / step_s)
+    step_s = sync_s + max(load.model.step_time_s(batch) for load, batch in zip(loads, even.batches, strict=True))
+    return EvenPrediction(batches=even.batches, step_time_s=step_s, throughput=even.global_batch / step_s)
 
 
 def _left_out(problem: Problem, found: Allocation) -> tuple[LeftOut, ...]:
     # In as many micro-batches with a device as without it: else it is theirs, what it is said to bring.
-    most = max(b // m for b, m in zip(found.batches, found.micro_batches, strict=True) if b)
-    problem = replace(problem, micro_batches=most)
-    idle = [i for i, batch in enumerate(found.batches) if not batch]
+    problem = replace(problem, micro_batches=max(found.split.counts))
+    idle = [i for i, batch in enumerate(found.split.batches) if not batch]
     return tuple(
         LeftOut(device=i, gain=worth(problem, i).gain if number < _MOST_EXPLAINED else None)
         for number, i in enumerate(idle)

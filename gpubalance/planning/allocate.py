@@ -12,6 +12,7 @@ from gpubalance.planning.deadline import TIE, earliest, fastest
 from gpubalance.planning.fleet import Fleet, Floats, Ints
 from gpubalance.planning.gaps import Reach
 from gpubalance.planning.problem import AUTO_MOST, AUTO_WITHIN, Allocation, Binds, NoSplitError, Problem
+from gpubalance.settings.shares import Shares
 
 
 def allocate(problem: Problem, *, required: int | None = None) -> Allocation:
@@ -232,8 +233,7 @@ class _Solver:
         units = np.divide(split.units, chosen, out=np.zeros_like(chosen), where=chosen > 0)
         sync_s = self._problem.sync_s if np.count_nonzero(chosen) > 1 else 0.0
         return Allocation(
-            batches=_samples(split.units * self._multiple),
-            micro_batches=_samples(units * self._multiple),
+            split=Shares(_samples(split.units * self._multiple), _samples(units * self._multiple)),
             compute_s=tuple(times.tolist()),
             step_time_s=float(times.max()) + sync_s,
             binds=tuple(self._binds(split, chosen, units)),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from gpubalance.planning.fleet import Load
+from gpubalance.settings.shares import Shares
 
 # With micro_batches="auto": up to so many, and as few as come so near to the best of them.
 AUTO_MOST = 8
@@ -53,23 +54,17 @@ class Problem:
 
 @dataclass(frozen=True)
 class Allocation:
-    """A split, in device order: bᵢ = kᵢ · mᵢ samples in kᵢ micro-batches; a device with 0 is left out.
+    """A split, and each device's compute time in it, by the models.
 
     `step_time_s` is max `compute_s` and, with two devices or more in use, sync. `binds` is why a device has no more.
     """
 
-    batches: tuple[int, ...]
-    micro_batches: tuple[int, ...]  # samples in each: mᵢ
+    split: Shares
     compute_s: tuple[float, ...]
     step_time_s: float
     binds: tuple[Binds, ...]
 
     @property
-    def global_batch(self) -> int:
-        """B, in samples."""
-        return sum(self.batches)
-
-    @property
     def throughput(self) -> float:
         """B/T, in samples per second."""
-        return self.global_batch / self.step_time_s
+        return self.split.global_batch / self.step_time_s

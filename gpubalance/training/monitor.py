@@ -117,8 +117,8 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
             found = allocate(Problem(loads, global_batch=self._split.global_batch))
         except NoSplitError:
             return
-        if all(found.batches):
-            self._split.set_batches(found.batches)
+        if all(found.split.batches):
+            self._split.set_batches(found.split.batches)
 
     def _write(self, times: EpochTimes) -> None:
         if self._writer is None:

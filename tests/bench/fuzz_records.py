@@ -9,17 +9,15 @@ from typing import Any
 from hypothesis import strategies as st
 
 from gpubalance.jobs.keep.kept import KeptRound, KeptWindow, RunKey
-from gpubalance.planning.problem import Allocation
 from gpubalance.results.common import Model
+from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import Flops, Measured, Timing
 from tests.bench.fuzz_input import scalar, structure
 from tests.jobs.drawn import ready
 from tests.render.measurements import measurement, step_time
 
 RUN = RunKey(devices=("CPU-0", "CPU-1"), model=Model(name="small", parameters=648, gradient_bytes=2592))
-SPLIT = Allocation(
-    batches=(8, 8), micro_batches=(8, 8), compute_s=(0.1, 0.1), step_time_s=0.2, binds=("speed", "speed")
-)
+SPLIT = Shares((8, 8))
 _PLAIN = Timing(steps=2, seconds=0.5, ended_s=7.5, input_wait_s=0.0)
 _STAMPED = Timing(steps=1, seconds=0.25, ended_s=7.0, input_wait_s=0.0, compute_s=(0.1, 0.2), step_s=0.25)
 _WINDOW = KeptWindow(

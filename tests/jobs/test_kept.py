@@ -26,11 +26,11 @@ from gpubalance.jobs.keep.software import software_key
 from gpubalance.jobs.measure.fitting import Rig
 from gpubalance.jobs.measure.series import Series
 from gpubalance.jobs.run import out_of_memory_told, run_on
-from gpubalance.planning.problem import Allocation
 from gpubalance.results.common import Model
 from gpubalance.results.plan import Round
 from gpubalance.results.run import Run
 from gpubalance.settings.requests import BalanceRequest, Measuring, PlanRequest, RunRequest, Settings
+from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.worker import Worker
 from tests.jobs.drawn import DrawnWorker, noisy_devices
@@ -280,7 +280,7 @@ def test_a_balance_takes_the_place_of_an_interrupted_one_with_its_first_measurem
     with balance_journal(asked, None, resume=False) as journal:
         Kept(journal, quiet).probe("2026-01-01", new=True)
         journal.keep()
-    split = Allocation((8, 8), (8, 8), compute_s=(1.0, 1.0), step_time_s=1.0, binds=("speed", "speed"))
+    split = Shares((8, 8))
     with balance_journal(asked, None, resume=False) as journal:
         assert journal.passes_over
         kept = Kept(journal, quiet)

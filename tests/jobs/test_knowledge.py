@@ -8,8 +8,8 @@ import pytest
 
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.balance.knowledge import Knowledge
-from gpubalance.planning.problem import Allocation
 from gpubalance.settings.requests import PlanRequest
+from gpubalance.settings.shares import Shares
 from tests.jobs.probes import measurement_of, probe_of
 
 QUICK = str(Path(__file__).parents[2] / "configs" / "quick-pair.toml")
@@ -22,7 +22,7 @@ def knowledge() -> Knowledge:
 
 def learn(known: Knowledge, batches: tuple[int, int], factor: float) -> None:
     """The first device takes so many times what it took alone, the second what it did."""
-    split = Allocation(batches, batches, (0.0, 0.0), 1.0, ("speed", "speed"))
+    split = Shares(batches)
     computes = [known.compute_s(i, split, alone=True) * f for i, f in enumerate((factor, 1.0))]
     known.learn(split, measurement_of(batches, computes, sync_s=0.004))
 

@@ -20,7 +20,7 @@ from gpubalance.planning.deadline import fastest
 from gpubalance.planning.fleet import Fleet, Load
 from gpubalance.planning.model import Curve, Line
 from gpubalance.planning.problem import AUTO_MOST, Allocation, NoSplitError, Problem
-from gpubalance.planning.split import even_split
+from gpubalance.settings.shares import Shares
 
 # Sixty-fourths are added without rounding: so unlike splits take exactly as long, and ties are real.
 exact = st.integers(0, 40).map(lambda n: n / 64)
@@ -106,7 +106,7 @@ def assert_split(problem: Problem, found: Allocation) -> None:
     """It is a split as wanted, and takes the time that it says."""
     used = 0
     for load, batch, micro, compute_s in zip(
-        problem.loads, found.batches, found.micro_batches, found.compute_s, strict=True
+        problem.loads, found.split.batches, found.split.micro_batches, found.compute_s, strict=True
     ):
         if batch:
             used += 1
@@ -118,8 +118,8 @@ def assert_split(problem: Problem, found: Allocation) -> None:
             assert micro == compute_s == 0
     sync_s = problem.sync_s if used > 1 else 0
     assert found.step_time_s == max(found.compute_s) + sync_s
-    assert found.global_batch == (problem.global_batch or found.global_batch)
-    assert found.global_batch <= (problem.max_global_batch or math.inf)
+    assert found.split.global_batch == (problem.global_batch or found.split.global_batch)
+    assert found.split.global_batch <= (problem.max_global_batch or math.inf)
 
 
 def assert_best(problem: Problem, required: int | None = None) -> None:
@@ -133,7 +133,7 @@ def assert_best(problem: Problem, required: int | None = None) -> None:
         return
     found = allocate(problem, required=required)
     assert_split(problem, found)
-    assert required is None or found.batches[required] > 0
+    assert required is None or found.split.batches[required] > 0
     assert found.throughput == pytest.approx(best, rel=1e-12)
 
 
@@ -160,7 +160,7 @@ def test_gaps_of_micro_batches_are_seen(of: list[Load], micro: int, total: int, 
 def given_to(problem: Problem, found: Allocation) -> list[tuple[list[tuple[int, float]], int]]:
     """What each device can do, and what it got. Devices that can do the same batches in the same times are equal."""
     able = (sorted(options(problem, load).items()) for load in problem.loads)
-    return sorted(zip(able, found.batches, strict=True))
+    return sorted(zip(able, found.split.batches, strict=True))
 
 
 @settings(max_examples=300)
@@ -190,8 +190,8 @@ def test_it_is_the_smallest_global_batch_that_is_as_fast(problem: Problem) -> No
     as_fast = (totals > 0) & (totals <= (problem.max_global_batch or math.inf))
     as_fast[as_fast] = (totals / np.maximum(step, 1e-300))[as_fast] >= found.throughput * (1 - 1e-13)
     together = as_fast & (used > 1)
-    if together.any() and sum(b > 0 for b in found.batches) > 1:
-        assert found.global_batch <= totals[together].min() * (1 + 1e-9)
+    if together.any() and sum(b > 0 for b in found.split.batches) > 1:
+        assert found.split.global_batch <= totals[together].min() * (1 + 1e-9)
 
 
 @given(lines() | curves(), st.integers(1, 8), st.integers(1, 200), st.floats(0, 0.01))
@@ -200,8 +200,8 @@ def test_equal_devices_get_the_even_split(model: Line | Curve, devices: int, tot
         return
     problem = Problem((Load(model, total),) * devices, sync_s=sync_s, global_batch=total)
     found = allocate(problem)
-    if sum(batch > 0 for batch in found.batches) == devices:
-        assert found.batches == even_split(total, devices)
+    if sum(batch > 0 for batch in found.split.batches) == devices:
+        assert found.split.batches == Shares.even(total, devices).batches
     else:  # fewer are faster, or a device more makes it no faster
         even = model.step_time_s(math.ceil(total / devices)) + (sync_s if devices > 1 else 0)
         assert found.step_time_s <= even * (1 + 1e-12)
@@ -211,7 +211,7 @@ def test_equal_devices_get_the_even_split(model: Line | Curve, devices: int, tot
 @given(st.lists(st.builds(Load, lines() | curves(), st.integers(1, 500)), min_size=2, max_size=12), st.data())
 def test_never_slower_than_a_feasible_even_split(of: list[Load], data: st.DataObject) -> None:
     total = data.draw(st.integers(len(of), max(len(of), len(of) * min(load.limit for load in of))))
-    even = even_split(total, len(of))
+    even = Shares.even(total, len(of)).batches
     sync_s = data.draw(seconds)
     step_s = sync_s + max(time_s(load, batch) for load, batch in zip(of, even, strict=True))
     wanted = data.draw(st.sampled_from([{"global_batch": total}, {"max_global_batch": total}, {}]))
@@ -291,7 +291,7 @@ def test_an_integer_program_finds_no_higher_throughput(seed: int, micro: int) ->
     problem = Problem(of, sync_s=random.uniform(0.01, 0.05), max_global_batch=most, micro_batches=micro)
     found = allocate(problem)
     assert_split(problem, found)
-    assert by_integer_program(problem, found.throughput) >= -1e-5 * found.global_batch
+    assert by_integer_program(problem, found.throughput) >= -1e-5 * found.split.global_batch
 
 
 @settings(max_examples=60)
@@ -344,29 +344,29 @@ FAST, SLOW = Load(Line(0.01, 0.001, 0.0), 256), Load(Line(0.01, 0.004, 0.0), 256
 
 def test_accumulation_only_where_it_pays() -> None:
     alike = allocate(Problem((FAST, FAST), sync_s=0.001, micro_batches="auto"))
-    assert alike.batches == alike.micro_batches == (256, 256)
+    assert alike.split.batches == alike.split.micro_batches == (256, 256)
     dear = allocate(Problem((FAST, FAST), sync_s=0.1, micro_batches="auto"))
-    assert dear.global_batch > 512
-    assert dear.micro_batches == (256, 256)
+    assert dear.split.global_batch > 512
+    assert dear.split.micro_batches == (256, 256)
     # Memory holds back the fast one: it does its micro-batches while the slow one does its only one.
     small = allocate(Problem((replace(FAST, limit=64), SLOW), micro_batches=8))
-    assert small.batches[0] > 64 >= small.micro_batches[0]
-    assert small.micro_batches[1] == small.batches[1]
+    assert small.split.batches[0] > 64 >= small.split.micro_batches[0]
+    assert small.split.micro_batches[1] == small.split.batches[1]
 
 
 def test_a_device_that_is_not_worth_its_sync_is_left_out() -> None:
     problem = Problem((FAST, SLOW), sync_s=0.2)
     found = allocate(problem)
-    assert found.batches == (256, 0)
+    assert found.split.batches == (256, 0)
     assert found.step_time_s == found.compute_s[0]
     assert found.binds == ("memory", "sync")
     slow = worth(problem, 1)
     assert slow.gain is not None
     assert slow.gain < 0
     assert slow.without is not None
-    assert slow.without.batches == found.batches
+    assert slow.without.split.batches == found.split.batches
     assert slow.within is not None
-    assert slow.within.batches[1] > 0
+    assert slow.within.split.batches[1] > 0
     assert worth(replace(problem, sync_s=0.001), 1).gain == pytest.approx(0.25, abs=0.02)
 
 
@@ -388,10 +388,10 @@ def test_what_binds() -> None:
 
 def test_flat_devices_share_evenly_and_rounding_breaks_nothing() -> None:
     flat = Load(Curve((1, 64), (0.1, 0.1)), 64)
-    assert allocate(Problem((flat,) * 3, global_batch=100)).batches == (34, 33, 33)
+    assert allocate(Problem((flat,) * 3, global_batch=100)).split.batches == (34, 33, 33)
     # α = 0, s = 0: every deadline is as good but for rounding, so it is the smallest.
     through_zero = Load(Line(0.0, 0.003, 0.0), 10_000)
-    assert allocate(Problem((through_zero,) * 4)).batches == (1, 1, 1, 1)
+    assert allocate(Problem((through_zero,) * 4)).split.batches == (1, 1, 1, 1)
 
 
 def test_a_curve_is_never_below_zero_before_its_first_point() -> None:

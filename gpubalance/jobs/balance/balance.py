@@ -28,12 +28,12 @@ from gpubalance.jobs.measure.warnings import rounds_taken_over, speed_changed, s
 from gpubalance.jobs.plan import best_split, find_probes, plan_of
 from gpubalance.jobs.run import run_on
 from gpubalance.planning.problem import Allocation
-from gpubalance.planning.split import split_text
 from gpubalance.results.common import Warning_
 from gpubalance.results.plan import Balance, Plan
 from gpubalance.results.probe import Probe
 from gpubalance.results.run import Measurement, Run
 from gpubalance.settings.requests import BalanceRequest, RunRequest
+from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.worker import Worker
 
@@ -90,26 +90,26 @@ class _Balancing:
         """Rounds until another would gain nothing, then the run, which proves it or sends us back."""
         while True:
             self._approach()
-            split = self._best_measured()
-            left = self._kept.ran_out(split, self._probe.created)
+            best = self._best_measured()
+            left = self._kept.ran_out(best.split, self._probe.created)
             if left is not None:
                 self._proofs += 1  # which the windows of the next are kept by
-                self._again(split, left)
+                self._again(best, left)
                 continue
             try:
-                self._proven = split, self._prove(split)
+                self._proven = best, self._prove(best)
                 # A device may have changed its speed while the run went on: it has the last word.
-                self._known.learn(split, self._measure(split))
+                self._known.learn(best.split, self._measure(best.split))
             except OutOfMemory as error:
-                self._ran_out(split, error)
+                self._ran_out(best, error)
                 continue
-            if self._rounds.are_over or not self._gains(self._best_known(), split):
-                self._trace(split)
+            if self._rounds.are_over or not self._gains(self._best_known(), best):
+                self._trace(best.split)
                 return self._result(*self._proven)
             self._watch(Doing("a device is not as fast as it was when the run began: planning again"))
             self._rounds.devices_changed()
 
-    def _trace(self, split: Allocation) -> None:
+    def _trace(self, split: Shares) -> None:
         """Steps of the split that it ends with, once nothing is measured any more."""
         used, tracing = without_empty_shares(self._run_request(split)), self._request.tracing
         if tracing is not None:
@@ -132,13 +132,13 @@ class _Balancing:
     def _approach(self) -> None:
         """Tries splits, each by what the ones before it showed."""
         while not self._rounds.are_over:
-            split = self._best_known()
-            measured = self._try(split)
+            tried = self._best_known()
+            measured = self._try(tried)
             if measured is None:
                 continue
-            self._known.learn(split, measured)
+            self._known.learn(tried.split, measured)
             better = self._best_known()
-            if self._rounds.has(better) or not self._gains(better, split):
+            if self._rounds.has(better.split) or not self._gains(better, tried):
                 return
 
     def _best_known(self) -> Allocation:
@@ -150,9 +150,9 @@ class _Balancing:
                 raise
             raise NothingFits(f"{error.message} that fits in a joint run", remedy=error.remedy) from None
 
-    def _gains(self, better: Allocation, split: Allocation) -> bool:
-        """Whether it promises clearly more than that split gives, by what is known now."""
-        return better.throughput > (1 + EQUAL_WITHIN) * self._known.again(split).throughput
+    def _gains(self, better: Allocation, tried: Allocation) -> bool:
+        """Whether it promises clearly more than the split that was tried gives, by what is known now."""
+        return better.throughput > (1 + EQUAL_WITHIN) * self._known.again(tried).throughput
 
     def _best_measured(self) -> Allocation:
         best = self._rounds.best(self._known.limits)
@@ -163,59 +163,59 @@ class _Balancing:
             )
         return best
 
-    def _try(self, split: Allocation) -> Measurement | None:
+    def _try(self, planned: Allocation) -> Measurement | None:
         """Measures a split for a moment; None where it ran out of memory, and the devices stepped back."""
-        left = self._kept.left_of(split, self._probe.created)
+        left = self._kept.left_of(planned.split, self._probe.created)
         if left is not None:
-            return self._again(split, left)
-        self._watch(Doing(f"round {len(self._rounds) + 1}: {_text(split)}"))
+            return self._again(planned, left)
+        self._watch(Doing(f"round {len(self._rounds) + 1}: {planned.split}"))
         self._watch(TimeLeft(joint_s(self._request, rounds=1)))
         try:
-            measured = self._measure(split)
+            measured = self._measure(planned.split)
         except OutOfMemory as error:
-            self._ran_out(split, error)
+            self._ran_out(planned, error)
             return None
-        self._kept.round(split, self._probe.created, measured)
-        self._note(split, measured)
+        self._kept.round(planned.split, self._probe.created, measured)
+        self._note(planned, measured)
         return measured
 
-    def _again(self, split: Allocation, left: KeptRound) -> Measurement | None:
+    def _again(self, planned: Allocation, left: KeptRound) -> Measurement | None:
         """A round of a balance that was interrupted."""
         self._taken_over += 1
-        self._note(split, left.measured)
-        self._hold_back(split, left.limits)
+        self._note(planned, left.measured)
+        self._hold_back(planned.split, left.limits)
         return left.measured
 
-    def _note(self, split: Allocation, measured: Measurement | None) -> None:
-        self._watch(RoundDone(self._rounds.note(split, measured), self._request.devices))
+    def _note(self, planned: Allocation, measured: Measurement | None) -> None:
+        self._watch(RoundDone(self._rounds.note(planned, measured), self._request.devices))
 
-    def _ran_out(self, split: Allocation, error: OutOfMemory) -> None:
-        limits = self._limits_beside(split, error)
-        self._kept.round(split, self._probe.created, None, limits)
-        self._note(split, None)
-        self._hold_back(split, limits)
+    def _ran_out(self, planned: Allocation, error: OutOfMemory) -> None:
+        limits = self._limits_beside(planned.split, error)
+        self._kept.round(planned.split, self._probe.created, None, limits)
+        self._note(planned, None)
+        self._hold_back(planned.split, limits)
 
-    def _measure(self, split: Allocation) -> Measurement:
+    def _measure(self, split: Shares) -> Measurement:
         request = self._run_request(split)
         rig, numbers = self._rig_of(split)
         used = without_empty_shares(request)
         series = joint_series(used, used.batches, used.micro_batches, self._watch)
         # A worker is warm once; then a split needs no more than a few steps of its own.
-        warm = rig.worker, split.batches != split.micro_batches
+        warm = rig.worker, split.accumulates
         series.settle(rig.worker) if warm in self._warm else series.warm_up(rig.worker)
         self._warm.append(warm)
         return series.window(rig.worker, self._request.round_s).measurement(numbers)
 
-    def _rig_of(self, split: Allocation) -> tuple[Rig, tuple[int, ...]]:
+    def _rig_of(self, split: Shares) -> tuple[Rig, tuple[int, ...]]:
         """A worker of the devices with samples: the one that is there, if it is of the same."""
-        numbers = tuple(i for i, batch in enumerate(split.batches) if batch)
+        numbers = split.used
         if self._rig is None or self._rig[0] != numbers:
             self.close()
             self._rig = numbers, Rig(without_empty_shares(self._run_request(split)), self._watch, self._limit)
             check_model(self._probe.model, model_of(self._rig[1].worker), what="probe", remedy="--fresh probes it anew")
         return self._rig[1], numbers
 
-    def _limits_beside(self, split: Allocation, error: OutOfMemory) -> list[tuple[int, int]]:
+    def _limits_beside(self, split: Shares, error: OutOfMemory) -> list[tuple[int, int]]:
         """Finds what fits beside each other: each device that was asked for more, with its largest micro-batch."""
         rig, numbers = self._rig_of(split)
         rig.recover()
@@ -233,25 +233,25 @@ class _Balancing:
             limits.append((device, max(below, default=0) // multiple * multiple))
         return limits
 
-    def _hold_back(self, split: Allocation, limits: Sequence[tuple[int, int]]) -> None:
+    def _hold_back(self, split: Shares, limits: Sequence[tuple[int, int]]) -> None:
         for device, limit in limits:
             self._known.step_back(device, limit)
             self._stepped_back.append(stepped_back(self._request.devices[device], split.micro_batches[device], limit))
 
-    def _prove(self, split: Allocation) -> Run:
+    def _prove(self, planned: Allocation) -> Run:
         """The run of the split, in turns with the even split."""
-        self._watch(Doing(f"proving {_text(split)}, in turns with the even split"))
-        rig, _ = self._rig_of(split)
-        request, proof = self._run_request(split), self._proofs
+        self._watch(Doing(f"proving {planned.split}, in turns with the even split"))
+        rig, _ = self._rig_of(planned.split)
+        request, proof = self._run_request(planned.split), self._proofs
         self._proofs += 1
         try:
             return run_on(rig, request, self._driver, self._watch, solo_bests(request), self._kept, proof)
         except GpubalanceError as error:
             if isinstance(error.partial, Run):
-                error.partial = self._result(split, error.partial)
+                error.partial = self._result(planned, error.partial)
             raise
 
-    def _run_request(self, split: Allocation) -> RunRequest:
+    def _run_request(self, split: Shares) -> RunRequest:
         return RunRequest(
             devices=self._request.devices,
             batches=split.batches,
@@ -261,9 +261,9 @@ class _Balancing:
             measuring=self._request.measuring,
         )
 
-    def _result(self, split: Allocation, run: Run | None) -> Plan:
+    def _result(self, planned: Allocation, run: Run | None) -> Plan:
         known = self._known
-        plan = plan_of(known.again(split), known.problem, self._probe, self._request.devices, known.request)
+        plan = plan_of(known.again(planned), known.problem, self._probe, self._request.devices, known.request)
         return plan.model_copy(
             update={
                 "settings": self._request.settings,
@@ -271,7 +271,7 @@ class _Balancing:
                 "balance": Balance(
                     rounds=self._rounds.records,
                     run=run,
-                    solo_gap=None if run is None else self._known.solo_gap(split, run),
+                    solo_gap=None if run is None else self._known.solo_gap(planned.split, run),
                 ),
             }
         )
@@ -282,7 +282,3 @@ class _Balancing:
     def _moved(self) -> list[Warning_]:
         """Of devices that changed their speed while they were measured together."""
         return [speed_changed(self._request.devices[device], change) for device, change in self._known.moved()]
-
-
-def _text(split: Allocation) -> str:
-    return split_text(split.batches, split.micro_batches)

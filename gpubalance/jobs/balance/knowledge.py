@@ -15,6 +15,7 @@ from gpubalance.results.plan import SoloGap
 from gpubalance.results.probe import DeviceProbe, Probe
 from gpubalance.results.run import Measurement, Run
 from gpubalance.settings.requests import PlanRequest
+from gpubalance.settings.shares import Shares, pieces
 
 # A device that takes this much longer or shorter than before with the same batch has changed its speed; with another
 # batch the step-time model may be what is wrong.
@@ -58,21 +59,20 @@ class Knowledge:
         """The largest micro-batch of each device, as far as is known now."""
         return [load.limit for load in self.loads]
 
-    def compute_s(self, device: int, split: Allocation, *, alone: bool = False) -> float:
+    def compute_s(self, device: int, split: Shares, *, alone: bool = False) -> float:
         """A device's compute time for its part of a split, by what is known now or was known of it alone."""
-        batch, micro = split.batches[device], split.micro_batches[device]
-        loads = self.alone if alone else self.loads
-        return batch // micro * loads[device].model.step_time_s(micro) if batch else 0.0
+        model = (self.alone if alone else self.loads)[device].model
+        parts = pieces(split.batches[device], split.micro_batches[device])
+        return sum(count * model.step_time_s(size) for count, size in parts)
 
-    def again(self, split: Allocation) -> Allocation:
+    def again(self, planned: Allocation) -> Allocation:
         """The same split, with the times that are known now."""
+        split = planned.split
         computes = tuple(self.compute_s(device, split) for device in range(len(split.batches)))
-        several = sum(batch > 0 for batch in split.batches) > 1
-        return replace(
-            split, compute_s=computes, step_time_s=max(computes) + ((self.sync_s or 0.0) if several else 0.0)
-        )
+        sync_s = (self.sync_s or 0.0) if len(split.used) > 1 else 0.0
+        return replace(planned, compute_s=computes, step_time_s=max(computes) + sync_s)
 
-    def learn(self, split: Allocation, measured: Measurement) -> None:
+    def learn(self, split: Shares, measured: Measurement) -> None:
         """Scales each device's step time so that it is what was measured, and takes the sync that was."""
         loads = list(self.loads)
         for replica in measured.replicas:
@@ -100,7 +100,7 @@ class Knowledge:
         loads[device] = Load(loads[device].model, min(loads[device].limit, limit))
         self.loads = tuple(loads)
 
-    def solo_gap(self, split: Allocation, run: Run) -> SoloGap | None:
+    def solo_gap(self, split: Shares, run: Run) -> SoloGap | None:
         """Why a run gave less than the devices alone; null where a device's best alone is not known."""
         computes = {replica.device: replica.compute_s for replica in run.replicas}
         ran = []

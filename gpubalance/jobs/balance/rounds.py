@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gpubalance.planning.problem import Allocation
 from gpubalance.results.plan import Round
 from gpubalance.results.run import Measurement
+from gpubalance.settings.shares import Shares
 
 # Splits nearer than that are equally fast, as far as a round can tell.
 EQUAL_WITHIN = 0.005
@@ -15,9 +16,9 @@ EQUAL_WITHIN = 0.005
 
 @dataclass(frozen=True)
 class Tried:
-    """A split, and what it gave."""
+    """A split as it was planned, and what it gave."""
 
-    split: Allocation
+    planned: Allocation
     record: Round
 
     @property
@@ -49,31 +50,30 @@ class Rounds:
         """All of them, as the result has them."""
         return tuple(one.record for one in self._tried)
 
-    def note(self, split: Allocation, measured: Measurement | None) -> Round:
-        """Takes down what a split gave; None: it ran out of memory."""
+    def note(self, planned: Allocation, measured: Measurement | None) -> Round:
+        """Takes down what a split gave; None where it ran out of memory."""
         record = Round(
             number=len(self._tried) + 1,
-            batches=split.batches,
-            micro_batches=split.micro_batches,
-            predicted_throughput=split.throughput,
+            batches=planned.split.batches,
+            micro_batches=planned.split.micro_batches,
+            predicted_throughput=planned.throughput,
             outcome="oom" if measured is None else "measured",
             measured=measured,
         )
-        self._tried.append(Tried(split, record))
+        self._tried.append(Tried(planned, record))
         return record
 
     def devices_changed(self) -> None:
         """From here on the devices have another speed: what they gave before says nothing of now."""
         self._since = len(self._tried)
 
-    def has(self, split: Allocation) -> bool:
+    def has(self, split: Shares) -> bool:
         """Whether that split was tried at the devices' present speed."""
-        wanted = (split.batches, split.micro_batches)
-        return any((one.split.batches, one.split.micro_batches) == wanted for one in self._tried[self._since :])
+        return any(one.planned.split == split for one in self._tried[self._since :])
 
     def held(self, device: int) -> list[int]:
         """The micro-batches that a device has held."""
-        return [one.split.micro_batches[device] for one in self._tried if one.rate is not None]
+        return [one.planned.split.micro_batches[device] for one in self._tried if one.rate is not None]
 
     def best(self, limits: Sequence[int]) -> Allocation | None:
         """Of the splits that fit, at the devices' present speed, the fastest; the last one of equal ones.
@@ -83,8 +83,9 @@ class Rounds:
         fitting = [
             one
             for one in self._tried
-            if one.rate is not None and all(m <= most for m, most in zip(one.split.micro_batches, limits, strict=True))
+            if one.rate is not None
+            and all(m <= most for m, most in zip(one.planned.split.micro_batches, limits, strict=True))
         ]
         now = [one for one in fitting if one.record.number > self._since] or fitting[-1:]
         best = max((one.rate or 0.0 for one in now), default=0.0)
-        return next((one.split for one in reversed(now) if (one.rate or 0.0) * (1 + EQUAL_WITHIN) >= best), None)
+        return next((one.planned for one in reversed(now) if (one.rate or 0.0) * (1 + EQUAL_WITHIN) >= best), None)

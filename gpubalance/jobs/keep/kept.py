@@ -12,10 +12,10 @@ from pydantic import Field, model_validator
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.measure.series import Series
-from gpubalance.planning.problem import Allocation
 from gpubalance.results.common import Model
 from gpubalance.results.run import Measurement
 from gpubalance.settings.record import Batch, Record
+from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import Peak, Timing
 
 _JOINT = "joint"  # they are of no one device
@@ -140,15 +140,15 @@ class Kept:
             )
         )
 
-    def left_of(self, split: Allocation, probe: str) -> KeptRound | None:
+    def left_of(self, split: Shares, probe: str) -> KeptRound | None:
         """What was left of a round of that split, by the same probe."""
         return self._taken(split, probe, self._rounds)
 
-    def ran_out(self, split: Allocation, probe: str) -> KeptRound | None:
+    def ran_out(self, split: Shares, probe: str) -> KeptRound | None:
         """Where that split ran out of memory once more, after it had been measured: in its proof."""
         return self._taken(split, probe, [one for one in self._rounds if one.measured is None])
 
-    def _taken(self, split: Allocation, probe: str, rounds: Sequence[KeptRound]) -> KeptRound | None:
+    def _taken(self, split: Shares, probe: str, rounds: Sequence[KeptRound]) -> KeptRound | None:
         wanted = probe, split.batches, split.micro_batches
         for one in rounds:
             if (one.probe, one.batches, one.micro_batches) == wanted:
@@ -157,7 +157,7 @@ class Kept:
         return None
 
     def round(
-        self, split: Allocation, probe: str, measured: Measurement | None, limits: Sequence[tuple[int, int]] = ()
+        self, split: Shares, probe: str, measured: Measurement | None, limits: Sequence[tuple[int, int]] = ()
     ) -> None:
         """Keeps one that is over."""
         if self._journal is None:
