@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from gpubalance.devices.cluster import cluster_ignored
 from gpubalance.devices.driver import too_old
@@ -91,7 +92,7 @@ def read_gpus() -> Reading:
     return mark_hidden(within_or(silent, read), os.environ)
 
 
-def find_machine(simulate: str | None) -> Machine:
+def find_machine(simulate: int | str | Path | None) -> Machine:
     """Raises EnvironmentFault where there is no GPU that can be used, and BadInput for a bad profile."""
     if simulate is not None:
         devices, joint = simulated_devices(simulate)

@@ -57,8 +57,9 @@ def _place(location: tuple[int | str, ...]) -> str:
     return clean(text.lstrip(".")) or "the file"
 
 
-def simulated_devices(source: str) -> tuple[tuple[Device, ...], JointProfile]:
+def simulated_devices(source: int | str | Path) -> tuple[tuple[Device, ...], JointProfile]:
     """The devices of a profile file, or N plain CPU devices, with no pace and no limit, for a number N."""
+    source = str(source)
     if source.isascii() and source.isdigit():
         count = int(source[:_DIGITS])
         if len(source) > _DIGITS or not 1 <= count <= _MOST_DEVICES:

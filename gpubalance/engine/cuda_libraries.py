@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+
+from gpubalance.system.versions import numbers
 
 # Each library's file name, by CUDA's major version: not all are numbered as CUDA is.
 _NAMES = {
@@ -18,11 +19,12 @@ _NAMES = {
 
 def wanted(cuda: str | None, cudnn: str | None) -> tuple[str, ...]:
     """File names of the libraries of a build for these versions, such as `12.5.1` and `9`; none of a build without."""
-    major = _major(cuda)
-    if major is None:
+    built_for = numbers(cuda)
+    if not built_for:
         return ()
-    names = _NAMES.get(major, _NAMES[max(_NAMES)])
-    return tuple(f"lib{name}" for name in (*names, f"cudnn.so.{_major(cudnn) or 9}", "nccl.so.2"))
+    names = _NAMES.get(built_for[0], _NAMES[max(_NAMES)])
+    cudnn_major, *_ = numbers(cudnn) or (9,)
+    return tuple(f"lib{name}" for name in (*names, f"cudnn.so.{cudnn_major}", "nccl.so.2"))
 
 
 def load(name: str, packages: Path, environment: Mapping[str, str]) -> tuple[str | None, str | None]:
@@ -67,8 +69,3 @@ def _mapped(name: str) -> str | None:
     except OSError:
         return None
     return next((line.split(maxsplit=5)[5] for line in lines if f"/{name}" in line), None)
-
-
-def _major(version: str | None) -> int | None:
-    match = re.match(r"\d+", version or "")
-    return int(match[0]) if match else None

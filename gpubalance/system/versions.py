@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.metadata
 import importlib.util
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +31,11 @@ def software() -> Software:
         cuda=build.get("cuda_version"),
         cudnn=build.get("cudnn_version"),
     )
+
+
+def numbers(version: str | None) -> tuple[int, ...]:
+    """(12, 5, 1) of `12.5.1`; empty where the version is not known."""
+    return tuple(map(int, re.findall(r"\d+", version or "")))
 
 
 def _version(names: Sequence[str]) -> str | None:

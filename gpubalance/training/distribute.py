@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from gpubalance.errors import BadInput
@@ -11,7 +12,11 @@ from gpubalance.training.split import Split
 
 
 def distribute(
-    model: Any, gpus: Sequence[int | str] | None = None, ratios: Sequence[int] = (), *, simulate: str | None = None
+    model: Any,
+    gpus: Sequence[int | str] | None = None,
+    ratios: Sequence[int] = (),
+    *,
+    simulate: int | str | Path | None = None,
 ) -> Any:
     """A copy of a Keras model whose `fit`, `evaluate` and `predict` share each batch out over GPUs by `ratios`.
 

@@ -19,6 +19,7 @@ from keras.src.losses import loss as keras_loss
 
 from gpubalance.engine.keras_inside import KNOWN, SUM, applies_summed_gradients
 from gpubalance.errors import BadInput, EnvironmentFault
+from gpubalance.system.versions import numbers
 
 _OF_LOSSES = (
     "apply_mask",
@@ -27,7 +28,7 @@ _OF_LOSSES = (
     "unscale_loss_for_distribution",
 )
 _OF_MODELS = ("_compile_loss", "_compile_metrics", "_distribute_strategy", "_flatten_layers", "_symbolic_build")
-_SUMS_ACTIVITIES = tuple(map(int, keras.__version__.split(".")[:2])) < (3, 14)
+_SUMS_ACTIVITIES = numbers(keras.__version__) < (3, 14)
 _originals: dict[str, Any] = {name: getattr(keras_loss, name, None) for name in _OF_LOSSES}
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gpubalance.training.steps import OnStamps, Steps
 
 
-def load_plan(path: str | Path, *, simulate: str | None = None) -> Split:
+def load_plan(path: str | Path, *, simulate: int | str | Path | None = None) -> Split:
     """The split of a plan that `gpubalance balance -o FILE` or `gpubalance plan -o FILE` wrote, on the devices here.
 
     `simulate` is the device profile, as in --simulate, of a plan for simulated devices.
@@ -61,7 +61,7 @@ class Split:
         batches: Sequence[int] = (),
         *,
         micro_batches: Sequence[int] | None = None,
-        simulate: str | None = None,
+        simulate: int | str | Path | None = None,
     ) -> None:
         """A batch for each of the GPUs, in their order; `micro_batches` where a device takes its batch in parts.
 
@@ -85,7 +85,7 @@ class Split:
 
     @classmethod
     def by_ratios(
-        cls, gpus: Sequence[int | str] | None, ratios: Sequence[int], *, simulate: str | None = None
+        cls, gpus: Sequence[int | str] | None, ratios: Sequence[int], *, simulate: int | str | Path | None = None
     ) -> Split:
         """A split of whatever global batches come, in this proportion: 4 and 3 of 1000 are 571 and 429."""
         split = cls(gpus, ratios, simulate=simulate)

@@ -31,8 +31,9 @@ def test_the_published_pair_has_the_published_numbers() -> None:
     assert ti.profile.memory_at(1024) <= (ti.memory_bytes or 0) < ti.profile.memory_at(1024, joint.extra_memory)
 
 
-def test_a_number_makes_plain_cpu_devices() -> None:
-    devices, joint = simulated_devices("3")
+@pytest.mark.parametrize("source", ["3", 3])
+def test_a_number_makes_plain_cpu_devices(source: int | str) -> None:
+    devices, joint = simulated_devices(source)
     assert [d.label for d in devices] == ["CPU:0", "CPU:1", "CPU:2"]
     assert all(d.profile is None and d.memory_bytes is None for d in devices)
     assert (joint.sync_s, joint.extra_memory) == (0, 0)

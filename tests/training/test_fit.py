@@ -429,7 +429,7 @@ def test_a_split_that_is_rebalanced_follows_its_devices(tensorflow: Any) -> None
 
 def test_importing_loads_no_tensorflow() -> None:
     code = (
-        "import sys, gpubalance; split = gpubalance.Split(batches=[7, 3], simulate='2');"
+        "import sys, gpubalance; split = gpubalance.Split(batches=[7, 3], simulate=2);"
         "print(split, split.global_batch, 'tensorflow' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from gpubalance.devices.driver import OLDEST_DRIVER
+from gpubalance.devices.driver import too_old
 from gpubalance.devices.gpus import Gpu, Reading
 from gpubalance.jobs.doctor.guard import of_row
 from gpubalance.remedies import known
 from gpubalance.results.checkup import Check
+from gpubalance.system.versions import numbers
 from gpubalance.workers.messages import Inspected
 
 _CUDNN_WITHOUT_OLD = (9, 11)
@@ -38,21 +39,16 @@ def _tensorflow(found: Inspected, gpus: Sequence[Gpu]) -> Check:
 
 
 def driver_for_build(found: Inspected, reading: Reading) -> Check:
-    """A driver serves every CUDA of its own major version (minor-version compatibility), and older ones."""
+    """The CUDA that the driver serves against the one that TensorFlow is built for."""
     code, what = "tensorflow-driver", "TensorFlow's CUDA"
-    serves, built = _numbers(reading.cuda_driver_version), _numbers(found.cuda)
-    if not serves or not built:
+    serves, version = reading.cuda_driver_version, reading.driver_version
+    if not numbers(serves) or not numbers(found.cuda):
         return Check(code=code, status="skipped", what=what, detail="the driver does not tell which CUDA it serves")
-    version = reading.driver_version or "of unknown version"
-    if serves[0] >= built[0]:
-        detail = f"{found.cuda} is served by driver {version}"
-        return Check(code=code, status="ok", what=what, detail=detail)
-    needs = OLDEST_DRIVER.get(built[0])
-    detail = (
-        f"driver {version} serves CUDA up to {reading.cuda_driver_version}, TensorFlow {found.tensorflow} is built "
-    )
-    detail += f"for CUDA {found.cuda}, which needs driver {needs} or newer" if needs else f"for CUDA {found.cuda}"
-    return of_row(code, "failure", what, known("driver-too-old"), detail)
+    problem = too_old(version, serves, found.cuda)
+    if problem:
+        return of_row(code, "failure", what, known("driver-too-old"), problem)
+    detail = f"{found.cuda} is served by driver {version or 'of unknown version'}"
+    return Check(code=code, status="ok", what=what, detail=detail)
 
 
 def libraries(found: Inspected) -> Check:
@@ -69,14 +65,14 @@ def libraries(found: Inspected) -> Check:
 
 def cudnn(found: Inspected, gpus: Sequence[Gpu]) -> Check:
     """The cuDNN that was loaded against the build and against each GPU's compute capability."""
-    code, what, loaded = "cudnn", "cuDNN", _numbers(found.cudnn_loaded)
+    code, what, loaded = "cudnn", "cuDNN", numbers(found.cudnn_loaded)
     if not loaded:
         return Check(code=code, status="skipped", what=what, detail="none was loaded")
-    built = _numbers(found.cudnn)
+    built = numbers(found.cudnn)
     if built and loaded[: len(built)] < built:
         detail = f"{found.cudnn_loaded} was loaded, TensorFlow is built for {found.cudnn}"
         return of_row(code, "failure", what, known("cudnn-version"), detail)
-    old = [gpu for gpu in gpus if (0,) < _numbers(gpu.compute_capability) < _OLD_BEFORE]
+    old = [gpu for gpu in gpus if (0,) < numbers(gpu.compute_capability) < _OLD_BEFORE]
     if old and loaded[:2] >= _CUDNN_WITHOUT_OLD:
         detail = f"{found.cudnn_loaded} has no code for {_with_capability(old)}"
         return of_row(code, "failure", what, known("cudnn-without-this-gpu"), detail)
@@ -107,12 +103,12 @@ def capabilities(found: Inspected, gpus: Sequence[Gpu]) -> Check:
 
 def _has_code(gpu: Gpu, capabilities: Sequence[str]) -> bool:
     """Code runs on every GPU of its major version that is not older."""
-    own = _numbers(gpu.compute_capability)
+    own = numbers(gpu.compute_capability)
     return any(built[0] == own[0] and built <= own for built in map(_capability, capabilities) if built)
 
 
 def _runs(gpu: Gpu, capabilities: Sequence[str]) -> bool:
-    own = _numbers(gpu.compute_capability)
+    own = numbers(gpu.compute_capability)
     ptx = [_capability(text) for text in capabilities if text.startswith("compute_")]
     return _has_code(gpu, capabilities) or any(built and built <= own for built in ptx)
 
@@ -121,11 +117,6 @@ def _capability(text: str) -> tuple[int, ...]:
     """(6, 0) of `sm_60`."""
     match = re.fullmatch(r"(?:sm|compute)_(\d+)(\d)[a-z]?", text)
     return (int(match[1]), int(match[2])) if match else ()
-
-
-def _numbers(version: str | None) -> tuple[int, ...]:
-    """(12, 5, 1) of `12.5.1`; empty where it is not known."""
-    return tuple(int(part) for part in re.findall(r"\d+", version or ""))
 
 
 def _with_capability(gpus: Sequence[Gpu]) -> str:
