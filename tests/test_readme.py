@@ -24,7 +24,8 @@ from gpubalance.results.comparison import (
     ThroughputRatio,
     Unlike,
 )
-from gpubalance.results.plan import Balance, LearningRate, LeftOut, Plan, Predicted, Round, Share, SoloGap
+from gpubalance.results.gap import SoloGap
+from gpubalance.results.plan import Balance, LearningRate, LeftOut, Plan, Predicted, Round, Share
 from gpubalance.results.probe import BatchLimit, CurvePoint, DeviceProbe, Probe, StepTimeModel, Trial
 from gpubalance.results.run import Run
 from gpubalance.results.telemetry import Telemetry

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from gpubalance.planning.problem import Binds
 from gpubalance.results.common import (
     SCHEMA_VERSION,
     Count,
+    Devices,
     Environment,
     Model,
     Number,
     Positive,
     Samples,
+    Size,
     Warning_,
 )
+from gpubalance.results.gap import SoloGap
 from gpubalance.results.run import Measurement, Run
-from gpubalance.settings.device import Device
+from gpubalance.results.sound import check_devices, check_length, check_split, unsound
 from gpubalance.settings.record import Record
 from gpubalance.settings.requests import Settings
 
@@ -87,21 +90,6 @@ class Round(Record):
     measured: Measurement | None
 
 
-class SoloGap(Record):
-    """Why the run gives less than the devices alone, in samples per second: see `planning.gap.Gap`.
-
-    `left_out`, `batch_sizes`, `slowdown` (of each device), `imbalance`, `sync` and `throughput` sum to `solo_sum`.
-    """
-
-    solo_sum: Positive
-    left_out: Number
-    batch_sizes: Number
-    slowdown: tuple[Number, ...]
-    imbalance: Number
-    sync: Number
-    throughput: Number
-
-
 class Balance(Record):
     """How a plan came to be: every split that was tried, and the run of the one it ended with.
 
@@ -127,11 +115,11 @@ class Plan(Record):
     settings: Settings
     environment: Environment | None = None
     model: Model | None
-    devices: tuple[Device, ...]
+    devices: Devices
     batches: tuple[Samples, ...]
     micro_batches: tuple[Samples, ...]
     global_batch: Count
-    batch_multiple: Annotated[Samples, Field(ge=1)]
+    batch_multiple: Size
     margin_bytes: Count
     sync_s: Annotated[Number, Field(ge=0)] | None
     shares: tuple[Share, ...]
@@ -140,3 +128,40 @@ class Plan(Record):
     learning_rate: LearningRate | None
     warnings: tuple[Warning_, ...]
     balance: Balance | None = None
+
+    @model_validator(mode="after")
+    def _sound(self) -> Plan:
+        count = len(self.devices)
+        if len({device.uuid for device in self.devices}) < count:
+            raise unsound("devices", "two have the same UUID")
+        check_split(self.batches, self.micro_batches, count)
+        if self.global_batch != sum(self.batches):
+            raise unsound("global_batch", f"{self.global_batch}, where the batches are {sum(self.batches)}")
+        check_length("shares", self.shares, count)
+        check_devices("shares", [share.device for share in self.shares], count)
+        check_devices("left_out", [one.device for one in self.left_out], count)
+        shares = [(share.device, share.batch, share.micro_batch) for share in self.shares]
+        if shares != list(zip(range(count), self.batches, self.micro_batches, strict=True)):
+            raise unsound("shares", "not those of batches and micro_batches")
+        used = sum(batch > 0 for batch in self.batches)
+        if not used:
+            raise unsound("shares", "no device has samples")
+        even = self.predicted.even
+        if even is not None and len(even.batches) != used:
+            raise unsound("predicted.even.batches", f"{len(even.batches)} of {used} devices")
+        if self.balance is not None:
+            _check_balance(self.balance, count)
+        return self
+
+
+def _check_balance(balance: Balance, count: int) -> None:
+    for number, tried in enumerate(balance.rounds):
+        check_length(f"balance.rounds.{number}.batches", tried.batches, count)
+        check_length(f"balance.rounds.{number}.micro_batches", tried.micro_batches, count)
+        if tried.measured is not None:
+            devices = [replica.device for replica in tried.measured.replicas]
+            check_devices(f"balance.rounds.{number}.measured.replicas", devices, count)
+    if balance.run is not None and len(balance.run.devices) != count:
+        raise unsound("balance.run.devices", "not the plan's")
+    if balance.solo_gap is not None:
+        check_length("balance.solo_gap.slowdown", balance.solo_gap.slowdown, count)

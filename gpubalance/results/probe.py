@@ -9,21 +9,22 @@ from pydantic import Field, model_validator
 from gpubalance.results.common import (
     SCHEMA_VERSION,
     Count,
+    Devices,
     Environment,
     Model,
     Number,
     Positive,
     Samples,
+    Size,
     StepTime,
     Throughput,
     Warning_,
 )
+from gpubalance.results.sound import check_devices, unsound
 from gpubalance.results.telemetry import Telemetry
-from gpubalance.settings.device import Device
 from gpubalance.settings.record import Record
 from gpubalance.settings.requests import Settings
 
-Size = Annotated[Samples, Field(ge=1)]
 # Why a batch that was tried does not train; "fits" of one that does.
 Outcome = Literal["fits", "oom", "margin", "crash", "deadline"]
 
@@ -90,12 +91,14 @@ class StepTimeModel(Record):
     curve: Annotated[tuple[tuple[Size, Positive], ...], Field(min_length=1)] | None
 
     @model_validator(mode="after")
-    def _takes_time(self) -> StepTimeModel:
+    def _sound(self) -> StepTimeModel:
         if not self.alpha_s + self.beta_s > 0:
             raise ValueError("a step that takes no time")
         batches = [batch for batch, _ in self.curve or ()]
         if batches != sorted(set(batches)):
-            raise ValueError("curve: its batches must rise")
+            raise unsound("curve", "its batches must rise")
+        if self.planned_with == "curve" and self.curve is None:
+            raise unsound("curve", "there is none")
         return self
 
 
@@ -109,7 +112,7 @@ class SoloRate(Record):
 class Failure(Record):
     """Why a device's probe ended before its time, or that a child died on the way. `exit_code` is of its kind."""
 
-    exit_code: int
+    exit_code: Count
     message: str
 
 
@@ -135,7 +138,7 @@ class DeviceProbe(Record):
     steady: bool
     measured_s: Number
     elapsed_s: Number
-    children: int
+    children: Count
     failures: tuple[Failure, ...]
     complete: bool
 
@@ -149,7 +152,7 @@ class Probe(Record):
     settings: Settings
     environment: Environment | None
     model: Model | None
-    devices: tuple[Device, ...]
+    devices: Devices
     batch_multiple: Size
     margin_bytes: Count
     max_batch: Size | None
@@ -157,3 +160,8 @@ class Probe(Record):
     probes: tuple[DeviceProbe, ...]
     complete: bool
     warnings: tuple[Warning_, ...]
+
+    @model_validator(mode="after")
+    def _sound(self) -> Probe:
+        check_devices("probes", [one.device for one in self.probes], len(self.devices))
+        return self

@@ -14,7 +14,7 @@ from gpubalance.results.common import SCHEMA_VERSION
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
 from gpubalance.results.run import Run
-from gpubalance.results.sound import check_sound
+from gpubalance.results.sound import UNSOUND
 from gpubalance.settings.record import Record
 from gpubalance.text import clean, clean_lines
 
@@ -37,12 +37,12 @@ def read_result(path: Path) -> Probe | Plan | Run:
 def _read(path: Path, kinds: list[str]) -> Record:
     wanted = " or ".join(kinds)
     maker = kinds[0] if len(kinds) == 1 else "run"
-    anew = f"gpubalance {maker} -o FILE writes one"
-    document = _document(path, wanted, anew)
+    remedy = f"gpubalance {maker} -o FILE writes one"
+    document = _document(path, wanted, remedy)
     found = document.get("kind") if isinstance(document, dict) else None
     if not isinstance(document, dict) or found not in kinds:
         what = f"a {found}" if isinstance(found, str) else "no result of gpubalance's"
-        raise BadInput(f"{path} is {clean(what, 40)}, not a {wanted}", remedy=anew)
+        raise BadInput(f"{path} is {clean(what, 40)}, not a {wanted}", remedy=remedy)
     version = document.get("schema_version")
     if version != SCHEMA_VERSION:
         raise BadInput(
@@ -50,17 +50,20 @@ def _read(path: Path, kinds: list[str]) -> Record:
             remedy="read it with the gpubalance that wrote it",
         )
     try:
-        result = _KINDS[str(found)].model_validate(document)
+        return _KINDS[str(found)].model_validate(document)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = clean(".".join(map(str, first["loc"])), 100) or "as a whole"
-        what = clean(first["msg"].removeprefix("Value error, "))
-        raise BadInput(f"{path} is damaged: {where}: {what}", remedy=f"make the {found} again") from None
-    check_sound(path, result)
-    return result
+        raise BadInput(f"{path} is damaged: {_first_fault(error)}", remedy=f"make the {found} again") from None
 
 
-def _document(path: Path, wanted: str, anew: str) -> object:
+def _first_fault(error: ValidationError) -> str:
+    """The path of the field, and what is wrong with it."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = clean(".".join(map(str, first["loc"])), 100)
+    what = clean(first["msg"].removeprefix("Value error, "))
+    return f"{where}{'.' if first['type'] == UNSOUND else ': '}{what}" if where else what
+
+
+def _document(path: Path, wanted: str, remedy: str) -> object:
     """The file's JSON, its texts made harmless to show. NaN is told apart, with its place, when it is validated."""
     try:
         with path.open("rb") as file:
@@ -69,11 +72,11 @@ def _document(path: Path, wanted: str, anew: str) -> object:
         why = getattr(error, "strerror", None) or str(error)
         raise BadInput(f"can't read {path}: {why}", remedy=f"give the file of a {wanted}") from None
     if len(content) > _LARGEST_FILE:
-        raise BadInput(f"{path} is larger than {_LARGEST_FILE >> 20} MiB: that is no {wanted}", remedy=anew)
+        raise BadInput(f"{path} is larger than {_LARGEST_FILE >> 20} MiB: that is no {wanted}", remedy=remedy)
     try:
         return _harmless(from_json(content.removeprefix(codecs.BOM_UTF8)))
     except ValueError as error:  # cut off, no JSON, no UTF-8, or deeper than 200 levels
-        raise BadInput(f"{path} is no JSON: {clean(str(error))}", remedy=anew) from None
+        raise BadInput(f"{path} is no JSON: {clean(str(error))}", remedy=remedy) from None
 
 
 def _harmless(value: Any) -> Any:

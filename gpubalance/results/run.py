@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from gpubalance.results.common import (
     SCHEMA_VERSION,
     Count,
+    Devices,
     Environment,
     Interval,
     Model,
     Number,
     Positive,
     Samples,
+    Size,
     StepTime,
     Throughput,
     Warning_,
 )
+from gpubalance.results.sound import check_devices, check_length, check_split
 from gpubalance.results.telemetry import Telemetry
-from gpubalance.settings.device import Device
 from gpubalance.settings.record import Record
 from gpubalance.settings.requests import Settings
 
@@ -32,14 +34,17 @@ class Replica(Record):
     """
 
     device: Count
-    batch: Annotated[Samples, Field(ge=1)]
-    micro_batch: Annotated[Samples, Field(ge=1)]
+    batch: Size
+    micro_batch: Size
     throughput: Number
     compute_s: Number
     wait_s: Number
     utilisation: Number
     memory_peak_bytes: Count | None
     telemetry: Telemetry | None = None
+
+
+Replicas = Annotated[tuple[Replica, ...], Field(min_length=1)]
 
 
 class Measurement(Record):
@@ -54,11 +59,16 @@ class Measurement(Record):
     global_batch: Count
     step_time_s: StepTime
     throughput: Throughput
-    replicas: tuple[Replica, ...]
+    replicas: Replicas
     sync_s: Number
     input_wait_s: Number
     excess_s: Number
     imbalance: Number
+
+    @model_validator(mode="after")
+    def _sound(self) -> Measurement:
+        check_split(self.batches, self.micro_batches, len(self.replicas))
+        return self
 
 
 class SoloBest(Record):
@@ -86,7 +96,7 @@ class Run(Record):
     settings: Settings
     environment: Environment
     model: Model
-    devices: tuple[Device, ...]
+    devices: Devices
     batches: tuple[Samples, ...]
     micro_batches: tuple[Samples, ...]
     global_batch: Count
@@ -94,7 +104,7 @@ class Run(Record):
     steps: Count
     step_time_s: StepTime
     throughput: Throughput
-    replicas: tuple[Replica, ...]
+    replicas: Replicas
     sync_s: Number
     input_wait_s: Number
     excess_s: Number
@@ -106,3 +116,15 @@ class Run(Record):
     imbalance: Number
     complete: bool
     warnings: tuple[Warning_, ...]
+
+    @model_validator(mode="after")
+    def _sound(self) -> Run:
+        count = len(self.devices)
+        check_split(self.batches, self.micro_batches, count)
+        check_devices("replicas", [replica.device for replica in self.replicas], count)
+        even = self.baselines.even
+        if even is not None:
+            check_devices("baselines.even.replicas", [replica.device for replica in even.replicas], count)
+            check_length("baselines.even.batches", even.batches, len(self.replicas))
+        check_devices("baselines.solo_best", [best.device for best in self.baselines.solo_best or ()], count)
+        return self

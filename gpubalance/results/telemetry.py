@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from gpubalance.numbers.stats import median
+from gpubalance.results.common import Exact, Whole
 from gpubalance.settings.record import Record
 
 # NVML's bits, https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html
@@ -43,11 +44,11 @@ def passing(reasons: Iterable[str]) -> tuple[str, ...]:
 class Moment(Record):
     """One reading of a GPU, `at_s` seconds after the measurement began. A null field is one that it does not tell."""
 
-    at_s: float
-    temperature_c: int | None = None
-    power_w: float | None = None
-    sm_clock_mhz: int | None = None
-    memory_clock_mhz: int | None = None
+    at_s: Exact
+    temperature_c: Whole | None = None
+    power_w: Exact | None = None
+    sm_clock_mhz: Whole | None = None
+    memory_clock_mhz: Whole | None = None
     throttle_reasons: tuple[str, ...] | None = None
 
 
@@ -60,15 +61,15 @@ class Telemetry(Record):
     most.
     """
 
-    readings: int
-    duration_s: float
-    temperature_c: int | None = None
-    power_w: float | None = None
-    energy_j: float | None = None
-    sm_clock_mhz: int | None = None
-    memory_clock_mhz: int | None = None
+    readings: Whole
+    duration_s: Exact
+    temperature_c: Whole | None = None
+    power_w: Exact | None = None
+    energy_j: Exact | None = None
+    sm_clock_mhz: Whole | None = None
+    memory_clock_mhz: Whole | None = None
     throttle_reasons: tuple[str, ...] | None = None
-    ecc_uncorrected: int | None = None
+    ecc_uncorrected: Whole | None = None
     course: tuple[Moment, ...] = ()
 
     def samples_per_joule(self, throughput: float) -> float | None:

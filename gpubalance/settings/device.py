@@ -79,10 +79,10 @@ class Device(Record):
     `profile` is null on a GPU and on a plain CPU device: then nothing is paced or limited.
     """
 
-    index: Annotated[int, Field(ge=0)]
+    index: Annotated[int, Field(ge=0, le=10**9)]
     uuid: str
     name: str
-    memory_bytes: int | None
+    memory_bytes: Annotated[int, Field(ge=0, lt=2**63)] | None
     simulated: bool
     bus_id: str | None = None
     profile: DeviceProfile | None = None

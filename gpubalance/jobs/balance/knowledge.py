@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 from gpubalance.jobs.keep.saved_probes import holds_nothing
 from gpubalance.jobs.plan import loads_of, problem_of
 from gpubalance.planning.fleet import Load
-from gpubalance.planning.gap import Ran, divide_gap
 from gpubalance.planning.problem import Allocation, Problem
-from gpubalance.results.plan import SoloGap
+from gpubalance.results.gap import Ran, SoloGap, divide_gap
 from gpubalance.results.probe import DeviceProbe, Probe
 from gpubalance.results.run import Measurement, Run
 from gpubalance.settings.requests import PlanRequest
@@ -110,13 +109,4 @@ class Knowledge:
             best = one.solo_best.throughput if one.solo_best else 0.0
             alone_s = self.compute_s(device, split, alone=True)
             ran.append(Ran(best, batch, alone_s, computes.get(device, 0.0)))
-        gap = divide_gap(ran, run.step_time_s.median)
-        return SoloGap(
-            solo_sum=sum(one.solo_best for one in ran),
-            left_out=gap.left_out,
-            batch_sizes=gap.batches,
-            slowdown=gap.slowdown,
-            imbalance=gap.imbalance,
-            sync=gap.sync,
-            throughput=run.throughput.median,
-        )
+        return divide_gap(ran, run.step_time_s.median)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gpubalance.render.report.subject import Subject
-from gpubalance.results.plan import SoloGap
+from gpubalance.results.gap import SoloGap
 
 
 class Loss(NamedTuple):

@@ -10,7 +10,7 @@ from gpubalance.render.report.charts.chart import NARROW, Chart, Missing
 from gpubalance.render.report.charts.style import GREEN, VERMILLION
 from gpubalance.render.report.parts import Loss, gap_of, losses
 from gpubalance.render.report.subject import Subject
-from gpubalance.results.plan import SoloGap
+from gpubalance.results.gap import SoloGap
 
 _ID, _TITLE = "gap", "Where the distance from the solo sum goes"
 

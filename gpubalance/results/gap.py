@@ -1,13 +1,15 @@
-"""Why a run gives less than its devices alone: the distance from the solo sum, in parts that are all of it."""
+"""Why a run gives less than its devices alone: the distance from the solo sum, divided among its causes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
+
+from gpubalance.results.common import Number, Positive
+from gpubalance.settings.record import Record
 
 
-@dataclass(frozen=True)
-class Ran:
+class Ran(NamedTuple):
     """One device in a run: its best alone (samples/s), its batch, and the compute times of it alone and in the run."""
 
     solo_best: float
@@ -16,23 +18,24 @@ class Ran:
     compute_s: float
 
 
-@dataclass(frozen=True)
-class Gap:
-    """In samples per second; together with the throughput they are the solo sum. One below 0 is a gain.
+class SoloGap(Record):
+    """Why the run gives less than the devices alone, in samples per second; a part below 0 is a gain.
 
-    `left_out` is what devices without samples gave alone; `batches` what the others lose by another batch than their
-    best, as memory is less; `slowdown` of each device, that it is slower in the run than alone; `imbalance` the wait
-    for the slowest; `sync` what comes after it.
+    `left_out` is what devices without samples gave alone; `batch_sizes` what the others lose by another batch than
+    their best, as memory is less; `slowdown` of each device, that it is slower in the run than alone; `imbalance` the
+    wait for the slowest; `sync` what comes after it. With `throughput` they sum to `solo_sum`.
     """
 
-    left_out: float
-    batches: float
-    slowdown: tuple[float, ...]
-    imbalance: float
-    sync: float
+    solo_sum: Positive
+    left_out: Number
+    batch_sizes: Number
+    slowdown: tuple[Number, ...]
+    imbalance: Number
+    sync: Number
+    throughput: Number
 
 
-def divide_gap(devices: Sequence[Ran], step_time_s: float) -> Gap:
+def divide_gap(devices: Sequence[Ran], step_time_s: float) -> SoloGap:
     """The parts of Σ rᵢ − B/T, by going from one to the other a cause at a time, so that the sum telescopes.
 
     Σ rᵢ, of devices with samples; Σ bᵢ/tᵢ(bᵢ) alone at their batches; Σ bᵢ/cᵢ at their compute times in the run;
@@ -44,10 +47,12 @@ def divide_gap(devices: Sequence[Ran], step_time_s: float) -> Gap:
     alone = [d.batch / d.alone_s if d.batch else 0.0 for d in devices]
     joint = [d.batch / d.compute_s if d.batch else 0.0 for d in devices]
     together = global_batch / max(d.compute_s for d in used)
-    return Gap(
+    return SoloGap(
+        solo_sum=sum(device.solo_best for device in devices),
         left_out=sum(device.solo_best for device in devices if not device.batch),
-        batches=solo - sum(alone),
+        batch_sizes=solo - sum(alone),
         slowdown=tuple(a - j for a, j in zip(alone, joint, strict=True)),
         imbalance=sum(joint) - together,
         sync=together - global_batch / step_time_s,
+        throughput=global_batch / step_time_s,
     )

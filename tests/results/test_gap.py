@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubalance.planning.gap import Ran, divide_gap
+from gpubalance.results.gap import Ran, divide_gap
 
 seconds = st.floats(1e-3, 10)
 
@@ -23,7 +23,9 @@ def test_the_parts_sum_to_the_whole(ran: list[Ran], sync_s: float) -> None:
     gap = divide_gap(ran, step_s)
     throughput = sum(one.batch for one in ran) / step_s
     solo = sum(one.solo_best for one in ran)
-    parts = gap.left_out + gap.batches + sum(gap.slowdown) + gap.imbalance + gap.sync
+    parts = gap.left_out + gap.batch_sizes + sum(gap.slowdown) + gap.imbalance + gap.sync
+    assert gap.solo_sum == pytest.approx(solo)
+    assert gap.throughput == pytest.approx(throughput)
     assert parts == pytest.approx(solo - throughput, rel=1e-9, abs=1e-6 * solo)
     assert gap.imbalance >= -1e-6 * solo
     assert gap.sync >= -1e-6 * solo
@@ -32,7 +34,7 @@ def test_the_parts_sum_to_the_whole(ran: list[Ran], sync_s: float) -> None:
 def test_each_cause_has_its_part() -> None:
     gap = divide_gap([Ran(1000.0, 90, 0.1, 0.1), Ran(500.0, 50, 0.1, 0.125), Ran(70.0, 0, 0.0, 0.0)], 0.2)
     assert gap.left_out == 70
-    assert gap.batches == pytest.approx(100)  # 900 of 1000, 500 of 500
+    assert gap.batch_sizes == pytest.approx(100)  # 900 of 1000, 500 of 500
     assert gap.slowdown == pytest.approx((0, 100, 0))  # 500, and 400 in the run
     assert gap.imbalance == pytest.approx(1300 - 140 / 0.125)
     assert gap.sync == pytest.approx(140 / 0.125 - 140 / 0.2)
