@@ -170,7 +170,8 @@ def _resume_joint(killed: Program, seen: Seen, err: str, split: tuple[int, ...])
         seen.faults.append("--resume ended without a whole run")
         return
     seen.resumed = True
-    times_s = [s["seconds"] / s["steps"] for w in windows if tuple(w["batches"]) == run.batches for s in w["samples"]]
+    of_split = [one for one in windows if tuple(one["split"]["batches"]) == run.batches]
+    times_s = [timing["seconds"] / timing["steps"] for one in of_split for timing in one["timings"]]
     found_s = run.step_time_s.samples[: len(times_s)]
     seen.expect(
         len(found_s) == len(times_s) and all(abs(a / b - 1) < 1e-5 for a, b in zip(found_s, times_s, strict=True)),
@@ -181,7 +182,7 @@ def _resume_joint(killed: Program, seen: Seen, err: str, split: tuple[int, ...])
         again = [batches for batches, _ in measured]
         seen.expect(run.batches == split, f"--resume ended with {run.batches}, and not {split}: {measured}")
         seen.expect(
-            again[: len(rounds)] == [one["batches"] for one in rounds],
+            again[: len(rounds)] == [one["split"]["batches"] for one in rounds],
             f"--resume ended with rounds {again}, and {rounds} were kept",
         )
 

@@ -23,19 +23,16 @@ _STAMPED = Timing(steps=1, seconds=0.25, ended_s=7.0, input_wait_s=0.0, compute_
 _WINDOW = KeptWindow(
     run=RUN,
     name="",
-    batches=(8, 8),
-    micro_batches=(8, 8),
+    split=SPLIT,
     timings=(_PLAIN, _PLAIN),
     stamped=(_STAMPED,),
     memory_peak_bytes=(None, 5),
     throttled=((), ("sw-thermal",)),
     late_part=0.5,
-    boot="this",
 )
 _ROUND = KeptRound(
     probe="now",
-    batches=(8, 8),
-    micro_batches=(8, 8),
+    split=SPLIT,
     measured=measurement((8, 8), step_time(0.2)),
     limits=((0, 8),),
 )

@@ -91,7 +91,7 @@ class _Balancing:
         while True:
             self._approach()
             best = self._best_measured()
-            left = self._kept.ran_out(best.split, self._probe.created)
+            left = self._kept.left_of(best.split, self._probe.created, ran_out=True)
             if left is not None:
                 self._proofs += 1  # which the windows of the next are kept by
                 self._again(best, left)

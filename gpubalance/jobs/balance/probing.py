@@ -26,13 +26,12 @@ def probe_for(
     probe = _had_before(kept)
     if probe is None and not request.fresh:
         probe = latest(request.devices, request.settings, up_to=request.probe.max_batch or ALL)
-    new = probe is None
     if probe is None:
         probe = _new(request, driver, limit, watch, resume=journal is not None and journal.resume)
+        kept.probe(probe.created)
     else:
         tell_resumed(journal, watch)
         watch(Doing(f"planning with the probe of {probe.created}; --fresh makes a new one"))
-    kept.probe(probe.created, new=new)
     return probe
 
 

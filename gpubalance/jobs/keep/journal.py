@@ -1,4 +1,4 @@
-"""A line on disk for each thing that is finished, so that nothing measured is lost and `--resume` can go on."""
+"""A line on disk for each thing that is finished, so that `--resume` does not measure it again."""
 
 from __future__ import annotations
 
@@ -36,26 +36,25 @@ def content_key(*parts: BaseModel | str | int | float | None) -> str:
 class Journal:
     """An append-only file of JSON lines, each on disk before the next thing is measured.
 
-    With `resume` it begins with what an interrupted command left under the same key; else the first line that is added
-    takes the place of that. Threads may share it, processes may not: raises InUse with the PID of one that has it,
-    `what` being what that is at. As a context it is `done` at the end; where an error ends the block it is kept, and
-    the error says so.
+    With `resume` it goes on after what an interrupted command left under the same key; otherwise its first line
+    replaces that. Threads may share a journal, processes may not: raises InUse with the PID of the process that has it,
+    and `what` that process does. A `with` block that ends well deletes the file; an error keeps it, and says so.
     """
 
     def __init__(self, key: str, what: str, *, resume: bool, most_bytes: int = _MOST_BYTES) -> None:
         self.path = _path(key)
         self.resume = resume
+        self.tell: Callable[[str], object] = str  # where it says that it can keep nothing more
         self._held = Lock(str(self.path), what)
         found = list(_read(self.path))
         self._entries = found if resume else []
         self.passes_over = bool(found) and not resume
-        self._lock = threading.Lock()
+        self._threads = threading.Lock()
         self._file: IO[str] | None = None
-        self.error: OSError | None = None
         self._most_bytes = most_bytes
+        self._is_full = False
+        self._can_resume = bool(self._entries)
         self._keep = False
-        self._holds = bool(self._entries)  # whether there is something to go on with
-        self.tell: Callable[[str], object] = _nobody
 
     @staticmethod
     def is_left(key: str) -> bool:
@@ -68,7 +67,11 @@ class Journal:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.done() if error is None else self.close(error)
+        if error is None and not self._keep:
+            self.path.unlink(missing_ok=True)
+        if isinstance(error, GpubalanceError) and self._can_resume and RESUME not in error.remedy:
+            error.remedy = f"{error.remedy}\n{RESUME}".strip()
+        self.close()
 
     @property
     def resumed(self) -> bool:
@@ -78,22 +81,21 @@ class Journal:
     def add(self, device: str, record: BaseModel) -> None:
         """Appends what is finished of a device (its UUID); returns when it is on disk.
 
-        A disk that is full, or a journal that is too long to be read again, ends the keeping, and no measurement: it is
-        told, once.
+        A full disk, or a journal that is too long to be read again, ends the keeping, not the measurement: it is told
+        once.
         """
         kind = type(record).__name__
         line = json.dumps({"kind": kind, "device": device, "record": record.model_dump(mode="json")})
-        with self._lock:
-            if self.error is not None:
+        with self._threads:
+            if self._is_full:
                 return
             try:
                 self._append(line)
-                self._holds = True
+                self._can_resume = True
             except OSError as error:
-                self.error = error
-        if self.error is not None:
-            why = f"can't write the journal {self.path}: {self.error.strerror}"
-            self.tell(f"{why}: going on, and nothing more is kept for --resume")
+                self._is_full = True
+                why = f"can't write the journal {self.path}: {error.strerror}"
+                self.tell(f"{why}: going on, and nothing more is kept for --resume")
 
     def _append(self, line: str) -> None:
         self._file = self._file or self._opened()
@@ -106,49 +108,34 @@ class Journal:
     def _opened(self) -> IO[str]:
         file = self.path.open("a" if self._entries else "w", encoding="utf-8")
         if self._entries:
-            file.write("\n")  # ends a line that was cut off; empty ones are passed over
+            file.write("\n")  # ends a line that was cut off; empty lines are passed over
         sync_folder(self.path.parent)
         _sweep(self.path.parent)
         return file
 
     def of(self, device: str, kind: type[R]) -> list[R]:
-        """The records of that kind that were left of a device, in order; those that are no such records left out."""
-        return list(self._valid(device, kind))
-
-    def _valid(self, device: str, kind: type[R]) -> Iterator[R]:
+        """A device's records of that kind that were left, in order. Skips whatever is no such record."""
+        found = []
         for entry in self._entries:
             if entry.get("kind") == kind.__name__ and entry.get("device") == device:
-                try:
-                    yield kind.model_validate_json(json.dumps(entry.get("record")))
-                except ValidationError:
-                    continue
+                with suppress(ValidationError):
+                    found.append(kind.model_validate_json(json.dumps(entry.get("record"))))
+        return found
 
     def keep(self) -> None:
-        """It stays for `--resume`, whatever comes: there was no room for the result of it."""
+        """Keeps the file for `--resume` in any case, as its result was not saved."""
         self._keep = True
 
-    def done(self) -> None:
-        """All of it is in a result now."""
-        if not self._keep:
-            self.path.unlink(missing_ok=True)
-        self.close()
-
-    def close(self, error: BaseException | None = None) -> None:
-        """Keeps it for `--resume`, which the error that ended the command then tells."""
-        if isinstance(error, GpubalanceError) and self._holds and RESUME not in error.remedy:
-            error.remedy = f"{error.remedy}\n{RESUME}".strip()
-        with suppress(OSError):  # what could not be written was told when it was added
+    def close(self) -> None:
+        """Keeps the file, and lets other processes have it."""
+        with suppress(OSError):  # `add` told what could not be written
             if self._file is not None:
                 self._file.close()
         self._held.release()
 
 
-def _nobody(text: str) -> None:
-    del text
-
-
 def _sweep(folder: Path) -> None:
-    """The oldest ones go: nobody goes on with them any more."""
+    """Deletes the oldest journals, which nobody goes on with any more."""
     with suppress(OSError):  # another process may sweep too
         for old in sorted(folder.glob("*.jsonl"), key=lambda path: path.stat().st_mtime)[:-_KEPT]:
             old.unlink()
@@ -159,7 +146,7 @@ def _path(key: str) -> Path:
 
 
 def _read(path: Path) -> Iterator[dict[str, Any]]:
-    """Whole lines only: the last may have been cut off, and whatever is no entry is passed over."""
+    """The entries of whole lines: the last line may have been cut off, and others may be anything."""
     try:
         if not path.is_file() or path.stat().st_size > _MOST_BYTES:  # no journal of ours
             return

@@ -1,4 +1,4 @@
-"""Which journal a command has, and goes on with."""
+"""Which journal a command has: two commands that would measure the same have the same."""
 
 from __future__ import annotations
 
@@ -10,15 +10,19 @@ from gpubalance.settings.requests import BalanceRequest, Measuring, ProbeRequest
 
 
 def tell_resumed(journal: Journal | None, watch: Watch) -> None:
-    """Whether there is something to go on with, where that was asked for."""
-    if journal is not None and journal.passes_over:
-        watch(Doing("an interrupted one of this was left: --resume would go on with it"))
-    if journal is not None and journal.resume:
-        watch(Doing("going on with what was measured before" if journal.resumed else "nothing to go on with: anew"))
+    """Says whether the command goes on with what was measured before, or could."""
+    if journal is None:
+        return
+    if journal.passes_over:
+        watch(Doing("this was interrupted before: --resume would go on with what was measured"))
+    elif journal.resumed:
+        watch(Doing("going on with what was measured before"))
+    elif journal.resume:
+        watch(Doing("nothing was measured before: starting from the beginning"))
 
 
 def probe_journal(request: ProbeRequest, driver: str | None, *, resume: bool) -> Journal:
-    """The journal of whatever would measure the same. Raises InUse where another process is at that."""
+    """The journal of this probe. Raises InUse where another process makes the same one."""
     key = content_key(
         *request.devices,
         request.settings,
@@ -35,7 +39,7 @@ def probe_journal(request: ProbeRequest, driver: str | None, *, resume: bool) ->
 
 
 def run_journal(request: RunRequest, driver: str | None, *, resume: bool) -> Journal:
-    """The journal of a run of that split: more windows, or another time limit, are the same run."""
+    """The journal of a run of that split; with more windows or another time limit it is the same run."""
     key = content_key(
         "run",
         *request.devices,
@@ -51,7 +55,7 @@ def run_journal(request: RunRequest, driver: str | None, *, resume: bool) -> Jou
 
 
 def balance_journal(request: BalanceRequest, driver: str | None, *, resume: bool) -> Journal:
-    """The journal of a balance: more rounds or windows, or another time limit, are the same one."""
+    """The journal of a balance; with more rounds, more windows or another time limit it is the same balance."""
     measuring = _without_bounds(request.measuring)
     same = request.model_copy(update={"measuring": measuring, "rounds": 1, "fresh": False, "tracing": None})
     return _journal(content_key("balance", same, driver, software_key(request.settings.model)), resume=resume)
@@ -62,8 +66,9 @@ def _without_bounds(measuring: Measuring) -> Measuring:
 
 
 def _journal(key: str, *, resume: bool) -> Journal:
-    """GPUs are kept apart by locks of their own. Simulated devices may be used by several at once: each has a journal,
-    and what goes on takes the first that nobody has and that something was left in.
+    """One for each of several commands at once, which simulated devices allow: the first that nobody has.
+
+    With `resume`, one in which something was left comes first.
     """
     keys = [key, *(f"{key}-{number}" for number in range(1, 100))]
     left = [one for one in keys if Journal.is_left(one)] if resume else []
@@ -72,4 +77,4 @@ def _journal(key: str, *, resume: bool) -> Journal:
             return Journal(one, "the journal of this command", resume=resume)
         except InUse:
             continue
-    raise InUse("a hundred of the same command are at work", remedy="wait until one has ended")
+    raise InUse("this command runs a hundred times already", remedy="wait until one of them has ended")
