@@ -136,7 +136,7 @@ def run(
     request = request.model_copy(update={"tracing": tracing_to(trace, name)})
     progress = Progress(quiet=quiet)
     solo, model_planned = solo_bests(request), planned.model if planned and not force else None
-    used = [device for device, batch in zip(request.devices, request.batches, strict=True) if batch]
+    used = request.of_used.devices
     noted = (*machine.warnings(used, strict=strict), *(forced(planned, request.devices) if planned and force else ()))
     next_command = values.command("balance", request.devices, request.settings, simulate) if planned is None else ""
     with (
@@ -166,14 +166,14 @@ def given_request(
 ) -> RunRequest:
     """The run that the options ask for. Raises UsageError where they contradict each other."""
     from gpubalance.settings.requests import RunRequest
+    from gpubalance.settings.shares import Shares
 
     devices = match(machine.select(gpus), sizes.batches, named=gpus is not None)
     refuse_what_does_not_divide(devices, sizes.batches, sizes.micro_batches)
     refuse_what_devices_cannot(devices, given.all_reduce)
     return RunRequest(
         devices=devices,
-        batches=tuple(sizes.batches or [choices.DEFAULT_BATCH] * len(devices)),
-        micro_batches=sizes.micro_batches and tuple(sizes.micro_batches),
+        split=Shares(tuple(sizes.batches or [choices.DEFAULT_BATCH] * len(devices)), tuple(sizes.micro_batches or ())),
         settings=given.model_copy(update={"model": given.model or values.default_model(devices)}),
         joint=machine.joint,
         measuring=measuring,
@@ -203,11 +203,11 @@ def planned_request(
     """The run of a plan on the devices that are here. Raises PlanMismatch where they are others, unless forced."""
     from gpubalance.devices.planned import planned_devices
     from gpubalance.settings.requests import RunRequest
+    from gpubalance.settings.shares import Shares
 
     return RunRequest(
         devices=planned_devices(plan, machine.devices, force=force),
-        batches=plan.batches,
-        micro_batches=plan.micro_batches,
+        split=Shares(plan.batches, plan.micro_batches),
         settings=plan.settings.model_copy(update={"model": model}),
         joint=machine.joint,
         measuring=measuring,

@@ -108,7 +108,8 @@ class PacedClock(Clock):
 
     def computed(self, batch: int, micro_batch: int | None = None) -> float:
         """Sleeps until the profile's compute time is over."""
-        target = self._began_s + self._compute_s(int(batch), 1 if micro_batch is None else int(batch // micro_batch))
+        count = 1 if micro_batch is None else -(-int(batch) // int(micro_batch))  # a first one may be smaller
+        target = self._began_s + self._compute_s(int(batch), count)
         now = time.perf_counter()
         self.steps += 1
         if now < target:

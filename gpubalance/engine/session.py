@@ -21,6 +21,7 @@ from gpubalance.engine.trace import record_trace
 from gpubalance.errors import BadInput
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import Settings, Tracing
+from gpubalance.settings.shares import Shares
 
 # What trains three times trains on: with a new split, or in a new session, the first steps are not like the others.
 _STEPS_BEFORE_A_TRACE = 3
@@ -44,19 +45,6 @@ class Timing:
     loss: float | None = None
 
 
-@dataclass(frozen=True)
-class Split:
-    """Each replica's batch, and how much of it is taken at a time."""
-
-    batches: tuple[int, ...]
-    micro_batches: tuple[int, ...]
-
-    @property
-    def accumulates(self) -> bool:
-        """Whether any replica has more than one micro-batch."""
-        return self.micro_batches != self.batches
-
-
 class Session:
     """Builds everything once. The devices are replicas in this order; all get samples in every split."""
 
@@ -76,7 +64,7 @@ class Session:
             raise BadInput(f"--model {settings.model}: {error}") from None
         self._samples = data.Samples(self._model, self._loss, seed=seed)
         self._steps: dict[tuple[bool, bool], Any] = {}
-        self._current: tuple[Split, Iterator[Any]] | None = None
+        self._current: tuple[Shares, Iterator[Any]] | None = None
 
     def _build_optimizer(self) -> Any:
         """Adam, or the one that the user's model was compiled with: its slots take memory, its update time."""
@@ -131,8 +119,7 @@ class Session:
 
     def measure(
         self,
-        batches: Sequence[int],
-        micro_batches: Sequence[int] | None = None,
+        split: Shares,
         *,
         seconds: float,
         at_least: int,
@@ -141,11 +128,9 @@ class Session:
     ) -> Iterator[Timing]:
         """Trains with this split and yields a timing at a time, until `seconds` are over and `at_least` are given.
 
-        Each device takes its batch in micro-batches of its size in `micro_batches`, which divides the batch. A stamped
-        timing is one step whatever `steps_per_timing` says. TensorFlow's own ResourceExhaustedError goes through when
-        a device's memory does not hold its (micro-)batch.
+        A stamped timing is one step whatever `steps_per_timing` says. TensorFlow's own ResourceExhaustedError goes
+        through when a device's memory does not hold its micro-batch.
         """
-        split = Split(tuple(batches), tuple(micro_batches or batches))
         iterator = self._iterator(split)
         self._forget_late_steps()
         end = time.perf_counter() + seconds
@@ -156,9 +141,8 @@ class Session:
             )
             given += 1
 
-    def trace(self, batches: Sequence[int], micro_batches: Sequence[int] | None, tracing: Tracing) -> str | None:
+    def trace(self, split: Shares, tracing: Tracing) -> str | None:
         """Trains some steps with this split under TensorFlow's profiler; see `record_trace`."""
-        split = Split(tuple(batches), tuple(micro_batches or batches))
         iterator = self._iterator(split)
         for _ in range(_STEPS_BEFORE_A_TRACE):
             self._run(iterator, split)
@@ -170,7 +154,7 @@ class Session:
             gpus=sum(name.startswith("GPU") for name in self._names),
         )
 
-    def _iterator(self, split: Split) -> Iterator[Any]:
+    def _iterator(self, split: Shares) -> Iterator[Any]:
         """The split's data. One split's at a time: another's would take memory that is being measured."""
         if self._current is None or self._current[0] != split:
             self._current = None
@@ -182,18 +166,18 @@ class Session:
             self._current = split, iterator
         return self._current[1]
 
-    def _run(self, iterator: Iterator[Any], split: Split, *, stamped: bool = False) -> tuple[Any, Any, float]:
+    def _run(self, iterator: Iterator[Any], split: Shares, *, stamped: bool = False) -> tuple[Any, Any, float]:
         """Queues a step: the loss, the stamps and the host's wait for data."""
         asked = time.perf_counter()
         values = next(iterator)
         waited = time.perf_counter() - asked
         with tf.device("/CPU:0"):  # else it lies on one GPU, and the others wait for that one to send it
-            sizes = [tf.constant(float(sum(split.batches)))]
+            sizes = [tf.constant(float(split.global_batch))]
             if split.accumulates:
                 sizes.append(tf.constant(split.micro_batches, tf.int32))
         return *self._step(stamped=stamped, micro=split.accumulates)(values, *sizes), waited
 
-    def _timing(self, iterator: Iterator[Any], split: Split, steps: int) -> Timing:
+    def _timing(self, iterator: Iterator[Any], split: Shares, steps: int) -> Timing:
         waits = []
         began = time.perf_counter()
         for _ in range(steps):
@@ -202,7 +186,7 @@ class Session:
         runtime.wait_for(self._names)
         return Timing(steps, time.perf_counter() - began, sum(waits), loss=float(loss))
 
-    def _stamped_timing(self, iterator: Iterator[Any], split: Split) -> Timing:
+    def _stamped_timing(self, iterator: Iterator[Any], split: Shares) -> Timing:
         # The stamped step is queued behind another, as steps are: a GPU that is idle would wait for its first kernels.
         self._run(iterator, split)
         began = time.perf_counter()
@@ -229,14 +213,14 @@ class Session:
             if isinstance(clock, PacedClock):
                 clock.steps = clock.late_steps = 0
 
-    def memory_peaks(self, micro_batches: Sequence[int]) -> list[int | None]:
-        """Each device's peak since the last call; of a simulated one what its profile says for so many samples."""
+    def memory_peaks(self, split: Shares) -> list[int | None]:
+        """Each device's peak since the last call; of a simulated one what its profile says for its micro-batch."""
         extra = self._joint.extra_memory if len(self._devices) > 1 else 0
         peaks = []
-        for device, name, batch in zip(self._devices, self._names, micro_batches, strict=True):
+        for device, name, micro_batch in zip(self._devices, self._names, split.micro_batches, strict=True):
             profile = device.profile
             if profile is not None:
-                peaks.append(profile.memory_at(batch, extra) if profile.memory is not None else None)
+                peaks.append(profile.memory_at(micro_batch, extra) if profile.memory is not None else None)
             elif name.startswith("CPU") and len(self._names) > 1:
                 peaks.append(None)
             else:

@@ -11,15 +11,15 @@ from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.journals import tell_resumed
 from gpubalance.jobs.keep.kept import Kept
 from gpubalance.jobs.measure.fitting import Rig, largest_even_share, nothing_fits
-from gpubalance.jobs.measure.joint import JointRun, joint_series, model_of, result_of, without_empty_shares
+from gpubalance.jobs.measure.joint import JointRun, joint_series, model_of, result_of
 from gpubalance.jobs.measure.lost import lost_gpus_told
 from gpubalance.jobs.measure.series import Series
 from gpubalance.jobs.measure.trace import traced
 from gpubalance.jobs.measure.warnings import PRECISE_ENOUGH, resumed, slowed_text
-from gpubalance.planning.split import even_split, split_text
 from gpubalance.results.common import Model, Warning_
 from gpubalance.results.run import Run, SoloBest
 from gpubalance.settings.requests import RunRequest
+from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
 
 
@@ -38,7 +38,7 @@ def run(
     Devices with batch 0 are left out: an empty share is not a replica. Raises NothingFits with a split that does fit
     when a device runs out of memory. Every error after the first window carries what was measured as `partial`.
     """
-    used, limit = without_empty_shares(request), TimeLimit(request.measuring.time_limit_s)
+    used, limit = request.of_used, TimeLimit(request.measuring.time_limit_s)
     tell_resumed(journal, watch)
     try:
         with lost_gpus_told(used.devices), closing(Rig(used, watch, limit)) as rig:
@@ -77,8 +77,8 @@ def run_on(
 
     `proof` tells runs apart that are kept together.
     """
-    used = without_empty_shares(request)
-    own = joint_series(used, used.batches, used.micro_batches, watch)
+    used = request.of_used
+    own = joint_series(used, used.split, watch)
     return _run(request, JointRun(used, rig, own, kept or Kept(None, watch), solo=solo, proof=proof), driver, watch)
 
 
@@ -102,17 +102,17 @@ def _warm_up(so_far: JointRun, watch: Watch) -> None:
     _restore(so_far, "", so_far.own, watch)
     if so_far.own.windows:
         so_far.warnings.append(resumed(so_far.own.windows))
-    watch(Doing(f"warming up {split_text(request.batches, request.micro_batches)}"))
+    watch(Doing(f"warming up {request.split}"))
     so_far.own.warm_up(rig.worker)
     if request.measuring.baseline == "none":
         return
-    even = even_split(sum(request.batches), len(request.batches))
     # The even split is what Keras would do: it accumulates nothing.
-    if even == request.at_a_time or len(even) == 1:
+    even = Shares.even(request.split.global_batch, len(request.devices))
+    if even == request.split or len(request.devices) == 1:
         return
-    watch(Doing(f"warming up the even split {split_text(even)}, to compare with"))
+    watch(Doing(f"warming up the even split {even}, to compare with"))
     try:
-        so_far.even = joint_series(request, even, None, watch, "even")
+        so_far.even = joint_series(request, even, watch, "even")
         so_far.even.warm_up(rig.worker)
     except OutOfMemory as error:
         rig.recover()
@@ -133,13 +133,14 @@ def _restore(so_far: JointRun, name: str, series: Series, watch: Watch) -> None:
         watch(WindowDone(number, of, name, devices, window.measurement(range(len(devices)))))
 
 
-def _smaller_even_split(so_far: JointRun, even: tuple[int, ...], error: OutOfMemory, watch: Watch) -> Series:
+def _smaller_even_split(so_far: JointRun, even: Shares, error: OutOfMemory, watch: Watch) -> Series:
     request = so_far.request
     where = "a device" if error.replica is None else request.devices[error.replica].label
-    watch(Doing(f"the even split {split_text(even)} does not fit on {where}; looking for the largest equal shares"))
-    share = largest_even_share(so_far.rig, request, max(even))
-    series = joint_series(request, (share,) * len(even), None, watch, "even")
-    watch(Doing(f"warming up {split_text(series.batches)}, the largest equal shares that fit"))
+    watch(Doing(f"the even split {even} does not fit on {where}; looking for the largest equal shares"))
+    share = largest_even_share(so_far.rig, request, max(even.batches))
+    smaller = Shares((share,) * len(even.batches))
+    series = joint_series(request, smaller, watch, "even")
+    watch(Doing(f"warming up {smaller}, the largest equal shares that fit"))
     series.warm_up(so_far.rig.worker)
     # On a real device the search left another worker: the split itself must be warm in it too.
     if any(not d.simulated for d in request.devices):
@@ -147,8 +148,8 @@ def _smaller_even_split(so_far: JointRun, even: tuple[int, ...], error: OutOfMem
     so_far.warnings.append(
         Warning_(
             code="even-split-does-not-fit",
-            message=f"the even split {split_text(even)} runs out of memory on {where}: "
-            f"compared with {split_text(series.batches)} instead, the largest equal shares that fit",
+            message=f"the even split {even} runs out of memory on {where}: "
+            f"compared with {smaller} instead, the largest equal shares that fit",
             next="nothing to do: no equal split of this global batch is possible on these devices",
         )
     )
@@ -164,8 +165,7 @@ def _measure(so_far: JointRun, watch: Watch) -> None:
         number += 1
         of = max(number, of)
         turns = ", in turns with the even split" if so_far.even else ""
-        split = split_text(so_far.own.batches, so_far.own.micro_batches)
-        watch(Doing(f"measuring {split}, window {number} of {of}{turns}"))
+        watch(Doing(f"measuring {so_far.own.split}, window {number} of {of}{turns}"))
         watch(TimeLeft((of - number + 1) * len(so_far.series) * measuring.duration_s))
         # Each goes first in turn: on a card that gets hotter the second one is always a little slower.
         for name, one in so_far.series if number % 2 else reversed(so_far.series):

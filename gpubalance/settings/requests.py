@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from gpubalance.settings.choices import AllReduce, Baseline, Input, Precision
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.record import Batch, Bytes, Record, Seconds
+from gpubalance.settings.shares import Shares
 
 
 class Settings(Record):
@@ -53,14 +54,10 @@ class Tracing(Record):
 
 
 class RunRequest(Record):
-    """A run: the devices that get samples, their batches in the same order, and how to measure.
-
-    A device takes its batch in micro-batches of its size in `micro_batches`; null, or where it is the batch: in one.
-    """
+    """A run: the devices, the split in the same order, and how to measure."""
 
     devices: tuple[Device, ...]
-    batches: tuple[Batch, ...]
-    micro_batches: tuple[Batch, ...] | None = None
+    split: Shares
     settings: Settings
     joint: JointProfile = JointProfile()
     measuring: Measuring = Measuring()
@@ -68,25 +65,15 @@ class RunRequest(Record):
 
     @model_validator(mode="after")
     def _one_batch_a_device(self) -> RunRequest:
-        if len(self.devices) != len(self.batches) or not self.devices:
-            raise ValueError("a run needs at least one device, and one batch a device")
-        if not any(self.batches):
-            raise ValueError("a run needs at least one device with a batch above 0")
-        return self
-
-    @model_validator(mode="after")
-    def _micro_batches_divide(self) -> RunRequest:
-        micro_batches = self.batches if self.micro_batches is None else self.micro_batches
-        if len(micro_batches) != len(self.batches):
-            raise ValueError("a run needs one micro-batch a device")
-        if not all(m == b or (0 < m < b and b % m == 0) for b, m in zip(self.batches, micro_batches, strict=True)):
-            raise ValueError("each micro-batch must divide its device's batch")
+        if len(self.devices) != len(self.split.batches):
+            raise ValueError("a run needs one batch a device")
         return self
 
     @property
-    def at_a_time(self) -> tuple[int, ...]:
-        """How many samples each device has in its memory: its micro-batch, or all of its batch."""
-        return self.batches if self.micro_batches is None else self.micro_batches
+    def of_used(self) -> RunRequest:
+        """The same run of the devices that have samples."""
+        devices = tuple(self.devices[i] for i in self.split.used)
+        return self.model_copy(update={"devices": devices, "split": self.split.of_used})
 
 
 class ProbeRequest(Record):

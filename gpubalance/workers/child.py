@@ -209,7 +209,7 @@ def _checked(request: Inspect | Copy | Reduce, checks: Any) -> Inspected | Copie
 
 def _trace(session: Session, request: Trace, replies: Any) -> None:
     try:
-        missing = session.trace(request.batches, request.micro_batches, request.tracing)
+        missing = session.trace(request.split, request.tracing)
     except Exception as error:  # noqa: BLE001  (whatever the profiler or the file system raises: there is no trace)
         traceback.print_exception(error)
         _say(replies, Failed(fault="environment", message=f"{type(error).__name__}: {error}"[:500]))
@@ -218,23 +218,21 @@ def _trace(session: Session, request: Trace, replies: Any) -> None:
 
 
 def _measure(session: Session, request: Measure, replies: Any) -> None:
-    in_memory = request.micro_batches or request.batches
     try:
         for timing in _timings(session, request):
             _say(replies, timing)
     except Exception as error:  # noqa: BLE001  (whatever a step raises is told to the parent)
         failure = _explained(error, session.settings)
-        peaks = tuple(session.memory_peaks(in_memory)) if failure["fault"] == "memory" else ()
+        peaks = tuple(session.memory_peaks(request.split)) if failure["fault"] == "memory" else ()
         _say(replies, Failed(**failure, memory_peak_bytes=peaks))
         return
-    peaks = tuple(session.memory_peaks(in_memory))
+    peaks = tuple(session.memory_peaks(request.split))
     _say(replies, Measured(memory_peak_bytes=peaks, late_part=session.late_part()))
 
 
 def _timings(session: Session, request: Measure) -> Iterator[Timing]:
     for timing in session.measure(
-        request.batches,
-        request.micro_batches,
+        request.split,
         seconds=request.seconds,
         at_least=request.at_least,
         steps_per_timing=request.steps_per_timing,

@@ -19,8 +19,9 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter
 
 from gpubalance.settings.device import Device, JointProfile
-from gpubalance.settings.record import Batch, Record, Seconds
+from gpubalance.settings.record import Record, Seconds
 from gpubalance.settings.requests import Settings, Tracing
+from gpubalance.settings.shares import Shares
 
 # What takes time at all, in seconds: nothing is divided by 0, and nothing becomes infinite.
 Duration = Annotated[float, Field(ge=1e-9, le=1e6)]
@@ -38,14 +39,10 @@ class Open(Record):
 
 
 class Measure(Record):
-    """Train with this split for `seconds`, and at least `at_least` timings. A stamped timing is one step.
-
-    Of each batch, as many samples at a time as `micro_batches` says; null: all.
-    """
+    """Train with this split for `seconds`, and at least `at_least` timings. A stamped timing is one step."""
 
     kind: Literal["measure"] = "measure"
-    batches: tuple[Batch, ...]
-    micro_batches: tuple[Batch, ...] | None = None
+    split: Shares
     seconds: Seconds
     at_least: Annotated[int, Field(ge=1)]
     steps_per_timing: Annotated[int, Field(ge=1)] = 1
@@ -59,11 +56,10 @@ class CountFlops(Record):
 
 
 class Trace(Record):
-    """Train some steps with this split under TensorFlow's profiler; `micro_batches` as in Measure."""
+    """Train some steps with this split under TensorFlow's profiler."""
 
     kind: Literal["trace"] = "trace"
-    batches: tuple[Batch, ...]
-    micro_batches: tuple[Batch, ...] | None = None
+    split: Shares
     tracing: Tracing
 
 

@@ -14,9 +14,9 @@ from gpubalance.errors import (
     PartialResult,
     TimeLimitPassed,
 )
-from gpubalance.planning.split import split_text
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import Settings, Tracing
+from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
 from gpubalance.workers.messages import (
     AnyReply,
@@ -89,8 +89,7 @@ class Worker(Process):
 
     def measure(
         self,
-        batches: Sequence[int],
-        micro_batches: Sequence[int] | None = None,
+        split: Shares,
         *,
         seconds: float = 0.0,
         at_least: int = 1,
@@ -99,23 +98,19 @@ class Worker(Process):
     ) -> Iterator[Timing | Measured]:
         """Trains with this split: yields each timing as it comes, and at the end what Measured says.
 
-        Each device takes its batch in micro-batches of its size in `micro_batches`; None: in one.
-
         Raises OutOfMemory (which device, where TensorFlow says it), PartialResult for a dead child, DeadlinePassed
         for a silent one, BadInput for a model that can't be trained.
         """
         request = Measure(
-            batches=tuple(batches),
-            micro_batches=micro_batches and tuple(micro_batches),
+            split=split,
             seconds=seconds,
             at_least=at_least,
             steps_per_timing=steps_per_timing,
             stamped=stamped,
         )
         self.send(request)
-        split = split_text(batches, micro_batches)
         doing = f"training with batches {split} on {self._names()}"
-        key = (request.batches, request.micro_batches, stamped)
+        key = (split, stamped)
         given = 0
         while True:
             reply = self._heard(self._patience_s(key, steps_per_timing), doing)
@@ -130,14 +125,14 @@ class Worker(Process):
                 yield reply
                 return
             else:
-                self._fail(reply, split)
+                self._fail(reply, str(split))
 
-    def trace(self, batches: Sequence[int], micro_batches: Sequence[int] | None, tracing: Tracing) -> str | None:
+    def trace(self, split: Shares, tracing: Tracing) -> str | None:
         """Trains some steps with this split under TensorFlow's profiler; why not every GPU is in the trace, or None.
 
         Raises EnvironmentFault where there is no trace, and what `receive` does.
         """
-        self.send(Trace(batches=tuple(batches), micro_batches=micro_batches and tuple(micro_batches), tracing=tracing))
+        self.send(Trace(split=split, tracing=tracing))
         reply = self.receive(self._deadline_s or _FIRST_STEP_WITHIN_S, f"tracing steps on {self._names()}")
         if not isinstance(reply, Traced):
             self._fail(reply)

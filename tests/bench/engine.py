@@ -49,8 +49,11 @@ class Ours:
         self._session = Session(devices, Settings(model="small"), joint, seed=0)
 
     def throughput(self, batches: Sequence[int], steps: int = 12) -> float:
+        from gpubalance.settings.shares import Shares
+
+        split = Shares(tuple(batches))
         samples = list(
-            self._session.measure(batches, seconds=_WINDOW_S, at_least=2, steps_per_timing=steps, stamped=False)
+            self._session.measure(split, seconds=_WINDOW_S, at_least=2, steps_per_timing=steps, stamped=False)
         )
         return sum(batches) * sum(s.steps for s in samples) / sum(s.seconds for s in samples)
 

@@ -37,6 +37,7 @@ from gpubalance.jobs.measure.series import Series
 from gpubalance.jobs.probe.attempt import Attempt
 from gpubalance.settings.device import JointProfile
 from gpubalance.settings.requests import Settings
+from gpubalance.settings.shares import Shares
 from gpubalance.text import clean
 from gpubalance.workers.worker import Worker
 from tests.bench.fuzz_input import PROFILES, RESULTS, any_json, mutated_json, mutated_toml, number, text
@@ -152,7 +153,7 @@ def messages(content: bytes) -> None:
     devices, joint = simulated_devices("2")
     with within_time(), contextlib.suppress(GpubalanceError), Worker(devices, deadline_s=20) as worker:
         worker.open(Settings(model="small"), joint or JointProfile(), seed=0)
-        series = Series((8, 8))
+        series = Series(Shares((8, 8)))
         series.window(worker, 0.0)
         series.measurement((0, 1))
         REACHED["measurements"] += 1
@@ -166,7 +167,7 @@ def journals(content: bytes) -> None:
     journal.path.write_bytes(content)
     journal = Journal("fuzz", "a test", resume=True)
     journal.of("SIM-0", Attempt)
-    kept, series = Kept(journal, list[Event]().append), Series((8, 8))
+    kept, series = Kept(journal, list[Event]().append), Series(Shares((8, 8)))
     kept.restore(RUN, "", series)
     if series.windows:
         series.measurement((0, 1))

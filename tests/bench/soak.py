@@ -19,6 +19,7 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.run import run
 from gpubalance.settings.device import JointProfile
 from gpubalance.settings.requests import Measuring, RunRequest, Settings
+from gpubalance.settings.shares import Shares
 from gpubalance.workers.ahead import Children
 from tests.bench.killed import PROFILE
 
@@ -84,7 +85,7 @@ def child_starts(count: int, look: Callable[[int], None]) -> None:
         for number in range(count):
             with children.take(last=number == count - 1) as worker:
                 worker.open(Settings(model="small"), JointProfile(), seed=0)
-                list(worker.measure((8,)))
+                list(worker.measure(Shares((8,))))
             look(number + 1)
     finally:
         children.close()
@@ -97,7 +98,7 @@ def steps(count: int, look: Callable[[int], None]) -> int:
     while done < count:
         request = RunRequest(
             devices=devices,
-            batches=(8, 8),
+            split=Shares((8, 8)),
             settings=Settings(model="small"),
             joint=joint,
             measuring=Measuring(windows=3, duration_s=0.5, baseline="none"),

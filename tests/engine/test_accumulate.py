@@ -29,7 +29,7 @@ from tests.engine.test_exact import (
     with_an_unused_weight,
 )
 
-SPLITS = [((70, 30), (35, 30)), ((60, 40), (10, 40)), ((100,), (20,))]
+SPLITS = [((70, 30), (35, 30)), ((60, 40), (25, 40)), ((100,), (20,))]
 
 
 def train(steps: Steps, batches: tuple[int, ...], micro_batches: tuple[int, ...]) -> list[float]:

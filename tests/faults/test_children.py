@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from gpubalance.errors import DeadlinePassed
+from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import Measure
 from gpubalance.workers.process import Process, child_environment
 from tests.faults.machine import BRIEF, HANG, HOLDS_32, Machine
@@ -167,7 +168,7 @@ def test_20_a_stopped_child_that_takes_nothing_in_is_ended_too() -> None:
     with Process("test", child_environment([])) as child:
         os.kill(child.pid, signal.SIGSTOP)
         with pytest.raises(DeadlinePassed, match=r"said nothing for 0\.2 s while being asked"):
-            child.send(Measure(batches=(1,) * 100_000, seconds=1.0, at_least=1), within_s=0.2)
+            child.send(Measure(split=Shares((1,) * 100_000), seconds=1.0, at_least=1), within_s=0.2)
     assert gone(child.pid)
 
 

@@ -15,6 +15,7 @@ from gpubalance.jobs.run import run_on
 from gpubalance.results.run import Run
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import Measuring, RunRequest, Settings
+from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import Measured, Ready, Timing
 
 
@@ -71,19 +72,17 @@ class DrawnWorker:
 
     def measure(
         self,
-        batches: Sequence[int],
-        micro_batches: Sequence[int] | None = None,
+        split: Shares,
         *,
         seconds: float,
         at_least: int,
         steps_per_timing: int,
         stamped: bool,
     ) -> Iterator[Timing | Measured]:
-        del micro_batches  # none of these runs has any
         end, given = self._elapsed_s + seconds, 0
         while given < at_least or self._elapsed_s < end:
             count = 1 if stamped else steps_per_timing
-            steps = [self._step(batches) for _ in range(count)]
+            steps = [self._step(split.batches) for _ in range(count)]
             taken_s = sum(max(computes) + self._joint.sync_s for computes in steps)
             compute_s = steps[0] if stamped else None
             yield Timing(
@@ -95,7 +94,7 @@ class DrawnWorker:
                 step_s=taken_s,
             )
             given += 1
-        yield Measured(memory_peak_bytes=(None,) * len(batches), late_part=0.0)
+        yield Measured(memory_peak_bytes=(None,) * len(split.batches), late_part=0.0)
 
     def _step(self, batches: Sequence[int]) -> tuple[float, ...]:
         computes = tuple(self._compute_s(replica, batch) for replica, batch in enumerate(batches))
@@ -125,7 +124,7 @@ def drawn_run(
     """A run, as the stage makes it of what such a worker answers."""
     request = RunRequest(
         devices=tuple(devices),
-        batches=tuple(batches),
+        split=Shares(tuple(batches)),
         settings=Settings(model="small"),
         joint=joint,
         measuring=measuring or Measuring(baseline="none"),

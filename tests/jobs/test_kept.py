@@ -43,7 +43,7 @@ DEVICES, JOINT = noisy_devices(CONFIGS / "quick-pair.toml", noise=0.0)
 def request(**measuring: object) -> RunRequest:
     return RunRequest(
         devices=DEVICES,
-        batches=(120, 80),
+        split=Shares((120, 80)),
         settings=Settings(model="small"),
         joint=JOINT,
         measuring=Measuring(**{"windows": 3, "duration_s": 2.0, **measuring}),
@@ -136,7 +136,7 @@ def test_another_run_begins_anew_and_more_windows_are_the_same_run() -> None:
     at = interrupted(lambda event: isinstance(event, WindowDone))
     with pytest.raises(Interrupted), run_journal(asked, None, resume=False) as journal:
         drawn(journal, at, asked)
-    for other in (asked.model_copy(update={"batches": (119, 81)}), request(baseline="none", duration_s=1.0)):
+    for other in (asked.model_copy(update={"split": Shares((119, 81))}), request(baseline="none", duration_s=1.0)):
         with run_journal(other, None, resume=True) as journal:
             assert not journal.resumed
     heard: list[Event] = []
@@ -153,7 +153,7 @@ def test_windows_of_another_run_of_the_command_are_not_taken_over() -> None:
     of = RunKey(devices=("SIM-0", "SIM-1"), model=model)
     worker = cast("Worker", DrawnWorker(DEVICES, JOINT, seed=0))
     journal = run_journal(request(), None, resume=False)
-    Kept(journal, list[Event]().append).window(of, "", Series((120, 80)).window(worker, 1.0))
+    Kept(journal, list[Event]().append).window(of, "", Series(Shares((120, 80))).window(worker, 1.0))
     journal.close()
     others = (
         of.model_copy(update={"devices": ("SIM-0", "SIM-2")}),
@@ -162,16 +162,15 @@ def test_windows_of_another_run_of_the_command_are_not_taken_over() -> None:
     )
     with run_journal(request(), None, resume=True) as journal:
         kept = Kept(journal, list[Event]().append)
-        assert not any(kept.restore(other, "", Series((120, 80))) for other in others)
-        assert not kept.restore(of, "even", Series((120, 80)))
-        assert not kept.restore(of, "", Series((120, 80), (60, 80)))
-        # Micro-batches that are the batches are the same as none.
-        assert len(kept.restore(of, "", Series((120, 80), (120, 80)))) == 1
-        assert not kept.restore(of, "", Series((120, 80)))  # once
+        assert not any(kept.restore(other, "", Series(Shares((120, 80)))) for other in others)
+        assert not kept.restore(of, "even", Series(Shares((120, 80))))
+        assert not kept.restore(of, "", Series(Shares((120, 80), (60, 80))))
+        assert len(kept.restore(of, "", Series(Shares((120, 80))))) == 1
+        assert not kept.restore(of, "", Series(Shares((120, 80))))  # once
 
 
 def test_a_window_that_was_throttled_stays_so() -> None:
-    series, again = Series((120, 80)), Series((120, 80))
+    series, again = Series(Shares((120, 80))), Series(Shares((120, 80)))
     window = series.window(cast("Worker", DrawnWorker(DEVICES, JOINT, seed=0)), 1.0)
     again.add(window.timings, window.stamped, (None, 5), (("sw-thermal",), ()), 0.25)
     again.add(window.timings, window.stamped, (7, 3), (("sw-thermal", "hw-power-brake"), ()), 0.75)

@@ -10,6 +10,7 @@ import pytest
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.measure.series import Series
 from gpubalance.settings.requests import Settings
+from gpubalance.settings.shares import Shares
 from gpubalance.workers.worker import Worker
 
 pytestmark = pytest.mark.alone
@@ -22,13 +23,13 @@ DEVICES, JOINT = simulated_devices(str(PROFILE))
 def worker() -> Iterator[Worker]:
     with Worker(DEVICES) as opened:
         opened.open(Settings(model="small"), JOINT, seed=0)
-        Series((8, 8)).warm_up(opened)
+        Series(Shares((8, 8))).warm_up(opened)
         yield opened
 
 
 @pytest.mark.parametrize(("batches", "published"), [((512, 512), 1810), ((512, 355), 2030), ((820, 568), 2123)])
 def test_a_published_split(worker: Worker, batches: tuple[int, int], published: float) -> None:
-    series = Series(batches)
+    series = Series(Shares(batches))
     series.settle(worker)
     series.window(worker, 4.0)
     measured = series.measurement((0, 1))
@@ -46,7 +47,7 @@ def test_a_published_split(worker: Worker, batches: tuple[int, int], published: 
 @pytest.mark.campaign
 def test_batches_past_memory_in_micro_batches(worker: Worker) -> None:
     """1100 and 710 samples do not fit at once; each half takes the time that such a batch takes."""
-    series = Series((1100, 710), (550, 355))
+    series = Series(Shares((1100, 710), (550, 355)))
     series.settle(worker)
     series.window(worker, 2.0)
     measured = series.measurement((0, 1))

@@ -1,4 +1,4 @@
-"""What a request refuses."""
+"""What a request refuses, and which devices a run uses."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from pydantic import ValidationError
 
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import RunRequest, Settings
+from gpubalance.settings.shares import Shares
 
 DEVICES = tuple(Device(index=i, uuid=f"CPU-{i}", name="CPU", memory_bytes=None, simulated=True) for i in range(2))
 
 
-def request(batches: tuple[int, ...], micro_batches: tuple[int, ...] | None) -> RunRequest:
-    return RunRequest(devices=DEVICES, batches=batches, micro_batches=micro_batches, settings=Settings(model="small"))
+def request(split: Shares) -> RunRequest:
+    return RunRequest(devices=DEVICES, split=split, settings=Settings(model="small"))
 
 
-def test_what_is_in_memory_at_a_time_is_the_micro_batch_or_the_batch() -> None:
-    assert request((1640, 568), (820, 568)).at_a_time == (820, 568)
-    assert request((1640, 568), None).at_a_time == (1640, 568)
-    assert request((1640, 0), (820, 0)).at_a_time == (820, 0)
+def test_a_run_uses_the_devices_that_have_samples() -> None:
+    used = request(Shares((0, 1640), (0, 820))).of_used
+    assert used.devices == DEVICES[1:]
+    assert used.split == Shares((1640,), (820,))
+    assert used.of_used == used
 
 
-@pytest.mark.parametrize("micro_batches", [(820,), (820, 0), (820, 600), (700, 568), (0, 568), (820, 568, 1), ()])
-def test_micro_batches_that_do_not_divide_are_refused(micro_batches: tuple[int, ...]) -> None:
-    with pytest.raises(ValidationError, match="micro-batch"):
-        request((1640, 568), micro_batches)
+def test_a_run_has_a_batch_for_each_device() -> None:
+    with pytest.raises(ValidationError, match="one batch a device"):
+        request(Shares((820, 568, 8)))

@@ -67,21 +67,20 @@ class Session:
 
     def measure(
         self,
-        batches: Any,
-        micro_batches: Any = None,
+        split: Any,
         *,
         seconds: float,
         at_least: int,
         steps_per_timing: int,
         stamped: bool,
     ) -> Any:
-        self._hold(micro_batches or batches)
+        self._hold(split.micro_batches)
         end, given = time.monotonic() + seconds, 0
         spent = 0.0
         while given < at_least or (spent < seconds and time.monotonic() < end):
             self._number += 1
-            told = self._call("step", self._devices, batches, self._number)
-            computes = tuple(0.010 + 0.0001 * batch for batch in batches)
+            told = self._call("step", self._devices, split.batches, self._number)
+            computes = tuple(0.010 + 0.0001 * batch for batch in split.batches)
             step_s = told or max(computes) + 0.001
             steps = 1 if stamped else steps_per_timing
             spent += steps * step_s
@@ -99,6 +98,6 @@ class Session:
     def late_part(self) -> float | None:
         return None
 
-    def memory_peaks(self, micro_batches: Any) -> list[int | None]:
-        pairs = zip(self._devices, micro_batches, strict=True)
+    def memory_peaks(self, split: Any) -> list[int | None]:
+        pairs = zip(self._devices, split.micro_batches, strict=True)
         return [self._call("needs", device, batch) for device, batch in pairs]

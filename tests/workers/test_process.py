@@ -18,6 +18,7 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import BadInput, DeadlinePassed, EnvironmentFault, OutOfMemory, PartialResult
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import Settings
+from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import Measured, Timing
 from gpubalance.workers.process import Process, child_environment
 from gpubalance.workers.worker import Worker
@@ -154,7 +155,7 @@ def open_worker() -> Any:
 
 def test_a_worker_measures_any_split_it_is_asked(open_worker: Worker) -> None:
     for batches in ((30, 20), (5, 45)):
-        replies = list(open_worker.measure(batches, at_least=3, steps_per_timing=2))
+        replies = list(open_worker.measure(Shares(batches), at_least=3, steps_per_timing=2))
         *timings, last = replies
         assert [t.steps for t in timings if isinstance(t, Timing)] == [2, 2, 2]
         assert isinstance(last, Measured)
@@ -165,7 +166,7 @@ def test_a_worker_measures_any_split_it_is_asked(open_worker: Worker) -> None:
 
 
 def test_a_stamped_timing_has_every_replicas_compute(open_worker: Worker) -> None:
-    *timings, _ = open_worker.measure((30, 20), at_least=2, stamped=True)
+    *timings, _ = open_worker.measure(Shares((30, 20)), at_least=2, stamped=True)
     for timing in timings:
         assert isinstance(timing, Timing)
         assert timing.compute_s is not None
@@ -176,27 +177,27 @@ def test_a_stamped_timing_has_every_replicas_compute(open_worker: Worker) -> Non
 
 def test_out_of_memory_names_the_device_and_the_worker_goes_on(open_worker: Worker) -> None:
     with pytest.raises(OutOfMemory) as caught:
-        list(open_worker.measure((30, 5000)))
+        list(open_worker.measure(Shares((30, 5000))))
     assert caught.value.replica == 1
     assert "GPU:1" in caught.value.message
-    assert list(open_worker.measure((30, 20)))
+    assert list(open_worker.measure(Shares((30, 20))))
 
 
 def test_micro_batches_are_what_memory_is_for(open_worker: Worker) -> None:
-    *_, last = open_worker.measure((30, 2000), (30, 20))
+    *_, last = open_worker.measure(Shares((30, 2000), (30, 20)))
     assert isinstance(last, Measured)
     profiles = [d.profile for d in PAIR]
     assert last.memory_peak_bytes == tuple(
         p.memory_at(b, JOINT.extra_memory) for p, b in zip(profiles, (30, 20), strict=True) if p
     )
     with pytest.raises(OutOfMemory, match="batches 30/5000 in micro-batches 30/2500") as caught:
-        list(open_worker.measure((30, 5000), (30, 2500)))
+        list(open_worker.measure(Shares((30, 5000), (30, 2500))))
     assert caught.value.replica == 1
 
 
 def test_a_worker_killed_in_a_step_is_one_error() -> None:
     with worker() as opened:
-        steps = opened.measure((30, 20), seconds=60)
+        steps = opened.measure(Shares((30, 20)), seconds=60)
         next(steps)
         os.kill(opened.pid, signal.SIGABRT)
         with pytest.raises(PartialResult, match="SIGABRT while training with batches 30/20 on GPU:0, GPU:1"):
@@ -234,10 +235,10 @@ def test_a_model_that_fails_in_training_is_the_users(tmp_path: Path) -> None:
         "    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(2), Broken()])\n"
     )
     with worker(f"{file}:model") as opened, pytest.raises(BadInput, match="not in training"):
-        list(opened.measure((3, 2)))
+        list(opened.measure(Shares((3, 2))))
 
 
 def test_opened_devices_may_be_one() -> None:
     with Worker(PAIR[:1]) as opened:
         opened.open(Settings(model="small"), JointProfile(), seed=0)
-        assert isinstance(list(opened.measure((8,)))[-1], Measured)
+        assert isinstance(list(opened.measure(Shares((8,))))[-1], Measured)

@@ -21,7 +21,7 @@ from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.kept import Kept, KeptRound
 from gpubalance.jobs.keep.saved_probes import solo_bests
 from gpubalance.jobs.measure.fitting import Rig, suggest
-from gpubalance.jobs.measure.joint import joint_series, model_of, without_empty_shares
+from gpubalance.jobs.measure.joint import joint_series, model_of
 from gpubalance.jobs.measure.lost import lost_gpus_told
 from gpubalance.jobs.measure.trace import trace
 from gpubalance.jobs.measure.warnings import rounds_taken_over, speed_changed, stepped_back
@@ -111,9 +111,9 @@ class _Balancing:
 
     def _trace(self, split: Shares) -> None:
         """Steps of the split that it ends with, once nothing is measured any more."""
-        used, tracing = without_empty_shares(self._run_request(split)), self._request.tracing
+        tracing = self._request.tracing
         if tracing is not None:
-            warning = trace(self._rig_of(split)[0].worker, used.batches, used.micro_batches, tracing, self._watch)
+            warning = trace(self._rig_of(split)[0].worker, split.of_used, tracing, self._watch)
             self._trace_warnings += [warning] if warning else []
 
     def so_far(self) -> Plan | None:
@@ -196,10 +196,9 @@ class _Balancing:
         self._hold_back(planned.split, limits)
 
     def _measure(self, split: Shares) -> Measurement:
-        request = self._run_request(split)
         rig, numbers = self._rig_of(split)
-        used = without_empty_shares(request)
-        series = joint_series(used, used.batches, used.micro_batches, self._watch)
+        used = self._run_request(split).of_used
+        series = joint_series(used, used.split, self._watch)
         # A worker is warm once; then a split needs no more than a few steps of its own.
         warm = rig.worker, split.accumulates
         series.settle(rig.worker) if warm in self._warm else series.warm_up(rig.worker)
@@ -211,7 +210,7 @@ class _Balancing:
         numbers = split.used
         if self._rig is None or self._rig[0] != numbers:
             self.close()
-            self._rig = numbers, Rig(without_empty_shares(self._run_request(split)), self._watch, self._limit)
+            self._rig = numbers, Rig(self._run_request(split).of_used, self._watch, self._limit)
             check_model(self._probe.model, model_of(self._rig[1].worker), what="probe", remedy="--fresh probes it anew")
         return self._rig[1], numbers
 
@@ -219,17 +218,16 @@ class _Balancing:
         """Finds what fits beside each other: each device that was asked for more, with its largest micro-batch."""
         rig, numbers = self._rig_of(split)
         rig.recover()
-        sizes = tuple(split.micro_batches[i] for i in numbers)
-        found, too_large = suggest(rig, without_empty_shares(self._run_request(split)))
-        if found is None:
+        fitting, too_large = suggest(rig, self._run_request(split).of_used)
+        if fitting is None:
             raise NothingFits(error.message, remedy="not even one sample a device fits: use a smaller model")
-        _, fitting = found
         if error.replica is not None:
             too_large = sorted({*too_large, error.replica})
         limits = []
         for replica in too_large or range(len(numbers)):
             device, multiple = numbers[replica], self._known.problem.multiple
-            below = [size for size in (*self._rounds.held(device), fitting[replica]) if size < sizes[replica]]
+            sizes = (*self._rounds.held(device), fitting.micro_batches[replica])
+            below = [size for size in sizes if size < split.micro_batches[device]]
             limits.append((device, max(below, default=0) // multiple * multiple))
         return limits
 
@@ -254,8 +252,7 @@ class _Balancing:
     def _run_request(self, split: Shares) -> RunRequest:
         return RunRequest(
             devices=self._request.devices,
-            batches=split.batches,
-            micro_batches=split.micro_batches,
+            split=split,
             settings=self._request.settings,
             joint=self._request.joint,
             measuring=self._request.measuring,

@@ -15,6 +15,7 @@ from gpubalance.remedies import known, match
 from gpubalance.results.checkup import AllReduceTime, Check, CopyTime
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import Settings
+from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import within
 from gpubalance.workers.checker import LOADS_WITHIN_S, Checker
 from gpubalance.workers.messages import Surveyed, Timing
@@ -99,7 +100,7 @@ def _step(group: Sequence[Device], joint: JointProfile, settings: Settings) -> t
     """Whether the loss is a number, and the bytes of the gradients."""
     with Worker(group, "check", deadline_s=_STEP_WITHIN_S + LOADS_WITHIN_S) as worker:
         worker.open(settings, joint, seed=0)
-        timings = [t for t in worker.measure([BATCH] * len(group)) if isinstance(t, Timing)]
+        timings = [t for t in worker.measure(Shares((BATCH,) * len(group))) if isinstance(t, Timing)]
         return all(timing.loss_is_finite for timing in timings), worker.facts.gradient_bytes
 
 

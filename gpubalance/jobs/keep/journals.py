@@ -43,8 +43,8 @@ def run_journal(request: RunRequest, driver: str | None, *, resume: bool) -> Jou
     key = content_key(
         "run",
         *request.devices,
-        *request.batches,
-        *request.at_a_time,
+        *request.split.batches,
+        *request.split.micro_batches,
         request.settings,
         request.joint,
         _without_bounds(request.measuring),

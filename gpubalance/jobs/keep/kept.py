@@ -102,7 +102,7 @@ class Kept:
 
     def restore(self, run: RunKey, name: str, series: Series) -> list[Series]:
         """Adds the windows that were left of its split in that run to the series, and gives each by itself."""
-        wanted = run, name, Shares(series.batches, series.at_a_time)
+        wanted = run, name, series.split
         found = [one for one in self._windows if (one.run, one.name, one.split) == wanted]
         self._windows = [one for one in self._windows if one not in found]
         return [
@@ -116,7 +116,7 @@ class Kept:
             KeptWindow(
                 run=run,
                 name=name,
-                split=Shares(window.batches, window.at_a_time),
+                split=window.split,
                 timings=tuple(window.timings),
                 stamped=tuple(window.stamped),
                 memory_peak_bytes=window.memory_peak_bytes,

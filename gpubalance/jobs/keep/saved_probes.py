@@ -63,7 +63,7 @@ def _reaches(probe: Probe, batch: float) -> bool:
 
 def solo_bests(request: RunRequest) -> tuple[SoloBest, ...] | None:
     """What each device of a run gave alone in the latest probe of all that get samples; None where there is none."""
-    used = [(number, d) for number, (d, b) in enumerate(zip(request.devices, request.batches, strict=True)) if b]
+    used = [(number, request.devices[number]) for number in request.split.used]
     probe = latest([device for _, device in used], request.settings)
     found = [(number, probe and find_device(probe, device)) for number, device in used]
     bests = [

@@ -8,9 +8,9 @@ from gpubalance.errors import NothingFits, OutOfMemory
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.numbers.units import format_bytes
 from gpubalance.planning.limit import largest_that_fits, predict_limit
-from gpubalance.planning.split import split_text
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import RunRequest
+from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
 from gpubalance.workers.messages import Measured
 from gpubalance.workers.worker import Worker
@@ -48,12 +48,10 @@ class Rig:
             self.worker.end()
             self.worker = self._start()
 
-    def peaks(
-        self, batches: Sequence[int], micro_batches: Sequence[int] | None = None
-    ) -> tuple[int | None, ...] | None:
+    def peaks(self, split: Shares) -> tuple[int | None, ...] | None:
         """Trains one step: each device's memory, or None where one of them ran out of it."""
         try:
-            for reply in self.worker.measure(batches, micro_batches):
+            for reply in self.worker.measure(split):
                 if isinstance(reply, Measured):
                     return reply.memory_peak_bytes
         except OutOfMemory as error:
@@ -61,9 +59,9 @@ class Rig:
             self.recover()
         return None
 
-    def fits(self, batches: Sequence[int], micro_batches: Sequence[int] | None = None) -> bool:
+    def fits(self, split: Shares) -> bool:
         """Whether a step with this split goes through."""
-        return self.peaks(batches, micro_batches) is not None
+        return self.peaks(split) is not None
 
     def close(self) -> None:
         """Ends the worker."""
@@ -75,15 +73,16 @@ class Rig:
         return 0.0 if all(d.simulated for d in self._request.devices) else _TOLERANCE_ON_GPU
 
 
-def predicted_limits(rig: Rig, request: RunRequest, batches: Sequence[int]) -> list[int | None] | None:
-    """Each device's largest batch in this joint run, by a line through the memory of two smaller splits.
+def predicted_limits(rig: Rig, request: RunRequest) -> list[int | None] | None:
+    """Each device's largest micro-batch in this joint run, by a line through the memory of two smaller splits.
 
     None where even the smallest of them does not fit, and for a device whose memory or use of it is not known.
     """
-    points: list[list[tuple[int, int]]] = [[] for _ in batches]
+    sizes = request.split.micro_batches
+    points: list[list[tuple[int, int]]] = [[] for _ in sizes]
     for part in _POINTS:
-        tried = [max(1, batch // part) for batch in batches]
-        peaks = rig.peaks(tried)
+        tried = tuple(max(1, size // part) for size in sizes)
+        peaks = rig.peaks(Shares(tried))
         if peaks is None:
             return None
         for own, batch, peak in zip(points, tried, peaks, strict=True):
@@ -94,40 +93,42 @@ def predicted_limits(rig: Rig, request: RunRequest, batches: Sequence[int]) -> l
     ]
 
 
-def suggest(rig: Rig, request: RunRequest) -> tuple[tuple[list[int], list[int]] | None, list[int]]:
-    """((batches, micro-batches) that were tried and fit, the replicas that have too much at a time).
+def suggest(rig: Rig, request: RunRequest) -> tuple[Shares | None, list[int]]:
+    """A split that was tried and fits, and the replicas that have too much at a time.
 
-    For after the request's own ran out of memory. As near to them as the predicted limits allow, then nine tenths of
-    that, then halves; each device keeps its number of micro-batches, as it is their size that memory is for.
+    For after the request's own split ran out of memory. As near to it as the predicted limits allow, then nine tenths
+    of that, then halves; each device keeps its number of micro-batches, as it is their size that memory is for.
     """
-    sizes = request.at_a_time
-    limits = predicted_limits(rig, request, sizes) or [None] * len(sizes)
+    split = request.split
+    sizes = split.micro_batches
+    limits = predicted_limits(rig, request) or [None] * len(sizes)
     too_large = [i for i, (b, most) in enumerate(zip(sizes, limits, strict=True)) if most and b > most]
     nearest = [max(1, min(b, most)) if most else b for b, most in zip(sizes, limits, strict=True)]
     for part in (1.0, 0.9, *(0.5**k for k in range(1, max(nearest).bit_length() + 1))):
-        tried = [max(1, int(b * part)) for b in nearest]
-        if tried == list(sizes):
+        smaller = tuple(max(1, int(b * part)) for b in nearest)
+        if smaller == sizes:
             continue
-        batches = [size * (b // m) for size, b, m in zip(tried, request.batches, sizes, strict=True)]
-        rig.tell(f"trying {split_text(batches, tried)}")
-        if rig.fits(batches, tried):
-            return (batches, tried), too_large
+        most = zip(split.batches, smaller, split.counts, strict=True)
+        tried = Shares(tuple(min(batch, size * count) for batch, size, count in most), smaller)
+        rig.tell(f"trying {tried}")
+        if rig.fits(tried):
+            return tried, too_large
     return None, too_large
 
 
 def largest_even_share(rig: Rig, request: RunRequest, share: int) -> int:
     """The largest equal share that fits on every device, when `share` does not and the request's own sizes do."""
-    limits = predicted_limits(rig, request, request.at_a_time) or []
+    limits = predicted_limits(rig, request) or []
     known = [most for most in limits if most]
 
     def fits(batch: int) -> bool:
-        tried = [batch] * len(request.devices)
-        rig.tell(f"trying {split_text(tried)}")
+        tried = Shares((batch,) * len(request.devices))
+        rig.tell(f"trying {tried}")
         return rig.fits(tried)
 
     return largest_that_fits(
         fits,
-        low=min(request.at_a_time),
+        low=min(request.split.micro_batches),
         high=share,
         guess=min(known, default=None) if known else None,
         tolerance=rig.tolerance,
@@ -138,23 +139,21 @@ def nothing_fits(error: OutOfMemory, rig: Rig, request: RunRequest) -> NothingFi
     """The error of a run whose split does not fit, with one that was tried and does, where there is one."""
     rig.tell(f"{error.message}; looking for what fits")
     fitting, too_large = suggest(rig, request)
-    accumulates = request.at_a_time != request.batches
-    word = "micro-batch" if accumulates else "batch"
+    split = request.split
+    word = "micro-batch" if split.accumulates else "batch"
     if error.replica is not None and error.replica not in too_large:
         too_large = sorted({*too_large, error.replica})
     places = [
-        f"{request.devices[i].label} ({request.devices[i].name}) at {word} {request.at_a_time[i]}" for i in too_large
+        f"{request.devices[i].label} ({request.devices[i].name}) at {word} {split.micro_batches[i]}" for i in too_large
     ]
     where = "the joint run" if len(request.devices) > 1 else "the run"
-    split = split_text(request.batches, request.micro_batches)
     message = f"out of memory: {' and '.join(places) or 'a device'} in {where} of {split}"
     remedy = "not even one sample a device fits: use a smaller model"
     if fitting is None:
         message += _needs_and_has(rig.refused or error, request.devices, rig.worker.facts.memory_limit_bytes)
     else:
-        batches, micro_batches = fitting
-        remedy = f"this fits, tried: --batches {' '.join(map(str, batches))}"
-        remedy += f" --micro-batches {' '.join(map(str, micro_batches))}" if accumulates else ""
+        remedy = f"this fits, tried: --batches {' '.join(map(str, fitting.batches))}"
+        remedy += f" --micro-batches {' '.join(map(str, fitting.micro_batches))}" if split.accumulates else ""
     return NothingFits(message, remedy=remedy, log=error.log, partial=error.partial)
 
 

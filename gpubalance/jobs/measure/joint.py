@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gpubalance.jobs.environment import environment, now
@@ -12,11 +13,11 @@ from gpubalance.jobs.measure.fitting import Rig
 from gpubalance.jobs.measure.sensors import Sensors
 from gpubalance.jobs.measure.series import Series
 from gpubalance.jobs.measure.warnings import throttled, warnings
-from gpubalance.planning.split import even_split
 from gpubalance.results.common import Model, Throughput, Warning_
 from gpubalance.results.run import Baselines, Measurement, Run, SoloBest
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import RunRequest
+from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import Timing
 from gpubalance.workers.worker import Worker
 
@@ -63,32 +64,14 @@ def model_of(worker: Worker) -> Model:
     return Model(name=facts.model, parameters=facts.parameters, gradient_bytes=facts.gradient_bytes)
 
 
-def without_empty_shares(request: RunRequest) -> RunRequest:
-    """The request of the devices that get samples."""
-    kept = [i for i, batch in enumerate(request.batches) if batch]
-    return request.model_copy(
-        update={
-            "devices": tuple(request.devices[i] for i in kept),
-            "batches": tuple(request.batches[i] for i in kept),
-            "micro_batches": request.micro_batches and tuple(request.micro_batches[i] for i in kept),
-        }
-    )
-
-
-def joint_series(
-    request: RunRequest,
-    batches: tuple[int, ...],
-    micro_batches: tuple[int, ...] | None,
-    watch: Watch,
-    name: str = "",
-) -> Series:
+def joint_series(request: RunRequest, split: Shares, watch: Watch, name: str = "") -> Series:
     """A series of a split on the request's devices, which all have samples: watched, and its GPUs read."""
     devices, sensors = request.devices, Sensors(request.devices)
 
     def tell(timing: Timing) -> None:
-        watch(TimingDone(name, devices, batches, timing.seconds / timing.steps, timing.compute_s, sensors.latest))
+        watch(TimingDone(name, devices, split.batches, timing.seconds / timing.steps, timing.compute_s, sensors.latest))
 
-    return Series(batches, micro_batches, sensors, tell)
+    return Series(split, sensors, tell)
 
 
 def result_of(asked: RunRequest, so_far: JointRun, driver: str | None) -> Run | None:
@@ -96,7 +79,7 @@ def result_of(asked: RunRequest, so_far: JointRun, driver: str | None) -> Run | 
     own = so_far.own
     if not own.timings or not own.stamped:
         return None
-    numbers = [i for i, batch in enumerate(asked.batches) if batch]
+    numbers = asked.split.used
     began_s = min(one.began_s for one in (own, so_far.even) if one and one.stamped)
     measured = own.measurement(numbers, began_s)
     even = _even_baseline(so_far, measured, numbers, began_s)
@@ -110,8 +93,8 @@ def result_of(asked: RunRequest, so_far: JointRun, driver: str | None) -> Run | 
         devices=asked.devices,
         **{
             **{name: getattr(measured, name) for name in Measurement.model_fields},
-            "batches": asked.batches,
-            "micro_batches": asked.at_a_time,
+            "batches": asked.split.batches,
+            "micro_batches": asked.split.micro_batches,
         },
         warmup_steps=own.warmup_steps,
         steps=own.steps,
@@ -131,10 +114,13 @@ def result_of(asked: RunRequest, so_far: JointRun, driver: str | None) -> Run | 
     )
 
 
-def _even_baseline(so_far: JointRun, measured: Measurement, numbers: list[int], began_s: float) -> Measurement | None:
+def _even_baseline(
+    so_far: JointRun, measured: Measurement, numbers: Sequence[int], began_s: float
+) -> Measurement | None:
     if so_far.even is not None:
         return so_far.even.measurement(numbers, began_s) if so_far.even.timings and so_far.even.stamped else None
-    is_even = measured.micro_batches == even_split(measured.global_batch, len(measured.batches))
+    split = so_far.own.split
+    is_even = split == Shares.even(split.global_batch, len(split.batches))
     wanted = so_far.request.measuring.baseline == "even" and len(numbers) > 1
     return measured if is_even and wanted else None
 

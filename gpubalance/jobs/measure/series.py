@@ -15,6 +15,7 @@ from gpubalance.planning.parts import split_step
 from gpubalance.results.common import StepTime, Throughput
 from gpubalance.results.run import Measurement, Replica
 from gpubalance.results.telemetry import all_reasons
+from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import Measured, Timing
 from gpubalance.workers.worker import Worker
 
@@ -38,8 +39,7 @@ class Series:
     `sensors` read the GPUs while a window is measured; `watch` is told of each timing as it comes.
     """
 
-    batches: tuple[int, ...]
-    micro_batches: tuple[int, ...] | None = None
+    split: Shares
     sensors: Sensors | None = None
     watch: Callable[[Timing], None] | None = None
     timings: list[Timing] = field(default_factory=list)
@@ -109,7 +109,7 @@ class Series:
 
         Raises PartialResult where a GPU's memory has failed, and what `Worker.measure` does.
         """
-        window = Series(self.batches, self.micro_batches, self.sensors)
+        window = Series(self.split, self.sensors)
         with self.sensors.watching() if self.sensors else nullcontext():
             # The stamped steps first: a result needs both kinds, so one that is cut short is a result the sooner.
             for timing in self._measure(worker, seconds=seconds * _STAMPED_PART, at_least=_STAMPED_STEPS, stamped=True):
@@ -132,7 +132,7 @@ class Series:
         late_part: float,
     ) -> Series:
         """Adds a window that was measured before, and gives it as a series of its own."""
-        window = Series(self.batches, self.micro_batches, timings=[*timings], stamped=[*stamped])
+        window = Series(self.split, timings=[*timings], stamped=[*stamped])
         window.note_peaks(peaks_bytes)
         self.windows += 1
         self.timings += timings
@@ -144,15 +144,10 @@ class Series:
         return window
 
     @property
-    def at_a_time(self) -> tuple[int, ...]:
-        """How much of its batch each device takes at once: its micro-batch, or all of it."""
-        return self.micro_batches or self.batches
-
-    @property
     def throttled(self) -> tuple[tuple[str, ...], ...]:
         """NVML's reasons, of each device, for slowing it down in any of its windows; those that pass."""
         now = self.sensors.throttled if self.sensors else ()
-        return all_reasons(self._throttled_before, now) or ((),) * len(self.batches)
+        return all_reasons(self._throttled_before, now) or ((),) * len(self.split.batches)
 
     def measure(self, worker: Worker, seconds: float, *, at_least: int = 1) -> list[Timing]:
         """Measures for that long without stamps, and at least so many timings; adds them, and gives them."""
@@ -172,8 +167,7 @@ class Series:
         stamped: bool = False,
     ) -> Iterator[Timing]:
         for reply in worker.measure(
-            self.batches,
-            self.micro_batches,
+            self.split,
             seconds=seconds,
             at_least=at_least,
             steps_per_timing=steps_per_timing,
@@ -190,7 +184,7 @@ class Series:
 
     def note_peaks(self, peaks_bytes: Sequence[int | None]) -> None:
         """Takes the larger peak of each device."""
-        before = self.memory_peak_bytes or (None,) * len(self.batches)
+        before = self.memory_peak_bytes or (None,) * len(self.split.batches)
         self.memory_peak_bytes = tuple(
             max((x for x in pair if x is not None), default=None) for pair in zip(before, peaks_bytes, strict=True)
         )
@@ -226,7 +220,7 @@ class Series:
     @property
     def throughput(self) -> Throughput:
         """Samples per second: the global batch over the step time."""
-        times, global_batch = self.step_times_s, sum(self.batches)
+        times, global_batch = self.step_times_s, self.split.global_batch
         interval = interval95(times)
         known = interval is not None and interval[0] > 0
         return Throughput(
@@ -262,11 +256,11 @@ class Series:
         step_time_s = step_time.median
         input_wait_s = median([s.input_wait_s for s in self.stamped])
         parts = split_step(step_time_s, [s.compute_s or () for s in self.stamped], input_wait_s)
-        peaks = self.memory_peak_bytes or (None,) * len(self.batches)
+        peaks = self.memory_peak_bytes or (None,) * len(self.split.batches)
         return Measurement(
-            batches=self.batches,
-            micro_batches=self.at_a_time,
-            global_batch=sum(self.batches),
+            batches=self.split.batches,
+            micro_batches=self.split.micro_batches,
+            global_batch=self.split.global_batch,
             step_time_s=step_time,
             throughput=self.throughput,
             replicas=tuple(
@@ -283,12 +277,12 @@ class Series:
                 )
                 for device, batch, micro_batch, compute, wait, peak, told in zip(
                     devices,
-                    self.batches,
-                    self.at_a_time,
+                    self.split.batches,
+                    self.split.micro_batches,
                     parts.compute_s,
                     parts.wait_s,
                     peaks,
-                    self.sensors.telemetry(origin_s) if self.sensors else [None] * len(self.batches),
+                    self.sensors.telemetry(origin_s) if self.sensors else [None] * len(self.split.batches),
                     strict=True,
                 )
             ),

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from gpubalance.errors import GpubalanceError, Interrupted
 from gpubalance.jobs.events import Doing, Watch
-from gpubalance.planning.split import split_text
 from gpubalance.results.common import Warning_
 from gpubalance.results.run import Run
 from gpubalance.settings.requests import RunRequest, Tracing
+from gpubalance.settings.shares import Shares
 from gpubalance.workers.worker import Worker
 
 # https://developer.nvidia.com/ERR_NVGPUCTRPERM
@@ -19,17 +17,15 @@ _ALLOW_CUPTI = (
 )
 
 
-def trace(
-    worker: Worker, batches: Sequence[int], micro_batches: Sequence[int] | None, tracing: Tracing, watch: Watch
-) -> Warning_ | None:
+def trace(worker: Worker, split: Shares, tracing: Tracing, watch: Watch) -> Warning_ | None:
     """Traces steps of a split that has been measured; what the reader must know where that was not wholly possible.
 
     It comes after all that is measured: a profiler costs time, and leaves some of it behind. No error ends the command
     for it, as what was measured is worth more.
     """
-    watch(Doing(f"tracing {tracing.steps} steps of {split_text(batches, micro_batches)}"))
+    watch(Doing(f"tracing {tracing.steps} steps of {split}"))
     try:
-        missing = worker.trace(batches, micro_batches, tracing)
+        missing = worker.trace(split, tracing)
     except GpubalanceError as error:
         return not_traced(error)
     if missing is None:
@@ -49,7 +45,7 @@ def traced(result: Run, worker: Worker, request: RunRequest, watch: Watch) -> Ru
     if request.tracing is None:
         return result
     try:
-        warning = trace(worker, request.batches, request.micro_batches, request.tracing, watch)
+        warning = trace(worker, request.split, request.tracing, watch)
     except KeyboardInterrupt as interrupt:
         raise Interrupted.by(interrupt, partial=result) from None
     return result.model_copy(update={"warnings": (*result.warnings, *([warning] if warning else []))})

@@ -11,6 +11,7 @@ from gpubalance.jobs.measure.warnings import PRECISE_ENOUGH
 from gpubalance.numbers.stats import has_shift, has_trend
 from gpubalance.results.probe import CurvePoint
 from gpubalance.results.telemetry import Telemetry, passing
+from gpubalance.settings.shares import Shares
 from gpubalance.workers.worker import Worker
 
 _TIMINGS = 12  # in a measurement of the length that is asked for
@@ -34,7 +35,7 @@ def measure_point(
     `gpu` is the UUID of a GPU to be read meanwhile; `first` is for the model's first measurement. Raises what
     `Worker.measure` does.
     """
-    series = Series((batch,), timing_s=duration_s / _TIMINGS)
+    series = Series(Shares((batch,)), timing_s=duration_s / _TIMINGS)
     series.settle(worker, first=first)
     telemetry = _windows(series, worker, duration_s, until_s, gpu)
     spent_s = _seconds(series)
@@ -67,7 +68,7 @@ def _seconds(series: Series) -> float:
 
 def _point(series: Series, telemetry: Telemetry | None, *, steady: bool, again: bool) -> CurvePoint:
     return CurvePoint(
-        batch=series.batches[0],
+        batch=series.split.global_batch,
         step_time_s=series.step_time(series.began_s),
         throughput=series.throughput,
         memory_peak_bytes=series.memory_peak_bytes[0],

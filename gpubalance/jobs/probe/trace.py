@@ -7,6 +7,7 @@ from gpubalance.jobs.events import Watch
 from gpubalance.jobs.measure.trace import not_traced, trace
 from gpubalance.jobs.probe.bench import Bench
 from gpubalance.results.common import Warning_
+from gpubalance.settings.shares import Shares
 
 
 def trace_alone(bench: Bench, batch: int, watch: Watch) -> Warning_ | None:
@@ -21,5 +22,5 @@ def trace_alone(bench: Bench, batch: int, watch: Watch) -> Warning_ | None:
         raise
     except GpubalanceError as error:  # the time limit too: nothing that was asked for is missing but the trace
         return not_traced(error, f"{device.label}: ")
-    warning = trace(worker, (batch,), None, own, watch)
+    warning = trace(worker, Shares((batch,)), own, watch)
     return warning and warning.model_copy(update={"message": f"{device.label}: {warning.message}"})
