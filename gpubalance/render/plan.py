@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from gpubalance.numbers.units import format_percent, format_rate, format_seconds
 from gpubalance.render.run import run_lines, warning_lines
+from gpubalance.render.solo_gap import Loss, losses
 from gpubalance.render.table import WIDTH, prose, shorten, table_or_prose
 from gpubalance.results.plan import Balance, LearningRate, LeftOut, Plan, Round, Share
 from gpubalance.settings.device import Device
@@ -101,19 +102,13 @@ def _gap(plan: Plan, balance: Balance) -> str:
     gap = balance.solo_gap
     if gap is None:
         return ""
-    parts = [
-        (gap.left_out, "devices left out"),
-        (gap.batch_sizes, "batches that are not the best alone"),
-        *[(part, f"{device.label} slower than alone") for device, part in zip(plan.devices, gap.slowdown, strict=True)],
-        (gap.imbalance, "waiting for the slowest"),
-        (gap.sync, "sync"),
-    ]
-    largest = sorted((part for part in parts if abs(part[0]) >= _SHOWN * gap.solo_sum), key=lambda p: -abs(p[0]))
-    shown, rest = largest[:_MOST_CAUSES], sum(part for part, _ in largest[_MOST_CAUSES:])
+    parts = [part for part in losses(plan.devices, gap) if abs(part.rate) >= _SHOWN * gap.solo_sum]
+    largest = sorted(parts, key=lambda part: -abs(part.rate))
+    shown, rest = largest[:_MOST_CAUSES], sum(part.rate for part in largest[_MOST_CAUSES:])
     if not shown:
         return ""
-    told = [*shown, *([(rest, "the rest")] if len(largest) > _MOST_CAUSES else [])]
-    causes = ", ".join(f"{'−' if part >= 0 else '+'}{format_rate(abs(part))} {name}" for part, name in told)
+    told = [*shown, *([Loss("the rest", rest)] if len(largest) > _MOST_CAUSES else [])]
+    causes = ", ".join(f"{'−' if rate >= 0 else '+'}{format_rate(abs(rate))} {cause}" for cause, rate in told)
     return f"why not the {format_rate(gap.solo_sum)} samples/s: {causes}"
 
 

@@ -18,7 +18,7 @@ _MOST_WHOLE = 4
 _BAR_WIDTH = 24
 _OTHER_COLUMNS = 39
 _EIGHTHS = " ▏▎▍▌▋▊▉"
-_OUTCOMES = {
+OUTCOMES = {
     "fits": "fits",
     "oom": "out of memory",
     "margin": "leaves less than the margin",
@@ -96,7 +96,7 @@ def point_text(device: Device, point: CurvePoint) -> str:
 def trial_text(device: Device, trial: Trial) -> str:
     """`GPU:0 tries 1040: out of memory (1.3 s): the first that should fail`."""
     seconds = format_seconds(trial.seconds)
-    return f"{device.label} tried {trial.batch}: {_OUTCOMES[trial.outcome]} ({seconds}), as {trial.reason}"
+    return f"{device.label} tried {trial.batch}: {OUTCOMES[trial.outcome]} ({seconds}), as {trial.reason}"
 
 
 def device_line(device: Device) -> str:
@@ -153,7 +153,7 @@ def _limit(limit: BatchLimit | None) -> str:
     if limit.fails is None:
         return f"batch limit: none up to {limit.max_batch}{tried}"
     why = next((t.outcome for t in reversed(limit.trials) if t.batch == limit.fails and t.outcome != "fits"), "oom")
-    return f"batch limit: {limit.fits} trains, {limit.fails} does not ({_OUTCOMES[why]}){tried}"
+    return f"batch limit: {limit.fits} trains, {limit.fails} does not ({OUTCOMES[why]}){tried}"
 
 
 def _tried(limit: BatchLimit) -> str:

@@ -26,9 +26,9 @@ from gpubalance.render.report.charts.style import (
     marker,
 )
 from gpubalance.render.report.charts.svg import chart_png, chart_svg
-from gpubalance.render.report.parts import gap_of, losses
 from gpubalance.render.report.steps import steps_of
 from gpubalance.render.report.subject import Subject
+from gpubalance.render.solo_gap import losses
 from tests.cli.program import ROOT
 from tests.render import samples
 
@@ -78,11 +78,11 @@ def test_the_bars_of_a_step_are_its_times() -> None:
 
 def test_the_bars_of_the_gap_are_all_of_it() -> None:
     subject = samples.subject(samples.BALANCE)
-    gap = gap_of(subject)
+    gap = subject.solo_gap
     assert gap is not None
     found = [bar.get_width() for bar in bars(drawn(subject, "gap"))]
     assert sum(found) == pytest.approx(gap.solo_sum - gap.throughput, rel=1e-4)
-    assert found == pytest.approx([part.rate for part in losses(subject, gap) if part.rate])
+    assert found == pytest.approx([part.rate for part in losses(subject.devices, gap) if part.rate])
 
 
 def test_the_curve_has_its_points_its_model_its_limit_and_the_chosen_batch() -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from gpubalance.planning.model import Curve
 from gpubalance.results.common import Warning_
+from gpubalance.results.gap import SoloGap
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import DeviceProbe, Probe, StepTimeModel
 from gpubalance.results.run import Run
@@ -40,6 +41,11 @@ class Subject:
         if isinstance(self.result, Plan):
             return self.result.balance.run if self.result.balance else None
         return self.result if isinstance(self.result, Run) else None
+
+    @property
+    def solo_gap(self) -> SoloGap | None:
+        """Where `balance` found that the distance from the solo sum goes; None where it could not tell."""
+        return self.plan.balance.solo_gap if self.plan is not None and self.plan.balance is not None else None
 
     @property
     def kind(self) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -44,19 +43,6 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     note: str = ""
     long: bool = False
-
-
-def make(
-    id_: str,
-    title: str,
-    columns: Sequence[Column],
-    rows: Sequence[Sequence[Cell]],
-    note: str = "",
-    *,
-    long: bool = False,
-) -> tuple[Table, ...]:
-    """The table, or none where it would have no rows."""
-    return (Table(id_, title, tuple(columns), tuple(map(tuple, rows)), note, long),) if rows else ()
 
 
 def exact(cell: Cell, column: Column) -> str:

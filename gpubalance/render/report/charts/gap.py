@@ -8,8 +8,8 @@ from gpubalance.numbers.units import format_rate
 from gpubalance.render.report.charts.bars import Piece, Row, draw_rows
 from gpubalance.render.report.charts.chart import NARROW, Chart, Missing
 from gpubalance.render.report.charts.style import GREEN, VERMILLION
-from gpubalance.render.report.parts import Loss, gap_of, losses
 from gpubalance.render.report.subject import Subject
+from gpubalance.render.solo_gap import Loss, losses
 from gpubalance.results.gap import SoloGap
 
 _ID, _TITLE = "gap", "Where the distance from the solo sum goes"
@@ -17,13 +17,13 @@ _ID, _TITLE = "gap", "Where the distance from the solo sum goes"
 
 def chart(subject: Subject) -> Chart | Missing:
     """Only `balance` divides it."""
-    gap = gap_of(subject)
+    gap = subject.solo_gap
     if gap is None:
         why = "`gpubalance balance` divides it, in the plan that it writes"
         if subject.plan is not None and subject.plan.balance is not None:
             why = "what each device gives alone is not known, or the split was not proven by a run"
         return Missing(_ID, _TITLE, why)
-    parts = losses(subject, gap)
+    parts = losses(subject.devices, gap)
     return Chart(_ID, _TITLE, _text(gap, parts), lambda width: _draw(gap, parts, width))
 
 

@@ -6,10 +6,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from gpubalance.render.probe import OUTCOMES
 from gpubalance.render.report.charts.chart import NARROW, Chart, Missing
 from gpubalance.render.report.charts.style import BLUE, GREEN, INK, MUTED, VERMILLION, figure, legend, short_name
 from gpubalance.render.report.subject import Subject
-from gpubalance.render.report.tables.alone import OUTCOMES
 from gpubalance.results.probe import Trial
 
 _ID, _TITLE = "trials", "The search for the batch limit"

@@ -3,67 +3,54 @@
 from __future__ import annotations
 
 from gpubalance.render.report.subject import Subject
-from gpubalance.render.report.table import Cell, Column, Table, make
-from gpubalance.results.common import Environment, Model
+from gpubalance.render.report.table import Cell, Table
+from gpubalance.render.report.tables.rows import Row, fields, table
+from gpubalance.results.common import Environment
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
-
-_DEVICES = (
-    Column("device", "device", "text"),
-    Column("name", "name", "text"),
-    Column("uuid", "UUID", "text"),
-    Column("bus_id", "bus id", "text"),
-    Column("memory_bytes", "memory", "GiB"),
-    Column("simulated", "simulated"),
-)
-_SETTINGS = (Column("setting", "setting", "text"), Column("value", "value", "text"))
 
 
 def tables(subject: Subject) -> tuple[Table, ...]:
     """The same of every kind of result."""
-    devices = [[d.label, d.name, d.uuid, d.bus_id, d.memory_bytes, d.simulated] for d in subject.devices]
+    names = ("name", "uuid", "bus_id", "memory_bytes", "simulated")
+    devices: list[Row] = [{"device": device.label, **fields(device, *names)} for device in subject.devices]
     return (
-        *make("devices", "Devices", _DEVICES, devices),
-        *make("settings", "Settings and model", _SETTINGS, _settings(subject)),
-        *make("environment", "Environment", _SETTINGS, _environment(subject)),
+        *table("devices", "Devices", devices),
+        *table("settings", "Settings and model", _named(_settings(subject))),
+        *table("environment", "Environment", _named(_environment(subject))),
     )
 
 
-def _settings(subject: Subject) -> list[list[Cell]]:
+def _named(values: Row) -> list[Row]:
+    return [{"setting": name, "value": value} for name, value in values.items()]
+
+
+def _settings(subject: Subject) -> Row:
     result = subject.result
-    settings = result.settings
-    rows: list[list[Cell]] = [
-        ["model", settings.model],
-        ["precision", settings.precision],
-        ["XLA", settings.xla],
-        ["input", settings.input],
-        ["all-reduce", settings.all_reduce],
-        ["created", result.created],
-    ]
-    model: Model | None = result.model
+    settings, model = result.settings, result.model
+    rows: dict[str, Cell] = {
+        "model": settings.model,
+        "precision": settings.precision,
+        "XLA": settings.xla,
+        "input": settings.input,
+        "all-reduce": settings.all_reduce,
+        "created": result.created,
+    }
     if model is not None:
-        rows += [["parameters", model.parameters], ["gradient bytes", model.gradient_bytes]]
+        rows |= {"parameters": model.parameters, "gradient bytes": model.gradient_bytes}
+    if isinstance(result, Plan):
+        rows["probed"] = result.probed
+    if isinstance(result, (Probe, Plan)):
+        rows |= {"batch multiple": result.batch_multiple, "margin, bytes": result.margin_bytes}
     if isinstance(result, Probe):
-        rows += [
-            ["batch multiple", result.batch_multiple],
-            ["margin, bytes", result.margin_bytes],
-            ["largest batch asked for", result.max_batch],
-            ["devices measured at once", result.parallel],
-        ]
+        rows |= {"largest batch asked for": result.max_batch, "devices measured at once": result.parallel}
     elif isinstance(result, Plan):
-        rows += [
-            ["probed", result.probed],
-            ["batch multiple", result.batch_multiple],
-            ["margin, bytes", result.margin_bytes],
-            ["sync planned with, seconds", result.sync_s],
-        ]
+        rows["sync planned with, seconds"] = result.sync_s
     return rows
 
 
-def _environment(subject: Subject) -> list[list[Cell]]:
-    found: Environment | None = None
-    if isinstance(subject.result, Probe):
-        found = subject.result.environment
-    elif subject.run is not None:
+def _environment(subject: Subject) -> Row:
+    found = subject.result.environment if isinstance(subject.result, Probe) else None
+    if subject.run is not None:
         found = subject.run.environment
-    return [] if found is None else [[name, getattr(found, name)] for name in Environment.model_fields]
+    return fields(found, *Environment.model_fields) if found is not None else {}

@@ -4,44 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpubalance.render.report.parts import gap_of, losses
 from gpubalance.render.report.steps import steps_of
 from gpubalance.render.report.subject import Subject
-from gpubalance.render.report.table import Cell, Column, Table, make
-from gpubalance.render.report.tables.telemetry import TELEMETRY, reasons_text, telemetry_cells
+from gpubalance.render.report.table import Table
+from gpubalance.render.report.tables.rows import (
+    TELEMETRY_LABELS,
+    Row,
+    fields,
+    interval,
+    reasons_text,
+    table,
+    telemetry,
+)
+from gpubalance.render.solo_gap import losses
 from gpubalance.results.run import Measurement, Run
-
-_SPLIT = Column("split", "split", "text")
-_DEVICE = Column("device", "device", "text")
-
-_STEP = (
-    _SPLIT,
-    Column("global_batch", "global batch"),
-    Column("throughput", "throughput", "samples/s"),
-    Column("throughput_from", "from (95 %)", "samples/s"),
-    Column("throughput_to", "to (95 %)", "samples/s"),
-    Column("step_time_s", "step time", "ms"),
-    Column("mad_s", "MAD", "ms"),
-    Column("step_time_from_s", "from (95 %)", "ms"),
-    Column("step_time_to_s", "to (95 %)", "ms"),
-    Column("sync_s", "sync", "ms"),
-    Column("input_wait_s", "input wait", "ms"),
-    Column("excess_s", "excess", "ms"),
-    Column("imbalance", "imbalance"),
-    Column("steps_per_sample", "steps a sample"),
-    Column("samples", "samples"),
-)
-_PARTS = (
-    _SPLIT,
-    _DEVICE,
-    Column("batch", "batch"),
-    Column("micro_batch", "micro-batch"),
-    Column("throughput", "throughput", "samples/s"),
-    Column("compute_s", "compute", "ms"),
-    Column("wait_s", "wait", "ms"),
-    Column("utilisation", "used", "%"),
-    Column("memory_peak_bytes", "memory peak", "GiB"),
-)
 
 
 def tables(subject: Subject) -> tuple[Table, ...]:
@@ -50,22 +26,23 @@ def tables(subject: Subject) -> tuple[Table, ...]:
     if run is None:
         return (*_predicted(subject), *_gap(subject))
     return (
-        *make("step", "Steps", _STEP, [_step_row(*one) for one in _splits(run)]),
-        *make("parts", "Each device's part of the step", _PARTS, list(_part_rows(subject, run))),
+        *table("step", "Steps", (_step(*one) for one in _splits(run))),
+        *table("parts", "Each device's part of the step", _parts(subject, run)),
         *_against(subject, run),
         *_gap(subject),
     )
 
 
 def long_tables(subject: Subject) -> tuple[Table, ...]:
-    """The samples behind each median."""
+    """The samples behind each median, and telemetry."""
     run = subject.run
     if run is None:
         return ()
+    note = "A sample is the mean of consecutive steps that were timed as one."
     return (
-        *_samples(run),
-        *make("telemetry", "Telemetry", (_SPLIT, _DEVICE, *TELEMETRY), list(_telemetry_rows(subject, run))),
-        *_course(subject, run),
+        *table("samples", "Step times", _samples(run), note, long=True),
+        *table("telemetry", "Telemetry", _telemetry(subject, run), labels=TELEMETRY_LABELS),
+        *table("course", "Telemetry over the run", _course(subject, run), long=True, labels={"at_s": "at"}),
     )
 
 
@@ -75,127 +52,96 @@ def _splits(run: Run) -> Iterator[tuple[str, Run | Measurement]]:
         yield "even", run.baselines.even
 
 
-def _step_row(name: str, one: Run | Measurement) -> list[Cell]:
-    rates, times = one.throughput.ci95 or (None, None), one.step_time_s.ci95 or (None, None)
-    return [
-        name,
-        one.global_batch,
-        one.throughput.median,
-        *rates,
-        one.step_time_s.median,
-        one.step_time_s.mad,
-        *times,
-        one.sync_s,
-        one.input_wait_s,
-        one.excess_s,
-        one.imbalance,
-        one.step_time_s.steps_per_sample,
-        len(one.step_time_s.samples),
-    ]
+def _step(name: str, one: Run | Measurement) -> Row:
+    times = one.step_time_s
+    return {
+        "split": name,
+        "global_batch": one.global_batch,
+        "throughput": one.throughput.median,
+        **interval("throughput", one.throughput.ci95),
+        "step_time_s": times.median,
+        "mad_s": times.mad,
+        **interval("step_time", times.ci95, "_s"),
+        **fields(one, "sync_s", "input_wait_s", "excess_s", "imbalance"),
+        "steps_per_sample": times.steps_per_sample,
+        "samples": len(times.samples),
+    }
 
 
-def _part_rows(subject: Subject, run: Run) -> Iterator[list[Cell]]:
+def _parts(subject: Subject, run: Run) -> Iterator[Row]:
+    names = ("batch", "micro_batch", "throughput", "compute_s", "wait_s", "utilisation", "memory_peak_bytes")
     for name, one in _splits(run):
-        for r in one.replicas:
-            device = subject.devices[r.device].label
-            yield [
-                *(name, device, r.batch, r.micro_batch, r.throughput),
-                *(r.compute_s, r.wait_s, r.utilisation, r.memory_peak_bytes),
-            ]
+        for replica in one.replicas:
+            yield {"split": name, "device": subject.devices[replica.device].label, **fields(replica, *names)}
 
 
 def _predicted(subject: Subject) -> tuple[Table, ...]:
-    columns = (_SPLIT, _DEVICE, *_PARTS[2:4], *_PARTS[5:7])
-    rows: list[list[Cell]] = [
-        [step.title, subject.devices[part.device].label, part.batch, part.micro_batch, part.compute_s, part.wait_s]
+    rows: list[Row] = [
+        {
+            "split": step.title,
+            "device": subject.devices[part.device].label,
+            "batch": part.batch,
+            "micro_batch": part.micro_batch,
+            "compute_s": part.compute_s,
+            "wait_s": part.wait_s,
+        }
         for step in steps_of(subject)
         for part in step.parts
     ]
-    return make("predicted_parts", "Each device's part of the step, predicted", columns, rows)
+    return table("predicted_parts", "Each device's part of the step, predicted", rows)
 
 
 def _against(subject: Subject, run: Run) -> tuple[Table, ...]:
-    columns = (
-        Column("speedup_over_even", "× over even"),
-        Column("speedup_from", "from (95 %)"),
-        Column("speedup_to", "to (95 %)"),
-        Column("solo_sum", "solo sum", "samples/s"),
-        Column("scaling_efficiency", "of the solo sum", "%"),
-        Column("stamp_cost", "stamp cost", "%"),
-        Column("warmup_steps", "warm-up steps"),
-        Column("steps", "measured steps"),
-    )
-    interval = run.speedup_ci95 or (None, None)
-    row: list[Cell] = [
-        *(run.speedup_over_even, *interval, run.baselines.solo_sum, run.scaling_efficiency),
-        *(run.stamp_cost, run.warmup_steps, run.steps),
+    row: Row = {
+        "speedup_over_even": run.speedup_over_even,
+        **interval("speedup", run.speedup_ci95),
+        "solo_sum": run.baselines.solo_sum,
+        **fields(run, "scaling_efficiency", "stamp_cost", "warmup_steps", "steps"),
+    }
+    bests: list[Row] = [
+        {
+            "device": subject.devices[best.device].label,
+            "solo_best_batch": best.batch,
+            "solo_best": best.throughput,
+        }
+        for best in run.baselines.solo_best or ()
     ]
-    bests: list[list[Cell]] = [
-        [subject.devices[best.device].label, best.batch, best.throughput] for best in run.baselines.solo_best or ()
-    ]
-    solo = (_DEVICE, Column("solo_best_batch", "batch"), Column("solo_best", "best alone", "samples/s"))
-    return (
-        *make("against", "Held against", columns, [row]),
-        *make("solo", "What the devices gave alone", solo, bests),
-    )
+    return (*table("against", "Held against", [row]), *table("solo", "What the devices gave alone", bests))
 
 
 def _gap(subject: Subject) -> tuple[Table, ...]:
-    gap = gap_of(subject)
+    gap = subject.solo_gap
     if gap is None:
         return ()
-    columns = (
-        Column("cause", "from the solo sum to what they give together", "text"),
-        Column("rate", "throughput", "samples/s"),
-        Column("part", "of the solo sum", "%"),
-    )
-    lost: list[list[Cell]] = [[cause, -rate, -rate / gap.solo_sum] for cause, rate in losses(subject, gap)]
-    first: list[Cell] = ["solo sum", gap.solo_sum, 1.0]
-    last: list[Cell] = ["together", gap.throughput, gap.throughput / gap.solo_sum]
-    return make("gap", "Why not more", columns, [first, *lost, last])
-
-
-def _samples(run: Run) -> tuple[Table, ...]:
-    columns = (
-        _SPLIT,
-        Column("sample", "sample"),
-        Column("at_s", "ended at", "s"),
-        Column("step_time_s", "step time", "ms"),
-    )
-    rows = [
-        [name, number, None if one.step_time_s.at_s is None else one.step_time_s.at_s[number - 1], seconds]
-        for name, one in _splits(run)
-        for number, seconds in enumerate(one.step_time_s.samples, 1)
+    lost = [(cause, -rate) for cause, rate in losses(subject.devices, gap)]
+    rows: list[Row] = [
+        {"cause": cause, "rate": rate, "part": rate / gap.solo_sum}
+        for cause, rate in (("solo sum", gap.solo_sum), *lost, ("together", gap.throughput))
     ]
-    note = "A sample is the mean of consecutive steps that were timed as one."
-    return make("samples", "Step times", columns, rows, note, long=True)
+    return table("gap", "Why not more", rows)
 
 
-def _telemetry_rows(subject: Subject, run: Run) -> Iterator[list[Cell]]:
+def _samples(run: Run) -> Iterator[Row]:
     for name, one in _splits(run):
-        for r in one.replicas:
-            if r.telemetry is not None:
-                yield [name, subject.devices[r.device].label, *telemetry_cells(r.telemetry)]
+        ends = one.step_time_s.at_s or (None,) * len(one.step_time_s.samples)
+        for number, (seconds, at_s) in enumerate(zip(one.step_time_s.samples, ends, strict=True), 1):
+            yield {"split": name, "sample": number, "at_s": at_s, "step_time_s": seconds}
 
 
-def _course(subject: Subject, run: Run) -> tuple[Table, ...]:
-    columns = (
-        _DEVICE,
-        Column("at_s", "at", "s"),
-        Column("temperature_c", "temperature", "°C"),
-        Column("power_w", "power", "W"),
-        Column("sm_clock_mhz", "SM clock", "MHz"),
-        Column("memory_clock_mhz", "memory clock", "MHz"),
-        Column("throttle_reasons", "throttled by", "text"),
-    )
-    rows: list[list[Cell]] = [
-        [
-            *(subject.devices[r.device].label, moment.at_s, moment.temperature_c, moment.power_w),
-            *(moment.sm_clock_mhz, moment.memory_clock_mhz),
-            reasons_text(moment.throttle_reasons),
-        ]
-        for r in run.replicas
-        if r.telemetry is not None
-        for moment in r.telemetry.course
-    ]
-    return make("course", "Telemetry over the run", columns, rows, long=True)
+def _telemetry(subject: Subject, run: Run) -> Iterator[Row]:
+    for name, one in _splits(run):
+        for replica in one.replicas:
+            if replica.telemetry is not None:
+                label = subject.devices[replica.device].label
+                yield {"split": name, "device": label, **telemetry(replica.telemetry)}
+
+
+def _course(subject: Subject, run: Run) -> Iterator[Row]:
+    names = ("at_s", "temperature_c", "power_w", "sm_clock_mhz", "memory_clock_mhz")
+    for replica in run.replicas:
+        for moment in replica.telemetry.course if replica.telemetry is not None else ():
+            yield {
+                "device": subject.devices[replica.device].label,
+                **fields(moment, *names),
+                "throttle_reasons": reasons_text(moment.throttle_reasons),
+            }

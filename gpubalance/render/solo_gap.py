@@ -1,11 +1,12 @@
-"""The distance from the solo sum, a cause a part, as `balance` divides it."""
+"""The distance from the solo sum in words, a cause at a time."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from gpubalance.render.report.subject import Subject
 from gpubalance.results.gap import SoloGap
+from gpubalance.settings.device import Device
 
 
 class Loss(NamedTuple):
@@ -15,17 +16,11 @@ class Loss(NamedTuple):
     rate: float
 
 
-def gap_of(subject: Subject) -> SoloGap | None:
-    """The division, where it is known."""
-    plan = subject.plan
-    return plan.balance.solo_gap if plan is not None and plan.balance is not None else None
-
-
-def losses(subject: Subject, gap: SoloGap) -> tuple[Loss, ...]:
+def losses(devices: Sequence[Device], gap: SoloGap) -> tuple[Loss, ...]:
     """Every part, in the order in which one goes from the solo sum to what the devices give together."""
     slower = [
-        Loss(f"{device.label} slower than alone", rate)
-        for device, rate in zip(subject.devices, gap.slowdown, strict=True)
+        Loss(f"{device.label} {'slower' if rate >= 0 else 'faster'} than alone", rate)
+        for device, rate in zip(devices, gap.slowdown, strict=True)
     ]
     return (
         Loss("left out", gap.left_out),
