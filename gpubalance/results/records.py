@@ -59,7 +59,8 @@ def _first_fault(error: ValidationError) -> str:
     """The path of the field, and what is wrong with it."""
     first = error.errors(include_url=False, include_input=False)[0]
     where = clean(".".join(map(str, first["loc"])), 100)
-    what = clean(first["msg"].removeprefix("Value error, "))
+    # pydantic's own text is "Tuple should have at least 1 item after validation, not 0"
+    what = "there is none" if first["type"] == "too_short" else clean(first["msg"].removeprefix("Value error, "))
     return f"{where}{'.' if first['type'] == UNSOUND else ': '}{what}" if where else what
 
 

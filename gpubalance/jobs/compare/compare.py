@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpubalance.errors import BadInput
-from gpubalance.jobs.compare.subject import Subject, curve_of, read_subject
+from gpubalance.jobs.compare.subject import Subject, read_subject
 from gpubalance.jobs.compare.unlike import pair_devices, unlike
 from gpubalance.jobs.environment import now
 from gpubalance.numbers.ratio import Ratio, mean_ratio, ratio
@@ -65,13 +65,14 @@ def _ratio(baseline: Subject, other: Subject) -> ThroughputRatio | None:
 def _device_ratio(baseline: Subject, other: Subject, mine: int | None, theirs: int | None) -> DeviceRatio:
     if mine is None or theirs is None:
         return DeviceRatio(baseline=mine, other=theirs)
-    before, after = curve_of(baseline, mine), curve_of(other, theirs)
+    before, after = baseline.curve(mine), other.curve(theirs)
     parts, points = [], []
     for batch in sorted(before.keys() & after.keys()):
-        rates = after[batch].throughput.median, before[batch].throughput.median
-        part = (rates[0] / rates[1], after[batch].step_time_s.samples, before[batch].step_time_s.samples)
+        old, new = before[batch], after[batch]
+        old_rate, new_rate = old.throughput.median, new.throughput.median
+        part = (new_rate / old_rate, new.step_time_s.samples, old.step_time_s.samples)
         parts.append(part)
-        points.append(PointRatio(batch=batch, baseline=rates[1], other=rates[0], ratio=_record(ratio(*part))))
+        points.append(PointRatio(batch=batch, baseline=old_rate, other=new_rate, ratio=_record(ratio(*part))))
     return DeviceRatio(
         baseline=mine,
         other=theirs,

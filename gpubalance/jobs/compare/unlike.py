@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from gpubalance.jobs.compare.subject import Subject
-from gpubalance.results.common import Environment, Model
+from gpubalance.results.common import Environment
 from gpubalance.results.comparison import Unlike
 from gpubalance.results.probe import Probe
 from gpubalance.results.redact import is_redacted
-from gpubalance.settings.device import Device
+from gpubalance.settings.device import Device, DeviceProfile
+from gpubalance.settings.record import Record
 from gpubalance.settings.requests import Settings
 from gpubalance.text import clean
 
 _UUID_SHOWN = 12
-_PROBED = ("parallel", "margin_bytes", "batch_multiple", "max_batch")
+# The same name may be another model by now.
+_OF_A_MODEL = {"parameters": "the model's parameters", "gradient_bytes": "the model's gradient bytes"}
+_OF_A_PROBE = {
+    "parallel": "--parallel",
+    "margin_bytes": "--margin",
+    "batch_multiple": "--batch-multiple",
+    "max_batch": "--max-batch",
+}
 
 
 def pair_devices(baseline: Sequence[Device], other: Sequence[Device]) -> list[tuple[int | None, int | None]]:
@@ -49,34 +57,22 @@ def _unique(devices: Sequence[Device]) -> dict[str, int]:
 
 def unlike(baseline: Subject, other: Subject) -> tuple[Unlike, ...]:
     """Settings, model, devices, software and machine, in that order; null is not known."""
+    before, after = baseline.source, other.source
     return (
-        *_settings(baseline.settings, other.settings),
-        *_model(baseline.model, other.model),
-        *_probing(baseline, other),
+        *_fields(before.settings, after.settings, {name: name.replace("_", "-") for name in Settings.model_fields}),
+        *_fields(before.model, after.model, _OF_A_MODEL),
+        *(_fields(before, after, _OF_A_PROBE) if isinstance(before, Probe) and isinstance(after, Probe) else ()),
         *_devices(baseline.devices, other.devices),
-        *_environment(baseline, other),
+        *_environment(before.environment, after.environment),
     )
 
 
-def _settings(baseline: Settings, other: Settings) -> Iterator[Unlike]:
-    for name in Settings.model_fields:
-        yield from _if_unlike(name.replace("_", "-"), getattr(baseline, name), getattr(other, name))
-
-
-def _model(baseline: Model | None, other: Model | None) -> Iterator[Unlike]:
-    """The same name may be another model by now."""
-    if baseline is not None and other is not None:
-        for name in ("parameters", "gradient_bytes"):
-            yield from _if_unlike(
-                f"the model's {name.replace('_', ' ')}", getattr(baseline, name), getattr(other, name)
-            )
-
-
-def _probing(baseline: Subject, other: Subject) -> Iterator[Unlike]:
-    if isinstance(baseline.source, Probe) and isinstance(other.source, Probe):
-        for name in _PROBED:
-            option = f"--{name.removesuffix('_bytes').replace('_', '-')}"
-            yield from _if_unlike(option, getattr(baseline.source, name), getattr(other.source, name))
+def _fields(before: Record | None, after: Record | None, names: Mapping[str, str]) -> Iterator[Unlike]:
+    """The fields of these names that differ, each with what it is called; nothing where one of the two is not known."""
+    if before is not None and after is not None:
+        mine, theirs = before.model_dump(include=set(names)), after.model_dump(include=set(names))
+        for field, name in names.items():
+            yield from _if_unlike(name, mine[field], theirs[field])
 
 
 def _devices(baseline: Sequence[Device], other: Sequence[Device]) -> Iterator[Unlike]:
@@ -111,20 +107,17 @@ def _same_device(baseline: Device, other: Device) -> Iterator[Unlike]:
         yield from _if_unlike(f"{label} memory", baseline.memory_bytes, other.memory_bytes)
         yield from _if_unlike(f"{label} has a profile", baseline.profile is not None, other.profile is not None)
         return
-    before, after = baseline.profile.model_dump(), other.profile.model_dump()
-    for key in before:
-        if key != "name":
-            yield from _if_unlike(f"{label} {key}", before[key], after[key])
+    shown = {name: f"{label} {name}" for name in DeviceProfile.model_fields if name != "name"}
+    yield from _fields(baseline.profile, other.profile, shown)
 
 
-def _environment(baseline: Subject, other: Subject) -> Iterator[Unlike]:
-    before, after = baseline.environment, other.environment
-    if before is None or after is None:
-        if before is not after:
-            yield Unlike(what="software", baseline=before and _software(before), other=after and _software(after))
+def _environment(before: Environment | None, after: Environment | None) -> Iterator[Unlike]:
+    if before is None and after is None:
         return
-    for name in Environment.model_fields:
-        yield from _if_unlike(name.replace("_", " "), getattr(before, name), getattr(after, name))
+    if before is None or after is None:
+        yield Unlike(what="software", baseline=before and _software(before), other=after and _software(after))
+        return
+    yield from _fields(before, after, {name: name.replace("_", " ") for name in Environment.model_fields})
 
 
 def _software(known: Environment) -> str:
