@@ -30,9 +30,9 @@ def check_length(field: str, values: Sequence[object], count: int) -> None:
 
 
 def check_split(batches: Sequence[int], micro_batches: Sequence[int], count: int) -> None:
-    """One batch and one micro-batch for each device, where each batch is some whole micro-batches."""
+    """One batch and one micro-batch for each device, neither 0 without the other, no micro-batch above its batch."""
     check_length("batches", batches, count)
     check_length("micro_batches", micro_batches, count)
     for number, (batch, micro) in enumerate(zip(batches, micro_batches, strict=True)):
-        if (batch > 0) != (micro > 0) or (micro and batch % micro):
+        if not min(1, batch) <= micro <= batch:
             raise unsound(f"micro_batches.{number}", f"{micro} of a batch of {batch}")
