@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 
 import pytest
 
@@ -239,11 +238,3 @@ def test_an_error_that_nobody_foresaw_is_no_bug_of_ours_where_it_is_known(capsys
     assert known("disk-full").remedy in capsys.readouterr().err
     assert show_bug(RuntimeError("of ours"), verbose=False) == 1
     assert "a bug in gpubalance" in capsys.readouterr().err
-
-
-def test_the_readme_has_the_table() -> None:
-    """`python -m tests.readme_help` writes it anew."""
-    from tests.readme_help import troubles
-
-    readme = (Path(__file__).parents[1] / "README.md").read_text()
-    assert troubles() in readme

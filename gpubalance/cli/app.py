@@ -12,7 +12,7 @@ from typing import Annotated, NoReturn
 import typer
 from typer.exceptions import TyperException
 
-from gpubalance.cli import balance, compare, complete, devices, doctor, plan, probe, report, run
+from gpubalance.cli import balance, compare, complete, devices, doctor, guide, plan, probe, report, run
 from gpubalance.cli.command import App, Config, Given, Program
 from gpubalance.cli.failures import hide, show_bug, show_error, show_usage
 from gpubalance.cli.interrupt import handle_interrupts
@@ -56,6 +56,7 @@ app.command(name="run")(run.run)
 app.command(name="compare")(compare.compare)
 app.command(name="report")(report.report)
 app.command(name="doctor")(doctor.doctor)
+app.command(name="guide")(guide.guide)
 
 
 def _fill_standard_streams() -> None:

@@ -22,7 +22,7 @@ from gpubalance.text import clean
 
 CONFIG = "--config"
 _NEVER = (CONFIG, "--help")
-_REMEDY = "--config takes a TOML file: see the README"
+_REMEDY = "--config takes a TOML file: see gpubalance guide shell"
 
 
 def defaults(path: Path, commands: Mapping[str, TyperCommand]) -> dict[str, dict[str, Any]]:

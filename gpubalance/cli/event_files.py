@@ -70,7 +70,7 @@ def _load() -> None:
         import tensorboard.summary.writer.record_writer  # noqa: F401
     except ImportError as error:
         raise EnvironmentFault(
-            f"--tensorboard needs TensorBoard's own package: {error}", remedy="pip install 'gpubalance[tensorboard]'"
+            f"--tensorboard needs TensorBoard's own package: {error}", remedy="pip install 'tensorboard<3'"
         ) from None
 
 

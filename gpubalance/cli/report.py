@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gpubalance.render.report.subject import Subject
 
 _NEEDED = ("matplotlib", "jinja2")
-_INSTALL = "pip install 'gpubalance[report]'; in a checkout GPUBALANCE_EXTRAS=report scripts/gpubalance report …"
+_INSTALL = "pip install matplotlib jinja2; in a checkout GPUBALANCE_EXTRAS=report scripts/gpubalance report …"
 
 Results = Annotated[
     list[Path], typer.Argument(metavar="RESULT.json…", help="What probe, plan, run and balance wrote with -o.")

@@ -32,7 +32,9 @@ def load_profile(path: Path) -> Profile:
     try:
         return Profile.model_validate(document)
     except ValidationError as error:
-        raise BadInput(f"{path}: {_wrong(error)}", remedy="the README lists every key of a profile") from None
+        raise BadInput(
+            f"{path}: {_wrong(error)}", remedy="gpubalance guide profiles lists every key of a profile"
+        ) from None
 
 
 def _wrong(error: ValidationError) -> str:

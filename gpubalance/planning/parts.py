@@ -1,4 +1,4 @@
-"""Where a step's time goes: compute, wait and sync, from the stamps of some steps. Formulas of the README."""
+"""Where a step's time goes: compute, wait and sync, from the stamps of some steps."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What is known of the errors that people meet on several GPUs: one table of message, cause and remedy.
 
 Every error that gpubalance shows takes its cause and its remedy from here, where it has none that is closer to the
-case; the README's table of troubles is printed from it. `match` finds the row of a text of TensorFlow's, CUDA's or
+case; the guide's table of troubles is printed from it. `match` finds the row of a text of TensorFlow's, CUDA's or
 the driver's. A pattern is as much of the text as only that error has: a mistake in a user's own model is no row.
 """
 

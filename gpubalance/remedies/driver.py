@@ -15,14 +15,14 @@ ROWS = (
     Known(
         "driver-not-loaded",
         "the NVIDIA driver is not loaded",
-        "its kernel module is missing: not built for this kernel, or blocked by Secure Boot",
+        "its kernel module was not built for this kernel, or Secure Boot blocks it",
         "reboot or reload the driver (`sudo modprobe nvidia`); `dmesg | grep -i nvidia` says why it does not load",
         (r"couldn't communicate with the NVIDIA driver", r"NVML: Driver Not Loaded"),
     ),
     Known(
         "driver-mismatch",
         "Driver/library version mismatch; kernel version … does not match DSO version …",
-        "the driver was updated while the old one stays loaded, or a container brings another version's libraries",
+        "the driver was updated while the old one is still loaded, or a container brings another version's libraries",
         "reboot or reload the driver (`sudo modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia && "
         "sudo modprobe nvidia`)",
         (
@@ -45,7 +45,7 @@ ROWS = (
     Known(
         "no-permission",
         "no permission to use the NVIDIA driver",
-        "this user may not open the driver's device files",
+        "you may not open the driver's device files",
         "ask for access to the files that `ls -l /dev/nvidia*` lists (often `sudo usermod -aG video,render $USER`)",
         (r"no permission to use the NVIDIA driver", r"NVML: Insufficient Permissions", r"CUDA_ERROR_NOT_PERMITTED"),
     ),
@@ -53,13 +53,13 @@ ROWS = (
         "nvml-broken",
         "NVML does not start",
         "the driver or its library is damaged",
-        "see what `nvidia-smi` says, and install the driver again",
+        "see what `nvidia-smi` says, and reinstall the driver",
     ),
     Known(
         "nvml-hangs",
         "NVML does not answer",
         "the driver hangs, mostly after a GPU fell off the bus",
-        "see `sudo dmesg | grep -i xid`, then reboot",
+        "look at `sudo dmesg | grep -i xid`, then reboot",
     ),
     Known(
         "no-gpu-seen",
@@ -78,29 +78,29 @@ ROWS = (
     Known(
         "mig",
         "MIG mode is on",
-        "only the slices of the GPU can be used, and singly, as CUDA shows a process no more than one",
-        "name one slice (`gpubalance devices` lists them), or turn MIG off yourself (`sudo nvidia-smi -i N -mig 0`)",
+        "only slices of the GPU can be used, and only one at a time: CUDA shows a process no more than one",
+        "choose one slice (`gpubalance devices` lists them), or turn MIG off yourself (`sudo nvidia-smi -i N -mig 0`)",
         (r"MIG mode is on",),
     ),
     Known(
         "gpu-lost",
         "the GPU is lost",
         "it stopped answering or fell off the bus: heat, power supply, riser or slot",
-        "reboot; `sudo dmesg | grep -i xid` says what came before",
+        "reboot; `sudo dmesg | grep -i xid` shows what came before",
         (r"GPU is lost", r"GPU has fallen off the bus"),
         fatal=True,
     ),
     Known(
         "gpu-needs-reset",
         "the GPU must be reset",
-        "an error on it left it in a state that only a reset ends",
-        "reboot, or end what uses it and reset it yourself (`sudo nvidia-smi --gpu-reset -i N`)",
+        "an error left it in a state that only a reset clears",
+        "reboot, or end the processes that use it and reset it yourself (`sudo nvidia-smi --gpu-reset -i N`)",
         (r"GPU requires reset", r"the GPU must be reset"),
     ),
     Known(
         "cuda-does-not-start",
         "failed call to cuInit: CUDA_ERROR_UNKNOWN",
-        "CUDA's kernel module is not loaded, or did not survive a suspend",
+        "CUDA's kernel module is not loaded, or broke during a suspend",
         "`sudo modprobe -r nvidia_uvm && sudo modprobe nvidia_uvm`, or reboot",
         (r"cuInit: .*CUDA_ERROR_UNKNOWN", r"CUDA_ERROR_NOT_INITIALIZED"),
     ),

@@ -8,15 +8,15 @@ ROWS = (
     Known(
         "tensorflow-broken",
         "TensorFlow can't be loaded",
-        "its installation is not whole, or another package of this environment does not fit it",
-        "install it anew: `pip install --force-reinstall 'gpubalance[cuda]'`",
+        "its installation is incomplete, or another package in this environment does not fit it",
+        "reinstall it: `pip install --force-reinstall '.[cuda]'` in gpubalance's checkout",
         (r"Failed to load the native TensorFlow runtime", r"numpy\.core\.multiarray failed to import"),
     ),
     Known(
         "cpu-too-old",
         "compiled to use AVX instructions, but these aren't available on your machine",
-        "this processor, or the virtual machine, lacks instructions that TensorFlow is built with",
-        "give the virtual machine its host's processor type, or install a TensorFlow that is built for this processor",
+        "this processor, or the virtual machine, lacks instructions that TensorFlow uses",
+        "give the virtual machine its host's processor type, or install a TensorFlow built for this processor",
         (r"library was compiled to use \w+ instructions, but these aren't available",),
         fatal=True,
     ),
@@ -24,7 +24,8 @@ ROWS = (
         "cuda-library-missing",
         "Cannot dlopen some GPU libraries",
         "a CUDA library that TensorFlow needs is not installed, or another version of it is found first",
-        "`pip install 'gpubalance[cuda]'` brings them; `unset LD_LIBRARY_PATH` if it names another CUDA",
+        "`pip install '.[cuda]'` in gpubalance's checkout installs them; `unset LD_LIBRARY_PATH` if it points to "
+        "another CUDA",
         (
             r"TensorFlow \S+ sees no GPU",
             r"Cannot dlopen some GPU libraries",
@@ -35,14 +36,14 @@ ROWS = (
     Known(
         "cudnn-version",
         "Loaded runtime CuDNN library: … but source was compiled with: …",
-        "an older cuDNN than the one of TensorFlow's build is found first",
-        "`pip install -U 'nvidia-cudnn-cu12>=9.3'`, and `unset LD_LIBRARY_PATH` if it names another cuDNN",
+        "an older cuDNN than the one TensorFlow was built with is found first",
+        "`pip install -U 'nvidia-cudnn-cu12>=9.3'`, and `unset LD_LIBRARY_PATH` if it points to another cuDNN",
         (r"Loaded runtime CuDNN library: .* but source was compiled with", r"CUDNN_STATUS_VERSION_MISMATCH"),
     ),
     Known(
         "cudnn-without-this-gpu",
         "CUDNN_STATUS_ARCH_MISMATCH; no kernel image is available",
-        "the library has no code for a GPU this old: cuDNN since 9.11 none before compute capability 7.5",
+        "the library has no code for a GPU this old: cuDNN 9.11 and later have none below compute capability 7.5",
         "`pip install nvidia-cudnn-cu12==9.10.2.21`, the last for GTX 10xx, Titan X and Xp, P100 and V100",
         (
             r"CUDNN_STATUS_ARCH_MISMATCH",
@@ -54,14 +55,14 @@ ROWS = (
     Known(
         "capability-too-old",
         "The minimum required Cuda capability is …",
-        "the GPU is older than any that this TensorFlow is built for",
+        "the GPU is older than any this TensorFlow is built for",
         "leave it out with --gpus, or install an older TensorFlow",
         (r"The minimum required Cuda capability is",),
     ),
     Known(
         "few-multiprocessors",
         "Ignoring visible gpu device … The minimum required count is …",
-        "TensorFlow leaves out a small GPU beside a much larger one",
+        "TensorFlow ignores a small GPU beside a much larger one",
         "`export TF_MIN_GPU_MULTIPROCESSOR_COUNT=1`, which gpubalance does in its own processes",
         (r"Ignoring visible gpu device .*with core count", r"The minimum required count is \d+"),
     ),
@@ -75,7 +76,7 @@ ROWS = (
     Known(
         "libdevice",
         "libdevice not found at ./libdevice.10.bc",
-        "XLA does not find CUDA's compiler files",
+        "XLA cannot find CUDA's compiler files",
         "`pip install nvidia-cuda-nvcc-cu12`, or `export XLA_FLAGS=--xla_gpu_cuda_data_dir=/usr/local/cuda`, or leave "
         "XLA off (--no-xla)",
         (r"libdevice not found at", r"Can't find libdevice directory"),
@@ -83,7 +84,7 @@ ROWS = (
     Known(
         "ptxas",
         "No PTX compilation provider is available",
-        "XLA does not find ptxas, CUDA's assembler, or the one it finds is too old",
+        "XLA cannot find ptxas, CUDA's assembler, or finds one that is too old",
         "`pip install nvidia-cuda-nvcc-cu12`, or leave XLA off (--no-xla)",
         (r"No PTX compilation provider is available", r"ptxas not found", r"Couldn't (?:get|invoke) ptxas"),
     ),

@@ -24,20 +24,20 @@ ROWS = (
     Known(
         "dst-tensor",
         "Dst tensor is not initialized",
-        "a copy to the GPU found no memory there: it is full, often of another process",
+        "a copy to the GPU found no memory there: it is full, often because of another process",
         "`gpubalance devices` shows who holds it; end that, or take a smaller batch",
         (r"Dst tensor is not initialized",),
     ),
     Known(
         "host-memory",
         "the worker was ended by SIGKILL",
-        "most likely the host's memory ran out, and the kernel ended the largest process",
-        "close other programs or take smaller batches; `sudo dmesg | grep -i 'killed process'` tells",
+        "most likely the host ran out of memory, and the kernel killed the largest process",
+        "close other programs or take smaller batches; `sudo dmesg | grep -i 'killed process'` shows it",
     ),
     Known(
         "memory-growth",
         "Memory growth cannot differ between GPU devices",
-        "TensorFlow was set up twice, or after its first use",
+        "TensorFlow was configured twice, or after its first use",
         "set memory growth for all GPUs at the top of the script, or enter split.scope() first",
         (
             r"Memory growth cannot differ between GPU devices",
@@ -49,7 +49,7 @@ ROWS = (
         "disk-full",
         "No space left on device",
         "the disk, or a container's shared memory, is full",
-        "`df -h . /tmp /dev/shm` shows which; make room there",
+        "`df -h . /tmp /dev/shm` shows which; free some space there",
         (r"No space left on device", r"ENOSPC"),
     ),
 )

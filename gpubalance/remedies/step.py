@@ -8,7 +8,7 @@ ROWS = (
     Known(
         "cudnn-handle",
         "Could not create cudnn handle: CUDNN_STATUS_…",
-        "cuDNN found too little free memory to start, or does not fit the driver",
+        "cuDNN found too little free memory to start, or does not match the driver",
         "free the GPU's memory (`gpubalance devices` shows who holds it), set memory growth, or take smaller batches",
         (
             r"[Cc]ould not create cudnn handle",
@@ -20,21 +20,22 @@ ROWS = (
     Known(
         "no-dnn",
         "No DNN in stream executor; DNN library is not found",
-        "cuDNN is not installed, or was not loaded for another reason that the log names",
-        "`gpubalance doctor` loads it and says what is missing; `pip install 'gpubalance[cuda]'` brings it",
+        "cuDNN is not installed, or failed to load for a reason that the log names",
+        "`gpubalance doctor` tries to load it and says what is missing; `pip install '.[cuda]'` in gpubalance's "
+        "checkout installs it",
         (r"No DNN in stream executor", r"DNN library is not found"),
     ),
     Known(
         "no-algorithm",
         "No algorithm worked!",
-        "no algorithm of cuDNN's found the scratch memory it needs",
+        "none of cuDNN's algorithms found the scratch memory it needs",
         "take a smaller batch on that device",
         (r"No algorithm worked!", r"CUDNN failed to allocate the scratch space"),
     ),
     Known(
         "cublas-handle",
         "failed to create cublas handle; Blas GEMM launch failed",
-        "cuBLAS found too little free memory to start, mostly as another process holds it",
+        "cuBLAS found too little free memory to start, mostly because another process holds it",
         "free the GPU's memory (`gpubalance devices` shows who holds it), or take smaller batches",
         (
             r"failed to create cublas handle",
@@ -47,14 +48,14 @@ ROWS = (
     Known(
         "cannot-assign-device",
         "Cannot assign a device for operation …",
-        "the script names a device that TensorFlow does not have, or an operation that has no GPU kernel",
+        "the script names a device that TensorFlow does not have, or an operation without a GPU kernel",
         "`gpubalance doctor` shows which GPUs TensorFlow has; leave device names to split.scope()",
         (r"Cannot assign a device for operation", r"Could not satisfy (?:explicit )?device specification"),
     ),
     Known(
         "outside-scope",
         "Variable … was not created in the distribution strategy scope",
-        "the model, its optimizer or a metric was made outside the strategy's scope, on one device only",
+        "the model, its optimizer or a metric was created outside the strategy's scope, on one device only",
         "build and compile the model inside `with split.scope():`",
         (
             r"was not created in the distribution strategy scope",
@@ -65,8 +66,7 @@ ROWS = (
     Known(
         "incompatible-shapes",
         "Incompatible shapes: [32,10] vs. [16,10]",
-        "two batches of different size met: a batch size is written into the model or its loss, while each device has "
-        "its own",
+        "two batches of different size met: the model or its loss has a fixed batch size, but each device has its own",
         "take the batch from the tensor (`tf.shape(x)[0]`), and give an Input no batch_size",
         # Only where the first sizes differ and all others agree: any other pair is a plain mistake in a model.
         (
@@ -78,7 +78,7 @@ ROWS = (
         "nccl-system",
         "NCCL: unhandled system error",
         "NCCL got no shared memory, or no network interface that it may use",
-        "in a container, `docker run --shm-size=8g --ulimit memlock=-1`; `NCCL_DEBUG=INFO` tells more; else "
+        "in a container, `docker run --shm-size=8g --ulimit memlock=-1`; `NCCL_DEBUG=INFO` says more; otherwise "
         "--all-reduce hierarchical",
         (r"NCCL.{0,120}?unhandled system error", r"ncclSystemError"),
         fatal=True,
@@ -86,8 +86,8 @@ ROWS = (
     Known(
         "nccl",
         "Error invoking NCCL: unhandled cuda error",
-        "NCCL could not start or its copy between two GPUs failed",
-        "`export NCCL_P2P_DISABLE=1` leaves out direct copies, --all-reduce hierarchical NCCL itself",
+        "NCCL could not start, or its copy between two GPUs failed",
+        "`export NCCL_P2P_DISABLE=1` avoids direct copies, --all-reduce hierarchical avoids NCCL",
         (
             r"Error invoking NCCL",
             r"NCCL.{0,120}?unhandled cuda error",
@@ -100,30 +100,30 @@ ROWS = (
     Known(
         "copy-differs",
         "a copy between two GPUs is not what was sent",
-        "direct copies (peer-to-peer) don't work though the driver offers them: an IOMMU that translates them, or a "
-        "driver that offers them for a card that can't",
-        "turn the IOMMU off or to pass-through (kernel parameter `iommu=pt`), update the driver, and meanwhile "
+        "the driver offers direct copies (peer-to-peer) that do not work: an IOMMU translates them, or the card cannot "
+        "do them",
+        "turn the IOMMU off or set it to pass-through (kernel parameter `iommu=pt`), update the driver, and until then "
         "`export NCCL_P2P_DISABLE=1`",
     ),
     Known(
         "silent",
         "the worker said nothing for … s",
-        "a step or a collective hangs: a GPU that stopped, or an all-reduce that one device never joins",
+        "a step or a collective hangs: a GPU stopped, or one device never joins an all-reduce",
         "`sudo dmesg | grep -i xid` shows a GPU that stopped; `gpubalance doctor` tries each part",
     ),
     Known(
         "watchdog",
         "CUDA_ERROR_LAUNCH_TIMEOUT",
-        "the GPU drives a display, whose watchdog ended a kernel that took seconds",
-        "plug the display in elsewhere, or `sudo systemctl isolate multi-user.target`",
+        "the GPU drives a display, and its watchdog ended a kernel that took seconds",
+        "connect the display elsewhere, or `sudo systemctl isolate multi-user.target`",
         (r"CUDA_ERROR_LAUNCH_TIMEOUT",),
         fatal=True,
     ),
     Known(
         "ecc-error",
         "CUDA_ERROR_ECC_UNCORRECTABLE",
-        "the GPU's memory gave back other bits than were written: results are not to be trusted",
-        "reboot; `nvidia-smi -q -d ECC,ROW_REMAPPER` shows whether it goes on, then the card is to be replaced",
+        "the GPU's memory returned other bits than were written: do not trust the results",
+        "reboot; if `nvidia-smi -q -d ECC,ROW_REMAPPER` shows more errors, replace the card",
         (
             r"CUDA_ERROR_ECC_UNCORRECTABLE",
             r"uncorrectable ECC error",
@@ -134,8 +134,8 @@ ROWS = (
     Known(
         "illegal-address",
         "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered",
-        "a kernel read or wrote where it may not: a bug in an operation, an unstable overclock, or a failing card",
-        "set clocks back to their defaults, run `gpubalance doctor`, and try without --xla",
+        "a kernel accessed memory it may not: a bug in an operation, an unstable overclock, or a failing card",
+        "reset clocks to their defaults, run `gpubalance doctor`, and try without --xla",
         (r"CUDA_ERROR_ILLEGAL_ADDRESS", r"an illegal memory access was encountered", r"CUDA_ERROR_LAUNCH_FAILED"),
         fatal=True,
     ),

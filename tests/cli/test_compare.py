@@ -16,14 +16,6 @@ from tests.jobs.test_compare import BASELINE, OTHER, slower
 SAVED = ROOT / "tests" / "saved"
 
 
-def test_the_readmes_example_is_what_it_prints() -> None:
-    done = gpubalance("compare", "guess.json", "balanced.json", cwd=SAVED)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout in (ROOT / "README.md").read_text()
-    assert "balanced.json is faster than guess.json" in done.stdout
-    assert max(map(len, done.stdout.splitlines())) <= 80
-
-
 def test_a_result_nested_too_deep_is_no_result(tmp_path: Path) -> None:
     path = tmp_path / "deep.json"
     path.write_text("[" * 200_000)

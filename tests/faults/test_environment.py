@@ -83,7 +83,7 @@ def test_04_tensorflow_without_its_libraries_names_them_and_benchmarks_no_cpu(tm
     assert (done.returncode, done.stdout) == (3, "")
     assert "sees no GPU" in first_line(done)
     assert "these libraries can't be loaded: libcud" in first_line(done)
-    assert "pip install 'gpubalance[cuda]'" in done.stderr
+    assert "pip install '.[cuda]'" in done.stderr
 
 
 def test_05_cudnn_without_code_for_the_gpu_names_the_pin(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from gpubalance.render.report.spreadsheet import csv_text
 from gpubalance.render.report.subject import Subject
 from gpubalance.render.report.table import Column, exact, short
 from gpubalance.render.report.tables import tables_of
-from tests.cli.program import ROOT
 from tests.render import samples
 
 # What is no measurement.
@@ -143,25 +142,6 @@ def test_the_answer_comes_first_and_is_the_runs() -> None:
 def test_the_answer_stands_before_the_charts(html: str) -> None:
     for section in html.split('<section id="result-')[1:]:
         assert section.index('class="facts"') < section.index("<svg")
-
-
-def test_each_number_of_the_readme_has_its_formula() -> None:
-    """And the same one; that of a device's step-time model is there too."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    part = readme.split("## The numbers")[1].split("\n\n")[2]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in part.splitlines()[2:]]
-    formulas = {formula.number: formula.formula for formula in FORMULAS}
-    assert len(rows) > 8
-    for name, formula, _ in rows:
-        assert name in formulas
-        if re_is_formula(formula):
-            assert formulas[name] == formula
-    assert formulas["step-time model"] == "t(b) = α + β · b"
-
-
-def re_is_formula(text: str) -> bool:
-    """The README says two of them in words."""
-    return any(sign in text for sign in "/−Σᵢ")
 
 
 def test_the_page_has_every_formula(html: str) -> None:

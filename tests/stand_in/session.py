@@ -6,10 +6,11 @@ ENGINE_STAND_IN_SCRIPT names, which may have
 
     built(devices)                     called when the model is built
     step(devices, batches, number)     called at each timing, counted from 1 in each child; may return seconds a step
+    compute(device, batch)             seconds that a device computes in a step
     needs(device, batch)               bytes that a device needs for a batch
     holds(device, size)                whether so many samples at a time fit; where not, it is out of memory
 
-Steps take no time but what `step` spends; their figures are those of a device that takes 10 ms and 0.1 ms a sample.
+Steps take no time but what `step` spends; without `compute` a device takes 10 ms and 0.1 ms a sample, by its figures.
 """
 
 from __future__ import annotations
@@ -80,7 +81,10 @@ class Session:
         while given < at_least or (spent < seconds and time.monotonic() < end):
             self._number += 1
             told = self._call("step", self._devices, split.batches, self._number)
-            computes = tuple(0.010 + 0.0001 * batch for batch in split.batches)
+            computes = tuple(
+                self._call("compute", device, batch) or 0.010 + 0.0001 * batch
+                for device, batch in zip(self._devices, split.batches, strict=True)
+            )
             step_s = told or max(computes) + 0.001
             steps = 1 if stamped else steps_per_timing
             spent += steps * step_s
@@ -89,11 +93,12 @@ class Session:
             yield Timing(steps, steps * step_s, 0.0, loss=1.0, **stamps)
 
     def _hold(self, sizes: Any) -> None:
-        for device, size in zip(self._devices, sizes, strict=True):
+        for replica, (device, size) in enumerate(zip(self._devices, sizes, strict=True)):
             if self._call("holds", device, size) is False:
                 import tensorflow as tf
 
-                raise tf.errors.ResourceExhaustedError(None, None, f"OOM when allocating tensor on GPU:{device.index}")
+                where = f"on replica {replica}" if device.profile else f"when allocating tensor on GPU:{device.index}"
+                raise tf.errors.ResourceExhaustedError(None, None, f"OOM {where}")
 
     def late_part(self) -> float | None:
         return None

@@ -34,7 +34,7 @@ def _tensorflow(found: Inspected, gpus: Sequence[Gpu]) -> Check:
         status="failure" if wrong else "ok",
         what="TensorFlow",
         detail=detail,
-        next="pip install --force-reinstall 'gpubalance[cuda]'" if wrong else None,
+        next="pip install --force-reinstall '.[cuda]', in gpubalance's checkout" if wrong else None,
     )
 
 

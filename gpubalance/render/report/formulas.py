@@ -1,4 +1,4 @@
-"""What each number of a report means and how it is computed: the README's "The numbers", and the model."""
+"""What each number means and how it is computed: one table, for reports and for the guide's chapter `numbers`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Formula(NamedTuple):
-    """A number, its formula in the terms of the README, and how it is measured or where it is from."""
+    """A number, its formula in the signs of TERMS, and how it is measured or where it comes from."""
 
     number: str
     formula: str

@@ -1,0 +1,72 @@
+"""`gpubalance guide`: the manual, offline."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from gpubalance.errors import UsageError
+from gpubalance.text import clean
+
+
+def _complete(incomplete: str) -> list[tuple[str, str]]:
+    from gpubalance.guide.chapters import read_chapters
+
+    return [(chapter.name, chapter.title) for chapter in read_chapters() if chapter.name.startswith(incomplete)]
+
+
+def guide(
+    chapter: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="CHAPTER", help="What to read about. Default: list the chapters.", autocompletion=_complete
+        ),
+    ] = None,
+) -> None:
+    """Read the manual: a chapter each on measuring, training, files, troubles and more.
+
+    Example: gpubalance guide train
+    """
+    from gpubalance.guide.chapters import names, read_chapter
+
+    if chapter is None:
+        print(_list())
+    elif chapter in names():
+        _show(read_chapter(chapter).text)
+    else:
+        raise UsageError(f"the guide has no chapter {clean(chapter, 40)}", remedy=_nearest(chapter, names()))
+
+
+def _list() -> str:
+    from gpubalance.guide.chapters import read_chapters
+
+    chapters = read_chapters()
+    width = max(len(chapter.name) for chapter in chapters)
+    lines = [f"{chapter.name:{width}}  {chapter.summary}" for chapter in chapters]
+    return "\n".join([*lines, "", "next: gpubalance guide CHAPTER"])
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    """The names that are spelled nearly so, or else the command that lists them all."""
+    import difflib
+
+    near = difflib.get_close_matches(name.lower(), known)
+    return f"did you mean {' or '.join(near)}?" if near else "gpubalance guide lists the chapters"
+
+
+def _show(text: str) -> None:
+    """A terminal gets it rendered, a page at a time; a pipe the Markdown."""
+    if not sys.stdout.isatty():
+        print(text, end="")
+        return
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    console = Console()
+    styled = console.color_system is not None
+    os.environ.setdefault("LESS", "-FRX")  # as git does: colours, and no pager for what fits the screen
+    with console.pager(styles=styled):
+        console.print(Markdown(text))

@@ -1,0 +1,1 @@
+"""The guide and the README say what the program does."""

@@ -1,0 +1,61 @@
+"""The examples in README and guide: `python -m tests.guide.examples [DOCUMENT …]` runs them for real and writes them.
+
+It takes some minutes a document, on a machine that does nothing else. An example that leaves something out (`…`) is not
+written, as only a person can choose what.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.cli.program import ROOT, gpubalance
+from tests.guide.documents import DOCUMENTS, read
+
+# A console block, and the example below it, of what its last command prints.
+_BLOCK = re.compile(
+    r"(?s)```console\n(?P<commands>.*?)```(?:(?:(?!```).)*?<!-- example -->\n```text\n(?P<shown>.*?)\n```)?"
+)
+# What installs or changes something, serves until it is ended, or runs these tests.
+_NOT_RUN = ("pip", "tensorboard", "scripts/test", "gpubalance --install")
+
+
+class Example(NamedTuple):
+    """A command line without the program's name, and what the document says that it prints, or an empty text."""
+
+    command: tuple[str, ...]
+    shown: str
+
+
+def examples(name: str) -> list[Example]:
+    """Those of a document, in order."""
+    found = []
+    for block in _BLOCK.finditer(read(name)):
+        lines = [line.removeprefix("$ ") for line in block["commands"].splitlines()]
+        commands = [tuple(shlex.split(line)[1:]) for line in lines if not line.startswith(_NOT_RUN)]
+        shown = [""] * (len(commands) - 1) + [block["shown"] or ""]
+        found += [Example(*pair) for pair in zip(commands, shown, strict=True)] if commands else []
+    return found
+
+
+def main(names: list[str]) -> None:
+    for name in names:
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "configs").symlink_to(ROOT / "configs")
+            made = examples(name)
+            last = max(place for place, example in enumerate(made) if example.shown)
+            for example in [example for example in made[: last + 1] if "…" not in example.shown]:
+                environment = {"XDG_STATE_HOME": folder, "CUDA_VISIBLE_DEVICES": "-1"}
+                done = gpubalance(*example.command, cwd=Path(folder), environment=environment)
+                print(name, *example.command, f"→ {done.returncode}", done.stderr if done.returncode else "")
+                if example.shown:
+                    text = read(name).replace(example.shown, done.stdout.rstrip("\n"))
+                    DOCUMENTS[name].write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:] or [name for name in DOCUMENTS if any(example.shown for example in examples(name))])

@@ -1,0 +1,68 @@
+"""The tables of the chapter on results: a row for each field of a record, by its path in the JSON."""
+
+from __future__ import annotations
+
+import re
+import types
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+
+# The whole name of a field, and the unit of its number.
+_UNITS = {
+    r".*bytes_per_s": "bytes/s",
+    r"(peak_)?flops_per_s": "FLOP/s",
+    r"flops_per_sample": "FLOP",
+    r"samples_per_joule": "samples/J",
+    r".*_s|seconds": "s",
+    r"(.*_)?bytes": "bytes",
+    r".*_c": "°C",
+    r".*_w": "W",
+    r".*_j": "J",
+    r".*_mhz": "MHz",
+    r"(.*_)?throughput|solo_sum": "samples/s",
+    r"(.*_)?batch(es)?|limit|fits|fails|batch_multiple": "samples",
+    r"(.*_)?steps(_per_sample)?": "steps",
+}
+# What the numbers in a record are in, where its own name says it.
+_INSIDE = {"step_time_s": "s", "throughput": "samples/s", "solo_gap": "samples/s"}
+_WORDS = {bool: "true or false", str: "text"}
+
+
+def rows(record: type[BaseModel], told: set[type[BaseModel]], path: str = "", unit: str = "") -> Iterator[list[str]]:
+    """Each field's path and what it holds, depth first. A record in `told` stands in a table before this one."""
+    told.add(record)
+    for name, field in record.model_fields.items():
+        of = next((u for pattern, u in _UNITS.items() if re.fullmatch(pattern, name)), unit or "number")
+        yield [f"`{path}{name}`", _holds(field.annotation, of)]
+        for inner, dots in _records(field.annotation, "."):
+            if inner not in told:
+                yield from rows(inner, told, f"{path}{name}{dots}", _INSIDE.get(name, ""))
+
+
+def _records(annotation: Any, dots: str) -> Iterator[tuple[type[BaseModel], str]]:
+    """The records in an annotation, with what stands between the field's name and theirs."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation, dots
+    for part in get_args(annotation):
+        yield from _records(part, "[]." if get_origin(annotation) is tuple else dots)
+
+
+def _holds(annotation: Any, unit: str) -> str:
+    """In words: `list of s or null`."""
+    kind, parts = get_origin(annotation), get_args(annotation)
+    if kind is Annotated:
+        return _holds(parts[0], unit)
+    if kind in (Union, types.UnionType, Literal):
+        return " or ".join(_holds(part, unit) for part in parts)
+    if kind is tuple and parts[1:] == (...,):
+        inner = _holds(parts[0], unit)
+        return f"list of {'objects' if inner == 'object' else inner}"
+    if kind is tuple:
+        return f"[{', '.join(_holds(part, unit) for part in parts)}]"
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return "object"
+    if annotation is type(None):
+        return "null"
+    return _WORDS.get(annotation, unit) if isinstance(annotation, type) else str(annotation)

@@ -1,0 +1,71 @@
+"""`python -m tests.guide.generate`: writes the parts of the guide that come from the program; a test holds them there.
+
+A part stands between `<!-- … -->` and `<!-- end -->`. In the tables of fields the last column is written by hand, and
+kept: a new field gets an empty one, which the test refuses.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from pydantic import BaseModel
+
+from gpubalance.remedies import TABLE
+from gpubalance.render.report import formulas
+from gpubalance.results.checkup import Checkup
+from gpubalance.results.comparison import Comparison
+from gpubalance.results.plan import Plan
+from gpubalance.results.probe import Probe
+from gpubalance.results.run import Measurement, Run
+from gpubalance.settings.device import DeviceProfile
+from tests.cli.program import ROOT
+from tests.guide.fields import rows
+
+FOLDER = ROOT / "gpubalance" / "guide"
+RESULTS = (Run, Probe, Plan, Comparison, Checkup)
+_PART = re.compile(r"(?ms)^<!-- (?P<what>troubles|(?:formulas|fields) of \w+) -->\n(?P<old>.*?)^<!-- end -->")
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [head, ["---"] * len(head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    return "".join(f"|{'|'.join(f' {cell} ' if cell != '---' else cell for cell in line)}|\n" for line in lines)
+
+
+def troubles() -> str:
+    """The table of known errors."""
+    return table(("message", "cause", "what to do"), [(row.message, row.cause, row.remedy) for row in TABLE])
+
+
+def formulas_of(group: str) -> str:
+    """A group of the report's formulas."""
+    return table(("number", "formula", "how it is measured, or what it means"), getattr(formulas, group))
+
+
+def fields(old: str, record: type[BaseModel], told: set[type[BaseModel]]) -> str:
+    """The fields of a result; those of records in `told` are not repeated."""
+    meanings = dict(re.findall(r"(?m)^\| (`\S+`) \|.*\| (.*) \|$", old))
+    return table(("field", "holds", "meaning"), [[*row, meanings.get(row[0], "")] for row in rows(record, told)])
+
+
+def generated(text: str) -> str:
+    """A chapter with its parts written by today's program."""
+    # Keys of a profile are in the chapter on profiles; a measurement has the fields of its run.
+    told: set[type[BaseModel]] = {DeviceProfile, Measurement}
+    kinds: Mapping[str, type[BaseModel]] = {record.__name__: record for record in RESULTS}
+
+    def part(found: re.Match[str]) -> str:
+        kind, _, of = found["what"].partition(" of ")
+        if kind == "fields":
+            made = fields(found["old"], kinds[of], told)
+        else:
+            made = formulas_of(of) if kind == "formulas" else troubles()
+        return f"<!-- {found['what']} -->\n{made}<!-- end -->"
+
+    return _PART.sub(part, text)
+
+
+if __name__ == "__main__":
+    for path in FOLDER.glob("*.md"):
+        path.write_text(generated(path.read_text(encoding="utf-8")), encoding="utf-8")

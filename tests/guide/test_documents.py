@@ -1,0 +1,121 @@
+"""README and guide name what there is: commands, options, profile keys, exit codes, fields, errors, formulas."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gpubalance import errors
+from gpubalance.cli.config_file import defaults
+from gpubalance.guide.chapters import names, read_chapter
+from gpubalance.settings.device import DeviceProfile, JointProfile
+from tests.cli.program import ROOT
+from tests.guide.documents import COMMANDS, DOCUMENTS, FOLDER, PROGRAM, flags_of, read
+from tests.guide.generate import generated
+
+# pip's, nvidia-smi's, docker's, TensorBoard's
+_FLAGS_OF_OTHERS = {"--force-reinstall", "--gpu-reset", "--shm-size", "--ulimit", "--logdir"}
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_chapter_begins_with_its_title_and_a_line_for_the_list(name: str) -> None:
+    chapter = read_chapter(name)
+    assert (FOLDER / f"{name}.md").read_text(encoding="utf-8").startswith(f"# {chapter.title}\n\n{chapter.summary}\n\n")
+    assert "\n" not in chapter.title + chapter.summary
+    assert len(chapter.summary) <= 65  # a terminal of 80 columns, beside the longest name
+    assert chapter.summary.endswith(".")
+    assert "<!--" not in chapter.text
+
+
+@pytest.mark.parametrize("name", names())
+def test_what_comes_from_the_program_is_as_the_program_has_it(name: str) -> None:
+    """`python -m tests.guide.generate` writes it again; the meaning of a new field is yours to write."""
+    assert generated(read(name)) == read(name)
+    assert not re.search(r"(?m)^\| `\S+` \|.*\|  \|$", read(name))
+
+
+def test_the_guide_has_errors_fields_and_formulas() -> None:
+    marks = {mark for name in names() for mark in re.findall(r"(?m)^<!-- (.*) -->$", read(name))}
+    assert marks >= {"troubles", *(f"fields of {kind}" for kind in ("Run", "Probe", "Plan", "Comparison", "Checkup"))}
+    assert marks >= {"formulas of STEP", "formulas of ALONE", "formulas of GAP", "formulas of PLAN"}
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_each_command_that_is_named_exists(name: str) -> None:
+    """In text that is set as code; a sentence may begin with the program's name."""
+    named = set(re.findall(r"(?m)(?:`|`scripts/|\$ (?:scripts/)?|^next: )gpubalance ([a-z]+)\b", read(name)))
+    assert named <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_each_option_that_is_named_exists(name: str) -> None:
+    known = flags_of(PROGRAM).union(*map(flags_of, COMMANDS.values()))
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", read(name))) - _FLAGS_OF_OTHERS <= known
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_each_command_line_has_options_of_its_command(name: str) -> None:
+    for line in re.findall(r"gpubalance ((?:[a-z]+) [^`\n]*--[^`\n]*)", read(name)):
+        command, *words = line.split()
+        flags = {word.partition("=")[0] for word in words if re.match("--[a-z]", word)}
+        assert flags <= flags_of(COMMANDS[command]), line
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_each_chapter_that_is_named_exists(name: str) -> None:
+    named = re.findall(r"gpubalance guide ([a-z]+)|gpubalance/guide/(\w+)\.md|\bchapter ([a-z]+)\b", read(name))
+    assert {word for found in named for word in found if word} <= set(names())
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_is_in_the_readme_s_table_and_its_help_has_an_example(command: str) -> None:
+    assert re.search(rf"(?m)^\| `gpubalance {command}`", read("README"))
+    assert re.search(rf"Example: gpubalance {command}\b", COMMANDS[command].help or "")
+
+
+def test_each_chapter_is_in_the_readme() -> None:
+    for name in names():
+        assert f"[{name}](gpubalance/guide/{name}.md)" in read("README")
+
+
+def test_the_first_thing_to_try_is_the_one_that_is_promised() -> None:
+    first = "scripts/gpubalance run --simulate configs/gtx1080ti-gtx1080.toml --gpus 0 1 --batches 820 568"
+    assert read("README").index("```console") < read("README").index(first)
+
+
+def test_the_config_that_is_shown_is_one(tmp_path: Path) -> None:
+    (example,) = re.findall(r"(?s)```toml\n(.*?)```", read("shell"))
+    path = tmp_path / "mine.toml"
+    path.write_text(example)
+    found = defaults(path, COMMANDS)
+    assert found["run"]["gpus"] == ["0,1"]
+    assert found["balance"]["quiet"] is True
+    assert found["plan"] == {"simulate": "configs/quick-pair.toml"}
+
+
+def test_the_profile_that_is_shown_is_one(tmp_path: Path) -> None:
+    from gpubalance.devices.profile import load_profile
+
+    (example,) = re.findall(r"(?s)```toml\n(.*?)```", read("profiles"))
+    path = tmp_path / "mine.toml"
+    path.write_text(example)
+    assert load_profile(path).device[0].drift[0].factor == 1.4
+
+
+@pytest.mark.parametrize("key", [*DeviceProfile.model_fields, *JointProfile.model_fields])
+def test_each_key_of_a_profile_is_documented(key: str) -> None:
+    assert re.search(rf"(?m)^\| .*`{key}`.* \| .* \| .* \|$", read("profiles"))
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.toml")), ids=lambda path: path.name)
+def test_each_profile_that_ships_is_documented(path: Path) -> None:
+    assert f"`{path.name}`" in read("profiles")
+
+
+def test_each_exit_code_is_documented() -> None:
+    kinds = [e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, errors.GpubalanceError)]
+    assert {k.exit_code for k in kinds} == {int(code) for code in re.findall(r"(?m)^\| (\d) \| ", read("results"))} - {
+        0
+    }

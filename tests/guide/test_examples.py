@@ -1,0 +1,70 @@
+"""The commands of README and guide run as they stand, and print what is shown below them, but for figures.
+
+The program is real, and so is all that it prints; the engine is the stand-in, which computes as long as the simulated
+devices' profiles say without taking that time. The figures in the documents are of real runs: `examples.py` made them.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.cli.program import ROOT, gpubalance
+from tests.guide.documents import DOCUMENTS
+from tests.guide.examples import examples
+from tests.stand_in import TWO_UNLIKE_GPUS, engine, environment
+
+_PACED = """
+joint = False
+
+def built(devices):
+    global joint
+    joint = len(devices) > 1
+
+def needs(device, batch):
+    return device.profile.memory_at(batch, extra=(6 << 30) // 10 if joint else 0) if device.profile else batch << 20
+
+def holds(device, size):
+    return needs(device, size) <= device.memory_bytes
+
+def compute(device, batch):
+    return device.profile.alpha_s + device.profile.beta_s * batch if device.profile else None
+
+def step(devices, batches, number):
+    computes = [compute(device, batch) for device, batch in zip(devices, batches)]
+    return max(computes) + (0.012 if joint else 0) if None not in computes else None
+"""
+
+
+def words(text: str) -> str:
+    """A text without its figures, the bars of its curves and where its lines end."""
+    plain = re.sub(r"[▁-█]+", "▁", re.sub(r"\d[\d.]*( ?(?:[mµn]?s|[KMG]iB|%)(?!\w))?", "#", text))
+    return " ".join(plain.split())
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """What a user has below a checkout."""
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", [name for name in DOCUMENTS if examples(name)])
+def test_the_commands_run_and_print_what_is_shown(name: str, folder: Path) -> None:
+    gpus = environment(folder, f"{TWO_UNLIKE_GPUS}gpu 0 persistence 0\n")
+    for example in examples(name):
+        paced = {} if example.command[0] == "doctor" else engine(folder, _PACED)  # it tries the real TensorFlow
+        done = gpubalance(*example.command, cwd=folder, environment={**gpus, **paced})
+        assert done.returncode == (3 if example.command[0] == "doctor" else 0), (example.command, done.stderr)
+        printed = words(done.stdout)
+        for part in example.shown.split("\n…\n"):
+            assert words(part) in printed, f"{example.command} prints\n{done.stdout}\nnot\n{part}"
+        if example.shown and "…" not in example.shown:
+            assert words(example.shown) == printed
+
+
+def test_there_are_examples() -> None:
+    shown = [example for name in DOCUMENTS for example in examples(name) if example.shown]
+    assert {example.command[0] for example in shown} == {"run", "probe", "balance", "compare", "doctor"}
