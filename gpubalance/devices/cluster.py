@@ -30,12 +30,12 @@ class _Cluster(BaseModel):
 
 
 def cluster_ignored(environment: Mapping[str, str]) -> Warning_ | None:
-    """A warning where the environment names a cluster: only this host is measured. None where it names none.
+    """A warning where the environment names a cluster, as only this host is measured.
 
-    Raises BadInput for one that TensorFlow could not read either: whoever set it takes it for set.
+    Raises BadInput for a TF_CONFIG that TensorFlow could not read either: whoever set it believes that it works.
     """
     text = environment.get(_VARIABLE, "").strip()
-    if text in ("", "{}"):  # which TensorFlow takes for none
+    if text in ("", "{}"):  # TensorFlow takes these for no cluster
         return None
     try:
         found = _Cluster.model_validate_json(text)

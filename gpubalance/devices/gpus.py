@@ -66,7 +66,7 @@ class Gpu(Record):
 
 
 class Reading(Record):
-    """The GPUs, or the `problem` why there are none and the `remedy`. `code` is the problem's row of known errors."""
+    """The GPUs, or why there are none: the `problem`, its `remedy`, and the `code` of its row of known errors."""
 
     driver_version: str | None = None
     cuda_driver_version: str | None = None
@@ -75,18 +75,6 @@ class Reading(Record):
     problem: str | None = None
     remedy: str | None = None
     code: str | None = None
-
-
-class Health(Record):
-    """What decides, beside its model, how well a GPU works. Null is what NVML does not tell. Powers are in watts."""
-
-    display: bool | None = None
-    persistence: bool | None = None
-    power_cap_w: float | None = None
-    power_default_w: float | None = None
-    throttle_reasons: tuple[str, ...] | None = None
-    ecc_corrected: int | None = None
-    ecc_uncorrected: int | None = None
 
 
 def normal_bus_id(text: str) -> str | None:

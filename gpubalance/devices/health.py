@@ -1,18 +1,30 @@
-"""Reads how a GPU is set and how it is doing, once. Nothing is ever set."""
+"""How a GPU is set and how it is doing, read once. Nothing is ever set."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from gpubalance.devices.gpus import Health
 from gpubalance.devices.nvml import ask, with_gpu
 from gpubalance.devices.telemetry import ecc_errors, throttle_mask
 from gpubalance.results.telemetry import throttling
+from gpubalance.settings.record import Record
 
 _PCI = Path("/sys/bus/pci/devices")
 _NVIDIA, _DISPLAY_CLASSES = "0x10de", ("0x0300", "0x0302")  # VGA and 3D controllers
 _READ = 0  # pynvml's own name for it, NVML_P2P_CAPS_INDEX_READ, is a tuple by mistake
+
+
+class Health(Record):
+    """What decides, beside its model, how well a GPU works. Null is what NVML does not tell. Powers are in watts."""
+
+    display: bool | None = None
+    persistence: bool | None = None
+    power_cap_w: float | None = None
+    power_default_w: float | None = None
+    throttle_reasons: tuple[str, ...] | None = None
+    ecc_corrected: int | None = None
+    ecc_uncorrected: int | None = None
 
 
 def read_health(uuid: str) -> Health | None:
@@ -24,7 +36,6 @@ def read_peer_to_peer(source: str, target: str) -> str | None:
     """Whether a GPU may read another's memory: `direct`, or NVML's reason why not; None where it does not tell."""
 
     def status_of(nvml: Any, handle: Any) -> str | None:
-        """With the source's handle."""
         other = ask(nvml, nvml.nvmlDeviceGetHandleByUUID, target)
         status = ask(nvml, nvml.nvmlDeviceGetP2PStatus, handle, other, _READ) if other else None
         return {

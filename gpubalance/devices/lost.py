@@ -14,7 +14,7 @@ _GONE = ("gpu-lost", "gpu-needs-reset")
 
 
 def lost_gpu(devices: Sequence[Device]) -> Device | None:
-    """The first of the devices that NVML no longer reaches; None where it reaches all, or itself does not answer."""
+    """The first of the devices that NVML no longer reaches; None where it reaches all, or does not answer."""
     gpus = [device for device in devices if not device.simulated]
     reading = within_or(Reading(problem="no answer"), read) if gpus else Reading()
     if reading.problem or not reading.gpus:

@@ -29,7 +29,7 @@ _SIMULATE = "without a GPU: --simulate FILE (a profile, see configs/) or --simul
 
 @dataclass(frozen=True)
 class Machine:
-    """All devices here, what a joint run of simulated ones adds, the driver's version, and what NVML tells."""
+    """All devices here, what a joint run adds to simulated ones, the driver's version, and NVML's GPUs."""
 
     devices: tuple[Device, ...]
     joint: JointProfile
@@ -37,7 +37,7 @@ class Machine:
     gpus: tuple[Gpu, ...] = ()
 
     def select(self, gpus: Sequence[str] | None) -> tuple[Device, ...]:
-        """The devices that --gpus names; all for None. Raises UsageError for one that is not here or can't be used."""
+        """The devices that --gpus names, all for None. Raises UsageError where one is not here or can't be used."""
         try:
             return select(gpus, self.devices)
         except UsageError as error:
@@ -47,11 +47,11 @@ class Machine:
 
     @property
     def _left_out(self) -> list[Gpu]:
-        """The GPUs of which nothing can be used."""
+        """The GPUs that can't be used, not even a slice of them."""
         return [gpu for gpu in self.gpus if gpu.unusable and not gpu.devices]
 
     def warnings(self, devices: Sequence[Device], *, strict: bool) -> tuple[Warning_, ...]:
-        """What the reader of figures of these devices must know of their surroundings.
+        """What beside these devices may change their figures.
 
         Raises EnvironmentFault for a GPU that others use, if `strict`, and BadInput for a malformed TF_CONFIG.
         """
@@ -60,7 +60,7 @@ class Machine:
         if used and strict:
             others = "; ".join(warning.message for warning in used)
             raise EnvironmentFault(others, remedy="end what you don't need there, or leave out --strict")
-        left_out = self._left_out if set(devices) == set(self.devices) else []  # who names devices knows it
+        left_out = self._left_out if set(devices) == set(self.devices) else []  # who names devices knows
         missing = [
             Warning_(
                 code="gpu-left-out",
@@ -74,9 +74,9 @@ class Machine:
 
 @contextmanager
 def held(devices: Sequence[Device]) -> Iterator[None]:
-    """Keeps other gpubalance of this user off these GPUs while the block runs. Simulated devices need no such thing.
+    """Locks these GPUs against this user's other gpubalance processes while the block runs.
 
-    Raises EnvironmentFault where one is on them.
+    Simulated devices need no lock. Raises InUse where another process has one of the GPUs.
     """
     with ExitStack() as stack:
         for device in devices:

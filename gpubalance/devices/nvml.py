@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,36 +19,37 @@ _T = TypeVar("_T")
 _MIG = f"{known('mig').message}: {known('mig').cause}"
 
 
-def read() -> Reading:
-    """Reads every GPU once. A fault of driver, library or GPU is told in the result, never raised."""
+@contextmanager
+def _started() -> Iterator[Any]:
+    """pynvml, with NVML started. Raises NVMLError where it does not start."""
     import pynvml as nvml  # here, as most commands never need it
 
+    nvml.nvmlInit()
     try:
-        nvml.nvmlInit()
-    except nvml.NVMLError as error:
-        return _not_started(nvml, error)
-    try:
-        return _reading(nvml)
-    except nvml.NVMLError as error:
-        return _without("nvml-broken", f"NVML cannot count the GPUs: {error}")
+        yield nvml
     finally:
         with suppress(nvml.NVMLError):
-            nvml.nvmlShutdown()
+            nvml.nvmlShutdown()  # NVML counts its users: others in this process go on
+
+
+def read() -> Reading:
+    """Reads every GPU once. A fault of driver, library or GPU is told in the result, never raised."""
+    return _read(_gpus)
 
 
 def read_driver() -> Reading:
     """The driver's versions or its problem, as `read` tells them; no GPU is opened."""
-    import pynvml as nvml
+    return _read(lambda nvml: Reading(**_versions(nvml)))
+
+
+def _read(look: Callable[[Any], Reading]) -> Reading:
+    import pynvml
 
     try:
-        nvml.nvmlInit()
-    except nvml.NVMLError as error:
-        return _not_started(nvml, error)
-    try:
-        return Reading(**_versions(nvml))
-    finally:
-        with suppress(nvml.NVMLError):
-            nvml.nvmlShutdown()
+        with _started() as nvml:
+            return look(nvml)
+    except pynvml.NVMLError as error:
+        return _not_started(pynvml, error)
 
 
 def with_gpu(uuid: str, use: Callable[[Any, Any], _T]) -> _T | None:
@@ -56,19 +57,13 @@ def with_gpu(uuid: str, use: Callable[[Any, Any], _T]) -> _T | None:
 
     None where NVML does not start, does not know the UUID, or loses the GPU on the way.
     """
-    import pynvml as nvml
+    import pynvml
 
     try:
-        nvml.nvmlInit()
-    except nvml.NVMLError:
+        with _started() as nvml:
+            return use(nvml, nvml.nvmlDeviceGetHandleByUUID(uuid))
+    except pynvml.NVMLError:
         return None
-    try:
-        return use(nvml, nvml.nvmlDeviceGetHandleByUUID(uuid))
-    except nvml.NVMLError:
-        return None
-    finally:
-        with suppress(nvml.NVMLError):
-            nvml.nvmlShutdown()  # NVML counts its users: others in this process go on
 
 
 def ask(nvml: Any, call: Callable[..., Any], *arguments: Any) -> Any:
@@ -89,13 +84,13 @@ def kernel_module_version(text: str) -> str | None:
     return match[1] if match else None
 
 
-def _reading(nvml: Any) -> Reading:
-    gpus = tuple(_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
-    found = Reading(
-        **_versions(nvml),
-        gpus=gpus,
-    )
-    return found if gpus else _without("no-gpu-seen", known("no-gpu-seen").message, found)
+def _gpus(nvml: Any) -> Reading:
+    try:
+        count = nvml.nvmlDeviceGetCount()
+    except nvml.NVMLError as error:
+        return _without("nvml-broken", f"NVML cannot count the GPUs: {error}")
+    found = Reading(**_versions(nvml), gpus=tuple(_gpu(nvml, index) for index in range(count)))
+    return found if count else _without("no-gpu-seen", known("no-gpu-seen").message, found)
 
 
 def _without(code: str, problem: str, found: Reading | None = None) -> Reading:

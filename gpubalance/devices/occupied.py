@@ -13,7 +13,7 @@ _SHOWN = 5
 
 
 def occupied(devices: Sequence[Device], gpus: Sequence[Gpu]) -> Iterator[Warning_]:
-    """A warning for each device that others hold memory of or compute on. Nothing is ever done to them.
+    """A warning for each device that other processes compute on or hold memory of. They are left alone.
 
     A MIG slice shows its GPU's processes, as NVML does not tell which slice they are on.
     """

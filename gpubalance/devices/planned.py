@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 
 from gpubalance.errors import PlanMismatch
 from gpubalance.results.common import Model, Warning_
@@ -10,16 +11,16 @@ from gpubalance.results.plan import Plan
 from gpubalance.results.redact import is_redacted
 from gpubalance.settings.device import Device
 
-_ANEW = "gpubalance balance makes a plan for what is here"
-_OR_FORCE = f"{_ANEW}; --force runs this one all the same"
+_MAKE_ONE = "gpubalance balance makes a plan for what is here"
+_OR_FORCE = f"{_MAKE_ONE}; --force runs this one all the same"
 
 
 def planned_devices(plan: Plan, devices: Sequence[Device], *, force: bool | None = None) -> tuple[Device, ...]:
-    """The plan's devices, as they are called here now. Raises PlanMismatch with each difference.
+    """The plan's devices as they are called here now. Raises PlanMismatch with each difference.
 
-    A device is known by its UUID, as an index changes when a card is added. One without samples may be missing. With
-    `force` the place of one that is not here is taken by the one of its index, or else by the first that is left;
-    PlanMismatch is then raised only where there are too few. None: it can't be asked for here.
+    A device is known by its UUID, as an index changes when a card is added. A device without samples may be missing.
+    With `force` a missing device is replaced by the one of its index, or else by the first that is left: PlanMismatch
+    is raised only where there are too few. None means that the user can't ask for that here.
     """
     if force:
         return _nearest(plan, devices)
@@ -33,49 +34,36 @@ def planned_devices(plan: Plan, devices: Sequence[Device], *, force: bool | None
     differences = [line for device, batch in wanted if batch for line in _differences(device, here.get(device.uuid))]
     if differences:
         raise PlanMismatch(
-            "the plan is for other devices: " + "; ".join(differences), remedy=_ANEW if force is None else _OR_FORCE
+            "the plan is for other devices: " + "; ".join(differences), remedy=_MAKE_ONE if force is None else _OR_FORCE
         )
     return tuple(here.get(device.uuid, device) for device, _ in wanted)
 
 
 def forced(plan: Plan, devices: Sequence[Device]) -> Iterator[Warning_]:
-    """What must be known of a plan's split on devices that may be others."""
+    """A warning where a plan's split runs on other devices than it was made for."""
     pairs = zip(plan.devices, devices, plan.batches, strict=True)
     found = [line for planned, device, batch in pairs if batch for line in _changes(planned, device)]
     if found:
-        yield Warning_(code="plan-forced", message=f"the plan is for other devices: {'; '.join(found)}", next=_ANEW)
+        yield Warning_(code="plan-forced", message=f"the plan is for other devices: {'; '.join(found)}", next=_MAKE_ONE)
 
 
 def _nearest(plan: Plan, devices: Sequence[Device]) -> tuple[Device, ...]:
     left = list(devices)
     taken: dict[int, Device] = {}
     used = [(number, device) for number, device in enumerate(plan.devices) if plan.batches[number]]
-    for same in (_same_uuid, _same_index, _any):
+    for key in (attrgetter("uuid"), attrgetter("index"), lambda _: None):
         for number, planned in used:
-            found = next((device for device in left if number not in taken and same(planned, device)), None)
-            if found is not None:
-                taken[number] = found
-                left.remove(found)
+            alike = [device for device in left if key(device) == key(planned)]
+            if alike and number not in taken:
+                taken[number] = alike[0]
+                left.remove(alike[0])
     if len(taken) < len(used):
-        raise PlanMismatch(f"the plan is for {len(used)} devices, and there are {len(devices)} here", remedy=_ANEW)
+        raise PlanMismatch(f"the plan is for {len(used)} devices, and there are {len(devices)} here", remedy=_MAKE_ONE)
     return tuple(taken.get(number, device) for number, device in enumerate(plan.devices))
 
 
-def _same_uuid(planned: Device, device: Device) -> bool:
-    return planned.uuid == device.uuid
-
-
-def _same_index(planned: Device, device: Device) -> bool:
-    return planned.index == device.index
-
-
-def _any(planned: Device, device: Device) -> bool:
-    del planned, device
-    return True
-
-
 def _by_hand(plan: Plan) -> str:
-    """The split as options, for the devices of these indices: only their owner knows whether they still are."""
+    """The split as options: only the owner of the devices knows whether they still have these indices."""
     split = zip((device.index for device in plan.devices), plan.batches, plan.micro_batches, strict=True)
     used = zip(*((index, batch, micro) for index, batch, micro in split if batch), strict=True)
     gpus, batches, micro = (" ".join(map(str, numbers)) for numbers in used)
@@ -103,7 +91,7 @@ def _changes(planned: Device, found: Device) -> Iterator[str]:
 
 
 def check_model(planned: Model | None, found: Model, *, what: str = "plan", remedy: str = _OR_FORCE) -> None:
-    """Raises PlanMismatch where the model of that name is another now: its batch limits and times are too."""
+    """Raises PlanMismatch where the model has changed, and with it the batch limits and times."""
     if planned is not None and planned != found:
         raise PlanMismatch(
             f"the {what} is for a model {planned.name} with {planned.parameters:,} parameters, "

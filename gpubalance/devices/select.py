@@ -18,7 +18,7 @@ def select(tokens: Sequence[str] | None, devices: Sequence[Device]) -> tuple[Dev
     """The devices that `tokens` name, in the tokens' order; all devices for None.
 
     A token is an index, a bus id, a UUID, or a UUID's beginning: three characters or more after an optional `GPU-`.
-    Raises UsageError with the candidates for a token that names none or several, and for a device named twice.
+    Raises UsageError, with the candidates, for a token that names no device or several, and for a device named twice.
     """
     if tokens is None:
         return tuple(devices)
@@ -44,9 +44,9 @@ def _only(token: str, devices: Sequence[Device]) -> Device:
 
 
 def _matches(token: str, devices: Sequence[Device]) -> list[Device]:
-    """The devices that the first reading which fits any names: index, bus id, whole UUID, UUID's beginning.
+    """The devices with that index, else with that bus id, else with that UUID, else whose UUID begins so.
 
-    In that order, as `123` may be an index and a UUID's beginning, and one UUID may be the beginning of another.
+    The order matters: `123` may be an index and a UUID's beginning, and one UUID may be the beginning of another.
     """
     bus_id = normal_bus_id(token)
     begins = _UUID_KIND.sub("", token)

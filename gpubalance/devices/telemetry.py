@@ -6,8 +6,9 @@ import threading
 import time
 from typing import Any
 
+from gpubalance.devices.course import Counters, Course
 from gpubalance.devices.nvml import ask, with_gpu
-from gpubalance.results.telemetry import Counters, Course, Gauges, Telemetry
+from gpubalance.results.telemetry import Gauges, Telemetry
 
 INTERVAL_S = 0.2
 PATIENCE_S = 0.3  # the longest that a call which hangs holds up the end of a block
@@ -16,13 +17,13 @@ PATIENCE_S = 0.3  # the longest that a call which hangs holds up the end of a bl
 class Sampler:
     """Reads one GPU or MIG slice in a thread of its own while its `with` block runs.
 
-    `telemetry` is what it saw, once the block has ended; null where NVML does not start or does not know the UUID, and
+    `telemetry` is what it saw, once the block has ended: None where NVML does not start or does not know the UUID, and
     where the GPU was lost or told nothing in time. Neither end of the block waits for NVML: the figures begin with its
-    first answer (see `readings`), and a call that hangs is left behind with the figures up to it.
+    first answer (see `readings`), and end where a call hangs.
     """
 
     def __init__(self, uuid: str, interval_s: float = INTERVAL_S, course: Course | None = None) -> None:
-        """Adds its readings to a course that is there, as a stretch of its own, or to a new one."""
+        """Adds its readings to `course`, or to a new one."""
         self.telemetry: Telemetry | None = None
         self._uuid = uuid
         self._interval_s = interval_s
@@ -36,7 +37,7 @@ class Sampler:
 
     @property
     def readings(self) -> int:
-        """How many so far."""
+        """The number of readings so far."""
         return self._course.readings
 
     def __enter__(self) -> Sampler:
@@ -49,7 +50,7 @@ class Sampler:
         with self._lock:
             self._ended = True
             self._course.pause()
-            self.telemetry = None if self._lost else self._course.telemetry
+            self.telemetry = None if self._lost else self._course.telemetry()
 
     def _run(self) -> None:
         self._lost = with_gpu(self._uuid, self._poll) is None
@@ -58,10 +59,10 @@ class Sampler:
         while True:
             counters = _counters(nvml, handle)
             with self._lock:
-                if self._ended:  # it hung, and was left behind: the course may be another sampler's now
+                if self._ended:  # this thread hung, and the course may be another sampler's now
                     return True
                 self._course.count(counters)
-            if self._stop.is_set():  # what it counted is still of the block, how hot and fast it is no longer
+            if self._stop.is_set():  # the counters still belong to the block, the gauges no longer
                 return True
             gauges = _gauges(nvml, handle)
             with self._lock:
@@ -80,7 +81,7 @@ def _counters(nvml: Any, handle: Any) -> Counters:
 
 
 def ecc_errors(nvml: Any, handle: Any, kind: int) -> int | None:
-    """Errors of that kind since the driver was loaded; None of a GPU without ECC, or with it off."""
+    """Errors of that kind since the driver was loaded; None where the GPU has no ECC, or has it off."""
     errors: int | None = ask(nvml, nvml.nvmlDeviceGetTotalEccErrors, handle, kind, nvml.NVML_VOLATILE_ECC)
     return errors
 

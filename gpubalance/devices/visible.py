@@ -12,9 +12,9 @@ _VARIABLE = "CUDA_VISIBLE_DEVICES"
 def mark_hidden(reading: Reading, environment: Mapping[str, str]) -> Reading:
     """The reading with each hidden GPU marked as unusable, and why.
 
-    The list is read as CUDA reads it: up to the first entry that names no GPU. UUIDs, or beginnings of them, are
-    exact. Numbers are in CUDA's order, which is NVML's only under CUDA_DEVICE_ORDER=PCI_BUS_ID or where the GPUs are
-    all alike; else what a number means can't be known here, and every GPU is marked with what to set.
+    The list is read as CUDA reads it: up to the first entry that names no GPU. UUIDs, or their beginnings, are exact.
+    Numbers are in CUDA's order, which is NVML's only under CUDA_DEVICE_ORDER=PCI_BUS_ID or where all GPUs are alike;
+    otherwise nobody here can tell what a number means, and every GPU is marked with what to set.
     """
     listed = environment.get(_VARIABLE)
     if listed is None or not reading.gpus:

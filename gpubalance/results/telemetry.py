@@ -5,11 +5,9 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from gpubalance.numbers.stats import median
 from gpubalance.results.common import Exact, Whole
 from gpubalance.settings.record import Record
 
@@ -30,9 +28,6 @@ _NO_THROTTLING = 0x1 | 0x2 | 0x100
 
 # A card at its power cap does what it can do for as long as one likes; of these it soon does less, or more.
 _PASSING = ("thermal", "software thermal", "hardware slowdown", "power brake")
-
-# More readings than that are thinned out, evenly: a picture has no more points.
-_MOST_MOMENTS = 480
 
 
 def passing(reasons: Iterable[str]) -> tuple[str, ...]:
@@ -87,136 +82,11 @@ class Gauges(NamedTuple):
     reasons: int | None
 
 
-class Counters(NamedTuple):
-    """What a GPU has counted up to a moment, by any clock in seconds."""
-
-    at_s: float
-    energy_mj: int | None
-    ecc_uncorrected: int | None
-
-
-class _Stretch:
-    """Counters of one GPU while it was watched without a pause, and the energy by its power."""
-
-    def __init__(self, first: Counters) -> None:
-        self.first = self.last = first
-        self._power_mw: int | None = None
-        self._integral_mj: float | None = None
-
-    def count(self, counters: Counters) -> None:
-        if self._power_mw is not None:
-            passed_s = counters.at_s - self.last.at_s
-            self._integral_mj = (self._integral_mj or 0.0) + self._power_mw * passed_s
-        self.last = counters
-
-    def power(self, power_mw: int | None) -> None:
-        """It holds until the next that is told."""
-        self._power_mw = self._power_mw if power_mw is None else power_mw
-
-    @property
-    def seconds(self) -> float:
-        return self.last.at_s - self.first.at_s
-
-    @property
-    def energy_mj(self) -> float | None:
-        # A counter that stood still was not updated yet: no GPU takes no power
-        return _rise(self.first.energy_mj, self.last.energy_mj) or self._integral_mj
-
-
-class Course:
-    """Readings of one GPU, added up. Values are counted, not listed: a day takes little more memory than a minute."""
-
-    def __init__(self) -> None:
-        self.readings = 0
-        self._stretches: list[_Stretch] = []
-        self._watched = False
-        self._gauges = tuple(Counter[int]() for _ in Gauges._fields)
-        self._moments: list[tuple[float, Gauges]] = []
-        self._apart = 1
-
-    def count(self, counters: Counters) -> None:
-        """Counters before each reading of the gauges, and at the end."""
-        if self._watched:
-            self._stretches[-1].count(counters)
-        else:
-            self._stretches.append(_Stretch(counters))
-            self._watched = True
-
-    def gauge(self, gauges: Gauges) -> None:
-        """A reading, after its counters."""
-        for values, value in zip(self._gauges, gauges, strict=True):
-            if value is not None:
-                values[value] += 1
-        stretch = self._stretches[-1]
-        stretch.power(gauges.power_mw)
-        if self.readings % self._apart == 0:
-            self._moments.append((stretch.last.at_s, gauges))
-        self.readings += 1
-        if len(self._moments) > _MOST_MOMENTS:
-            self._moments = self._moments[::2]
-            self._apart *= 2
-
-    def pause(self) -> None:
-        """What comes next is not counted with what was before: the time between belongs to something else."""
-        self._watched = False
-
-    @property
-    def latest(self) -> Gauges | None:
-        """The last reading that is kept; None where there is none yet."""
-        return self._moments[-1][1] if self._moments else None
-
-    @property
-    def telemetry(self) -> Telemetry | None:
-        """None where there was no reading. Figures are as fine as NVML tells them; times are from the first reading."""
-        return self.telemetry_since(self._stretches[0].first.at_s) if self._stretches else None
-
-    def telemetry_since(self, origin_s: float) -> Telemetry | None:
-        """The same, with its course in seconds from a moment of the readings' clock."""
-        if not self.readings:
-            return None
-        temperatures, powers, sm_clocks, memory_clocks, reasons = self._gauges
-        first, last = self._stretches[0].first, self._stretches[-1].last
-        energies = [stretch.energy_mj for stretch in self._stretches if stretch.energy_mj]
-        return Telemetry(
-            readings=self.readings,
-            duration_s=round(sum(stretch.seconds for stretch in self._stretches), 3),
-            temperature_c=max(temperatures, default=None),
-            power_w=round(sum(powers.elements()) / powers.total()) / 1000 if powers else None,
-            energy_j=round(sum(energies)) / 1000 if energies else None,
-            sm_clock_mhz=_middle(sm_clocks),
-            memory_clock_mhz=_middle(memory_clocks),
-            throttle_reasons=throttling(reasons) if reasons else None,
-            ecc_uncorrected=_rise(first.ecc_uncorrected, last.ecc_uncorrected) if last is not first else None,
-            course=tuple(moment(at_s - origin_s, gauges) for at_s, gauges in self._moments),
-        )
-
-
-def moment(at_s: float, gauges: Gauges) -> Moment:
-    """A reading in the units of a result."""
-    return Moment(
-        at_s=round(at_s, 3),
-        temperature_c=gauges.temperature_c,
-        power_w=None if gauges.power_mw is None else gauges.power_mw / 1000,
-        sm_clock_mhz=gauges.sm_clock_mhz,
-        memory_clock_mhz=gauges.memory_clock_mhz,
-        throttle_reasons=None if gauges.reasons is None else throttling([gauges.reasons]),
-    )
-
-
 def throttling(masks: Iterable[int]) -> tuple[str, ...]:
     """The reasons in NVML's bit masks, in plain words and in order; one newer than this list by its number."""
     together = functools.reduce(operator.or_, masks, 0) & ~_NO_THROTTLING
     bits = [1 << n for n in range(together.bit_length()) if together >> n & 1]
     return tuple(sorted(_REASONS.get(bit, f"reason {bit:#x}") for bit in bits))
-
-
-def _rise(first: int | None, last: int | None) -> int | None:
-    """None too for a counter that fell: it was reset on the way."""
-    return last - first if first is not None and last is not None and last >= first else None
-
-
-def _middle(values: Counter[int]) -> int | None:
-    return round(median(list(values.elements()))) if values else None
 
 
 def all_reasons(before: Sequence[tuple[str, ...]], now: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:

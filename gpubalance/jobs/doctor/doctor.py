@@ -9,20 +9,18 @@ from gpubalance.devices.gpus import Gpu, Reading
 from gpubalance.devices.machine import read_gpus
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.devices.select import select
-from gpubalance.errors import DeadlinePassed, GpubalanceError, Interrupted
+from gpubalance.errors import GpubalanceError, Interrupted
 from gpubalance.jobs.doctor.gpus import driver_checks, gpu_checks
-from gpubalance.jobs.doctor.guard import failed, guarded
+from gpubalance.jobs.doctor.guard import failed
 from gpubalance.jobs.doctor.host import host_checks
 from gpubalance.jobs.doctor.software import software_checks
 from gpubalance.jobs.doctor.work import all_reduce, copies, tensorflow_devices, training_steps
 from gpubalance.jobs.environment import now
 from gpubalance.jobs.events import Doing, Watch
-from gpubalance.remedies import known
 from gpubalance.results.checkup import AllReduceTime, Check, Checkup, CopyTime
 from gpubalance.settings import choices
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import Settings
-from gpubalance.system.deadlines import within
 from gpubalance.workers.checker import Checker
 
 _INSTEAD = "2"  # plain CPU devices, where there is no GPU
@@ -85,9 +83,9 @@ def _machine(
         found.checks.append(Check(code="no-gpu", status="skipped", what="GPU", detail="not looked at: --simulate"))
         return None, ()
     watch(Doing("reading the GPUs through NVML"))
-    reading = _read()
+    reading = read_gpus()
     chosen = _chosen(reading, gpus)
-    found.checks += guarded("driver", "driver", lambda: driver_checks(reading))
+    found.checks += driver_checks(reading)
     if chosen:
         watch(Doing("reading how each GPU is set and doing"))
         found.checks += gpu_checks(chosen)
@@ -98,14 +96,6 @@ def _machine(
         detail = f"{none}: the rest is checked on {len(found.devices)} simulated devices"
         found.checks.append(Check(code="no-gpu", status="skipped", what="GPU", detail=detail))
     return reading, chosen
-
-
-def _read() -> Reading:
-    try:
-        return within(read_gpus)
-    except DeadlinePassed:
-        row = known("nvml-hangs")
-        return Reading(problem=row.message, remedy=row.remedy, code=row.code)
 
 
 def _chosen(reading: Reading, gpus: Sequence[str] | None) -> tuple[Gpu, ...]:

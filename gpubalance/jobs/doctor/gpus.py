@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from gpubalance.devices.gpus import Gpu, Health, Reading
-from gpubalance.devices.health import nvidia_cards, read_health
+from gpubalance.devices.gpus import Gpu, Reading
+from gpubalance.devices.health import Health, nvidia_cards, read_health
 from gpubalance.errors import DeadlinePassed
 from gpubalance.jobs.doctor.guard import of_row
 from gpubalance.numbers.units import NOT_AVAILABLE, format_bytes

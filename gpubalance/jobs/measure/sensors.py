@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
+from gpubalance.devices.course import Course
 from gpubalance.devices.telemetry import Sampler
 from gpubalance.errors import PartialResult
 from gpubalance.remedies import known
-from gpubalance.results.telemetry import Course, Gauges, Telemetry, passing
+from gpubalance.results.telemetry import Gauges, Telemetry, passing
 from gpubalance.settings.device import Device
 
 
@@ -32,7 +33,7 @@ class Sensors:
     def check(self) -> None:
         """Raises PartialResult where a GPU's memory gave back other bits than were written: nothing it did counts."""
         for device, course in zip(self._devices, self._courses, strict=True):
-            told = course.telemetry
+            told = course.telemetry()
             if told is not None and told.ecc_uncorrected:
                 raise PartialResult(
                     f"{device.label} had {told.ecc_uncorrected} memory errors that ECC did not correct: what "
@@ -44,7 +45,7 @@ class Sensors:
     @property
     def throttled(self) -> tuple[tuple[str, ...], ...]:
         """NVML's reasons, of each device, where heat or its power supply has slowed it down."""
-        told = [course.telemetry for course in self._courses]
+        told = [course.telemetry() for course in self._courses]
         return tuple(passing(one.throttle_reasons or ()) if one is not None else () for one in told)
 
     @property
@@ -54,4 +55,4 @@ class Sensors:
 
     def telemetry(self, origin_s: float) -> tuple[Telemetry | None, ...]:
         """Of each device, in seconds from a moment of the monotonic clock."""
-        return tuple(course.telemetry_since(origin_s) for course in self._courses)
+        return tuple(course.telemetry(origin_s) for course in self._courses)

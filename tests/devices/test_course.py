@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubalance.results.telemetry import Counters, Course, Gauges, Moment, Telemetry, throttling
+from gpubalance.devices.course import Counters, Course
+from gpubalance.results.telemetry import Gauges, Moment, Telemetry, throttling
 
 CALM = Gauges(temperature_c=60, power_mw=100_000, sm_clock_mhz=1900, memory_clock_mhz=5005, reasons=0)
 Times = st.lists(st.floats(0.001, 100.0), min_size=1, max_size=20)
@@ -22,16 +23,17 @@ def told(*readings: Gauges, first: Counters, last: Counters) -> Telemetry:
         course.count(first if number == 0 else at(first.at_s + number))
         course.gauge(gauges)
     course.count(last)
-    assert course.telemetry is not None
-    return course.telemetry
+    found = course.telemetry()
+    assert found is not None
+    return found
 
 
 def test_without_a_reading_there_is_no_telemetry() -> None:
     course = Course()
-    assert course.telemetry is None
+    assert course.telemetry() is None
     course.count(at(0.0, 5, 0))
     course.count(at(1.0, 9, 0))
-    assert course.telemetry is None
+    assert course.telemetry() is None
 
 
 @given(Times, st.integers(1, 700_000))
@@ -42,7 +44,7 @@ def test_the_energy_of_a_steady_power_is_power_times_time(gaps_s: list[float], p
         course.count(at(time))
         course.gauge(CALM._replace(power_mw=power_mw))
     course.count(at(times[-1]))
-    telemetry = course.telemetry
+    telemetry = course.telemetry()
     assert telemetry is not None
     joules = power_mw / 1000 * (times[-1] - times[0])
     assert (telemetry.energy_j or 0.0) == pytest.approx(joules, abs=0.001, rel=1e-9)
@@ -58,7 +60,7 @@ def test_the_energy_is_between_that_of_the_least_and_the_most_power(gaps_s: list
         course.count(at(time))
         course.gauge(CALM._replace(power_mw=power))
     course.count(at(times[-1]))
-    telemetry = course.telemetry
+    telemetry = course.telemetry()
     assert telemetry is not None
     joules = telemetry.energy_j or 0.0
     assert min(used) / 1000 * times[-1] - 0.001 <= joules <= max(used) / 1000 * times[-1] * (1 + 1e-9) + 0.001
@@ -94,7 +96,7 @@ def test_what_was_counted_once_has_not_risen_nor_stayed() -> None:
     course = Course()
     course.count(at(0.0, 5_000, 0))
     course.gauge(CALM)
-    assert course.telemetry == Telemetry(
+    assert course.telemetry() == Telemetry(
         readings=1,
         duration_s=0.0,
         temperature_c=60,
@@ -122,11 +124,11 @@ def test_what_happens_in_a_pause_is_not_counted() -> None:
         course.gauge(CALM)
         course.count(at(began_s + 2.0, energy_mj + 300_000))
         course.pause()
-    telemetry = course.telemetry
+    telemetry = course.telemetry()
     assert telemetry is not None
     assert (telemetry.duration_s, telemetry.energy_j, telemetry.readings) == (4.0, 600.0, 2)
     assert [moment.at_s for moment in telemetry.course] == [0.0, 100.0]
-    since = course.telemetry_since(-1.0)
+    since = course.telemetry(-1.0)
     assert since is not None
     assert [moment.at_s for moment in since.course] == [1.0, 101.0]
 
@@ -137,7 +139,7 @@ def test_a_course_of_any_length_is_told_by_some_hundreds_of_readings_evenly_apar
     for number in range(readings):
         course.count(at(float(number)))
         course.gauge(CALM)
-    telemetry = course.telemetry
+    telemetry = course.telemetry()
     assert telemetry is not None
     times = [moment.at_s for moment in telemetry.course]
     assert min(readings, 240) <= len(times) <= 480
