@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gpubalance.render.report.charts.style import HATCHES, INK, MUTED, PAPER, figure
+from gpubalance.render.report.charts.style import HATCHES, MUTED, PAPER, figure
 
 _ROW_PX = 40
 _HEADING_PX = 30
@@ -67,8 +67,8 @@ def _draw(axes: Axes, row: Row, top: float, height: float) -> None:
     across = axes.get_yaxis_transform()
     weight = "bold" if row.heading else "normal"
     text = top - (height - 0.1 if row.heading else 0.44)
-    axes.text(0.0, text, row.left, transform=across, ha="left", va="bottom", color=INK, weight=weight)
-    axes.text(1.0, text, row.right, transform=across, ha="right", va="bottom", color=INK)
+    axes.text(0.0, text, row.left, transform=across, ha="left", va="bottom", weight=weight)
+    axes.text(1.0, text, row.right, transform=across, ha="right", va="bottom")
     middle = top - 0.5 - _BAR / 2
     for piece in row.pieces:
         if piece.length:

@@ -172,7 +172,7 @@ def _draw_throttling(axes: Axes, subject: Subject, moments: Moments, throttled: 
                          hatch=_HATCHES[i % len(_HATCHES)])  # fmt: skip
     axes.set_yticks(range(len(throttled)), [subject.devices[i].label for i in throttled])
     axes.set_ylim(len(throttled) - 0.5, -0.5)
-    axes.set_title("throttled", loc="left", color=INK)
+    axes.set_title("throttled")
 
 
 def _spans(course: Sequence[Moment]) -> list[tuple[float, float]]:

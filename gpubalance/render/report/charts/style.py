@@ -94,59 +94,45 @@ def drawing(salt: str) -> Iterator[None]:
 
 
 def _settings(salt: str) -> dict[Any, Any]:
+    """Axes without a box, with a pale grid, in the page's ink."""
+    sizes = ("font.size", "axes.titlesize", "axes.labelsize", "legend.fontsize", "xtick.labelsize", "ytick.labelsize")
+    inks = ("text.color", "axes.labelcolor", "xtick.color", "ytick.color")
+    ticks = ("xtick.major.size", "xtick.minor.size", "ytick.major.size", "ytick.minor.size")
     return {
         "svg.fonttype": "none",  # text stays text
         "svg.hashsalt": salt,
         "text.parse_math": False,  # a device's name may have a $ in it
-        "text.usetex": False,
         "font.family": ["DejaVu Sans"],  # comes with matplotlib, and is wide: what is drawn instead has room
-        "font.size": _TEXT_PX,
-        "axes.titlesize": _TEXT_PX,
-        "axes.labelsize": _TEXT_PX,
-        "legend.fontsize": _TEXT_PX,
-        "xtick.labelsize": _TEXT_PX,
-        "ytick.labelsize": _TEXT_PX,
+        "figure.dpi": _PX_PER_INCH,
+        "axes.facecolor": "none",
+        "axes.edgecolor": MUTED,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.titlelocation": "left",
+        "axes.axisbelow": True,
+        "axes.grid": True,
+        "grid.color": GRID,
+        "grid.linewidth": 0.7,
         "hatch.linewidth": 0.8,
-        "path.simplify": True,
+        "legend.frameon": False,
+        "legend.handlelength": 2.4,
+        "legend.columnspacing": 1.4,
+        "legend.borderaxespad": 0.2,
+        **dict.fromkeys(sizes, _TEXT_PX),
+        **dict.fromkeys(inks, INK),
+        **dict.fromkeys(ticks, 3),
     }
 
 
-def figure(width: int, height: int, rows: Sequence[float] = (1,)) -> tuple[Figure, list[Axes]]:
+def figure(width: int, height: float, rows: Sequence[float] = (1,)) -> tuple[Figure, list[Axes]]:
     """A figure with axes one above the other, of these relative heights, that share their x axis."""
     from matplotlib.figure import Figure
 
-    made = Figure(figsize=(width / _PX_PER_INCH, height / _PX_PER_INCH), layout="constrained", dpi=_PX_PER_INCH)
-    made.patch.set_alpha(0.0)
-    found = made.subplots(len(rows), 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": list(rows)})
-    axes = [row[0] for row in found]
-    for one in axes:
-        plain(one)
-    return made, axes
-
-
-def plain(axes: Axes) -> None:
-    """Axes without a box, with a pale grid, in the page's ink."""
-    axes.patch.set_alpha(0.0)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    for side in ("left", "bottom"):
-        axes.spines[side].set_color(MUTED)
-    axes.grid(visible=True, color=GRID, linewidth=0.7)
-    axes.set_axisbelow(True)
-    axes.tick_params(colors=INK, which="both", length=3)
-    axes.xaxis.label.set_color(INK)
-    axes.yaxis.label.set_color(INK)
+    made = Figure(figsize=(width / _PX_PER_INCH, height / _PX_PER_INCH), layout="constrained")
+    found = made.subplots(len(rows), 1, sharex=True, squeeze=False, height_ratios=list(rows))
+    return made, [row[0] for row in found]
 
 
 def legend(made: Figure, handles: Sequence[Artist], columns: int) -> None:
     """Below the axes, where it covers nothing."""
-    made.legend(
-        handles=list(handles),
-        loc="outside lower left",
-        ncols=columns,
-        frameon=False,
-        labelcolor=INK,
-        handlelength=2.4,
-        columnspacing=1.4,
-        borderaxespad=0.2,
-    )
+    made.legend(handles=list(handles), loc="outside lower left", ncols=columns)

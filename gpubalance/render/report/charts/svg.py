@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING
 
 from gpubalance.render.report.charts.chart import Chart
-from gpubalance.render.report.charts.style import INK, PAPER, VARIABLES, drawing
+from gpubalance.render.report.charts.style import PAPER, VARIABLES, drawing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,7 +49,7 @@ def chart_png(chart: Chart, width: int) -> bytes:
     """The chart with its title on white, at twice its size on a page."""
     with drawing(chart.id):
         figure = chart.draw(width)
-        figure.suptitle(chart.title, x=0.01, ha="left", color=INK, weight="bold")
+        figure.suptitle(chart.title, x=0.01, ha="left", weight="bold")
         file = io.BytesIO()
         figure.savefig(file, format="png", dpi=_PNG_DPI, facecolor=PAPER, metadata={"Software": None})
     return file.getvalue()

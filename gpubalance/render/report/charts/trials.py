@@ -54,10 +54,9 @@ def _draw(subject: Subject, trials: dict[int, tuple[Trial, ...]], width: int) ->
             shape, colour = _LOOKS[trial.outcome]
             one.plot(number, trial.batch, marker=shape, color=colour, markersize=8)
             if len(tried) <= (6 if width <= NARROW else 14):
-                one.annotate(str(trial.batch), (number, trial.batch), (0, 8), textcoords="offset points", ha="center",
-                             color=INK)  # fmt: skip
+                one.annotate(str(trial.batch), (number, trial.batch), (0, 8), textcoords="offset points", ha="center")
         device = subject.devices[i]
-        one.set_title(short_name(device.label, device.name), loc="left", color=INK)
+        one.set_title(short_name(device.label, device.name))
         one.set_xlim(0.5, max(map(len, trials.values())) + 0.5)
         one.margins(y=0.35)
         one.set_ylabel("batch")
