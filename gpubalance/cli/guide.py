@@ -11,6 +11,8 @@ import typer
 from gpubalance.errors import UsageError
 from gpubalance.text import clean
 
+_WIDEST = 110  # columns; longer lines are hard to read
+
 
 def _complete(incomplete: str) -> list[tuple[str, str]]:
     from gpubalance.guide.chapters import read_chapters
@@ -66,6 +68,7 @@ def _show(text: str) -> None:
     from rich.markdown import Markdown
 
     console = Console()
+    console.width = min(console.width, _WIDEST)
     styled = console.color_system is not None
     os.environ.setdefault("LESS", "-FRX")  # as git does: colours, and no pager for what fits the screen
     with console.pager(styles=styled):

@@ -22,37 +22,39 @@ STEP = (
     Formula(
         "step time",
         "T",
-        "wall time of some consecutive steps, all devices idle at both ends, over their number; the median of these "
-        "samples",
+        "wall time of some consecutive steps, with all devices idle at both ends, divided by their number; the "
+        "median of these timings",
     ),
     Formula("samples/s, total", "Σ bᵢ / T", "the throughput of the split"),
     Formula("samples/s, a device's", "bᵢ / T", "its share of the total"),
     Formula(
         "compute",
         "cᵢ",
-        "from the moment a replica has its inputs to the moment its own gradients are on its device; median of the "
-        "stamped steps",
+        "from when a replica has its inputs to when its own gradients are on its device; median of the timestamped "
+        "steps",
     ),
-    Formula("wait", "m − cᵢ", "m is the slowest replica's compute, median of the stamped steps"),
-    Formula("sync", "T − m − input wait", "all-reduce and update: what is left"),
-    Formula("input wait", "T − m − sync", "until the inputs are there, measured in the stamped steps"),
-    Formula("used", "cᵢ / T", "part of the step that a device computes"),
+    Formula("wait", "m − cᵢ", "m is the slowest replica's compute, median of the timestamped steps"),
+    Formula("sync", "T − m − input wait", "what is left: all-reduce and update"),
+    Formula("input wait", "T − m − sync", "waiting for data, measured in the timestamped steps"),
+    Formula("used", "cᵢ / T", "part of the step in which a device computes"),
     Formula("imbalance", "max cᵢ / mean cᵢ", "1 is perfect"),
-    Formula("× the even split", "(B / T) / (B′ / T′)", "total over the even split's (B′, T′), both measured in turns"),
+    Formula(
+        "× the even split", "(B / T) / (B′ / T′)", "the total over that of the even split (B′, T′), measured in turns"
+    ),
     Formula(
         "its interval",
         "q ± q · √(h² + h′²)",
-        "q is the ratio; h and h′ are half the 95 % intervals of both throughputs, each as a part of it",
+        "q is the ratio; h and h′ are half the 95 % intervals of the two throughputs, relative to them",
     ),
     Formula(
         "± and ranges",
         "median ± t · s / √k · √(1 + (π − 2)/2 · k/n)",
-        "95 % confidence, within this run, by the method of batch means: n samples in k ≤ 20 batches in order, s the "
-        "standard deviation of the batches' medians, t of Student for k − 1 degrees of freedom",
+        "95 % confidence, within this run, by the method of batch means: n timings in k ≤ 20 consecutive groups, s "
+        "the standard deviation of the groups' medians, t Student's for k − 1 degrees of freedom",
     ),
-    Formula("MAD", "median |xᵢ − median x|", "median absolute deviation of the samples, unscaled"),
-    Formula("stamp cost", "T(stamped) / T − 1", "by what part a stamped step takes longer"),
-    Formula("excess", "max(0, m + input wait − T)", "by how much stamping disturbed: else 0"),
+    Formula("MAD", "median |xᵢ − median x|", "median absolute deviation of the timings, unscaled"),
+    Formula("stamp cost", "T(timestamped) / T − 1", "by what part a timestamped step takes longer"),
+    Formula("excess", "max(0, m + input wait − T)", "by how much timestamping disturbs the step"),
 )
 
 ALONE = (
@@ -62,10 +64,10 @@ ALONE = (
         "the line with the least Σ ((α + β·b − t) / t)² through the measured points; α is the fixed cost of a step",
     ),
     Formula("model's throughput", "b / (α + β · b)", "towards 1/β as the batch grows"),
-    Formula("residual", "max |α + β·b − t| / t", "above 3 % the measured curve, made monotone, is planned with"),
+    Formula("residual", "max |α + β·b − t| / t", "above 3 %, planning uses the measured curve, made monotone"),
     Formula("batch limit", "fits, fails", "the largest batch that trains and the smallest that does not, both tried"),
-    Formula("solo best", "rᵢ = max b / t(b)", "the highest measured throughput of a device alone"),
-    Formula("solo sum", "Σ rᵢ", "what no split can pass"),
+    Formula("solo best", "rᵢ = max b / t(b)", "the highest measured throughput of the device alone"),
+    Formula("solo sum", "Σ rᵢ", "the ceiling that no split can pass"),
     Formula("of the solo sum", "(B / T) / Σ rᵢ", "scaling efficiency"),
     Formula("FLOP/s, MFU", "3 · forward FLOP · samples/s; over the peak", "at the solo best"),
     Formula("samples/J", "samples/s · seconds / energy", "at the solo best"),
@@ -73,15 +75,15 @@ ALONE = (
 
 GAP = (
     Formula("left out", "Σ rᵢ of devices without samples", "what they would give alone"),
-    Formula("batches that are not the best alone", "Σ rᵢ − Σ bᵢ / tᵢ(bᵢ)", "as memory or the global batch asks"),
-    Formula("slower than alone", "bᵢ / tᵢ(bᵢ) − bᵢ / cᵢ", "of each device, in the joint run"),
-    Formula("waiting for the slowest", "Σ bᵢ / cᵢ − B / max cᵢ", "the price of what imbalance is left"),
-    Formula("sync, of the distance", "B / max cᵢ − B / T", "all that comes after the slowest compute"),
+    Formula("batches that are not the best alone", "Σ rᵢ − Σ bᵢ / tᵢ(bᵢ)", "because of memory or the global batch"),
+    Formula("slower than alone", "bᵢ / tᵢ(bᵢ) − bᵢ / cᵢ", "for each device, in the joint run"),
+    Formula("waiting for the slowest", "Σ bᵢ / cᵢ − B / max cᵢ", "the cost of the imbalance that is left"),
+    Formula("sync, of the distance", "B / max cᵢ − B / T", "everything after the slowest compute"),
 )
 
 PLAN = (
     Formula("predicted step time", "max tᵢ(bᵢ) + sync", "in k micro-batches of m, tᵢ is k · tᵢ(m)"),
-    Formula("learning rate, SGD", "B / B₀", "B₀ is the global batch that it suits so far (Goyal et al. 2017)"),
+    Formula("learning rate, SGD", "B / B₀", "B₀ is the global batch that it suits now (Goyal et al. 2017)"),
     Formula("learning rate, Adam", "√(B / B₀)", "Malladi et al. 2022"),
 )
 
