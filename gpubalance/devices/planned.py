@@ -50,7 +50,7 @@ def forced(plan: Plan, devices: Sequence[Device]) -> Iterator[Warning_]:
 def _nearest(plan: Plan, devices: Sequence[Device]) -> tuple[Device, ...]:
     left = list(devices)
     taken: dict[int, Device] = {}
-    used = [(number, device) for number, device in enumerate(plan.devices) if plan.batches[number]]
+    used = [(number, plan.devices[number]) for number in plan.split.used]
     for key in (attrgetter("uuid"), attrgetter("index"), lambda _: None):
         for number, planned in used:
             alike = [device for device in left if key(device) == key(planned)]
@@ -64,10 +64,8 @@ def _nearest(plan: Plan, devices: Sequence[Device]) -> tuple[Device, ...]:
 
 def _by_hand(plan: Plan) -> str:
     """The split as options: only the owner of the devices knows whether they still have these indices."""
-    split = zip((device.index for device in plan.devices), plan.batches, plan.micro_batches, strict=True)
-    used = zip(*((index, batch, micro) for index, batch, micro in split if batch), strict=True)
-    gpus, batches, micro = (" ".join(map(str, numbers)) for numbers in used)
-    return f"--gpus {gpus} --batches {batches}" + (f" --micro-batches {micro}" if micro != batches else "")
+    gpus = " ".join(str(plan.devices[i].index) for i in plan.split.used)
+    return f"--gpus {gpus} {plan.split.of_used.options}"
 
 
 def _differences(planned: Device, found: Device | None) -> Iterator[str]:

@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeVar
 from gpubalance.numbers.units import NOT_AVAILABLE, format_bytes, format_percent, format_rate, format_seconds
 from gpubalance.render.table import shorten, shorten_front, table
 from gpubalance.results.comparison import Against, ComparedDevice, ComparedResult, DeviceRatio
+from gpubalance.settings.shares import pieces_text
 
 _NARROW = 60  # under this there is no room for the ratio
 _NO_RATIO = ("sync", "imbalance", "× even split", "of solo sum", "wait")  # ratios themselves, or near 0
@@ -91,8 +92,7 @@ def _batch(device: ComparedDevice | None) -> str:
     """`820`, or `2×820` in micro-batches; nothing of a probe's device or of none."""
     if device is None or device.batch is None:
         return ""
-    micro_batch = device.micro_batch or device.batch
-    return str(device.batch) if micro_batch == device.batch else f"{device.batch // micro_batch}×{micro_batch}"
+    return pieces_text(device.batch, device.micro_batch or device.batch)
 
 
 def _of_points(one: DeviceRatio) -> Iterator[_Row]:

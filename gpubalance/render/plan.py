@@ -10,6 +10,7 @@ from gpubalance.render.solo_gap import Loss, losses
 from gpubalance.render.table import WIDTH, prose, shorten, table_or_prose
 from gpubalance.results.plan import Balance, LearningRate, LeftOut, Plan, Round, Share
 from gpubalance.settings.device import Device
+from gpubalance.settings.shares import share_text
 
 _NAME_WIDTH = 26
 _SHOWN = 0.0005  # of the whole
@@ -19,7 +20,7 @@ _MOST_CAUSES = 4
 def round_text(tried: Round, devices: Sequence[Device]) -> str:
     """On one line: `round 1 [820 568]: 2127 samples/s, predicted 2255` and each device's compute."""
     batches = " ".join(
-        batch_text(batch, micro) for batch, micro in zip(tried.batches, tried.micro_batches, strict=True)
+        share_text(batch, micro) for batch, micro in zip(tried.batches, tried.micro_batches, strict=True)
     )
     head = f"round {tried.number} [{batches}]"
     if tried.measured is None:
@@ -60,9 +61,8 @@ def _answer(plan: Plan, width: int) -> list[str]:
     lines = prose(f"batches {batches}: {format_rate(predicted.throughput)} samples/s {how}", width)
     even = predicted.even
     if even is not None and predicted.speedup_over_even is not None:
-        shares = "/".join(map(str, even.batches))
-        rate = format_rate(even.throughput)
-        lines += prose(f"{predicted.speedup_over_even:.3f} × the even split {shares}, for which it is {rate}", width)
+        ratio, rate = f"{predicted.speedup_over_even:.3f}", format_rate(even.throughput)
+        lines += prose(f"{ratio} × the even split {even.split}, for which it is {rate}", width)
     if predicted.scaling_efficiency is not None:
         efficiency = format_percent(predicted.scaling_efficiency, 1)
         lines += prose(f"{efficiency} of what the devices gave alone, {format_rate(predicted.solo_sum)} in sum", width)
@@ -77,18 +77,13 @@ def _devices(plan: Plan, width: int) -> list[str]:
             (
                 device.label,
                 shorten(device.name, _NAME_WIDTH),
-                batch_text(share.batch, share.micro_batch),
+                share_text(share.batch, share.micro_batch),
                 format_seconds(share.compute_s) if share.batch else "",
                 format_percent(share.utilisation) if share.batch else "",
                 _bound(share),
             )
         )
     return table_or_prose(rows, width, left=(0, 1, 5))
-
-
-def batch_text(batch: int, micro_batch: int) -> str:
-    """`820`; with accumulation `1640 = 2×820`."""
-    return str(batch) if batch in (0, micro_batch) else f"{batch} = {batch // micro_batch}×{micro_batch}"
 
 
 def _bounds(plan: Plan) -> str:
@@ -122,8 +117,7 @@ def _step(plan: Plan) -> str:
     predicted = plan.predicted
     slowest = predicted.step_time_s - predicted.sync_s
     parts = f"slowest compute {format_seconds(slowest)} + sync {format_seconds(predicted.sync_s)}"
-    several = sum(batch > 0 for batch in plan.batches) > 1
-    imbalance = f"; imbalance {predicted.imbalance:.3f}" if several else ""
+    imbalance = f"; imbalance {predicted.imbalance:.3f}" if len(plan.split.used) > 1 else ""
     return f"step {format_seconds(predicted.step_time_s)} = {parts}{imbalance}"
 
 

@@ -10,6 +10,7 @@ from gpubalance.render.table import WIDTH, prose, shorten, shorten_front, table,
 from gpubalance.results.common import Throughput, Warning_
 from gpubalance.results.run import Measurement, Replica, Run
 from gpubalance.settings.device import Device
+from gpubalance.settings.shares import share_text
 
 _NAME_WIDTH = 22
 
@@ -28,19 +29,12 @@ def window_text(number: int, of: int, name: str, devices: Sequence[Device], meas
 def _window_part(device: Device, replica: Replica) -> str:
     memory = [] if replica.memory_peak_bytes is None else [format_bytes(replica.memory_peak_bytes)]
     parts = [
-        f"{device.label} [{batch_text(replica)}]",
+        f"{device.label} [{share_text(replica.batch, replica.micro_batch)}]",
         f"{format_rate(replica.throughput)} samples/s",
         f"compute {format_seconds(replica.compute_s)}",
         f"wait {format_seconds(replica.wait_s)}",
     ]
     return " ".join([*parts, *memory])
-
-
-def batch_text(replica: Replica) -> str:
-    """`820`, or `1640 = 2×820` of a batch in two micro-batches."""
-    if replica.micro_batch == replica.batch:
-        return str(replica.batch)
-    return f"{replica.batch} = {replica.batch // replica.micro_batch}×{replica.micro_batch}"
 
 
 def run_text(run: Run, next_command: str = "", width: int = WIDTH) -> str:
@@ -64,7 +58,7 @@ def answer_lines(run: Run, width: int = WIDTH) -> list[str]:
 
 def _answer(run: Run) -> str:
     batches = " ".join(map(str, run.batches))
-    if run.micro_batches != run.batches:
+    if run.split.accumulates:
         batches += f" in micro-batches {' '.join(map(str, run.micro_batches))}"
     return f"batches {batches}: {format_rate(run.throughput.median)} samples/s{_plus_minus(run.throughput)}"
 
@@ -80,13 +74,12 @@ def _against_even(run: Run) -> str:
     even = run.baselines.even
     if even is None or run.speedup_over_even is None:
         return ""
-    shares = "/".join(map(str, even.batches))
-    if all(r.batch == r.micro_batch == b for r, b in zip(run.replicas, even.batches, strict=True)):
-        return f"this is the even split, {shares}"
+    if run.split.of_used == even.split:
+        return f"this is the even split, {even.split}"
     interval = run.speedup_ci95
     known = f" ({interval[0]:.3f} to {interval[1]:.3f})" if interval else ""
     rate = f"{format_rate(even.throughput.median)} samples/s"
-    return f"{run.speedup_over_even:.3f} × the even split {shares}{known}, which gave {rate}"
+    return f"{run.speedup_over_even:.3f} × the even split {even.split}{known}, which gave {rate}"
 
 
 def _against_solo(run: Run) -> str:
@@ -115,7 +108,7 @@ def _device_rows(run: Run, names: Sequence[str]) -> list[tuple[str, ...]]:
             (
                 run.devices[replica.device].label,
                 name,
-                batch_text(replica),
+                share_text(replica.batch, replica.micro_batch),
                 format_rate(replica.throughput),
                 format_seconds(replica.compute_s),
                 format_seconds(replica.wait_s),

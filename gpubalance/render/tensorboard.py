@@ -78,7 +78,7 @@ class Summaries:
 
     def window(self, name: str, devices: Sequence[Device], measured: Measurement, now_s: float) -> list[Summary]:
         """A window of the split (name "") or of the even split, which has just ended."""
-        key = (name, measured.batches, measured.micro_batches)
+        key = (name, measured.split)
         known, base = key in self._runs, name or "split"
         if not known:
             before = sum(one.split("-")[0] == base for one in self._runs.values())

@@ -24,6 +24,7 @@ from gpubalance.results.run import Measurement, Run
 from gpubalance.results.sound import check_devices, check_length, check_split, unsound
 from gpubalance.settings.record import Record
 from gpubalance.settings.requests import Settings
+from gpubalance.settings.shares import Shares
 
 
 class Share(Record):
@@ -48,6 +49,11 @@ class EvenPrediction(Record):
     batches: tuple[Samples, ...]
     step_time_s: Positive
     throughput: Positive
+
+    @property
+    def split(self) -> Shares:
+        """The batches, each in one piece."""
+        return Shares(self.batches)
 
 
 class Predicted(Record):
@@ -88,6 +94,16 @@ class Round(Record):
     predicted_throughput: Number
     outcome: Literal["measured", "oom"]
     measured: Measurement | None
+
+    @model_validator(mode="after")
+    def _sound(self) -> Round:
+        check_split(self.batches, self.micro_batches, len(self.batches))
+        return self
+
+    @property
+    def split(self) -> Shares:
+        """The batches and micro-batches as one value."""
+        return Shares(self.batches, self.micro_batches)
 
 
 class Balance(Record):
@@ -143,21 +159,21 @@ class Plan(Record):
         shares = [(share.device, share.batch, share.micro_batch) for share in self.shares]
         if shares != list(zip(range(count), self.batches, self.micro_batches, strict=True)):
             raise unsound("shares", "not those of batches and micro_batches")
-        used = sum(batch > 0 for batch in self.batches)
-        if not used:
-            raise unsound("shares", "no device has samples")
-        even = self.predicted.even
-        if even is not None and len(even.batches) != used:
-            raise unsound("predicted.even.batches", f"{len(even.batches)} of {used} devices")
+        if self.predicted.even is not None:
+            check_length("predicted.even.batches", self.predicted.even.batches, len(self.split.used))
         if self.balance is not None:
             _check_balance(self.balance, count)
         return self
+
+    @property
+    def split(self) -> Shares:
+        """The batches and micro-batches as one value."""
+        return Shares(self.batches, self.micro_batches)
 
 
 def _check_balance(balance: Balance, count: int) -> None:
     for number, tried in enumerate(balance.rounds):
         check_length(f"balance.rounds.{number}.batches", tried.batches, count)
-        check_length(f"balance.rounds.{number}.micro_batches", tried.micro_batches, count)
         if tried.measured is not None:
             devices = [replica.device for replica in tried.measured.replicas]
             check_devices(f"balance.rounds.{number}.measured.replicas", devices, count)

@@ -25,6 +25,7 @@ from gpubalance.results.sound import check_devices, check_length, check_split
 from gpubalance.results.telemetry import Telemetry
 from gpubalance.settings.record import Record
 from gpubalance.settings.requests import Settings
+from gpubalance.settings.shares import Shares
 
 
 class Replica(Record):
@@ -69,6 +70,11 @@ class Measurement(Record):
     def _sound(self) -> Measurement:
         check_split(self.batches, self.micro_batches, len(self.replicas))
         return self
+
+    @property
+    def split(self) -> Shares:
+        """The batches and micro-batches as one value."""
+        return Shares(self.batches, self.micro_batches)
 
 
 class SoloBest(Record):
@@ -128,3 +134,8 @@ class Run(Record):
             check_length("baselines.even.batches", even.batches, len(self.replicas))
         check_devices("baselines.solo_best", [best.device for best in self.baselines.solo_best or ()], count)
         return self
+
+    @property
+    def split(self) -> Shares:
+        """The batches and micro-batches as one value."""
+        return Shares(self.batches, self.micro_batches)

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from pydantic_core import PydanticCustomError
 
+from gpubalance.settings.shares import Shares
+
 UNSOUND = "unsound"
 
 
@@ -29,10 +31,11 @@ def check_length(field: str, values: Sequence[object], count: int) -> None:
         raise unsound(field, f"{len(values)} of {count} devices")
 
 
-def check_split(batches: Sequence[int], micro_batches: Sequence[int], count: int) -> None:
-    """One batch and one micro-batch for each device, neither 0 without the other, no micro-batch above its batch."""
+def check_split(batches: tuple[int, ...], micro_batches: tuple[int, ...], count: int) -> None:
+    """The two must be a split over `count` devices."""
     check_length("batches", batches, count)
     check_length("micro_batches", micro_batches, count)
-    for number, (batch, micro) in enumerate(zip(batches, micro_batches, strict=True)):
-        if not min(1, batch) <= micro <= batch:
-            raise unsound(f"micro_batches.{number}", f"{micro} of a batch of {batch}")
+    try:
+        Shares(batches, micro_batches)
+    except ValueError as error:
+        raise unsound("micro_batches" if any(batches) else "batches", str(error)) from None

@@ -35,9 +35,9 @@ class Shares:
             raise ValueError("batches must not be below 0")
         if not any(self.batches):
             raise ValueError("at least one device needs a batch above 0")
-        pairs = zip(self.batches, self.micro_batches, strict=True)
-        if not all(min(1, batch) <= micro <= batch for batch, micro in pairs):
-            raise ValueError("each micro-batch must be from 1 to its device's batch")
+        for batch, micro in zip(self.batches, self.micro_batches, strict=True):
+            if not min(1, batch) <= micro <= batch:
+                raise ValueError(f"micro-batches must be from 1 to their batch, not {micro} of {batch}")
 
     @classmethod
     def even(cls, global_batch: int, devices: int) -> Shares:
@@ -87,6 +87,12 @@ class Shares:
         """How many micro-batches each device takes in a step."""
         return tuple(-(-batch // max(1, micro)) for batch, micro in zip(self.batches, self.micro_batches, strict=True))
 
+    @property
+    def options(self) -> str:
+        """`--batches 1640 568 --micro-batches 820 568`, as `gpubalance run` takes it."""
+        text = f"--batches {' '.join(map(str, self.batches))}"
+        return f"{text} --micro-batches {' '.join(map(str, self.micro_batches))}" if self.accumulates else text
+
     def __str__(self) -> str:
         """`1640/568`, followed by ` in micro-batches 820/568` where any device takes several."""
         text = "/".join(map(str, self.batches))
@@ -99,9 +105,13 @@ def pieces(batch: int, micro_batch: int) -> tuple[tuple[int, int], ...]:
     return tuple(piece for piece in ((1, first), (count, micro_batch)) if all(piece))
 
 
-def share_text(batch: int, micro_batch: int) -> str:
-    """`820` for a batch in one piece, `1640 = 2×820` in equal micro-batches, `1000 = 100+3×300` in others."""
-    if batch == micro_batch:
-        return str(batch)
+def pieces_text(batch: int, micro_batch: int) -> str:
+    """`820` for a batch in one piece, `2×820` in equal micro-batches, `100+3×300` in others."""
     sizes = [str(size) if count == 1 else f"{count}×{size}" for count, size in pieces(batch, micro_batch)]
-    return f"{batch} = {'+'.join(sizes)}"
+    return "+".join(sizes) or "0"
+
+
+def share_text(batch: int, micro_batch: int) -> str:
+    """`820`, or `1640 = 2×820` where it is taken in several micro-batches."""
+    text = pieces_text(batch, micro_batch)
+    return text if batch == micro_batch else f"{batch} = {text}"

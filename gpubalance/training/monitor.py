@@ -16,7 +16,7 @@ from gpubalance.planning.allocate import allocate
 from gpubalance.planning.fleet import Load
 from gpubalance.planning.model import Curve, Line, fit_line
 from gpubalance.planning.problem import NoSplitError, Problem
-from gpubalance.planning.split import split_text
+from gpubalance.settings.shares import Shares
 
 # From here on a split is said to fit no more, or is made anew: below, the gain is within what measuring can tell.
 _FITS_UP_TO = 1.05
@@ -106,7 +106,7 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
             if wait > 0
         )
         return (
-            f"the split {split_text(times.batches)} no longer fits: part of the compute that is a wait for {slowest}: "
+            f"the split {Shares(times.batches)} no longer fits: part of the compute that is a wait for {slowest}: "
             f"{waits}. `gpubalance balance` finds a new one, split.monitor(rebalance=True) follows while it trains"
         )
 

@@ -113,7 +113,7 @@ def test_the_command_line_tells_an_error_in_two_lines(plan: Path) -> None:
         (("balance", "run", "step_time_s", "at_s"), [1.0], "balance.run.step_time_s.at_s: 1 of "),
         (("balance", "run", "sync_s"), 1e300, "balance.run.sync_s: Input should be less than"),
         (("balance", "solo_gap", "slowdown"), [], "balance.solo_gap.slowdown: 0 of 2 devices"),
-        (("micro_batches",), [0, 0], "micro_batches.0: 0 of a batch of "),
+        (("micro_batches",), [0, 0], "micro_batches: micro-batches must be from 1 to their batch, not 0 of "),
         (("devices",), [], "devices: there is none"),
         (("predicted", "throughput"), None, "predicted.throughput: "),
     ],

@@ -1,29 +1,34 @@
-"""The even split."""
+"""A global batch of any size in the proportion of a split."""
 
 from __future__ import annotations
 
-import pytest
+from fractions import Fraction
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubalance.planning.split import even_split, split_text
+from gpubalance.planning.split import proportional_split
+
+WEIGHTS = st.lists(st.integers(0, 1000), min_size=1, max_size=8).filter(any)
 
 
-@given(st.integers(1, 64).flatmap(lambda n: st.tuples(st.integers(n, 10**6), st.just(n))))
-def test_shares_are_equal_but_for_one_sample_and_sum_up(case: tuple[int, int]) -> None:
-    global_batch, replicas = case
-    shares = even_split(global_batch, replicas)
-    assert sum(shares) == global_batch
-    assert len(shares) == replicas
-    assert max(shares) - min(shares) <= 1
+@given(st.integers(0, 10**6), WEIGHTS)
+def test_shares_sum_up_and_each_device_with_a_weight_has_a_sample(samples: int, weights: list[int]) -> None:
+    shares = proportional_split(samples, weights)
+    used = sum(weight > 0 for weight in weights)
+    assert sum(shares) == samples
+    assert all(share == 0 for share, weight in zip(shares, weights, strict=True) if not weight)
+    if samples >= used:
+        assert sum(share > 0 for share in shares) == used
 
 
-def test_fewer_samples_than_devices_can_not_be_shared() -> None:
-    with pytest.raises(ValueError, match="3 samples"):
-        even_split(3, 4)
+@given(st.integers(1, 10**6), WEIGHTS)
+def test_shares_are_within_a_sample_of_the_proportion(most: int, weights: list[int]) -> None:
+    samples = most + sum(weights)  # so that each device's part is a sample at least
+    for share, weight in zip(proportional_split(samples, weights), weights, strict=True):
+        assert abs(share - Fraction(samples * weight, sum(weights))) < 1
 
 
-def test_a_split_says_micro_batches_where_there_are_any() -> None:
-    assert split_text((1640, 568)) == "1640/568"
-    assert split_text([1640, 568], (1640, 568)) == "1640/568"
-    assert split_text((1640, 568), [820, 568]) == "1640/568 in micro-batches 820/568"
+@given(WEIGHTS, st.integers(1, 1000))
+def test_a_multiple_of_the_split_is_shared_exactly(weights: list[int], times: int) -> None:
+    assert proportional_split(times * sum(weights), weights) == tuple(times * weight for weight in weights)

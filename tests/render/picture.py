@@ -11,11 +11,12 @@ from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
 from gpubalance.render.live import LiveRow, LiveTotal, header_lines, joint_lines
-from gpubalance.render.plan import batch_text, plan_text
+from gpubalance.render.plan import plan_text
 from gpubalance.results.plan import Plan
 from gpubalance.results.records import read_record
 from gpubalance.results.run import Measurement, Run
 from gpubalance.settings.device import Device
+from gpubalance.settings.shares import share_text
 from tests.render.golden import DATA
 
 PICTURE = Path(__file__).parents[2] / ".github" / "balance.svg"
@@ -75,7 +76,7 @@ def _screen(devices: Sequence[Device], measured: Measurement | Run) -> list[Text
         LiveRow(
             label=devices[replica.device].label,
             name=devices[replica.device].name,
-            batch=batch_text(replica.batch, replica.micro_batch),
+            batch=share_text(replica.batch, replica.micro_batch),
             throughput=replica.throughput,
             compute_s=replica.compute_s,
             memory_bytes=replica.memory_peak_bytes,

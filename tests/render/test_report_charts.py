@@ -101,7 +101,8 @@ def test_the_curve_has_its_points_its_model_its_limit_and_the_chosen_batch() -> 
         assert [[one.batch_limit.fits, 0.0], [one.batch_limit.fits, 0.97]] in lines  # up to 97 % of the axis
         model = one.step_time_model
         assert model is not None
-        batch = subject.batches[i]
+        assert subject.split is not None
+        batch = subject.split.batches[i]
         assert [batch, batch / (model.alpha_s + model.beta_s * batch)] in [line[0] for line in lines]
         long = [line for line in lines if len(line) > 100][i]
         assert long[50][1] == pytest.approx(long[50][0] / (model.alpha_s + model.beta_s * long[50][0]))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from gpubalance.settings.shares import Shares, pieces, share_text
+from gpubalance.settings.shares import Shares, pieces, pieces_text, share_text
 
 SHARE = st.integers(0, 10**6).flatmap(lambda batch: st.tuples(st.just(batch), st.integers(min(1, batch), batch)))
 SPLIT = (
@@ -111,6 +111,9 @@ def test_equal_shares_within_limits_are_the_largest_that_fit(case: tuple[int, in
 def test_a_split_as_text() -> None:
     assert str(Shares((1640, 568))) == "1640/568"
     assert str(Shares((1640, 568), (820, 568))) == "1640/568 in micro-batches 820/568"
+    assert Shares((820, 568)).options == "--batches 820 568"
+    assert Shares((1640, 568), (820, 568)).options == "--batches 1640 568 --micro-batches 820 568"
+    assert [pieces_text(820, 820), pieces_text(1640, 820), pieces_text(1000, 300)] == ["820", "2×820", "100+3×300"]
     assert [share_text(820, 820), share_text(1640, 820), share_text(1000, 300), share_text(0, 0)] == [
         "820",
         "1640 = 2×820",

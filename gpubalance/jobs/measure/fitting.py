@@ -152,8 +152,7 @@ def nothing_fits(error: OutOfMemory, rig: Rig, request: RunRequest) -> NothingFi
     if fitting is None:
         message += _needs_and_has(rig.refused or error, request.devices, rig.worker.facts.memory_limit_bytes)
     else:
-        remedy = f"this fits, tried: --batches {' '.join(map(str, fitting.batches))}"
-        remedy += f" --micro-batches {' '.join(map(str, fitting.micro_batches))}" if split.accumulates else ""
+        remedy = f"this fits, tried: {fitting.options}"
     return NothingFits(message, remedy=remedy, log=error.log, partial=error.partial)
 
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpubalance.numbers.units import format_bytes, format_percent, format_rate, format_seconds
-from gpubalance.planning.split import split_text
 from gpubalance.render.report.steps import steps_of
 from gpubalance.render.report.subject import Subject
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
 from gpubalance.results.run import Run
+from gpubalance.settings.shares import share_text
 
 NOT_KNOWN = "not known"
 
@@ -53,7 +53,7 @@ def _of_run(subject: Subject, run: Run) -> Answer:
     if even is not None:
         interval = run.speedup_ci95
         known = f"{interval[0]:.3f} to {interval[1]:.3f}; " if interval else ""
-        against = f"{known}{split_text(even.batches)} gave {format_rate(even.throughput.median)} samples/s"
+        against = f"{known}{even.split} gave {format_rate(even.throughput.median)} samples/s"
     facts = (
         Fact("throughput", f"{format_rate(run.throughput.median)} samples/s", _range(run.throughput.ci95)),
         Fact("over the even split", _times(run.speedup_over_even), against or "it was not measured"),
@@ -65,7 +65,7 @@ def _of_run(subject: Subject, run: Run) -> Answer:
         Fact("bound by", _binds(subject) or _slowest(subject), _step(subject)),
     )
     notes = () if run.complete else ("This run was cut short: the figures are of what was measured until then.",)
-    return Answer(split_text(run.batches, run.micro_batches), facts, (*notes, *_left_out(subject)), *_devices(subject))
+    return Answer(str(run.split), facts, (*notes, *_left_out(subject)), *_devices(subject))
 
 
 def _of_plan(subject: Subject, plan: Plan) -> Answer:
@@ -77,7 +77,7 @@ def _of_plan(subject: Subject, plan: Plan) -> Answer:
         Fact(
             "over the even split",
             _times(predicted.speedup_over_even),
-            f"predicted; {split_text(even.batches)}: {format_rate(even.throughput)} samples/s" if even else "",
+            f"predicted; {even.split}: {format_rate(even.throughput)} samples/s" if even else "",
         ),
         Fact(
             "of the solo sum",
@@ -86,7 +86,7 @@ def _of_plan(subject: Subject, plan: Plan) -> Answer:
         ),
         Fact("bound by", _binds(subject), _step(subject)),
     )
-    return Answer(split_text(plan.batches, plan.micro_batches), facts, _left_out(subject), *_devices(subject))
+    return Answer(str(plan.split), facts, _left_out(subject), *_devices(subject))
 
 
 def _of_probe(probe: Probe) -> Answer:
@@ -133,7 +133,7 @@ def _devices(subject: Subject) -> tuple[tuple[str, ...], tuple[tuple[str, ...], 
         (
             subject.devices[part.device].label,
             subject.devices[part.device].name,
-            batch_text(part.batch, part.micro_batch),
+            share_text(part.batch, part.micro_batch),
             format_rate(part.batch / step.step_time_s),
             format_seconds(part.compute_s),
             format_seconds(part.wait_s),
@@ -143,11 +143,6 @@ def _devices(subject: Subject) -> tuple[tuple[str, ...], tuple[tuple[str, ...], 
         for part in step.parts
     )
     return head, rows
-
-
-def batch_text(batch: int, micro_batch: int) -> str:
-    """`820`; with accumulation `1640 = 2×820`."""
-    return str(batch) if micro_batch in (0, batch) else f"{batch} = {batch // micro_batch}×{micro_batch}"
 
 
 def _binds(subject: Subject) -> str:
@@ -178,7 +173,8 @@ def _step(subject: Subject) -> str:
 
 
 def _left_out(subject: Subject) -> tuple[str, ...]:
-    idle = [d.label for d, batch in zip(subject.devices, subject.batches, strict=True) if not batch]
+    batches = subject.split.batches if subject.split else ()
+    idle = [d.label for d, batch in zip(subject.devices, batches, strict=True) if not batch]
     return (f"{', '.join(idle)}: no samples, left out.",) if idle else ()
 
 

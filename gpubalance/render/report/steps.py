@@ -43,7 +43,7 @@ def steps_of(subject: Subject) -> tuple[Step, ...]:
 
 def why_no_even(subject: Subject) -> str:
     """A sentence on why the even split is not beside the chosen one; empty where it is or no two devices are used."""
-    if len(steps_of(subject)) != 1 or sum(batch > 0 for batch in subject.batches) < 2:
+    if len(steps_of(subject)) != 1 or subject.split is None or len(subject.split.used) < 2:
         return ""
     run, plan = subject.run, subject.plan
     if run is not None:

@@ -11,6 +11,7 @@ from gpubalance.results.plan import Plan
 from gpubalance.results.probe import DeviceProbe, Probe, StepTimeModel
 from gpubalance.results.run import Run
 from gpubalance.settings.device import Device
+from gpubalance.settings.shares import Shares
 
 
 @dataclass(frozen=True)
@@ -58,14 +59,9 @@ class Subject:
         return any(one is not None and one.curve for one in self.probes)
 
     @property
-    def micro_batches(self) -> tuple[int, ...]:
-        """How many samples each device takes at a time in the split, 0 where it takes none; empty of a probe."""
-        return () if isinstance(self.result, Probe) else self.result.micro_batches
-
-    @property
-    def batches(self) -> tuple[int, ...]:
-        """The split; empty of a probe."""
-        return () if isinstance(self.result, Probe) else self.result.batches
+    def split(self) -> Shares | None:
+        """The split of a run or a plan."""
+        return None if isinstance(self.result, Probe) else self.result.split
 
 
 def warnings_of(subject: Subject) -> tuple[Warning_, ...]:

@@ -15,6 +15,7 @@ from gpubalance.render.report.charts.chart import NARROW, Chart, Missing
 from gpubalance.render.report.charts.style import INK, colour, dashes, figure, legend, marker, short_name
 from gpubalance.render.report.subject import Subject, step_time_s
 from gpubalance.results.probe import DeviceProbe
+from gpubalance.settings.shares import pieces_text
 
 _ID, _TITLE = "curves", "Throughput over batch size, each device alone"
 _MODEL_POINTS = 120
@@ -53,11 +54,10 @@ def _limit(one: DeviceProbe) -> str:
 
 
 def _chosen(subject: Subject, device: int) -> str:
-    micro = subject.micro_batches[device] if subject.micro_batches else 0
-    if not micro:
-        return ", left out" if subject.micro_batches else ""
-    batch = subject.batches[device]
-    return f", chosen {batch}" if batch == micro else f", chosen {batch // micro}×{micro}"
+    if subject.split is None:
+        return ""
+    batch, micro = subject.split.batches[device], subject.split.micro_batches[device]
+    return f", chosen {pieces_text(batch, micro)}" if batch else ", left out"
 
 
 def _draw(subject: Subject, width: int) -> Figure:
@@ -80,7 +80,7 @@ def _draw(subject: Subject, width: int) -> Figure:
     ]  # fmt: skip
     if any(one.batch_limit is not None and one.batch_limit.fails is not None for _, one in probed):
         handles.append(Line2D([], [], color=INK, linestyle=":", linewidth=1.8, label="batch limit"))
-    if subject.micro_batches:
+    if subject.split is not None:
         handles.append(
             Line2D([], [], color=INK, marker="o", markersize=12, markerfacecolor="none", linestyle="none",
                    label="chosen batch")
@@ -112,7 +112,7 @@ def _draw_device(axes: Axes, subject: Subject, i: int, one: DeviceProbe) -> None
         capsize=2,
         zorder=3,
     )
-    micro = subject.micro_batches[i] if subject.micro_batches else 0
+    micro = subject.split.micro_batches[i] if subject.split else 0
     limit = one.batch_limit.fits if one.batch_limit is not None and one.batch_limit.fails is not None else None
     last = max([*batches, micro, limit or 0])
     model = one.step_time_model

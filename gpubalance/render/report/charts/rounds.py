@@ -7,12 +7,12 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from gpubalance.numbers.units import format_rate
-from gpubalance.planning.split import split_text
 from gpubalance.render.report.charts.bars import Piece, Row, draw_rows
 from gpubalance.render.report.charts.chart import NARROW, Chart, Missing
 from gpubalance.render.report.charts.style import BLUE, VERMILLION, legend
 from gpubalance.render.report.subject import Subject
 from gpubalance.results.plan import Round
+from gpubalance.settings.shares import pieces_text
 from gpubalance.text import clean
 
 _ID, _TITLE = "rounds", "The search for the split"
@@ -28,7 +28,7 @@ def chart(subject: Subject) -> Chart | Missing:
 
 
 def _text(rounds: tuple[Round, ...]) -> str:
-    said = [f"round {one.number}, {split_text(one.batches, one.micro_batches)}: {_gave(one)}" for one in rounds]
+    said = [f"round {one.number}, {one.split}: {_gave(one)}" for one in rounds]
     return f"Each split that was tried, in samples/s: {'; '.join(said)}."
 
 
@@ -41,7 +41,7 @@ def _gave(one: Round) -> str:
 def _compact(one: Round) -> str:
     """`8×216/624`."""
     pairs = zip(one.batches, one.micro_batches, strict=True)
-    return "/".join(str(b) if m in (0, b) else f"{b // m}×{m}" for b, m in pairs)
+    return "/".join(pieces_text(batch, micro) for batch, micro in pairs)
 
 
 def _draw(rounds: tuple[Round, ...], width: int) -> Figure:

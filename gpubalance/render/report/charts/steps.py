@@ -6,13 +6,12 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from gpubalance.numbers.units import format_rate, format_seconds
-from gpubalance.planning.split import split_text
-from gpubalance.render.report.answer import batch_text
 from gpubalance.render.report.charts.bars import Piece, Row, draw_rows
 from gpubalance.render.report.charts.chart import NARROW, Chart, Missing
 from gpubalance.render.report.charts.style import COMPUTE, HATCHES, INPUT, PAPER, SYNC, WAIT, legend, short_name
 from gpubalance.render.report.steps import Part, Step, steps_of, why_no_even
 from gpubalance.render.report.subject import Subject
+from gpubalance.settings.shares import Shares, share_text
 
 _ID, _TITLE = "step", "Where a step's time goes"
 
@@ -35,7 +34,7 @@ def _text(subject: Subject, steps: tuple[Step, ...]) -> str:
         ]
         more = f", and {len(step.parts) - 8} more" if len(step.parts) > 8 else ""
         lines.append(
-            f"{step.title} {split_text(step.batches)}, {format_rate(step.throughput)} samples/s: "
+            f"{step.title} {Shares(step.batches)}, {format_rate(step.throughput)} samples/s: "
             f"{', '.join(parts)}{more}; sync {format_seconds(step.sync_s)}."
         )
     if why_no_even(subject):
@@ -48,7 +47,7 @@ def _draw(subject: Subject, steps: tuple[Step, ...], width: int) -> Figure:
     rows: list[Row] = []
     for step in steps:
         rate = f"{format_rate(step.throughput)} samples/s"
-        splits = split_text(step.batches)
+        splits = str(Shares(step.batches))
         title = step.title if width <= NARROW or len(splits) > 24 else f"{step.title} {splits}"
         rows.append(Row(title, rate, heading=True))
         rows += [_row(subject, step, part, scale, width) for part in step.parts]
@@ -67,7 +66,7 @@ def _draw(subject: Subject, steps: tuple[Step, ...], width: int) -> Figure:
 
 def _row(subject: Subject, step: Step, part: Part, scale: float, width: int) -> Row:
     device = subject.devices[part.device]
-    batch = batch_text(part.batch, part.micro_batch)
+    batch = share_text(part.batch, part.micro_batch)
     name = device.label if width <= NARROW else short_name(device.label, device.name)
     lengths = ((INPUT, step.input_wait_s), (COMPUTE, part.compute_s), (WAIT, part.wait_s), (SYNC, step.sync_s))
     pieces, at = [], 0.0

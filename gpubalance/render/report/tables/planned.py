@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpubalance.planning.split import split_text
 from gpubalance.render.report.subject import Subject
 from gpubalance.render.report.table import Table
 from gpubalance.render.report.tables.rows import Row, fields, table
@@ -36,11 +35,10 @@ def tables(subject: Subject) -> tuple[Table, ...]:
 def _predicted(plan: Plan) -> Iterator[Row]:
     names = ("sync_s", "imbalance", "speedup_over_even", "solo_sum", "scaling_efficiency")
     p = plan.predicted
-    chosen = split_text(plan.batches, plan.micro_batches)
-    yield {"split": "chosen", "batches": chosen, **fields(p, "step_time_s", "throughput", *names)}
+    yield {"split": "chosen", "batches": str(plan.split), **fields(p, "step_time_s", "throughput", *names)}
     if p.even is not None:
-        even = split_text(p.even.batches)
-        yield {"split": "even", "batches": even, **fields(p.even, "step_time_s", "throughput"), **fields(None, *names)}
+        known = fields(p.even, "step_time_s", "throughput")
+        yield {"split": "even", "batches": str(p.even.split), **known, **fields(None, *names)}
 
 
 def _rounds(plan: Plan) -> Iterator[Row]:
@@ -48,7 +46,7 @@ def _rounds(plan: Plan) -> Iterator[Row]:
         measured = tried.measured
         yield {
             "round": tried.number,
-            "batches": split_text(tried.batches, tried.micro_batches),
+            "batches": str(tried.split),
             "outcome": "out of memory" if tried.outcome == "oom" else tried.outcome,
             "predicted_throughput": tried.predicted_throughput,
             "throughput": measured.throughput.median if measured else None,
