@@ -20,7 +20,7 @@ from gpubalance.jobs.balance.probing import probe_for
 from gpubalance.jobs.events import Doing, Event, RoundDone, Watch, WindowDone
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.journals import balance_journal, run_journal
-from gpubalance.jobs.keep.kept import Kept, KeptProbe, RunKey
+from gpubalance.jobs.keep.kept import Kept, KeptProbe, KeptRound, RunKey
 from gpubalance.jobs.keep.saved_probes import save
 from gpubalance.jobs.keep.software import software_key
 from gpubalance.jobs.measure.fitting import Rig
@@ -283,7 +283,7 @@ def test_a_balance_takes_the_place_of_an_interrupted_one_with_its_first_measurem
         assert journal.passes_over
         kept = Kept(journal, list[Event]().append)
         assert "2026-01-01" in journal.path.read_text()
-        kept.round(split, "2026-01-02", None)
+        kept.round(KeptRound(probe="2026-01-02", split=split, measured=None))
         journal.keep()
     with balance_journal(asked, None, resume=True) as journal:
         assert Kept(journal, list[Event]().append).probed == "2026-01-02"

@@ -1,8 +1,6 @@
-"""`balance`: probe, plan, run, and correct the split from what was measured, until another round would gain nothing."""
+"""`balance`: probe, plan, run, correct the split from what was measured, until another round would gain nothing."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 from gpubalance.devices.planned import check_model
 from gpubalance.errors import (
@@ -41,8 +39,8 @@ from gpubalance.workers.worker import Worker
 def balance(request: BalanceRequest, driver: str | None, watch: Watch, journal: Journal | None = None) -> Plan:
     """The best split of the request's devices, found and proven by running it; `driver` is recorded.
 
-    Each round and window goes into the `journal`, and those in it are not measured again. Raises what the probe, the
-    plan and the run do.
+    Rounds and windows go into the `journal`, and those that are in it are not measured again. Raises what the probe,
+    the plan and the run do.
     """
     limit = TimeLimit(request.measuring.time_limit_s)
     kept = Kept(journal, watch)
@@ -87,21 +85,21 @@ class _Balancing:
         self._trace_warnings: list[Warning_] = []
 
     def run(self) -> Plan:
-        """Rounds until another would gain nothing, then the run, which proves it or sends us back."""
+        """Tries splits until another would gain nothing, then proves the best, which may lead to more rounds."""
         while True:
             self._approach()
             best = self._best_measured()
             left = self._kept.left_of(best.split, self._probe.created, ran_out=True)
             if left is not None:
-                self._proofs += 1  # which the windows of the next are kept by
-                self._again(best, left)
+                self._proofs += 1  # the windows of the next proof are kept under this number
+                self._take(best, left, again=True)
                 continue
             try:
                 self._proven = best, self._prove(best)
                 # A device may have changed its speed while the run went on: it has the last word.
                 self._known.learn(best.split, self._measure(best.split))
             except OutOfMemory as error:
-                self._ran_out(best, error)
+                self._take(best, self._out_of_memory(best.split, error))
                 continue
             if self._rounds.are_over or not self._gains(self._best_known(), best):
                 self._trace(best.split)
@@ -110,7 +108,7 @@ class _Balancing:
             self._rounds.devices_changed()
 
     def _trace(self, split: Shares) -> None:
-        """Steps of the split that it ends with, once nothing is measured any more."""
+        """Traces steps of the final split, once nothing is measured any more."""
         tracing = self._request.tracing
         if tracing is not None:
             warning = trace(self._rig_of(split)[0].worker, split.of_used, tracing, self._watch)
@@ -130,7 +128,7 @@ class _Balancing:
             self._rig = None
 
     def _approach(self) -> None:
-        """Tries splits, each by what the ones before it showed."""
+        """Tries splits, each planned by what the ones before it showed."""
         while not self._rounds.are_over:
             tried = self._best_known()
             measured = self._try(tried)
@@ -151,7 +149,7 @@ class _Balancing:
             raise NothingFits(f"{error.message} that fits in a joint run", remedy=error.remedy) from None
 
     def _gains(self, better: Allocation, tried: Allocation) -> bool:
-        """Whether it promises clearly more than the split that was tried gives, by what is known now."""
+        """Whether a split promises clearly more than the one that was tried gives, by what is known now."""
         return better.throughput > (1 + EQUAL_WITHIN) * self._known.again(tried).throughput
 
     def _best_measured(self) -> Allocation:
@@ -167,33 +165,35 @@ class _Balancing:
         """Measures a split for a moment; None where it ran out of memory, and the devices stepped back."""
         left = self._kept.left_of(planned.split, self._probe.created)
         if left is not None:
-            return self._again(planned, left)
+            return self._take(planned, left, again=True)
         self._watch(Doing(f"round {len(self._rounds) + 1}: {planned.split}"))
         self._watch(TimeLeft(joint_s(self._request, rounds=1)))
         try:
             measured = self._measure(planned.split)
+            tried = KeptRound(probe=self._probe.created, split=planned.split, measured=measured)
         except OutOfMemory as error:
-            self._ran_out(planned, error)
-            return None
-        self._kept.round(planned.split, self._probe.created, measured)
-        self._note(planned, measured)
-        return measured
+            tried = self._out_of_memory(planned.split, error)
+        return self._take(planned, tried)
 
-    def _again(self, planned: Allocation, left: KeptRound) -> Measurement | None:
-        """A round of a balance that was interrupted."""
-        self._taken_over += 1
-        self._note(planned, left.measured)
-        self._hold_back(planned.split, left.limits)
-        return left.measured
+    def _take(self, planned: Allocation, tried: KeptRound, *, again: bool = False) -> Measurement | None:
+        """Notes what a split gave, and holds the devices back that ran out of memory.
 
-    def _note(self, planned: Allocation, measured: Measurement | None) -> None:
-        self._watch(RoundDone(self._rounds.note(planned, measured), self._request.devices))
+        `again` is for a round that was measured before the balance was interrupted.
+        """
+        if again:
+            self._taken_over += 1
+        else:
+            self._kept.round(tried)
+        self._watch(RoundDone(self._rounds.note(planned, tried.measured), self._request.devices))
+        for device, limit in tried.limits:
+            self._known.step_back(device, limit)
+            micro_batch = planned.split.micro_batches[device]
+            self._stepped_back.append(stepped_back(self._request.devices[device], micro_batch, limit))
+        return tried.measured
 
-    def _ran_out(self, planned: Allocation, error: OutOfMemory) -> None:
-        limits = self._limits_beside(planned.split, error)
-        self._kept.round(planned.split, self._probe.created, None, limits)
-        self._note(planned, None)
-        self._hold_back(planned.split, limits)
+    def _out_of_memory(self, split: Shares, error: OutOfMemory) -> KeptRound:
+        limits = self._limits_beside(split, error)
+        return KeptRound(probe=self._probe.created, split=split, measured=None, limits=tuple(limits))
 
     def _measure(self, split: Shares) -> Measurement:
         rig, numbers = self._rig_of(split)
@@ -215,7 +215,7 @@ class _Balancing:
         return self._rig[1], numbers
 
     def _limits_beside(self, split: Shares, error: OutOfMemory) -> list[tuple[int, int]]:
-        """Finds what fits beside each other: each device that was asked for more, with its largest micro-batch."""
+        """Each device that was asked for more than it holds beside the others, with its largest micro-batch."""
         rig, numbers = self._rig_of(split)
         rig.recover()
         fitting, too_large = suggest(rig, self._run_request(split).of_used)
@@ -230,11 +230,6 @@ class _Balancing:
             below = [size for size in sizes if size < split.micro_batches[device]]
             limits.append((device, max(below, default=0) // multiple * multiple))
         return limits
-
-    def _hold_back(self, split: Shares, limits: Sequence[tuple[int, int]]) -> None:
-        for device, limit in limits:
-            self._known.step_back(device, limit)
-            self._stepped_back.append(stepped_back(self._request.devices[device], split.micro_batches[device], limit))
 
     def _prove(self, planned: Allocation) -> Run:
         """The run of the split, in turns with the even split."""
@@ -277,5 +272,5 @@ class _Balancing:
         return [rounds_taken_over(self._taken_over)] if self._taken_over else []
 
     def _moved(self) -> list[Warning_]:
-        """Of devices that changed their speed while they were measured together."""
+        """Warnings of devices that changed their speed while they were measured together."""
         return [speed_changed(self._request.devices[device], change) for device, change in self._known.moved()]

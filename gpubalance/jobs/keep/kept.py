@@ -133,11 +133,9 @@ class Kept:
                 return one
         return None
 
-    def round(
-        self, split: Shares, probe: str, measured: Measurement | None, limits: Sequence[tuple[int, int]] = ()
-    ) -> None:
+    def round(self, tried: KeptRound) -> None:
         """Keeps a round that is over."""
-        self._add(KeptRound(probe=probe, split=split, measured=measured, limits=tuple(limits)))
+        self._add(tried)
 
     def _add(self, record: Record) -> None:
         if self._journal is not None:
