@@ -100,6 +100,7 @@ def completed(script: Path, *words: str, cwd: Path | None = None, more: dict[str
         (("run", "--simulate", "nowhere.toml", "--gpus", ""), []),
         (("run", "--batches", "820", ""), []),
         (("run", "--output", ""), []),
+        (("guide", "tr"), ["train", "troubles"]),
     ],
 )
 def test_what_bash_offers(script: Path, words: tuple[str, ...], offered: list[str]) -> None:
@@ -109,6 +110,7 @@ def test_what_bash_offers(script: Path, words: tuple[str, ...], offered: list[st
 def test_commands_and_flags_where_nothing_is_typed_yet(script: Path) -> None:
     assert {"devices", "probe", "balance", "plan", "run"} <= set(completed(script, ""))
     assert {"--gpus", "--batches", "--config", "--help"} <= set(completed(script, "run", ""))
+    assert {"probe", "train"} <= set(completed(script, "guide", ""))
 
 
 def test_profiles_are_found_by_what_is_in_them(script: Path, tmp_path: Path) -> None:
