@@ -1,4 +1,4 @@
-"""Whose machine this is: what a result must not tell that is given to others."""
+"""Whose machine this is, which a result that is given to others must not tell."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Identity(NamedTuple):
-    """Home folders, accounts and host names, the longest first; of each at least one character."""
+    """Home folders, account names and host names, the longest first, none empty."""
 
     homes: tuple[str, ...]
     users: tuple[str, ...]
@@ -19,7 +19,7 @@ class Identity(NamedTuple):
 
 
 def identity() -> Identity:
-    """This process's. `root` and `localhost` are everybody's, and stay."""
+    """Whose machine this process runs on. `root` and `localhost` tell nothing and are left out."""
     homes, users, hosts = set[str](), set[str](), set[str]()
     with contextlib.suppress(RuntimeError, OSError):  # an account without a home folder
         homes |= {os.fspath(Path.home()), os.fspath(Path.home().resolve())}

@@ -25,11 +25,11 @@ def is_redacted(uuid: str) -> bool:
 
 
 class Redaction:
-    """Takes out of one result, and of texts about it, who made it where. One thing has one pseudonym in all of them.
+    """Takes who made it, and where, out of one result and out of the texts about it, with the same pseudonyms in all.
 
     A device's UUID becomes `GPU-redacted-0`, in order of appearance, its bus id `bus-redacted-0`. The home folder
     becomes `~`, the account's name `user`, the host's `host`, also within messages and paths. Processes lose name and
-    PID. Words of a fixed choice, as a result's kind, stay.
+    PID. Words of a fixed choice stay, such as a result's kind.
     """
 
     def __init__(self, whose: Identity) -> None:
@@ -41,7 +41,7 @@ class Redaction:
         ]
 
     def record(self, record: R) -> R:
-        """The same record without; of a plan with a warning that it can't be run as it is."""
+        """The record without them. A plan also warns that it can't be run as it is."""
         cleaned = self._record(record)
         if isinstance(cleaned, Plan) and any(is_redacted(device.uuid) for device in cleaned.devices):
             warnings = (*cleaned.warnings, _not_to_be_run())
@@ -49,7 +49,7 @@ class Redaction:
         return cleaned
 
     def text(self, text: str) -> str:
-        """The same text without."""
+        """The text without them."""
         for known in sorted(self._pseudonyms, key=len, reverse=True):
             text = text.replace(known, self._pseudonyms[known])
         text = _UUID.sub(lambda match: self._device(match[0]), text)
@@ -108,7 +108,7 @@ def _word(name: str) -> re.Pattern[str]:
 
 
 def _path(folder: str) -> re.Pattern[str]:
-    """The folder itself and what is in it; not another whose name only begins so."""
+    """Matches the folder and what is in it, but no other folder whose name begins so."""
     return re.compile(rf"(?<![\w.~/-]){re.escape(folder)}(?![\w.-])")
 
 

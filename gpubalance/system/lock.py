@@ -15,9 +15,9 @@ from gpubalance.system.state import state_folder
 
 
 class Lock:
-    """Held until `release`, or the process' end; no child inherits it. `name` may be any text.
+    """Held until `release` or the end of the process; no worker inherits it. `name` may be any text.
 
-    Raises InUse with the holder's PID where another has it: `what` is said to be in use. Where the file
+    Raises InUse, which says that `what` is in use and by which PID, where another process holds it. Where the file
     system has no locks, or no room for one, nothing is locked.
     """
 
@@ -25,14 +25,14 @@ class Lock:
         self._path = state_folder("locks") / f"{hashlib.sha256(name.encode('utf-8', 'replace')).hexdigest()[:24]}.lock"
         self._file = _locked(self._path, what)
         if self._file is not None:
-            with contextlib.suppress(OSError):  # on a full disk it is held all the same
+            with contextlib.suppress(OSError):  # on a full disk the lock holds, without a PID
                 self._file.truncate(0)
                 self._file.write(str(os.getpid()).encode())
 
     def release(self) -> None:
-        """Gives it back. Once is enough."""
+        """Lets others have it. May be called again."""
         if self._file is not None:
-            self._path.unlink(missing_ok=True)  # while it is held: whoever waits for this file sees that it is gone
+            self._path.unlink(missing_ok=True)  # while it is held: whoever opened this file sees that it is gone
             self._file.close()
             self._file = None
 
@@ -58,7 +58,7 @@ def _locked(path: Path, what: str) -> IO[bytes] | None:
             ) from None
         if _is_still_there(file, path):
             return file
-        file.close()  # its holder removed it after we had opened it: it locks nothing
+        file.close()  # its holder removed it after we had opened it, so it locks nothing
 
 
 def _is_still_there(file: IO[bytes], path: Path) -> bool:

@@ -19,7 +19,7 @@ _LOGS_KEPT = 50
 
 
 def current_folder() -> Path:
-    """Raises EnvironmentFault where it was deleted, as may happen to a terminal's."""
+    """Raises EnvironmentFault where the folder was deleted under a terminal."""
     try:
         return Path.cwd()
     except FileNotFoundError:
@@ -27,7 +27,7 @@ def current_folder() -> Path:
 
 
 def state_folder(name: str) -> Path:
-    """A folder of that name under the state directory, made if need be; where that can't be, this process's own."""
+    """A folder of that name under the state directory, or under /tmp where that can't be written to."""
     folder = platformdirs.user_state_path("gpubalance") / name
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -40,7 +40,7 @@ def state_folder(name: str) -> Path:
 
 @functools.cache
 def _temporary(name: str) -> Path:
-    """The same for all processes of the user, so that locks and journals are found again; never another user's."""
+    """One folder for all processes of the user, who find each other's locks and journals; never another user's."""
     folder = Path(tempfile.gettempdir()) / f"gpubalance-{os.getuid()}"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -54,9 +54,9 @@ def _temporary(name: str) -> Path:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Written beside it and renamed, so that nobody ever sees half of it. Raises OSError.
+    """Writes a file beside it and renames that, so that nobody ever sees half of it. Raises OSError.
 
-    What a killed gpubalance had begun to write of it is taken away.
+    Deletes what a killed gpubalance had begun to write of the same file.
     """
     path = path.resolve()  # the file behind a link, which stays a link
     sweep(path.parent, path.name)
@@ -74,7 +74,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """A new name in it is on disk, as far as its file system can tell: without that a power cut takes it back."""
+    """Puts a new name in the folder on disk, so that a power cut does not take it back."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -84,7 +84,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def sweep(folder: Path, name: str | None = None) -> None:
-    """Takes away what processes that were killed had begun to write: of a file of that name, or of any."""
+    """Deletes what killed processes had begun to write, of the file of that name or of any file."""
     whose = re.escape(name) if name else ".+"
     with contextlib.suppress(OSError):
         for left in folder.iterdir():
@@ -104,7 +104,7 @@ def _lives(pid: int) -> bool:
 
 
 def new_log(purpose: str) -> Path:
-    """A path for a child's log; the oldest logs go."""
+    """A path for a worker's log. Deletes the oldest logs."""
     folder = state_folder("logs")
     for old in sorted(folder.glob("*.log"))[:-_LOGS_KEPT]:
         if not _writes(old):
@@ -114,6 +114,6 @@ def new_log(purpose: str) -> Path:
 
 
 def _writes(log: Path) -> bool:
-    """Whether the gpubalance that it is of lives: it may be in the middle of a night."""
+    """Whether the gpubalance that a log belongs to still runs, as it may do for a whole night."""
     pid = log.name.split("-")[1:2]
     return bool(pid) and pid[0].isdigit() and _lives(int(pid[0]))

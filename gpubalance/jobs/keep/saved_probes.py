@@ -1,4 +1,4 @@
-"""The probes that were made here, kept under the user's state directory, so that the latest one is found again."""
+"""The probes that were made here, kept under the user's state directory: plans start from the latest."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from gpubalance.settings.requests import RunRequest, Settings
 from gpubalance.system.state import state_folder, sweep, write_whole
 
 _KEPT = 100
-ALL = float("inf")  # batches: as far as a device goes
+ALL = float("inf")  # the batch up to which a probe without a bound looked
 
 
 def save(probe: Probe) -> Path | None:
-    """Keeps a probe; None where there is no room for it. The oldest ones go."""
+    """Keeps a probe, and deletes the oldest. None where there is no room for it."""
     folder = state_folder("probes")
     sweep(folder)
     for old in sorted(folder.glob("*.json"))[:-_KEPT]:
@@ -36,9 +36,9 @@ def save(probe: Probe) -> Path | None:
 
 
 def latest(devices: Sequence[Device], settings: Settings, *, up_to: float = 0) -> Probe | None:
-    """The latest probe that has all these devices, measured whole, with these settings; None where there is none.
+    """The latest probe that measured all these devices to the end with these settings; None where there is none.
 
-    One that was bounded by a largest batch counts only where that is at least `up_to`.
+    A probe that --max-batch bounded counts only where its bound is at least `up_to`.
     """
     for probe in kept_probes():
         found = [find_device(probe, device) for device in devices]
@@ -52,17 +52,17 @@ def latest(devices: Sequence[Device], settings: Settings, *, up_to: float = 0) -
 
 
 def holds_nothing(one: DeviceProbe) -> bool:
-    """Whether not even the smallest batch fits, which is an error of a probe and all that there is to know."""
+    """Whether not even the smallest batch fits: then the device is known well enough, though its probe failed."""
     return one.batch_limit is not None and one.batch_limit.fits is None
 
 
 def _reaches(probe: Probe, batch: float) -> bool:
-    """Whether it looked as far as that; one that ended by itself did."""
+    """Whether a probe looked up to that batch. Without a bound it looked as far as the device goes."""
     return probe.max_batch is None or batch <= probe.max_batch
 
 
 def solo_bests(request: RunRequest) -> tuple[SoloBest, ...] | None:
-    """What each device of a run gave alone in the latest probe of all that get samples; None where there is none."""
+    """What each device with samples gave alone, by the latest probe of them all; None where there is none."""
     used = [(number, request.devices[number]) for number in request.split.used]
     probe = latest([device for _, device in used], request.settings)
     found = [(number, probe and find_device(probe, device)) for number, device in used]
@@ -75,7 +75,7 @@ def solo_bests(request: RunRequest) -> tuple[SoloBest, ...] | None:
 
 
 def find_device(probe: Probe, device: Device) -> DeviceProbe | None:
-    """What a probe says of a device: the same one, under whatever index."""
+    """What a probe says of a device, whatever index the device had then."""
     for one in probe.probes:
         there = probe.devices[one.device]
         if (there.uuid, there.memory_bytes, there.profile) == (device.uuid, device.memory_bytes, device.profile):
@@ -84,12 +84,12 @@ def find_device(probe: Probe, device: Device) -> DeviceProbe | None:
 
 
 def same_settings(settings: Settings, others: Settings) -> bool:
-    """Alike but for the all-reduce, which a device alone has none of."""
+    """Whether settings are the same but for the all-reduce, which a device alone does not do."""
     return settings.model_copy(update={"all_reduce": others.all_reduce}) == others
 
 
 def kept_probes() -> Iterator[Probe]:
-    """Those that can be read, the latest first."""
+    """The probes that can be read, the latest first."""
     for path in sorted(state_folder("probes").glob("*.json"), reverse=True):
-        with suppress(BadInput):  # of a version before this one, or damaged
+        with suppress(BadInput):  # an older version's, or damaged
             yield read_record(path, Probe)

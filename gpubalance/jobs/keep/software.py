@@ -1,4 +1,4 @@
-"""What, besides devices and settings, decides how fast a step is: the software and the user's own model."""
+"""What decides how fast a step is, besides devices and settings: the host, the software and the user's model."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from gpubalance.system.versions import software
 
 
 def software_key(model: str) -> str:
-    """The same for the same host and versions, and for the same file that a user's model is in."""
+    """The same text for the same host, the same versions and the same content of the file that a user's model is in."""
     return " ".join([platform.node(), __version__, *(one or "" for one in software()), _own_code(model)])
 
 
 def _own_code(model: str) -> str:
-    """A hash of that file: changed, it is another model. Of a built-in model, or what can't be read, empty."""
+    """A hash of the user's file, as a change makes another model. Empty for a built-in model or an unreadable file."""
     try:
         path = _file_of(model)
         return hashlib.sha256(path.read_bytes()).hexdigest() if path else ""
     except (OSError, ValueError):
-        return ""  # the child says what is wrong with it
+        return ""  # the worker says what is wrong with it
 
 
 def _file_of(model: str) -> Path | None:
@@ -35,7 +35,7 @@ def _file_of(model: str) -> Path | None:
     if place.endswith(".py"):
         return Path(place)
     top, *inner = place.split(".")
-    found = PathFinder.find_spec(top, [str(current_folder()), *sys.path])  # which loads nothing
+    found = PathFinder.find_spec(top, [str(current_folder()), *sys.path])  # loads nothing
     if found is None or found.origin is None:
         return None
     if not inner:
