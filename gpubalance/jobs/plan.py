@@ -9,11 +9,10 @@ from gpubalance.errors import BadInput, NothingFits, UsageError
 from gpubalance.jobs.environment import now
 from gpubalance.jobs.keep.saved_probes import find_device
 from gpubalance.planning.allocate import allocate, worth
-from gpubalance.planning.fleet import Load
 from gpubalance.planning.joint import joint_bytes, joint_limit
 from gpubalance.planning.learning_rate import linear_factor, square_root_factor
 from gpubalance.planning.model import Curve, Line
-from gpubalance.planning.problem import Allocation, NoSplitError, Problem
+from gpubalance.planning.problem import Allocation, Load, NoSplitError, Problem, TooFineError
 from gpubalance.results.common import Warning_
 from gpubalance.results.plan import EvenPrediction, LearningRate, LeftOut, Plan, Predicted, Share
 from gpubalance.results.probe import DeviceProbe, Probe
@@ -142,6 +141,9 @@ def best_split(problem: Problem) -> Allocation:
     except NoSplitError as error:
         nearest = [batch for batch in (error.below, error.above) if batch is not None]
         remedy = f"the nearest that is possible: {' or '.join(map(str, nearest))}" if nearest else ""
+        raise UsageError(str(error), remedy=remedy) from None
+    except TooFineError as error:
+        remedy = "a larger --batch-multiple, fewer micro-batches with --accumulate, or a --max-global-batch"
         raise UsageError(str(error), remedy=remedy) from None
 
 

@@ -1,128 +1,101 @@
-"""The deadlines that make a split the best: by branch and bound for throughput, by bisection for a global batch."""
+"""The best deadline for a step: granules in the order of the times at which they are done, summed, and valued."""
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
-from gpubalance.planning.fleet import Fleet, Floats, Ints
+from gpubalance.planning.fleet import TIE, Fleet, Floats
+from gpubalance.planning.problem import TooFineError
 
-# What rounding can make of equal throughputs: within it the shortest step is taken.
-TIE = 1e-12
+# So many granules are put in order at once: about the price of dividing the time before them further.
+_AT_ONCE = 1 << 16
+_PARTS = 8
+# More than this many, all so nearly as good that no bound tells them apart, would fill the memory.
+_MOST = 1 << 25
 
-# So many (kind, k, u) are put in order at once rather than divided further: about the price of some deadlines.
-_AT_ONCE = 1 << 15
-_FIRST_PARTS = 64
-_PARTS = 4
+# What granules of all devices by a deadline in seconds are worth: 0 where that is not what is wanted.
+Value: TypeAlias = Callable[[Floats, Floats], Floats]
 
 
-def fastest(fleet: Fleet, sync_s: float, first_s: float, last_s: float, *, at_once: int = _AT_ONCE) -> float:
-    """The deadline T in [first, last] with the highest G(T)/(T + s); of equal ones the shortest.
+@dataclass(frozen=True)
+class Deadline:
+    """A deadline, in seconds, and what the best split that keeps it is worth."""
 
-    G(T), what all devices do by T, is a staircase that rises, at times c = k·t(u) only, so the best T is `first` or
-    one of those. Branch and bound: of an interval (a, b] with G(a) < G(b), no T in it is better than G(b)/(a + s).
-    Intervals are taken by that bound, the highest first. One with few enough c in it has them all computed and put in
-    order; a larger one is divided; once the highest bound is below the best that was found, all the rest is too.
-    Ends when each interval is in order, below the best, or holds no float but b, which was looked at.
+    time_s: float
+    value: float
 
-    Equal means within 1e-12: what is that near to the final best was never below it, so the shortest is among what
-    was kept. How near the bound comes to the best does not matter for what is found, only for how long it takes: at
-    worst that of all granules of all kinds put in order, some 0.3 µs each, where limits are so large (10⁹ granules)
-    that one more makes no difference between deadlines.
+
+def best_deadline(
+    fleet: Fleet, value: Value, *, alone: bool = False, above: float = 0.0, at_once: int = _AT_ONCE
+) -> Deadline:
+    """The deadline T of the highest value of (G(T), T), and of equal ones the shortest; (∞, 0) if none is `above` that.
+
+    G(T) is the sum of what all devices have done by T, or with `alone` the most that one has. It rises only when a
+    granule is done, so the best T is one of these times. Where they are too many to tabulate them all, time is divided:
+    in (a, b] nothing is worth more than G(b) at a, and what is worth less than the best so far is dropped until the
+    rest is few. So nothing is left out that could be the best. Raises TooFineError where too many granules remain.
     """
-    search = _Search(fleet, sync_s)
-    search.divide(first_s, last_s, _FIRST_PARTS)
-    while search.waiting and -search.waiting[0][0] >= search.best * (1 - TIE):
-        _, low, high, steps = heapq.heappop(search.waiting)
-        if steps <= max(at_once, 4 * len(fleet.limit) * len(fleet.micro)):
-            search.look(low, high)
-        else:
-            search.divide(low, high, _PARTS)
-    return min(deadline for deadline, rate in search.found if rate >= search.best * (1 - TIE))
+
+    def total(units: Floats) -> Floats:
+        done: Floats = units.max(axis=-1) if alone else units @ fleet.count
+        return done
+
+    begin, end, low = np.array([0.0]), np.array([fleet.last_s]), fleet.floor[None]
+    high = np.where(fleet.may_be_alone, fleet.largest, 0.0)[None] if alone else fleet.largest[None]
+    times = np.append(begin, end)
+    values = np.append(value(total(low), begin), value(total(high), end))
+    while True:
+        best = max(above, values.max())
+        kept = (total(high) > total(low)) & (np.nextafter(begin, end) < end)
+        kept &= value(total(high), begin) >= best * (1 - TIE)
+        begin, end, low, high = begin[kept], end[kept], low[kept], high[kept]
+        granules = (high - low).sum()
+        if granules <= max(at_once, _PARTS * low.size):
+            break
+        if low.size > _MOST // _PARTS:
+            raise TooFineError(f"{granules:,.0f} batch sizes are too many to compare")
+        begin, end, low, high = _divided(fleet, begin, end, low, high)
+        times, values = np.append(times, end), np.append(values, value(total(high), end))
+    done_s, totals = _in_order(fleet, low, high, total(low), alone=alone)
+    times, values = np.append(times, done_s), np.append(values, value(totals, done_s))
+    best = values.max()
+    if best <= above:
+        return Deadline(np.inf, 0.0)
+    return Deadline(float(times[values >= best * (1 - TIE)].min()), float(best))
 
 
-class _Search:
-    """The best so far, what may be the answer, and the intervals that may hold a better one."""
-
-    def __init__(self, fleet: Fleet, sync_s: float) -> None:
-        self._fleet = fleet
-        self._sync_s = sync_s
-        self.best = 0.0
-        self.found: list[tuple[float, float]] = []
-        self.waiting: list[tuple[float, float, float, float]] = []  # (−bound, a, b, granules in it)
-
-    def divide(self, low: float, high: float, parts: int) -> None:
-        """Looks at deadlines from `low` to `high`, and leaves what is between them waiting."""
-        between = low + (high - low) * np.arange(1, parts) / parts  # at least one, unless they are neighbours
-        deadlines = np.unique(np.clip([low, *between, high], low, high))
-        totals, steps = self._fleet.totals(deadlines)
-        self._note(deadlines, totals)
-        bounds = totals[1:] / (deadlines[:-1] + self._sync_s)
-        for part in np.nonzero((np.diff(totals) > 0) & (bounds >= self.best * (1 - TIE)))[0]:
-            a, b = deadlines[part : part + 2]
-            if np.nextafter(a, b) < b:
-                heapq.heappush(self.waiting, (-float(bounds[part]), float(a), float(b), steps[part + 1] - steps[part]))
-
-    def look(self, low: float, high: float) -> None:
-        """Looks at every c in (low, high]."""
-        times, totals = _totals(self._fleet, low, high)
-        self._note(times, totals)
-
-    def _note(self, deadlines: Floats, totals: Floats) -> None:
-        """Keeps what ties with the best, and is faster than all that is kept of shorter ones.
-
-        Where several c are equal, all but the last have too small a total: that does no harm.
-        """
-        rates = totals / (deadlines + self._sync_s)
-        self.best = max(self.best, float(rates.max(initial=0.0)))
-        bar = self.best * (1 - TIE)
-        for i in np.nonzero(rates >= bar)[0]:
-            if rates[i] >= bar:
-                self.found.append((float(deadlines[i]), float(rates[i])))
-                bar = rates[i]
+def _divided(fleet: Fleet, begin: Floats, end: Floats, low: Floats, high: Floats) -> tuple[Floats, ...]:
+    """Each interval in equal parts, with what each kind has done when they begin and end."""
+    parts = np.arange(1, _PARTS) / _PARTS
+    between_s = begin[:, None] + (end - begin)[:, None] * parts
+    between = fleet.most(between_s, low[:, None], high[:, None])
+    times = np.concatenate([begin[:, None], between_s, end[:, None]], axis=1)
+    units = np.concatenate([low[:, None], between, high[:, None]], axis=1)
+    kinds = low.shape[1]
+    return (
+        times[:, :-1].ravel(),
+        times[:, 1:].ravel(),
+        units[:, :-1].reshape(-1, kinds),
+        units[:, 1:].reshape(-1, kinds),
+    )
 
 
-def _totals(fleet: Fleet, low: float, high: float) -> tuple[Floats, Floats]:
-    """The times c in (low, high] at which a kind does more than ever before, in order, and G from there on."""
-    before, after = fleet.micro_units(np.array([low, high]))
-    had = fleet.most(before)
-    start = np.maximum(before, np.floor(had / fleet.micro[:, None]))  # what is no more than that gains nothing
-    counts = np.maximum(after - start, 0).astype(np.intp).T.ravel()  # by kind, then k
-    row = np.repeat(np.arange(len(counts)), counts)
-    kind, k = np.divmod(row, len(fleet.micro))
-    units = start.T.ravel()[row] + 1 + np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
-    times: Floats = fleet.micro[k] * fleet.time_s(kind, units)
-    order = np.argsort(times)
-    kind, times, done = kind[order], times[order], (fleet.micro[k] * units)[order]
-    more = _rises(had, kind, done) if len(fleet.micro) > 1 else np.ones(len(kind))
-    return times, had @ fleet.count + np.cumsum(more * fleet.count[kind])
+def _in_order(fleet: Fleet, low: Floats, high: Floats, before: Floats, *, alone: bool) -> tuple[Floats, Floats]:
+    """When each granule of some intervals is done, and G from then on, if it was `before` when the interval began.
 
-
-def _rises(had: Floats, kind: Ints, done: Floats) -> Floats:
-    """By how much each kind's most rises at each of its times, in order, of all numbers of micro-batches together."""
-    by_kind = np.argsort(kind.astype(np.min_scalar_type(len(had))), kind="stable")
-    kind, done = kind[by_kind], done[by_kind]
-    apart = done.max(initial=0.0)  # between kinds, so that one running maximum serves all of them
-    most = np.maximum.accumulate(done + apart * kind) - apart * kind
-    before = np.concatenate([[0.0], most[:-1]])
-    is_first = np.concatenate([[True], kind[1:] != kind[:-1]])
-    rises = np.empty(len(kind))
-    rises[by_kind] = most - np.where(is_first, had[kind], before)
-    return rises
-
-
-def earliest(enough: Callable[[float], bool], first_s: float, last_s: float) -> float | None:
-    """The smallest float T in [first, last] for which `enough(T)`, if that stays true once it is; None where none is.
-
-    Bisection until the two ends are neighbours as floats: some sixty tries.
+    Of several that are done at once all but the last have too small a G, which does no harm.
     """
-    if enough(first_s):
-        return first_s
-    if not enough(last_s):
-        return None
-    low, high = first_s, last_s
-    while low < (middle := (low + high) / 2) < high:
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
+    counts = (high - low).astype(np.intp)
+    interval, kind = (np.repeat(at.ravel(), counts.ravel()) for at in np.indices(counts.shape))
+    units = np.arange(1.0, len(kind) + 1) - np.repeat(np.cumsum(counts) - counts.ravel() - low.ravel(), counts.ravel())
+    times = fleet.time_s(units, kind)
+    if alone:
+        return times, units
+    order = np.argsort(times)  # intervals are in order too
+    done = np.cumsum(fleet.count[kind[order]])
+    earlier = np.cumsum(counts @ fleet.count) - counts @ fleet.count
+    return times[order], done + (before - earlier)[interval[order]]

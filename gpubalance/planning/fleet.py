@@ -1,214 +1,163 @@
-"""How much each device has done by a deadline: the step-time models of many devices, inverted exactly and at once."""
+"""How much each device has done by a deadline: the step times of many devices at once, and their inverse."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpubalance.planning.model import Curve, Line
+from gpubalance.planning.problem import Load
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.intp]
-_Piece: TypeAlias = tuple[float, float, float, float, float, float, float]
 
-# So many numbers at a time stay in the processor's cache.
-_AT_ONCE = 1 << 17
-_FLAT = 1e-100  # seconds a sample that are taken for 0 where one divides by them
+# What rounding can make of equal times and values.
+TIE = 1e-12
+
 _ALL = slice(None)
-_ABSENT: _Piece = (np.inf, 0.0, 0.0, 0.0, 0.0, 1.0, np.inf)
-
-
-@dataclass(frozen=True)
-class Load:
-    """A device: its step time over the batch, and the largest batch, in samples, that it may be given."""
-
-    model: Line | Curve
-    limit: int
-
-    def __post_init__(self) -> None:
-        if self.limit < 0:
-            raise ValueError(f"a batch limit of {self.limit}")
-        if isinstance(self.model, Line):
-            if min(self.model.alpha_s, self.model.beta_s) < 0 or self.model.alpha_s + self.model.beta_s <= 0:
-                raise ValueError("a step time that is not above 0, or falls with the batch")
-        elif min(self.model.step_times_s) <= 0 or any(a > b for a, b in pairwise(self.model.step_times_s)):
-            raise ValueError("a curve that is not above 0, or falls: see monotone_curve")
 
 
 class Fleet:
-    """Devices for the solver, in granules of `multiple` samples; equal devices are one kind, counted.
+    """Devices for the solver, in granules of `multiple` samples. Equal devices are one kind, which has a `count`.
 
-    Kinds are sorted by what they are, so nothing depends on the order of the devices. Time is a piecewise linear
-    function, t(u) = min(high, low + rise · (u·multiple − left) / run) in its piece: operation by operation what
-    `Line` and `Curve` compute. The `min` keeps rounding from making it fall where one piece meets the next. Each
-    operation is monotone in u, rounded or not: so t never falls, and "the largest u with k·t(u) ≤ T" is exact.
+    Kinds are sorted by what they are, so that nothing depends on the order of the devices. A device that is `required`
+    is a kind of its own, with a granule as its `floor`.
+
+    In micro-batches of m granules, u of them take q·t(m) + t(u − q·m) seconds with q = ⌈u/m⌉ − 1: t is the device's
+    model, and the engine takes what is left first. m may be the limit, or a smaller batch that was measured. c(u) is
+    the least over these with u ≤ K·m. With each m a granule less takes no longer, so c never falls.
     """
 
     def __init__(
-        self, loads: Sequence[Load], *, multiple: int = 1, micro_batches: int = 1, required: int | None = None
+        self,
+        loads: Sequence[Load],
+        *,
+        multiple: int = 1,
+        micro_batches: int = 1,
+        most: float = np.inf,
+        required: int | None = None,
     ) -> None:
-        pieces: dict[tuple[Line | Curve, int], tuple[_Piece, ...]] = {}
-        keys = []
-        for device, load in enumerate(loads):
-            key = (load.model, load.limit // multiple)
-            if key not in pieces:
-                pieces[key] = _pieces(*key, multiple)
-            keys.append((key[1], pieces[key], device == required))
-        kinds = {key: kind for kind, key in enumerate(sorted(set(keys)))}
-        self.multiple = multiple
-        self.micro = np.arange(1.0, micro_batches + 1)
-        self.kind_of = np.array([kinds[key] for key in keys], dtype=np.intp)
-        self.count = np.bincount(self.kind_of, minlength=len(kinds)).astype(float)
-        self.limit = np.array([key[0] for key in kinds], dtype=float)
-        self.floor = np.array([float(key[2]) for key in kinds])
-        self._set_pieces([key[1] for key in kinds])
+        sizes_of = _sizes if micro_batches > 1 else _limit
+        keys = [
+            (sizes_of(load, multiple), _pieces(load.model, multiple), i == required) for i, load in enumerate(loads)
+        ]
+        kinds = sorted(set(keys))
+        number = {key: kind for kind, key in enumerate(kinds)}
+        self.kind_of = np.array([number[key] for key in keys], dtype=np.intp)
+        self.count = np.bincount(self.kind_of).astype(float)
+        self.floor = np.array([float(of[2]) for of in kinds])
+        self._multiple = multiple
+        self._micro_batches = micro_batches
+        self._begins, self._base_s, self._slope_s = _table([pieces for _, pieces, _ in kinds], (np.inf, 0.0, 0.0))
+        size_table = _table([sizes for sizes, _, _ in kinds], 0.0)
+        self.limit: Floats = size_table[0]
+        self.largest: Floats = np.minimum(self.limit * micro_batches, most)
+        self._sizes = [(size, self.piece_s(size)) for size in size_table]
 
-    def _set_pieces(self, of_kinds: Sequence[tuple[_Piece, ...]]) -> None:
-        """Piece p of kind i is at p·kinds + i; one that is not there begins at no time and at no batch."""
-        self._pieces = max((len(pieces) for pieces in of_kinds), default=1)
-        table = np.array([[*pieces, *[_ABSENT] * (self._pieces - len(pieces))] for pieces in of_kinds])
-        columns = table.reshape(len(of_kinds), self._pieces, 7).transpose(2, 1, 0).reshape(7, -1)
-        self._first, self._last, self._left, self._low, self._rise, self._run, self._high = columns
-        steep = self._rise > _FLAT * self._run
-        self._per_s = np.divide(self._run, self._rise, out=np.zeros_like(self._run), where=steep) / self.multiple
-        self._from = np.where(steep, self._left / self.multiple, np.inf)  # a flat piece goes on to its last
-        there = np.isfinite(self._first)
-        self._begins_s = np.where(there, self._in_piece(_ALL, np.where(there, self._first, 1)), np.inf)
+    def piece_s(self, units: Floats, kinds: Ints | slice = _ALL) -> Floats:
+        """t(u) of so many granules each."""
+        base_s, slope_s = self._base_s[0, kinds], self._slope_s[0, kinds]
+        if len(self._begins) > 1:
+            at = np.broadcast_to(np.arange(len(self.count))[kinds], units.shape).copy()
+            for begins in self._begins[1:]:
+                at += len(self.count) * (begins[kinds] < units)
+            base_s, slope_s = self._base_s.ravel()[at], self._slope_s.ravel()[at]
+        time_s: Floats = slope_s * units
+        time_s += base_s
+        return time_s
 
-    def _in_piece(self, at: Ints | slice, units: Floats) -> Floats:
-        """t(u) by the formula of given pieces."""
-        span = units * self.multiple - self._left[at]
-        time: Floats = np.minimum(self._high[at], self._low[at] + self._rise[at] * span / self._run[at])
-        return time
+    def time_s(self, units: Floats, kinds: Ints | slice = _ALL) -> Floats:
+        """c(u) of so many granules each, up to the kinds' `largest`."""
+        if self._micro_batches == 1:
+            return self.piece_s(units, kinds)
+        least: Floats = np.full(units.shape, np.inf)
+        for sizes, size_s in self._sizes:
+            able, size = self._able(units, sizes[kinds])
+            full = np.ceil(units / size) - 1
+            times = full * size_s[kinds] + self.piece_s(units - full * size, kinds)
+            np.minimum(least, times, out=least, where=able)
+        return least
 
-    def time_s(self, kinds: Ints, units: Floats) -> Floats:
-        """Seconds of one micro-batch of so many granules, at least 1, on a device of that kind."""
-        at = kinds.copy()
-        for piece in range(1, self._pieces):
-            at += len(self.limit) * (self._first[piece * len(self.limit) + kinds] <= units)
-        return self._in_piece(at, units)
+    def _able(self, units: Floats, sizes: Floats) -> tuple[NDArray[np.bool_], Floats]:
+        """Where u granules are few enough for a size; and the size, 1 where there is none."""
+        return units <= self._micro_batches * sizes, np.maximum(sizes, 1)
 
-    def micro_units(self, deadlines_s: Floats) -> Floats:
-        """The largest u with k·t(u) ≤ T, within the limit, at [T, k−1, kind]; 0 where there is none."""
-        ks, kinds = len(self.micro), len(self.limit)
-        every = np.arange(ks * kinds)
-        found = self._largest(deadlines_s, np.repeat(self.micro, kinds), every % kinds if ks > 1 else _ALL)
-        return found.reshape(len(deadlines_s), ks, kinds)
+    def pieces_s(self, units: Floats, size: Floats, kinds: Ints | slice = _ALL) -> Floats:
+        """Seconds of u granules in micro-batches of a size."""
+        full = np.ceil(units / size) - 1
+        return full * self.piece_s(size, kinds) + self.piece_s(units - full * size, kinds)
 
-    def _largest(self, deadlines_s: Floats, micro: Floats, kinds: Ints | slice) -> Floats:
-        """`micro_units` at [T, row], for rows of a k and a kind each.
+    def micro_batches(self, units: Floats, deadline_s: float) -> tuple[Floats, Floats]:
+        """The micro-batch of each device for so many granules, and the seconds they take.
 
-        A division says nearly where; whether it is there is asked of t itself, and where not, bisection finds it.
+        The fewest micro-batches that keep the deadline, and as even as they can be without another time.
         """
-        deadline = deadlines_s[:, None]
-        begun = micro * self._begins_s[: len(self.limit)][kinds] <= deadline
-        at = kinds
-        if self._pieces > 1:
-            at = np.broadcast_to(np.arange(len(self.limit))[kinds], begun.shape).copy()
-            for begins_s in self._begins_s.reshape(self._pieces, -1)[1:]:
-                at += len(self.limit) * (micro * begins_s[kinds] <= deadline)
-        last = self._last[at]
-        near = np.floor(self._from[at] + (deadline / micro - self._low[at]) * self._per_s[at])
-        units: Floats = np.minimum(np.maximum(near, self._first[at]), last)
-        late = micro * self._in_piece(at, units) > deadline
-        more = (units < last) & (micro * self._in_piece(at, units + 1) <= deadline)
-        missed = np.nonzero((late | more) & begun)
-        if len(missed[0]):
-            pieces = np.broadcast_to(np.arange(len(self._last))[at], begun.shape)[missed]
-            units[missed] = self._bisected(pieces, micro[missed[1]], deadlines_s[missed[0]])
-        units[~begun] = 0
-        return units
+        kinds = self.kind_of
+        chosen, times = np.zeros(len(units)), np.zeros(len(units))
+        for sizes in [units, *(size[kinds] for size, _ in self._sizes)]:
+            able, size = self._able(units, np.minimum(sizes, self.limit[kinds]))
+            time_s = self.pieces_s(units, size, kinds)
+            even = np.maximum(1, np.ceil(units / np.ceil(units / size).clip(1)))
+            even_s = self.pieces_s(units, even, kinds)
+            as_long = np.abs(even_s - time_s) <= TIE * time_s
+            able &= (chosen == 0) & (units > 0) & (time_s <= deadline_s)
+            chosen = np.where(able, np.where(as_long, even, size), chosen)
+            times = np.where(able, np.where(as_long, even_s, time_s), times)
+        return chosen, times
 
-    def _bisected(self, at: Ints, micro: Floats, deadline: Floats) -> Floats:
-        """As `micro_units`, in pieces whose first granule is in time."""
-        low, high = self._first[at], self._last[at]
+    def most(self, deadlines_s: Floats, low: Floats | float = 0.0, high: Floats | None = None) -> Floats:
+        """F(T), the most that each kind has done by a deadline, at [..., kind], if it is from `low` to `high`."""
+        deadlines_s = deadlines_s[..., None]
+        shape = (*deadlines_s.shape[:-1], len(self.count))
+        low, high = np.broadcast_to(low, shape), np.broadcast_to(self.largest if high is None else high, shape)
         while (low < high).any():
             middle = np.ceil((low + high) / 2)
-            fits = micro * self._in_piece(at, middle) <= deadline
-            low, high = np.where(fits, middle, low), np.where(fits, high, middle - 1)
-        return low
+            in_time = self.time_s(middle) <= deadlines_s
+            low, high = np.where(in_time, middle, low), np.where(in_time, high, middle - 1)
+        done: Floats = np.maximum(low, self.floor)
+        return done
 
-    def units(self, deadlines_s: Floats) -> Floats:
-        """The largest batch of each kind by each deadline, at [T, kind]: max over k of k·u; at least its floor."""
-        return self.most(self.micro_units(deadlines_s))
-
-    def most(self, micro_units: Floats) -> Floats:
-        """From the micro-batches at […, k−1, kind] the granules that a device of each kind does at most."""
-        units: Floats = np.maximum((self.micro[:, None] * micro_units).max(axis=-2), self.floor)
-        return units
-
-    def totals(self, deadlines_s: Floats) -> tuple[Floats, Floats]:
-        """G(T), all devices' granules by each of some rising deadlines, and the same with each kind counted once."""
-        if len(self.micro) > 1 and len(deadlines_s) > 2:
-            units = self._units_between(deadlines_s)
-        else:
-            block = max(1, _AT_ONCE // max(1, len(self.limit) * len(self.micro)))
-            starts = range(0, len(deadlines_s), block)
-            units = np.concatenate([self.units(deadlines_s[start : start + block]) for start in starts])
-        return units @ self.count, units.sum(axis=1)
-
-    def _units_between(self, deadlines_s: Floats) -> Floats:
-        """`units`; most k make no difference: those that do no more by the last than is done by the first."""
-        ends = self.micro_units(deadlines_s[[0, -1]])
-        first, last = self.most(ends)
-        kinds, k = np.nonzero((self.micro[:, None] * ends[1] > first).T)
-        micro = self.micro[k]
-        starts = np.nonzero(np.diff(kinds, prepend=-1))[0]
-        rows = [first]
-        for deadline_s in deadlines_s[1:-1]:
-            units = first.copy()
-            if len(kinds):
-                most = np.maximum.reduceat(micro * self._largest(np.array([deadline_s]), micro, kinds)[0], starts)
-                units[kinds[starts]] = np.maximum(units[kinds[starts]], most)
-            rows.append(units)
-        return np.array([*rows, last])
-
-    def total(self, deadline_s: float) -> float:
-        """G(T) of one deadline."""
-        return float(self.totals(np.array([deadline_s]))[0][0])
+    @property
+    def may_be_alone(self) -> NDArray[np.bool_]:
+        """The kinds of which one device may have all: those that can do a granule; only the required one, if any is."""
+        able: NDArray[np.bool_] = (self.limit >= 1) & (self.floor == self.floor.max())
+        return able
 
     @property
     def first_s(self) -> float:
-        """The first deadline by which the device that is required, or else any, has a granule; ∞ if there is none."""
-        begins_s = self._begins_s[: len(self.limit)]
-        return float(max(begins_s.min(initial=np.inf), begins_s[self.floor > 0].max(initial=0.0)))
+        """When the first granule is done, or that of the device that is required; ∞ if there is none."""
+        return float(self.piece_s(np.ones(len(self.count)))[self.may_be_alone].min(initial=np.inf))
 
     @property
     def last_s(self) -> float:
-        """The deadline by which all of them have all that they may be given."""
-        some = np.nonzero(self.limit >= 1)[0]
-        return float(self.micro[-1] * self.time_s(some, self.limit[some]).max(initial=0.0))
-
-    def ends(self) -> Floats:
-        """The first and last granule of each piece, at [any, kind]: u/t(u) is largest at one of them."""
-        ends: Floats = np.where(np.isfinite(self._first), [self._first, self._last], 0.0)
-        return ends.reshape(-1, len(self.limit))
+        """When all have done all that they may be given."""
+        return float(self.time_s(self.largest)[self.limit >= 1].max(initial=0.0))
 
 
-def _pieces(model: Line | Curve, limit: int, multiple: int) -> tuple[_Piece, ...]:
-    """(first granule, last granule, left, low, rise, run, high), in order; without those that hold no granule.
+def _limit(load: Load, multiple: int) -> tuple[float, ...]:
+    return (load.limit // multiple,)
 
-    Below its first point a curve goes on as its first piece does, but not below 0 at no samples: no time is negative.
-    """
-    if isinstance(model, Line) or len(model.batches) == 1:
-        line = (model.alpha_s, model.beta_s) if isinstance(model, Line) else (model.step_times_s[0], 0.0)
-        return ((1.0, float(limit), 0.0, *line, 1.0, np.inf),) if limit else (_ABSENT,)
-    knots = list(zip(model.batches, model.step_times_s, strict=True))
-    (left, low), (right, high) = knots[:2]
-    if low * right < high * left:
-        knots = [(0, 0.0), *knots]
-    pieces: list[_Piece] = []
-    first = 1
-    for (left, low), (right, high) in pairwise(knots):
-        is_last = right == model.batches[-1]
-        last = limit if is_last else min(limit, right // multiple)
-        if first <= last:
-            top = np.inf if is_last else high
-            pieces.append((float(first), float(last), float(left), low, high - low, float(right - left), top))
-            first = last + 1
-    return tuple(pieces) or (_ABSENT,)
+
+def _sizes(load: Load, multiple: int) -> tuple[float, ...]:
+    """The micro-batches that a device may be given, in granules, the largest first."""
+    limit = load.limit // multiple
+    measured = {batch // multiple for batch in load.model.batches} if isinstance(load.model, Curve) else set()
+    return (limit, *sorted((size for size in measured if 0 < size < limit), reverse=True))
+
+
+def _pieces(model: Line | Curve, multiple: int) -> tuple[tuple[float, float, float], ...]:
+    """(begin, base, slope) of each straight piece, which is base + slope · u seconds for u granules above `begin`."""
+    if isinstance(model, Line):
+        return ((0.0, model.alpha_s, model.beta_s * multiple),)
+    slopes = [(left, low, (high - low) / (right - left)) for (left, low), (right, high) in pairwise(model.knots)]
+    return tuple((left / multiple, low - slope * left, slope * multiple) for left, low, slope in slopes)
+
+
+def _table(rows: Sequence[Sequence[Any]], fill: Any) -> Floats:
+    """Rows of unlike lengths as an array, filled up, with its axes turned round."""
+    most = max(map(len, rows))
+    return np.ascontiguousarray(np.array([[*row, *[fill] * (most - len(row))] for row in rows], dtype=float).T)

@@ -18,9 +18,10 @@ def joint_limit(points: Points, fits: int, *, memory_bytes: int | None, extra_by
 
     By the curve through the measured (batch, peak bytes) points. Where memory is not known nothing is taken off.
     """
-    if memory_bytes is None or not extra_bytes or len(points) < 2:
+    fitting = [point for point in points if point[0] <= fits]
+    if memory_bytes is None or not extra_bytes or not fitting:
         return fits
-    curve = MemoryCurve.through([point for point in points if point[0] <= fits], memory_bytes)
+    curve = MemoryCurve.through(fitting, memory_bytes)
     if curve is None:
-        return fits
+        return fits if fitting[-1][1] + extra_bytes <= memory_bytes else 0
     return max(0, min(fits, curve.largest_within(memory_bytes - extra_bytes)))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import cached_property
+from operator import itemgetter
 
 # Above this the line misses the curve by more than measuring does.
 LINE_WITHIN = 0.03
@@ -29,17 +31,27 @@ class Line:
 
 @dataclass(frozen=True)
 class Curve:
-    """Piecewise linear through measured points; past its ends it goes on as its first or last piece does."""
+    """Piecewise linear through measured points; beyond them it goes on as its first or last piece does.
+
+    Where that would be below 0 at no samples, the first piece comes from the origin: no step takes less than no time.
+    """
 
     batches: tuple[int, ...]
     step_times_s: tuple[float, ...]
 
+    @cached_property
+    def knots(self) -> tuple[tuple[float, float], ...]:
+        """The (batch, seconds) that the pieces are between, at least two."""
+        points = tuple(zip(self.batches, self.step_times_s, strict=True))
+        (left, low), (right, high) = points[0], points[-1 if len(points) == 1 else 1]
+        if len(points) == 1:
+            return (0, low), *points
+        return ((0, 0.0), *points) if low * right < high * left else points
+
     def step_time_s(self, batch: float) -> float:
         """Seconds that a step of `batch` samples takes."""
-        pieces = list(zip(pairwise(self.batches), pairwise(self.step_times_s), strict=True))
-        if not pieces:
-            return self.step_times_s[0]
-        (left, right), (low, high) = next((piece for piece in pieces if batch <= piece[0][1]), pieces[-1])
+        piece = bisect_left(self.knots, batch, lo=1, hi=len(self.knots) - 1, key=itemgetter(0))
+        (left, low), (right, high) = self.knots[piece - 1 : piece + 1]
         return low + (high - low) * (batch - left) / (right - left)
 
     def scaled(self, factor: float) -> Curve:

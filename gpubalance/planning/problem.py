@@ -1,19 +1,30 @@
-"""What a split is wanted for, and what it is: the records of the solver."""
+"""What a split is wanted for, and what it is."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from itertools import pairwise
+from typing import Any, Literal, TypeAlias
 
-from gpubalance.planning.fleet import Load
+from gpubalance.planning.model import Curve, Line
 from gpubalance.settings.shares import Shares
 
-# With micro_batches="auto": up to so many, and as few as come so near to the best of them.
+# With micro_batches="auto": the most, and how near to the best of them the fewest must come.
 AUTO_MOST = 8
 AUTO_WITHIN = 0.05
 
 Binds: TypeAlias = Literal["speed", "memory", "granularity", "global batch", "sync"]
+
+# What (global batch, step time in seconds) are worth: above 0, and for arrays of them too. A larger global batch in
+# the same time is not worth less, a longer time for the same one not more.
+Objective: TypeAlias = Callable[[Any, Any], Any]
+
+
+def throughput(global_batch: Any, step_time_s: Any) -> Any:
+    """Samples per second."""
+    return global_batch / step_time_s
 
 
 class NoSplitError(ValueError):
@@ -25,12 +36,33 @@ class NoSplitError(ValueError):
         self.above = above
 
 
+class TooFineError(ValueError):
+    """More batches are as good as each other than can be compared: batches are too fine for what devices can take."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """A device: its step time over the batch, and the most samples, in one micro-batch, that it may be given."""
+
+    model: Line | Curve
+    limit: int
+
+    def __post_init__(self) -> None:
+        if self.limit < 0:
+            raise ValueError(f"a batch limit of {self.limit}")
+        if isinstance(self.model, Line):
+            if min(self.model.alpha_s, self.model.beta_s) < 0 or self.model.alpha_s + self.model.beta_s <= 0:
+                raise ValueError("a step time that is not above 0, or falls with the batch")
+        elif min(self.model.step_times_s) <= 0 or any(a > b for a, b in pairwise(self.model.step_times_s)):
+            raise ValueError("a curve that is not above 0, or falls: see monotone_curve")
+
+
 @dataclass(frozen=True)
 class Problem:
     """What a split is wanted for. Batches are multiples of `multiple`; `sync_s` is a step's sync over devices.
 
-    `micro_batches` is the most that a device's batch may be done in; 1 is no accumulation. "auto" is the least, up to
-    8, whose throughput is within 5 % of the best with up to 8: so a global batch grows only where that clearly pays.
+    `micro_batches` is the most that a device may take its batch in; 1 is no accumulation. "auto" is the fewest, up to
+    8, that are worth within 5 % of the best with up to 8: so a global batch grows only where that clearly pays.
     """
 
     loads: tuple[Load, ...]
@@ -39,9 +71,10 @@ class Problem:
     global_batch: int | None = None
     max_global_batch: int | None = None
     micro_batches: int | Literal["auto"] = 1
+    objective: Objective = throughput
 
     def __post_init__(self) -> None:
-        if not (0 <= self.sync_s < math.inf and self.multiple >= 1 and (self.most_micro_batches >= 1)):
+        if not (0 <= self.sync_s < math.inf and self.multiple >= 1 and self.most_micro_batches >= 1):
             raise ValueError("sync must not be below 0, the multiple and the micro-batches not below 1")
         if not self.loads:
             raise ValueError("a split needs a device")
@@ -50,6 +83,10 @@ class Problem:
     def most_micro_batches(self) -> int:
         """K: no device takes its batch in more."""
         return AUTO_MOST if self.micro_batches == "auto" else self.micro_batches
+
+    def value(self, found: Allocation) -> float:
+        """What a split is worth, by the objective."""
+        return float(self.objective(found.split.global_batch, found.step_time_s))
 
 
 @dataclass(frozen=True)

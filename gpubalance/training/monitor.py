@@ -13,9 +13,8 @@ import tensorflow as tf
 
 from gpubalance.engine.step import COMPUTED, FINISHED
 from gpubalance.planning.allocate import allocate
-from gpubalance.planning.fleet import Load
 from gpubalance.planning.model import Curve, Line, fit_line
-from gpubalance.planning.problem import NoSplitError, Problem
+from gpubalance.planning.problem import Load, NoSplitError, Problem
 from gpubalance.settings.shares import Shares
 
 # From here on a split is said to fit no more, or is made anew: below, the gain is within what measuring can tell.

@@ -8,9 +8,8 @@ from random import Random
 
 from gpubalance.numbers.stats import median
 from gpubalance.planning.allocate import allocate
-from gpubalance.planning.fleet import Load
 from gpubalance.planning.model import Curve, Line, monotone_curve
-from gpubalance.planning.problem import Problem
+from gpubalance.planning.problem import Load, Problem
 
 DEVICES = (100, 1_000, 10_000)
 _TIMES = 3

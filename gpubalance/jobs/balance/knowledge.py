@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 
 from gpubalance.jobs.keep.saved_probes import holds_nothing
 from gpubalance.jobs.plan import loads_of, problem_of
-from gpubalance.planning.fleet import Load
-from gpubalance.planning.problem import Allocation, Problem
+from gpubalance.planning.problem import Allocation, Load, Problem
 from gpubalance.results.gap import Ran, SoloGap, divide_gap
 from gpubalance.results.probe import DeviceProbe, Probe
 from gpubalance.results.run import Measurement, Run
