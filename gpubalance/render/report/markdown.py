@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from gpubalance.render.report.answer import Answer, answer_of
-from gpubalance.render.report.safe import markdown_cell, markdown_text
+from gpubalance.render.report.spreadsheet import LONGEST, spreadsheet_text
 from gpubalance.render.report.subject import Subject, warnings_of
 from gpubalance.render.report.table import Cell, Column, Table, short
 from gpubalance.render.report.tables import tables_of
+from gpubalance.text import clean
+
+_SPECIAL = re.compile(r"([\\`*_\[\]~|])")
 
 
 def markdown(subjects: Sequence[Subject]) -> str:
@@ -65,3 +69,14 @@ def _rows(heads: Iterable[str], sides: Iterable[str], rows: Iterable[Iterable[st
     for cells in (heads, sides, *rows):
         yield f"| {' | '.join(cells)} |"
     yield ""
+
+
+def markdown_cell(text: str) -> str:
+    """Text for a cell of a table. People paste such tables into spreadsheets, so no formula begins there either."""
+    return markdown_text(spreadsheet_text(text))
+
+
+def markdown_text(text: str) -> str:
+    """Text with all that Markdown and HTML act on escaped."""
+    plain = clean(text, LONGEST).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return _SPECIAL.sub(r"\\\1", plain)

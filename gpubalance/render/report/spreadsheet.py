@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Sequence
 
-from gpubalance.render.report.safe import spreadsheet_text
 from gpubalance.render.report.subject import Subject
 from gpubalance.render.report.table import Cell
 from gpubalance.render.report.tables import tables_of
+from gpubalance.text import clean
 
+LONGEST = 500  # characters of a text
+# A spreadsheet takes these as the start of a formula, the wide forms too: at a cell's start, and after what another
+# country's spreadsheet takes for the end of a cell.
+_FORMULA = re.compile(r"(^|[;,|])(?=[=+\-@＝＋－＠])")
 _FIRST = ("file", "kind", "created", "table")
 
 
@@ -36,3 +41,8 @@ def _cell(cell: Cell) -> str | int | float | None:
     if isinstance(cell, bool):
         return "yes" if cell else "no"
     return spreadsheet_text(cell) if isinstance(cell, str) else cell
+
+
+def spreadsheet_text(text: str) -> str:
+    """Text with an apostrophe where a spreadsheet would begin a formula. Numbers are not text: −1 stays a number."""
+    return _FORMULA.sub(r"\1'", clean(text, LONGEST))
