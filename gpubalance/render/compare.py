@@ -1,4 +1,4 @@
-"""A comparison as a person reads it: what is not the same, the verdict, what must be known, and then the figures."""
+"""A comparison as text: what differs, the verdict, the warnings, and then the figures."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _single_blanks(lines: Sequence[str]) -> Iterator[str]:
 
 
 def file_names(files: Sequence[str]) -> list[str]:
-    """The files' names; of files of one name in several folders the part of the path that tells them apart."""
+    """The files' names, or the parts of their paths that differ where the names are the same."""
     parts = [PurePath(file).parts for file in files]
     if len({file[-1:] for file in parts}) < len(set(parts)):
         while len({file[-1:] for file in parts}) == 1 and all(len(file) > 1 for file in parts):
@@ -45,7 +45,7 @@ def file_names(files: Sequence[str]) -> list[str]:
 
 
 def _verdict(comparison: Comparison, against: Against, names: Sequence[str], width: int) -> list[str]:
-    """What is not the same always comes first."""
+    """The verdict, after what differs."""
     first, other = comparison.results[0], comparison.results[against.result]
     pair = names[0], names[against.result]
     lines = [_unlike(against.unlike, pair)] if against.unlike else []
@@ -109,7 +109,7 @@ def _judged(ratio: ThroughputRatio, pair: tuple[str, str], of: str, *, alike: bo
 
 
 def _warnings(results: Sequence[ComparedResult], names: Sequence[str], width: int) -> list[str]:
-    """What makes a result doubtful, in a line or two each: its own command has told what to do."""
+    """What makes a result doubtful, in a line or two each. The command that wrote it has said what to do."""
     lines: list[str] = []
     for name, result in zip(names, results, strict=True):
         told = [f"warning {warning.code}: {warning.message}" for warning in result.warnings]

@@ -1,4 +1,4 @@
-"""The devices as a person reads them."""
+"""The devices as text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NAME_WIDTH = 28
 
 
 def gpus_text(reading: Reading) -> str:
-    """A row a GPU, under it its UUID, who uses it and why it can't be used; or what to do where there is none."""
+    """Each GPU with its UUID, who uses it and why it can't be used; without a GPU, what to do."""
     if reading.problem:
         return f"{reading.remedy}\nwithout a GPU: --simulate FILE or --simulate N"
     head = f"driver {reading.driver_version or NOT_AVAILABLE}, CUDA {reading.cuda_driver_version or NOT_AVAILABLE}"
@@ -52,7 +52,7 @@ def _lines(row: str, gpu: Gpu) -> list[str]:
 
 
 def simulated_text(devices: Sequence[Device]) -> str:
-    """A row a simulated device, with its profile."""
+    """One row for each simulated device, with its profile."""
     rows = [("device", "name", "a step takes", "memory", "base", "per sample"), *map(_simulated_row, devices)]
     return "\n".join(table(rows, left=(0, 1, 2)))
 

@@ -1,4 +1,4 @@
-"""A checkup as a person reads it: a line a check, and under what is not ok what mends it."""
+"""A checkup as text: one line for each check, and what to do below each that is not ok."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from gpubalance.results.checkup import Check, Checkup, Status
 from gpubalance.text import clean, clean_lines
 
-_NARROW = 60  # columns, below which the detail has lines of its own
+_NARROW = 60  # below this many columns the detail gets lines of its own
 _STATUSES: tuple[Status, ...] = ("failure", "warning", "skipped", "ok")
 _STATUS_WIDTH = max(map(len, _STATUSES))
 _WIDEST, _LEAST = 100, 24
@@ -18,13 +18,13 @@ Paint = Callable[[Status, str], str]
 
 
 def plain(status: Status, word: str) -> str:
-    """The word as it is."""
+    """The word without colour."""
     del status
     return word
 
 
 def checkup_text(checkup: Checkup, columns: int = 80, paint: Paint = plain) -> str:
-    """At most `columns` wide, words that can't be broken aside. `paint` may colour a status' word, which stays."""
+    """The checkup in lines of at most `columns`, except for words that can't be broken. `paint` may colour a status."""
     width = max(_LEAST, min(columns, _WIDEST))
     name_width = max((len(check.what) for check in checkup.checks), default=0)
     lines = textwrap.wrap(_summary(checkup), width)

@@ -1,4 +1,4 @@
-"""One screen of what is being measured, for a terminal of any width: lines, drawn anew as they change."""
+"""The live screen while a command measures, as lines for a terminal of any width."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TOGETHER = 0.01
 
 @dataclass(frozen=True)
 class LiveRow:
-    """One device of the split that is being measured; None is what is not known yet."""
+    """One device of the split that is being measured; None is not known yet."""
 
     label: str
     name: str
@@ -37,7 +37,7 @@ class LiveRow:
 
 @dataclass(frozen=True)
 class LiveTotal:
-    """All of them together: the last rates of the split, and of the even split beside it."""
+    """All devices together: the last rates of the split, and of the even split beside it."""
 
     batch: int
     step_s: float | None
@@ -47,7 +47,7 @@ class LiveTotal:
 
 
 def header_lines(text: str, left_s: float | None, width: int) -> list[Text]:
-    """What is done now, and about how long it goes on, unless that is over: on as few lines as the width allows."""
+    """What is being done and about how long it will take, on as few lines as the width allows."""
     left = "" if left_s is None or left_s < 0 else f"about {_duration(left_s)} left"
     if not left:
         return [Text(line) for line in prose(text, width)]
@@ -77,7 +77,7 @@ def joint_lines(rows: Sequence[LiveRow], total: LiveTotal, width: int, height: i
 
 
 def _table(rows: Sequence[LiveRow], total: LiveTotal, width: int) -> list[Text]:
-    """Columns by their worth: those that a narrow terminal has no room for are left out, the bar takes the rest."""
+    """Leaves out the least important columns on a narrow terminal; the bar takes the rest of the line."""
     label = _Column("device", [r.label for r in rows], left=True)
     name = _Column("", [shorten(r.name, _NAME_WIDTH) for r in rows], left=True)
     batch = _Column("batch", [r.batch for r in rows])
@@ -176,7 +176,7 @@ def _total_line(name: str, batch: str, rates: Sequence[float], width: int) -> Te
 
 
 def probe_lines(devices: Sequence[tuple[Device, Sequence[CurvePoint]]], width: int, height: int) -> list[Text]:
-    """The curve of each device that is being probed; where there is no room for all rows, its last ones."""
+    """The curve of each device that is being probed, with as many of its last rows as there is room for."""
     if not devices:
         return []
     room = max(1, (height - 3 * len(devices)) // len(devices))

@@ -1,4 +1,4 @@
-"""A probe as a person reads it: a device's table while it grows, a trial of its limit, and the summary."""
+"""A probe as text: a device's table while it grows, each trial of its limit, and the summary."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def _minutes(seconds: float) -> str:
 
 
 def curve_lines(points: Sequence[CurvePoint], width: int = WIDTH) -> list[str]:
-    """A row a batch size, in order, with a bar of its throughput; marks say what is not certain of it.
+    """One row for each batch size, with a bar of its throughput; marks say what is uncertain about it.
 
-    The bar has what the other columns leave of a narrow terminal; where that is nothing it is left out.
+    On a narrow terminal the bar takes what the other columns leave, and is left out where that is nothing.
     """
     best = max(point.throughput.median for point in points)
     rows: list[tuple[str, ...]] = [("batch", "samples/s", "step", "memory", "", "")]
@@ -100,14 +100,14 @@ def trial_text(device: Device, trial: Trial) -> str:
 
 
 def device_line(device: Device) -> str:
-    """Whose table it is."""
+    """The title of a device's table."""
     return f"{device.label}  {shorten(device.name, _NAME_WIDTH)}"
 
 
 def probe_text(probe: Probe, next_command: str, width: int = WIDTH) -> str:
-    """What each device amounts to, then what one must know of it, and what to run next. The curves are in the result.
+    """What each device can do, the warnings, and what to run next. The curves are in the result.
 
-    Of many devices only the answer, a line each.
+    More than four devices get one line each.
     """
     lines: list[str] = []
     for one in probe.probes:

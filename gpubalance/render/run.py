@@ -1,4 +1,4 @@
-"""A run as a person reads it: a window while it goes, and the summary."""
+"""A run as text: one line for each window, and the summary."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NAME_WIDTH = 22
 
 
 def window_text(number: int, of: int, name: str, devices: Sequence[Device], measured: Measurement) -> str:
-    """On one line: `GPU:0 [820] 1280 samples/s …` of each device and the total; of the even split the total only."""
+    """One line: `GPU:0 [820] 1280 samples/s …` for each device and the total; only the total of the even split."""
     rate = f"{format_rate(measured.throughput.median)} samples/s"
     if name:
         batches = " ".join(map(str, measured.batches))
@@ -38,13 +38,13 @@ def _window_part(device: Device, replica: Replica) -> str:
 
 
 def run_text(run: Run, next_command: str = "", width: int = WIDTH) -> str:
-    """The summary: the answer first, then where each device's time goes, what one must know of it, what to do next."""
+    """The summary: the answer, where each device's time goes, the warnings, and what to do next."""
     lines = [*run_lines(run, width), *warning_lines(run.warnings, width)]
     return "\n".join([*lines, *(["", f"next: {next_command}"] if next_command else [])])
 
 
 def run_lines(run: Run, width: int) -> list[str]:
-    """The same without warnings and what to do."""
+    """The summary without its warnings and the next command."""
     lines = [*answer_lines(run, width), "", *_devices(run, width), *_step(run, width)]
     if not run.complete:
         lines += prose("This run was cut short: the figures are of what was measured until then.", width)
@@ -92,7 +92,7 @@ def _against_solo(run: Run) -> str:
 def _devices(run: Run, width: int) -> list[str]:
     names = [shorten(run.devices[replica.device].name, _NAME_WIDTH) for replica in run.replicas]
     rows = _device_rows(run, names)
-    # What a batch in micro-batches takes more of 80 columns, the names give; their ends tell one model from another.
+    # Names give way to a batch in micro-batches. Their ends are kept, as those tell one model from another.
     excess = max(map(len, table(rows))) - WIDTH
     if excess > 0:
         rows = _device_rows(run, [shorten_front(name, max(map(len, names)) - excess) for name in names])
@@ -130,7 +130,7 @@ def _step(run: Run, width: int) -> list[str]:
 
 
 def warning_lines(warnings: Sequence[Warning_], width: int = WIDTH) -> list[str]:
-    """After an empty line: of each its code, what it is, and what to do; those of one kind together."""
+    """An empty line, then each warning's code, message and remedy; warnings of one kind stand together."""
     alike: dict[tuple[str, str], list[str]] = {}
     for warning in warnings:
         alike.setdefault((warning.code, warning.next), []).append(warning.message)

@@ -1,16 +1,16 @@
-"""Numbers as ticks of unlike height, on one line."""
+"""Numbers as ticks of different heights, on one line."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 _TICKS = "▁▂▃▄▅▆▇█"
-# Values that are alike within that are drawn flat: noise is no shape.
+# Values that differ by less than this are drawn flat: noise is no shape.
 _FLAT = 0.02
 
 
 def sparkline(values: Sequence[float], *, least: float | None = None) -> str:
-    """A tick each, between the least (or `least`) and the greatest of them; flat where they are within 2 %."""
+    """One tick for each value, from the smallest (or `least`) to the largest; flat where they are within 2 %."""
     if not values:
         return ""
     bottom, top = min(values) if least is None else least, max(values)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-# What a summary is made for; a wider terminal gets no longer lines.
+# Summaries are made for this width; a wider terminal gets no longer lines.
 WIDTH = 80
 
 
 def prose(text: str, width: int, indent: str = "") -> list[str]:
-    """A sentence on as many lines as it needs, those after the first set in."""
+    """A sentence wrapped to the width; the lines after the first are indented."""
     return textwrap.wrap(
         text,
         max(20, width),
@@ -22,9 +22,9 @@ def prose(text: str, width: int, indent: str = "") -> list[str]:
 
 
 def table_or_prose(rows: Sequence[Sequence[str]], width: int, *, left: Sequence[int] = (0,)) -> list[str]:
-    """A table whose first row are the heads; where the width does not hold it a sentence a row.
+    """A table whose first row is its head, or one sentence for each row where the width does not hold the table.
 
-    The sentence begins with the cells that have no head or are the first, then `head cell` of each other.
+    A sentence begins with the first cell and those without a head; `head cell` of each other follows.
     """
     lines = table(rows, left=left)
     if max(map(len, lines)) <= width:
@@ -41,7 +41,7 @@ def table_or_prose(rows: Sequence[Sequence[str]], width: int, *, left: Sequence[
 
 
 def table(rows: Sequence[Sequence[str]], *, left: Sequence[int] = (0,), indent: str = "") -> list[str]:
-    """Lines with aligned columns: those in `left` to the left, the others, numbers, to the right."""
+    """Lines with aligned columns: the columns in `left` to the left, the others to the right."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = []
     for row in rows:
@@ -56,5 +56,5 @@ def shorten(text: str, width: int) -> str:
 
 
 def shorten_front(text: str, width: int) -> str:
-    """The text, its beginning cut off to a width (of 2 at least) with an ellipsis."""
+    """The text, its beginning cut off with an ellipsis to a width of at least 2."""
     return text if len(text) <= width else "…" + text[-max(1, width - 1) :]

@@ -1,4 +1,4 @@
-"""The records of results, as they stand in files: frozen, validated, with schema_version (1: the first).
+"""The results as they are written to files: frozen, validated records with a schema_version, which is 1.
 
-The names are a contract. What is computed from them for people to read is in render/.
+Their field names are a contract with users. What people read of them is made in render/.
 """

@@ -12,7 +12,7 @@ Status = Literal["ok", "warning", "failure", "skipped"]
 
 
 class Check(Record):
-    """One thing that was looked at. `next` is what to do about it, with the command where there is one."""
+    """One thing that was checked. `next` says what to do about it, with the command where there is one."""
 
     code: str
     status: Status
@@ -22,9 +22,9 @@ class Check(Record):
 
 
 class CopyTime(Record):
-    """A copy of random data between two devices, which are places in `devices`.
+    """A copy of random data between two devices, given by their places in `devices`.
 
-    `intact` says whether all of it arrived; `peer_to_peer` what the driver says of direct copies: `direct`, or why not.
+    `intact`: all of it arrived. `peer_to_peer` is what the driver says about direct copies: `direct`, or why not.
     """
 
     source: int
@@ -39,7 +39,7 @@ class CopyTime(Record):
 class AllReduceTime(Record):
     """A sum over all devices of as many bytes as the model's gradients have.
 
-    `bytes_per_s` is bytes / seconds; `bus_bytes_per_s` that times 2(n−1)/n, which compares over numbers of devices.
+    `bytes_per_s` is bytes / seconds. `bus_bytes_per_s` is that times 2(n−1)/n, to compare different numbers of devices.
     """
 
     bytes: int
@@ -50,10 +50,7 @@ class AllReduceTime(Record):
 
 
 class Checkup(Record):
-    """What `doctor` found.
-
-    The devices are those that the work was tried on; `complete` is false if it was cut short.
-    """
+    """What `doctor` found. `devices` are those that it tried work on; `complete` is false if it was interrupted."""
 
     schema_version: Literal[1] = SCHEMA_VERSION
     kind: Literal["checkup"] = "checkup"
@@ -66,5 +63,5 @@ class Checkup(Record):
 
     @property
     def first_failure(self) -> Check | None:
-        """The one to mend first: the checks are in the order in which one thing stands on another."""
+        """The failure to mend first: each check depends only on those before it."""
         return next((check for check in self.checks if check.status == "failure"), None)

@@ -1,4 +1,4 @@
-"""The record of a comparison: several results side by side, each held against the first, the baseline."""
+"""The record of a comparison: several results, each compared with the first, the baseline."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from gpubalance.results.common import SCHEMA_VERSION, Interval, Number, Throughp
 from gpubalance.results.probe import SoloRate
 from gpubalance.settings.record import Record
 
-# A plan that was run counts as its run; of one that was not all figures are predicted.
+# A plan that was run counts as its run; all figures of a plan that was not are predicted.
 Compared = Literal["run", "probe", "prediction"]
 
 
 class ComparedDevice(Record):
-    """One device in one result. Null is what a result of its kind does not tell.
+    """One device in one result. A field is null where results of this kind do not have it.
 
-    `limit` is the largest (micro-)batch that fits. Of a probe `alpha_s` and `beta_s` are of its step-time model.
+    `limit` is the largest (micro-)batch that fits; `alpha_s` and `beta_s` are from a probe's step-time model.
     """
 
     label: str
@@ -35,7 +35,7 @@ class ComparedDevice(Record):
 
 
 class ComparedResult(Record):
-    """One file. Step time and throughput are the whole split's, null of a probe. `warnings` are of its figures."""
+    """One file. Step time and throughput are the whole split's, null for a probe. `warnings` concern its figures."""
 
     file: str
     kind: Compared
@@ -54,7 +54,7 @@ class ComparedResult(Record):
 
 
 class Unlike(Record):
-    """Something beside the split that is not the same; null where a result does not tell it."""
+    """Something other than the split that differs; null where a result does not say."""
 
     what: str
     baseline: str | None
@@ -62,10 +62,10 @@ class Unlike(Record):
 
 
 class ThroughputRatio(Record):
-    """Throughput over the baseline's, its 95 % confidence interval, and what it says.
+    """The ratio of throughput to the baseline's, its 95 % confidence interval, and the verdict.
 
-    `detectable` is the smallest true difference, as a part, that would be called one nine times in ten. All but the
-    value are null where nothing is measured, or too few samples are.
+    `detectable` is the smallest true difference, as a part, that would be found nine times in ten. All but the value
+    are null where nothing was measured, or with too few samples.
     """
 
     value: Number
@@ -84,9 +84,9 @@ class PointRatio(Record):
 
 
 class DeviceRatio(Record):
-    """The same device in both results: its numbers in their `devices`, null where one has it not.
+    """The same device in both results: its place in each result's `devices`, null where it is not there.
 
-    Of probes `ratio` is the geometric mean of those of the `points`, the batch sizes that both curves have.
+    For probes, `ratio` is the geometric mean over the `points`, the batch sizes that both curves have.
     """
 
     baseline: int | None
@@ -96,7 +96,7 @@ class DeviceRatio(Record):
 
 
 class Against(Record):
-    """A result, by its number in `results`, held against the first. `ratio` is null of probes: see `devices`."""
+    """A result, by its place in `results`, compared with the first. `ratio` is null for probes: see `devices`."""
 
     result: int
     same_measurement: bool
@@ -106,7 +106,7 @@ class Against(Record):
 
 
 class Comparison(Record):
-    """Results side by side. The first is the baseline; each other is held against it, in their order."""
+    """Several results. The first is the baseline, with which each of the others is compared, in order."""
 
     schema_version: Literal[1] = SCHEMA_VERSION
     kind: Literal["comparison"] = "comparison"

@@ -1,4 +1,4 @@
-"""The record of what a probe would do: of `--dry-run`."""
+"""What a probe would do: the record that `--dry-run` gives."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from gpubalance.settings.requests import ProbeRequest
 
 
 class DeviceEstimate(Record):
-    """A device's part: the batch sizes, up to a limit that is `guessed` where nothing tells it."""
+    """One device's batch sizes, up to its limit. `guessed`: nothing tells the limit before it is probed."""
 
     device: int
     sizes: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""The record of a plan: a split, what is predicted of it, and, after `balance`, what it gave."""
+"""The record of a plan: a split, what is predicted for it, and, after `balance`, what it gave."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class EvenPrediction(Record):
 
 
 class Predicted(Record):
-    """By the step-time models. `scaling_efficiency` is of the solo sum of the devices in use."""
+    """What the step-time models predict. `scaling_efficiency` is relative to the solo sum of the devices in use."""
 
     step_time_s: Positive
     throughput: Positive
@@ -70,14 +70,14 @@ class Predicted(Record):
 
 
 class LeftOut(Record):
-    """A device without samples. `gain` is by what part throughput would change with it, or null."""
+    """A device without samples. `gain` is how much throughput would change with it, as a part; null if unknown."""
 
     device: Count
     gain: Number | None
 
 
 class LearningRate(Record):
-    """By what to multiply a learning rate that suits `from_batch`: linear for SGD, square root for Adam."""
+    """The factors for a learning rate that suits `from_batch`: linear for SGD, square root for Adam."""
 
     from_batch: Samples
     to_batch: Samples
@@ -86,7 +86,7 @@ class LearningRate(Record):
 
 
 class Round(Record):
-    """A split that `balance` tried; `measured` is null where it ran out of memory, which `outcome` says."""
+    """A split that `balance` tried. `measured` is null where it ran out of memory."""
 
     number: Count
     batches: tuple[Samples, ...]
@@ -107,9 +107,9 @@ class Round(Record):
 
 
 class Balance(Record):
-    """How a plan came to be: every split that was tried, and the run of the one it ended with.
+    """How `balance` found the plan: every split that it tried, and the run of the last one.
 
-    `run` is null where it was ended before that split was proven.
+    `run` is null where `balance` was stopped before that run.
     """
 
     rounds: tuple[Round, ...]
@@ -118,10 +118,10 @@ class Balance(Record):
 
 
 class Plan(Record):
-    """A split for these devices, this model and these settings; a device is known by its UUID.
+    """A split for these devices, this model and these settings; each device is known by its UUID.
 
-    `sync_s` is null where it was not known and taken for 0. `probed` is when the probe was made that it stands on,
-    `environment` where.
+    `sync_s` is null where it was not known and taken as 0. `probed` is the time of the probe that the plan is based on,
+    `environment` the machine and software of that probe.
     """
 
     schema_version: Literal[1] = SCHEMA_VERSION

@@ -25,15 +25,15 @@ from gpubalance.results.telemetry import Telemetry
 from gpubalance.settings.record import Record
 from gpubalance.settings.requests import Settings
 
-# Why a batch that was tried does not train; "fits" of one that does.
+# "fits", or why a batch that was tried does not train.
 Outcome = Literal["fits", "oom", "margin", "crash", "deadline"]
 
 
 class CurvePoint(Record):
-    """A batch size, measured alone.
+    """One batch size, measured on one device alone.
 
-    `precise`: the 95 % interval of the median step time is within ±1 %. `steady`: neither a trend in it nor, later, the
-    device at another speed. `measured_again`: it was measured once more, as it was not steady.
+    `precise`: the 95 % interval of the median step time is within ±1 %. `steady`: the step time
+    has no trend, and the device kept its speed. `measured_again`: it was measured once more, as it was not steady.
     """
 
     batch: Size
@@ -48,9 +48,9 @@ class CurvePoint(Record):
 
 
 class Trial(Record):
-    """A batch that was tried for the limit, in a child process of its own unless `fresh` is false.
+    """A batch that was tried for the limit, in a new worker process unless `fresh` is false.
 
-    `memory_peak_bytes` is what it took; of one that failed what it held or asked for. `reason`: why it was tried.
+    `memory_peak_bytes` is what the batch took, or, where it failed, what it held or asked for.
     """
 
     batch: Size
@@ -62,11 +62,11 @@ class Trial(Record):
 
 
 class BatchLimit(Record):
-    """The largest batch that trains, and the smallest that was tried and does not.
+    """The largest batch that trains, and the smallest batch that was tried and does not train.
 
-    `fits` is null where even the smallest does not. `fails` is null where none failed up to `max_batch`, which is then
-    the largest that was tried. `memory_bytes` is what the device's allocator may take, less the margin. `needed_bytes`
-    is what the one that fails asked for. Both are null where not known.
+    `fits` is null where not even a batch of 1 trains. `fails` is null where every batch up to `max_batch` trains.
+    `memory_bytes` is what the device's allocator may take, less the margin; `needed_bytes` is what the failing batch
+    asked for. Both are null where they are not known.
     """
 
     fits: Size | None
@@ -110,18 +110,18 @@ class SoloRate(Record):
 
 
 class Failure(Record):
-    """Why a device's probe ended before its time, or that a child died on the way. `exit_code` is of its kind."""
+    """Why a device's probe stopped early, or that a worker died. `exit_code` is what the command ends with for it."""
 
     exit_code: Count
     message: str
 
 
 class DeviceProbe(Record):
-    """What one device can do alone. `device` counts the result's devices.
+    """What one device can do alone. `device` is its place in the result's devices.
 
     `sensible` is the smallest batch from which on throughput is within 5 % of the best. `flops_per_sample` is of a
     training step (three times the forward pass), `flops_per_s` and `mfu` are at the solo best. `samples_per_joule` too.
-    `measured_s` is the time within measured steps, `elapsed_s` all of it.
+    `measured_s` is the time spent in measured steps, `elapsed_s` the whole probe's.
     """
 
     device: Count
@@ -144,7 +144,7 @@ class DeviceProbe(Record):
 
 
 class Probe(Record):
-    """Each device, measured alone: `parallel` says that they were measured at the same time."""
+    """Each device, measured alone. `parallel`: all of them were measured at the same time."""
 
     schema_version: Literal[1] = SCHEMA_VERSION
     kind: Literal["probe"] = "probe"

@@ -1,4 +1,4 @@
-"""Results that were written to files, read again."""
+"""Reads results from files."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _LARGEST_FILE = 32 << 20
 
 
 def read_record(path: Path, kind: type[Result]) -> Result:
-    """The result of one kind in a file. Raises BadInput with what the file is instead."""
+    """Reads a result of one kind. Raises BadInput, saying what the file is instead or which field is damaged."""
     return cast("Result", _read(path, [kind.__name__.lower()]))
 
 
 def read_result(path: Path) -> Probe | Plan | Run:
-    """The result in a file, of whatever kind. Raises BadInput with what the file is instead."""
+    """Reads a result of any kind. Raises BadInput, saying what the file is instead or which field is damaged."""
     return cast("Probe | Plan | Run", _read(path, list(_KINDS)))
 
 
@@ -65,10 +65,10 @@ def _first_fault(error: ValidationError) -> str:
 
 
 def _document(path: Path, wanted: str, remedy: str) -> object:
-    """The file's JSON, its texts made harmless to show. NaN is told apart, with its place, when it is validated."""
+    """The file's JSON, its texts harmless to show. It may hold NaN, which validation refuses with its place."""
     try:
         with path.open("rb") as file:
-            content = file.read(_LARGEST_FILE + 1)  # of what has no size, as a device, no more than that either
+            content = file.read(_LARGEST_FILE + 1)  # a device has no size, so stop here
     except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
         why = getattr(error, "strerror", None) or str(error)
         raise BadInput(f"can't read {path}: {why}", remedy=f"give the file of a {wanted}") from None

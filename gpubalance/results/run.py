@@ -1,4 +1,4 @@
-"""The record of a run."""
+"""The record of a run, and of one measured split."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from gpubalance.settings.shares import Shares
 
 
 class Replica(Record):
-    """One device's part in a step. It takes its batch in micro-batches; where they are equal, in one.
+    """One device's part in a step. Where `micro_batch` is the batch, the device takes it in one piece.
 
     compute_s + wait_s + the measurement's sync_s + input_wait_s − excess_s is the step time.
     """
@@ -49,10 +49,10 @@ Replicas = Annotated[tuple[Replica, ...], Field(min_length=1)]
 
 
 class Measurement(Record):
-    """A split, measured. `device` in replicas counts the result's devices, `batches` are the replicas', in their order.
+    """A measured split. `batches` are the replicas'; a replica's `device` is its place in the result's devices.
 
-    `excess_s` is by how much the slowest compute of stamped steps was longer than a whole step of the others: 0
-    unless stamping disturbs.
+    `excess_s` is by how much the slowest compute in the stamped steps took longer than a whole unstamped step; it is
+    above 0 only where stamping slows the step down.
     """
 
     batches: tuple[Samples, ...]
@@ -78,7 +78,7 @@ class Measurement(Record):
 
 
 class SoloBest(Record):
-    """The best that one device gave alone, from its latest probe."""
+    """The best throughput of one device alone, from its latest probe."""
 
     device: Count
     batch: Samples
@@ -94,7 +94,7 @@ class Baselines(Record):
 
 
 class Run(Record):
-    """A split, run for real."""
+    """A split that was run on its devices."""
 
     schema_version: Literal[1] = SCHEMA_VERSION
     kind: Literal["run"] = "run"

@@ -1,4 +1,4 @@
-"""How one GPU was doing over an interval. What it did not tell is null, never 0."""
+"""What a GPU told about itself while it was watched. What it did not tell is null, never 0."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ _REASONS = {
     0x200: "board limit",
     0x400: "reliability",
 }
-# Idle, and the application and display clocks that somebody has set: as asked for, which is no throttling
+# Idle, and application or display clocks that somebody has set: asked for, so not throttling.
 _NO_THROTTLING = 0x1 | 0x2 | 0x100
 
 
-# A card at its power cap does what it can do for as long as one likes; of these it soon does less, or more.
+# A card can stay at its power cap for ever. These reasons pass or get worse, and its speed with them.
 _PASSING = ("thermal", "software thermal", "hardware slowdown", "power brake")
 
 
 def passing(reasons: Iterable[str]) -> tuple[str, ...]:
-    """Those of the reasons for which a GPU's speed is not what it will stay at."""
+    """The reasons among these for which the GPU will not stay at its present speed."""
     there = set(reasons)
     return tuple(reason for reason in _PASSING if reason in there)
 
 
 class Moment(Record):
-    """One reading of a GPU, `at_s` seconds after the measurement began. A null field is one that it does not tell."""
+    """One reading of a GPU, `at_s` seconds after the measurement began. What it does not tell is null."""
 
     at_s: Exact
     temperature_c: Whole | None = None
@@ -48,12 +48,12 @@ class Moment(Record):
 
 
 class Telemetry(Record):
-    """One GPU while it was watched, `duration_s` in all. A null field is one that it does not tell.
+    """One GPU while it was watched, for `duration_s` in all. What it does not tell is null.
 
     The temperature is the highest, the power the mean, a clock the median of the readings. The energy is from the GPU's
-    own counter, or else of its power over the time. `throttle_reasons` is each reason that any reading gave;
-    `ecc_uncorrected` counts the errors since the first. `course` has readings in the order of time, some hundreds at
-    most.
+    own counter, or else its power over the time. `throttle_reasons` has each reason that any reading gave;
+    `ecc_uncorrected` counts the errors since the first reading. `course` has at most some hundreds of readings, in the
+    order of time.
     """
 
     readings: Whole
@@ -68,7 +68,7 @@ class Telemetry(Record):
     course: tuple[Moment, ...] = ()
 
     def samples_per_joule(self, throughput: float) -> float | None:
-        """throughput · duration_s / energy_j, for a GPU that gave `throughput` samples per second all the time."""
+        """throughput · duration_s / energy_j, for a GPU that gave `throughput` samples per second throughout."""
         return throughput * self.duration_s / self.energy_j if self.energy_j else None
 
 
@@ -83,12 +83,12 @@ class Gauges(NamedTuple):
 
 
 def throttling(masks: Iterable[int]) -> tuple[str, ...]:
-    """The reasons in NVML's bit masks, in plain words and in order; one newer than this list by its number."""
+    """The reasons in NVML's bit masks, in plain words, sorted; a reason that is not known here by its number."""
     together = functools.reduce(operator.or_, masks, 0) & ~_NO_THROTTLING
     bits = [1 << n for n in range(together.bit_length()) if together >> n & 1]
     return tuple(sorted(_REASONS.get(bit, f"reason {bit:#x}") for bit in bits))
 
 
 def all_reasons(before: Sequence[tuple[str, ...]], now: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
-    """Each device's throttle reasons of either, once. Empty where nothing is known of any device."""
+    """Joins the throttle reasons of each device. Empty where nothing is known about any device."""
     return tuple(tuple(dict.fromkeys((*a, *b))) for a, b in itertools.zip_longest(before, now, fillvalue=()))

@@ -16,9 +16,9 @@ _SAME = ThroughputRatio(value=1.0, ci95=None, detectable=None, verdict=None)
 
 
 def compare(paths: Sequence[Path]) -> Comparison:
-    """The results in these files, at least two, each held against the first.
+    """Compares each of these files, two or more, with the first.
 
-    Raises BadInput for a file that is no result, and for a probe beside another kind.
+    Raises BadInput for a file that is not a result, and for a probe beside a result of another kind.
     """
     subjects = [read_subject(path) for path in paths]
     baseline, *others = subjects

@@ -12,10 +12,9 @@ _OF_ANOTHER_MODEL = ("model", "the model's parameters")
 
 
 def check_regression(comparison: Comparison, most: float) -> None:
-    """Raises Regression where a result is called slower, and its throughput is lower by more than the part `most`.
+    """Raises Regression where a result's verdict is slower and it lost more than the part `most` of its throughput.
 
-    A gate that can't judge must not pass: raises BadInput where there is no verdict, and where another model was
-    trained.
+    A gate that can't judge must not pass: raises BadInput where there is no verdict, or where the models differ.
     """
     found: list[str] = []
     for against in comparison.against_first:
@@ -46,7 +45,7 @@ def _slower(ratio: ThroughputRatio) -> str:
 
 
 def _ratios(baseline: ComparedResult, other: ComparedResult, against: Against) -> Iterator[tuple[str, ThroughputRatio]]:
-    """What is judged: the split's throughput, or each device's alone."""
+    """The ratios to judge: of the split's throughput, or of each device's alone."""
     if against.ratio is not None:
         yield "", against.ratio
         return

@@ -18,13 +18,13 @@ from gpubalance.settings.device import Device
 from gpubalance.settings.record import Record
 from gpubalance.text import clean
 
-# These say nothing of the figures that are compared: they are of the even split, or of what there was no margin for.
+# Warnings that do not concern the compared figures.
 _BESIDE = ("even-split-does-not-fit", "even-split-out-of-memory", "stamps-cost", "margin-unknown")
 
 
 @dataclass(frozen=True)
 class Subject:
-    """`source` is what the file holds, of a plan its run; `devices` those in use, each as in `result.devices`."""
+    """`source` is what the file holds, or the run of a plan that was run; `devices` are those of `result.devices`."""
 
     result: ComparedResult
     source: Run | Probe | Plan
@@ -32,7 +32,7 @@ class Subject:
 
     @property
     def environment(self) -> Environment | None:
-        """None where it is not known. Of a prediction it is the probe's."""
+        """None where it is not known; for a prediction, that of its probe."""
         return self.source.environment
 
     @property

@@ -1,4 +1,4 @@
-"""What two results do not have in common beside the split: with that, a verdict is not like with like."""
+"""What differs between two results besides the split: then they do not compare like with like."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _OF_A_PROBE = {
 
 
 def pair_devices(baseline: Sequence[Device], other: Sequence[Device]) -> list[tuple[int | None, int | None]]:
-    """The same device in both, by UUID, else by label, as places in each; None where one has it not.
+    """The places of the same device in both, by UUID or else by label; None where it is not there.
 
-    A UUID that was taken out, or stands twice, names nothing.
+    A UUID that was redacted, or that several devices have, does not count.
     """
     pairs: list[tuple[int | None, int | None]] = []
     left = set(range(len(other)))
@@ -56,7 +56,7 @@ def _unique(devices: Sequence[Device]) -> dict[str, int]:
 
 
 def unlike(baseline: Subject, other: Subject) -> tuple[Unlike, ...]:
-    """Settings, model, devices, software and machine, in that order; null is not known."""
+    """Settings, model, devices, software and machine, in that order; None is not known."""
     before, after = baseline.source, other.source
     return (
         *_fields(before.settings, after.settings, {name: name.replace("_", "-") for name in Settings.model_fields}),
@@ -68,7 +68,7 @@ def unlike(baseline: Subject, other: Subject) -> tuple[Unlike, ...]:
 
 
 def _fields(before: Record | None, after: Record | None, names: Mapping[str, str]) -> Iterator[Unlike]:
-    """The fields of these names that differ, each with what it is called; nothing where one of the two is not known."""
+    """The fields that differ, each under the name given for it; nothing where a record is not known."""
     if before is not None and after is not None:
         mine, theirs = before.model_dump(include=set(names)), after.model_dump(include=set(names))
         for field, name in names.items():
