@@ -1,31 +1,34 @@
-"""`--tensorboard DIR`: what a stage tells, written into event files as it comes."""
+"""`--tensorboard DIR`: what a job tells, written into event files as it comes.
+
+TensorBoard's own package writes them, without TensorFlow, which this process never loads.
+"""
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-from gpubalance.cli.output import say
-from gpubalance.cli.watch import both
+from gpubalance.cli.output import say, unwritable
 from gpubalance.errors import EnvironmentFault
-from gpubalance.jobs.events import DeviceDone, Event, PointDone, RoundDone, WindowDone
+from gpubalance.jobs.events import DeviceDone, Event, PointDone, RoundDone, Watch, WindowDone
+from gpubalance.render.tensorboard import METRICS, Ended, Scalar, Summaries, Summary, Tried, columns
+from gpubalance.settings.device import Device
+from gpubalance.settings.requests import Settings
 from gpubalance.text import clean_lines
 
-if TYPE_CHECKING:
-    from gpubalance.cli.event_files import EventFiles
-    from gpubalance.jobs.events import Watch
-    from gpubalance.render.tensorboard import Summaries, Summary
-    from gpubalance.settings.device import Device
-    from gpubalance.settings.requests import Settings
+# What TensorBoard looks for in a file's name. Others put the host's name behind it; results name no host.
+_NAME = "events.out.tfevents"
+_FORMAT = "brain.Event:2"
 
 
 class Board:
-    """A listener that writes. A file that can't be written any more, as on a full disk, ends the writing only."""
+    """A listener that writes; it stops where it no longer can, as on a full disk, and the measurement goes on."""
 
     def __init__(self, files: EventFiles, summaries: Summaries) -> None:
         self._files = files
@@ -45,7 +48,7 @@ class Board:
         return self._summaries.solo_done(event.device, now_s) if isinstance(event, DeviceDone) else []
 
     def done(self) -> None:
-        """The stage has ended with a whole result."""
+        """The job has ended with a whole result."""
         self._write(self._summaries.done(time.time()))
 
     def _write(self, summaries: Sequence[Summary]) -> None:
@@ -70,23 +73,20 @@ class Board:
 def board_in(
     folder: Path | None, name: str, devices: Sequence[Device], settings: Settings, *, quiet: bool
 ) -> Iterator[Callable[[Watch], Watch]]:
-    """Gives a function that lets a board listen beside another: `beside(progress)`. Without a folder none does.
+    """Gives a function that adds a board to a listener: `beside(progress)`. Without a folder it adds none.
 
-    The block is the stage and the giving of its result; the files are below folder/name. Raises EnvironmentFault at
-    once where nothing can be written or TensorBoard's package is missing, at the end where something was not.
+    The block measures and gives the result; the files are below folder/name. Raises EnvironmentFault at once where
+    nothing can be written or TensorBoard's package is missing, and at the end where something could not be written.
     """
     if folder is None:
         yield lambda watch: watch
         return
-    from gpubalance.cli.event_files import EventFiles
-    from gpubalance.render.tensorboard import Summaries, columns
-
     try:
         board = Board(EventFiles(folder / name, columns(devices, settings)), Summaries(settings))
     except OSError as error:
         raise unwritable("--tensorboard", folder, error) from None
     try:
-        yield lambda watch: both(watch, board)
+        yield lambda watch: _both(watch, board)
         board.done()
     finally:
         board.close()
@@ -96,7 +96,108 @@ def board_in(
         raise unwritable("--tensorboard", folder, board.error)
 
 
-def unwritable(option: str, folder: Path, error: OSError) -> EnvironmentFault:
-    """The error of a folder in which nothing can be written."""
-    why = "it is a file" if folder.is_file() else error.strerror or str(error)
-    return EnvironmentFault(f"can't write to {option} {folder}: {why}", remedy=f"give another {option}")
+def _both(first: Watch, second: Watch) -> Watch:
+    def tell(event: Event) -> None:
+        first(event)
+        second(event)
+
+    return tell
+
+
+class EventFiles:
+    """A file a run, in a folder each, below one of their own. Raises OSError where they can't be written."""
+
+    def __init__(self, folder: Path, columns: Mapping[str, type]) -> None:
+        """Makes the folder and tells what is in the table of splits. Raises EnvironmentFault without TensorBoard."""
+        self._folder = folder
+        self._writers: dict[str, Any] = {}
+        _load()
+        self._write("", time.time(), 0, _experiment(columns))
+        self.flush()
+
+    def add(self, summary: Summary) -> None:
+        """Appends it to its run's file; see `flush`."""
+        if isinstance(summary, Scalar):
+            from tensorboard.compat.proto.summary_pb2 import Summary as SummaryPb
+
+            value = SummaryPb.Value(tag=summary.tag, simple_value=summary.value)
+            self._write(summary.run, summary.wall_s, summary.step, SummaryPb(value=[value]))
+        elif isinstance(summary, Tried):
+            from tensorboard.plugins.hparams.summary_v2 import hparams_pb
+
+            group = f"{self._folder.name}/{summary.run}"
+            told = hparams_pb(dict(summary.hparams), trial_id=group, start_time_secs=summary.began_s)
+            self._write(summary.run, summary.began_s, 0, told)
+        else:
+            self._write(summary.run, summary.ended_s, 0, _end(summary))
+
+    def flush(self) -> None:
+        """What was added is in the files from now on, and stays there if the program is killed."""
+        for writer in self._writers.values():
+            writer.flush()
+
+    def close(self) -> None:
+        """Closes every file."""
+        for writer in self._writers.values():
+            writer.close()
+        self._writers.clear()
+
+    def _write(self, run: str, wall_s: float, step: int, summary: Any) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+
+        if run not in self._writers:
+            self._writers[run] = _opened(self._folder / run)
+            self._writers[run].write(Event(wall_time=wall_s, file_version=_FORMAT).SerializeToString())
+        self._writers[run].write(Event(wall_time=wall_s, step=step, summary=summary).SerializeToString())
+
+
+def _load() -> None:
+    """TensorBoard's EventFileWriter would load TensorFlow where that is installed; what is used here does not."""
+    try:
+        import tensorboard.plugins.hparams.summary_v2
+        import tensorboard.summary.writer.record_writer  # noqa: F401
+    except ImportError as error:
+        raise EnvironmentFault(
+            f"--tensorboard needs TensorBoard's own package: {error}", remedy="pip install 'tensorboard<3'"
+        ) from None
+
+
+def _opened(folder: Path) -> Any:
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    folder.mkdir(parents=True, exist_ok=True)
+    return RecordWriter((folder / f"{_NAME}.{int(time.time()):010}.{os.getpid()}").open("wb"))
+
+
+def _experiment(columns: Mapping[str, type]) -> Any:
+    """The table's columns and figures, which TensorBoard takes from one command of a folder for all of them."""
+    from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
+
+    kinds = {float: api_pb2.DATA_TYPE_FLOAT64, str: api_pb2.DATA_TYPE_STRING, bool: api_pb2.DATA_TYPE_BOOL}
+    experiment = api_pb2.Experiment(
+        time_created_secs=time.time(),
+        # TensorBoard shows those first that differ: what a split is, and not the settings that all have.
+        hparam_infos=[
+            api_pb2.HParamInfo(name=name, type=kinds[kind], differs=name.startswith("batch"))
+            for name, kind in columns.items()
+        ],
+        metric_infos=[api_pb2.MetricInfo(name=api_pb2.MetricName(tag=tag), display_name=name) for tag, name in METRICS],
+    )
+    return _told(metadata.EXPERIMENT_TAG, plugin_data_pb2.HParamsPluginData(experiment=experiment))
+
+
+def _end(ended: Ended) -> Any:
+    from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
+
+    status = api_pb2.STATUS_SUCCESS if ended.fits else api_pb2.STATUS_FAILURE
+    info = plugin_data_pb2.SessionEndInfo(status=status, end_time_secs=ended.ended_s)
+    return _told(metadata.SESSION_END_INFO_TAG, plugin_data_pb2.HParamsPluginData(session_end_info=info))
+
+
+def _told(tag: str, data: Any) -> Any:
+    from tensorboard.compat.proto.summary_pb2 import Summary as SummaryPb
+    from tensorboard.plugins.hparams import metadata
+
+    # The hparams plugin's data is in the metadata of an empty tensor.
+    value = SummaryPb.Value(tag=tag, metadata=metadata.create_summary_metadata(data), tensor=metadata.NULL_TENSOR)
+    return SummaryPb(value=[value])

@@ -205,3 +205,9 @@ def write_file(option: str, path: Path, content: str | bytes, rest: str = "") ->
         write_whole(path, content)
     except OSError as error:
         raise EnvironmentFault(f"can't write {path}: {error.strerror}", remedy=f"{rest}give another {option}") from None
+
+
+def unwritable(option: str, folder: Path, error: OSError) -> EnvironmentFault:
+    """The error of a folder in which nothing can be written."""
+    why = "it is a file" if folder.is_file() else error.strerror or str(error)
+    return EnvironmentFault(f"can't write to {option} {folder}: {why}", remedy=f"give another {option}")

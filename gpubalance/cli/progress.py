@@ -1,4 +1,4 @@
-"""What a stage tells, to stderr: a line an event, or, on a terminal, tables that grow."""
+"""What a job tells, on stderr: a line an event, or, on a terminal, tables that grow."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import sys
 import textwrap
 from collections.abc import Callable
 from contextlib import suppress
-from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
 from gpubalance.cli.output import say
@@ -15,38 +14,30 @@ from gpubalance.jobs.events import Doing, Event, PointDone, RoundDone, TrialDone
 from gpubalance.text import clean_lines
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from gpubalance.cli.live import LiveScreen
 
 Result = TypeVar("Result")
 
 
 class Progress:
-    """Shows events as they come; nothing when quiet. Use it as a context manager where something is measured."""
+    """A listener that shows events as they come; nothing when quiet. On a terminal `during` gives it a screen."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
         self._screen: LiveScreen | None = None
 
-    def __enter__(self) -> Self:
+    def during(self, work: Callable[[Progress], Result]) -> Result:
+        """What the work gives, which tells us its events; the screen is closed before anybody prints it."""
         from gpubalance.cli.live import LiveScreen, can_redraw
 
         if not self._quiet and can_redraw():
             self._screen = LiveScreen()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._screen is not None:
-            with suppress(OSError):  # the terminal may be gone, and the result is not
-                self._screen.close()
-
-    def during(self, work: Callable[[Progress], Result]) -> Result:
-        """What the work gives, which tells us its events; the screen is closed before anybody prints it."""
-        with self:
+        try:
             return work(self)
+        finally:
+            if self._screen is not None:
+                with suppress(OSError):  # the terminal may be gone, and the result is not
+                    self._screen.close()
 
     def __call__(self, event: Event) -> None:
         if self._quiet:
@@ -54,7 +45,7 @@ class Progress:
         if self._screen is not None:
             try:
                 self._screen.show(event)
-                if _kept(event):
+                if isinstance(event, RoundDone | TrialDone):  # what was tried stays, and what came of it
                     self._screen.say(_wrapped(clean_lines(_text(event))))
             except OSError:
                 self._quiet = True
@@ -79,13 +70,8 @@ def _text(event: Event) -> str:
     return point_text(event.device, event.point) if isinstance(event, PointDone) else ""
 
 
-def _kept(event: Event) -> bool:
-    """Whether it stays above the screen: what was tried, and what came of it."""
-    return isinstance(event, RoundDone | TrialDone)
-
-
 def _wrapped(text: str) -> str:
-    """In a terminal on lines of its width; elsewhere, for programs, on one."""
+    """On lines of a terminal's width; on one line elsewhere, for programs."""
     if not sys.stderr.isatty():
         return text
     return textwrap.fill(text, max(20, shutil.get_terminal_size().columns), subsequent_indent="  ")

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpubalance.cli.board import unwritable
+from gpubalance.cli.output import unwritable
 from gpubalance.settings.choices import TRACES
 
 if TYPE_CHECKING:
