@@ -7,26 +7,27 @@ import os
 import signal
 import sys
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Annotated, NoReturn
 
 import typer
 from typer.exceptions import TyperException
 
 from gpubalance.cli import balance, compare, complete, devices, doctor, guide, plan, probe, report, run
-from gpubalance.cli.command import App, Config, Given, Program
+from gpubalance.cli.config import Given
 from gpubalance.cli.failures import hide, show_bug, show_error, show_usage
+from gpubalance.cli.groups import grouped
 from gpubalance.cli.interrupt import handle_interrupts
-from gpubalance.cli.lists import join_lists
+from gpubalance.cli.options import CommonOptions, ConfigOption, HelpOption
 from gpubalance.errors import GpubalanceError
 
 _INTERRUPTED = 128 + int(signal.SIGINT)
 
-app = App(
+app = typer.Typer(
     name="gpubalance",
-    cls=Program,
     help="Measures unlike GPUs and finds the batch split that makes them finish together.",
     no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    add_help_option=False,
 )
 
 
@@ -38,25 +39,32 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
-def _options(
+@dataclass(frozen=True)
+class _ProgramOptions:
     version: Annotated[
         bool, typer.Option("--version", help="Print the versions and exit.", callback=_version, is_eager=True)
-    ] = False,
-    config: Config = None,
-) -> None:
+    ] = False
+    config: ConfigOption = None
+    help: HelpOption = False
+
+
+def _program() -> None:
     pass
 
 
-app.command(name="devices")(devices.devices)
-app.command(name="probe")(probe.probe)
-app.command(name="balance")(balance.balance)
-app.command(name="plan")(plan.plan)
-app.command(name="run")(run.run)
-app.command(name="compare")(compare.compare)
-app.command(name="report")(report.report)
-app.command(name="doctor")(doctor.doctor)
-app.command(name="guide")(guide.guide)
+app.callback()(grouped(_program, unseen=_ProgramOptions))
+for _command in (
+    devices.devices,
+    probe.probe,
+    balance.balance,
+    plan.plan,
+    run.run,
+    compare.compare,
+    report.report,
+    doctor.doctor,
+    guide.guide,
+):
+    app.command(cls=complete.Command, add_help_option=False)(grouped(_command, unseen=CommonOptions))
 
 
 def _fill_standard_streams() -> None:
@@ -92,7 +100,7 @@ def _run() -> int:
     arguments = sys.argv[1:]
     given = Given()
     try:
-        code = app(join_lists(arguments), standalone_mode=False, obj=given)
+        code = app(arguments, standalone_mode=False, obj=given)
     except GpubalanceError as error:
         given.explain(error)
         if given.switched("redact"):

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gpubalance.cli import options
+from gpubalance.cli.options import OutputOptions
 from gpubalance.errors import UsageError
 
 Files = Annotated[
@@ -30,28 +30,23 @@ FailSlower = Annotated[
 
 def compare(
     files: Files,
+    output: OutputOptions,
     fail_slower: FailSlower = None,
-    json: options.Json = False,
-    output: options.Output = None,
-    overwrite: options.Overwrite = False,
-    redact: options.Redact = False,
-    verbose: options.Verbose = False,
 ) -> None:
     """Hold results against the first, side by side: faster, slower, or no difference that shows.
 
     Example: gpubalance compare before.json after.json --fail-slower 5%
     """
-    del verbose  # main() reads it, where errors are shown
     from gpubalance.cli.output import check_output, width
-    from gpubalance.jobs.compare.compare import compare as compare_stage
+    from gpubalance.jobs.compare.compare import compare as compare_job
     from gpubalance.jobs.compare.gate import check_regression
     from gpubalance.render.compare import comparison_text
 
     if len(files) < 2:
         raise UsageError("compare takes two files or more", remedy=f"gpubalance compare {files[0]} OTHER.json")
     most = None if fail_slower is None else part("--fail-slower", fail_slower)
-    out = check_output(output, overwrite=overwrite, json=json, quiet=True, redact=redact)
-    comparison = compare_stage(files)
+    out = check_output(output, quiet=True)
+    comparison = compare_job(files)
     out.give(comparison, lambda found: comparison_text(found, width()))
     if most is not None:
         check_regression(comparison, most)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from gpubalance.cli import options
+from gpubalance.cli.options import DeviceOptions, ModelOption, OutputOptions, QuietOption
 from gpubalance.errors import EnvironmentFault
 
 if TYPE_CHECKING:
@@ -13,32 +13,20 @@ if TYPE_CHECKING:
     from gpubalance.results.checkup import Checkup, Status
 
 
-def doctor(
-    gpus: options.Gpus = None,
-    simulate: options.Simulate = None,
-    model: options.Model = None,
-    json: options.Json = False,
-    output: options.Output = None,
-    overwrite: options.Overwrite = False,
-    redact: options.Redact = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
-) -> None:
+def doctor(gpus: DeviceOptions, output: OutputOptions, model: ModelOption = None, quiet: QuietOption = False) -> None:
     """Check the machine: driver, libraries, GPUs, copies between them, a training step; and say what mends it.
 
     Example: gpubalance doctor
     """
-    del verbose  # main() reads it, where errors are shown
-    from gpubalance.cli.lists import words
     from gpubalance.cli.output import check_output, width
     from gpubalance.cli.progress import Progress
-    from gpubalance.jobs.doctor.doctor import doctor as doctor_stage
+    from gpubalance.jobs.doctor.doctor import doctor as doctor_job
     from gpubalance.render.doctor import checkup_text
 
-    out = check_output(output, overwrite=overwrite, json=json, quiet=quiet, redact=redact)
+    out = check_output(output, quiet=quiet)
 
     def check() -> Checkup:
-        checkup = doctor_stage(simulate, words(gpus), model, Progress(quiet=quiet))
+        checkup = doctor_job(gpus.simulate, gpus.named, model, Progress(quiet=quiet))
         failure = checkup.first_failure
         if failure is not None:
             raise EnvironmentFault(f"{failure.what}: {failure.detail}", remedy=failure.next or "", partial=checkup)

@@ -12,7 +12,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from gpubalance.jobs.events import DeviceDone, Doing, Event, PointDone, TimingDone, TimeLeft, TrialDone, WindowDone
+from gpubalance.jobs.events import DeviceDone, Doing, Event, PointDone, TimeLeft, TimingDone, TrialDone, WindowDone
 from gpubalance.render.live import LiveRow, LiveTotal, header_lines, joint_lines, probe_lines
 from gpubalance.render.probe import curve_lines, device_line
 from gpubalance.results.probe import CurvePoint

@@ -1,37 +1,64 @@
-"""The options that several commands take, each written once."""
+"""The options that several commands take, in groups; a group also makes what its options ask for.
+
+An option is declared once, here. `groups.grouped` gives a command the options of its groups.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpubalance.cli import complete
+from gpubalance.cli import complete, config, values
+from gpubalance.errors import UsageError
 from gpubalance.settings import choices
 
-_DEVICES, _TRAINING, _OUTPUT, _SPLIT = "Devices", "Training", "Output", "Split"
+if TYPE_CHECKING:
+    from gpubalance.settings.device import Device
+    from gpubalance.settings.requests import Settings
 
-Gpus = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--gpus",
-        metavar="N…",
-        help="The devices, by index, UUID or bus id: --gpus 0 1. Default: all.",
-        autocompletion=complete.devices,
-        rich_help_panel=_DEVICES,
-    ),
-]
-Simulate = Annotated[
+
+def in_panel(name: str) -> Any:
+    """Typer's Option, for the options that the help shows together."""
+    return partial(typer.Option, rich_help_panel=name)
+
+
+devices_option, training_option, split_option = in_panel("Devices"), in_panel("Training"), in_panel("Split")
+measuring_option, output_option = in_panel("Measuring"), in_panel("Output")
+
+
+SimulateOption = Annotated[
     str | None,
-    typer.Option(
+    devices_option(
         "--simulate",
         metavar="FILE|N",
-        help="Simulated devices instead of GPUs: a profile (see configs/), or N plain CPU devices.",
+        help="Use simulated devices instead of GPUs: a profile (see configs/), or N plain CPU devices.",
         autocompletion=complete.profiles,
-        rich_help_panel=_DEVICES,
     ),
 ]
+
+
+@dataclass(frozen=True)
+class DeviceOptions:
+    gpus: Annotated[
+        list[str] | None,
+        devices_option(
+            "--gpus",
+            metavar="N…",
+            help="Devices by index, UUID or bus id: --gpus 0 1. Default: all.",
+            autocompletion=complete.devices,
+        ),
+    ] = None
+    simulate: SimulateOption = None
+
+    @property
+    def named(self) -> list[str] | None:
+        """The devices that --gpus names, one by one; None for all."""
+        return values.words(self.gpus)
 
 
 def _readable(model: str | None) -> str | None:
@@ -43,192 +70,141 @@ def _readable(model: str | None) -> str | None:
     return model
 
 
-Model = Annotated[
+ModelOption = Annotated[
     str | None,
-    typer.Option(
+    training_option(
         "--model",
         metavar="NAME",
         help="probe, small, a keras.applications name, package.module:function, file.py:function or saved.keras. "
         "Default: probe on GPUs, small on simulated devices.",
         autocompletion=complete.models,
         callback=_readable,
-        rich_help_panel=_TRAINING,
     ),
 ]
-Precision = Annotated[
-    choices.Precision,
-    typer.Option(
-        "--precision", metavar="KIND", help="float32, tf32, mixed_float16 or mixed_bfloat16.", rich_help_panel=_TRAINING
-    ),
-]
-Xla = Annotated[
-    bool, typer.Option("--xla/--no-xla", help="Compile the forward and backward pass.", rich_help_panel=_TRAINING)
-]
-Input = Annotated[
-    choices.Input,
-    typer.Option(
-        "--input",
-        metavar="PLACE",
-        help="Samples lie on the device, or behind a pipeline on the host.",
-        rich_help_panel=_TRAINING,
-    ),
-]
-AllReduce = Annotated[
-    choices.AllReduce,
-    typer.Option(
-        "--all-reduce",
-        metavar="KIND",
-        help="auto, nccl, hierarchical or one-device: how gradients are summed.",
-        rich_help_panel=_TRAINING,
-    ),
-]
-Seed = Annotated[
-    int,
-    typer.Option(
-        "--seed", metavar="N", min=0, max=2**31 - 1, help="Of samples, weights and noise.", rich_help_panel="Measuring"
-    ),
-]
-Windows = Annotated[
-    int,
-    typer.Option(
-        "--windows",
-        metavar="N",
-        min=1,
-        max=10_000,
-        help="How often to measure; more often, up to 5/3 of it, while the result is not within ±1 %.",
-        rich_help_panel="Measuring",
-    ),
-]
-Duration = Annotated[
-    float, typer.Option("--duration", metavar="S", help="Seconds a window takes.", rich_help_panel="Measuring")
-]
-TimeLimit = Annotated[
-    float | None,
-    typer.Option(
-        "--time-limit",
-        metavar="S",
-        help="End after that many seconds, with what is measured.",
-        rich_help_panel="Measuring",
-    ),
-]
-Deadline = Annotated[
-    float | None,
-    typer.Option(
-        "--deadline",
-        metavar="S",
-        help="The longest silence of a child, which is then ended. Default: 30 times what such steps took, at least "
-        "60 s, and 900 s for a first step.",
-        rich_help_panel="Measuring",
-    ),
-]
-Resume = Annotated[
-    bool,
-    typer.Option(
-        "--resume",
-        help="Go on with an interrupted one of the same devices and settings.",
-        rich_help_panel="Measuring",
-    ),
-]
-Strict = Annotated[
-    bool,
-    typer.Option(
-        "--strict",
-        help="Refuse a GPU that another process uses, rather than warn of it.",
-        rich_help_panel="Measuring",
-    ),
-]
-Json = Annotated[
-    bool, typer.Option("--json", help="Print the result as JSON, and nothing else on stdout.", rich_help_panel=_OUTPUT)
-]
-Output = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", metavar="FILE", help="Write the result as JSON.", rich_help_panel=_OUTPUT),
-]
-Redact = Annotated[
-    bool,
-    typer.Option(
-        "--redact",
-        help="Take UUIDs, bus ids, other processes, and the names of host, user and home folder out of the result.",
-        rich_help_panel=_OUTPUT,
-    ),
-]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace FILE if it exists.", rich_help_panel=_OUTPUT)]
-TensorBoard = Annotated[
-    Path | None,
-    typer.Option(
-        "--tensorboard",
-        metavar="DIR",
-        help="Write what is measured there, as it comes, for TensorBoard.",
-        rich_help_panel=_OUTPUT,
-    ),
-]
-Trace = Annotated[
-    Path | None,
-    typer.Option(
-        "--trace",
-        metavar="DIR",
-        help="Then trace some more steps with TensorFlow's profiler, and write that there.",
-        rich_help_panel=_OUTPUT,
-    ),
-]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.", rich_help_panel=_OUTPUT)]
-Verbose = Annotated[bool, typer.Option("--verbose", help="With an error, its whole story.", rich_help_panel=_OUTPUT)]
 
-GlobalBatch = Annotated[
-    int | None,
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """What is trained on each device."""
+
+    model: ModelOption = None
+    precision: Annotated[
+        choices.Precision,
+        training_option("--precision", metavar="KIND", help="float32, tf32, mixed_float16 or mixed_bfloat16."),
+    ] = "float32"
+    xla: Annotated[bool, training_option("--xla/--no-xla", help="Compile the forward and backward pass.")] = False
+    input_: Annotated[
+        choices.Input,
+        training_option(
+            "--input", metavar="PLACE", help="Keep the samples on the device, or feed them from the host: device, host."
+        ),
+    ] = "device"
+
+    def settings(self, devices: Sequence[Device]) -> Settings:
+        """As a request has them; without --model what suits the devices."""
+        from gpubalance.settings.requests import Settings
+
+        model = self.model or choices.default_model(simulated=devices[0].simulated)
+        return Settings(model=model, precision=self.precision, xla=self.xla, input=self.input_)
+
+
+@dataclass(frozen=True)
+class JointTrainingOptions(TrainingOptions):
+    """The same on several devices together."""
+
+    all_reduce: Annotated[
+        choices.AllReduce,
+        training_option(
+            "--all-reduce", metavar="KIND", help="How gradients are summed: auto, nccl, hierarchical or one-device."
+        ),
+    ] = "auto"
+
+    def settings(self, devices: Sequence[Device]) -> Settings:
+        """Raises UsageError for an all-reduce that the devices can't do."""
+        _refuse_what_devices_cannot(devices, self.all_reduce)
+        return super().settings(devices).model_copy(update={"all_reduce": self.all_reduce})
+
+
+def _refuse_what_devices_cannot(devices: Sequence[Device], all_reduce: str) -> None:
+    """Raises UsageError for a joint run of MIG slices, and for NCCL without GPUs."""
+    if len(devices) > 1 and any(device.uuid.startswith("MIG-") for device in devices):
+        raise UsageError("CUDA shows a process one MIG slice only: there is no joint run", remedy="name one slice")
+    if devices[0].simulated and all_reduce == "nccl":
+        raise UsageError("--all-reduce nccl needs GPUs", remedy="use auto, hierarchical or one-device")
+
+
+@dataclass(frozen=True)
+class StdoutOptions:
+    """How a result is printed."""
+
+    json: Annotated[bool, output_option("--json", help="Print the result as JSON, and nothing else on stdout.")] = False
+    redact: Annotated[
+        bool,
+        output_option(
+            "--redact",
+            help="Take UUIDs, bus ids, other processes, and the names of host, user and home folder out of the result.",
+        ),
+    ] = False
+
+
+@dataclass(frozen=True)
+class OutputOptions(StdoutOptions):
+    """And where it is written."""
+
+    output: Annotated[
+        Path | None, output_option("--output", "-o", metavar="FILE", help="Write the result as JSON.")
+    ] = None
+    overwrite: Annotated[bool, output_option("--overwrite", help="Replace FILE if it exists.")] = False
+
+
+QuietOption = Annotated[bool, output_option("--quiet", "-q", help="No progress on stderr.")]
+
+
+@dataclass(frozen=True)
+class ReportingOptions(OutputOptions):
+    """What becomes of a measurement, and of what is seen on the way."""
+
+    quiet: QuietOption = False
+    tensorboard: Annotated[
+        Path | None,
+        output_option("--tensorboard", metavar="DIR", help="Write measurements there as they come, for TensorBoard."),
+    ] = None
+    trace: Annotated[
+        Path | None,
+        output_option(
+            "--trace",
+            metavar="DIR",
+            help="Trace some more steps with TensorFlow's profiler at the end, and write the trace there.",
+        ),
+    ] = None
+
+
+def _show_help(ctx: typer.Context, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        print(ctx.get_help())
+        raise typer.Exit
+
+
+ConfigOption = Annotated[
+    Path | None,
     typer.Option(
-        "--global-batch",
-        metavar="B",
-        min=1,
-        max=10**9,
-        help="Samples of all devices in one step, exactly. Default: what gives the most samples per second.",
-        rich_help_panel=_SPLIT,
+        "--config",
+        metavar="FILE",
+        help="Take options from a TOML file where they are not given here.",
+        callback=config.take,
+        is_eager=True,
     ),
 ]
-MaxGlobalBatch = Annotated[
-    int | None,
-    typer.Option(
-        "--max-global-batch", metavar="B", min=1, max=10**9, help="No more than that.", rich_help_panel=_SPLIT
-    ),
+# Typer's own shows a <bool> beside it
+HelpOption = Annotated[
+    bool, typer.Option("--help", "-h", help="Show this message and exit.", callback=_show_help, is_eager=True)
 ]
-Accumulate = Annotated[
-    str,
-    typer.Option(
-        "--accumulate",
-        metavar="auto|off|N",
-        help="How many micro-batches a device's batch may be done in, where its memory is too small for it.",
-        autocompletion=complete.accumulate,
-        rich_help_panel=_SPLIT,
-    ),
-]
-PlannedMultiple = Annotated[
-    int | None,
-    typer.Option(
-        "--batch-multiple",
-        metavar="N",
-        min=1,
-        max=10**6,
-        help="Batches are multiples of this. Default: as the probe's.",
-        rich_help_panel=_SPLIT,
-    ),
-]
-JointMargin = Annotated[
-    str,
-    typer.Option(
-        "--margin",
-        metavar="SIZE",
-        help="Memory of each device to keep free, beside what a joint run takes, such as 512MiB.",
-        rich_help_panel=_SPLIT,
-    ),
-]
-FromBatch = Annotated[
-    int | None,
-    typer.Option(
-        "--from-batch",
-        metavar="B",
-        min=1,
-        max=10**9,
-        help="The global batch that your learning rate suits. Default: the best of the best single device.",
-        rich_help_panel=_SPLIT,
-    ),
-]
+
+
+@dataclass(frozen=True)
+class CommonOptions:
+    """What every command takes, and main() reads."""
+
+    verbose: Annotated[bool, typer.Option("--verbose", help="Show the traceback of an error.")] = False
+    config: ConfigOption = None
+    help: HelpOption = False

@@ -17,9 +17,13 @@ from gpubalance.system.state import write_whole
 from gpubalance.text import clean
 
 if TYPE_CHECKING:
+    from gpubalance.cli.options import OutputOptions
     from gpubalance.jobs.keep.journal import Journal
     from gpubalance.results.common import Warning_
+    from gpubalance.results.plan import Plan
+    from gpubalance.results.probe import Probe
     from gpubalance.results.redact import Redaction
+    from gpubalance.results.run import Run
     from gpubalance.settings.record import Record
 
 _LONGEST_NAME, _LONGEST_PATH = 240, 4000  # less than systems have: it is written under a longer name first
@@ -131,32 +135,30 @@ def _give_up(stream: TextIO) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def check_output(
-    path: Path | None, *, overwrite: bool, json: bool, quiet: bool, redact: bool = False, resumed: str | None = None
-) -> Output:
+def check_output(options: OutputOptions, *, quiet: bool, resumed: type[Run | Probe | Plan] | None = None) -> Output:
     """Raises UsageError for a file that exists, EnvironmentFault where none can be written.
 
-    What goes on takes the place of its own unfinished result, which is of the kind `resumed`.
+    What is resumed may replace its own unfinished result, which is of the kind `resumed`.
     """
+    path, overwrite = options.output, options.overwrite
+    goes_on = path is not None and not overwrite and resumed is not None and _is_unfinished(path, resumed)
     if path is not None:
-        goes_on = not overwrite and resumed is not None and _is_unfinished(path, resumed)
         check_file("-o", path, overwrite=overwrite or goes_on)
-        return Output(json, path, overwrite=overwrite or goes_on, quiet=quiet, redact=redact, goes_on=goes_on)
-    return Output(json, path, quiet=quiet, redact=redact)
+    return Output(
+        options.json, path, overwrite=overwrite or goes_on, quiet=quiet, redact=options.redact, goes_on=goes_on
+    )
 
 
-def _is_unfinished(path: Path, kind: str) -> bool:
-    """Whether it is what an interrupted command has left of its result: going on, the command replaces it."""
+def _is_unfinished(path: Path, kind: type[Run | Probe | Plan]) -> bool:
+    """Whether it is what an interrupted command has left of its result."""
     from gpubalance.results.plan import Plan
     from gpubalance.results.records import read_result
 
-    if not path.is_file():
-        return False
     try:
         found = read_result(path)
     except GpubalanceError:
         return False
-    if found.kind != kind:
+    if not isinstance(found, kind):
         return False
     if isinstance(found, Plan):
         return found.balance is not None and (found.balance.run is None or not found.balance.run.complete)

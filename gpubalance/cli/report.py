@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpubalance.cli import options
+from gpubalance.cli.options import QuietOption, output_option
 from gpubalance.errors import EnvironmentFault, UsageError
 
 if TYPE_CHECKING:
@@ -26,15 +26,15 @@ Results = Annotated[
 ]
 Html = Annotated[
     Path | None,
-    typer.Option("--html", metavar="FILE", help="Write a page with charts, in one file.", rich_help_panel="Output"),
+    output_option("--html", metavar="FILE", help="Write a page with charts, in one file."),
 ]
 Png = Annotated[
     Path | None,
-    typer.Option("--png", metavar="DIR", help="Write each chart as a PNG into a folder.", rich_help_panel="Output"),
+    output_option("--png", metavar="DIR", help="Write each chart as a PNG into a folder."),
 ]
-Markdown = Annotated[bool, typer.Option("--markdown", help="Print the tables as Markdown.", rich_help_panel="Output")]
-Csv = Annotated[bool, typer.Option("--csv", help="Print every number as CSV.", rich_help_panel="Output")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace files that exist.", rich_help_panel="Output")]
+Markdown = Annotated[bool, output_option("--markdown", help="Print the tables as Markdown.")]
+Csv = Annotated[bool, output_option("--csv", help="Print every number as CSV.")]
+Overwrite = Annotated[bool, output_option("--overwrite", help="Replace files that exist.")]
 
 
 def report(
@@ -44,14 +44,12 @@ def report(
     markdown: Markdown = False,
     csv: Csv = False,
     overwrite: Overwrite = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Show results as a page with charts and tables, as pictures, or as tables for a document or a spreadsheet.
 
     Example: gpubalance report plan.json --html report.html
     """
-    del verbose  # main() reads it, where errors are shown
     _check(results, html, png, markdown=markdown, csv=csv, overwrite=overwrite)
     from gpubalance.cli.output import say
     from gpubalance.jobs.report import read_subjects

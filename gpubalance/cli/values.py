@@ -1,57 +1,69 @@
-"""What the values of options mean: sizes, seconds, settings; and back, the command that one would type."""
+"""What the values of options mean: lists, numbers, seconds, sizes. A list is written as people write lists:
+
+`--gpus 0 1`, `--gpus 0,1`, `--gpus 0 --gpus 1`.
+"""
 
 from __future__ import annotations
 
-import shlex
+import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from gpubalance.errors import UsageError
 from gpubalance.numbers.units import parse_bytes
-from gpubalance.settings import choices
-from gpubalance.text import clean, clean_lines
+from gpubalance.text import clean
 
-if TYPE_CHECKING:
-    from gpubalance.settings.device import Device
-    from gpubalance.settings.requests import PlanRequest, Settings
-
-_MOST_MICRO_BATCHES, _DIGITS = 1024, 20
+LIST_OPTIONS = {"--gpus": "0 1", "--batches": "820 568", "--micro-batches": "410 568"}  # each with an example
+_LARGEST, _DIGITS = 10**9, 20
+_MOST_MICRO_BATCHES = 1024
+_NUMBER = re.compile(r"-\d")
 
 
-def default_model(devices: Sequence[Device]) -> str:
-    """What is trained where --model is not given."""
-    return choices.DEFAULT_MODEL_SIMULATED if devices[0].simulated else choices.DEFAULT_MODEL_ON_GPU
+def join_lists(arguments: Sequence[str]) -> list[str]:
+    """The arguments with each list option's values joined by commas, as Typer takes one value for an option.
+
+    Values go on until the next option; `-5` is a value, so that the error says what is wrong with it. Raises UsageError
+    for a list option without a value.
+    """
+    joined: list[str] = []
+    rest = list(arguments)
+    while rest:
+        argument = rest.pop(0)
+        if argument == "--":
+            return [*joined, argument, *rest]
+        name, equals, value = argument.partition("=")
+        if name not in LIST_OPTIONS:
+            joined.append(argument)
+            continue
+        found = [value] if equals else []
+        while rest and (not rest[0].startswith("-") or _NUMBER.match(rest[0])):
+            found.append(rest.pop(0))
+        if not any(v.strip(" ,") for v in found):
+            raise UsageError(f"{name} needs a value", remedy=f"for example {name} {LIST_OPTIONS[name]}")
+        joined.append(f"{name}={','.join(found)}")
+    return joined
 
 
-def settings(
-    devices: Sequence[Device],
-    model: str | None,
-    precision: choices.Precision,
-    *,
-    xla: bool,
-    input_: choices.Input,
-    all_reduce: choices.AllReduce = "auto",
-) -> Settings:
-    """What is trained, and how; without --model what suits the devices."""
-    from gpubalance.settings.requests import Settings
-
-    return Settings(
-        model=model or default_model(devices), precision=precision, xla=xla, input=input_, all_reduce=all_reduce
-    )
+def words(texts: Sequence[str] | None) -> list[str] | None:
+    """The items of a list option, given once or several times; None where it was not given."""
+    if not texts:
+        return None
+    return [word for text in texts for word in re.split(r"[,\s]+", text) if word]
 
 
-def command(name: str, devices: Sequence[Device], given: Settings, simulate: str | None, *split: str) -> str:
-    """A command on these devices with these settings, as one would type it; `split` is between the two."""
-    from gpubalance.settings.requests import Settings
-
-    words = ["gpubalance", name, *(["--simulate", simulate] if simulate else [])]
-    words += ["--gpus", *(str(device.index) for device in devices), *split]
-    if given.model != default_model(devices):
-        words += ["--model", given.model]
-    for option in ("precision", "input", "all_reduce"):
-        if getattr(given, option) != Settings.model_fields[option].default:
-            words += [f"--{option.replace('_', '-')}", getattr(given, option)]
-    return clean_lines(shlex.join([*words, *(["--xla"] if given.xla else [])]))
+def whole_numbers(option: str, texts: Sequence[str] | None) -> list[int] | None:
+    """The same as whole numbers. Raises UsageError that names what is not one."""
+    items = words(texts)
+    if items is None:
+        return None
+    for item in items:
+        # The length first: Python refuses to make a number of thousands of digits.
+        if not item.isascii() or not item.isdigit() or len(item) > _DIGITS or int(item) > _LARGEST:
+            raise UsageError(
+                f"{option} takes whole numbers from 1 to {_LARGEST}, not {clean(item, 40)!r}",
+                remedy=f"for example {option} {LIST_OPTIONS[option]}",
+            )
+    return [int(item) for item in items]
 
 
 def seconds(option: str, value: float, most: float) -> float:
@@ -82,13 +94,4 @@ def micro_batches(text: str) -> int | Literal["auto"]:
         return int(text)
     raise UsageError(
         f"--accumulate takes auto, off or a number from 1 to {_MOST_MICRO_BATCHES}, not {clean(text, 40)!r}"
-    )
-
-
-def plan_request(accumulate: str, margin: str, sync_s: float | None = None, **wanted: int | None) -> PlanRequest:
-    """What a split is wanted for. Raises UsageError for what `--accumulate` and `--margin` do not take."""
-    from gpubalance.settings.requests import PlanRequest
-
-    return PlanRequest(
-        accumulate=micro_batches(accumulate), margin_bytes=size("--margin", margin), sync_s=sync_s, **wanted
     )

@@ -12,8 +12,6 @@ Baseline = Literal["even", "none"]
 # Where TensorBoard looks for traces below a log directory: https://www.tensorflow.org/guide/profiler
 TRACES = "plugins/profile"
 
-DEFAULT_MODEL_ON_GPU = "probe"
-DEFAULT_MODEL_SIMULATED = "small"
 DEFAULT_BATCH = 64
 
 # Every model of keras.applications: a shell completes them, and Keras takes seconds to load. A test holds them true.
@@ -33,6 +31,11 @@ APPLICATIONS = (
 SAVED_MODEL = ".keras"
 # Other formats of saved models, which run what is in them when they are loaded.
 UNSAFE_MODELS = (".h5", ".hdf5", ".pkl", ".pickle", ".joblib", ".pt", ".pth")
+
+
+def default_model(*, simulated: bool) -> str:
+    """What is trained where no model is named: on simulated devices one whose real compute is much less than theirs."""
+    return "small" if simulated else "probe"
 
 
 def names_file_or_code(model: str) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports(include=["gpubalance"]):
-    from gpubalance.cli.lists import join_lists
+    from gpubalance.cli.values import join_lists
     from gpubalance.devices.profile import simulated_devices
     from gpubalance.errors import GpubalanceError
     from gpubalance.numbers.units import parse_bytes

@@ -96,7 +96,7 @@ def completed(script: Path, *words: str, cwd: Path | None = None, more: dict[str
         (("run", "--simulate", "=", "3", "--gpus", "=", ""), ["0", "1", "2"]),
         (("run", "--simulate", "4", "--gpus", "0", "2", ""), ["1", "3"]),
         (("run", "--simulate", "4", "--gpus", "0,2,"), ["0,2,1", "0,2,3"]),
-        (("plan", "--simulate", "3", "--gpus", "0", ""), ["1", "2"]),
+        (("plan", "--simulate", "3", "--gpus", ""), ["0", "1", "2"]),
         (("run", "--simulate", "nowhere.toml", "--gpus", ""), []),
         (("run", "--batches", "820", ""), []),
         (("run", "--output", ""), []),

@@ -11,9 +11,9 @@ import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from gpubalance.cli.app import app
-from gpubalance.cli.command import Command
-from gpubalance.cli.config_file import defaults, long_name
-from gpubalance.cli.lists import LIST_OPTIONS, join_lists
+from gpubalance.cli.complete import Command
+from gpubalance.cli.config import defaults, long_name
+from gpubalance.cli.values import LIST_OPTIONS, join_lists
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import BadInput, UsageError
 from gpubalance.results.plan import Plan
@@ -26,7 +26,7 @@ FLAGS = [
     (name, option)
     for name, command in COMMANDS.items()
     for option in command.params
-    if isinstance(option, TyperOption) and long_name(option) != "--config"
+    if isinstance(option, TyperOption) and long_name(option) not in ("--config", "--help")
 ]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpubalance import errors
-from gpubalance.cli.config_file import defaults
+from gpubalance.cli.config import defaults
 from gpubalance.guide.chapters import names, read_chapter
 from gpubalance.settings.device import DeviceProfile, JointProfile
 from tests.cli.program import ROOT

@@ -143,7 +143,7 @@ def _not_tried(why: str) -> list[Check]:
 def _work(found: _Findings, checker: Checker, model: str | None, watch: Watch) -> None:
     devices = found.devices
     singly = any(device.uuid.startswith("MIG-") for device in devices)
-    default = choices.DEFAULT_MODEL_SIMULATED if devices[0].simulated else choices.DEFAULT_MODEL_ON_GPU
+    default = choices.default_model(simulated=devices[0].simulated)
     checks, size = training_steps(devices, found.joint, Settings(model=model or default), watch)
     found.checks += checks
     devices = devices[:1] if singly else devices  # CUDA shows a process one MIG slice only

@@ -9,20 +9,76 @@ global-batch = 1388         # a flag's long name without its dashes, or global_b
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from typer.core import TyperCommand, TyperOption
+import typer
+from typer import BadParameter
+from typer.core import TyperCommand, TyperGroup, TyperOption
+from typer.exceptions import TyperException
 
-from gpubalance.cli.lists import LIST_OPTIONS, join_lists
-from gpubalance.errors import BadInput, UsageError
-from gpubalance.system.toml import read_toml
+from gpubalance.cli.values import LIST_OPTIONS, join_lists
+from gpubalance.errors import BadInput, GpubalanceError, PlanMismatch, UsageError
 from gpubalance.text import clean
 
 CONFIG = "--config"
 _NEVER = (CONFIG, "--help")
 _REMEDY = "--config takes a TOML file: see gpubalance guide shell"
+
+
+@dataclass
+class Given:
+    """What the user asked for, as far as it is known when an error is shown. It is the context's object."""
+
+    context: typer.Context | None = None
+    config: Path | None = None
+
+    def switched(self, name: str) -> bool:
+        """Whether a switch is on, by the command line or the config."""
+        return self.context is not None and bool(self.context.params.get(name))
+
+    def explain(self, error: GpubalanceError | TyperException) -> None:
+        """Adds to an error about an option that the config gave it: `--batches is from FILE`."""
+        if isinstance(error, UsageError | BadInput | PlanMismatch):
+            named = self._from_config(f"{error.message} {error.remedy}")
+            if isinstance(error, UsageError):
+                named = named or self._from_config()
+            error.remedy = "\n".join(filter(None, [error.remedy, self._place(named)]))
+        elif isinstance(error, BadParameter):
+            place = self._place(self._from_config(error.format_message()))
+            error.message += f" ({place})" if place else ""
+
+    def _from_config(self, text: str | None = None) -> list[str]:
+        """The flags that the config gives; with `text`, those that it names."""
+        context = self.context
+        if context is None:
+            return []
+        flags = [
+            long_name(param)
+            for param in context.command.params
+            # Typer's ParameterSource, which it does not export
+            if isinstance(param, TyperOption) and str(context.get_parameter_source(param.name)).endswith("DEFAULT_MAP")
+        ]
+        return [flag for flag in flags if text is None or re.search(rf"(?<![\w-]){flag}(?![\w-])", text)]
+
+    def _place(self, flags: list[str]) -> str:
+        return f"{', '.join(flags)} {'is' if len(flags) == 1 else 'are'} from {self.config}" if flags else ""
+
+
+def take(context: typer.Context, path: Path | None) -> None:
+    """The callback of --config: what the file says becomes the default of each flag."""
+    if context.resilient_parsing:  # a shell asks for completions
+        return
+    given = context.ensure_object(Given)
+    given.context = context
+    if path is not None:
+        given.config = path
+        program = cast("TyperGroup", context.find_root().command)
+        found = defaults(path, cast("Mapping[str, TyperCommand]", program.commands))
+        context.default_map = found if context.parent is None else found[cast("str", context.info_name)]
 
 
 def defaults(path: Path, commands: Mapping[str, TyperCommand]) -> dict[str, dict[str, Any]]:
@@ -31,6 +87,8 @@ def defaults(path: Path, commands: Mapping[str, TyperCommand]) -> dict[str, dict
     Raises BadInput for a file that can't be read, and, with the nearest name that there is, for a key that is no flag.
     Whether a value is right Typer says, when its command is called: with the same sentence as on the command line.
     """
+    from gpubalance.system.toml import read_toml
+
     document = read_toml(path, "config", remedy=_REMEDY)
     flags = {name: dict(_flags(command)) for name, command in commands.items()}
     every = {flag: None for of in flags.values() for flag in of}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubalance.cli.lists import join_lists, whole_numbers, words
+from gpubalance.cli.values import join_lists, whole_numbers, words
 from gpubalance.errors import UsageError
 
 

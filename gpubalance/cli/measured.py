@@ -1,0 +1,87 @@
+"""The way of every command that measures, from its request to its result."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from gpubalance.cli.board import board_in
+from gpubalance.cli.measuring import MeasuringOptions
+from gpubalance.cli.options import ReportingOptions
+from gpubalance.cli.output import check_output, unwritable
+from gpubalance.cli.progress import Progress
+from gpubalance.devices.machine import Machine, held
+from gpubalance.jobs.events import Watch
+from gpubalance.jobs.keep.journal import Journal
+from gpubalance.results.common import Warning_
+from gpubalance.results.plan import Plan
+from gpubalance.results.probe import Probe
+from gpubalance.results.run import Run
+from gpubalance.settings.choices import TRACES
+from gpubalance.settings.device import Device
+from gpubalance.settings.requests import BalanceRequest, ProbeRequest, RunRequest, Tracing
+
+Request = TypeVar("Request", RunRequest, ProbeRequest, BalanceRequest)
+Result = TypeVar("Result", Run, Probe, Plan)
+
+
+def measured(
+    command: str,
+    machine: Machine,
+    request: Request,
+    measuring: MeasuringOptions,
+    reporting: ReportingOptions,
+    *,
+    used: Sequence[Device],
+    kind: type[Result],
+    journal: Callable[..., Journal],
+    job: Callable[[Request, str | None, Watch, Journal], Result],
+    text: Callable[[Result], str],
+    noted: Sequence[Warning_] = (),
+) -> None:
+    """Does the job while the GPUs that it uses are held, shows its progress, and gives its result as `text` and JSON.
+
+    The result gets the warnings that were `noted` and those of the machine. `kind` is the result's, `journal` opens
+    what an interrupted command of this request has left. Raises whatever ends the job.
+    """
+    out = check_output(reporting, quiet=reporting.quiet, resumed=kind if measuring.resume else None)
+    noted = (*machine.warnings(used, strict=measuring.strict), *noted)
+    name = _name_now(command, reporting.tensorboard, reporting.trace)
+    request = request.model_copy(update={"tracing": _tracing_to(reporting.trace, name)})
+    progress = Progress(quiet=reporting.quiet)
+    with (
+        held(used),
+        board_in(reporting.tensorboard, name, request.devices, request.settings, quiet=reporting.quiet) as beside,
+        journal(request, machine.driver, resume=measuring.resume) as kept,
+    ):
+        out.give_measured(
+            lambda: progress.during(lambda watch: job(request, machine.driver, beside(watch), kept)),
+            text,
+            noted,
+            kept,
+        )
+
+
+def _name_now(command: str, *folders: Path | None) -> str:
+    """`run-20261121-142510`, local time, with a number where one of the folders has such a command already."""
+    stem = time.strftime(f"{command}-%Y%m%d-%H%M%S")
+    names = itertools.chain([stem], (f"{stem}-{number}" for number in itertools.count(2)))
+    given = [folder for folder in folders if folder is not None]
+    return next(name for name in names if not any((f / name).exists() or (f / TRACES / name).exists() for f in given))
+
+
+def _tracing_to(folder: Path | None, name: str) -> Tracing | None:
+    """The trace of that name in a folder. Raises EnvironmentFault where nothing can be written there."""
+    if folder is None:
+        return None
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise unwritable("--trace", folder, error) from None
+    return Tracing(folder=str(folder.absolute()), name=name)

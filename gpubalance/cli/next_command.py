@@ -1,0 +1,75 @@
+"""What to do with a result: the next command, as one would type it, and the lines of a training script."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpubalance.settings.choices import default_model, names_file_or_code
+from gpubalance.text import clean_lines
+
+if TYPE_CHECKING:
+    from gpubalance.results.plan import Plan
+    from gpubalance.settings.device import Device
+    from gpubalance.settings.requests import Settings
+
+
+def command(name: str, devices: Sequence[Device], settings: Settings, simulate: str | None, *split: str) -> str:
+    """A command on these devices with these settings; the words of `split` are between the two."""
+    words = ["gpubalance", name, *_simulated(simulate), "--gpus", *(str(device.index) for device in devices), *split]
+    if settings.model != default_model(simulated=devices[0].simulated):
+        words += ["--model", settings.model]
+    for option in ("precision", "input", "all_reduce"):
+        if getattr(settings, option) != type(settings).model_fields[option].default:
+            words += [f"--{option.replace('_', '-')}", getattr(settings, option)]
+    return clean_lines(shlex.join([*words, *(["--xla"] if settings.xla else [])]))
+
+
+def uses(plan: Plan, simulate: str | None, path: Path | None) -> tuple[str, tuple[str, ...]]:
+    """The command that runs a plan, and the lines of a training script.
+
+    Both are empty for a simulation whose profile is not known. They give the split of a plan without UUIDs, which
+    can't be loaded.
+    """
+    from gpubalance.results.redact import is_redacted
+
+    if any(is_redacted(device.uuid) for device in plan.devices):
+        path = None
+    if plan.devices[0].simulated and simulate is None:
+        return "", ()
+    return _run_command(plan, simulate, path), _script(plan, simulate, path)
+
+
+def _simulated(simulate: str | None) -> list[str]:
+    return ["--simulate", simulate] if simulate else []
+
+
+def _script(plan: Plan, simulate: str | None, path: Path | None) -> tuple[str, ...]:
+    simulated = f", simulate={simulate!r}" if simulate else ""
+    used = [share for share in plan.shares if share.batch]
+    if path is not None:
+        split = f"load_plan({str(path)!r}{simulated})"
+    else:
+        gpus = [plan.devices[share.device].index for share in used]
+        accumulates = any(share.micro_batch != share.batch for share in used)
+        micro = f", micro_batches={[share.micro_batch for share in used]}" if accumulates else ""
+        split = f"Split({gpus}, {[share.batch for share in used]}{micro}{simulated})"
+    return (
+        clean_lines(f"split = gpubalance.{split}"),
+        "with split.scope(): model = build_model(); model.compile(…)",
+        "split.fit(model, dataset, epochs=10)",
+    )
+
+
+def _run_command(plan: Plan, simulate: str | None, path: Path | None) -> str:
+    if path is not None:
+        model = plan.settings.model
+        named = ["--model", model] if names_file_or_code(model) else []
+        return clean_lines(shlex.join(["gpubalance", "run", *_simulated(simulate), "--plan", str(path), *named]))
+    used = [share for share in plan.shares if share.batch]
+    split = ["--batches", *(str(share.batch) for share in used)]
+    if any(share.micro_batch != share.batch for share in used):
+        split += ["--micro-batches", *(str(share.micro_batch) for share in used)]
+    return command("run", [plan.devices[share.device] for share in used], plan.settings, simulate, *split)

@@ -1,0 +1,251 @@
+"""The split: what `plan` and `balance` are to find, and what `run` is given by hand or by a plan."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from gpubalance.cli import complete, values
+from gpubalance.cli.options import DeviceOptions, JointTrainingOptions, split_option
+from gpubalance.errors import BadInput, UsageError
+from gpubalance.settings import choices
+
+if TYPE_CHECKING:
+    from gpubalance.devices.machine import Machine
+    from gpubalance.results.plan import Plan
+    from gpubalance.settings.device import Device
+    from gpubalance.settings.requests import Measuring, PlanRequest, RunRequest
+
+
+@dataclass(frozen=True)
+class WantedSplitOptions:
+    """What the planner is to find."""
+
+    global_batch: Annotated[
+        int | None,
+        split_option(
+            "--global-batch",
+            metavar="B",
+            min=1,
+            max=10**9,
+            help="Samples of all devices in one step, exactly. Default: whatever gives the most samples per second.",
+        ),
+    ] = None
+    max_global_batch: Annotated[
+        int | None,
+        split_option("--max-global-batch", metavar="B", min=1, max=10**9, help="The largest global batch."),
+    ] = None
+    accumulate: Annotated[
+        str,
+        split_option(
+            "--accumulate",
+            metavar="auto|off|N",
+            help="Into how many micro-batches a device's batch may be divided where its memory is too small for it.",
+            autocompletion=complete.accumulate,
+        ),
+    ] = "auto"
+    batch_multiple: Annotated[
+        int | None,
+        split_option(
+            "--batch-multiple",
+            metavar="N",
+            min=1,
+            max=10**6,
+            help="Make each batch a multiple of this. Default: the probe's.",
+        ),
+    ] = None
+    margin: Annotated[
+        str,
+        split_option(
+            "--margin",
+            metavar="SIZE",
+            help="Memory to keep free on each device, beyond what a joint run needs, such as 512MiB.",
+        ),
+    ] = "0"
+    from_batch: Annotated[
+        int | None,
+        split_option(
+            "--from-batch",
+            metavar="B",
+            min=1,
+            max=10**9,
+            help="The global batch that your learning rate suits. Default: the best batch of the best single device.",
+        ),
+    ] = None
+
+    def request(self, sync_s: float | None = None) -> PlanRequest:
+        """Raises UsageError for what --accumulate and --margin do not take."""
+        from gpubalance.settings.requests import PlanRequest
+
+        return PlanRequest(
+            global_batch=self.global_batch,
+            max_global_batch=self.max_global_batch,
+            accumulate=values.micro_batches(self.accumulate),
+            batch_multiple=self.batch_multiple,
+            margin_bytes=values.size("--margin", self.margin),
+            sync_s=sync_s,
+            from_batch=self.from_batch,
+        )
+
+
+@dataclass(frozen=True)
+class GivenSplitOptions:
+    """What `run` is to measure."""
+
+    batches: Annotated[
+        list[str] | None,
+        split_option(
+            "--batches",
+            metavar="N…",
+            help="Samples of each device in one step, in the order of --gpus: --batches 820 568. "
+            f"Default: {choices.DEFAULT_BATCH} each.",
+        ),
+    ] = None
+    micro_batches: Annotated[
+        list[str] | None,
+        split_option(
+            "--micro-batches",
+            metavar="N…",
+            help="Samples that each device takes at a time where its memory does not hold its whole batch; their "
+            "gradients are summed: --batches 1640 568 --micro-batches 820 568. Default: the whole batch.",
+        ),
+    ] = None
+    plan: Annotated[
+        Path | None,
+        split_option(
+            "--plan",
+            metavar="PLAN.json",
+            help="Run what plan or balance wrote: its devices, batches and settings.",
+        ),
+    ] = None
+    force: Annotated[
+        bool,
+        split_option("--force", help="With --plan: run it even if its devices or its model have changed."),
+    ] = False
+
+    def read_plan(self, gpus: DeviceOptions, training: JointTrainingOptions) -> Plan | None:
+        """None without --plan. Raises UsageError for --force without one, and for an option that it answers itself."""
+        from gpubalance.results.plan import Plan
+        from gpubalance.results.records import read_record
+
+        if self.plan is None and self.force:
+            raise UsageError("--force is for --plan", remedy="leave it out")
+        if self.plan is None:
+            return None
+        self._refuse_beside_a_plan(gpus, training)
+        return read_record(self.plan, Plan)
+
+    def by_hand(
+        self, machine: Machine, gpus: DeviceOptions, training: JointTrainingOptions, measuring: Measuring
+    ) -> RunRequest:
+        """The run that the options ask for. Raises UsageError where they contradict each other."""
+        from gpubalance.settings.requests import RunRequest
+        from gpubalance.settings.shares import Shares
+
+        sizes = values.whole_numbers("--batches", self.batches)
+        micro_sizes = values.whole_numbers("--micro-batches", self.micro_batches)
+        devices = _match(machine.select(gpus.named), sizes, named=gpus.named is not None)
+        _refuse_what_does_not_divide(devices, sizes, micro_sizes)
+        return RunRequest(
+            devices=devices,
+            split=Shares(tuple(sizes or [choices.DEFAULT_BATCH] * len(devices)), tuple(micro_sizes or ())),
+            settings=training.settings(devices),
+            joint=machine.joint,
+            measuring=measuring,
+        )
+
+    def by_plan(self, plan: Plan, machine: Machine, training: JointTrainingOptions, measuring: Measuring) -> RunRequest:
+        """The run of a plan on the devices that are here. Raises PlanMismatch where they have changed, unless forced.
+
+        Raises BadInput where its model must be named.
+        """
+        from gpubalance.devices.planned import planned_devices
+        from gpubalance.settings.requests import RunRequest
+
+        model = _planned_model(plan, training.model)
+        return RunRequest(
+            devices=planned_devices(plan, machine.devices, force=self.force),
+            split=plan.split,
+            settings=plan.settings.model_copy(update={"model": model}),
+            joint=machine.joint,
+            measuring=measuring,
+        )
+
+    def _refuse_beside_a_plan(self, gpus: DeviceOptions, training: JointTrainingOptions) -> None:
+        given = [("--gpus", gpus.gpus), ("--batches", self.batches), ("--micro-batches", self.micro_batches)]
+        others = training != replace(JointTrainingOptions(), model=training.model)
+        name = next((name for name, value in given if value), "the model's settings" if others else None)
+        if name is not None:
+            raise UsageError(f"--plan says {name} itself", remedy="leave it out; gpubalance plan makes another plan")
+
+
+def _planned_model(plan: Plan, model: str | None) -> str:
+    """What is trained with a plan. Only a built-in model is taken from it, as a file must not start code."""
+    built_in = not choices.names_file_or_code(plan.settings.model)
+    if model is not None and built_in:
+        raise UsageError("--plan says --model itself", remedy="leave it out; gpubalance plan makes another plan")
+    if model is None and not built_in:
+        raise BadInput(
+            f"the plan is for a model of your own, {plan.settings.model}, and a plan starts no code and opens no file",
+            remedy=f"name it: --model {shlex.quote(plan.settings.model)}",
+        )
+    return model or plan.settings.model
+
+
+def _match(devices: Sequence[Device], sizes: Sequence[int] | None, *, named: bool) -> tuple[Device, ...]:
+    """The devices that the batches are for: those named, or, with --batches alone, the first ones.
+
+    Raises UsageError where the numbers of both differ, or a batch is 0.
+    """
+    if sizes is None:
+        return tuple(devices)
+    if not all(sizes):
+        raise UsageError(
+            "--batches: each batch must be above 0", remedy="leave a device out with --gpus: --gpus 0 --batches 820"
+        )
+    if len(sizes) > len(devices) or (named and len(sizes) != len(devices)):
+        raise UsageError(
+            f"{_count(len(sizes), 'batch')} for {_count(len(devices), 'device')}",
+            remedy="give one batch a device, in the order of --gpus",
+        )
+    return tuple(devices[: len(sizes)])
+
+
+def _refuse_what_does_not_divide(
+    devices: Sequence[Device], sizes: Sequence[int] | None, micro_sizes: Sequence[int] | None
+) -> None:
+    """Raises UsageError for micro-batches that are not one a batch, each a divisor of it."""
+    if micro_sizes is None:
+        return
+    if sizes is None:
+        raise UsageError("--micro-batches needs --batches", remedy="give both, in the order of --gpus")
+    if len(micro_sizes) != len(sizes):
+        raise UsageError(
+            f"{_count(len(micro_sizes), 'micro-batch')} for {_count(len(sizes), 'batch')}",
+            remedy="give one micro-batch a device, in the order of --gpus; the batch itself where it is taken whole",
+        )
+    for device, batch, micro in zip(devices, sizes, micro_sizes, strict=True):
+        if not micro:
+            raise UsageError(
+                f"--micro-batches: {device.label}'s must be above 0",
+                remedy=f"give {device.label}'s batch itself, {batch}, where it is taken whole",
+            )
+        if micro > batch:
+            raise UsageError(
+                f"--micro-batches: {device.label}'s {micro} is above its batch, {batch}",
+                remedy=f"give {batch}, to take it whole, or a number that divides it",
+            )
+        if batch % micro:
+            nearest = next(size for size in range(micro, 0, -1) if batch % size == 0)
+            raise UsageError(
+                f"--micro-batches: {device.label}'s {micro} does not divide its batch, {batch}",
+                remedy=f"take micro-batches of {nearest}, or a batch of {batch - batch % micro}",
+            )
+
+
+def _count(number: int, word: str) -> str:
+    plural = "es" if word.endswith("ch") else "s"
+    return f"{number} {word}{'' if number == 1 else plural}"
