@@ -10,7 +10,8 @@ import pytest
 from gpubalance.cli.failures import show_bug, show_error
 from gpubalance.errors import BadInput, DeadlinePassed, EnvironmentFault, NothingFits, PartialResult
 from gpubalance.remedies import TABLE, known, match, match_log
-from gpubalance.workers.process import Process, child_environment
+from gpubalance.workers.environment import worker_environment
+from gpubalance.workers.process import Process
 
 # Whole or as excerpts, as TensorFlow, CUDA, NVML and the kernel's module wrote them in people's reports.
 REAL = [
@@ -195,7 +196,7 @@ def test_a_log_full_of_complaints_that_end_nothing_is_no_cause_of_death() -> Non
     ],
 )
 def test_a_dead_childs_error_has_its_cause_and_remedy(last: str, number: signal.Signals, code: str) -> None:
-    with Process("test", child_environment([])) as child:
+    with Process("test", worker_environment([])) as child:
         os.kill(child.pid, signal.SIGSTOP)  # nothing else is written any more
         with child.log.open("a") as log:
             log.write(f"{last}\n")
@@ -209,7 +210,7 @@ def test_a_dead_childs_error_has_its_cause_and_remedy(last: str, number: signal.
 
 
 def test_the_error_of_a_child_that_never_spoke_has_its_cause_and_remedy() -> None:
-    with Process("test", child_environment([])) as child:
+    with Process("test", worker_environment([])) as child:
         os.kill(child.pid, signal.SIGSTOP)
         with pytest.raises(DeadlinePassed) as caught:
             child.receive(0.1, "training")

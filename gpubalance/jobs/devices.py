@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gpubalance.devices.gpus import Gpu, Reading
 from gpubalance.devices.machine import read_gpus
 from gpubalance.devices.profile import simulated_devices
+from gpubalance.errors import EnvironmentFault
 from gpubalance.jobs.environment import environment_here
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.results.common import Environment
 from gpubalance.settings.device import Device
 from gpubalance.settings.record import Record
-from gpubalance.workers.worker import survey
+from gpubalance.workers.party import Party
+from gpubalance.workers.worker import Worker
 
 
 class Listing(Record):
@@ -23,7 +27,7 @@ class Listing(Record):
 
 
 def list_devices(simulate: str | None, watch: Watch) -> Listing:
-    """Asks NVML, and in a child process TensorFlow, matched by bus id. Raises BadInput for a bad profile."""
+    """Asks NVML, and TensorFlow in a worker. Raises BadInput for a bad profile."""
     if simulate is not None:
         return Listing(environment=environment_here(None), nvidia=None, simulated=simulated_devices(simulate)[0])
     reading = read_gpus()
@@ -32,9 +36,19 @@ def list_devices(simulate: str | None, watch: Watch) -> Listing:
     if not candidates:
         return Listing(environment=here, nvidia=reading, simulated=None)
     watch(Doing("asking TensorFlow which of the GPUs it can use"))
-    missing = survey(candidates)
+    missing = _missing(candidates)
     gpus = tuple(_marked(gpu, missing.get(gpu.uuid)) for gpu in reading.gpus)
     return Listing(environment=here, nvidia=reading.model_copy(update={"gpus": gpus}), simulated=None)
+
+
+def _missing(gpus: Sequence[Device]) -> dict[str, str]:
+    """UUID → why, of each GPU that TensorFlow can't use."""
+    with Party(gpus, purpose="survey") as party:
+        party.start()
+        try:
+            return party.ask(Worker.survey).missing
+        except EnvironmentFault as error:  # TensorFlow itself does not work
+            return {gpu.uuid: error.message for gpu in gpus}
 
 
 def _marked(gpu: Gpu, why: str | None) -> Gpu:

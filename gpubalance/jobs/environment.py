@@ -20,7 +20,7 @@ def now() -> str:
 
 
 def environment(facts: Ready, driver: str | None) -> Environment:
-    """Of a measurement, whose TensorFlow a child told."""
+    """Of a measurement, from what its worker told of TensorFlow."""
     return _environment(facts.tensorflow, facts.keras, facts.cuda, facts.cudnn, driver)
 
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import closing
-
 from gpubalance.devices.planned import check_model
 from gpubalance.errors import GpubalanceError, Interrupted, OutOfMemory
 from gpubalance.jobs.events import Doing, TimeLeft, Watch, WindowDone
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.journals import tell_resumed
 from gpubalance.jobs.keep.kept import Kept
-from gpubalance.jobs.measure.fitting import Rig, largest_even_share, nothing_fits
-from gpubalance.jobs.measure.joint import JointRun, joint_series, model_of, result_of
+from gpubalance.jobs.measure.fitting import Fitting
+from gpubalance.jobs.measure.joint import JointRun, joint_series, model_of, party_for, result_of
 from gpubalance.jobs.measure.lost import lost_gpus_told
 from gpubalance.jobs.measure.series import Series
 from gpubalance.jobs.measure.trace import traced
@@ -21,6 +19,7 @@ from gpubalance.results.run import Run, SoloBest
 from gpubalance.settings.requests import RunRequest
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
+from gpubalance.workers.party import Party
 
 
 def run(
@@ -41,22 +40,22 @@ def run(
     used, limit = request.of_used, TimeLimit(request.measuring.time_limit_s)
     tell_resumed(journal, watch)
     try:
-        with lost_gpus_told(used.devices), closing(Rig(used, watch, limit)) as rig:
-            check_model(planned, model_of(rig.worker))
+        with lost_gpus_told(used.devices), party_for(used, watch, limit) as party:
+            party.start()
+            check_model(planned, model_of(party))
             try:
-                result = run_on(rig, request, driver, watch, solo, Kept(journal, watch))
+                result = run_on(party, request, driver, watch, solo, Kept(journal, watch))
             except OutOfMemory as error:
-                raise out_of_memory_told(error, rig, used) from None
-            return traced(result, rig.worker, used, watch)
+                raise out_of_memory_told(error, party, used, watch) from None
+            return traced(result, party, used, watch)
     except KeyboardInterrupt as interrupt:
         raise Interrupted.by(interrupt) from None
 
 
-def out_of_memory_told(error: OutOfMemory, rig: Rig, request: RunRequest) -> GpubalanceError:
+def out_of_memory_told(error: OutOfMemory, party: Party, request: RunRequest, watch: Watch) -> GpubalanceError:
     """What fits instead; what was measured before is part of the error, however the search for that ends."""
     try:
-        rig.recover()
-        return nothing_fits(error, rig, request)
+        return Fitting(party, request, watch).error(error)
     except KeyboardInterrupt as interrupt:
         return Interrupted.by(interrupt, partial=error.partial)
     except GpubalanceError as other:
@@ -65,7 +64,7 @@ def out_of_memory_told(error: OutOfMemory, rig: Rig, request: RunRequest) -> Gpu
 
 
 def run_on(
-    rig: Rig,
+    party: Party,
     request: RunRequest,
     driver: str | None,
     watch: Watch,
@@ -73,13 +72,13 @@ def run_on(
     kept: Kept | None = None,
     proof: int = 0,
 ) -> Run:
-    """The same on a rig that is there, of the devices with samples, and stays. Raises OutOfMemory as it comes.
+    """The same with a party of the devices that have samples, which stays. Raises OutOfMemory as it comes.
 
     `proof` tells runs apart that are kept together.
     """
     used = request.of_used
     own = joint_series(used, used.split, watch)
-    return _run(request, JointRun(used, rig, own, kept or Kept(None, watch), solo=solo, proof=proof), driver, watch)
+    return _run(request, JointRun(used, party, own, kept or Kept(None, watch), solo=solo, proof=proof), driver, watch)
 
 
 def _run(asked: RunRequest, so_far: JointRun, driver: str | None, watch: Watch) -> Run:
@@ -98,12 +97,12 @@ def _run(asked: RunRequest, so_far: JointRun, driver: str | None, watch: Watch) 
 
 
 def _warm_up(so_far: JointRun, watch: Watch) -> None:
-    request, rig = so_far.request, so_far.rig
+    request, party = so_far.request, so_far.party
     _restore(so_far, "", so_far.own, watch)
     if so_far.own.windows:
         so_far.warnings.append(resumed(so_far.own.windows))
     watch(Doing(f"warming up {request.split}"))
-    so_far.own.warm_up(rig.worker)
+    party.ask(so_far.own.warm_up)
     if request.measuring.baseline == "none":
         return
     # The even split is what Keras would do: it accumulates nothing.
@@ -113,9 +112,8 @@ def _warm_up(so_far: JointRun, watch: Watch) -> None:
     watch(Doing(f"warming up the even split {even}, to compare with"))
     try:
         so_far.even = joint_series(request, even, watch, "even")
-        so_far.even.warm_up(rig.worker)
+        party.ask(so_far.even.warm_up)
     except OutOfMemory as error:
-        rig.recover()
         try:
             so_far.even = _smaller_even_split(so_far, even, error, watch)
         except OutOfMemory as again:
@@ -137,14 +135,15 @@ def _smaller_even_split(so_far: JointRun, even: Shares, error: OutOfMemory, watc
     request = so_far.request
     where = "a device" if error.replica is None else request.devices[error.replica].label
     watch(Doing(f"the even split {even} does not fit on {where}; looking for the largest equal shares"))
-    share = largest_even_share(so_far.rig, request, max(even.batches))
+    started = so_far.party.started
+    share = Fitting(so_far.party, request, watch).largest_even_share(max(even.batches))
     smaller = Shares((share,) * len(even.batches))
     series = joint_series(request, smaller, watch, "even")
     watch(Doing(f"warming up {smaller}, the largest equal shares that fit"))
-    series.warm_up(so_far.rig.worker)
+    so_far.party.ask(series.warm_up)
     # On a real device the search left another worker: the split itself must be warm in it too.
-    if any(not d.simulated for d in request.devices):
-        so_far.own.warm_up(so_far.rig.worker)
+    if so_far.party.started != started:
+        so_far.party.ask(so_far.own.warm_up)
     so_far.warnings.append(
         Warning_(
             code="even-split-does-not-fit",
@@ -192,7 +191,7 @@ def _once_more(so_far: JointRun, windows: int, watch: Watch) -> bool:
 def _window(so_far: JointRun, one: Series, watch: Watch) -> Series | None:
     """A window of one of the two; None where the even split ran out of memory, which the run survives without it."""
     try:
-        return one.window(so_far.rig.worker, so_far.request.measuring.duration_s)
+        return so_far.party.ask(lambda worker: one.window(worker, so_far.request.measuring.duration_s))
     except OutOfMemory as error:
         if one is so_far.own:
             raise
@@ -210,5 +209,4 @@ def _give_up_even(so_far: JointRun, error: OutOfMemory, watch: Watch) -> None:
             next="compare with smaller batches, or measure with --baseline none",
         )
     )
-    so_far.rig.recover()
-    so_far.own.warm_up(so_far.rig.worker)
+    so_far.party.ask(so_far.own.warm_up)

@@ -1,4 +1,4 @@
-"""A child's log: what TensorFlow, and a user's model, print."""
+"""A worker's log: what TensorFlow and a user's model print."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _OF_EVERY_START = re.compile(
 
 
 def bound(path: Path, longest: int = LONGEST_BYTES) -> None:
-    """Begins it anew when it is too long: a model that prints in each step of a night must not fill the disk.
+    """Empties the log when it is too long: a model that prints in each step of a night must not fill the disk.
 
-    Whoever writes it must append.
+    Whoever writes the log must append.
     """
     with contextlib.suppress(OSError):
         if path.stat().st_size > longest:

@@ -1,13 +1,13 @@
-"""What a child process and its parent say to each other: one JSON object a line, each one of these records.
+"""What a worker and its parent say to each other: one JSON object a line, each one of these records.
 
-    parent                          child
+    parent                          worker
     Open (once)                →    Ready
     Measure                    →    Timing …, Measured
     CountFlops                 →    Flops
     Trace                      →    Traced
     Survey (instead of Open)   →    Surveyed
     Inspect, Copy, Reduce      →    Inspected, Copied, Reduced: the checks of `doctor`, instead of Open too
-    any                        →    Failed; after one the child may be asked on, unless it was a GPU's memory
+    any                        →    Failed; the worker takes more requests, unless it was a GPU's memory
 
 Both sides refuse what they do not know: a message is data, and its text is never executed.
 """
@@ -23,7 +23,7 @@ from gpubalance.settings.record import Record, Seconds
 from gpubalance.settings.requests import Settings, Tracing
 from gpubalance.settings.shares import Shares
 
-# What takes time at all, in seconds: nothing is divided by 0, and nothing becomes infinite.
+# Seconds of what takes time at all: nothing is divided by 0, and nothing becomes infinite.
 Duration = Annotated[float, Field(ge=1e-9, le=1e6)]
 Peak = Annotated[int, Field(ge=0, lt=2**63)] | None
 
@@ -128,7 +128,7 @@ class Traced(Record):
 class Surveyed(Record):
     """UUIDs of the GPUs that TensorFlow can't use, and why where it says.
 
-    `memory_growth` says of those it has whether each takes memory as it needs it; null where it has none.
+    `memory_growth`: whether each GPU that it has takes memory as it needs it; null where it has none.
     """
 
     kind: Literal["surveyed"] = "surveyed"
@@ -178,7 +178,7 @@ class Copy(Record):
 
 
 class Copied(Record):
-    """Of `elements` so many are other ones at the other end, and so many of those are zeros. Seconds of the fastest."""
+    """How many of the `elements` arrived changed, and how many of those as zeros. Seconds of the fastest copy."""
 
     kind: Literal["copied"] = "copied"
     elements: int
@@ -196,7 +196,7 @@ class Reduce(Record):
 
 
 class Reduced(Record):
-    """How many elements are other ones than the sum on each device. Seconds of the fastest."""
+    """How many elements of the sum are wrong on each device. Seconds of the fastest all-reduce."""
 
     kind: Literal["reduced"] = "reduced"
     differing: tuple[int, ...]
@@ -204,7 +204,7 @@ class Reduced(Record):
 
 
 class Failed(Record):
-    """It can't be done. `replica` is the device's place in the run, where it is one device's fault.
+    """It can't be done. `replica` is the place of the device at fault, where it is one device's fault.
 
     Out of memory, `memory_peak_bytes` is what each device held or, as a simulated one knows, would have needed.
     """

@@ -1,4 +1,4 @@
-"""A child process from the parent's side: start, send, receive within a deadline, end."""
+"""A worker's process from the parent's side: start, send, receive within a deadline, end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,6 @@ from pydantic import ValidationError
 
 from gpubalance.errors import DeadlinePassed, EnvironmentFault, PartialResult
 from gpubalance.remedies import known, match_log
-from gpubalance.settings.device import Device
 from gpubalance.settings.record import Record
 from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
 from gpubalance.system.state import current_folder, new_log
@@ -32,41 +31,23 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _LONGEST_MESSAGE = 1 << 24
-# The child takes in what it is sent at once, whatever else it does, unless it is stopped or its interpreter is held.
+# A worker takes in what it is sent at once, whatever else it does, unless it is stopped or its interpreter is held.
 _TAKES_WITHIN_S = 60.0
-# A child that was told to end gets this long, then TERM, then KILL; together under 2 s, which Ctrl-C may take.
+# A worker that was told to end gets this long, then TERM, then KILL; together under 2 s, which Ctrl-C may take.
 _ENDS_WITHIN_S = 0.5
-# A killed child is gone at once, but for a driver that gives back much memory: the next child must not begin before.
+# A killed worker is gone at once, but for a driver that gives back much memory: the next one must not begin before.
 _DIES_WITHIN_S = 30.0
 _LATE_S = 5.0
 _LOOKS_EVERY_S = 1.0
 _STARTING = "TensorFlow is still being loaded, or the function that builds the model does not return"
 _LACKS = "free what it lacks: memory, disk, processes (ulimit -u) or open files (ulimit -n)"
 _LONGER = "give it longer: --deadline SECONDS"
-# The user's settings of these would make another run than the one that is recorded.
-_CONTRADICT = ("NVIDIA_TF32_OVERRIDE", "TF_XLA_FLAGS", "PYTHONSAFEPATH", "TF_CONFIG")
 # The current folder, which Python puts first, must not hide a module of TensorFlow's. An INT ends it as a TERM does,
 # without a traceback: a Ctrl-C is its parent's.
-_CHILD = (
+_PROGRAM = (
     "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); del sys.path[0]; "
-    "from gpubalance.workers.child import main; main(sys.argv[1:])"
+    "from gpubalance.workers.serve import main; main(sys.argv[1:])"
 )
-
-
-def child_environment(devices: Sequence[Device]) -> dict[str, str]:
-    """What TensorFlow and CUDA read when they are loaded, so that the child has these devices and no others."""
-    gpus = [d.uuid for d in devices if not d.simulated]
-    kept = {name: value for name, value in os.environ.items() if name not in _CONTRADICT}
-    return {
-        **kept,
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        "CUDA_VISIBLE_DEVICES": ",".join(gpus) if gpus else "-1",
-        "TF_FORCE_GPU_ALLOW_GROWTH": "true",
-        "TF_MIN_GPU_MULTIPROCESSOR_COUNT": "1",  # else TensorFlow leaves a small GPU out of a joint run
-        "TF_CPP_MIN_LOG_LEVEL": "1",
-        "KERAS_BACKEND": "tensorflow",
-        "PYTHONUNBUFFERED": "1",
-    }
 
 
 _started: set[Process] = set()
@@ -74,14 +55,14 @@ _started: set[Process] = set()
 
 @atexit.register
 def _end_all() -> None:
-    """Ends the children that an interrupt, between two lines, took from whoever was to end them."""
+    """Ends the workers that an interrupt, between two lines, took from whoever was to end them."""
     for process in list(_started):
         process.end()
 
 
 @contextlib.contextmanager
 def _signals_held() -> Iterator[None]:
-    """An interrupt that comes inside is raised at the end: half a start would be a child that nobody knows."""
+    """An interrupt that comes inside is raised at the end: half a start would be a process that nobody knows."""
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread is interrupted
         return
@@ -100,15 +81,15 @@ def _signals_held() -> Iterator[None]:
 
 
 class Process:
-    """One child. Use it as a context manager: however that ends, the child and its group end with it."""
+    """One process. Use it as a context manager: however that ends, the process and its group end with it."""
 
     def __init__(self, purpose: str, environment: Mapping[str, str], limit: TimeLimit = NO_LIMIT) -> None:
         """`limit`: nothing is waited for past its end. Raises EnvironmentFault where none can be started."""
         self._limit = limit
         self._buffer = bytearray()
         self._gone = False
-        self._has_begun = False  # whether it has answered at all
-        current_folder()  # which the child begins in, and could not tell of
+        self.has_answered = False
+        current_folder()  # the process begins in it, and could not say that it is gone
         try:
             self.log = new_log(purpose)
             with _signals_held():
@@ -122,14 +103,14 @@ class Process:
             requests, self._requests = _pipe(at_a_failure)
             self._replies, replies = _pipe(at_a_failure)
             with self.log.open("ab") as log:  # as it may be cut short meanwhile
-                self._child = subprocess.Popen(  # noqa: S603  (no shell, and no word of a file's)
-                    [sys.executable, "-c", _CHILD, str(requests), str(replies)],
+                self._process = subprocess.Popen(  # noqa: S603  (no shell, and no word of a file's)
+                    [sys.executable, "-c", _PROGRAM, str(requests), str(replies)],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
                     pass_fds=(requests, replies),
                     env=dict(environment),
-                    start_new_session=True,  # a Ctrl-C in the terminal reaches the parent only, which ends the child
+                    start_new_session=True,  # a Ctrl-C in the terminal reaches the parent only, which ends it
                 )
             at_a_failure.pop_all()
         os.close(requests)
@@ -147,11 +128,11 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """The child's process id, which is its group's too."""
-        return self._child.pid
+        """The process id, which is its group's too."""
+        return self._process.pid
 
     def send(self, request: Record, within_s: float = _TAKES_WITHIN_S) -> None:
-        """Asks the child. A child that has died is noticed when its reply is read.
+        """Sends a request. A worker that has died is noticed when its reply is read.
 
         Raises DeadlinePassed when it takes in nothing for `within_s` seconds.
         """
@@ -164,7 +145,7 @@ class Process:
                 rest = rest[os.write(self._requests, rest[: select.PIPE_BUF]) :]  # so much never blocks
 
     def receive(self, within_s: float, doing: str) -> AnyReply:
-        """The child's next message.
+        """The next message.
 
         Raises DeadlinePassed when it says nothing for `within_s` seconds, TimeLimitPassed at the end of the command's
         time, PartialResult when it has died; `doing` says at what.
@@ -175,7 +156,7 @@ class Process:
             raise self._silent(within_s, doing)
         if not line:
             raise self._died(doing)
-        self._has_begun = True
+        self.has_answered = True
         try:
             return REPLY.validate_json(line)
         except ValidationError as error:
@@ -189,20 +170,20 @@ class Process:
         self._limit.check()
         return DeadlinePassed(
             f"the worker said nothing for {within_s:g} s while {doing}",
-            cause=known("silent").cause if self._has_begun else _STARTING,
-            remedy=f"{known('silent').remedy if self._has_begun else _LONGER}\nits log is {self.log}",
+            cause=known("silent").cause if self.has_answered else _STARTING,
+            remedy=f"{known('silent').remedy if self.has_answered else _LONGER}\nits log is {self.log}",
             log=self.log_tail(),
         )
 
     def _line(self, deadline: float) -> bytes | None:
-        """One line; b"" when the child has closed its end, None when the deadline passed."""
+        """One line; b"" when the other end is closed, None when the deadline passed."""
         while b"\n" not in self._buffer:
             bound(self.log)
             left = deadline - time.monotonic()
             # Looks at the pipe even past the deadline: it is this process that may have been stopped for a while.
-            dead = self._child.poll() is not None
+            dead = self._process.poll() is not None
             if not self._selector.select(0.0 if dead else min(max(0.0, left), _LOOKS_EVERY_S)):
-                if dead:  # and what it has started may still hold the pipe
+                if dead:  # what it has started may still hold the pipe
                     return b""
                 if left <= 0:
                     return None
@@ -219,8 +200,8 @@ class Process:
 
     def _died(self, doing: str) -> PartialResult:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._child.wait(2)
-        code = self._child.returncode
+            self._process.wait(2)
+        code = self._process.returncode
         log = self.log_tail()
         row = match_log(log)
         if code is not None and code < 0:
@@ -238,18 +219,18 @@ class Process:
         )
 
     def log_tail(self) -> str:
-        """The end of the child's log."""
+        """The end of the log."""
         return tail(self.log)
 
     def kill(self) -> None:
-        """Kills the child and its group, from any thread: whoever waits for its reply hears that it has died."""
+        """Kills the process and its group, from any thread: whoever waits for its reply hears that it has died."""
         self._signal(signal.SIGKILL)
 
     def end(self) -> None:
-        """Ends the child and everything in its group. Does not return before it is gone. Once is enough."""
+        """Ends the process and everything in its group, and does not return before it is gone. May be called again."""
         if self._gone:
             return
-        # An interrupt may come at any line: whoever ends it once more, at the latest the program's end, does all of it.
+        # An interrupt may come at any line: the next call, at the latest that of the program's end, does all of it.
         requests, self._requests = self._requests, -1
         replies, self._replies = self._replies, -1
         for descriptor in (requests, replies):
@@ -264,7 +245,7 @@ class Process:
             if signal_number is not None:
                 self._signal(signal_number)
             try:
-                self._child.wait(within_s)
+                self._process.wait(within_s)
                 break
             except subprocess.TimeoutExpired:
                 continue
@@ -274,7 +255,7 @@ class Process:
 
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._child.pid, number)
+            os.killpg(self._process.pid, number)
 
 
 def _pipe(at_a_failure: contextlib.ExitStack) -> tuple[int, int]:
@@ -286,7 +267,7 @@ def _pipe(at_a_failure: contextlib.ExitStack) -> tuple[int, int]:
 
 
 def _name(number: int) -> str:
-    """Of a signal; those of real time have none."""
+    """A signal's name; those of real time have none."""
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -1,9 +1,9 @@
-"""A child that holds a model on its devices, and trains with whatever split it is asked."""
+"""What a worker can be asked."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from gpubalance.errors import (
     BadInput,
@@ -18,36 +18,55 @@ from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import Settings, Tracing
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
+from gpubalance.workers.environment import worker_environment
 from gpubalance.workers.messages import (
     AnyReply,
+    AnyRequest,
+    Copied,
+    Copy,
     CountFlops,
     Failed,
     Flops,
+    Inspect,
+    Inspected,
     Measure,
     Measured,
     Open,
     Ready,
+    Reduce,
+    Reduced,
     Survey,
     Surveyed,
     Timing,
     Trace,
     Traced,
 )
-from gpubalance.workers.process import Process, child_environment
+from gpubalance.workers.process import Process
 
-# Silence, not slowness, ends a child. These are for what says nothing while it works.
+Reply = TypeVar("Reply", bound=AnyReply)
+
+# Silence, not slowness, ends a worker. These are for what says nothing while it works.
+LOADS_WITHIN_S = 180.0  # TensorFlow, from a slow disk, and the GPUs
 _OPENS_WITHIN_S = 300.0
 _FIRST_STEP_WITHIN_S = 900.0  # tracing, XLA's compilation, cuDNN's search for algorithms
 _STEP_WITHIN_S = 60.0
 _STEPS_WITHIN = 30.0  # times the time that such a timing took before
+_MOVES_WITHIN_S = 120.0
 
 
 class Worker(Process):
-    """Started with devices; then `open` once, and `measure` as often as wanted, with any split.
+    """A process that sees its devices and no others. A `Party` starts it.
 
-    It loads TensorFlow as soon as it is started, and touches no device before it is opened. `deadline_s`, where it is
-    given, is the longest silence that is waited out, instead of what suits the step; `limit` ends every wait.
+    It loads TensorFlow as soon as it is started, and touches no device before it is asked. To train it is opened once,
+    and then measures as often as it is asked, with any split. `deadline_s`, where it is given, is the longest silence
+    that is waited out, instead of what suits the request; `limit` ends every wait.
+
+    Whatever it is asked raises OutOfMemory (with the device, where TensorFlow names it), EnvironmentFault for what the
+    device or the machine can't do, BadInput for a model that can't be trained, PartialResult where the worker has died,
+    DeadlinePassed where it is silent, and TimeLimitPassed.
     """
+
+    facts: Ready  # of the model, once it is opened
 
     def __init__(
         self,
@@ -57,35 +76,20 @@ class Worker(Process):
         deadline_s: float | None = None,
         limit: TimeLimit = NO_LIMIT,
     ) -> None:
-        super().__init__(purpose, child_environment(devices), limit)
-        self._devices = tuple(devices)
+        super().__init__(purpose, worker_environment(devices), limit)
+        self.devices = tuple(devices)
         self._deadline_s = deadline_s
         self._slowest_s: dict[tuple[object, ...], float] = {}
 
     def open(self, settings: Settings, joint: JointProfile, *, seed: int) -> None:
-        """Builds the model on the devices. It ends where that fails.
-
-        Raises OutOfMemory, EnvironmentFault for a device that TensorFlow can't use, BadInput for a model that can't
-        be built, and what `receive` does.
-        """
+        """Builds the model on the devices."""
         self._all_reduce = settings.all_reduce
-        try:
-            self.send(Open(devices=self._devices, settings=settings, joint=joint, seed=seed))
-            reply = self.receive(self._deadline_s or _OPENS_WITHIN_S, f"building {settings.model}")
-            if not isinstance(reply, Ready):
-                self._fail(reply)
-            self.facts = reply
-        except BaseException:
-            self.end()
-            raise
+        request = Open(devices=self.devices, settings=settings, joint=joint, seed=seed)
+        self.facts = self._ask(request, Ready, _OPENS_WITHIN_S, f"building {settings.model}")
 
     def forward_flops(self) -> float | None:
         """Operations of one sample's forward pass, as TensorFlow counts them; None where it can't."""
-        self.send(CountFlops())
-        reply = self.receive(self._deadline_s or _FIRST_STEP_WITHIN_S, "counting the model's operations")
-        if not isinstance(reply, Flops):
-            self._fail(reply)
-        return reply.forward
+        return self._ask(CountFlops(), Flops, _FIRST_STEP_WITHIN_S, "counting the model's operations").forward
 
     def measure(
         self,
@@ -96,11 +100,7 @@ class Worker(Process):
         steps_per_timing: int = 1,
         stamped: bool = False,
     ) -> Iterator[Timing | Measured]:
-        """Trains with this split: yields each timing as it comes, and at the end what Measured says.
-
-        Raises OutOfMemory (which device, where TensorFlow says it), PartialResult for a dead child, DeadlinePassed
-        for a silent one, BadInput for a model that can't be trained.
-        """
+        """Trains with this split: yields each timing as it comes, and at the end what Measured says."""
         request = Measure(
             split=split,
             seconds=seconds,
@@ -128,30 +128,56 @@ class Worker(Process):
                 self._fail(reply, str(split))
 
     def trace(self, split: Shares, tracing: Tracing) -> str | None:
-        """Trains some steps with this split under TensorFlow's profiler; why not every GPU is in the trace, or None.
+        """Trains some steps with this split under TensorFlow's profiler; why not every GPU is in the trace, or None."""
+        request = Trace(split=split, tracing=tracing)
+        doing = f"tracing steps on {self._names()}"
+        return self._ask(request, Traced, _FIRST_STEP_WITHIN_S, doing).missing
 
-        Raises EnvironmentFault where there is no trace, and what `receive` does.
-        """
-        self.send(Trace(split=split, tracing=tracing))
-        reply = self.receive(self._deadline_s or _FIRST_STEP_WITHIN_S, f"tracing steps on {self._names()}")
-        if not isinstance(reply, Traced):
+    def inspect(self) -> Inspected:
+        """TensorFlow's build, and what loading its libraries gives."""
+        return self._ask(Inspect(), Inspected, LOADS_WITHIN_S, "loading TensorFlow and its libraries")
+
+    def survey(self) -> Surveyed:
+        """Which of the GPUs TensorFlow can't use."""
+        return self._ask(Survey(devices=self.devices), Surveyed, _OPENS_WITHIN_S, "asking TensorFlow for its GPUs")
+
+    def copy(self, source: int, target: int, nbytes: int) -> Copied:
+        """Copies random data from one device to another."""
+        names = f"{self.devices[source].label} to {self.devices[target].label}"
+        request = Copy(devices=self.devices, source=source, target=target, nbytes=nbytes)
+        return self._ask(request, Copied, self._moves_within_s, f"copying from {names}")
+
+    def reduce(self, nbytes: int) -> Reduced:
+        """Sums random data over all devices."""
+        request = Reduce(devices=self.devices, nbytes=nbytes)
+        return self._ask(request, Reduced, self._moves_within_s, f"summing over {self._names()}")
+
+    @property
+    def _moves_within_s(self) -> float:
+        """A worker that has not answered yet must load TensorFlow first."""
+        return _MOVES_WITHIN_S + (0.0 if self.has_answered else LOADS_WITHIN_S)
+
+    def _ask(self, request: AnyRequest, wanted: type[Reply], within_s: float, doing: str) -> Reply:
+        self.send(request)
+        reply = self.receive(self._deadline_s or within_s, doing)
+        if not isinstance(reply, wanted):
             self._fail(reply)
-        return reply.missing
+        return reply
 
     def _check(self, reply: AnyReply, *, stamped: bool) -> None:
         """Raises PartialResult where it does not say of each device what it should."""
         of_each: tuple[float | None, ...] | None = reply.memory_peak_bytes if isinstance(reply, Measured) else None
         if isinstance(reply, Timing) and stamped:
             of_each = reply.compute_s or ()
-        if of_each is not None and len(of_each) != len(self._devices):
-            raise self.unreadable(f"{len(of_each)} values for {len(self._devices)} devices")
+        if of_each is not None and len(of_each) != len(self.devices):
+            raise self.unreadable(f"{len(of_each)} values for {len(self.devices)} devices")
 
     def _heard(self, within_s: float, doing: str) -> AnyReply:
         """As `receive`; but of a step the remedy is for one device or for several, whose all-reduce may hang."""
         try:
             return self.receive(within_s, doing)
         except DeadlinePassed as error:
-            if len(self._devices) > 1 and not isinstance(error, TimeLimitPassed):
+            if len(self.devices) > 1 and not isinstance(error, TimeLimitPassed):
                 other = "one-device" if self._all_reduce == "hierarchical" else "hierarchical"
                 error.remedy = f"try another all-reduce, which may be what hangs: --all-reduce {other}\n{error.remedy}"
             raise
@@ -163,14 +189,14 @@ class Worker(Process):
         return _FIRST_STEP_WITHIN_S if known is None else max(_STEP_WITHIN_S, _STEPS_WITHIN * known * steps)
 
     def _names(self) -> str:
-        return ", ".join(d.label for d in self._devices)
+        return ", ".join(d.label for d in self.devices)
 
     def _fail(self, reply: object, split: str = "") -> NoReturn:
         if not isinstance(reply, Failed):
             raise PartialResult("the worker's message does not fit the request", log=self.log_tail())
         if reply.fault == "memory":
-            known = reply.replica is not None and reply.replica < len(self._devices)
-            where = self._devices[reply.replica or 0].label if known else "the run"
+            known = reply.replica is not None and reply.replica < len(self.devices)
+            where = self.devices[reply.replica or 0].label if known else "the run"
             doing = f"with batches {split}" if split else "while the model was built"
             message = f"{where} ran out of memory {doing}"
             raise OutOfMemory(
@@ -184,14 +210,3 @@ class Worker(Process):
         log = "" if reply.fault == "input" else self.log_tail()
         remedy = reply.remedy or f"the worker's whole log is {self.log}"
         raise kind(reply.message, cause=reply.cause, remedy=remedy, log=log)
-
-
-def survey(devices: Sequence[Device]) -> dict[str, str]:
-    """UUID → why, of each GPU that TensorFlow can't use. Starts a child for it, which takes some seconds."""
-    with Process("survey", child_environment(devices)) as process:
-        process.send(Survey(devices=tuple(devices)))
-        reply = process.receive(_OPENS_WITHIN_S, "asking TensorFlow for its GPUs")
-        if isinstance(reply, Surveyed):
-            return reply.missing
-        why = reply.message if isinstance(reply, Failed) else "TensorFlow did not answer"
-        return {d.uuid: why for d in devices}

@@ -17,10 +17,9 @@ import psutil
 
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.run import run
-from gpubalance.settings.device import JointProfile
 from gpubalance.settings.requests import Measuring, RunRequest, Settings
 from gpubalance.settings.shares import Shares
-from gpubalance.workers.ahead import Children
+from gpubalance.workers.party import Build, Party
 from tests.bench.killed import PROFILE
 
 _STEPS_A_CHILD = 5
@@ -80,15 +79,12 @@ class Levels:
 def child_starts(count: int, look: Callable[[int], None]) -> None:
     """Fresh children of one device, one after the other, each trained with for a step."""
     (device, *_), _ = simulated_devices(str(_profile()))
-    children = Children(device, ahead=True, deadline_s=None)
-    try:
+    with Party([device], build=Build(Settings(model="small"))) as party:
         for number in range(count):
-            with children.take(last=number == count - 1) as worker:
-                worker.open(Settings(model="small"), JointProfile(), seed=0)
-                list(worker.measure(Shares((8,))))
+            party.start(ahead=number < count - 1)
+            party.ask(lambda worker: list(worker.measure(Shares((8,)))))
+            party.drop()
             look(number + 1)
-    finally:
-        children.close()
 
 
 def steps(count: int, look: Callable[[int], None]) -> int:

@@ -10,8 +10,8 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.doctor.work import all_reduce, copies
 from gpubalance.remedies import known
 from gpubalance.settings.device import Device
-from gpubalance.workers.checker import Checker
 from gpubalance.workers.messages import Copied, Reduced
+from gpubalance.workers.party import Party
 from tests.engine.steps import separate_collectives
 
 NBYTES = 4096
@@ -33,12 +33,15 @@ def one_byte_other(values: Any, target: str) -> Any:
         return tf.concat([values[:-1], values[-1:] ^ 255], 0)
 
 
-class Through(Checker):
-    """A checker whose copies go through `move`, in this process, instead of TensorFlow's own."""
+class Through(Party):
+    """A party whose worker is this: its copies go through `move`, in this process, instead of TensorFlow's own."""
 
     def __init__(self, devices: tuple[Device, ...], move: Any) -> None:
         super().__init__(devices)
         self._move = move
+
+    def ask(self, work: Any) -> Any:
+        return work(self)
 
     def copy(self, source: int, target: int, nbytes: int) -> Copied:
         from gpubalance.engine import checks

@@ -17,8 +17,9 @@ import pytest
 
 from gpubalance.errors import DeadlinePassed
 from gpubalance.settings.shares import Shares
+from gpubalance.workers.environment import worker_environment
 from gpubalance.workers.messages import Measure
-from gpubalance.workers.process import Process, child_environment
+from gpubalance.workers.process import Process
 from tests.faults.machine import BRIEF, HANG, HOLDS_32, Machine
 from tests.stand_in import TWO_UNLIKE_GPUS
 from tests.workers.test_process import gone
@@ -165,7 +166,7 @@ def test_20_a_child_that_never_starts_is_ended_at_the_deadline(tmp_path: Path) -
 
 def test_20_a_stopped_child_that_takes_nothing_in_is_ended_too() -> None:
     """A request may be larger than what a pipe holds: its sender must not wait for ever either."""
-    with Process("test", child_environment([])) as child:
+    with Process("test", worker_environment([])) as child:
         os.kill(child.pid, signal.SIGSTOP)
         with pytest.raises(DeadlinePassed, match=r"said nothing for 0\.2 s while being asked"):
             child.send(Measure(split=Shares((1,) * 100_000), seconds=1.0, at_least=1), within_s=0.2)

@@ -7,12 +7,9 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
-from typing import Any
 
-import psutil
 import pytest
 
 from gpubalance.devices.gpus import Gpu, Reading
@@ -28,8 +25,9 @@ from gpubalance.results.checkup import Check, Checkup
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import Settings
 from gpubalance.system.deadlines import within
-from gpubalance.workers.checker import Checker
 from gpubalance.workers.messages import Inspected, Library, Surveyed
+from gpubalance.workers.party import Party
+from gpubalance.workers.worker import Worker
 from tests.cli.program import gpubalance
 from tests.stand_in import TWO_UNLIKE_GPUS, child, environment
 
@@ -317,42 +315,22 @@ def test_a_check_that_raises_or_hangs_is_a_failed_check() -> None:
         within(lambda: time.sleep(600), 0.1)
 
 
-def test_after_a_child_that_died_or_hung_the_next_check_has_a_fresh_one() -> None:
+def test_after_a_worker_that_died_or_hung_the_next_check_has_a_fresh_one() -> None:
     pair = simulated_devices("2")[0]
-    with Checker(pair, deadline_s=0.3) as hurried, pytest.raises(DeadlinePassed, match="copying from CPU:0 to CPU:1"):
-        hurried.copy(0, 1, 1000)
-    with Checker(pair) as checker:
-        checker._ask = _killing(checker._ask)  # type: ignore[method-assign]
+    with Party(pair, deadline_s=0.3) as party, pytest.raises(DeadlinePassed, match="copying from CPU:0 to CPU:1"):
+        party.ask(lambda worker: worker.copy(0, 1, 1000))
+
+    def killed(worker: Worker) -> Inspected:
+        os.kill(worker.pid, signal.SIGKILL)
+        return worker.inspect()
+
+    with Party(pair) as party:
         with pytest.raises(PartialResult, match="SIGKILL"):
-            checker.inspect()
-        assert checker.inspect().tensorflow
-        assert checker.copy(0, 1, 1000).differing == 0
-        assert checker.reduce(1000).differing == (0, 0)
-
-
-def _killing(ask: Any) -> Any:
-    """The first child is killed as soon as it has started."""
-    killed: list[int] = []
-
-    def asking(*arguments: Any) -> Any:
-        if not killed:
-            killed.append(1)
-            _kill_child_soon()
-        return ask(*arguments)
-
-    return asking
-
-
-def _kill_child_soon() -> None:
-    def kill() -> None:
-        end = time.monotonic() + 20
-        while time.monotonic() < end:
-            for process in psutil.Process().children():
-                os.kill(process.pid, signal.SIGKILL)
-                return
-            time.sleep(0.02)
-
-    threading.Thread(target=kill, daemon=True).start()
+            party.ask(killed)
+        assert party.ask(Worker.inspect).tensorflow
+        assert party.ask(lambda worker: worker.copy(0, 1, 1000)).differing == 0
+        assert party.ask(lambda worker: worker.reduce(1000)).differing == (0, 0)
+        assert party.started == 2
 
 
 def test_without_a_gpu_it_says_so_in_one_line_and_checks_the_rest(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -23,7 +23,6 @@ from gpubalance.jobs.keep.journals import balance_journal, run_journal
 from gpubalance.jobs.keep.kept import Kept, KeptProbe, KeptRound, RunKey
 from gpubalance.jobs.keep.saved_probes import save
 from gpubalance.jobs.keep.software import software_key
-from gpubalance.jobs.measure.fitting import Rig
 from gpubalance.jobs.measure.series import Series
 from gpubalance.jobs.run import out_of_memory_told, run_on
 from gpubalance.results.common import Model
@@ -32,8 +31,9 @@ from gpubalance.results.run import Run
 from gpubalance.settings.requests import BalanceRequest, Measuring, PlanRequest, RunRequest, Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
+from gpubalance.workers.party import Party
 from gpubalance.workers.worker import Worker
-from tests.jobs.drawn import DrawnWorker, noisy_devices
+from tests.jobs.drawn import DrawnWorker, noisy_devices, party_of
 from tests.jobs.probes import SMALL, probe_of
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -52,7 +52,7 @@ def request(**measuring: object) -> RunRequest:
 
 def drawn(journal: Journal | None, watch: Watch, asked: RunRequest, clock_s: float = 0.0) -> Run:
     worker = DrawnWorker(DEVICES, JOINT, seed=0, clock_s=clock_s)
-    return run_on(cast("Rig", SimpleNamespace(worker=worker)), asked, None, watch, None, Kept(journal, watch))
+    return run_on(party_of(worker), asked, None, watch, None, Kept(journal, watch))
 
 
 def interrupted(at: Callable[[Event], bool]) -> Watch:
@@ -236,12 +236,12 @@ def test_however_the_search_for_what_fits_ends_what_was_measured_is_given(
 ) -> None:
     result = drawn(None, list[Event]().append, request(baseline="none"))
 
-    def recover() -> None:
+    def ask(work: Any) -> None:
         raise ends
 
     error = OutOfMemory("GPU:0 ran out of memory")
     error.partial = result
-    told = out_of_memory_told(error, cast("Rig", SimpleNamespace(recover=recover)), request())
+    told = out_of_memory_told(error, cast("Party", SimpleNamespace(ask=ask)), request(), list[Event]().append)
     assert isinstance(told, kind)
     assert told.partial == result
 

@@ -1,4 +1,4 @@
-"""Real children, really killed. None of them loads TensorFlow unless it must: the child opens only when asked."""
+"""Real workers, really killed."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from gpubalance.errors import BadInput, DeadlinePassed, EnvironmentFault, OutOfM
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
+from gpubalance.workers.environment import worker_environment
 from gpubalance.workers.messages import Measured, Timing
-from gpubalance.workers.process import Process, child_environment
+from gpubalance.workers.process import Process
 from gpubalance.workers.worker import Worker
 
 ROOT = Path(__file__).parents[2]
@@ -28,7 +29,7 @@ PAIR, JOINT = simulated_devices(str(ROOT / "configs/quick-pair.toml"))
 
 
 def process() -> Process:
-    return Process("test", child_environment(PAIR))
+    return Process("test", worker_environment(PAIR))
 
 
 def gone(pid: int) -> bool:
@@ -45,37 +46,37 @@ def worker(model: str = "small") -> Worker:
     return opened
 
 
-def test_the_environment_shows_a_child_its_gpus_only_by_uuid() -> None:
+def test_the_environment_shows_a_worker_its_gpus_only_by_uuid() -> None:
     gpus = [Device(index=i, uuid=f"GPU-{u}", name="card", memory_bytes=1, simulated=False) for i, u in enumerate("ab")]
-    environment = child_environment([gpus[1], gpus[0]])
+    environment = worker_environment([gpus[1], gpus[0]])
     assert environment["CUDA_VISIBLE_DEVICES"] == "GPU-b,GPU-a"
     assert environment["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
     assert environment["TF_MIN_GPU_MULTIPROCESSOR_COUNT"] == "1"
     assert environment["TF_FORCE_GPU_ALLOW_GROWTH"] == "true"
-    assert child_environment(PAIR)["CUDA_VISIBLE_DEVICES"] == "-1"
+    assert worker_environment(PAIR)["CUDA_VISIBLE_DEVICES"] == "-1"
 
 
 @pytest.mark.parametrize(
     ("number", "says"), [(signal.SIGKILL, "probably as the host's memory ran out"), (signal.SIGSEGV, "SIGSEGV")]
 )
-def test_a_killed_child_is_one_error(number: signal.Signals, says: str) -> None:
-    with process() as child:
-        os.kill(child.pid, number)
+def test_a_killed_worker_is_one_error(number: signal.Signals, says: str) -> None:
+    with process() as started:
+        os.kill(started.pid, number)
         with pytest.raises(PartialResult) as caught:
-            child.receive(10, "training with batches 820/568 on GPU:0, GPU:1")
+            started.receive(10, "training with batches 820/568 on GPU:0, GPU:1")
     assert says in caught.value.message
     assert "training with batches 820/568 on GPU:0, GPU:1" in caught.value.message
-    assert str(child.log) in caught.value.remedy
+    assert str(started.log) in caught.value.remedy
 
 
-def test_a_signal_without_a_name_ends_a_child_too() -> None:
-    with process() as child:
-        os.kill(child.pid, signal.SIGRTMIN + 6)
+def test_a_signal_without_a_name_ends_a_worker_too() -> None:
+    with process() as started:
+        os.kill(started.pid, signal.SIGRTMIN + 6)
         with pytest.raises(PartialResult, match="was ended by signal 40 while"):
-            child.receive(10, "training")
+            started.receive(10, "training")
 
 
-def test_a_child_that_cannot_be_started_is_one_error() -> None:
+def test_a_worker_that_cannot_be_started_is_one_error() -> None:
     """There is room for one pipe, and not for both."""
     free = [os.dup(0) for _ in range(4)]
     for descriptor in free:
@@ -90,28 +91,28 @@ def test_a_child_that_cannot_be_started_is_one_error() -> None:
     assert psutil.Process().num_fds() == before
 
 
-def test_a_silent_child_is_ended_at_the_deadline() -> None:
-    with process() as child:
-        os.kill(child.pid, signal.SIGSTOP)
+def test_a_silent_worker_is_ended_at_the_deadline() -> None:
+    with process() as started:
+        os.kill(started.pid, signal.SIGSTOP)
         with pytest.raises(DeadlinePassed, match="said nothing"):
-            child.receive(0.2, "waiting")
+            started.receive(0.2, "waiting")
     # A stopped process ignores TERM: only KILL ends it.
-    assert gone(child.pid)
+    assert gone(started.pid)
 
 
-def test_a_child_that_says_nonsense_is_refused() -> None:
-    with process() as child:
-        os.write(child._requests, b'{"kind": "open", "surprise": 1}\n')
+def test_a_worker_that_says_nonsense_is_refused() -> None:
+    with process() as started:
+        os.write(started._requests, b'{"kind": "open", "surprise": 1}\n')
         with pytest.raises(PartialResult) as caught:
-            child.receive(30, "opening")
+            started.receive(30, "opening")
     assert "surprise" in caught.value.log
 
 
-def test_a_child_ends_when_its_parent_is_killed() -> None:
+def test_a_worker_ends_when_its_parent_is_killed() -> None:
     code = (
         "import sys, time\n"
         "from tests.workers.test_process import process\n"
-        "child = process(); print(child.pid, flush=True); time.sleep(60)"
+        "started = process(); print(started.pid, flush=True); time.sleep(60)"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
@@ -124,7 +125,7 @@ def test_a_child_ends_when_its_parent_is_killed() -> None:
     assert gone(pid)
 
 
-def test_an_interrupt_in_the_middle_of_a_start_leaves_no_child() -> None:
+def test_an_interrupt_in_the_middle_of_a_start_leaves_no_worker() -> None:
     code = (
         "import atexit, os, signal, subprocess\n"
         # Whoever runs the tests in the background has it ignored.

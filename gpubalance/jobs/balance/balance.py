@@ -18,8 +18,8 @@ from gpubalance.jobs.events import Doing, RoundDone, TimeLeft, Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.kept import Kept, KeptRound
 from gpubalance.jobs.keep.saved_probes import solo_bests
-from gpubalance.jobs.measure.fitting import Rig, suggest
-from gpubalance.jobs.measure.joint import joint_series, model_of
+from gpubalance.jobs.measure.fitting import Fitting
+from gpubalance.jobs.measure.joint import joint_series, model_of, party_for
 from gpubalance.jobs.measure.lost import lost_gpus_told
 from gpubalance.jobs.measure.trace import trace
 from gpubalance.jobs.measure.warnings import rounds_taken_over, speed_changed, stepped_back
@@ -33,7 +33,7 @@ from gpubalance.results.run import Measurement, Run
 from gpubalance.settings.requests import BalanceRequest, RunRequest
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
-from gpubalance.workers.worker import Worker
+from gpubalance.workers.party import Party
 
 
 def balance(request: BalanceRequest, driver: str | None, watch: Watch, journal: Journal | None = None) -> Plan:
@@ -71,13 +71,12 @@ class _Balancing:
         self._request = request
         self._probe = probe
         self._driver = driver
-        self._limit = limit
         self._watch = watch
         self._kept = kept
         self._known = Knowledge(probe, find_probes(probe, request.devices), request.plan)
         self._rounds = Rounds(request.rounds, len(request.devices))
-        self._rig: tuple[tuple[int, ...], Rig] | None = None
-        self._warm: list[tuple[Worker, bool]] = []  # with accumulation, which is another trace, or without
+        self._party = party_for(request, watch, limit)
+        self._warm: list[tuple[int, bool]] = []  # which worker, and whether for accumulation, which is another trace
         self._proofs = 0
         self._taken_over = 0
         self._proven: tuple[Allocation, Run] | None = None
@@ -111,7 +110,7 @@ class _Balancing:
         """Traces steps of the final split, once nothing is measured any more."""
         tracing = self._request.tracing
         if tracing is not None:
-            warning = trace(self._rig_of(split)[0].worker, split.of_used, tracing, self._watch)
+            warning = trace(self._gather(split), split.of_used, tracing, self._watch)
             self._trace_warnings += [warning] if warning else []
 
     def so_far(self) -> Plan | None:
@@ -123,9 +122,7 @@ class _Balancing:
 
     def close(self) -> None:
         """Ends the worker."""
-        if self._rig is not None:
-            self._rig[1].close()
-            self._rig = None
+        self._party.end()
 
     def _approach(self) -> None:
         """Tries splits, each planned by what the ones before it showed."""
@@ -196,29 +193,26 @@ class _Balancing:
         return KeptRound(probe=self._probe.created, split=split, measured=None, limits=tuple(limits))
 
     def _measure(self, split: Shares) -> Measurement:
-        rig, numbers = self._rig_of(split)
-        used = self._run_request(split).of_used
+        party, used = self._gather(split), self._run_request(split).of_used
         series = joint_series(used, used.split, self._watch)
         # A worker is warm once; then a split needs no more than a few steps of its own.
-        warm = rig.worker, split.accumulates
-        series.settle(rig.worker) if warm in self._warm else series.warm_up(rig.worker)
+        warm = party.started, split.accumulates
+        party.ask(series.settle if warm in self._warm else series.warm_up)
         self._warm.append(warm)
-        return series.window(rig.worker, self._request.round_s).measurement(numbers)
+        return party.ask(lambda worker: series.window(worker, self._request.round_s)).measurement(split.used)
 
-    def _rig_of(self, split: Shares) -> tuple[Rig, tuple[int, ...]]:
-        """A worker of the devices with samples: the one that is there, if it is of the same."""
-        numbers = split.used
-        if self._rig is None or self._rig[0] != numbers:
-            self.close()
-            self._rig = numbers, Rig(self._run_request(split).of_used, self._watch, self._limit)
-            check_model(self._probe.model, model_of(self._rig[1].worker), what="probe", remedy="--fresh probes it anew")
-        return self._rig[1], numbers
+    def _gather(self, split: Shares) -> Party:
+        """The party of the devices that have samples in this split."""
+        self._party.regroup([self._request.devices[i] for i in split.used])
+        if not self._party.alive:
+            self._party.start()
+            check_model(self._probe.model, model_of(self._party), what="probe", remedy="--fresh probes it again")
+        return self._party
 
     def _limits_beside(self, split: Shares, error: OutOfMemory) -> list[tuple[int, int]]:
         """Each device that was asked for more than it holds beside the others, with its largest micro-batch."""
-        rig, numbers = self._rig_of(split)
-        rig.recover()
-        fitting, too_large = suggest(rig, self._run_request(split).of_used)
+        party, numbers = self._gather(split), split.used
+        fitting, too_large = Fitting(party, self._run_request(split).of_used, self._watch).suggest()
         if fitting is None:
             raise NothingFits(error.message, remedy="not even one sample a device fits: use a smaller model")
         if error.replica is not None:
@@ -234,11 +228,11 @@ class _Balancing:
     def _prove(self, planned: Allocation) -> Run:
         """The run of the split, in turns with the even split."""
         self._watch(Doing(f"proving {planned.split}, in turns with the even split"))
-        rig, _ = self._rig_of(planned.split)
+        party = self._gather(planned.split)
         request, proof = self._run_request(planned.split), self._proofs
         self._proofs += 1
         try:
-            return run_on(rig, request, self._driver, self._watch, solo_bests(request), self._kept, proof)
+            return run_on(party, request, self._driver, self._watch, solo_bests(request), self._kept, proof)
         except GpubalanceError as error:
             if isinstance(error.partial, Run):
                 error.partial = self._result(planned, error.partial)

@@ -21,7 +21,8 @@ from gpubalance.results.checkup import AllReduceTime, Check, Checkup, CopyTime
 from gpubalance.settings import choices
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import Settings
-from gpubalance.workers.checker import Checker
+from gpubalance.workers.party import Party
+from gpubalance.workers.worker import Worker
 
 _INSTEAD = "2"  # plain CPU devices, where there is no GPU
 # The probe model's, where no step told a size: what an all-reduce is for is not known then.
@@ -68,9 +69,9 @@ def doctor(simulate: str | None, gpus: Sequence[str] | None, model: str | None, 
 def _check(found: _Findings, simulate: str | None, gpus: Sequence[str] | None, model: str | None, watch: Watch) -> None:
     reading, chosen = _machine(found, simulate, gpus, watch)
     found.checks += host_checks(gpus=len(chosen))
-    with Checker(found.devices) as checker:
-        if _software(found, checker, reading, chosen, watch):
-            _work(found, checker, model, watch)
+    with Party(found.devices, purpose="check") as party:
+        if _software(found, party, reading, chosen, watch):
+            _work(found, party, model, watch)
 
 
 def _machine(
@@ -106,11 +107,11 @@ def _chosen(reading: Reading, gpus: Sequence[str] | None) -> tuple[Gpu, ...]:
     return tuple(gpu for gpu in reading.gpus if gpu.uuid in named)
 
 
-def _software(found: _Findings, checker: Checker, reading: Reading | None, chosen: Sequence[Gpu], watch: Watch) -> bool:
+def _software(found: _Findings, party: Party, reading: Reading | None, chosen: Sequence[Gpu], watch: Watch) -> bool:
     """Checks TensorFlow and its libraries; False where nothing can be tried with them on any of the devices."""
     watch(Doing("loading TensorFlow and its libraries"))
     try:
-        found.checks += software_checks(checker.inspect(), reading, chosen)
+        found.checks += software_checks(party.ask(Worker.inspect), reading, chosen)
     except GpubalanceError as error:
         found.checks.append(failed("tensorflow", "TensorFlow", error))
         found.checks += _not_tried("TensorFlow can't be loaded")
@@ -119,7 +120,7 @@ def _software(found: _Findings, checker: Checker, reading: Reading | None, chose
         return True
     watch(Doing("asking TensorFlow which of the GPUs it can use"))
     try:
-        surveyed = checker.survey()
+        surveyed = party.ask(Worker.survey)
     except GpubalanceError as error:
         found.checks.append(failed("tensorflow-devices", "TensorFlow's GPUs", error))
         found.checks += _not_tried("TensorFlow did not tell its GPUs")
@@ -140,15 +141,15 @@ def _not_tried(why: str) -> list[Check]:
     return [Check(code=code, status="skipped", what=what, detail=f"not tried: {why}") for code, what in names.items()]
 
 
-def _work(found: _Findings, checker: Checker, model: str | None, watch: Watch) -> None:
+def _work(found: _Findings, party: Party, model: str | None, watch: Watch) -> None:
     devices = found.devices
     singly = any(device.uuid.startswith("MIG-") for device in devices)
     default = choices.default_model(simulated=devices[0].simulated)
     checks, size = training_steps(devices, found.joint, Settings(model=model or default), watch)
     found.checks += checks
     devices = devices[:1] if singly else devices  # CUDA shows a process one MIG slice only
-    checker.narrow(devices)
-    checks, found.copies = copies(checker, devices, watch)
+    party.regroup(devices)
+    checks, found.copies = copies(party, devices, watch)
     found.checks += checks
-    check, found.all_reduce = all_reduce(checker, devices, size or _GRADIENT_BYTES, watch)
+    check, found.all_reduce = all_reduce(party, devices, size or _GRADIENT_BYTES, watch)
     found.checks.append(check)

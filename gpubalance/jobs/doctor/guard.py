@@ -24,7 +24,7 @@ def guarded(code: str, what: str, look: Callable[[], list[Check]], seconds: floa
 
 
 def failed(code: str, what: str, error: GpubalanceError, *, where: str = "") -> Check:
-    """A failure, of an error that a child's check raised."""
+    """A failure, of an error that a check in a worker raised."""
     detail = f"{where}{error.message}{f': {error.cause}' if error.cause else ''}"
     return Check(code=code, status="failure", what=what, detail=detail, next=error.remedy or None)
 

@@ -17,9 +17,9 @@ from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import within
-from gpubalance.workers.checker import LOADS_WITHIN_S, Checker
 from gpubalance.workers.messages import Surveyed, Timing
-from gpubalance.workers.worker import Worker
+from gpubalance.workers.party import Build, Party
+from gpubalance.workers.worker import LOADS_WITHIN_S
 
 BATCH = 8
 _STEP_WITHIN_S = 300.0  # the first one: tracing, and cuDNN's search for algorithms
@@ -46,7 +46,7 @@ def tensorflow_devices(found: Surveyed, devices: Sequence[Device]) -> list[Check
 
 
 def memory_growth(on: bool | None, wished: str | None) -> Check:
-    """`on` is what a child has, `wished` the user's own variable, which overrules what a script asks for."""
+    """`on` is what a worker has, `wished` the user's own variable, which overrules what a script asks for."""
     code, what = "memory-growth", "memory growth"
     if (wished or "").lower() in ("false", "0"):
         detail = f"{_GROWTH}={wished}: a script takes all memory of every GPU at once, and no other finds any"
@@ -98,10 +98,10 @@ def _each(
 
 def _step(group: Sequence[Device], joint: JointProfile, settings: Settings) -> tuple[bool, int]:
     """Whether the loss is a number, and the bytes of the gradients."""
-    with Worker(group, "check", deadline_s=_STEP_WITHIN_S + LOADS_WITHIN_S) as worker:
-        worker.open(settings, joint, seed=0)
-        timings = [t for t in worker.measure(Shares((BATCH,) * len(group))) if isinstance(t, Timing)]
-        return all(timing.loss_is_finite for timing in timings), worker.facts.gradient_bytes
+    build = Build(settings, joint)
+    with Party(group, build=build, purpose="check", deadline_s=_STEP_WITHIN_S + LOADS_WITHIN_S) as party:
+        replies = party.ask(lambda worker: list(worker.measure(Shares((BATCH,) * len(group)))))
+        return all(one.loss_is_finite for one in replies if isinstance(one, Timing)), party.facts.gradient_bytes
 
 
 def _no_number(names: str) -> Check:
@@ -114,7 +114,7 @@ def _no_number(names: str) -> Check:
     )
 
 
-def copies(checker: Checker, devices: Sequence[Device], watch: Watch) -> tuple[list[Check], list[CopyTime]]:
+def copies(party: Party, devices: Sequence[Device], watch: Watch) -> tuple[list[Check], list[CopyTime]]:
     """Random data from each device to each other, compared at the other end."""
     code, what = "peer-to-peer", "copies between devices"
     if len(devices) < 2:
@@ -124,7 +124,7 @@ def copies(checker: Checker, devices: Sequence[Device], watch: Watch) -> tuple[l
     for source, target in permutations(range(len(devices)), 2):
         names = f"{devices[source].label} → {devices[target].label}"
         try:
-            copied = _copy(checker, devices, source, target)
+            copied = _copy(party, devices, source, target)
         except GpubalanceError as error:
             checks.append(failed(code, what, error, where=f"{names}: "))
             if isinstance(error, DeadlinePassed):
@@ -139,11 +139,11 @@ def copies(checker: Checker, devices: Sequence[Device], watch: Watch) -> tuple[l
     return checks, times
 
 
-def _copy(checker: Checker, devices: Sequence[Device], source: int, target: int) -> tuple[CopyTime, str]:
+def _copy(party: Party, devices: Sequence[Device], source: int, target: int) -> tuple[CopyTime, str]:
     """The copy, and what is wrong with what arrived."""
     simulated = devices[source].simulated
     nbytes = _COPIED_BYTES_SIMULATED if simulated else _COPIED_BYTES
-    found = checker.copy(source, target, nbytes)
+    found = party.ask(lambda worker: worker.copy(source, target, nbytes))
     direct = None if simulated else _peer_to_peer(devices[source], devices[target])
     time = CopyTime(
         source=source,
@@ -180,7 +180,7 @@ def _all_arrived(times: Sequence[CopyTime], devices: Sequence[Device]) -> str:
 
 
 def all_reduce(
-    checker: Checker, devices: Sequence[Device], gradient_bytes: int, watch: Watch
+    party: Party, devices: Sequence[Device], gradient_bytes: int, watch: Watch
 ) -> tuple[Check, AllReduceTime | None]:
     """A sum over all devices of as many bytes as the model's gradients have."""
     code, what = "all-reduce", "all-reduce"
@@ -188,7 +188,7 @@ def all_reduce(
         return Check(code=code, status="skipped", what=what, detail="there is one device"), None
     watch(Doing(f"an all-reduce of {format_bytes(gradient_bytes)} over the devices"))
     try:
-        found = checker.reduce(gradient_bytes)
+        found = party.ask(lambda worker: worker.reduce(gradient_bytes))
     except GpubalanceError as error:
         return failed(code, what, error), None
     rate = gradient_bytes / found.seconds

@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gpubalance.jobs.environment import environment, now
-from gpubalance.jobs.events import TimingDone, Watch
+from gpubalance.jobs.events import Doing, TimingDone, Watch
 from gpubalance.jobs.keep.kept import Kept, RunKey
-from gpubalance.jobs.measure.fitting import Rig
 from gpubalance.jobs.measure.sensors import Sensors
 from gpubalance.jobs.measure.series import Series
 from gpubalance.jobs.measure.warnings import throttled, warnings
 from gpubalance.results.common import Model, Throughput, Warning_
 from gpubalance.results.run import Baselines, Measurement, Run, SoloBest
 from gpubalance.settings.device import Device
-from gpubalance.settings.requests import RunRequest
+from gpubalance.settings.requests import BalanceRequest, RunRequest
 from gpubalance.settings.shares import Shares
+from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.messages import Timing
-from gpubalance.workers.worker import Worker
+from gpubalance.workers.party import Build, Party
 
 
 @dataclass
@@ -30,7 +30,7 @@ class JointRun:
     """
 
     request: RunRequest
-    rig: Rig
+    party: Party
     own: Series
     kept: Kept
     even: Series | None = None
@@ -53,14 +53,26 @@ class JointRun:
 
     @property
     def key(self) -> RunKey:
-        """Of what its windows are, in a journal."""
+        """Which run its windows are of, in a journal."""
         uuids = tuple(device.uuid for device in self.request.devices)
-        return RunKey(devices=uuids, model=model_of(self.rig.worker), proof=self.proof)
+        return RunKey(devices=uuids, model=model_of(self.party), proof=self.proof)
 
 
-def model_of(worker: Worker) -> Model:
-    """What an open worker trains."""
-    facts = worker.facts
+def party_for(request: RunRequest | BalanceRequest, watch: Watch, limit: TimeLimit) -> Party:
+    """A party of one worker for all of the request's devices."""
+    measuring = request.measuring
+    return Party(
+        request.devices,
+        build=Build(request.settings, request.joint, measuring.seed),
+        deadline_s=measuring.deadline_s,
+        limit=limit,
+        tell=lambda text: watch(Doing(text)),
+    )
+
+
+def model_of(party: Party) -> Model:
+    """What a party that has started trains."""
+    facts = party.facts
     return Model(name=facts.model, parameters=facts.parameters, gradient_bytes=facts.gradient_bytes)
 
 
@@ -83,13 +95,13 @@ def result_of(asked: RunRequest, so_far: JointRun, driver: str | None) -> Run | 
     began_s = min(one.began_s for one in (own, so_far.even) if one and one.stamped)
     measured = own.measurement(numbers, began_s)
     even = _even_baseline(so_far, measured, numbers, began_s)
-    facts = so_far.rig.worker.facts
+    facts = so_far.party.facts
     solo_sum = sum(best.throughput for best in so_far.solo) if so_far.solo else None
     return Run(
         created=now(),
         settings=asked.settings,
         environment=environment(facts, driver),
-        model=model_of(so_far.rig.worker),
+        model=model_of(so_far.party),
         devices=asked.devices,
         **{
             **{name: getattr(measured, name) for name in Measurement.model_fields},

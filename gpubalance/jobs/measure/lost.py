@@ -13,7 +13,7 @@ from gpubalance.settings.device import Device
 
 @contextmanager
 def lost_gpus_told(devices: Sequence[Device]) -> Iterator[None]:
-    """From a child a lost GPU looks like an error of CUDA's, a crash or silence: where it is one, raises GpuLost."""
+    """From a worker a lost GPU looks like an error of CUDA's, a crash or silence: where it is one, raises GpuLost."""
     try:
         yield
     except (EnvironmentFault, PartialResult, DeadlinePassed) as error:

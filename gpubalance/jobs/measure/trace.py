@@ -8,7 +8,7 @@ from gpubalance.results.common import Warning_
 from gpubalance.results.run import Run
 from gpubalance.settings.requests import RunRequest, Tracing
 from gpubalance.settings.shares import Shares
-from gpubalance.workers.worker import Worker
+from gpubalance.workers.party import Party
 
 # https://developer.nvidia.com/ERR_NVGPUCTRPERM
 _ALLOW_CUPTI = (
@@ -17,7 +17,7 @@ _ALLOW_CUPTI = (
 )
 
 
-def trace(worker: Worker, split: Shares, tracing: Tracing, watch: Watch) -> Warning_ | None:
+def trace(party: Party, split: Shares, tracing: Tracing, watch: Watch) -> Warning_ | None:
     """Traces steps of a split that has been measured; what the reader must know where that was not wholly possible.
 
     It comes after all that is measured: a profiler costs time, and leaves some of it behind. No error ends the command
@@ -25,7 +25,7 @@ def trace(worker: Worker, split: Shares, tracing: Tracing, watch: Watch) -> Warn
     """
     watch(Doing(f"tracing {tracing.steps} steps of {split}"))
     try:
-        missing = worker.trace(split, tracing)
+        missing = party.ask(lambda worker: worker.trace(split, tracing))
     except GpubalanceError as error:
         return not_traced(error)
     if missing is None:
@@ -37,7 +37,7 @@ def trace(worker: Worker, split: Shares, tracing: Tracing, watch: Watch) -> Warn
     )
 
 
-def traced(result: Run, worker: Worker, request: RunRequest, watch: Watch) -> Run:
+def traced(result: Run, party: Party, request: RunRequest, watch: Watch) -> Run:
     """The result of a run that is over, with what must be known of its trace, if there is to be one.
 
     The request is of the devices with samples. Raises Interrupted, which has the result.
@@ -45,7 +45,7 @@ def traced(result: Run, worker: Worker, request: RunRequest, watch: Watch) -> Ru
     if request.tracing is None:
         return result
     try:
-        warning = trace(worker, request.split, request.tracing, watch)
+        warning = trace(party, request.split, request.tracing, watch)
     except KeyboardInterrupt as interrupt:
         raise Interrupted.by(interrupt, partial=result) from None
     return result.model_copy(update={"warnings": (*result.warnings, *([warning] if warning else []))})

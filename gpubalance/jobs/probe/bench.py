@@ -1,10 +1,11 @@
-"""The bench that a device stands on while it is measured: it gives children, tries batches and keeps the journal."""
+"""A device that is probed: which batches were tried, what came of them, and the journal of that."""
 
 from __future__ import annotations
 
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 
 from gpubalance.errors import (
     BadInput,
@@ -22,11 +23,10 @@ from gpubalance.jobs.measure.lost import lost_gpus_told
 from gpubalance.jobs.probe.attempt import Attempt, HotPoint, Work
 from gpubalance.jobs.probe.point import measure_point
 from gpubalance.results.probe import CurvePoint, Outcome, Trial
-from gpubalance.settings.device import JointProfile
 from gpubalance.settings.requests import ProbeRequest
 from gpubalance.system.deadlines import TimeLimit
-from gpubalance.workers.ahead import Children
 from gpubalance.workers.messages import Ready
+from gpubalance.workers.party import Build, Party
 from gpubalance.workers.worker import Worker
 
 
@@ -45,7 +45,7 @@ class Halt:
 
 
 class Bench:
-    """One device, alone. Use `close` when done."""
+    """One device, alone. Its `party` has one worker at a time, and must be ended."""
 
     def __init__(self, number: int, request: ProbeRequest, journal: Journal, halt: Halt, watch: Watch) -> None:
         self.device = request.devices[number]
@@ -54,26 +54,26 @@ class Bench:
         self._halt = halt
         self._watch = watch
         self._known = _certain(journal.of(self.device.uuid, Attempt))
-        self._children = Children(self.device, ahead=request.ahead, deadline_s=request.deadline_s, limit=halt.limit)
-        self._worker: Worker | None = None
+        self.party = Party(
+            [self.device],
+            build=Build(request.settings, seed=request.seed),
+            purpose="probe",
+            deadline_s=request.deadline_s,
+            limit=halt.limit,
+        )
         self.facts: Ready | None = next(iter(journal.of(self.device.uuid, Ready)), None)
         self._passed: set[int] = set()
         self.points: dict[int, CurvePoint] = {}  # the curve, as far as it came when an interrupt ends it
-        self.here: list[CurvePoint] = []  # what the child that lives now has measured, in order
-        self.began_s = 0.0  # when its first step ended, on the monotonic clock
+        self.here: list[CurvePoint] = []  # what the worker that lives now has measured, in order
+        self.began_s = 0.0  # when its first measurement began, on the monotonic clock
         self.measured_s = 0.0
         self.deaths: list[GpubalanceError] = []
         self.fault: GpubalanceError | None = None  # what failed though no smaller batch had passed
         self.trials: list[Trial] = []
 
     @property
-    def children(self) -> int:
-        """How many children were used."""
-        return self._children.started
-
-    @property
     def memory_bytes(self) -> int | None:
-        """What the device's allocator may take, less the margin. None before a child was opened, or where unknown."""
+        """What the device's allocator may take, less the margin. None before the model is built, or where unknown."""
         limit = self.facts.memory_limit_bytes[0] if self.facts else None
         return None if limit is None else max(0, limit - self.request.margin_bytes)
 
@@ -83,7 +83,7 @@ class Bench:
 
     @property
     def in_pieces(self) -> bool:
-        """Whether a child that has trained with other batches has its memory in pieces: all but profiles' memory."""
+        """Whether a worker that has trained with other batches has its memory in pieces: all but profiles' memory."""
         return self.device.profile is None or self.device.profile.memory is None
 
     def try_batch(
@@ -91,10 +91,10 @@ class Bench:
     ) -> Attempt:
         """Trains with a batch and measures it; what an interrupted probe left of it is taken as it is.
 
-        A `trial` has a `fresh` child; after the `last` child no other is started ahead. A child that dies says
-        nothing certain of the batch, so it is tried once more in a fresh one; if that dies too, it counts as one that
-        does not train, given that another batch does. Raises EnvironmentFault, BadInput, TimeLimitPassed,
-        Interrupted, and the death of a child where no batch has passed.
+        A `trial` has a `fresh` worker; after the `last` worker no other is started ahead. A worker that dies says
+        nothing certain of the batch, so it is tried once more in a fresh one; if that dies too, the batch counts as one
+        that does not train, given that another batch does. Raises EnvironmentFault, BadInput, TimeLimitPassed,
+        Interrupted, and the death of a worker where no batch has passed.
         """
         attempt = self._answer(batch, trial=trial) or self._try(batch, reason, fresh=fresh or trial, last=last)
         if self._is_uncertain(attempt):
@@ -106,12 +106,12 @@ class Bench:
         return attempt
 
     def _answer(self, batch: int, *, trial: bool) -> Attempt | None:
-        """What is known of a batch. To a trial, that it failed in a child with others' memory in it is no answer."""
+        """What is known of a batch. A trial needs more than that it failed in a worker that held others' memory."""
         known = self._known.get(batch)
         return known if known and (known.point or known.trial.fresh or not trial) else None
 
     def _is_uncertain(self, attempt: Attempt) -> bool:
-        """A death, and an out-of-memory of a child with memory in pieces: a larger batch has passed."""
+        """A death, and an out-of-memory of a worker with memory in pieces: a larger batch has passed."""
         in_pieces = not attempt.trial.fresh and max(self._passed, default=0) > attempt.trial.batch
         return attempt.died or (attempt.trial.outcome == "oom" and in_pieces)
 
@@ -131,17 +131,17 @@ class Bench:
     def _try(self, batch: int, reason: str, *, fresh: bool, last: bool) -> Attempt:
         self._halt.check()
         began = time.monotonic()
-        fresh = fresh or self._worker is None
+        fresh = fresh or not self.party.alive
         point, peak = None, None
         outcome: Outcome = "fits"
         try:
-            worker = self._opened(fresh=fresh, last=last)
-            point = self.measured(worker, batch, self.request.duration_s)
+            self.ready(fresh=fresh, last=last)
+            point = self.measured(batch, self.request.duration_s)
             peak = point.memory_peak_bytes
         except OutOfMemory as error:
             outcome, peak = "oom", next(iter(error.memory_peak_bytes), None)
         except (DeadlinePassed, PartialResult) as error:
-            self._halt.check()  # it may have been killed by us
+            self._halt.check()  # the worker may have been killed by us
             if isinstance(error, GpuLost):
                 raise
             outcome = "deadline" if isinstance(error, DeadlinePassed) else "crash"
@@ -160,14 +160,14 @@ class Bench:
         )
         return Attempt(trial=trial, point=point)
 
-    def measured(self, worker: Worker, batch: int, duration_s: float) -> CurvePoint:
-        """A point by that child, which is noted among what it has measured.
+    def measured(self, batch: int, duration_s: float) -> CurvePoint:
+        """A point by the worker that is ready, which is noted among what it has measured.
 
         cuDNN and cuBLAS say in many ways that memory is short, of which some read like a fault of the model. It is
         memory only if a smaller batch trains: then this raises OutOfMemory. Where none has yet, `fault` keeps it.
         """
         try:
-            return self._measured(worker, batch, duration_s)
+            return self._measured(batch, duration_s)
         except (EnvironmentFault, BadInput) as error:
             smaller_passed = any(smaller < batch for smaller in self._passed)
             if not smaller_passed and (batch == 1 or isinstance(error, BadInput)):
@@ -175,14 +175,18 @@ class Bench:
             self.fault = self.fault or (None if smaller_passed else error)
             raise OutOfMemory(error.message, log=error.log) from None
 
-    def _measured(self, worker: Worker, batch: int, duration_s: float) -> CurvePoint:
+    def _measured(self, batch: int, duration_s: float) -> CurvePoint:
         began = time.monotonic()
-        gpu = None if self.device.simulated else self.device.uuid
-        until_s = self._halt.limit.until_s
+        measure = partial(
+            measure_point,
+            batch=batch,
+            duration_s=duration_s,
+            until_s=self._halt.limit.until_s,
+            gpu=None if self.device.simulated else self.device.uuid,
+            first=not self._passed,
+        )
         with lost_gpus_told([self.device]):
-            point, measured_s = measure_point(
-                worker, batch, duration_s=duration_s, until_s=until_s, gpu=gpu, first=not self._passed
-            )
+            point, measured_s = self.party.ask(measure)
         if point.telemetry is not None and point.telemetry.ecc_uncorrected:
             raise PartialResult(
                 f"{self.device.label} had {point.telemetry.ecc_uncorrected} memory errors that ECC did not correct at "
@@ -193,32 +197,20 @@ class Bench:
         self.here.append(point)
         return point
 
-    def worker(self, *, last: bool = False) -> Worker:
-        """The child that lives, or a new one. Raises what `Worker.open` does."""
+    def ready(self, *, fresh: bool = False, last: bool = False) -> None:
+        """Has a worker that has built the model: the one that lives, or a new one. Raises what `Worker.open` does."""
         self._halt.check()
-        return self._opened(fresh=self._worker is None, last=last)
-
-    @property
-    def alive(self) -> bool:
-        """Whether a child lives that has measured."""
-        return self._worker is not None
-
-    def _opened(self, *, fresh: bool, last: bool) -> Worker:
-        if not fresh and self._worker is not None:
-            return self._worker
+        if self.party.alive and not fresh:
+            return
         self._drop()
-        worker = self._children.take(last=last)
-        self._worker = worker
-        self._halt.check()  # who interrupted us may have looked for a child before this one was there
         with lost_gpus_told([self.device]):
-            worker.open(self.request.settings, JointProfile(), seed=self.request.seed)
+            self.party.start(ahead=self.request.ahead and not last)
         if self.facts is None:
-            self.facts = worker.facts
-            self.journal.add(self.device.uuid, worker.facts)
-        return worker
+            self.facts = self.party.facts
+            self.journal.add(self.device.uuid, self.facts)
 
     def lose(self, error: GpubalanceError) -> None:
-        """Gives the child up, after an error that is none of a batch that is tried. Raises it where the GPU is lost."""
+        """Gives the worker up after an error outside of `try_batch`. Raises the error where the GPU is lost."""
         self._halt.check()
         if isinstance(error, GpuLost):
             raise error
@@ -237,33 +229,19 @@ class Bench:
         known = self.journal.of(self.device.uuid, Work)
         if known:
             return known[0].forward_flops
-        if self._worker is None:
+        if not self.party.alive:
             return None
         with suppress(PartialResult, DeadlinePassed):
-            work = Work(forward_flops=self._worker.forward_flops())
+            work = Work(forward_flops=self.party.ask(Worker.forward_flops))
             self.journal.add(self.device.uuid, work)
             return work.forward_flops
         self._drop()
         return None
 
     def _drop(self) -> None:
-        if self._worker is not None:
-            self._worker.end()
-        self._worker = None
+        self.party.drop()
         self.here = []
         self.began_s = 0.0
-
-    def kill(self) -> None:
-        """Ends what waits for a child; for another thread."""
-        self._children.kill()
-        worker = self._worker
-        if worker is not None:
-            worker.kill()
-
-    def close(self) -> None:
-        """Ends every child."""
-        self._drop()
-        self._children.close()
 
 
 def _certain(attempts: list[Attempt]) -> dict[int, Attempt]:
@@ -272,7 +250,7 @@ def _certain(attempts: list[Attempt]) -> dict[int, Attempt]:
 
 
 _UNCERTAIN: dict[str, str] = {
-    "crash": "the child died",
-    "deadline": "the child fell silent",
+    "crash": "the worker died",
+    "deadline": "the worker fell silent",
     "oom": "a larger batch passed",
 }

@@ -33,7 +33,7 @@ class Drifting:
             self._after_s = drift.after_s
 
     def _drift(self, child: str, points: Sequence[CurvePoint]) -> Drift | None:
-        if len(points) < _LEAST_POINTS or not self._bench.alive:
+        if len(points) < _LEAST_POINTS or not self._bench.party.alive:
             return None
         factor = 1.0
         for before in (points[0], points[len(points) // 2]):
@@ -57,7 +57,8 @@ class Drifting:
 
     def _measured(self, batch: int, duration_s: float) -> CurvePoint | None:
         try:
-            return self._bench.measured(self._bench.worker(last=True), batch, duration_s)
+            self._bench.ready(last=True)
+            return self._bench.measured(batch, duration_s)
         except (PartialResult, DeadlinePassed, OutOfMemory) as error:
             self._bench.lose(error)
             return None

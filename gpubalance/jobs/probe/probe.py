@@ -43,10 +43,10 @@ def probe(
 ) -> Probe:
     """Measures each of the request's devices alone. `driver` is recorded; `limit` takes the place of the request's.
 
-    Each point and trial goes into the `journal`, and those in it are not measured again; where none is given, into one
-    of its own. Raises, with what was measured as `partial`: PartialResult where a child died or a device failed and the
-    others were measured, NothingFits where one does not hold a single sample, EnvironmentFault where TensorFlow can use
-    none, BadInput, TimeLimitPassed, Interrupted. Keeps the result, or the part, for `plan`.
+    Each point and trial goes into the `journal`, and those in it are not measured again; without a `journal`, into one
+    of its own. Raises, with what was measured as `partial`: PartialResult where a worker died or a device failed and
+    the others were measured, NothingFits where one does not hold a single sample, EnvironmentFault where TensorFlow can
+    use none, BadInput, TimeLimitPassed, Interrupted. Keeps the result, or the part, for `plan`.
     """
     if journal is None:
         with probe_journal(request, driver, resume=False) as own:
@@ -92,7 +92,7 @@ class _One:
             self.error = error
         finally:
             self.elapsed_s = time.monotonic() - started
-            self.alone.bench.close()
+            self.alone.bench.party.end()
             self._watch(DeviceDone(self.alone.bench.device))
 
     def _trace(self) -> None:
@@ -103,7 +103,7 @@ class _One:
 
     @property
     def errors(self) -> list[GpubalanceError]:
-        """Its own error, and the children that died."""
+        """Its own error, and the workers that died."""
         deaths = self.alone.bench.deaths
         return [self.error, *deaths] if self.error and self.error not in deaths else [*deaths]
 
@@ -165,7 +165,7 @@ class _Probing:
             except BaseException:
                 self._halt.interrupted.set()
                 for one in self._all:
-                    one.alone.bench.kill()
+                    one.alone.bench.party.kill()
                 raise
 
     def _error(self) -> GpubalanceError | None:

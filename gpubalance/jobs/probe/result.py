@@ -45,7 +45,7 @@ def device_probe(
         steady=alone.steady and all(point.steady for point in curve),
         measured_s=alone.bench.measured_s,
         elapsed_s=elapsed_s,
-        children=alone.bench.children,
+        children=alone.bench.party.started,
         failures=tuple(dict.fromkeys(Failure(exit_code=e.exit_code, message=e.message) for e in failures)),
         complete=complete and not failures,
     )

@@ -17,10 +17,10 @@ def trace_alone(bench: Bench, batch: int, watch: Watch) -> Warning_ | None:
         return None
     own = tracing.model_copy(update={"name": f"{tracing.name}-{device.label.replace(':', '-')}"})
     try:
-        worker = bench.worker(last=True)
+        bench.ready(last=True)
     except Interrupted:
         raise
     except GpubalanceError as error:  # the time limit too: nothing that was asked for is missing but the trace
         return not_traced(error, f"{device.label}: ")
-    warning = trace(worker, Shares((batch,)), own, watch)
+    warning = trace(bench.party, Shares((batch,)), own, watch)
     return warning and warning.model_copy(update={"message": f"{device.label}: {warning.message}"})

@@ -1,4 +1,4 @@
-"""The child process: `python -m gpubalance.workers.child REQUESTS REPLIES`, two pipes' numbers.
+"""What runs in a worker's process: `python -m gpubalance.workers.serve REQUESTS REPLIES`, two pipes' numbers.
 
 It loads TensorFlow at once, before it is asked anything, so that a parent can start it ahead of its need. Then it does
 what it is asked, one request after the other, and ends by itself when its parent is gone. Its own stdout and stderr,
@@ -163,10 +163,10 @@ def _load_engine() -> Failed | None:
 
 @contextmanager
 def _lean_import() -> Iterator[None]:
-    """Makes TensorFlow's import shorter, which is the longest part of a child's start: it takes 60 to 80 % of the time.
+    """Makes TensorFlow's import shorter, the longest part of a worker's start: it takes 60 to 80 % of the time.
 
     Python looks again and again for garbage among hundreds of thousands of objects that all stay, and Keras loads
-    matplotlib where it is installed, for pictures that no child draws. A user's model may load it as ever.
+    matplotlib where it is installed, for pictures that no worker draws. A user's model may load it as ever.
     """
     sys.modules["matplotlib"] = None  # type: ignore[assignment]  # Python's own way to say that there is none
     gc.disable()

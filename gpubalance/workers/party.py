@@ -1,0 +1,209 @@
+"""The workers of a measurement, and what happens when one of them fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, TypeVar
+
+from gpubalance.errors import GpubalanceError, OutOfMemory
+from gpubalance.settings.device import Device, JointProfile
+from gpubalance.settings.requests import Settings
+from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
+from gpubalance.workers.messages import Ready
+from gpubalance.workers.worker import Worker
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Build:
+    """The model that each worker builds on its devices before it is asked anything."""
+
+    settings: Settings
+    joint: JointProfile = field(default_factory=JointProfile)
+    seed: int = 0
+
+
+class Party:
+    """The workers of a measurement: one for each group of devices, which sees these devices and no others.
+
+    A joint run is one group of all its devices, so TensorFlow sums the gradients within one process. A probe is a group
+    of one device. Several groups are several models that train at the same time.
+
+        with Party(devices, build=Build(settings, joint, seed)) as party:
+            party.ask(series.warm_up)
+
+    What it promises:
+
+    Start       `ask` and `each` start the workers that are missing, and these build the model. Nobody has to.
+    Order       Groups, workers and what they answer have one order, which is that of the groups. One worker does one
+                thing after the other; different workers do what `each` asks of them at the same time.
+    Replies     A worker's replies are handed to `work` as they come. `each` runs `work` in a thread for each worker
+                where there are several, and in the caller's own thread where there is one.
+    Deadlines   No wait is endless: a worker may be silent for `deadline_s`, or for as long as suits what it does, and
+                never past `limit`.
+    Failures    A GpubalanceError of `work` is that worker's failure. `ask` raises it; `each` notes it in `failures`
+                under the number of its group, and the other workers go on. All other exceptions pass through.
+    Recovery    A worker that failed has ended when `ask` or `each` returns. The next call starts a fresh one in its
+                place, as a GPU gives its memory back only when its process ends. A worker of simulated devices that
+                ran out of memory stays: that memory is only counted.
+    Signals     They reach the main thread only. An interrupt of `each` kills every worker, then passes through.
+                `kill` may be called from any thread: whoever waits for a worker hears that it has died.
+    End         After `end`, which leaving the `with` block calls, no worker is left, nor a process that one started.
+                Workers end by themselves too when this process is gone, however it went.
+    """
+
+    facts: Ready  # what the workers told of the model when they built it; memory limits are of all devices
+
+    def __init__(
+        self,
+        *groups: Sequence[Device],
+        build: Build | None = None,
+        purpose: str = "run",
+        deadline_s: float | None = None,
+        limit: TimeLimit = NO_LIMIT,
+        tell: Callable[[str], None] | None = None,
+    ) -> None:
+        """`purpose` is part of the logs' names. `tell` is called with what the party does when that takes long."""
+        self.groups = tuple(tuple(group) for group in groups)
+        self.failures: dict[int, GpubalanceError] = {}
+        self.started = 0  # how many workers there have been; another number means that one of them is fresh
+        self._build = build
+        self._worker = partial(Worker, purpose=purpose, deadline_s=deadline_s, limit=limit)
+        self._tell = tell
+        self._workers: dict[int, Worker] = {}
+        self._ahead: dict[int, Worker] = {}
+        self._killed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+    @property
+    def alive(self) -> bool:
+        """Whether every group has a worker."""
+        return len(self._workers) == len(self.groups)
+
+    def start(self, *, ahead: bool = False) -> None:
+        """Starts the workers that are missing, which then build the model. Raises the first failure.
+
+        With `ahead` the worker that will follow each of them is started too. Loading TensorFlow takes seconds: it does
+        that while the one before builds its model, when nothing is measured yet, and then it waits. It touches no
+        device before it is asked.
+        """
+        missing = [number for number in range(len(self.groups)) if number not in self._workers]
+        for number in missing:
+            waiting = number in self._ahead
+            self._workers[number] = self._ahead.pop(number) if waiting else self._worker(self.groups[number])
+            self.started += 1
+        for number in missing:
+            if ahead and not _needs_the_cores(self.groups[number]):
+                self._ahead[number] = self._worker(self.groups[number])
+        if self._killed:  # by a thread that could not see these yet
+            self.kill()
+        if missing and self._build is not None:
+            self._open(self._build, missing)
+
+    def _open(self, build: Build, numbers: Sequence[int]) -> None:
+        if self._tell is not None:
+            devices = ", ".join(f"{device.label} {device.name}" for n in numbers for device in self.groups[n])
+            self._tell(f"starting TensorFlow, building {build.settings.model} on {devices}")
+        self._at_once(lambda worker: worker.open(build.settings, build.joint, seed=build.seed), numbers)
+        self._raise_failure()
+        facts = [worker.facts for _, worker in sorted(self._workers.items())]
+        limits = tuple(limit for one in facts for limit in one.memory_limit_bytes)
+        self.facts = facts[0].model_copy(update={"memory_limit_bytes": limits})
+
+    def ask(self, work: Callable[[Worker], T]) -> T:
+        """What `work` gives with the worker of a party of one. Raises its failure."""
+        answers = self.each(work)
+        self._raise_failure()
+        return answers[0]
+
+    def each(self, work: Callable[[Worker], T]) -> dict[int, T]:
+        """What `work` gives with each worker, all at the same time, by the number of its group.
+
+        Where a group is missing, `failures` has the reason. Raises the first failure of those that had to be started.
+        """
+        self.start()
+        return self._at_once(work, range(len(self.groups)))
+
+    def _at_once(self, work: Callable[[Worker], T], numbers: Sequence[int]) -> dict[int, T]:
+        self.failures = {}
+        answers: dict[int, T] = {}
+
+        def attempt(number: int) -> None:
+            worker = self._workers[number]
+            try:
+                answers[number] = work(worker)
+            except GpubalanceError as error:
+                self.failures[number] = error
+                if not _survives(worker, error):
+                    worker.end()
+                    del self._workers[number]
+
+        if len(numbers) == 1:
+            attempt(numbers[0])
+        else:
+            with ThreadPoolExecutor(len(numbers)) as threads:
+                try:
+                    list(threads.map(attempt, numbers))
+                except BaseException:  # each thread that waits for its worker must hear of it
+                    self.kill()
+                    raise
+        return dict(sorted(answers.items()))
+
+    def _raise_failure(self) -> None:
+        for _, error in sorted(self.failures.items()):
+            raise error
+
+    def regroup(self, *groups: Sequence[Device]) -> None:
+        """Goes on with these groups. The workers stay where the groups are the same, and end where they are not."""
+        if tuple(map(tuple, groups)) != self.groups:
+            self.end()
+            self.groups = tuple(map(tuple, groups))
+
+    def drop(self) -> None:
+        """Ends the workers; those that were started ahead wait for the next `start`."""
+        _end(self._workers)
+
+    def kill(self) -> None:
+        """Kills every worker, for good: those that another thread is about to start as well."""
+        self._killed = True
+        for worker in (*self._workers.values(), *self._ahead.values()):
+            worker.kill()
+
+    def end(self) -> None:
+        """Ends every worker, and does not return before they are gone."""
+        _end(self._workers)
+        _end(self._ahead)
+
+
+def _end(workers: dict[int, Worker]) -> None:
+    """One that hangs takes a second, so many end at the same time."""
+    if len(workers) == 1:
+        next(iter(workers.values())).end()
+    elif workers:
+        with ThreadPoolExecutor(len(workers)) as threads:
+            list(threads.map(Worker.end, workers.values()))
+    workers.clear()
+
+
+def _survives(worker: Worker, error: GpubalanceError) -> bool:
+    return isinstance(error, OutOfMemory) and hasattr(worker, "facts") and all(d.simulated for d in worker.devices)
+
+
+def _needs_the_cores(devices: Sequence[Device]) -> bool:
+    """Whether one of them is a plain CPU device: it is measured by what the cores do, so nothing else must run."""
+    return any(device.simulated and device.profile is None for device in devices)
