@@ -1,0 +1,207 @@
+"""What a party promises, with real processes and an engine that trains nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpubalance.devices.profile import simulated_devices
+from gpubalance.errors import DeadlinePassed, GpubalanceError, OutOfMemory, PartialResult
+from gpubalance.settings.device import Device
+from gpubalance.settings.requests import Settings
+from gpubalance.settings.shares import Shares
+from gpubalance.workers.messages import Timing
+from gpubalance.workers.party import Build, Party
+from gpubalance.workers.worker import Worker
+from tests.stand_in import engine
+from tests.workers.test_process import gone
+
+ROOT = Path(__file__).parents[2]
+PAIR, JOINT = simulated_devices(str(ROOT / "configs/quick-pair.toml"))
+FIRST, SECOND = PAIR
+GPU = Device(index=0, uuid="GPU-a", name="card", memory_bytes=1 << 30, simulated=False)
+BUILD = Build(Settings(model="small"))
+
+
+@pytest.fixture
+def engine_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Gives the workers an engine of which the script says what it does."""
+
+    def use(script: str) -> None:
+        for name, value in engine(tmp_path, script).items():
+            monkeypatch.setenv(name, value)
+
+    use("")
+    return use
+
+
+def pid(worker: Worker) -> int:
+    return worker.pid
+
+
+def step(worker: Worker) -> int:
+    """Trains a step on each of its devices, and says which process did."""
+    list(worker.measure(Shares((8,) * len(worker.devices))))
+    return worker.pid
+
+
+@pytest.mark.usefixtures("engine_that")
+def test_one_worker_has_all_devices_of_a_group_and_is_asked_again_and_again() -> None:
+    with Party(PAIR, build=BUILD) as party:
+        assert not party.alive
+        first = party.ask(step)
+        assert party.ask(step) == first
+        assert (party.alive, party.started) == (True, 1)
+        assert len(party.facts.memory_limit_bytes) == 2
+        assert not gone(first)
+    assert gone(first)
+
+
+@pytest.mark.usefixtures("engine_that")
+def test_several_workers_do_what_they_are_asked_at_the_same_time_and_end_together() -> None:
+    together = threading.Barrier(2, timeout=60)  # neither passes it alone
+
+    def measure(worker: Worker) -> tuple[str, int]:
+        together.wait()
+        replies = list(worker.measure(Shares((8,)), at_least=5))
+        return worker.devices[0].label, sum(isinstance(reply, Timing) for reply in replies)
+
+    with Party([FIRST], [SECOND], build=BUILD) as party:
+        assert party.each(measure) == {0: (FIRST.label, 5), 1: (SECOND.label, 5)}
+        assert party.failures == {}
+        assert len(party.facts.memory_limit_bytes) == 2
+        pids = party.each(pid)
+    assert len(set(pids.values())) == 2
+    assert all(map(gone, pids.values()))
+
+
+def test_each_failure_is_its_devices_and_the_others_go_on(engine_that: Callable[[str], None]) -> None:
+    engine_that("""
+        import os
+        def step(devices, batches, number):
+            if devices[0].index == 1 and number == 1:
+                os.abort()
+    """)
+    with Party([FIRST], [SECOND], build=BUILD) as party:
+        before = party.each(pid)
+        done = party.each(step)
+        assert done == {0: before[0]}
+        assert isinstance(party.failures[1], PartialResult)
+        assert f"SIGABRT while training with batches 8 on {SECOND.label}" in party.failures[1].message
+        assert gone(before[1])
+        assert not gone(before[0])
+        # The next call has a fresh worker in its place, and the first is the same.
+        after = party.each(pid)
+        assert after[0] == before[0]
+        assert after[1] != before[1]
+        assert party.started == 3
+
+
+def test_a_worker_that_hangs_is_ended_and_the_next_one_builds_the_model_again(
+    engine_that: Callable[[str], None], tmp_path: Path
+) -> None:
+    built = tmp_path / "built"
+    engine_that(f"""
+        import time
+        def built(devices):
+            with open({str(built)!r}, "a") as file:
+                file.write("x")
+        def step(devices, batches, number):
+            if len(open({str(built)!r}).read()) == 1:
+                time.sleep(600)
+    """)
+    with Party([FIRST], build=BUILD, deadline_s=3) as party:
+        first = party.ask(pid)
+        with pytest.raises(DeadlinePassed, match="said nothing for 3 s"):
+            party.ask(step)
+        assert gone(first)
+        assert party.ask(step) != first
+    assert built.read_text() == "xx"
+
+
+@pytest.mark.parametrize(("device", "stays"), [(FIRST, True), (GPU, False)])
+def test_after_an_out_of_memory_a_gpu_has_a_fresh_worker(
+    engine_that: Callable[[str], None], device: Device, stays: bool
+) -> None:
+    """A simulated device's memory is only counted; a GPU's comes back when the process ends."""
+    engine_that("""
+        def holds(device, size):
+            return size < 100
+    """)
+    with Party([device], build=BUILD) as party:
+        before = party.ask(pid)
+        with pytest.raises(OutOfMemory, match="ran out of memory with batches 100"):
+            party.ask(lambda worker: list(worker.measure(Shares((100,)))))
+        assert party.alive == stays
+        assert (party.ask(step) == before) == stays
+
+
+@pytest.mark.usefixtures("engine_that")
+def test_the_worker_that_was_started_ahead_is_the_next_one() -> None:
+    with Party([FIRST], build=BUILD) as party:
+        party.start(ahead=True)
+        first = party.ask(pid)
+        party.drop()
+        assert gone(first)
+        party.start()
+        second = party.ask(step)
+        assert party.started == 2
+    assert gone(second)
+
+
+@pytest.mark.usefixtures("engine_that")
+def test_other_groups_have_other_workers_and_the_same_groups_keep_theirs() -> None:
+    with Party(PAIR, build=BUILD) as party:
+        first = party.ask(pid)
+        party.regroup(PAIR)
+        assert party.ask(pid) == first
+        party.regroup([SECOND])
+        assert gone(first)
+        assert party.ask(lambda worker: worker.devices) == (SECOND,)
+
+
+def test_whoever_waits_hears_that_another_thread_has_killed_the_party(engine_that: Callable[[str], None]) -> None:
+    engine_that("""
+        import time
+        def step(devices, batches, number):
+            time.sleep(600)
+    """)
+    heard: list[GpubalanceError] = []
+    with Party([FIRST], build=BUILD) as party:
+        party.start()
+
+        def wait() -> None:
+            try:
+                party.ask(step)
+            except GpubalanceError as error:
+                heard.append(error)
+
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        time.sleep(0.2)
+        party.kill()
+        waiting.join(60)
+        assert isinstance(heard[0], PartialResult)
+        with pytest.raises(PartialResult):  # a worker that is started after that is killed too
+            party.ask(step)
+
+
+def test_an_interrupt_while_several_work_ends_them_all(engine_that: Callable[[str], None]) -> None:
+    engine_that("""
+        import time
+        def step(devices, batches, number):
+            time.sleep(600)
+    """)
+    with Party([FIRST], [SECOND], build=BUILD) as party:
+        pids = party.each(pid)
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            party.each(step)
+    assert len(pids) == 2
+    assert all(map(gone, pids.values()))
