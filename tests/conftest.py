@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from tests.stand_in import engine
+
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -34,6 +36,13 @@ def _own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         del os.environ["XDG_STATE_HOME"]
     else:
         os.environ["XDG_STATE_HOME"] = before
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The workers that the test's programs start have an engine without TensorFlow: see tests/stand_in/session.py."""
+    for name, value in engine(tmp_path_factory.mktemp("engine")).items():
+        monkeypatch.setenv(name, value)
 
 
 @pytest.fixture(scope="session")

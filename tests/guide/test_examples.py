@@ -16,27 +16,6 @@ from tests.guide.documents import DOCUMENTS
 from tests.guide.examples import examples
 from tests.stand_in import TWO_UNLIKE_GPUS, engine, environment
 
-_PACED = """
-joint = False
-
-def built(devices):
-    global joint
-    joint = len(devices) > 1
-
-def needs(device, batch):
-    return device.profile.memory_at(batch, extra=(6 << 30) // 10 if joint else 0) if device.profile else batch << 20
-
-def holds(device, size):
-    return needs(device, size) <= device.memory_bytes
-
-def compute(device, batch):
-    return device.profile.alpha_s + device.profile.beta_s * batch if device.profile else None
-
-def step(devices, batches, number):
-    computes = [compute(device, batch) for device, batch in zip(devices, batches)]
-    return max(computes) + (0.012 if joint else 0) if None not in computes else None
-"""
-
 
 def words(text: str) -> str:
     """A text without its figures, the bars of its curves and where its lines end."""
@@ -55,8 +34,8 @@ def folder(tmp_path: Path) -> Path:
 def test_the_commands_run_and_print_what_is_shown(name: str, folder: Path) -> None:
     gpus = environment(folder, f"{TWO_UNLIKE_GPUS}gpu 0 persistence 0\n")
     for example in examples(name):
-        paced = {} if example.command[0] == "doctor" else engine(folder, _PACED)  # it tries the real TensorFlow
-        done = gpubalance(*example.command, cwd=folder, environment={**gpus, **paced})
+        trained = {} if example.command[0] == "doctor" else engine(folder)  # it tries the real TensorFlow
+        done = gpubalance(*example.command, cwd=folder, environment={**gpus, **trained})
         assert done.returncode == (3 if example.command[0] == "doctor" else 0), (example.command, done.stderr)
         printed = words(done.stdout)
         for part in example.shown.split("\n…\n"):

@@ -1,4 +1,4 @@
-"""Balancing ends where it should, by the real engine on simulated devices; the probes are the profiles'."""
+"""Balancing ends where it should on simulated devices; the probes are the profiles'."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from gpubalance.settings.device import Device, DeviceProfile, DriftPoint, JointP
 from gpubalance.settings.requests import BalanceRequest, Measuring, PlanRequest
 from tests.jobs.probes import SMALL, probe_of
 
+pytestmark = pytest.mark.usefixtures("either_engine")
 CONFIGS = Path(__file__).parents[2] / "configs"
 MIB = 1 << 20
 
@@ -74,7 +75,6 @@ def with_memory(device: Device, samples: int) -> Device:
     return device.model_copy(update={"memory_bytes": memory, "profile": profile.model_copy(update={"memory": memory})})
 
 
-@pytest.mark.campaign
 def test_the_quick_pair_steps_back_and_says_what_binds() -> None:
     """The published pair itself is balanced by `scripts/bench balance`: its steps take the better part of a second."""
     devices, joint = of_config("quick-pair")
@@ -94,7 +94,6 @@ def test_the_quick_pair_steps_back_and_says_what_binds() -> None:
     assert made.sync_s == pytest.approx(joint.sync_s, abs=0.004)
 
 
-@pytest.mark.campaign
 def test_accumulation_gives_what_memory_holds_back() -> None:
     devices, joint = of_config("small-memory-fast")
     _, without = balanced(devices, joint, accumulate=1)
@@ -104,7 +103,6 @@ def test_accumulation_gives_what_memory_holds_back() -> None:
     assert run_of(within).throughput.median >= 1.15 * run_of(without).throughput.median
 
 
-@pytest.mark.campaign
 def test_a_card_that_only_costs_sync_is_left_out_once_sync_is_measured() -> None:
     devices, joint = of_config("slow-second")
     made, how = balanced(devices, joint, accumulate=1)
@@ -118,7 +116,6 @@ def test_a_card_that_only_costs_sync_is_left_out_once_sync_is_measured() -> None
 
 
 @pytest.mark.parametrize(("wrong", "rounds"), [((), 3), ((1.3,), 5), ((1.0, 1.0, 0.7), 5)])
-@pytest.mark.campaign
 def test_four_unlike_devices_finish_together(wrong: tuple[float, ...], rounds: int) -> None:
     devices, joint = of_config("four-unlike")
     small = tuple(with_memory(device, 400 // (1 + device.index)) for device in devices)
@@ -128,7 +125,6 @@ def test_four_unlike_devices_finish_together(wrong: tuple[float, ...], rounds: i
     assert len(how.rounds) <= rounds
 
 
-@pytest.mark.alone
 def test_a_card_that_throttles_while_it_is_proven_is_followed() -> None:
     profile = DeviceProfile(
         name="hot", alpha_s=0.010, beta_s=0.0004, memory=1024 * MIB, base_memory=64 * MIB, memory_per_sample=4 * MIB

@@ -1,4 +1,4 @@
-"""What the probe says of simulated devices is what their profiles say: the real stage, children, engine and search."""
+"""What the probe says of simulated devices is what their profiles say: the real job, workers and search."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from gpubalance.settings.requests import ProbeRequest, Settings
 from tests.cli.program import TINY
 from tests.jobs.probes import SMALL, probe_of
 
+pytestmark = pytest.mark.usefixtures("either_engine")
 ROOT = Path(__file__).parents[2]
 PAIR, _ = simulated_devices(str(ROOT / "configs/gtx1080ti-gtx1080.toml"))
 (BASE,) = simulated_devices("1")[0]
@@ -41,7 +42,7 @@ def quiet(event: Event) -> None:
 
 
 @pytest.fixture(scope="module")
-def pair() -> Probe:
+def pair(either_engine: None) -> Probe:
     return probe(
         ProbeRequest(devices=PAIR, settings=SMALL, batch_multiple=1, duration_s=0.6, parallel=True), None, quiet
     )
@@ -53,7 +54,6 @@ def limit_by(profile: DeviceProfile) -> int:
 
 
 @pytest.mark.parametrize("number", [0, 1])
-@pytest.mark.alone
 def test_the_published_pair(pair: Probe, number: int) -> None:
     one, profile = pair.probes[number], PAIR[number].profile
     assert profile is not None
@@ -70,14 +70,12 @@ def test_the_published_pair(pair: Probe, number: int) -> None:
     assert one.complete
 
 
-@pytest.mark.alone
 def test_the_published_solo_figures(pair: Probe) -> None:
     rates = {point.batch: point.throughput.median for point in pair.probes[0].curve}
     published = {64: 684, 256: 1128, 512: 1260, 1024: 1345}
     assert {batch: rates[batch] for batch in published} == pytest.approx(published, rel=0.03)
 
 
-@pytest.mark.alone
 def test_the_curve_reaches_from_small_to_the_limit_and_is_dense_at_the_knee(pair: Probe) -> None:
     for one in pair.probes:
         sizes = [point.batch for point in one.curve]
@@ -91,7 +89,6 @@ def test_the_curve_reaches_from_small_to_the_limit_and_is_dense_at_the_knee(pair
         assert all(point.memory_peak_bytes for point in one.curve)
 
 
-@pytest.mark.alone
 def test_the_best_and_the_sensible_batch(pair: Probe) -> None:
     for one in pair.probes:
         rates = {point.batch: point.throughput.median for point in one.curve}
@@ -109,13 +106,12 @@ HOT = QUICK.model_copy(update={"name": "hot", "drift": (DriftPoint(from_s=4.0, f
 
 
 @pytest.fixture(scope="module")
-def unsteady() -> tuple[Probe, list[Event]]:
+def unsteady(either_engine: None) -> tuple[Probe, list[Event]]:
     """Of both at once: each waits for most of its time."""
     events: list[Event] = []
     return probe(request(NOISY, HOT, parallel=True), None, events.append), events
 
 
-@pytest.mark.alone
 def test_noise_of_3_percent_leaves_the_model_right(unsteady: tuple[Probe, list[Event]]) -> None:
     model = unsteady[0].probes[0].step_time_model
     assert model is not None
@@ -123,7 +119,6 @@ def test_noise_of_3_percent_leaves_the_model_right(unsteady: tuple[Probe, list[E
     assert model.alpha_s == pytest.approx(NOISY.alpha_s, rel=0.10)
 
 
-@pytest.mark.alone
 def test_a_device_that_throttles_is_marked_and_measured_once_more_and_never_steady(
     unsteady: tuple[Probe, list[Event]],
 ) -> None:
@@ -141,7 +136,6 @@ def test_a_device_that_throttles_is_marked_and_measured_once_more_and_never_stea
     assert one.step_time_model.residual < 0.03
 
 
-@pytest.mark.alone
 def test_a_change_within_a_point_is_marked_too() -> None:
     drift = (DriftPoint(from_s=1.0, factor=1.4),)
     one = probe(request(QUICK.model_copy(update={"drift": drift}), max_batch=16, duration_s=1.5), None, quiet).probes[0]

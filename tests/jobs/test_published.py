@@ -27,7 +27,14 @@ def worker() -> Iterator[Worker]:
         yield opened
 
 
-@pytest.mark.parametrize(("batches", "published"), [((512, 512), 1810), ((512, 355), 2030), ((820, 568), 2123)])
+@pytest.mark.parametrize(
+    ("batches", "published"),
+    [
+        pytest.param((512, 512), 1810, marks=pytest.mark.campaign),
+        pytest.param((512, 355), 2030, marks=pytest.mark.campaign),
+        ((820, 568), 2123),
+    ],
+)
 def test_a_published_split(worker: Worker, batches: tuple[int, int], published: float) -> None:
     series = Series(Shares(batches))
     series.settle(worker)

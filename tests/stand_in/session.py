@@ -1,16 +1,16 @@
-"""An engine that trains nothing, for faults that need a GPU: takes the place of gpubalance.engine.session in a child.
+"""An engine that trains nothing: takes the place of gpubalance.engine.session in a worker.
 
-All above it is real: the program, its child processes, messages, deadlines and logs; so is what sorts the exceptions of
-a step, for which `import tensorflow` gives their classes and nothing else. What happens is Python, in the file that
-ENGINE_STAND_IN_SCRIPT names, which may have
+All above it is real: the program, its workers, messages, deadlines and logs; so is what sorts the exceptions of a step,
+for which `import tensorflow` gives their classes and nothing else. A simulated device is held to its profile, a GPU
+takes 10 ms and 0.1 ms a sample; both only count these times and wait for nothing, so a command takes a second. What
+else happens is Python, in the file that ENGINE_STAND_IN_SCRIPT names, which may have
 
     built(devices)                     called when the model is built
-    step(devices, batches, number)     called at each timing, counted from 1 in each child; may return seconds a step
-    compute(device, batch)             seconds that a device computes in a step
-    needs(device, batch)               bytes that a device needs for a batch
+    step(devices, batches, number)     called at each timing, counted from 1 in each worker; may return seconds a step
+    needs(device, size)                bytes that a device needs for so many samples at a time
     holds(device, size)                whether so many samples at a time fit; where not, it is out of memory
 
-Steps take no time but what `step` spends; without `compute` a device takes 10 ms and 0.1 ms a sample, by its figures.
+What one of these leaves out, or returns None for, is as the profile says.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from gpubalance.engine.pace import ComputeTimes, noise_seed
 
 _SCRIPT = os.environ.get("ENGINE_STAND_IN_SCRIPT")
 
@@ -41,9 +43,13 @@ class Session:
     """As the real one, from outside."""
 
     def __init__(self, devices: Any, settings: Any, joint: Any, *, seed: int) -> None:
-        del joint, seed
         self.settings = settings
         self._devices = devices
+        self._sync_s = joint.sync_s if len(devices) > 1 else 0.0
+        self._extra_memory = joint.extra_memory if len(devices) > 1 else 0
+        seeds = {device.uuid: noise_seed(seed, replica) for replica, device in enumerate(devices)}
+        self._times = {d.uuid: ComputeTimes(d.profile, seed=seeds[d.uuid]) for d in devices if d.profile}
+        self._elapsed_s = 0.0
         self._script = runpy.run_path(_SCRIPT) if _SCRIPT and Path(_SCRIPT).exists() else {}
         self._number = 0
         self._call("built", devices)
@@ -76,33 +82,51 @@ class Session:
         stamped: bool,
     ) -> Any:
         self._hold(split.micro_batches)
-        end, given = time.monotonic() + seconds, 0
-        spent = 0.0
+        end, given, spent = time.monotonic() + seconds, 0, 0.0
         while given < at_least or (spent < seconds and time.monotonic() < end):
             self._number += 1
             told = self._call("step", self._devices, split.batches, self._number)
-            computes = tuple(
-                self._call("compute", device, batch) or 0.010 + 0.0001 * batch
-                for device, batch in zip(self._devices, split.batches, strict=True)
-            )
-            step_s = told or max(computes) + 0.001
-            steps = 1 if stamped else steps_per_timing
-            spent += steps * step_s
+            computes = [self._step(split) for _ in range(1 if stamped else steps_per_timing)]
+            taken_s = len(computes) * told if told else sum(max(each) + self._sync_s for each in computes)
+            spent += taken_s
             given += 1
-            stamps = {"compute_s": computes, "step_s": step_s} if stamped else {}
-            yield Timing(steps, steps * step_s, 0.0, loss=1.0, **stamps)
+            stamps: Any = {"compute_s": computes[0], "step_s": taken_s} if stamped else {}
+            yield Timing(len(computes), taken_s, 0.0, loss=1.0, **stamps)
+
+    def _step(self, split: Any) -> tuple[float, ...]:
+        """Each device's compute in one step, after which the time that drift goes by has passed."""
+        sizes = zip(self._devices, split.batches, split.micro_batches, strict=True)
+        computes = tuple(self._compute_s(*each) for each in sizes)
+        self._elapsed_s += max(computes) + self._sync_s
+        return computes
+
+    def _compute_s(self, device: Any, batch: int, micro_batch: int) -> float:
+        if device.profile is None:
+            return 0.010 * -(-batch // micro_batch) + 0.0001 * batch
+        return self._times[device.uuid].next_s(batch, -(-batch // micro_batch), elapsed_s=self._elapsed_s)
 
     def _hold(self, sizes: Any) -> None:
         for replica, (device, size) in enumerate(zip(self._devices, sizes, strict=True)):
-            if self._call("holds", device, size) is False:
+            if not self._holds(device, size):
                 import tensorflow as tf
 
                 where = f"on replica {replica}" if device.profile else f"when allocating tensor on GPU:{device.index}"
                 raise tf.errors.ResourceExhaustedError(None, None, f"OOM {where}")
 
+    def _holds(self, device: Any, size: int) -> bool:
+        told = self._call("holds", device, size)
+        if told is None and device.profile and device.profile.memory:
+            return bool(device.profile.memory_at(size, self._extra_memory) <= device.profile.memory)
+        return told is not False
+
     def late_part(self) -> float | None:
         return None
 
     def memory_peaks(self, split: Any) -> list[int | None]:
-        pairs = zip(self._devices, split.micro_batches, strict=True)
-        return [self._call("needs", device, batch) for device, batch in pairs]
+        return [self._needs(device, size) for device, size in zip(self._devices, split.micro_batches, strict=True)]
+
+    def _needs(self, device: Any, size: int) -> int | None:
+        told = self._call("needs", device, size)
+        if told is None and device.profile and device.profile.memory:
+            return int(device.profile.memory_at(size, self._extra_memory))
+        return int(told) if told is not None else None

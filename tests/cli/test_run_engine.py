@@ -1,0 +1,132 @@
+"""`gpubalance run` with the real engine in a real worker, on simulated devices. What needs no engine is in test_run."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpubalance.results.run import Run
+from tests.cli.program import QUICK_PAIR, SHORT, TINY_PAIR, gpubalance
+
+
+def run_json(*arguments: str, **options: Any) -> dict[str, Any]:
+    done = gpubalance("run", *arguments, *SHORT, "--json", **options)
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout)
+    Run.model_validate_json(done.stdout)
+    return result
+
+
+def test_a_run_of_the_pair_tells_where_the_time_goes(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    done = gpubalance(
+        "run", "--simulate", QUICK_PAIR, "--gpus", "0", "1", "--batches", "120", "80", *SHORT, "-o", str(path)
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(path.read_text())
+    first, second = result["replicas"]
+    # Each device's own time, while the total goes at the straggler's pace. Here it may be later, never earlier.
+    assert first["compute_s"] >= 0.008 + 0.0002 * 120 - 1e-6
+    assert second["compute_s"] >= 0.008 + 0.0003 * 80 - 1e-6
+    assert (first["batch"], second["batch"], result["global_batch"]) == (120, 80, 200)
+    for replica in result["replicas"]:
+        parts = replica["compute_s"] + replica["wait_s"] + result["sync_s"] + result["input_wait_s"]
+        assert parts - result["excess_s"] == pytest.approx(result["step_time_s"]["median"], rel=1e-4)
+    even = result["baselines"]["even"]
+    assert even["batches"] == [100, 100]
+    assert result["speedup_over_even"] == pytest.approx(
+        result["throughput"]["median"] / even["throughput"]["median"], rel=1e-5
+    )
+    # Both splits' samples, in turns on one clock.
+    own_at, even_at = result["step_time_s"]["at_s"], even["step_time_s"]["at_s"]
+    assert len(own_at) == len(result["step_time_s"]["samples"])
+    assert 0 < own_at[0] < even_at[0]  # ours goes first in the first window
+    assert (sorted(own_at), sorted(even_at)) == (own_at, even_at)
+    assert result["schema_version"] == 1
+    assert result["baselines"]["solo_sum"] is None
+    # What the tutorial's user knows, and the summary.
+    assert re.search(r"GPU:0 \[120\] +\d+ samples/s +compute", done.stderr)
+    assert re.search(r"total \[200\] +\d+ samples/s", done.stderr)
+    assert "the even split 100/100" in done.stdout
+    assert max(map(len, done.stdout.split("\nnext: ")[0].splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--input", "host", "--precision", "mixed_float16", "--all-reduce", "one-device"),
+        ("--xla", "--precision", "mixed_bfloat16", "--all-reduce", "hierarchical"),
+        pytest.param(("--precision", "tf32"), marks=pytest.mark.campaign),
+    ],
+    ids=" ".join,
+)
+def test_settings_are_used_and_recorded(options: tuple[str, ...]) -> None:
+    settings = run_json(*TINY_PAIR, "--batches", "30", "20", "--baseline", "none", *options)["settings"]
+    for option, value in itertools.pairwise(options):
+        if option.startswith("--") and not value.startswith("--"):
+            assert settings[option[2:].replace("-", "_")] == value
+    assert settings["xla"] == ("--xla" in options)
+
+
+@pytest.mark.campaign
+def test_plain_cpu_devices_and_the_real_model() -> None:
+    result = run_json("--simulate", "2", "--model", "probe", "--batches", "2", "1", "--baseline", "none")
+    assert result["devices"][0]["memory_bytes"] is None
+
+
+@pytest.mark.campaign
+def test_a_keras_application_trains() -> None:
+    result = run_json("--simulate", "2", "--model", "MobileNetV2", "--batches", "2", "1", "--baseline", "none")
+    assert result["settings"]["model"] == "MobileNetV2"
+
+
+def test_a_users_file_in_the_current_folder_trains(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import gc, sys\n"
+        "import keras\n"
+        # What is left out of the import of Keras is there for the user.
+        "assert 'matplotlib' not in sys.modules and gc.isenabled()\n"
+        "import matplotlib.pyplot\n"
+        "def net():\n"
+        "    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, activation='softmax')])\n"
+    )
+    # A module of the user's that is named as one of Python's must not get in the way.
+    (tmp_path / "random.py").write_text("raise RuntimeError('loaded')\n")
+    for name in ("mine.py:net", "mine:net"):
+        result = run_json("--simulate", "2", "--model", name, "--batches", "3", "2", "--baseline", "none", cwd=tmp_path)
+        assert result["model"]["parameters"] == 10
+        assert result["devices"][0]["memory_bytes"] is None  # plain CPU devices
+
+
+def test_a_tiny_model_whose_stamps_come_out_of_turn_is_measured() -> None:
+    result = run_json("--simulate", "2", "--model", "small", "--batches", "1", "1", "--baseline", "none")
+    assert result["complete"]
+    assert all(replica["compute_s"] > 0 for replica in result["replicas"])
+
+
+def test_a_model_that_is_too_slow_for_the_profile_is_told(tmp_path: Path) -> None:
+    profile = tmp_path / "fast.toml"
+    device = '[[device]]\nname = "Fast {}"\nalpha_s = 0.00001\nbeta_s = 0.0000001\n'
+    profile.write_text("\n".join(map(device.format, "AB")))
+    result = run_json("--simulate", str(profile), "--model", "small", "--batches", "64", "64", "--baseline", "none")
+    warnings = {w["code"]: w["next"] for w in result["warnings"]}
+    assert "larger batches" in warnings["slower-than-profile"]
+
+
+@pytest.mark.campaign
+def test_the_real_compute_is_too_slow_for_the_profile() -> None:
+    result = run_json("--simulate", QUICK_PAIR, "--model", "probe", "--batches", "2", "1", "--baseline", "none")
+    assert result["model"]["parameters"] == pytest.approx(78.9e6, rel=0.001)
+    warnings = {w["code"]: w["next"] for w in result["warnings"]}
+    assert "--model small" in warnings["slower-than-profile"]
+
+
+def test_a_model_that_is_none_is_a_bad_input() -> None:
+    done = gpubalance("run", "--simulate", QUICK_PAIR, "--model", "NoSuchNet", "--quiet")
+    assert (done.returncode, done.stdout) == (4, "")
+    assert done.stderr.startswith("error: there is no model 'NoSuchNet'")

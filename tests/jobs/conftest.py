@@ -1,0 +1,19 @@
+"""Jobs on simulated devices, with an engine that only counts the time; the campaign has the real one too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.stand_in import engine
+
+
+@pytest.fixture(scope="module", params=["counted", pytest.param("trained", marks=pytest.mark.campaign)])
+def either_engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What the workers of a module's tests train with: tests/stand_in/session.py, or TensorFlow."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "counted":
+            for name, value in engine(tmp_path_factory.mktemp("engine")).items():
+                patch.setenv(name, value)
+        yield
