@@ -32,14 +32,17 @@ def guide(
 
     Example: gpubalance guide train
     """
+    from gpubalance.cli.output import say
     from gpubalance.guide.chapters import names, read_chapter
 
     if chapter is None:
-        print(_list())
-    elif chapter in names():
+        say(_list(), sys.stdout)
+    elif chapter not in names():
+        raise UsageError(f"the guide has no chapter {clean(chapter, 40)}", remedy=_nearest(chapter, names()))
+    elif sys.stdout.isatty():
         _show(read_chapter(chapter).text)
     else:
-        raise UsageError(f"the guide has no chapter {clean(chapter, 40)}", remedy=_nearest(chapter, names()))
+        say(read_chapter(chapter).text.rstrip(), sys.stdout)
 
 
 def _list() -> str:
@@ -60,10 +63,7 @@ def _nearest(name: str, known: list[str]) -> str:
 
 
 def _show(text: str) -> None:
-    """A terminal gets it rendered, a page at a time; a pipe the Markdown."""
-    if not sys.stdout.isatty():
-        print(text, end="")
-        return
+    """Rendered, a page at a time."""
     from rich.console import Console
     from rich.markdown import Markdown
 

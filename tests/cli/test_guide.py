@@ -35,6 +35,15 @@ def test_a_pipe_gets_the_markdown(name: str) -> None:
     assert "<!--" not in done.stdout
 
 
+def test_a_reader_who_has_seen_enough_is_no_error() -> None:
+    reads, writes = os.pipe()
+    os.close(reads)
+    process = subprocess.Popen([PROGRAM, "guide", "results"], stdout=writes, stderr=subprocess.PIPE)
+    os.close(writes)
+    assert process.communicate(timeout=60)[1] == b""
+    assert process.returncode == 0
+
+
 def test_an_unknown_chapter_names_the_nearest() -> None:
     done = gpubalance("guide", "prob")
     assert (done.returncode, done.stdout) == (2, "")
