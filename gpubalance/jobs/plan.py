@@ -73,15 +73,10 @@ def _load(one: DeviceProbe, extra_bytes: int, multiple: int) -> Load:
 
 
 def _model(one: DeviceProbe) -> Line | Curve | None:
-    """A device's step time; None where none was measured. Of one size that is all there is to know."""
-    model = one.step_time_model
-    if model is None:
-        points = [(point.batch, point.step_time_s.median) for point in one.curve[:1]]
-    elif model.curve is None:
-        return Line(model.alpha_s, model.beta_s, model.residual)
-    else:
-        points = list(model.curve)
-    return Curve(*map(tuple, zip(*points, strict=True))) if points else None
+    """A device's step time, None where none was measured. One measured size is all there is to know."""
+    if one.step_time_model is not None:
+        return one.step_time_model.planned
+    return Curve((one.curve[0].batch,), (one.curve[0].step_time_s.median,)) if one.curve else None
 
 
 def plan(probe: Probe, devices: Sequence[Device], request: PlanRequest) -> Plan:

@@ -1,4 +1,4 @@
-"""A plan as a person reads it: the split, what binds it, what is predicted, and what to do with it."""
+"""A plan as text: the split, what binds it, what is predicted, and what to do with it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_CAUSES = 4
 
 
 def round_text(tried: Round, devices: Sequence[Device]) -> str:
-    """On one line: `round 1 [820 568]: 2127 samples/s, predicted 2255` and each device's compute."""
+    """One line: `round 1 [820 568]: 2127 samples/s, predicted 2255` and each device's compute."""
     batches = " ".join(
         share_text(batch, micro) for batch, micro in zip(tried.batches, tried.micro_batches, strict=True)
     )
@@ -33,13 +33,17 @@ def round_text(tried: Round, devices: Sequence[Device]) -> str:
 
 
 def plan_text(plan: Plan, run_command: str, script: Sequence[str] = (), width: int = WIDTH) -> str:
-    """The answer first, then each device, then the learning rate, and the command that runs it, and the script's lines.
+    """The answer, each device, the learning rate, the command that runs the plan, and the lines of a script.
 
-    Of a plan that was run, what the run gave takes the place of what was predicted.
+    A plan that was run shows what the run gave, not what was predicted.
     """
     run = plan.balance.run if plan.balance else None
     if plan.balance is not None and run is not None:
-        lines = [*run_lines(run, width), *prose(_gap(plan, plan.balance), width), *prose(_bounds(plan), width)]
+        lines = [
+            *run_lines(run, width),
+            *prose(_gap(plan, plan.balance), width),
+            *prose(f"bound by: {bounds_text(plan)}", width),
+        ]
     else:
         lines = [*_answer(plan, width), "", *_devices(plan, width), *prose(_step(plan), width)]
     for one in plan.left_out:
@@ -86,14 +90,13 @@ def _devices(plan: Plan, width: int) -> list[str]:
     return table_or_prose(rows, width, left=(0, 1, 5))
 
 
-def _bounds(plan: Plan) -> str:
-    """What keeps each device from more."""
-    parts = [f"{plan.devices[share.device].label} {_bound(share)}" for share in plan.shares if share.batch]
-    return f"bound by: {', '.join(parts)}"
+def bounds_text(plan: Plan) -> str:
+    """What keeps each device from more samples: `GPU:0 memory (up to 944), GPU:1 speed`."""
+    return ", ".join(f"{plan.devices[share.device].label} {_bound(share)}" for share in plan.shares if share.batch)
 
 
 def _gap(plan: Plan, balance: Balance) -> str:
-    """From what the devices give alone to what they gave together: the causes, the largest first."""
+    """Why the devices gave less together than alone: the causes, the largest first."""
     gap = balance.solo_gap
     if gap is None:
         return ""

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from gpubalance.planning.model import Curve, Line
 from gpubalance.results.common import (
     SCHEMA_VERSION,
     Count,
@@ -100,6 +101,14 @@ class StepTimeModel(Record):
         if self.planned_with == "curve" and self.curve is None:
             raise unsound("curve", "there is none")
         return self
+
+    @property
+    def planned(self) -> Line | Curve:
+        """What a planner uses."""
+        if self.curve is None:
+            return Line(self.alpha_s, self.beta_s, self.residual)
+        batches, times_s = zip(*self.curve, strict=True)
+        return Curve(batches, times_s)
 
 
 class SoloRate(Record):

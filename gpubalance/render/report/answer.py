@@ -1,4 +1,4 @@
-"""The answer that a section leads with: the split, what it gives, and what keeps it from more."""
+"""The answer at the top of a section: the split, what it gives, and what keeps it from more."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpubalance.numbers.units import format_bytes, format_percent, format_rate, format_seconds
+from gpubalance.render.plan import bounds_text
 from gpubalance.render.report.steps import steps_of
 from gpubalance.render.report.subject import Subject
-from gpubalance.results.plan import Plan
+from gpubalance.results.plan import Plan, Predicted
 from gpubalance.results.probe import Probe
 from gpubalance.results.run import Run
 from gpubalance.settings.shares import share_text
@@ -18,7 +19,7 @@ NOT_KNOWN = "not known"
 
 @dataclass(frozen=True)
 class Fact:
-    """A figure with what it is of, and a line that says more."""
+    """A named figure, and a line that says more about it."""
 
     name: str
     value: str
@@ -27,7 +28,7 @@ class Fact:
 
 @dataclass(frozen=True)
 class Answer:
-    """`headline` is the split, or of a probe what it is; `facts` its figures; `notes` sentences; `rows` the devices."""
+    """`headline` is the split, or says that this is a probe; `head` and `rows` are a table of the devices."""
 
     headline: str
     facts: tuple[Fact, ...]
@@ -37,7 +38,7 @@ class Answer:
 
 
 def answer_of(subject: Subject) -> Answer:
-    """What a reader who stops after ten seconds should have read."""
+    """What a reader should see who stops after ten seconds."""
     if isinstance(subject.result, Probe):
         return _of_probe(subject.result)
     if subject.run is not None:
@@ -48,45 +49,42 @@ def answer_of(subject: Subject) -> Answer:
 
 
 def _of_run(subject: Subject, run: Run) -> Answer:
-    even = run.baselines.even
-    against = ""
+    even, against = run.baselines.even, "it was not measured"
     if even is not None:
         interval = run.speedup_ci95
         known = f"{interval[0]:.3f} to {interval[1]:.3f}; " if interval else ""
         against = f"{known}{even.split} gave {format_rate(even.throughput.median)} samples/s"
     facts = (
-        Fact("throughput", f"{format_rate(run.throughput.median)} samples/s", _range(run.throughput.ci95)),
-        Fact("over the even split", _times(run.speedup_over_even), against or "it was not measured"),
-        Fact(
-            "of the solo sum",
-            format_percent(run.scaling_efficiency, 1) if run.scaling_efficiency is not None else NOT_KNOWN,
-            _solo_sum(run.baselines.solo_sum),
-        ),
-        Fact("bound by", _binds(subject) or _slowest(subject), _step(subject)),
+        _throughput(run.throughput.median, _range(run.throughput.ci95)),
+        *_ratios(run, against, run.baselines.solo_sum),
+        Fact("bound by", bounds_text(subject.plan) if subject.plan else _slowest(subject), _step(subject)),
     )
     notes = () if run.complete else ("This run was cut short: the figures are of what was measured until then.",)
     return Answer(str(run.split), facts, (*notes, *_left_out(subject)), *_devices(subject))
 
 
 def _of_plan(subject: Subject, plan: Plan) -> Answer:
-    predicted = plan.predicted
-    even = predicted.even
-    how = "predicted; no run has proven it yet"
+    predicted, even = plan.predicted, plan.predicted.even
+    against = f"predicted; {even.split}: {format_rate(even.throughput)} samples/s" if even else ""
     facts = (
-        Fact("throughput", f"{format_rate(predicted.throughput)} samples/s", how),
-        Fact(
-            "over the even split",
-            _times(predicted.speedup_over_even),
-            f"predicted; {even.split}: {format_rate(even.throughput)} samples/s" if even else "",
-        ),
-        Fact(
-            "of the solo sum",
-            format_percent(predicted.scaling_efficiency, 1) if predicted.scaling_efficiency is not None else NOT_KNOWN,
-            _solo_sum(predicted.solo_sum),
-        ),
-        Fact("bound by", _binds(subject), _step(subject)),
+        _throughput(predicted.throughput, "predicted; no run has proven it yet"),
+        *_ratios(predicted, against, predicted.solo_sum),
+        Fact("bound by", bounds_text(plan), _step(subject)),
     )
     return Answer(str(plan.split), facts, _left_out(subject), *_devices(subject))
+
+
+def _throughput(rate: float, more: str) -> Fact:
+    return Fact("throughput", f"{format_rate(rate)} samples/s", more)
+
+
+def _ratios(of: Run | Predicted, against_even: str, solo_sum: float | None) -> tuple[Fact, Fact]:
+    over_even = NOT_KNOWN if of.speedup_over_even is None else f"{of.speedup_over_even:.3f} ×"
+    part = NOT_KNOWN if of.scaling_efficiency is None else format_percent(of.scaling_efficiency, 1)
+    alone = "these devices have not been probed with these settings"
+    if solo_sum is not None:
+        alone = f"{format_rate(solo_sum)} samples/s, each device alone, in sum"
+    return Fact("over the even split", over_even, against_even), Fact("of the solo sum", part, alone)
 
 
 def _of_probe(probe: Probe) -> Answer:
@@ -145,18 +143,6 @@ def _devices(subject: Subject) -> tuple[tuple[str, ...], tuple[tuple[str, ...], 
     return head, rows
 
 
-def _binds(subject: Subject) -> str:
-    plan = subject.plan
-    if plan is None:
-        return ""
-    parts = []
-    for share in plan.shares:
-        if share.batch:
-            up_to = f" (up to {share.limit})" if share.binds in ("memory", "max batch") else ""
-            parts.append(f"{plan.devices[share.device].label} {share.binds}{up_to}")
-    return ", ".join(parts)
-
-
 def _slowest(subject: Subject) -> str:
     step = steps_of(subject)[-1]
     if len(step.parts) < 2:
@@ -178,17 +164,7 @@ def _left_out(subject: Subject) -> tuple[str, ...]:
     return (f"{', '.join(idle)}: no samples, left out.",) if idle else ()
 
 
-def _times(ratio: float | None) -> str:
-    return NOT_KNOWN if ratio is None else f"{ratio:.3f} ×"
-
-
 def _range(interval: Sequence[float] | None) -> str:
     return (
         f"{format_rate(interval[0])} to {format_rate(interval[1])} (95 %)" if interval else "its interval is not known"
     )
-
-
-def _solo_sum(total: float | None) -> str:
-    if total is None:
-        return "these devices have not been probed with these settings"
-    return f"{format_rate(total)} samples/s, each device alone, in sum"

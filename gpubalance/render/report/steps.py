@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from gpubalance.render.report.subject import Subject, step_time_s
-from gpubalance.results.plan import Plan
+from gpubalance.render.report.subject import Subject
+from gpubalance.results.plan import EvenPrediction, Plan, Predicted
 from gpubalance.results.run import Measurement, Run
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """One device's part of a step: compute, then wait; sync and input wait are the same for all."""
 
     device: int
@@ -22,27 +23,30 @@ class Part:
 
 @dataclass(frozen=True)
 class Step:
-    """A step of a split. `measured` says whether it was, else it is predicted."""
+    """A step of a split, measured or predicted."""
 
     title: str
-    batches: tuple[int, ...]
     throughput: float
     step_time_s: float
     sync_s: float
     input_wait_s: float
     parts: tuple[Part, ...]
-    measured: bool
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        """The batches of the devices that have samples."""
+        return tuple(part.batch for part in self.parts)
 
 
 def steps_of(subject: Subject) -> tuple[Step, ...]:
-    """The even split's step above the chosen split's, whichever of them is known; none of a probe."""
+    """The steps of the even split and of the chosen one, as far as they are known; none for a probe."""
     if subject.run is not None:
         return _measured(subject.run)
     return _predicted(subject, subject.plan) if subject.plan is not None else ()
 
 
 def why_no_even(subject: Subject) -> str:
-    """A sentence on why the even split is not beside the chosen one; empty where it is or no two devices are used."""
+    """Why the even split is not shown beside the chosen one; empty where it is, or with one device in use."""
     if len(steps_of(subject)) != 1 or subject.split is None or len(subject.split.used) < 2:
         return ""
     run, plan = subject.run, subject.plan
@@ -58,7 +62,7 @@ def why_no_even(subject: Subject) -> str:
 
 def _measured(run: Run) -> tuple[Step, ...]:
     even = run.baselines.even
-    # With one that is the even split itself, the baseline is the same measurement.
+    # The baseline of a run of the even split is that run itself.
     is_even = even is not None and even.step_time_s == run.step_time_s
     steps = [] if even is None or is_even else [_of(even, "Even split")]
     return (*steps, _of(run, "Chosen split"))
@@ -66,59 +70,28 @@ def _measured(run: Run) -> tuple[Step, ...]:
 
 def _of(one: Run | Measurement, title: str) -> Step:
     parts = tuple(Part(r.device, r.batch, r.micro_batch, r.compute_s, r.wait_s) for r in one.replicas)
-    return Step(
-        title=title,
-        batches=tuple(part.batch for part in parts),
-        throughput=one.throughput.median,
-        step_time_s=one.step_time_s.median,
-        sync_s=one.sync_s,
-        input_wait_s=one.input_wait_s,
-        parts=parts,
-        measured=True,
-    )
+    return Step(title, one.throughput.median, one.step_time_s.median, one.sync_s, one.input_wait_s, parts)
 
 
 def _predicted(subject: Subject, plan: Plan) -> tuple[Step, ...]:
     used = [share for share in plan.shares if share.batch]
-    slowest = max((share.compute_s for share in used), default=0.0)
-    parts = tuple(Part(s.device, s.batch, s.micro_batch, s.compute_s, slowest - s.compute_s) for s in used)
-    predicted = plan.predicted
-    chosen = Step(
-        title="Chosen split, predicted",
-        batches=tuple(share.batch for share in used),
-        throughput=predicted.throughput,
-        step_time_s=predicted.step_time_s,
-        sync_s=predicted.sync_s,
-        input_wait_s=0.0,
-        parts=parts,
-        measured=False,
-    )
-    even = predicted.even
+    parts = [Part(s.device, s.batch, s.micro_batch, s.compute_s, 0.0) for s in used]
+    chosen = _step("Chosen split, predicted", plan.predicted, plan.predicted.sync_s, parts)
+    even = plan.predicted.even
     if even is None or even.batches == chosen.batches:
         return (chosen,)
-    computes = [_alone_s(subject, share.device, batch) for share, batch in zip(used, even.batches, strict=True)]
-    known = [compute for compute in computes if compute is not None]
-    if len(known) < len(computes):
+    alone = [
+        Part(share.device, batch, batch, one.step_time_model.planned.step_time_s(batch), 0.0)
+        for share, batch in zip(used, even.batches, strict=True)
+        if (one := subject.probes[share.device]) is not None and one.step_time_model is not None
+    ]
+    if len(alone) < len(used):
         return (chosen,)
-    return (
-        Step(
-            title="Even split, predicted",
-            batches=even.batches,
-            throughput=even.throughput,
-            step_time_s=even.step_time_s,
-            sync_s=predicted.sync_s,
-            input_wait_s=0.0,
-            parts=tuple(
-                Part(share.device, batch, batch, compute, max(known) - compute)
-                for share, batch, compute in zip(used, even.batches, known, strict=True)
-            ),
-            measured=False,
-        ),
-        chosen,
-    )
+    return (_step("Even split, predicted", even, plan.predicted.sync_s, alone), chosen)
 
 
-def _alone_s(subject: Subject, device: int, batch: int) -> float | None:
-    one = subject.probes[device]
-    model = one.step_time_model if one is not None else None
-    return None if model is None else step_time_s(model, batch)
+def _step(title: str, predicted: Predicted | EvenPrediction, sync_s: float, parts: Sequence[Part]) -> Step:
+    """The step of these parts, in which each waits for the slowest."""
+    slowest = max(part.compute_s for part in parts)
+    waiting = tuple(part._replace(wait_s=slowest - part.compute_s) for part in parts)
+    return Step(title, predicted.throughput, predicted.step_time_s, sync_s, 0.0, waiting)

@@ -1,14 +1,13 @@
-"""What a section of a report is about: a result, with the probe of its devices where there is one."""
+"""What a section of a report is about: a result, and the probe of its devices if there is one."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpubalance.planning.model import Curve
 from gpubalance.results.common import Warning_
 from gpubalance.results.gap import SoloGap
 from gpubalance.results.plan import Plan
-from gpubalance.results.probe import DeviceProbe, Probe, StepTimeModel
+from gpubalance.results.probe import DeviceProbe, Probe
 from gpubalance.results.run import Run
 from gpubalance.settings.device import Device
 from gpubalance.settings.shares import Shares
@@ -16,9 +15,9 @@ from gpubalance.settings.shares import Shares
 
 @dataclass(frozen=True)
 class Subject:
-    """`name` is its file's. `probes` has one entry a device, None where it was not probed or no probe was found.
+    """`name` is the file's. `probes` has one entry for each device, None where no probe of it was found.
 
-    `probe_from` says where the probe comes from, empty where there is none.
+    `probe_from` says where the probe comes from; it is empty without one.
     """
 
     name: str
@@ -28,17 +27,17 @@ class Subject:
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """In the order that the result's device numbers count."""
+        """The result's devices, which its device numbers are places of."""
         return self.result.devices
 
     @property
     def plan(self) -> Plan | None:
-        """The result, where it is a plan."""
+        """The result if it is a plan."""
         return self.result if isinstance(self.result, Plan) else None
 
     @property
     def run(self) -> Run | None:
-        """The result, where it is a run, or the run that a plan of `balance` ended with."""
+        """The result if it is a run, or the run that `balance` ended with."""
         if isinstance(self.result, Plan):
             return self.result.balance.run if self.result.balance else None
         return self.result if isinstance(self.result, Run) else None
@@ -50,12 +49,12 @@ class Subject:
 
     @property
     def kind(self) -> str:
-        """As its file says."""
+        """The kind of the result, as its file says."""
         return self.result.kind
 
     @property
     def probed(self) -> bool:
-        """Whether anything is known of a device alone."""
+        """Whether any device was measured alone."""
         return any(one is not None and one.curve for one in self.probes)
 
     @property
@@ -65,15 +64,7 @@ class Subject:
 
 
 def warnings_of(subject: Subject) -> tuple[Warning_, ...]:
-    """Of the result and of the run that it holds."""
+    """The warnings of the result and of the run that it holds."""
     run = subject.run
     inner = run.warnings if run is not None and run is not subject.result else ()
     return (*inner, *subject.result.warnings)
-
-
-def step_time_s(model: StepTimeModel, batch: float) -> float:
-    """Seconds that a device's step takes by what a planner uses: the line, or the measured curve."""
-    if model.planned_with == "line" or not model.curve:
-        return model.alpha_s + model.beta_s * batch
-    batches, times = zip(*model.curve, strict=True)
-    return Curve(batches, times).step_time_s(batch)

@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 from gpubalance.numbers.units import format_rate
 from gpubalance.render.report.charts.chart import NARROW, Chart, Missing
 from gpubalance.render.report.charts.style import INK, colour, dashes, figure, legend, marker, short_name
-from gpubalance.render.report.subject import Subject, step_time_s
+from gpubalance.render.report.subject import Subject
 from gpubalance.results.probe import DeviceProbe
 from gpubalance.settings.shares import pieces_text
 
@@ -118,13 +118,13 @@ def _draw_device(axes: Axes, subject: Subject, i: int, one: DeviceProbe) -> None
     model = one.step_time_model
     if model is not None and last > batches[0]:
         at = np.geomspace(batches[0], last, _MODEL_POINTS)
-        times = np.array([step_time_s(model, float(b)) for b in at])
+        times = np.array([model.planned.step_time_s(float(b)) for b in at])
         known = times > 0
         axes.plot(at[known], at[known] / times[known], color=colour(i), linestyle=dashes(i), linewidth=1.6)
     if limit is not None:
         axes.axvline(limit, color=colour(i), linestyle=":", linewidth=1.8, ymax=0.97)
     if micro:
-        known_s = step_time_s(model, micro) if model is not None else 0.0
+        known_s = model.planned.step_time_s(micro) if model is not None else 0.0
         rate = micro / known_s if known_s > 0 else float(np.interp(micro, batches, rates))
         axes.plot(micro, rate, marker="o", markersize=13, markerfacecolor="none", markeredgewidth=1.8,
                   color=colour(i), zorder=4)  # fmt: skip
