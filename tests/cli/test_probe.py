@@ -17,9 +17,16 @@ import pytest
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
 from tests.cli.program import QUICK_PAIR, SHORT, TINY_PAIR, gpubalance, start
+from tests.stand_in import engine
 
 QUICK = ("--duration", "0.2")
 FAST = ("--simulate", QUICK_PAIR, *QUICK)
+# The engine's stand-in, in some time and not at once.
+SLOWLY = """
+import time
+def step(devices, batches, number):
+    time.sleep(0.02)
+"""
 FEW = (*TINY_PAIR, *QUICK, "--max-batch", "32")
 # Limits of 120 and 64, so that a whole probe is short.
 SMALL_PAIR = """
@@ -157,13 +164,14 @@ def test_a_child_that_ends_at_a_trial_costs_nothing_that_is_finished(
 
 @pytest.mark.parametrize(
     ("number", "code"),
-    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.campaign)],
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143)],
 )
 def test_an_interrupted_probe_keeps_what_is_measured_and_goes_on(
-    number: signal.Signals, code: int, own_state: Path
+    number: signal.Signals, code: int, own_state: Path, tmp_path: Path
 ) -> None:
     command = ("probe", *FEW, "--json", *(("--parallel",) if number == signal.SIGTERM else ()))
-    process = start(*command)
+    slowly = engine(tmp_path, SLOWLY)
+    process = start(*command, environment=slowly)
     lines_of(process, "batch 16")
     children = children_of(process.pid)
     process.send_signal(number)
@@ -173,7 +181,7 @@ def test_an_interrupted_probe_keeps_what_is_measured_and_goes_on(
     # Of all devices at once, any may have been the first to come so far.
     assert [8, 16] in [[point.batch for point in one.curve][:2] for one in Probe.model_validate_json(out).probes]
     measured = {(e["device"], e["record"]["trial"]["batch"]) for e in journals(own_state) if e["kind"] == "Attempt"}
-    again = gpubalance(*command, "--resume")
+    again = gpubalance(*command, "--resume", environment=slowly)
     assert again.returncode == 0, again.stderr
     assert "going on with what was measured before" in again.stderr
     result = Probe.model_validate_json(again.stdout)
@@ -181,10 +189,10 @@ def test_an_interrupted_probe_keeps_what_is_measured_and_goes_on(
     assert measured <= {(f"SIM-{p.device}", point.batch) for p in result.probes for point in p.curve}
 
 
-def test_the_time_limit_ends_it_with_what_is_measured() -> None:
-    done = gpubalance("probe", *TINY_PAIR, *QUICK, "--time-limit", "20", "--json")
+def test_the_time_limit_ends_it_with_what_is_measured(tmp_path: Path) -> None:
+    done = gpubalance("probe", *TINY_PAIR, *QUICK, "--time-limit", "4", "--json", environment=engine(tmp_path, SLOWLY))
     assert done.returncode == 8
-    assert "the time limit of 20 s passed" in done.stderr
+    assert "the time limit of 4 s passed" in done.stderr
     assert Probe.model_validate_json(done.stdout).complete is False
 
 
@@ -227,7 +235,6 @@ def test_a_dry_run_touches_nothing(own_state: Path) -> None:
         (("--time-limit", "-1"), 2, "--time-limit takes seconds"),
         (("--deadline", "0"), 2, "--deadline takes seconds"),
         (("--gpus", "7"), 2, "there is no device '7'"),
-        (("--model", "nothing"), 4, "there is no model 'nothing'"),
     ],
 )
 def test_wrong_inputs_get_one_line_that_says_what_is_right(arguments: tuple[str, ...], code: int, says: str) -> None:
@@ -270,6 +277,7 @@ def test_a_real_out_of_memory_is_found_exactly_and_repeatably(tmp_path: Path, ti
     assert len({limit.fits for limit in limits if limit is not None}) == 1
 
 
+@pytest.mark.campaign  # a real model, in a real limit of the address space
 def test_deaths_of_a_hard_limit_are_trials(tmp_path: Path) -> None:
     process = started_probe("large", tmp_path, "--batch-multiple", "4", "--max-batch", "64")
     most = 2600 << 20

@@ -54,7 +54,7 @@ ELSEWHERE = {
     2: ["devices/test_nvml.py::test_no_gpu_and_why"],
     4: ["cli/test_devices.py::test_a_run_never_falls_back_to_the_cpu"],
     7: [
-        "workers/test_process.py::test_the_environment_shows_a_child_its_gpus_only_by_uuid",
+        "workers/test_process.py::test_the_environment_shows_a_worker_its_gpus_only_by_uuid",
         "engine/test_runtime.py::test_a_device_that_tensorflow_leaves_out_is_named",
     ],
     8: ["engine/test_runtime.py::test_another_order_of_tensorflows_is_followed"],
@@ -72,7 +72,6 @@ ELSEWHERE = {
         "devices/test_nvml.py::test_what_is_not_supported_is_null",
         "devices/test_telemetry.py::test_a_refused_field_is_null_and_the_others_stay",
     ],
-    14: ["cli/test_probe.py::test_deaths_of_a_hard_limit_are_trials"],  # and, in the campaign, TensorFlow's allocator
     15: ["jobs/test_probe.py::test_where_not_even_one_sample_fits_it_says_what_is_needed_and_the_others_are_measured"],
     16: ["engine/test_failures.py::test_tensorflows_errors_are_known_by_their_texts"],
     17: [
@@ -80,7 +79,7 @@ ELSEWHERE = {
         "cli/test_run.py::test_the_published_pair_runs_out_of_memory_jointly_and_is_told_what_fits",
     ],
     18: ["workers/test_process.py::test_a_worker_killed_in_a_step_is_one_error"],
-    19: ["workers/test_process.py::test_a_killed_child_is_one_error"],
+    19: ["workers/test_process.py::test_a_killed_worker_is_one_error"],
     22: ["devices/test_nvml.py::test_a_lost_gpu_is_told_and_the_others_go_on"],
     23: ["devices/test_telemetry.py::test_a_gpu_that_begins_to_throttle"],
     24: ["devices/test_telemetry.py::test_uncorrected_errors_that_rise_are_counted_from_the_first_reading"],

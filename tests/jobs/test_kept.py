@@ -300,6 +300,7 @@ def test_a_full_disk_ends_the_keeping_and_not_the_run() -> None:
     assert said.endswith("No space left on device: going on, and nothing more is kept for --resume")
 
 
+@pytest.mark.usefixtures("either_engine")
 def test_a_balance_goes_on_with_its_rounds_and_windows() -> None:
     devices, joint = simulated_devices(str(CONFIGS / "quick-pair.toml"))
     save(probe_of(devices))
