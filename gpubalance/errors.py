@@ -33,7 +33,7 @@ class GpubalanceError(Exception):
 
     `message` is one sentence that names the place (a device, a file, a flag). `cause` is why that happens, where it is
     known and the message does not say it. `remedy` is what the user can do, ideally a command. Both come from the table
-    of `remedies`, or are closer to the case. `log` is the end of a child's log, `partial` whatever was measured
+    of `remedies`, or are closer to the case. `log` is the end of a worker's log, `partial` whatever was measured
     before the error (a result record), so that nothing measured is lost.
     """
 

@@ -27,7 +27,7 @@ settings.load_profile("here")
 
 @pytest.fixture(autouse=True)
 def _own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Logs and results of children go to a folder of the test's."""
+    """Logs and results of workers go to a folder of the test's."""
     folder = tmp_path_factory.mktemp("state")
     before = os.environ.get("XDG_STATE_HOME")
     os.environ["XDG_STATE_HOME"] = str(folder)

@@ -195,25 +195,25 @@ def test_a_log_full_of_complaints_that_end_nothing_is_no_cause_of_death() -> Non
         ("nothing of note", signal.SIGKILL, "host-memory"),
     ],
 )
-def test_a_dead_childs_error_has_its_cause_and_remedy(last: str, number: signal.Signals, code: str) -> None:
-    with Process("test", worker_environment([])) as child:
-        os.kill(child.pid, signal.SIGSTOP)  # nothing else is written any more
-        with child.log.open("a") as log:
+def test_a_dead_workers_error_has_its_cause_and_remedy(last: str, number: signal.Signals, code: str) -> None:
+    with Process("test", worker_environment([])) as worker:
+        os.kill(worker.pid, signal.SIGSTOP)  # nothing else is written any more
+        with worker.log.open("a") as log:
             log.write(f"{last}\n")
-        os.kill(child.pid, number)
-        os.kill(child.pid, signal.SIGCONT)
+        os.kill(worker.pid, number)
+        os.kill(worker.pid, signal.SIGCONT)
         with pytest.raises(PartialResult) as caught:
-            child.receive(10, "training")
+            worker.receive(10, "training")
     assert caught.value.cause == known(code).cause
     assert known(code).remedy in caught.value.remedy
-    assert str(child.log) in caught.value.remedy
+    assert str(worker.log) in caught.value.remedy
 
 
-def test_the_error_of_a_child_that_never_spoke_has_its_cause_and_remedy() -> None:
-    with Process("test", worker_environment([])) as child:
-        os.kill(child.pid, signal.SIGSTOP)
+def test_the_error_of_a_worker_that_never_spoke_has_its_cause_and_remedy() -> None:
+    with Process("test", worker_environment([])) as worker:
+        os.kill(worker.pid, signal.SIGSTOP)
         with pytest.raises(DeadlinePassed) as caught:
-            child.receive(0.1, "training")
+            worker.receive(0.1, "training")
     assert "TensorFlow is still being loaded" in caught.value.cause
     assert "--deadline" in caught.value.remedy
 

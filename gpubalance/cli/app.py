@@ -68,7 +68,7 @@ for _command in (
 
 
 def _fill_standard_streams() -> None:
-    """Opens what the caller has closed (`>&-`): a pipe to a child must not get the number of our stdout."""
+    """Opens what the caller has closed (`>&-`): a pipe to a worker must not get the number of our stdout."""
     for number in (0, 1, 2):
         try:
             os.fstat(number)

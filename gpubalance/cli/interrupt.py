@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and a lost terminal: the stage ends its children and keeps what was measured."""
+"""Ctrl-C, SIGTERM and a lost terminal: the job ends its workers and keeps what was measured."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 import time
 
 # What follows an interrupt takes a second or two, and another one would only cut that short: a result half printed, a
-# child left to itself. After this time something hangs, and whoever waits may break into that.
+# worker left to itself. After this time something hangs, and whoever waits may break into that.
 _ENDS_WITHIN_S = 10.0
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

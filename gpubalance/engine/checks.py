@@ -1,4 +1,4 @@
-"""What `doctor` tries in a child: TensorFlow's libraries, copies between devices, and an all-reduce."""
+"""What `doctor` tries in a worker: TensorFlow's libraries, copies between devices, and an all-reduce."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model on its devices, ready to be measured with any split: what a child process holds while it lives."""
+"""A model on its devices, ready to be measured with any split: what a worker holds while it lives."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ OUTCOMES = {
     "fits": "fits",
     "oom": "out of memory",
     "margin": "leaves less than the margin",
-    "crash": "its child died",
-    "deadline": "its child fell silent",
+    "crash": "its worker died",
+    "deadline": "its worker fell silent",
 }
 
 
@@ -41,7 +41,7 @@ def _expected_lines(device: Device, one: DeviceEstimate) -> list[str]:
     sizes = [*map(str, one.sizes[:3]), "…", str(one.sizes[-1])] if len(one.sizes) > 4 else list(map(str, one.sizes))
     known = "its limit is not known before" if one.guessed else f"to its limit of {one.limit} by its profile"
     text = (
-        f"batch {', '.join(sizes)} ({known}), more where the curve bends; about {one.children} children, "
+        f"batch {', '.join(sizes)} ({known}), more where the curve bends; about {one.children} workers, "
         f"about {_minutes(one.seconds)}"
     )
     return [device_line(device), *textwrap.wrap(text, WIDTH - 2, initial_indent="  ", subsequent_indent="  ")]

@@ -29,7 +29,7 @@ class Settings(Record):
 class Measuring(Record):
     """How long and how exactly to measure.
 
-    `deadline_s` is the longest silence of a child, null for what suits the step; `time_limit_s` of the whole command.
+    `deadline_s` is the longest silence of a worker, null for what suits the step; `time_limit_s` of the whole command.
     """
 
     windows: Annotated[int, Field(ge=1, le=10_000)] = 3
@@ -81,7 +81,7 @@ class ProbeRequest(Record):
 
     `max_batch` null goes on until memory ends; where there is no limit of memory, until throughput rises no more.
     `margin_bytes` of each device's memory are kept free. A batch size is measured for `duration_s`, up to four times
-    that while it is not known precisely. `deadline_s` is the longest silence of a child, null for what suits the step.
+    that while it is not known precisely. `deadline_s` is the longest silence of a worker, null for what suits the step.
     """
 
     devices: tuple[Device, ...]

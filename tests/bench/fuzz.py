@@ -1,4 +1,4 @@
-"""`scripts/bench fuzz [N [SEED]]`: whatever a file, a command line, a child or a driver may say.
+"""`scripts/bench fuzz [N [SEED]]`: whatever a file, a command line, a worker or a driver may say.
 
 No case may end with a traceback or exit code 1, hang, or let an escape through to the terminal; memory must stay.
 """
@@ -147,7 +147,7 @@ def command_lines(command: str, words: list[str]) -> None:
 
 
 def messages(content: bytes) -> None:
-    """What a child says through its pipe, instead of what it was asked."""
+    """What a worker says through its pipe, instead of what it was asked."""
     Path("said").write_bytes(content)
     devices, joint = simulated_devices("2")
     with within_time(), contextlib.suppress(GpubalanceError), Worker(devices, deadline_s=20) as worker:
@@ -257,7 +257,7 @@ TARGETS: tuple[Target, ...] = (
     ),
     ("configs", 0.10, configs, (mutated_toml((_CONFIG,), _KEYS), st.sampled_from(["plan", "devices", "run"]))),
     ("command lines", 0.10, lambda line: command_lines(*line), (command_line(),)),
-    ("child messages", 0.15, messages, (_MESSAGES,)),
+    ("worker messages", 0.15, messages, (_MESSAGES,)),
     ("journals", 0.10, journals, (_JOURNALS,)),
     ("words", 0.10, words_alone, (st.lists(_word(), max_size=4),)),
 )
@@ -312,7 +312,7 @@ def main(count: int = 100_000, seed: int | None = None) -> Iterator[str]:
     began, cases, faults = time.monotonic(), 0, 0
     process = psutil.Process()
     with tempfile.TemporaryDirectory(prefix="gpubalance-fuzz-") as name:
-        with apart(Path(name), child='cat said > "/proc/self/fd/$4" 2>/dev/null'):
+        with apart(Path(name), worker='cat said > "/proc/self/fd/$4" 2>/dev/null'):
             Path("said").write_bytes(b"")
             Path(PAIR).write_text(_PAIR_TEXT)
             for warm in (("devices", "--simulate", PAIR), ("report", str(RESULTS[0]), "--html", "given.html")):

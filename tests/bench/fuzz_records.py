@@ -1,4 +1,4 @@
-"""What a child says and what a journal holds, right but for one thing, or wholly right."""
+"""What a worker says and what a journal holds, right but for one thing, or wholly right."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _line(record: Any) -> bytes:
 
 
 def talk() -> list[bytes]:
-    """All that a child says from its start on, rightly, a line each."""
+    """All that a worker says from its start on, rightly, a line each."""
     return [_line(line) + b"\n" for line in _TALK]
 
 

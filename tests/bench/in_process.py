@@ -1,4 +1,4 @@
-"""The program within this process: its own main(), with a stand-in for the interpreter that children start."""
+"""The program within this process: its own main(), with a stand-in for the interpreter that workers start."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ class Done(NamedTuple):
 
 
 @contextlib.contextmanager
-def apart(folder: Path, child: str = "exit 0") -> Iterator[None]:
-    """Home, state and current folder are in `folder`; a child is this shell script, and loads no TensorFlow."""
+def apart(folder: Path, worker: str = "exit 0") -> Iterator[None]:
+    """Home, state and current folder are in `folder`; a worker is this shell script, and loads no TensorFlow."""
     stand_in = folder / "python"
-    stand_in.write_text(f"#!/bin/sh\n{child}\n")
+    stand_in.write_text(f"#!/bin/sh\n{worker}\n")
     stand_in.chmod(0o755)
     before, executable, cwd = dict(os.environ), sys.executable, Path.cwd()
     handlers = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGALRM)}

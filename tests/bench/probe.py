@@ -1,4 +1,4 @@
-"""What a probe costs beside its measuring: time outside measured steps, children, OOMs; with and without --ahead."""
+"""What a probe costs beside its measuring: time outside measured steps, workers, OOMs; with and without --ahead."""
 
 from __future__ import annotations
 
@@ -35,5 +35,5 @@ def _figures(one: DeviceProbe) -> str:
     outside = (one.elapsed_s - one.measured_s) / one.measured_s
     return (
         f"time outside measured steps over time in them {outside:.2f}, at most 1; {len(one.curve)} batch sizes, "
-        f"{one.children} children, {len(trials)} trials, {failed} out of memory"
+        f"{one.children} workers, {len(trials)} trials, {failed} out of memory"
     )

@@ -1,4 +1,4 @@
-"""`scripts/bench soak [N]`: 5 N steps of a run and N child starts as a probe makes them, in one parent.
+"""`scripts/bench soak [N]`: 5 N steps of a run and N worker starts as a probe makes them, in one parent.
 
 The parent's memory, file handles, threads and temporary files must be as many at the end as soon after the beginning.
 """
@@ -25,7 +25,7 @@ from tests.bench.killed import PROFILE
 _STEPS_A_CHILD = 5
 _WARM = 0.2  # of the starts, after which things must be flat
 _MORE_BYTES = 16 << 20
-_LOGS_KEPT = 52  # 50 old ones, and those of two children that live
+_LOGS_KEPT = 52  # 50 old ones, and those of two workers that live
 
 
 class Level(NamedTuple):
@@ -77,7 +77,7 @@ class Levels:
 
 
 def child_starts(count: int, look: Callable[[int], None]) -> None:
-    """Fresh children of one device, one after the other, each trained with for a step."""
+    """Fresh workers of one device, one after the other, each trained with for a step."""
     (device, *_), _ = simulated_devices(str(_profile()))
     with Party([device], build=Build(Settings(model="small"))) as party:
         for number in range(count):
@@ -120,7 +120,7 @@ def main(count: int = 200) -> Iterator[str]:
             done = steps(_STEPS_A_CHILD * count, of_steps.look)
             yield from of_steps.told(done, "steps")
             child_starts(count, of_starts.look)
-            yield from of_starts.told(count, "child starts")
+            yield from of_starts.told(count, "worker starts")
         finally:
             os.environ.clear()
             os.environ.update(before)

@@ -33,7 +33,7 @@ def test_the_gpus_are_listed_with_why_they_can_not_be_used(tmp_path: Path) -> No
     assert done.returncode == 0
     assert "GeForce GTX 1080 Ti" in done.stdout
     assert "0000:" in done.stdout
-    # TensorFlow here has no CUDA: the child that was asked says so for each.
+    # TensorFlow here has no CUDA: the worker that was asked says so for each.
     assert done.stdout.count("can't be used: TensorFlow") == 2
 
 

@@ -46,7 +46,7 @@ memory = "288 MiB"
 base_memory = "32 MiB"
 memory_per_sample = "4 MiB"
 """
-# Under TensorFlow's own allocator, as on a GPU; or under a hard limit, of which a child mostly dies by a signal.
+# Under TensorFlow's own allocator, as on a GPU; or under a hard limit, of which a worker mostly dies by a signal.
 BFC = {"TF_CPU_ALLOCATOR_USE_BFC": "1", "TF_CPU_BFC_MEM_LIMIT_IN_MB": "300", "TF_ENABLE_ONEDNN_OPTS": "0"}
 MODELS = """
 import keras
@@ -128,7 +128,7 @@ def test_the_pair_is_probed_kept_and_then_held_against(tmp_path: Path, own_state
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGABRT, signal.SIGSTOP])
 @pytest.mark.campaign
-def test_a_child_that_ends_at_a_trial_costs_nothing_that_is_finished(
+def test_a_worker_that_ends_at_a_trial_costs_nothing_that_is_finished(
     number: signal.Signals, own_state: Path, tmp_path: Path
 ) -> None:
     profile = tmp_path / "pair.toml"
@@ -136,7 +136,7 @@ def test_a_child_that_ends_at_a_trial_costs_nothing_that_is_finished(
     command = ("probe", "--simulate", str(profile), *QUICK, "--no-ahead", "--deadline", "16", "--json")
     process = start(*command)
     lines_of(process, "batch 32")
-    # The exploring child ends, and the first trial's begins.
+    # The exploring worker ends, and the first trial's begins.
     exploring = children_of(process.pid)[0].pid
     while not (left := children_of(process.pid)) or left[0].pid == exploring:
         time.sleep(0.02)

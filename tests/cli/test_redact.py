@@ -183,7 +183,7 @@ def test_an_error_and_the_log_that_it_quotes_are_redacted_too(tmp_path: Path) ->
 
 
 def test_a_run_of_ones_own_model(tmp_path: Path) -> None:
-    """The whole way: what is trained has a path, which the child is told as it is and the result is not."""
+    """The whole way: what is trained has a path, which the worker is told as it is and the result is not."""
     (tmp_path / "net.py").write_text(
         "from keras import Sequential, layers\n\n\ndef build():\n"
         "    return Sequential([layers.Input((2,)), layers.Dense(1)])\n"

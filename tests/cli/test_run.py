@@ -197,7 +197,7 @@ def children_of(pid: int) -> list[psutil.Process]:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_interrupt_ends_the_child_and_prints_what_was_measured(
+def test_an_interrupt_ends_the_worker_and_prints_what_was_measured(
     tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
     program = start_measuring(tmp_path)

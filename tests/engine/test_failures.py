@@ -1,4 +1,4 @@
-"""What the child tells its parent of an exception: with cause and remedy where the text is known, and only there."""
+"""What the worker tells its parent of an exception: with cause and remedy where the text is known, and only there."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from gpubalance.system.state import state_folder
 from tests.cli.program import PROGRAM, QUICK_PAIR, ROOT, SHORT, gpubalance
 from tests.cli.terminal import command_in_terminal
 from tests.faults.machine import BRIEF, HOLDS_32, Machine
-from tests.faults.test_children import NOTE, wait_for
+from tests.faults.test_workers import NOTE, wait_for
 from tests.jobs.probes import probe_of
 from tests.stand_in import TWO_UNLIKE_GPUS
 
@@ -254,7 +254,7 @@ def test_36_a_malformed_tf_config_is_a_bad_input(text: str, says: str) -> None:
 
 
 def test_36_one_that_is_well_formed_is_ignored_and_that_is_said(tmp_path: Path) -> None:
-    """There is no run across hosts yet, so no peer that could be absent: the children do not even see it."""
+    """There is no run across hosts yet, so no peer that could be absent: the workers do not even see it."""
     steps = """
 import os
 def built(devices):

@@ -117,7 +117,7 @@ def test_06_a_gpu_that_this_build_can_not_use_fails_and_the_others_go_on(tmp_pat
     assert (alone.returncode, alone.stdout) == (3, "")
 
 
-def test_07_08_a_child_sees_its_gpus_by_uuid_in_nvmls_order_and_leaves_none_out(tmp_path: Path) -> None:
+def test_07_08_a_worker_sees_its_gpus_by_uuid_in_nvmls_order_and_leaves_none_out(tmp_path: Path) -> None:
     steps = """
 import os
 def built(devices):

@@ -23,7 +23,7 @@ def collected(path: Path) -> set[str]:
 
 
 def rows_of(name: str) -> list[int]:
-    """[20, 21] of test_20_21_a_silent_child…."""
+    """[20, 21] of test_20_21_a_silent_worker…."""
     match = re.match(r"test_((?:\d\d_)+)", name)
     return [int(number) for number in match[1].split("_") if number] if match else []
 

@@ -1,4 +1,4 @@
-"""`doctor`: NVML through the compiled stand-in, real children that die, hang and lack GPUs, and the program itself."""
+"""`doctor`: NVML through the compiled stand-in, real workers that die, hang and lack GPUs, and the program itself."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def environment(folder: Path, script: str) -> dict[str, str]:
 
 
 def engine(folder: Path, script: str = "") -> dict[str, str]:
-    """Variables that give the program's children an engine of which the script, Python, says what it does.
+    """Variables that give the program's workers an engine of which the script, Python, says what it does.
 
     See session.py. Needs no TensorFlow, so a command takes no more than a second. Add `environment`'s for GPUs.
     """

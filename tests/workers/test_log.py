@@ -1,4 +1,4 @@
-"""A child's log."""
+"""A worker's log."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from gpubalance.results.checkup import Check, Status
 from gpubalance.system.state import current_folder, state_folder
 
 _GIB = 2**30
-# A child with TensorFlow and CUDA takes 2 to 4 GiB of the host; logs, probes and journals are small.
+# A worker with TensorFlow and CUDA takes 2 to 4 GiB of the host; logs, probes and journals are small.
 _MEMORY_ENOUGH, _MEMORY_LEAST = 4 * _GIB, _GIB
 _DISK_ENOUGH, _DISK_LEAST = _GIB, _GIB // 10
 # NCCL moves gradients through it where GPUs can't reach each other; Docker gives 64 MiB.

@@ -1,4 +1,4 @@
-"""TensorFlow's build against the driver, its CUDA libraries, and the GPUs. Pure: what a child found out comes in."""
+"""TensorFlow's build against the driver, its CUDA libraries, and the GPUs. Pure: what a worker found out comes in."""
 
 from __future__ import annotations
 

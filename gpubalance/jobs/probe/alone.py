@@ -48,7 +48,7 @@ class Alone:
             self._measure_again(drifting)
 
     def _explore(self) -> None:
-        """The smaller octaves, in one child: up to half of the limit that their memory predicts."""
+        """The smaller octaves, in one worker: up to half of the limit that their memory predicts."""
         multiple, most = self.bench.request.batch_multiple, self.bench.request.max_batch
         size = multiple if most is None else min(multiple, most)
         while size <= (most or _LARGEST) and not self._enough(size):
@@ -82,8 +82,8 @@ class Alone:
     def _find_limit(self) -> Limit:
         limit = self._searched()
         if self._failed is not None and limit.fails == self._failed:
-            # It failed in a child that had trained with other batches: is it memory in pieces?
-            if not self._try(self._failed, "to be sure, in a fresh child").fits:
+            # It failed in a worker that had trained with other batches: is it memory in pieces?
+            if not self._try(self._failed, "to be sure, in a fresh worker").fits:
                 return limit
             self._failed = None
             return self._searched()

@@ -14,17 +14,17 @@ class Attempt(Record):
 
     @property
     def died(self) -> bool:
-        """Whether the child died or fell silent: that says nothing certain of the batch."""
+        """Whether the worker died or fell silent: that says nothing certain of the batch."""
         return self.trial.outcome in ("crash", "deadline")
 
 
 class Drift(Record):
-    """How the device's speed changed while a child measured: its step time then by that at first, 1 for not at all.
+    """How the device's speed changed while a worker measured: its last step time over its first, 1 for not at all.
 
-    `after_s` is the time after the child's first step at which that was found.
+    `phase` of the probe, `explore` or `fill`; `after_s` is how long after the worker's first step the change was found.
     """
 
-    child: str
+    phase: str
     factor: float
     after_s: float
 

@@ -11,28 +11,29 @@ from gpubalance.jobs.probe.bench import Bench
 from gpubalance.results.common import StepTime
 from gpubalance.results.probe import CurvePoint
 
-# By how much a batch must take longer or shorter than before in the same child, past what both measurements leave open.
+# By how much a batch must take longer or shorter than before in the same worker, beyond what both measurements leave
+# open.
 _MOVED = 0.03
 _LEAST_POINTS = 3
 
 
 class Drifting:
-    """Looks whether the child that lives now still measures what it measured at first."""
+    """Whether the worker that lives now still measures what it measured at first."""
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
-        self._known = {drift.child: drift for drift in bench.journal.of(bench.device.uuid, Drift)}
+        self._known = {drift.phase: drift for drift in bench.journal.of(bench.device.uuid, Drift)}
         self._after_s = 0.0
         self.found = False
 
-    def look(self, child: str, points: Sequence[CurvePoint]) -> None:
+    def look(self, phase: str, points: Sequence[CurvePoint]) -> None:
         """Measures two of those that were measured before again: the first, and the one in the middle."""
-        drift = self._known.get(child) or self._drift(child, points)
+        drift = self._known.get(phase) or self._drift(phase, points)
         if drift is not None and abs(drift.factor - 1) > _MOVED:
             self.found = True
             self._after_s = drift.after_s
 
-    def _drift(self, child: str, points: Sequence[CurvePoint]) -> Drift | None:
+    def _drift(self, phase: str, points: Sequence[CurvePoint]) -> Drift | None:
         if len(points) < _LEAST_POINTS or not self._bench.party.alive:
             return None
         factor = 1.0
@@ -40,7 +41,7 @@ class Drifting:
             factor = self._factor(before)
             if abs(factor - 1) > _MOVED:
                 break
-        drift = Drift(child=child, factor=factor, after_s=time.monotonic() - self._bench.began_s)
+        drift = Drift(phase=phase, factor=factor, after_s=time.monotonic() - self._bench.began_s)
         self._bench.journal.add(self._bench.device.uuid, drift)
         return drift
 
@@ -75,7 +76,7 @@ class Drifting:
                 yield point
 
     def _heat_up(self, batch: int) -> None:
-        """Trains until the child has worked for as long as the one in which the change was found."""
+        """Trains until the worker has worked for as long as the one in which the change was found."""
         while not self._bench.began_s or time.monotonic() - self._bench.began_s < self._after_s:
             self._bench.tell("warming the device up, as its speed changes with time")
             left = self._after_s - (time.monotonic() - self._bench.began_s if self._bench.began_s else 0.0)

@@ -7,10 +7,11 @@ from gpubalance.results.estimate import DeviceEstimate, Estimate
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import ProbeRequest
 
-# Measured on simulated devices: what a child takes to build its model once TensorFlow is loaded, and the first one all.
-_CHILD_S = 2.0
-_FIRST_CHILD_S = 5.0
-_CHILDREN = 4  # one for the curve, two to three for the limit, one for what is missing
+# Measured on simulated devices: how long a worker takes to build its model once TensorFlow is loaded, and the first
+# one to do both.
+_WORKER_S = 2.0
+_FIRST_WORKER_S = 5.0
+_WORKERS = 4  # one for the curve, two to three for the limit, one for what is missing
 _KNEE_SIZES = 6
 _SETTLING_STEPS = 4
 _GUESSED_LIMIT = 1024
@@ -28,12 +29,12 @@ def _device(number: int, device: Device, request: ProbeRequest) -> DeviceEstimat
     limit, guessed = _limit(device, request)
     multiple = min(request.batch_multiple, max(1, limit))
     sizes = octaves(multiple, max(1, limit), multiple)
-    seconds = _FIRST_CHILD_S + (_CHILDREN - 1) * _CHILD_S
+    seconds = _FIRST_WORKER_S + (_WORKERS - 1) * _WORKER_S
     for size in [*sizes, *[sizes[-1] // 2] * _KNEE_SIZES]:
         step_s = _step_s(device, size)
         seconds += max(request.duration_s, 3 * step_s) + _SETTLING_STEPS * step_s
     return DeviceEstimate(
-        device=number, sizes=tuple(sizes), limit=limit, guessed=guessed, children=_CHILDREN, seconds=round(seconds)
+        device=number, sizes=tuple(sizes), limit=limit, guessed=guessed, children=_WORKERS, seconds=round(seconds)
     )
 
 

@@ -73,7 +73,7 @@ _COLUMNS: dict[str, tuple[str, Unit]] = {
     "max_batch": ("looked up to", ""),
     "outcome": ("outcome", "text"),
     "reason": ("reason", "text"),
-    "fresh": ("in a fresh child", ""),
+    "fresh": ("in a fresh worker", ""),
     # memory
     "memory_peak_bytes": ("memory peak", "GiB"),
     "memory_bytes": ("memory", "GiB"),
@@ -84,7 +84,7 @@ _COLUMNS: dict[str, tuple[str, Unit]] = {
     "measured_again": ("measured again", ""),
     "late_part": ("later than its profile", "%"),
     "complete": ("whole", ""),
-    "children": ("child processes", ""),
+    "children": ("workers", ""),
     "failures": ("failures", "text"),
     # compute and energy
     "flops_per_sample": ("FLOP a sample", ""),

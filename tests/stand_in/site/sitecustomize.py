@@ -1,4 +1,4 @@
-"""Python reads this at its start, where its folder is on PYTHONPATH: gives a child another engine than TensorFlow's."""
+"""Python reads this at its start, where its folder is on PYTHONPATH: gives a worker another engine."""
 
 import importlib.util
 import os

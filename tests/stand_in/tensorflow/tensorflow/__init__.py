@@ -1,4 +1,4 @@
-"""TensorFlow's exceptions and no more, for children with a stand-in for the engine: what sorts them is real."""
+"""TensorFlow's exceptions and no more, for workers with a stand-in for the engine: what sorts them is real."""
 
 
 class _OpError(Exception):

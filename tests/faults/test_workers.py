@@ -1,4 +1,4 @@
-"""Rows 18 to 24, 29 and 30: a child, its GPU or its parent fails on the way. Real children, really ended.
+"""Rows 18 to 24, 29 and 30: a worker, its GPU or its parent fails on the way. Real workers, really ended.
 
 What a GPU would do comes from the stand-ins of NVML and of the engine.
 """
@@ -24,10 +24,10 @@ from tests.faults.machine import BRIEF, HANG, HOLDS_32, Machine
 from tests.stand_in import TWO_UNLIKE_GPUS
 from tests.workers.test_process import gone
 
-# Seconds: more than a child takes to start on a busy machine.
+# Seconds: more than a worker takes to start on a busy machine.
 SILENCE = "5"
 FEW = ("--max-batch", "16", "--duration", "0.2", "--no-ahead", "--json")
-# A child writes its process id where the test finds it.
+# A worker writes its process id where the test finds it.
 NOTE = """
 import os, pathlib
 def note(path):
@@ -71,7 +71,7 @@ def step(devices, batches, number):
     assert "| CUDA_ERROR_ILLEGAL_ADDRESS" in done.stderr
 
 
-def test_19_a_child_ended_by_signal_9_is_probably_out_of_host_memory(tmp_path: Path) -> None:
+def test_19_a_worker_ended_by_signal_9_is_probably_out_of_host_memory(tmp_path: Path) -> None:
     steps = """
 import os
 def step(devices, batches, number):
@@ -85,7 +85,7 @@ def step(devices, batches, number):
 
 
 @pytest.mark.parametrize(("chosen", "other"), [("auto", "hierarchical"), ("hierarchical", "one-device")])
-def test_20_21_a_silent_child_is_ended_by_force_and_another_all_reduce_is_suggested(
+def test_20_21_a_silent_worker_is_ended_by_force_and_another_all_reduce_is_suggested(
     tmp_path: Path, chosen: str, other: str
 ) -> None:
     pids = tmp_path / "pids"
@@ -143,7 +143,7 @@ def step(devices, batches, number):
 
 
 @pytest.mark.parametrize(("command", "where"), [("run", "built"), ("probe", "step"), ("balance", "step")])
-def test_20_the_time_limit_ends_a_child_that_is_silent_from_the_start(tmp_path: Path, command: str, where: str) -> None:
+def test_20_the_time_limit_ends_a_worker_that_never_answers(tmp_path: Path, command: str, where: str) -> None:
     """Longer than that no wait is: neither for the model nor for the first step, which may take 900 s by themselves."""
     pids = tmp_path / "pids"
     steps = f"""{HANG}{NOTE}
@@ -157,20 +157,20 @@ def {where}(*_):
     assert all(map(gone, noted(pids)))
 
 
-def test_20_a_child_that_never_starts_is_ended_at_the_deadline(tmp_path: Path) -> None:
+def test_20_a_worker_that_never_starts_is_ended_at_the_deadline(tmp_path: Path) -> None:
     machine = Machine(tmp_path, HANG + "\nhang()\n")
     done = machine.runs("run", "--deadline", "0.5", "--quiet")
     assert (done.returncode, done.stdout) == (8, "")
     assert "said nothing for 0.5 s while building" in first_line(done)
 
 
-def test_20_a_stopped_child_that_takes_nothing_in_is_ended_too() -> None:
+def test_20_a_stopped_worker_that_takes_nothing_in_is_ended_too() -> None:
     """A request may be larger than what a pipe holds: its sender must not wait for ever either."""
-    with Process("test", worker_environment([])) as child:
-        os.kill(child.pid, signal.SIGSTOP)
+    with Process("test", worker_environment([])) as worker:
+        os.kill(worker.pid, signal.SIGSTOP)
         with pytest.raises(DeadlinePassed, match=r"said nothing for 0\.2 s while being asked"):
-            child.send(Measure(split=Shares((1,) * 100_000), seconds=1.0, at_least=1), within_s=0.2)
-    assert gone(child.pid)
+            worker.send(Measure(split=Shares((1,) * 100_000), seconds=1.0, at_least=1), within_s=0.2)
+    assert gone(worker.pid)
 
 
 @pytest.mark.campaign
@@ -293,7 +293,7 @@ def test_24_memory_errors_that_rise_make_the_result_invalid(tmp_path: Path, comm
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_29_an_interrupt_ends_even_a_child_that_hangs(tmp_path: Path, number: signal.Signals, code: int) -> None:
+def test_29_an_interrupt_ends_even_a_worker_that_hangs(tmp_path: Path, number: signal.Signals, code: int) -> None:
     pids = tmp_path / "pids"
     steps = f"""{HANG}{NOTE}
 def step(*_):
@@ -308,7 +308,7 @@ def step(*_):
     assert gone(pid)
 
 
-def test_30_a_child_that_hangs_ends_with_a_killed_parent(tmp_path: Path) -> None:
+def test_30_a_worker_that_hangs_ends_with_a_killed_parent(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     steps = f"""{HANG}{NOTE}
 def step(*_):
