@@ -198,10 +198,14 @@ def test_an_interrupt_while_several_work_ends_them_all(engine_that: Callable[[st
         def step(devices, batches, number):
             time.sleep(600)
     """)
-    with Party([FIRST], [SECOND], build=BUILD) as party:
-        pids = party.each(pid)
-        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
-        with pytest.raises(KeyboardInterrupt):
-            party.each(step)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+    try:
+        with Party([FIRST], [SECOND], build=BUILD, deadline_s=60) as party:
+            pids = party.each(pid)
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+            with pytest.raises(KeyboardInterrupt):
+                party.each(step)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert len(pids) == 2
     assert all(map(gone, pids.values()))
