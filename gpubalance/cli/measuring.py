@@ -1,4 +1,4 @@
-"""How a measurement is made: what every command that measures is told, and the windows of a split."""
+"""How a measurement is made: a split in windows, a device alone, and what both take."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from gpubalance.cli.options import measuring_option
 from gpubalance.settings import choices
 
 if TYPE_CHECKING:
-    from gpubalance.settings.requests import Measuring
+    from gpubalance.cli.options import TrainingOptions
+    from gpubalance.settings.device import Device
+    from gpubalance.settings.requests import Measuring, ProbeRequest
 
 _MOST_SECONDS, _DAY_S = 10**7, 86_400
 
@@ -43,7 +45,12 @@ class MeasuringOptions:
     ] = False
     seed: Annotated[
         int,
-        measuring_option("--seed", metavar="N", min=0, max=2**31 - 1, help="Seed of samples, weights and noise."),
+        measuring_option(
+            "--seed",
+            metavar="N",
+            help="Seed of samples, weights and noise.",
+            callback=values.between(0, 2**31 - 1),
+        ),
     ] = 0
 
     @property
@@ -82,4 +89,74 @@ class WindowOptions:
             seed=measuring.seed,
             deadline_s=measuring.deadline_s,
             time_limit_s=measuring.time_limit_s,
+        )
+
+
+@dataclass(frozen=True)
+class AloneOptions:
+    """How a device is measured alone."""
+
+    max_batch: Annotated[
+        int | None,
+        measuring_option(
+            "--max-batch",
+            metavar="N",
+            help="Try no larger batch. Default: until memory is full.",
+            callback=values.between(1, 10**9),
+        ),
+    ] = None
+    batch_multiple: Annotated[
+        int,
+        measuring_option(
+            "--batch-multiple",
+            metavar="N",
+            help="Try only multiples of this; where memory does not hold one, all smaller batches.",
+            callback=values.between(1, 10**6),
+        ),
+    ] = 8
+    margin: Annotated[
+        str,
+        measuring_option("--margin", metavar="SIZE", help="Memory to keep free on each device, such as 512MiB."),
+    ] = "0"
+    duration: Annotated[
+        float,
+        measuring_option(
+            "--duration",
+            metavar="S",
+            help="Seconds to measure a batch size; up to 4 times that while it is not known within ±1 %.",
+        ),
+    ] = 3.0
+    parallel: Annotated[
+        bool,
+        measuring_option("--parallel", help="All devices at once, for hosts where they do not disturb each other."),
+    ] = False
+    ahead: Annotated[
+        bool,
+        measuring_option(
+            "--ahead/--no-ahead", help="Start the next worker, which loads TensorFlow for seconds, before it is needed."
+        ),
+    ] = True
+    dry_run: Annotated[
+        bool,
+        measuring_option("--dry-run", help="Say what would be measured and how long it would take, and do nothing."),
+    ] = False
+
+    def request(
+        self, devices: tuple[Device, ...], training: TrainingOptions, measuring: MeasuringOptions
+    ) -> ProbeRequest:
+        """Raises UsageError for what --margin and the seconds do not take."""
+        from gpubalance.settings.requests import ProbeRequest
+
+        return ProbeRequest(
+            devices=devices,
+            settings=training.settings(devices),
+            max_batch=self.max_batch,
+            batch_multiple=self.batch_multiple,
+            margin_bytes=values.size("--margin", self.margin),
+            duration_s=values.seconds("--duration", self.duration, 3600),
+            time_limit_s=measuring.time_limit_s,
+            deadline_s=measuring.deadline_s,
+            parallel=self.parallel,
+            ahead=self.ahead,
+            seed=measuring.seed,
         )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpubalance.cli import values
 from gpubalance.cli.options import DeviceOptions, OutputOptions, TrainingOptions, split_option
 from gpubalance.cli.split import WantedSplitOptions
 from gpubalance.errors import BadInput
@@ -20,12 +21,15 @@ if TYPE_CHECKING:
 
 ProbeFile = Annotated[
     Path | None,
-    typer.Argument(metavar="[PROBE.json]", help="What `probe -o` wrote. Default: the latest of these devices."),
+    typer.Argument(metavar="PROBE.json", help="What `probe -o` wrote. Default: the latest of these devices."),
 ]
 Sync = Annotated[
     float | None,
     split_option(
-        "--sync", metavar="S", min=0, max=1e6, help="Seconds from the slowest compute to the end of a step, from a run."
+        "--sync",
+        metavar="S",
+        help="Seconds that a step takes after the slowest compute, as a run has shown.",
+        callback=values.between(0, 10**6),
     ),
 ]
 

@@ -29,14 +29,18 @@ class WantedSplitOptions:
         split_option(
             "--global-batch",
             metavar="B",
-            min=1,
-            max=10**9,
             help="Samples of all devices in one step, exactly. Default: whatever gives the most samples per second.",
+            callback=values.between(1, 10**9),
         ),
     ] = None
     max_global_batch: Annotated[
         int | None,
-        split_option("--max-global-batch", metavar="B", min=1, max=10**9, help="The largest global batch."),
+        split_option(
+            "--max-global-batch",
+            metavar="B",
+            help="The largest global batch.",
+            callback=values.between(1, 10**9),
+        ),
     ] = None
     accumulate: Annotated[
         str,
@@ -52,9 +56,8 @@ class WantedSplitOptions:
         split_option(
             "--batch-multiple",
             metavar="N",
-            min=1,
-            max=10**6,
             help="Make each batch a multiple of this. Default: the probe's.",
+            callback=values.between(1, 10**6),
         ),
     ] = None
     margin: Annotated[
@@ -70,9 +73,8 @@ class WantedSplitOptions:
         split_option(
             "--from-batch",
             metavar="B",
-            min=1,
-            max=10**9,
             help="The global batch that your learning rate suits. Default: the best batch of the best single device.",
+            callback=values.between(1, 10**9),
         ),
     ] = None
 

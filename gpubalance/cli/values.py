@@ -6,14 +6,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Literal, TypeVar
+
+import typer
 
 from gpubalance.errors import UsageError
 from gpubalance.numbers.units import parse_bytes
 from gpubalance.text import clean
 
 LIST_OPTIONS = {"--gpus": "0 1", "--batches": "820 568", "--micro-batches": "410 568"}  # each with an example
+Number = TypeVar("Number", int, float)
 _LARGEST, _DIGITS = 10**9, 20
 _MOST_MICRO_BATCHES = 1024
 _NUMBER = re.compile(r"-\d")
@@ -64,6 +67,17 @@ def whole_numbers(option: str, texts: Sequence[str] | None) -> list[int] | None:
                 remedy=f"for example {option} {LIST_OPTIONS[option]}",
             )
     return [int(item) for item in items]
+
+
+def between(least: int, most: int) -> Callable[[Number | None], Number | None]:
+    """The callback of an option's bounds. Typer's own would stand in the help, which has no room for billions."""
+
+    def check(value: Number | None) -> Number | None:
+        if value is not None and not least <= value <= most:
+            raise typer.BadParameter(f"it takes {least} to {most}, not {value}")
+        return value
+
+    return check
 
 
 def seconds(option: str, value: float, most: float) -> float:
