@@ -150,7 +150,7 @@ class GivenSplitOptions:
         sizes = values.whole_numbers("--batches", self.batches)
         micro_sizes = values.whole_numbers("--micro-batches", self.micro_batches)
         devices = _match(machine.select(gpus.named), sizes, named=gpus.named is not None)
-        _refuse_what_does_not_divide(devices, sizes, micro_sizes)
+        _check_micro_batches(devices, sizes, micro_sizes)
         return RunRequest(
             devices=devices,
             split=Shares(tuple(sizes or [choices.DEFAULT_BATCH] * len(devices)), tuple(micro_sizes or ())),
@@ -216,10 +216,10 @@ def _match(devices: Sequence[Device], sizes: Sequence[int] | None, *, named: boo
     return tuple(devices[: len(sizes)])
 
 
-def _refuse_what_does_not_divide(
+def _check_micro_batches(
     devices: Sequence[Device], sizes: Sequence[int] | None, micro_sizes: Sequence[int] | None
 ) -> None:
-    """Raises UsageError for micro-batches that are not one a batch, each a divisor of it."""
+    """Raises UsageError unless there is one a batch, and none is larger than its batch."""
     if micro_sizes is None:
         return
     if sizes is None:
@@ -238,13 +238,7 @@ def _refuse_what_does_not_divide(
         if micro > batch:
             raise UsageError(
                 f"--micro-batches: {device.label}'s {micro} is above its batch, {batch}",
-                remedy=f"give {batch}, to take it whole, or a number that divides it",
-            )
-        if batch % micro:
-            nearest = next(size for size in range(micro, 0, -1) if batch % size == 0)
-            raise UsageError(
-                f"--micro-batches: {device.label}'s {micro} does not divide its batch, {batch}",
-                remedy=f"take micro-batches of {nearest}, or a batch of {batch - batch % micro}",
+                remedy=f"give {batch}, to take it whole, or less",
             )
 
 
