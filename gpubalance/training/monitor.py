@@ -117,7 +117,7 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         except NoSplitError:
             return
         if all(found.split.batches):
-            self._split.set_batches(found.split.batches)
+            self._split.change_to(found.split)
 
     def _write(self, times: EpochTimes) -> None:
         if self._writer is None:

@@ -15,6 +15,7 @@ from gpubalance.errors import BadInput, UsageError
 from gpubalance.results.plan import Plan
 from gpubalance.results.records import read_record
 from gpubalance.settings.device import Device, JointProfile
+from gpubalance.settings.shares import Shares
 
 # Of so many models that are trained in turns the traces are kept.
 _MODELS_KEPT = 4
@@ -38,7 +39,7 @@ def load_plan(path: str | Path, *, simulate: int | str | Path | None = None) -> 
     else:
         machine = find_machine(simulate)
         devices, joint = planned_devices(plan, machine.devices), machine.joint
-    split = Split._of(devices, plan.batches, plan.micro_batches, joint, plan.settings.all_reduce)
+    split = Split._of(devices, plan.split, joint, plan.settings.all_reduce)
     split.limits = tuple(share.limit for share in plan.shares if share.batch)
     return split
 
@@ -70,18 +71,14 @@ class Split:
         """
         machine = find_machine(simulate)
         devices = machine.select(None if gpus is None else [str(gpu) for gpu in gpus])
-        micro = tuple(micro_batches or batches)
-        if not len(devices) == len(batches) == len(micro):
-            raise UsageError(
-                f"{len(batches)} batches and {len(micro)} micro-batches for {len(devices)} devices",
-                remedy="give one of each for every device",
-            )
-        if not all(isinstance(number, int) for number in (*batches, *micro)):
-            raise UsageError("batches and ratios are whole numbers", remedy="4 and 3 instead of 0.57 and 0.43")
-        pairs = zip(batches, micro, strict=True)
-        if not any(batches) or not all(batch == 0 or 0 < own <= batch for batch, own in pairs):
-            raise UsageError("batches must not be below 0, and micro-batches from 1 to their batch")
-        self._set(devices, tuple(batches), micro, machine.joint, "auto")
+        try:
+            shares = Shares(tuple(batches), tuple(micro_batches or ()))
+        except ValueError as error:
+            remedy = "give whole numbers of samples: 4 and 3 instead of 0.57 and 0.43"
+            raise UsageError(str(error), remedy=remedy) from None
+        if len(devices) != len(batches):
+            raise UsageError(f"{len(batches)} batches for {len(devices)} devices", remedy="give one for every device")
+        self._set(devices, shares, machine.joint, "auto")
 
     @classmethod
     def by_ratios(
@@ -93,31 +90,15 @@ class Split:
         return split
 
     @classmethod
-    def _of(
-        cls,
-        devices: Sequence[Device],
-        batches: Sequence[int],
-        micro_batches: Sequence[int],
-        joint: JointProfile,
-        all_reduce: str,
-    ) -> Split:
+    def _of(cls, devices: Sequence[Device], shares: Shares, joint: JointProfile, all_reduce: str) -> Split:
         split = cls.__new__(cls)
-        split._set(devices, tuple(batches), tuple(micro_batches), joint, all_reduce)
+        split._set(devices, shares, joint, all_reduce)
         return split
 
-    def _set(
-        self,
-        devices: Sequence[Device],
-        batches: tuple[int, ...],
-        micro_batches: tuple[int, ...],
-        joint: JointProfile,
-        all_reduce: str,
-    ) -> None:
-        used = [i for i, batch in enumerate(batches) if batch]  # an empty share is not a replica
-        self.devices = tuple(devices[i] for i in used)
-        self.batches = tuple(batches[i] for i in used)
-        self.micro_batches = tuple(micro_batches[i] for i in used)
-        self.limits = (self.global_batch,) * len(used)
+    def _set(self, devices: Sequence[Device], shares: Shares, joint: JointProfile, all_reduce: str) -> None:
+        self.devices = tuple(devices[i] for i in shares.used)
+        self.shares = shares.of_used
+        self.limits = (self.global_batch,) * len(self.devices)
         self._of_any_batch = False
         self._joint = joint
         self._all_reduce = all_reduce
@@ -129,9 +110,19 @@ class Split:
         return f"Split({names})"
 
     @property
+    def batches(self) -> tuple[int, ...]:
+        """Samples of each device in a step."""
+        return self.shares.batches
+
+    @property
+    def micro_batches(self) -> tuple[int, ...]:
+        """How many of its samples each device takes at a time."""
+        return self.shares.micro_batches
+
+    @property
     def global_batch(self) -> int:
-        """Samples in a step of all devices."""
-        return sum(self.batches)
+        """Samples of all devices in a step."""
+        return self.shares.global_batch
 
     def scope(self) -> AbstractContextManager[Any]:
         """Where the model is built and compiled: a tf.distribute strategy on the split's devices.
@@ -168,7 +159,7 @@ class Split:
         without a plan none are known. With `log_dir` TensorBoard shows it. Raises UsageError for a split with
         micro-batches, whose limits are not the devices'.
         """
-        if rebalance and self.micro_batches != self.batches:
+        if rebalance and self.shares.accumulates:
             raise UsageError(
                 "a split with micro-batches can't be rebalanced", remedy="gpubalance balance makes another"
             )
@@ -183,11 +174,11 @@ class Split:
             if steps.is_open:
                 steps.stamp_every, steps.on_stamps = every, told
 
-    def set_batches(self, batches: Sequence[int]) -> None:
-        """Another split of the same devices, from the next global batch on. Nothing is traced anew."""
-        self.batches = self.micro_batches = tuple(batches)
+    def change_to(self, shares: Shares) -> None:
+        """Trains with another split of the same devices from the next global batch on, without tracing again."""
+        self.shares = shares
         for steps in self._steps:
-            steps.set_batches(self.batches)
+            steps.change_to(shares)
 
     def _with_keras(self, name: str, model: Any, arguments: Sequence[Any], options: dict[str, Any]) -> Any:
         keras_method: Callable[..., Any] = getattr(type(model), name)
@@ -251,7 +242,6 @@ class Split:
 
         known = next((steps for steps in self._steps if steps.are_of(model)), None)
         if known is None:
-            accumulates = self.micro_batches != self.batches
-            known = Steps(model, self._there(), self.batches, self.micro_batches if accumulates else None)
+            known = Steps(model, self._there(), self.shares)
         self._steps = [known, *(steps for steps in self._steps if not steps.is_of(model))][:_MODELS_KEPT]
         return known

@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from gpubalance.settings.shares import Shares
 from gpubalance.training import keras_inside
 from gpubalance.training.feed import Dealt, Feed, Kind, signature_of
 from gpubalance.training.functions import predicting, testing, training
@@ -24,13 +25,13 @@ OnStamps = Callable[[Any, Sequence[int]], None]
 class Steps:
     """The functions for one model on one place. A context manager: while it is open, Keras' own `fit` uses them."""
 
-    def __init__(self, model: Any, place: Place, batches: Sequence[int], micro_batches: Sequence[int] | None) -> None:
+    def __init__(self, model: Any, place: Place, shares: Shares) -> None:
         keras_inside.check(model)
         self._model = model
         self._compiled = keras_inside.compiled(model)
         self._place = place
-        self._micro_batches = None if micro_batches is None else tuple(micro_batches)
-        self._feed = Feed(place.names, batches)
+        self._shares = shares
+        self._feed = Feed(place.names, shares.batches)
         self._functions: dict[tuple[Any, ...], Any] = {}
         self._signatures: dict[tuple[str, str], Any] = {}
         self._last_kinds: dict[tuple[str, str], Kind] = {}
@@ -67,10 +68,10 @@ class Steps:
         pairs = zip(self._compiled, keras_inside.compiled(model), strict=True)
         return self._model is model and all(before is now for before, now in pairs)
 
-    def set_batches(self, batches: Sequence[int]) -> None:
-        """From the next step on the split is this one; nothing is traced anew for it."""
-        self._feed.batches = tuple(batches)
-        self._micro_batches = None if self._micro_batches is None else tuple(batches)
+    def change_to(self, shares: Shares) -> None:
+        """Trains with this split from the next step on; nothing is traced again for it."""
+        self._feed.batches = shares.batches
+        self._shares = shares
 
     def train(self, iterator: Iterator[Any]) -> Any:
         """As many steps as `steps_per_execution` says; the logs after the last. Raises StopIteration without data."""
@@ -151,9 +152,9 @@ class Steps:
 
     def _at_a_time(self, shares: Sequence[int]) -> tuple[int, ...]:
         """What each replica may have in its memory: a larger share, of a larger batch, is taken in parts."""
-        if self._micro_batches is None:
+        if not self._shares.accumulates:
             return tuple(shares)
-        return tuple(min(share, micro) for share, micro in zip(shares, self._micro_batches, strict=True))
+        return tuple(min(share, micro) for share, micro in zip(shares, self._shares.micro_batches, strict=True))
 
     def _traced(self, key: tuple[Any, ...], signature: Any) -> Any:
         """One trace a kind, for every split and every size of batch."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpubalance.settings.device import Device, JointProfile
+from gpubalance.settings.shares import Shares
 from gpubalance.training.split import Split
 from tests.engine.steps import separate_collectives
 
@@ -175,7 +176,7 @@ def simulated(batches: Sequence[int], micro_batches: Sequence[int] | None = None
     devices = [
         Device(index=i, uuid=f"SIM-{i}", name="CPU", memory_bytes=None, simulated=True) for i in range(len(batches))
     ]
-    return Split._of(devices, batches, micro_batches or batches, JointProfile(), "auto")
+    return Split._of(devices, Shares(tuple(batches), tuple(micro_batches or ())), JointProfile(), "auto")
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import pytest
 
 from gpubalance.errors import BadInput, UsageError
 from gpubalance.settings.device import Device, DeviceProfile, DriftPoint, JointProfile
+from gpubalance.settings.shares import Shares
 from gpubalance.training.split import Split, load_plan
 from tests.engine.steps import separate_collectives
 from tests.training.cases import classifier, numbers, simulated
@@ -347,9 +348,9 @@ def test_a_model_from_elsewhere_is_refused_with_what_to_do(tensorflow: Any) -> N
         split.fit(model, X, Y)
     with pytest.raises(UsageError, match="whole numbers"):
         Split(batches=[0.6, 0.4], simulate="2")  # type: ignore[list-item]
-    with pytest.raises(UsageError, match="1 batches and 1 micro-batches for 2 devices"):
+    with pytest.raises(UsageError, match="1 batches for 2 devices"):
         Split(batches=[820], simulate="2")
-    with pytest.raises(UsageError, match="must not be below 0"):
+    with pytest.raises(UsageError, match="from 1 to their batch, not 20 of 10"):
         Split(batches=[10, 10], micro_batches=[5, 20], simulate="2")
 
 
@@ -392,7 +393,7 @@ def hot_pair() -> Split:
         Device(index=i, uuid=f"SIM-{i}", name=p.name, memory_bytes=None, simulated=True, profile=p)
         for i, p in enumerate((hot, cool))
     ]
-    return Split._of(devices, (50, 50), (50, 50), JointProfile(), "auto")
+    return Split._of(devices, Shares((50, 50)), JointProfile(), "auto")
 
 
 @pytest.mark.alone
