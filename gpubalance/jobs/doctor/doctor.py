@@ -11,10 +11,19 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.devices.select import select
 from gpubalance.errors import GpubalanceError, Interrupted
 from gpubalance.jobs.doctor.gpus import driver_checks, gpu_checks
-from gpubalance.jobs.doctor.guard import failed
 from gpubalance.jobs.doctor.host import host_checks
-from gpubalance.jobs.doctor.software import software_checks
-from gpubalance.jobs.doctor.work import all_reduce, copies, tensorflow_devices, training_steps
+from gpubalance.jobs.doctor.software import TENSORFLOW, software_checks
+from gpubalance.jobs.doctor.topic import Topic
+from gpubalance.jobs.doctor.work import (
+    ALL_REDUCE,
+    COPIES,
+    DEVICES,
+    STEP,
+    all_reduce,
+    copies,
+    tensorflow_devices,
+    training_steps,
+)
 from gpubalance.jobs.environment import now
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.results.checkup import AllReduceTime, Check, Checkup, CopyTime
@@ -24,6 +33,7 @@ from gpubalance.settings.requests import Settings
 from gpubalance.workers.party import Party
 from gpubalance.workers.worker import Worker
 
+_NO_GPU = Topic("no-gpu", "GPU")
 _INSTEAD = "2"  # plain CPU devices, where there is no GPU
 # The probe model's, where no step told a size: what an all-reduce is for is not known then.
 _GRADIENT_BYTES = 78_900_000 * 4
@@ -81,7 +91,7 @@ def _machine(
     if simulate is not None:
         devices, found.joint = simulated_devices(simulate)
         found.devices = select(gpus, devices)
-        found.checks.append(Check(code="no-gpu", status="skipped", what="GPU", detail="not looked at: --simulate"))
+        found.checks.append(_NO_GPU.skipped("not looked at: --simulate"))
         return None, ()
     watch(Doing("reading the GPUs through NVML"))
     reading = read_gpus()
@@ -94,8 +104,7 @@ def _machine(
     if not found.devices:
         found.devices, found.joint = simulated_devices(_INSTEAD)
         none = "none can be used" if reading.gpus else "none here"
-        detail = f"{none}: the rest is checked on {len(found.devices)} simulated devices"
-        found.checks.append(Check(code="no-gpu", status="skipped", what="GPU", detail=detail))
+        found.checks.append(_NO_GPU.skipped(f"{none}: the rest is checked on {len(found.devices)} simulated devices"))
     return reading, chosen
 
 
@@ -113,7 +122,7 @@ def _software(found: _Findings, party: Party, reading: Reading | None, chosen: S
     try:
         found.checks += software_checks(party.ask(Worker.inspect), reading, chosen)
     except GpubalanceError as error:
-        found.checks.append(failed("tensorflow", "TensorFlow", error))
+        found.checks.append(TENSORFLOW.failed(error))
         found.checks += _not_tried("TensorFlow can't be loaded")
         return False
     if found.devices[0].simulated:
@@ -122,7 +131,7 @@ def _software(found: _Findings, party: Party, reading: Reading | None, chosen: S
     try:
         surveyed = party.ask(Worker.survey)
     except GpubalanceError as error:
-        found.checks.append(failed("tensorflow-devices", "TensorFlow's GPUs", error))
+        found.checks.append(DEVICES.failed(error))
         found.checks += _not_tried("TensorFlow did not tell its GPUs")
         return False
     found.checks += tensorflow_devices(surveyed, found.devices)
@@ -133,12 +142,7 @@ def _software(found: _Findings, party: Party, reading: Reading | None, chosen: S
 
 
 def _not_tried(why: str) -> list[Check]:
-    names = {
-        "training-step": "training step",
-        "peer-to-peer": "copies between devices",
-        "all-reduce": "all-reduce",
-    }
-    return [Check(code=code, status="skipped", what=what, detail=f"not tried: {why}") for code, what in names.items()]
+    return [topic.skipped(f"not tried: {why}") for topic in (STEP, COPIES, ALL_REDUCE)]
 
 
 def _work(found: _Findings, party: Party, model: str | None, watch: Watch) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from gpubalance.jobs.doctor.guard import guarded
+from gpubalance.jobs.doctor.topic import Topic
 from gpubalance.numbers.units import format_bytes
 from gpubalance.remedies import known
 from gpubalance.results.checkup import Check, Status
@@ -23,19 +23,21 @@ _DISK_ENOUGH, _DISK_LEAST = _GIB, _GIB // 10
 _SHARED_ENOUGH = _GIB
 _SHARED = Path("/dev/shm")  # noqa: S108  (asked for its size, nothing is written)
 _CGROUP = Path("/sys/fs/cgroup")
+_MEMORY = Topic("host-memory", "memory of the host")
+_DISK = Topic("disk", "disk")
+_SHARED_MEMORY = Topic("shared-memory", "shared memory")
 
 
 def host_checks(*, gpus: int) -> list[Check]:
     """Memory and disk; shared memory where several GPUs may need it."""
-    found = guarded("host-memory", "memory of the host", lambda: [memory_check(available_memory())])
-    found += guarded("disk", "disk", lambda: [_disk_check()])
+    found = [_MEMORY.guarded(lambda: memory_check(available_memory())), _DISK.guarded(_disk_check)]
     if gpus > 1 and _SHARED.is_dir():
-        found += guarded("shared-memory", "shared memory", lambda: [shared_check(shutil.disk_usage(_SHARED).free)])
+        found.append(_SHARED_MEMORY.guarded(lambda: shared_check(shutil.disk_usage(_SHARED).free)))
     return found
 
 
 def available_memory(cgroup: Path = _CGROUP) -> int:
-    """Bytes that programs here can still take: of the host, or of this container's limit, whichever is less."""
+    """Bytes that programs here can still take, of the host or of this container's limit, whichever is less."""
     free = int(psutil.virtual_memory().available)
     try:
         limit, used = ((cgroup / name).read_text().strip() for name in ("memory.max", "memory.current"))
@@ -45,15 +47,13 @@ def available_memory(cgroup: Path = _CGROUP) -> int:
 
 
 def memory_check(free: int) -> Check:
-    """Of the bytes that are free."""
+    """The check of so many free bytes."""
     detail = f"{format_bytes(free)} free"
     status = _judged(free, _MEMORY_LEAST, _MEMORY_ENOUGH)
     if status != "ok":
         detail += f"; a worker with TensorFlow and CUDA takes up to {format_bytes(_MEMORY_ENOUGH)}"
     remedy = "close other programs: `ps aux --sort=-rss | head` shows the largest"
-    return Check(
-        code="host-memory", status=status, what="memory of the host", detail=detail, next=_unless_ok(status, remedy)
-    )
+    return _MEMORY.check(status, detail, _unless_ok(status, remedy))
 
 
 def _disk_check() -> Check:
@@ -62,26 +62,19 @@ def _disk_check() -> Check:
 
 
 def disk_check(folder: Path, free: int) -> Check:
-    """Of the folder with the least room."""
+    """The check of the folder with the least room, `free` in bytes."""
     status = _judged(free, _DISK_LEAST, _DISK_ENOUGH)
-    return Check(
-        code="disk",
-        status=status,
-        what="disk",
-        detail=f"{format_bytes(free)} free in {folder}",
-        next=_unless_ok(status, f"make room there: `du -xh {folder} | sort -h | tail`"),
-    )
+    remedy = f"make room there: `du -xh {folder} | sort -h | tail`"
+    return _DISK.check(status, f"{format_bytes(free)} free in {folder}", _unless_ok(status, remedy))
 
 
 def shared_check(free: int) -> Check:
-    """Of the bytes free in /dev/shm."""
+    """The check of so many free bytes in /dev/shm."""
     status: Status = "ok" if free >= _SHARED_ENOUGH else "warning"
     detail = f"{format_bytes(free)} free in /dev/shm"
     detail += "" if status == "ok" else "; NCCL may need more, and says «unhandled system error» then"
     remedy = known("nccl-system").remedy
-    return Check(
-        code="shared-memory", status=status, what="shared memory", detail=detail, next=_unless_ok(status, remedy)
-    )
+    return _SHARED_MEMORY.check(status, detail, _unless_ok(status, remedy))
 
 
 def _folders() -> Iterator[Path]:

@@ -8,7 +8,7 @@ from itertools import permutations
 
 from gpubalance.devices.health import read_peer_to_peer
 from gpubalance.errors import DeadlinePassed, GpubalanceError
-from gpubalance.jobs.doctor.guard import failed, of_row
+from gpubalance.jobs.doctor.topic import Topic
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.numbers.units import format_bytes, format_seconds
 from gpubalance.remedies import known, match
@@ -26,6 +26,11 @@ _STEP_WITHIN_S = 300.0  # the first one: tracing, and cuDNN's search for algorit
 _COPIED_BYTES = 64 << 20
 _COPIED_BYTES_SIMULATED = 1 << 20  # one memory: nothing is learnt from more
 _GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
+DEVICES = Topic("tensorflow-devices", "TensorFlow's GPUs")
+STEP = Topic("training-step", "training step")
+COPIES = Topic("peer-to-peer", "copies between devices")
+ALL_REDUCE = Topic("all-reduce", "all-reduce")
+_MEMORY_GROWTH = Topic("memory-growth", "memory growth")
 
 
 def tensorflow_devices(found: Surveyed, devices: Sequence[Device]) -> list[Check]:
@@ -35,26 +40,23 @@ def tensorflow_devices(found: Surveyed, devices: Sequence[Device]) -> list[Check
         lacking = [device for device in devices if found.missing.get(device.uuid) == why]
         row = match(why) or known("left-out")
         detail = f"{', '.join(f'{d.label} ({d.name})' for d in lacking)}: {why}"
-        checks.append(
-            Check(code="tensorflow-devices", status="failure", what="TensorFlow's GPUs", detail=detail, next=row.remedy)
-        )
+        checks.append(DEVICES.check("failure", detail, row.remedy))
     has = [device.label for device in devices if device.uuid not in found.missing]
     if has:
         detail = f"it has {', '.join(has)}, as NVML has"
-        checks.append(Check(code="tensorflow-devices", status="ok", what="TensorFlow's GPUs", detail=detail))
+        checks.append(DEVICES.ok(detail))
     return [*checks, *([memory_growth(found.memory_growth, os.environ.get(_GROWTH))] if has else [])]
 
 
 def memory_growth(on: bool | None, wished: str | None) -> Check:
     """`on` is what a worker has, `wished` the user's own variable, which overrules what a script asks for."""
-    code, what = "memory-growth", "memory growth"
     if (wished or "").lower() in ("false", "0"):
         detail = f"{_GROWTH}={wished}: a script takes all memory of every GPU at once, and no other finds any"
-        return Check(code=code, status="warning", what=what, detail=detail, next=f"unset {_GROWTH}")
+        return _MEMORY_GROWTH.check("warning", detail, f"unset {_GROWTH}")
     if on is False:
         detail = "off: TensorFlow takes all memory of every GPU at once"
-        return Check(code=code, status="warning", what=what, detail=detail, next=f"export {_GROWTH}=true")
-    return Check(code=code, status="ok", what=what, detail="on here, and wherever split.scope() is entered")
+        return _MEMORY_GROWTH.check("warning", detail, f"export {_GROWTH}=true")
+    return _MEMORY_GROWTH.ok("on here, and wherever split.scope() is entered")
 
 
 def training_steps(
@@ -85,14 +87,14 @@ def _each(
         try:
             finite, size = _step(group, joint, settings)
         except GpubalanceError as error:
-            checks.append(failed("training-step", "training step", error, where=f"{names}: "))
+            checks.append(STEP.failed(error, where=f"{names}: "))
             continue
         done += [device.label for device in group]
         if not finite:
             checks.append(_no_number(names))
     if done:
         detail = f"{settings.model} trained {BATCH} samples on each of {', '.join(done)}"
-        checks.append(Check(code="training-step", status="ok", what="training step", detail=detail))
+        checks.append(STEP.ok(detail))
     return checks, size
 
 
@@ -105,20 +107,17 @@ def _step(group: Sequence[Device], joint: JointProfile, settings: Settings) -> t
 
 
 def _no_number(names: str) -> Check:
-    return Check(
-        code="training-step",
-        status="warning",
-        what="training step",
-        detail=f"{names}: the loss is no number on random data",
-        next="nvidia-smi -q -d ECC, and compare with the same step on another GPU: --gpus",
+    return STEP.check(
+        "warning",
+        f"{names}: the loss is no number on random data",
+        "nvidia-smi -q -d ECC, and compare with the same step on another GPU: --gpus",
     )
 
 
 def copies(party: Party, devices: Sequence[Device], watch: Watch) -> tuple[list[Check], list[CopyTime]]:
     """Random data from each device to each other, compared at the other end."""
-    code, what = "peer-to-peer", "copies between devices"
     if len(devices) < 2:
-        return [Check(code=code, status="skipped", what=what, detail="there is one device")], []
+        return [COPIES.skipped("there is one device")], []
     watch(Doing("copying random data between the devices"))
     checks, times = [], []
     for source, target in permutations(range(len(devices)), 2):
@@ -126,16 +125,16 @@ def copies(party: Party, devices: Sequence[Device], watch: Watch) -> tuple[list[
         try:
             copied = _copy(party, devices, source, target)
         except GpubalanceError as error:
-            checks.append(failed(code, what, error, where=f"{names}: "))
+            checks.append(COPIES.failed(error, where=f"{names}: "))
             if isinstance(error, DeadlinePassed):
-                checks.append(Check(code=code, status="skipped", what=what, detail="the other pairs: not tried"))
+                checks.append(COPIES.skipped("the other pairs: not tried"))
                 break  # of many pairs that hang, each for minutes, one is enough
             continue
         times.append(copied[0])
         if copied[1]:
-            checks.append(of_row(code, "failure", what, known("copy-differs"), f"{names}: {copied[1]}"))
+            checks.append(COPIES.known("failure", known("copy-differs"), f"{names}: {copied[1]}"))
     if times and not checks:
-        checks.append(Check(code=code, status="ok", what=what, detail=_all_arrived(times, devices)))
+        checks.append(COPIES.ok(_all_arrived(times, devices)))
     return checks, times
 
 
@@ -183,14 +182,13 @@ def all_reduce(
     party: Party, devices: Sequence[Device], gradient_bytes: int, watch: Watch
 ) -> tuple[Check, AllReduceTime | None]:
     """A sum over all devices of as many bytes as the model's gradients have."""
-    code, what = "all-reduce", "all-reduce"
     if len(devices) < 2:
-        return Check(code=code, status="skipped", what=what, detail="there is one device"), None
+        return ALL_REDUCE.skipped("there is one device"), None
     watch(Doing(f"an all-reduce of {format_bytes(gradient_bytes)} over the devices"))
     try:
         found = party.ask(lambda worker: worker.reduce(gradient_bytes))
     except GpubalanceError as error:
-        return failed(code, what, error), None
+        return ALL_REDUCE.failed(error), None
     rate = gradient_bytes / found.seconds
     time = AllReduceTime(
         bytes=gradient_bytes,
@@ -202,6 +200,6 @@ def all_reduce(
     wrong = [device.label for device, number in zip(devices, found.differing, strict=True) if number]
     if wrong:
         detail = f"{', '.join(wrong)} got another sum than the devices' parts give"
-        return of_row(code, "failure", what, known("copy-differs"), detail), time
+        return ALL_REDUCE.known("failure", known("copy-differs"), detail), time
     detail = f"{format_bytes(gradient_bytes)} of gradients in {format_seconds(found.seconds)}, "
-    return Check(code=code, status="ok", what=what, detail=f"{detail}{format_bytes(round(rate))}/s"), time
+    return ALL_REDUCE.ok(f"{detail}{format_bytes(round(rate))}/s"), time
