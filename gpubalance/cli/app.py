@@ -1,4 +1,4 @@
-"""The program: its commands, and what happens to an error that nobody caught."""
+"""The program: its commands, and the one place that turns an error into a message and an exit code."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ for _command in (
 
 
 def _fill_standard_streams() -> None:
-    """Opens what the caller has closed (`>&-`): a pipe to a worker must not get the number of our stdout."""
+    """Opens what the caller has closed (`>&-`), or a worker's pipe would get the number of our stdout."""
     for number in (0, 1, 2):
         try:
             os.fstat(number)
@@ -117,14 +117,14 @@ def _run() -> int:
 
 
 def _verbose(arguments: list[str], given: Given) -> bool:
-    """A command line that could not be read may have asked for it too."""
+    """The command line is searched as well: it may be what could not be read."""
     return "--verbose" in arguments or given.switched("verbose")
 
 
 def _complete() -> NoReturn:
-    """Answers a shell, in whose middle of a line nothing else may appear."""
+    """Answers a shell; nothing else may appear in the middle of its line."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    os.environ["COLUMNS"] = "10000"  # Typer wraps what it says of a word, and fish takes each line for another word
+    os.environ["COLUMNS"] = "10000"  # or Typer wraps descriptions, and fish takes each line for a word
     with suppress(Exception):
         app([], standalone_mode=False)
     sys.exit(0)

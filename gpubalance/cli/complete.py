@@ -45,12 +45,12 @@ class Command(TyperCommand):
 
 
 def is_asked() -> bool:
-    """Whether a shell asks for completions: then nothing but these is printed."""
+    """Whether a shell asks for completions: then nothing else is printed."""
     return os.environ.get("_GPUBALANCE_COMPLETE", "").startswith("complete_")
 
 
 def models(incomplete: str) -> Offers:
-    """Names that --model takes; a file or module of the user's is left to the shell."""
+    """Names that --model takes; files and modules are left to the shell."""
     built_in = [("probe", "heavy, the default on GPUs"), ("small", "light, the default on simulated devices")]
     names = built_in + [(name, "of keras.applications") for name in choices.APPLICATIONS]
     return [offer for offer in names if offer[0].startswith(incomplete)]
@@ -63,7 +63,7 @@ def accumulate(incomplete: str) -> Offers:
 
 
 def profiles(incomplete: str) -> Offers:
-    """Device profiles in the folder that is typed; where none is, in this one and in configs/, as it ships."""
+    """Device profiles in the folder that is typed; without one, in this folder and in configs/."""
     folder = os.path.dirname(incomplete)  # noqa: PTH120  (as typed: Path would drop a ./)
     found = sorted(Path(folder or ".").glob("*.toml"))
     if not folder:
@@ -74,7 +74,7 @@ def profiles(incomplete: str) -> Offers:
 
 
 def _profile(path: Path) -> Iterator[str]:
-    """What the first line of a device profile says; nothing for another file."""
+    """The first line of a device profile; nothing for another file."""
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             text = file.read(_LARGEST_FILE)
@@ -86,7 +86,7 @@ def _profile(path: Path) -> Iterator[str]:
 
 
 def devices(ctx: typer.Context, incomplete: str) -> Offers:
-    """Indices for --gpus, with names, but for those that are named already; `0,` goes on as `0,1`."""
+    """Indices for --gpus that are not typed yet, with their names; `0,` becomes `0,1`."""
     from gpubalance.devices.machine import find_machine
     from gpubalance.errors import GpubalanceError
 

@@ -82,10 +82,10 @@ def take(context: typer.Context, path: Path | None) -> None:
 
 
 def defaults(path: Path, commands: Mapping[str, TyperCommand]) -> dict[str, dict[str, Any]]:
-    """What the file says for each command, by parameter: Typer's `default_map`. Values are those of a command line.
+    """What the file says for each command, by parameter: Typer's `default_map`. Values are as a command line has them.
 
-    Raises BadInput for a file that can't be read, and, with the nearest name that there is, for a key that is no flag.
-    Whether a value is right Typer says, when its command is called: with the same sentence as on the command line.
+    Raises BadInput for a file that can't be read, and for a key that is no flag, with the nearest flag. A wrong value
+    is left to Typer, which refuses it in the same words as on the command line.
     """
     from gpubalance.system.toml import read_toml
 
@@ -120,7 +120,7 @@ def long_name(option: TyperOption) -> str:
 
 
 def _check(path: Path, key: str, known: Mapping[str, object], *, of: str = "") -> None:
-    """Raises BadInput for a key that is no flag (`of` a command; else of any)."""
+    """Raises BadInput for a key that is no flag of the command `of`, or of any command."""
     if key.replace("_", "-") in known:
         return
     place = f"{path}: [{of}] {clean(key, 40)}" if of else f"{path}: {clean(key, 40)}"
@@ -138,7 +138,7 @@ def _nearest(name: str, known: Mapping[str, object]) -> str:
 def _values(
     path: Path, table: Mapping[str, Any], flags: Mapping[str, TyperOption], *, place: str = "", lenient: bool = False
 ) -> dict[str, Any]:
-    """The table's values by parameter. `lenient`: other commands' flags are passed over."""
+    """The table's values by parameter. `lenient`: flags of other commands are skipped."""
     values: dict[str, Any] = {}
     for key, value in table.items():
         option = flags.get(key.replace("_", "-"))
@@ -153,7 +153,7 @@ def _values(
 
 
 def _value(option: TyperOption, value: Any, place: str) -> Any:
-    """As the command line would have it: text, or true and false of a switch. Raises BadInput for what no text says."""
+    """The value as a command line has it: text, or a switch's true or false. Raises BadInput for what is neither."""
     if option.is_flag:
         if not isinstance(value, bool):
             raise BadInput(f"{place} takes true or false, not {_shown(value)}")

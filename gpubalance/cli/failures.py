@@ -33,14 +33,14 @@ def show_error(error: GpubalanceError, *, verbose: bool) -> int:
 
 
 def _told(error: GpubalanceError) -> tuple[str, str]:
-    """Its cause and remedy; where whoever raised it knew none, that of the known errors."""
+    """Its cause and remedy; from the table of known errors where whoever raised it knew none."""
     row = None if error.exit_code in _OF_THE_USER else match(error.message)
     cause = error.cause or (row.cause if row else "")
     return ("" if cause in error.message else cause), error.remedy or (row.remedy if row else "")
 
 
 def hide(error: GpubalanceError) -> None:
-    """What --redact takes out of a result, taken out of an error too, and of the log that it quotes."""
+    """Takes out of an error, and of the log that it quotes, what --redact takes out of a result."""
     without = redaction_here().text
     error.message, error.cause = without(error.message), without(error.cause)
     error.remedy, error.log = without(error.remedy), without(error.log)
@@ -58,7 +58,7 @@ def show_usage(error: TyperException) -> int:
 
 
 def show_bug(error: Exception, *, verbose: bool) -> int:
-    """A bug in gpubalance: exit code 1, and what to send us. Or the machine's fault that nobody foresaw: 3."""
+    """A bug in gpubalance: exit code 1, and what to send us. Or a fault of the machine that we know by its text: 3."""
     row = match(str(error))
     if row is not None:
         fault = EnvironmentFault(f"{type(error).__name__}: {error}", cause=row.cause, remedy=row.remedy)
@@ -72,5 +72,5 @@ def show_bug(error: Exception, *, verbose: bool) -> int:
 
 
 def _tell_whole_story(error: Exception) -> None:
-    """The traceback; what it quotes may be anybody's text."""
+    """Prints the traceback, cleaned: it may quote anybody's text."""
     say(clean_lines("".join(traceback.format_exception(error))), sys.stderr)

@@ -6,8 +6,8 @@ import atexit
 import signal
 import time
 
-# What follows an interrupt takes a second or two, and another one would only cut that short: a result half printed, a
-# worker left to itself. After this time something hangs, and whoever waits may break into that.
+# Ending takes a second or two. A second interrupt in that time would only leave a result half printed or a worker
+# behind. After this time something hangs, and another interrupt breaks into it.
 _ENDS_WITHIN_S = 10.0
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -21,7 +21,7 @@ class Signalled(KeyboardInterrupt):
 
 
 class Handler:
-    """Raises in the main thread, at a signal, and at one that comes long after it."""
+    """Raises Signalled in the main thread; signals that follow soon are ignored."""
 
     def __init__(self) -> None:
         self._raised: tuple[int, float] | None = None
@@ -34,12 +34,12 @@ class Handler:
 
     @property
     def number(self) -> int | None:
-        """Of the signal that was raised last."""
+        """The number of the last signal that was raised."""
         return None if self._raised is None else self._raised[0]
 
 
 def handle_interrupts() -> Handler:
-    """From now on all are handled alike; what is ignored, as by nohup or in a shell's background, stays so."""
+    """Handles all of them alike from now on. What is ignored, as under nohup or in a shell's background, stays so."""
     handler = Handler()
     atexit.register(_ignore_them)
     for number in SIGNALS:
@@ -49,6 +49,6 @@ def handle_interrupts() -> Handler:
 
 
 def _ignore_them() -> None:
-    """Python's very end gives a signal back its default, which is to die of it: all is done by then."""
+    """When Python ends, signals get their default back, and one would kill us; but all is done by then."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)

@@ -24,16 +24,16 @@ _KEPT = 60
 
 
 def can_redraw() -> bool:
-    """Whether stderr is a terminal in which lines can be drawn anew."""
+    """Whether stderr is a terminal whose lines can be redrawn."""
     console = Console(stderr=True)
     return sys.stderr.isatty() and console.is_terminal and not console.is_dumb_terminal
 
 
 class LiveScreen:
-    """What is done now and how long it goes on, and the state of every device. Drawn by a thread, twice a second."""
+    """What is being done, how long it will take, and the state of every device. A thread draws it twice a second."""
 
     def __init__(self) -> None:
-        # Of the state, which the drawing thread reads. Nothing is printed within it: that thread holds Rich's own lock.
+        # Guards the state, which the drawing thread reads. Never print while holding it: that thread has Rich's lock.
         self._lock = threading.Lock()
         self._doing = ""
         self._until_s: float | None = None
@@ -50,7 +50,7 @@ class LiveScreen:
         )
 
     def show(self, event: Event) -> None:
-        """Takes in what happened; it is seen at the next refresh."""
+        """Takes in what happened; the next refresh shows it."""
         with self._lock:
             self._take(event)
         if not self._live.is_started:
@@ -73,7 +73,7 @@ class LiveScreen:
             self._state.take(event)
 
     def _print_curve(self, device: Device) -> None:
-        """The whole of it stays above: the summary has no room for it."""
+        """Leaves the whole curve above the screen, as the summary has no room for it."""
         points = self._state.points(device) if isinstance(self._state, ProbeState) else []
         if points:
             self.say("\n".join([device_line(device), *curve_lines(points, self._console.width), ""]))
@@ -96,7 +96,7 @@ class LiveScreen:
 
 
 class _Course:
-    """The last of one split: its rates, and what its stamped steps took."""
+    """The last rates of a split, and what its stamped steps took."""
 
     def __init__(self, batches: tuple[int, ...]) -> None:
         self.batches = batches
@@ -127,7 +127,7 @@ class JointState:
         return [d.uuid for d in self._devices] == [d.uuid for d in event.devices]
 
     def take(self, event: TimingDone | WindowDone) -> None:
-        """Another split than before takes its place."""
+        """Takes in an event; a new split replaces the one before it."""
         batches = event.batches if isinstance(event, TimingDone) else event.measurement.batches
         course = self._even if event.name else self._own
         if course is None or course.batches != batches:
@@ -143,7 +143,7 @@ class JointState:
             course.memory_bytes = tuple(replica.memory_peak_bytes for replica in event.measurement.replicas)
 
     def lines(self, width: int, height: int) -> list[Text]:
-        """The screen's, in so many columns and lines."""
+        """What the screen shows, in that many columns and lines."""
         own = self._own
         if own is None:
             return []
@@ -175,7 +175,7 @@ class JointState:
 
 
 class ProbeState:
-    """Devices that are probed, each alone: their curves, and which of them are over."""
+    """Devices that are probed, each alone: their curves, and which of them are finished."""
 
     def __init__(self) -> None:
         self._devices: dict[str, Device] = {}
@@ -197,6 +197,6 @@ class ProbeState:
         return list(self._points.get(device.uuid, {}).values())
 
     def lines(self, width: int, height: int) -> list[Text]:
-        """The tables of those that are not over, as far as there is room."""
+        """The tables of the devices that are not finished, as far as there is room."""
         going = [(d, self.points(d)) for uuid, d in self._devices.items() if uuid not in self._done]
         return probe_lines([(device, points) for device, points in going if points], width, height)

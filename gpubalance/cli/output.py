@@ -34,10 +34,10 @@ Result = TypeVar("Result", bound="Record")
 
 @dataclass(frozen=True)
 class Output:
-    """`json`: stdout is the result as JSON. `path`: it is written there too, whole or not at all.
+    """`json`: print the result as JSON. `path`: write it there too, whole or not at all.
 
-    `quiet`: nothing was said on stderr that the result is to be set apart from. `redact`: neither tells whose it is.
-    `goes_on`: the file has an unfinished result, which may be replaced by what goes on with it.
+    `quiet`: stderr got no progress, so no empty line sets the result apart from it. `redact`: leave out whose machine
+    it is. `goes_on`: the file holds an unfinished result, which only the command that resumes it may replace.
     """
 
     json: bool
@@ -54,12 +54,12 @@ class Output:
         noted: Sequence[Warning_] = (),
         journal: Journal | None = None,
     ) -> None:
-        """Measures, and gives the result, or what an error left of it, with what was `noted` before among its warnings.
+        """Measures and gives the result, or what an error left of it, with the warnings that were `noted` before.
 
-        Where nobody takes the result, the `journal` of the measurement is kept. Raises what `measure` and `give` do.
+        If nobody takes the result, the `journal` of the measurement is kept. Raises what `measure` and `give` raise.
         """
         if self.goes_on and journal is not None and not journal.resumed:
-            raise _exists("-o", self.path)  # it is not of what would be measured: of another model, or other settings
+            raise _exists("-o", self.path)  # it belongs to another command: another model, or other settings
         try:
             result = measure()
         except GpubalanceError as error:
@@ -76,10 +76,10 @@ class Output:
                 say("nobody reads stdout any more: the same command with --resume gives the result", sys.stderr)
 
     def give(self, result: Record, text: str | Callable[[Any], str]) -> bool:
-        """Writes the result, then prints it: as `text`, or as `text` makes it of the result.
+        """Writes the result, then prints it: `text`, or what `text` makes of it.
 
-        False where it is in no file, and the reader of stdout has gone. Raises EnvironmentFault when it can't be
-        written; it is printed then.
+        False if it is in no file and stdout's reader has gone. Raises EnvironmentFault if it can't be written; it is
+        printed all the same.
         """
         redaction = redaction_here() if self.redact else None
         result = redaction.record(result) if redaction else result
@@ -99,7 +99,7 @@ class Output:
 
 
 def _with(noted: Sequence[Warning_], result: Any) -> Any:
-    """The probe, plan or run with these warnings before its own; what has none of its own is noted nothing of."""
+    """The probe, plan or run with these warnings before its own; a record without warnings has nothing noted."""
     return result if not noted else result.model_copy(update={"warnings": (*noted, *result.warnings)})
 
 
@@ -117,7 +117,7 @@ def width() -> int:
 
 
 def say(text: str, stream: TextIO) -> bool:
-    """Prints a text. False where its reader has gone, which is no error of a measurement."""
+    """Prints a text. False if its reader has gone, which is no reason for a measurement to fail."""
     try:
         print(text, file=stream, flush=True)
         return True
@@ -131,7 +131,7 @@ def say(text: str, stream: TextIO) -> bool:
 
 
 def _give_up(stream: TextIO) -> None:
-    """Python flushes once more at its end, and would complain then: into nothing."""
+    """Python flushes once more when it ends: into nothing, or it would complain."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
@@ -166,7 +166,7 @@ def _is_unfinished(path: Path, kind: type[Run | Probe | Plan]) -> bool:
 
 
 def check_file(option: str, path: Path, *, overwrite: bool) -> None:
-    """The same for the file of any option."""
+    """Raises UsageError or EnvironmentFault where the file of an option can't be written."""
     if len(os.fsencode(path.name)) > _LONGEST_NAME or len(os.fsencode(path)) > _LONGEST_PATH:
         raise UsageError(f"{option} {clean(str(path), 60)}: the name is too long", remedy="give a shorter one")
     if path.is_dir():
@@ -186,8 +186,8 @@ def _exists(option: str, path: Path | None) -> UsageError:
 
 
 def _try_to_write(option: str, path: Path) -> None:
-    """A few pages beside it: a full disk, a quota or a read-only file system is found before minutes are spent."""
-    trial = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # as that of a result, which is taken away if we die
+    """Writes a few pages beside it: a full disk, a quota or a read-only file system shows before minutes are spent."""
+    trial = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # named as an unfinished result is: it is swept up too
     try:
         with trial.open("wb") as file:
             file.write(bytes(_ROOM))
@@ -202,7 +202,7 @@ def _try_to_write(option: str, path: Path) -> None:
 
 
 def write_file(option: str, path: Path, content: str | bytes, rest: str = "") -> None:
-    """Whole or not at all. Raises EnvironmentFault; `rest` says in its remedy where the result is meanwhile."""
+    """Writes it whole or not at all. Raises EnvironmentFault; `rest` says in its remedy where the result is instead."""
     try:
         write_whole(path, content)
     except OSError as error:
