@@ -77,7 +77,7 @@ _COLUMNS: dict[str, tuple[str, Unit]] = {
     # memory
     "memory_peak_bytes": ("memory peak", "GiB"),
     "memory_bytes": ("memory", "GiB"),
-    "needed_bytes": ("that one asked for", "GiB"),
+    "needed_bytes": ("the next one asked for", "GiB"),
     # how certain it is
     "precise": ("within ±1 %", ""),
     "steady": ("steady", ""),

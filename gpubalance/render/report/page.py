@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.resources import files
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
@@ -14,9 +13,8 @@ from gpubalance.render.report.charts.chart import NARROW, WIDE, Chart, Missing
 from gpubalance.render.report.charts.svg import chart_svg
 from gpubalance.render.report.formulas import ALONE, GAP, PLAN, STEP, TERMS
 from gpubalance.render.report.subject import Subject, warnings_of
-from gpubalance.render.report.table import Table, exact
+from gpubalance.render.report.table import exact
 from gpubalance.render.report.tables import tables_of
-from gpubalance.results.common import Warning_
 from gpubalance.text import clean
 
 # A page of more rows is slow to open on a phone; --csv has them all.
@@ -30,33 +28,8 @@ _FORMULAS = (
 )
 
 
-@dataclass(frozen=True)
-class _Drawn:
-    """A chart as the page has it: one drawing for a wide page and for paper, one for a phone."""
-
-    title: str
-    text: str
-    wide: Markup
-    narrow: Markup
-
-
-@dataclass(frozen=True)
-class _Section:
-    id: str
-    subject: Subject
-    answer: Answer
-    summary: tuple[str, ...]
-    charts: tuple[_Drawn, ...]
-    missing: tuple[Missing, ...]
-    tables: tuple[Table, ...]
-    warnings: tuple[Warning_, ...]
-
-
 def html_page(subjects: Sequence[Subject], charts: Sequence[Sequence[Chart | Missing]]) -> str:
     """The subjects as one page, each with its charts. Text from results is escaped, whatever it holds."""
-    sections = tuple(
-        _section(number, subject, of) for number, (subject, of) in enumerate(zip(subjects, charts, strict=True), 1)
-    )
     environment = Environment(
         autoescape=True,
         undefined=StrictUndefined,
@@ -66,12 +39,20 @@ def html_page(subjects: Sequence[Subject], charts: Sequence[Sequence[Chart | Mis
         lstrip_blocks=True,
     )
     return environment.get_template("page.html.j2").render(
-        sections=sections,
+        sections=[
+            {"id": f"result-{number}", "subject": subject, "answer": answer_of(subject), "charts": of}
+            for number, (subject, of) in enumerate(zip(subjects, charts, strict=True), 1)
+        ],
         title="gpubalance: " + ", ".join(subject.name for subject in subjects),
         terms=TERMS,
         formulas=_FORMULAS,
-        exact=exact,
         most_rows=MOST_ROWS,
+        widths={"wide": WIDE, "narrow": NARROW},
+        exact=exact,
+        svg=_svg,
+        summary_of=_summary,
+        tables_of=tables_of,
+        warnings_of=warnings_of,
     )
 
 
@@ -84,23 +65,8 @@ def _shown(value: object) -> object:
     return clean(value, _LONGEST_TEXT) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
-def _section(number: int, subject: Subject, charts: Sequence[Chart | Missing]) -> _Section:
-    id_ = f"result-{number}"
-    answer = answer_of(subject)
-    return _Section(
-        id=id_,
-        subject=subject,
-        answer=answer,
-        summary=_summary(subject, answer),
-        charts=tuple(
-            _Drawn(chart.title, chart.text, *(Markup(chart_svg(chart, id_, width)) for width in (WIDE, NARROW)))  # noqa: S704
-            for chart in charts
-            if isinstance(chart, Chart)
-        ),
-        missing=tuple(chart for chart in charts if isinstance(chart, Missing)),
-        tables=tables_of(subject),
-        warnings=warnings_of(subject),
-    )
+def _svg(chart: Chart, section: str, width: int) -> Markup:
+    return Markup(chart_svg(chart, section, width))  # noqa: S704
 
 
 def _summary(subject: Subject, answer: Answer) -> tuple[str, ...]:
