@@ -12,7 +12,7 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 
 from gpubalance.numbers.units import format_rate
 from gpubalance.render.report.charts.chart import NARROW, Chart, Missing
-from gpubalance.render.report.charts.style import INK, colour, dashes, figure, legend, marker, short_name
+from gpubalance.render.report.charts.style import INK, colour, dashes, device_name, figure, legend, marker
 from gpubalance.render.report.subject import Subject
 from gpubalance.results.probe import DeviceProbe
 from gpubalance.settings.shares import pieces_text
@@ -71,11 +71,9 @@ def _draw(subject: Subject, width: int) -> Figure:
     _batch_ticks(axes, 6 if narrow else 10)
     axes.set_xlabel("batch, samples")
     axes.set_ylabel("throughput, samples/s")
-    names = {i: subject.devices[i].label if narrow else short_name(subject.devices[i].label, subject.devices[i].name)
-             for i, _ in probed}  # fmt: skip
     handles = [
         Line2D([], [], color=colour(i), marker=marker(i), markerfacecolor=_inside(i), linestyle=dashes(i),
-               linewidth=1.6, label=f"{names[i]}: {_limit(one)}{_chosen(subject, i)}")
+               linewidth=1.6, label=f"{device_name(subject.devices[i], width)}: {_limit(one)}{_chosen(subject, i)}")
         for i, one in probed
     ]  # fmt: skip
     if any(one.batch_limit is not None and one.batch_limit.fails is not None for _, one in probed):

@@ -11,8 +11,8 @@ from matplotlib.patches import Patch
 
 from gpubalance.numbers.units import format_bytes, format_percent
 from gpubalance.render.report.charts.bars import Piece, Row, draw_rows
-from gpubalance.render.report.charts.chart import NARROW, Chart, Missing
-from gpubalance.render.report.charts.style import BLUE, INK, VERMILLION, legend, short_name
+from gpubalance.render.report.charts.chart import Chart, Missing
+from gpubalance.render.report.charts.style import BLUE, INK, VERMILLION, device_name, legend
 from gpubalance.render.report.subject import Subject
 from gpubalance.results.probe import DeviceProbe
 
@@ -91,7 +91,7 @@ def _draw(subject: Subject, uses: list[_Use], width: int) -> Figure:
     rows = []
     for use in uses:
         device = subject.devices[use.device]
-        name = device.label if width <= NARROW else short_name(device.label, device.name)
+        name = device_name(device, width)
         of = f" of {format_bytes(use.limit_bytes)}" if use.limit_bytes else ""
         marks = [(use.limit_bytes / _GIB, INK, "-")] if use.limit_bytes else []
         marks += [(use.needed_bytes / _GIB, VERMILLION, ":")] if use.needed_bytes else []

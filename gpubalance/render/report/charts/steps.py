@@ -8,7 +8,7 @@ from matplotlib.patches import Patch
 from gpubalance.numbers.units import format_rate, format_seconds
 from gpubalance.render.report.charts.bars import Piece, Row, draw_rows
 from gpubalance.render.report.charts.chart import NARROW, Chart, Missing
-from gpubalance.render.report.charts.style import COMPUTE, HATCHES, INPUT, PAPER, SYNC, WAIT, legend, short_name
+from gpubalance.render.report.charts.style import COMPUTE, HATCHES, INPUT, PAPER, SYNC, WAIT, device_name, legend
 from gpubalance.render.report.steps import Part, Step, steps_of, why_no_even
 from gpubalance.render.report.subject import Subject
 from gpubalance.settings.shares import Shares, share_text
@@ -67,7 +67,7 @@ def _draw(subject: Subject, steps: tuple[Step, ...], width: int) -> Figure:
 def _row(subject: Subject, step: Step, part: Part, scale: float, width: int) -> Row:
     device = subject.devices[part.device]
     batch = share_text(part.batch, part.micro_batch)
-    name = device.label if width <= NARROW else short_name(device.label, device.name)
+    name = device_name(device, width)
     lengths = ((INPUT, step.input_wait_s), (COMPUTE, part.compute_s), (WAIT, part.wait_s), (SYNC, step.sync_s))
     pieces, at = [], 0.0
     for colour, seconds in lengths:

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from gpubalance.render.report.charts.chart import NARROW, WIDE
+from gpubalance.settings.device import Device
 from gpubalance.text import clean
 
 if TYPE_CHECKING:
@@ -67,9 +69,9 @@ def dashes(device: int) -> tuple[float, tuple[float, ...]]:
     return 0, _DASHES[device % len(_DASHES)]
 
 
-def short_name(label: str, name: str) -> str:
-    """`GPU:0 GeForce GTX 1080 Ti`, short enough for a legend."""
-    return f"{label} {clean(name, _NAME_LENGTH)}"
+def device_name(device: Device, width: int = WIDE) -> str:
+    """`GPU:0 GeForce GTX 1080 Ti`, short enough for a legend; `GPU:0` in a narrow chart."""
+    return device.label if width <= NARROW else f"{device.label} {clean(device.name, _NAME_LENGTH)}"
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from matplotlib.ticker import MaxNLocator
 
 from gpubalance.render.probe import OUTCOMES
 from gpubalance.render.report.charts.chart import NARROW, Chart, Missing
-from gpubalance.render.report.charts.style import BLUE, GREEN, INK, MUTED, VERMILLION, figure, legend, short_name
+from gpubalance.render.report.charts.style import BLUE, GREEN, INK, MUTED, VERMILLION, device_name, figure, legend
 from gpubalance.render.report.subject import Subject
 from gpubalance.results.probe import Trial
 
@@ -56,7 +56,7 @@ def _draw(subject: Subject, trials: dict[int, tuple[Trial, ...]], width: int) ->
             if len(tried) <= (6 if width <= NARROW else 14):
                 one.annotate(str(trial.batch), (number, trial.batch), (0, 8), textcoords="offset points", ha="center")
         device = subject.devices[i]
-        one.set_title(short_name(device.label, device.name))
+        one.set_title(device_name(device))
         one.set_xlim(0.5, max(map(len, trials.values())) + 0.5)
         one.margins(y=0.35)
         one.set_ylabel("batch")
