@@ -1,4 +1,4 @@
-"""`report`: results read from files, each with the probe that it stands on where that is found."""
+"""`report`: reads results from files, and finds the probe that each is based on."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Found = tuple[Probe, str]
 
 
 def read_subjects(paths: Sequence[Path]) -> tuple[Subject, ...]:
-    """The results in files, in their order. Raises BadInput for a file that is no whole result.
+    """Reads results, in the order of their files. Raises BadInput for a file that is not a whole result.
 
-    A plan and a run are shown with the probe that they stand on: one of the files', or one that is kept here.
+    A plan or a run is shown with the probe that it is based on, from one of the files or from those kept here.
     """
     results = [read_result(path) for path in paths]
     given = [(one, path.name) for one, path in zip(results, paths, strict=True) if isinstance(one, Probe)]
@@ -39,7 +39,7 @@ def _subject(path: Path, result: Probe | Plan | Run, given: Sequence[Found]) -> 
 
 
 def _its_probe(result: Plan | Run, given: Sequence[Found]) -> Found | None:
-    """The very probe that the result stands on, wherever it is; else one of the files' that has its devices."""
+    """The probe that the result is based on, given or kept here; or else a given probe of its devices."""
     kept = ((probe, f"the probe of {probe.created} that is kept here") for probe in kept_probes())
     for candidates in (given, kept):
         for probe, where in candidates:
@@ -67,7 +67,7 @@ def _is_its_own(probe: Probe, result: Plan | Run) -> bool:
 
 
 def _agreements(probe: Probe, run: Run) -> Iterator[bool]:
-    """For each best alone that a run was held against, whether it is this probe's."""
+    """For each solo best that a run was compared with, whether this probe has it."""
     found = _of_devices(probe, run)
     for best in run.baselines.solo_best or ():
         one = found[best.device]

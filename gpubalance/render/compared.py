@@ -1,4 +1,4 @@
-"""Two results' figures side by side, with their ratio."""
+"""The figures of two results side by side, with their ratio."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpubalance.render.table import shorten, shorten_front, table
 from gpubalance.results.comparison import Against, ComparedDevice, ComparedResult, DeviceRatio
 from gpubalance.settings.shares import pieces_text
 
-_NARROW = 60  # under this there is no room for the ratio
+_NARROW = 60  # below this width there is no room for the ratio
 _NO_RATIO = ("sync", "imbalance", "× even split", "of solo sum", "wait")  # ratios themselves, or near 0
 _HEAD_WIDTH, _NARROW_HEAD_WIDTH = 20, 11
 
@@ -26,7 +26,7 @@ class _Row(NamedTuple):
 
 
 def column_heads(baseline: str, other: str, width: int) -> tuple[str, str]:
-    """The files' names, no wider than a column, and not the same for two files."""
+    """The files' names, cut to a column's width, and different for different files."""
     room = _NARROW_HEAD_WIDTH if width < _NARROW else _HEAD_WIDTH
     for cut in (shorten_front, shorten):
         heads = cut(baseline, room), cut(other, room)
@@ -38,7 +38,7 @@ def column_heads(baseline: str, other: str, width: int) -> tuple[str, str]:
 def figures(
     baseline: ComparedResult, other: ComparedResult, against: Against, heads: tuple[str, str], width: int
 ) -> list[str]:
-    """A table: the split's figures, then each device's under its name. Rows that neither has are left out."""
+    """A table: the split's figures, then each device's under its name, without rows that neither result has."""
     sections = [("", _of_the_split(baseline, other))]
     for one in against.devices:
         before = None if one.baseline is None else baseline.devices[one.baseline]
@@ -109,7 +109,7 @@ def _rows(
     baseline: Shown | None,
     other: Shown | None,
 ) -> list[_Row]:
-    """A row of each figure that either has; a device that is in one result only has empty cells in the other."""
+    """One row for each figure that either has. A device that is only in one result has empty cells in the other."""
     rows = []
     for name, value, text in columns:
         found = [None if one is None else value(one) for one in (baseline, other)]

@@ -1,4 +1,4 @@
-"""The distance from the solo sum in words, a cause at a time."""
+"""The causes of the distance from the solo sum, in words."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from gpubalance.settings.device import Device
 
 
 class Loss(NamedTuple):
-    """A cause, and the samples per second that it takes; below 0 is a gain."""
+    """A cause, and the samples per second that it costs; below 0 it is a gain."""
 
     cause: str
     rate: float
 
 
 def losses(devices: Sequence[Device], gap: SoloGap) -> tuple[Loss, ...]:
-    """Every part, in the order in which one goes from the solo sum to what the devices give together."""
+    """Every part, in order from the solo sum to what the devices give together."""
     slower = [
         Loss(f"{device.label} {'slower' if rate >= 0 else 'faster'} than alone", rate)
         for device, rate in zip(devices, gap.slowdown, strict=True)

@@ -1,4 +1,4 @@
-"""What was measured, in TensorBoard's terms: scalars over steps, and each split tried as a row of hyperparameters.
+"""What was measured, in TensorBoard's terms: scalars over steps, and a row of hyperparameters for each split.
 
 Tags are those of `training/monitor.py`, so that a training and the run before it share their charts. Below the folder
 of a command each of TensorBoard's runs is one thing that was measured: `split`, `even`, `round-1`, `solo-GPU-0`.
@@ -20,7 +20,7 @@ from gpubalance.settings.device import Device
 from gpubalance.settings.requests import Settings
 
 _PREFIX = "gpubalance"
-# (tag, what it is called) of the figures of a split that stand beside its hyperparameters
+# The tag and title of each figure that stands beside a split's hyperparameters.
 METRICS = (
     (f"{_PREFIX}/median/samples_per_s", "samples/s"),
     (f"{_PREFIX}/median/step_time_s", "step time, s"),
@@ -30,7 +30,7 @@ METRICS = (
 
 
 class Scalar(NamedTuple):
-    """A point of a chart. `wall_s` is seconds since 1970; of a run and a tag, each step comes once and they rise."""
+    """A point of a chart. `wall_s` is seconds since 1970. Within a run and a tag, steps always rise."""
 
     run: str
     tag: str
@@ -40,7 +40,7 @@ class Scalar(NamedTuple):
 
 
 class Tried(NamedTuple):
-    """A split that is tried: a row of TensorBoard's table of hyperparameters."""
+    """A split that is being tried: a row in TensorBoard's table of hyperparameters."""
 
     run: str
     began_s: float
@@ -48,7 +48,7 @@ class Tried(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """No more comes of that split. `fits` is false where it ran out of memory."""
+    """The end of a split. `fits` is false where it ran out of memory."""
 
     run: str
     ended_s: float
@@ -59,7 +59,7 @@ Summary = Scalar | Tried | Ended
 
 
 def columns(devices: Sequence[Device], settings: Settings) -> dict[str, type]:
-    """The columns of that table for a command on these devices, and what is in them: float, str or bool."""
+    """The columns of that table, each with its type: float, str or bool."""
     numbers = (*(f"batch/{device.label}" for device in devices), "global_batch")
     texts = ("batches", "micro_batches", "devices")
     same = {name: type(value) for name, value in settings.model_dump().items()}
@@ -140,7 +140,7 @@ class Summaries:
         return Tried(run, began_s, hparams | self._settings.model_dump())
 
     def _window(self, run: str, times: StepTime, now_s: float) -> _Window:
-        """The run has trained so many steps more."""
+        """The window of these step times; from now on the run has trained its steps too."""
         window = _Window(run, self._steps.get(run, 0), times, now_s)
         self._steps[run] = window.last
         self._times_s.setdefault(run, []).extend(times.samples)
@@ -175,7 +175,7 @@ _GAUGES = ("temperature_c", "power_w", "sm_clock_mhz", "memory_clock_mhz")
 
 
 class _Window(NamedTuple):
-    """Steps of a run that were just measured, after `before` others; the last of them ended at `now_s`."""
+    """Steps of a run that were just measured, after `before` earlier ones; the last ended at `now_s`."""
 
     run: str
     before: int
@@ -187,7 +187,7 @@ class _Window(NamedTuple):
         return self.before + len(self.times.samples) * self.times.steps_per_sample
 
     def timings(self, samples: int, label: str | None = None) -> Iterator[Scalar]:
-        """Each timed group of steps of so many samples, at its end."""
+        """Each timing of steps with so many samples, at its end."""
         for number, (step_s, end_s) in enumerate(zip(self.times.samples, _ends_s(self.times, self.now_s), strict=True)):
             step = self.before + (number + 1) * self.times.steps_per_sample
             yield Scalar(self.run, _tag("samples_per_s", label), step, end_s, samples / step_s)
@@ -200,7 +200,7 @@ class _Window(NamedTuple):
                 yield Scalar(self.run, _tag(name, label), self.last, self.now_s, value)
 
     def telemetry(self, found: Telemetry | None, label: str) -> Iterator[Scalar]:
-        """A GPU's course, or its summary where the course is not known. Of several readings in one step the last."""
+        """A GPU's course, with the last reading of each step, or its summary where the course is not known."""
         if found is None:
             return
         course: dict[tuple[str, int], Scalar] = {}
@@ -213,7 +213,7 @@ class _Window(NamedTuple):
         yield from course.values() or self.figures({name: getattr(found, name) for name in _GAUGES}, label)
 
     def _place(self, at_s: float) -> tuple[int, float] | None:
-        """The steps trained at a moment of the step times' own clock, and its wall time.
+        """How many steps were trained at a moment of the step times' clock, and its wall time.
 
         None without such a clock, and for a moment before these steps: one GPU's readings go on from window to window.
         """

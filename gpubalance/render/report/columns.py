@@ -1,4 +1,4 @@
-"""What the columns of all tables are called, and the unit that each is shown in, by the field's name in the result."""
+"""The title and the unit of every table's columns, by the name of the field in the result."""
 
 from __future__ import annotations
 
@@ -111,6 +111,6 @@ _COLUMNS: dict[str, tuple[str, Unit]] = {
 
 
 def column(key: str, label: str | None = None) -> Column:
-    """The column of a field; `label` where one table calls it something else."""
+    """The column of a field; `label` replaces its usual title."""
     usual, unit = _COLUMNS[key]
     return Column(key, label or usual, unit)

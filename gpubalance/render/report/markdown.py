@@ -1,4 +1,4 @@
-"""A report as Markdown: for each result the answer, its devices, its warnings and all but the longest tables."""
+"""A report as Markdown: each result's answer, devices, warnings and all but the longest tables."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def _table(table: Table) -> Iterator[str]:
 
 
 def _head(column: Column) -> str:
-    """With the unit where `short` leaves it out."""
+    """The title, with the unit where `short` leaves it out."""
     return column.label if column.unit in ("s", "ms", "µs", "GiB", "%") else column.head
 
 
 def _cell(cell: Cell, column: Column) -> str:
-    """A number is no text: one below 0 stays what it is."""
+    """Escapes text only, so that a number below 0 keeps its sign."""
     shown = short(cell, column)
     return markdown_cell(shown) if isinstance(cell, str) else shown
 
@@ -77,6 +77,6 @@ def markdown_cell(text: str) -> str:
 
 
 def markdown_text(text: str) -> str:
-    """Text with all that Markdown and HTML act on escaped."""
+    """Text in which everything that Markdown and HTML act on is escaped."""
     plain = clean(text, LONGEST).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return _SPECIAL.sub(r"\\\1", plain)

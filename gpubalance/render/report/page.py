@@ -1,4 +1,4 @@
-"""The page: one HTML file that needs nothing else, with no script and nothing from a network."""
+"""A report as one HTML file that needs nothing else: no script and nothing from a network."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FORMULAS = (
 
 
 def html_page(subjects: Sequence[Subject], charts: Sequence[Sequence[Chart | Missing]]) -> str:
-    """The subjects as one page, each with its charts. Text from results is escaped, whatever it holds."""
+    """One page of all subjects, each with its charts. Text from results is escaped, whatever it holds."""
     environment = Environment(
         autoescape=True,
         undefined=StrictUndefined,
@@ -61,7 +61,7 @@ def _source(name: str) -> str:
 
 
 def _shown(value: object) -> object:
-    """Text from outside on one line and without control characters; escaping comes after it."""
+    """Puts text from outside on one line without control characters; Jinja escapes it afterwards."""
     return clean(value, _LONGEST_TEXT) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
@@ -70,7 +70,7 @@ def _svg(chart: Chart, section: str, width: int) -> Markup:
 
 
 def _summary(subject: Subject, answer: Answer) -> tuple[str, ...]:
-    """The row of the index: the split and the figures that every kind of result has, in one order."""
+    """A row of the index: the split, and the figures that every kind of result has."""
     if subject.kind == "probe":
         return (answer.headline, f"{answer.facts[0].value}, alone, in sum", "", "")
     values = [fact.value if fact.value != NOT_KNOWN else "" for fact in answer.facts[:3]]

@@ -1,4 +1,4 @@
-"""A report as CSV: every row of every table, exactly, in one table that a spreadsheet filters by its first columns."""
+"""A report as CSV: every row of every table with all digits, to be filtered by the first columns."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from gpubalance.render.report.tables import tables_of
 from gpubalance.text import clean
 
 LONGEST = 500  # characters of a text
-# A spreadsheet takes these as the start of a formula, the wide forms too: at a cell's start, and after what another
-# country's spreadsheet takes for the end of a cell.
+# These begin a formula, also in their wide forms: at the start of a cell, and after what separates cells in the
+# spreadsheets of other countries.
 _FORMULA = re.compile(r"(^|[;,|])(?=[=+\-@＝＋－＠])")
 _FIRST = ("file", "kind", "created", "table")
 
 
 def csv_text(subjects: Sequence[Subject]) -> str:
-    """Columns are named as in the result, units in their names; a cell is empty where its row has no such column.
+    """Columns are named as in the result, with units in their names; a cell is empty where its row has no such column.
 
     Text that a spreadsheet would take for a formula begins with an apostrophe. Unknown is empty too.
     """

@@ -1,4 +1,4 @@
-"""A step of a split in its parts: the even split beside the chosen one, measured or predicted."""
+"""The parts of a step, for the even split and the chosen one, measured or predicted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A table of a report: its numbers as they stand in the result, shown in a unit that suits them."""
+"""A table of a report: the numbers of the result, each shown in a unit that suits it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from gpubalance.numbers.units import NOT_AVAILABLE, format_bytes, format_rate, f
 Cell = str | int | float | bool | None
 Unit = Literal["", "text", "s", "ms", "µs", "GiB", "samples/s", "%", "W", "°C", "MHz", "J", "FLOP/s", "samples/J"]
 
-# From the result's unit to the one that is shown.
+# Factors from the result's unit to the one that is shown.
 _SCALES: dict[str, float] = {"ms": 1e3, "µs": 1e6, "GiB": 2.0**-30, "%": 100.0}
 
 
 @dataclass(frozen=True)
 class Column:
-    """`key` is the name in the result, which tells its unit; `label` and `unit` are for people."""
+    """`key` is the name in the result, with its unit; `label` and `unit` are what people see."""
 
     key: str
     label: str
@@ -24,12 +24,12 @@ class Column:
 
     @property
     def head(self) -> str:
-        """`step time, ms`."""
+        """The title with its unit: `step time, ms`."""
         return f"{self.label}, {self.unit}" if self.unit not in ("", "text") else self.label
 
     @property
     def is_text(self) -> bool:
-        """Whether it lines up at its left."""
+        """Whether the column is aligned to the left."""
         return self.unit == "text"
 
 
@@ -46,7 +46,7 @@ class Table:
 
 
 def exact(cell: Cell, column: Column) -> str:
-    """The number with all the digits that a result keeps, 7, in the column's unit."""
+    """The number in the column's unit, with all seven digits that a result keeps."""
     if cell is None:
         return NOT_AVAILABLE
     if isinstance(cell, bool):
@@ -60,7 +60,7 @@ def exact(cell: Cell, column: Column) -> str:
 
 
 def short(cell: Cell, column: Column) -> str:
-    """The number as the terminal shows it, with its unit where the head of the column does not tell it."""
+    """The number as the terminal shows it, with its own unit if it is a time or a size."""
     if cell is None or isinstance(cell, (bool, str)):
         return exact(cell, column)
     if column.unit in ("s", "ms", "µs"):

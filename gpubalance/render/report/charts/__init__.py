@@ -1,4 +1,4 @@
-"""The charts of a section, and a sentence for each that its result has nothing for."""
+"""The charts of a section, and why others are missing."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from gpubalance.render.report.subject import Subject
 
 
 def charts_of(subject: Subject) -> tuple[Chart | Missing, ...]:
-    """The problem and its solution first, then why not more, then what it stands on."""
+    """The problem and its solution first, then why not more, then what the result is based on."""
     makers = (steps, gap, curves, memory, course, rounds, trials)
     return tuple(maker.chart(subject) for maker in makers)

@@ -1,4 +1,4 @@
-"""Rows of bars, each under a line of text of its own: labels of any length have room, on a phone too."""
+"""Rows of bars, each under its own line of text, so that labels of any length have room, on a phone too."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BAR = 0.42  # of a row; the rest is its text
 
 @dataclass(frozen=True)
 class Piece:
-    """From `start` on, `length` long, in the axis' unit; below 0 it goes to the left."""
+    """A piece of a bar in the axis' unit; with a `length` below 0 it goes to the left."""
 
     start: float
     length: float
@@ -40,7 +40,7 @@ class Row:
 
 
 def draw_rows(rows: Sequence[Row], width: int, label: str, legend_px: int) -> tuple[Figure, Axes]:
-    """The rows from top to bottom over one axis that begins at 0 or below; room for a legend is left."""
+    """Draws the rows from top to bottom over one axis, which has 0 on it, and leaves room for a legend."""
     heights = [_HEADING_PX if row.heading else _ROW_PX for row in rows]
     made, (axes,) = figure(width, sum(heights) + _REST_PX + legend_px)
     low = min([0.0, *(min(p.start, p.start + p.length) for row in rows for p in row.pieces)])

@@ -1,4 +1,4 @@
-"""A chart before it is drawn: what it shows in words, and how it is drawn at a width."""
+"""A chart before it is drawn: its words, and a function that draws it in a given width."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# In units of an SVG's viewBox, which are CSS pixels where the chart is not scaled: a page's column, and a phone.
+# The widths of a page's column and of a phone, in CSS pixels where the chart is not scaled.
 WIDE, NARROW = 640, 340
 
 
 @dataclass(frozen=True)
 class Chart:
-    """`text` is its caption, and what is read out instead of it. `draw` takes a width, in CSS pixels."""
+    """`text` is the caption, and what a screen reader says. `draw` takes a width in CSS pixels."""
 
     id: str
     title: str
@@ -25,7 +25,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Missing:
-    """A chart that a result has nothing for, and why."""
+    """A chart that can't be drawn, and why."""
 
     id: str
     title: str

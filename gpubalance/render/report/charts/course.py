@@ -34,7 +34,7 @@ _PANELS: tuple[tuple[str, Callable[[Moment], float | None]], ...] = (
 
 
 def chart(subject: Subject) -> Chart | Missing:
-    """Of a run, or of the run that `balance` ended with."""
+    """Needs a run, or the run that `balance` ended with."""
     run = subject.run
     if run is None:
         return Missing(_ID, _TITLE, "nothing was run: `gpubalance run` or `gpubalance balance` does")
@@ -131,7 +131,7 @@ def _draw_samples(axes: Axes, run: Run) -> None:
     axes.set_ylabel("step time, ms")
     bottom, top = axes.get_ylim()
     usual = run.step_time_s.median * 1e3
-    if top - bottom < 0.02 * usual:  # else noise of a part of a per cent looks like a mountain
+    if top - bottom < 0.02 * usual:  # or noise of under one per cent looks like a mountain
         axes.set_ylim(min(bottom, 0.99 * usual), max(top, 1.01 * usual))
 
 
@@ -140,7 +140,7 @@ def _inside(c: str) -> str:
 
 
 def _binned(at: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, ...]:
-    """So many samples are drawn as the band from the least to the greatest of each bin, and its median."""
+    """The smallest, median and largest time of each bin, to draw many timings as a band."""
     order = np.argsort(at, kind="stable")
     bins = [b for b in np.array_split(order, _MOST_POINTS // 2) if len(b)]
     return (
@@ -176,7 +176,7 @@ def _draw_throttling(axes: Axes, subject: Subject, moments: Moments, throttled: 
 
 
 def _spans(course: Sequence[Moment]) -> list[tuple[float, float]]:
-    """(start, length) of each time from a reading with a reason to the next one; pauses between windows are no part."""
+    """(start, length) from each reading with a reason to the next reading, without the pauses between windows."""
     gaps = [after.at_s - before.at_s for before, after in pairwise(course)]
     usual = median(gaps) if gaps else 1.0
     lengths = [*(min(gap, 2 * usual) for gap in gaps), usual]

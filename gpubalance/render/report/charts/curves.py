@@ -1,4 +1,4 @@
-"""Throughput over batch size, a curve a device: what was measured, the model, the limit, the chosen batch."""
+"""Throughput over batch size, one curve for each device: the points, the model, the limit, the chosen batch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LEGEND_ROW_PX = 18
 
 
 def chart(subject: Subject) -> Chart | Missing:
-    """Needs a probe: the result itself, or the one of its devices."""
+    """Needs a probe: the result itself, or a probe of its devices."""
     if not subject.probed:
         why = "it is in the probe of these devices, and that is not here: give the probe's file too"
         return Missing(_ID, _TITLE, "no batch size was measured" if subject.kind == "probe" else why)
@@ -129,7 +129,7 @@ def _draw_device(axes: Axes, subject: Subject, i: int, one: DeviceProbe) -> None
 
 
 def _batch_ticks(axes: Axes, most: int) -> None:
-    """Powers of two, as written by people."""
+    """Labels the axis with powers of two, written out."""
     low, high = axes.get_xlim()
     first, last = int(np.ceil(np.log2(max(low, 1)))), int(np.floor(np.log2(max(high, 2))))
     powers = list(range(first, last + 1)) or [first]

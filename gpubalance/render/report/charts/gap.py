@@ -16,7 +16,7 @@ _ID, _TITLE = "gap", "Where the distance from the solo sum goes"
 
 
 def chart(subject: Subject) -> Chart | Missing:
-    """Only `balance` divides it."""
+    """Needs a plan of `balance`, which divides the gap."""
     gap = subject.solo_gap
     if gap is None:
         why = "`gpubalance balance` divides it, in the plan that it writes"

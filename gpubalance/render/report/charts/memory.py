@@ -29,7 +29,7 @@ class _Use(NamedTuple):
 
 
 def chart(subject: Subject) -> Chart | Missing:
-    """The peak of the run, or of a probe at its largest batch."""
+    """Needs the memory peaks of a run, or of a probe's largest batches."""
     uses = _of_run(subject) if subject.run is not None else _of_probe(subject)
     if not uses:
         why = "no device told how much memory it took"
@@ -68,7 +68,7 @@ def _peaks(one: DeviceProbe) -> dict[int, int]:
 
 
 def _limit(subject: Subject, device: int) -> int | None:
-    """What its allocator may take, else all that the device has."""
+    """What the device's allocator may take, or else all memory of the device."""
     one = subject.probes[device]
     known = one.batch_limit.memory_bytes if one is not None and one.batch_limit is not None else None
     return subject.devices[device].memory_bytes if known is None else known

@@ -1,4 +1,4 @@
-"""The search of `balance`: each split it tried, what was predicted of it and what it gave."""
+"""The search of `balance`: each split that it tried, what was predicted and what was measured."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ID, _TITLE = "rounds", "The search for the split"
 
 
 def chart(subject: Subject) -> Chart | Missing:
-    """Only `balance` searches."""
+    """Needs a plan of `balance`, which tries splits."""
     balance = subject.plan.balance if subject.plan is not None else None
     rounds = balance.rounds if balance is not None else ()
     if not rounds:

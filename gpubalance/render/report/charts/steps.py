@@ -17,7 +17,7 @@ _ID, _TITLE = "step", "Where a step's time goes"
 
 
 def chart(subject: Subject) -> Chart | Missing:
-    """Of a plan without a run the step that is predicted; of a probe none."""
+    """Shows the predicted step of a plan that was not run. A probe has no such step."""
     steps = steps_of(subject)
     if not steps:
         return Missing(_ID, _TITLE, "a probe measures each device alone, and waiting is what devices do together")

@@ -1,4 +1,4 @@
-"""How charts look: colours that the colour-blind tell apart, and figures of the object interface, with no state shared.
+"""How charts look, in colours that colour-blind readers tell apart.
 
 Colours are Okabe and Ito's (Color Universal Design, 2008), with markers, dashes and hatches beside them. In the page
 each stands for a CSS variable (see svg.py), so that one drawing serves a light and a dark page.
@@ -25,7 +25,7 @@ INK, MUTED, GRID, PAPER = "#1b1b1f", "#5d6169", "#d5d7dc", "#fefefe"
 BLUE, VERMILLION, GREEN, PURPLE = "#0072b2", "#d55e00", "#009e73", "#cc79a7"
 ORANGE, SKY, BLACK = "#e69f00", "#56b4e9", "#010101"
 
-# What a colour is called in the page's CSS.
+# The page's CSS variable for each colour.
 VARIABLES = {
     INK: "--ink",
     MUTED: "--muted",
@@ -42,9 +42,9 @@ VARIABLES = {
 
 COMPUTE, WAIT, SYNC, INPUT = BLUE, ORANGE, PURPLE, SKY
 HATCHES = {WAIT: "////", SYNC: "||||", INPUT: "xxx"}
-CHOSEN, EVEN = INK, MUTED  # beside devices, whose colours are others
+CHOSEN, EVEN = INK, MUTED  # devices have other colours
 
-# One a device. Coprime numbers of each: 7 · 8 devices look unlike, by more than one thing.
+# One of each for a device. Their numbers are coprime, so that 7 · 8 devices all look different.
 _COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, BLACK, ORANGE, SKY)
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _DASHES: tuple[tuple[float, ...], ...] = ((5, 2), (2, 1.5), (7, 2, 1.5, 2), (1, 1.5), (9, 3))
@@ -76,15 +76,15 @@ def device_name(device: Device, width: int = WIDE) -> str:
 
 @contextmanager
 def drawing(salt: str) -> Iterator[None]:
-    """matplotlib's own defaults, whatever the user's are, with ours above them; all is as before at the end.
+    """Draws with our settings over matplotlib's defaults, not the user's, and restores the user's at the end.
 
-    The salt makes the names within an SVG the same each time, and other ones in each chart.
+    The salt makes the names within an SVG the same each time, and different in each chart.
     """
     import matplotlib
 
     log = logging.getLogger("matplotlib")
     level = log.level
-    log.setLevel(logging.ERROR)  # that it builds its font cache the first time is no news to our users
+    log.setLevel(logging.ERROR)  # users need not know that it builds its font cache
     try:
         with matplotlib.rc_context(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Glyph .* missing", category=UserWarning)
@@ -104,7 +104,7 @@ def _settings(salt: str) -> dict[Any, Any]:
         "svg.fonttype": "none",  # text stays text
         "svg.hashsalt": salt,
         "text.parse_math": False,  # a device's name may have a $ in it
-        "font.family": ["DejaVu Sans"],  # comes with matplotlib, and is wide: what is drawn instead has room
+        "font.family": ["DejaVu Sans"],  # comes with matplotlib, and is wide: other fonts have room
         "figure.dpi": _PX_PER_INCH,
         "axes.facecolor": "none",
         "axes.edgecolor": MUTED,
@@ -127,7 +127,7 @@ def _settings(salt: str) -> dict[Any, Any]:
 
 
 def figure(width: int, height: float, rows: Sequence[float] = (1,)) -> tuple[Figure, list[Axes]]:
-    """A figure with axes one above the other, of these relative heights, that share their x axis."""
+    """A figure of axes above each other, with these relative heights and a shared x axis."""
     from matplotlib.figure import Figure
 
     made = Figure(figsize=(width / _PX_PER_INCH, height / _PX_PER_INCH), layout="constrained")
@@ -136,5 +136,5 @@ def figure(width: int, height: float, rows: Sequence[float] = (1,)) -> tuple[Fig
 
 
 def legend(made: Figure, handles: Sequence[Artist], columns: int) -> None:
-    """Below the axes, where it covers nothing."""
+    """Puts a legend below the axes, where it covers nothing."""
     made.legend(handles=list(handles), loc="outside lower left", ncols=columns)

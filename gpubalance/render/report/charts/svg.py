@@ -1,4 +1,4 @@
-"""A figure as SVG to stand within a page, or as PNG."""
+"""A chart as SVG within a page, or as PNG."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PNG_DPI = 144
 
 
 def chart_svg(chart: Chart, section: str, width: int) -> str:
-    """The chart with its title and description, no name that another SVG of the page has, and the page's colours."""
+    """The chart with its title and description, in the page's colours, with ids that are unique on the page."""
     prefix = f"{section}-{chart.id}-{width}"
     with drawing(prefix):
         text = _as_svg(chart.draw(width))
@@ -62,7 +62,7 @@ def _as_svg(figure: Figure) -> str:
 
 
 def _clean(root: ET.Element, prefix: str) -> None:
-    """In place: no metadata and style sheet, no namespaces (HTML knows these names), own ids, the page's colours."""
+    """Removes metadata, style sheets and namespaces, which HTML does not need; sets own ids and the page's colours."""
     for parent in list(root.iter()):
         for child in list(parent):
             if child.tag in (f"{_SVG}metadata", f"{_SVG}style"):

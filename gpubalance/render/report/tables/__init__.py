@@ -8,7 +8,7 @@ from gpubalance.render.report.tables import alone, facts, joint, planned
 
 
 def tables_of(subject: Subject) -> tuple[Table, ...]:
-    """In the order of the charts; what was measured of devices together comes first, where it is there."""
+    """In the order of the charts: what devices gave together, the plan, each device alone, the rest."""
     return (
         *joint.tables(subject),
         *planned.tables(subject),

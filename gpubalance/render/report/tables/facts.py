@@ -1,4 +1,4 @@
-"""What a result is of: devices, settings, model and environment."""
+"""What was measured where: devices, settings, model and environment."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from gpubalance.results.run import Measurement, Run
 
 
 def tables(subject: Subject) -> tuple[Table, ...]:
-    """The split and the even split, what a run is held against, and the division of the gap."""
+    """The split and the even split, what a run is compared with, and how the gap divides."""
     run = subject.run
     if run is None:
         return (*_predicted(subject), *_gap(subject))

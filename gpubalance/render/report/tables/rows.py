@@ -1,4 +1,4 @@
-"""Rows of tables, a dictionary each: its keys are the names of the fields and so the table's columns, in order."""
+"""Rows of tables as dictionaries: the keys are names of fields, and the table's columns in order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def table(
     long: bool = False,
     labels: Mapping[str, str] | None = None,
 ) -> tuple[Table, ...]:
-    """The table, or none where it would have no rows; `labels` are of columns that this table calls otherwise."""
+    """One table, or none where it has no rows. `labels` are titles that differ from the usual ones."""
     listed = list(rows)
     if not listed:
         return ()
@@ -31,12 +31,12 @@ def table(
 
 
 def fields(record: Record | None, *names: str) -> Row:
-    """These fields of a record; unknown where there is no record."""
+    """These fields of a record, all None without a record."""
     return {name: getattr(record, name, None) for name in names}
 
 
 def interval(name: str, ends: Interval, unit: str = "") -> Row:
-    """Both ends of an interval, or unknown ones: `name_from`, `name_to`, with the unit behind it."""
+    """Both ends of an interval as `NAME_from` and `NAME_to`, followed by the unit; None where it is not known."""
     low, high = ends or (None, None)
     return {f"{name}_from{unit}": low, f"{name}_to{unit}": high}
 
@@ -45,12 +45,12 @@ TELEMETRY_LABELS = {"temperature_c": "hottest", "power_w": "mean power"}
 
 
 def telemetry(found: Telemetry) -> Row:
-    """How a GPU was while it was watched."""
+    """What a GPU told while it was watched, without its course."""
     names = ("readings", "duration_s", "temperature_c", "power_w", "energy_j", "sm_clock_mhz", "memory_clock_mhz")
     reasons = reasons_text(found.throttle_reasons)
     return {**fields(found, *names), "throttle_reasons": reasons, **fields(found, "ecc_uncorrected")}
 
 
 def reasons_text(reasons: Sequence[str] | None) -> str | None:
-    """`nothing` where it told that it was not throttled; None where it did not tell."""
+    """`nothing` if the GPU says that it was not throttled, None if it does not say."""
     return None if reasons is None else ", ".join(reasons) or "nothing"
