@@ -21,13 +21,6 @@ def test_without_nvml_one_line_says_so_and_offers_the_way_on() -> None:
     assert "no NVIDIA driver" in json.loads(listed.stdout)["nvidia"]["problem"]
 
 
-def test_run_without_nvml_is_an_error_of_the_environment() -> None:
-    done = gpubalance("run", "--gpus", "0", "1", "--batches", "820", "568")
-    assert done.returncode == 3
-    assert done.stderr.startswith("error: no NVIDIA driver")
-    assert "--simulate" in done.stderr
-
-
 def test_the_gpus_are_listed_with_why_they_can_not_be_used(tmp_path: Path) -> None:
     done = gpubalance("devices", environment=environment(tmp_path, TWO_UNLIKE_GPUS))
     assert done.returncode == 0
@@ -42,41 +35,6 @@ def test_the_listing_as_json(tmp_path: Path) -> None:
     gpus = json.loads(done.stdout)["nvidia"]["gpus"]
     assert [gpu["index"] for gpu in gpus] == [0, 1]
     assert all(gpu["uuid"].startswith("GPU-") for gpu in gpus)
-
-
-def test_a_run_never_falls_back_to_the_cpu(tmp_path: Path) -> None:
-    """NVML shows two GPUs and TensorFlow none: an error, not a benchmark of the processor."""
-    done = gpubalance(
-        "run", "--gpus", "0", "1", "--batches", "8", "8", "--quiet", environment=environment(tmp_path, TWO_UNLIKE_GPUS)
-    )
-    assert done.returncode == 3
-    assert "sees no GPU" in done.stderr.splitlines()[0]
-    assert "GPU:0" in done.stderr.splitlines()[0]
-    assert done.stdout == ""
-
-
-def test_mig_slices_are_measured_singly(tmp_path: Path) -> None:
-    script = "\n".join(
-        [
-            "driver 550.54.14",
-            "gpu 0 name A100",
-            "gpu 0 uuid GPU-a0",
-            "gpu 0 bus_id 00000000:01:00.0",
-            "gpu 0 mig 1",
-            "gpu 0 slice 0 uuid MIG-s0",
-            "gpu 0 slice 1 uuid MIG-s1",
-        ]
-    )
-    done = gpubalance("run", environment=environment(tmp_path, script))
-    assert done.returncode == 2
-    assert "no joint run" in done.stderr.splitlines()[0]
-
-
-def test_a_hidden_gpu_is_not_used(tmp_path: Path) -> None:
-    hidden = {**environment(tmp_path, TWO_UNLIKE_GPUS), "CUDA_VISIBLE_DEVICES": ""}
-    done = gpubalance("run", environment=hidden)
-    assert done.returncode == 3
-    assert "hidden by CUDA_VISIBLE_DEVICES" in done.stderr
 
 
 def test_a_lost_gpu_can_not_be_named(tmp_path: Path) -> None:

@@ -228,17 +228,6 @@ def test_an_interrupt_before_anything_is_measured_prints_nothing() -> None:
     assert not any(map(lives, children))
 
 
-def test_a_reader_that_goes_away_loses_no_file(tmp_path: Path) -> None:
-    path = tmp_path / "run.json"
-    program = start("run", *TINY_PAIR, "--gpus", "0", *SHORT, "-o", str(path), "--json", "--quiet")
-    assert program.stdout is not None
-    program.stdout.close()
-    assert program.wait(timeout=120) == 0
-    assert program.stderr is not None
-    assert program.stderr.read() == ""
-    assert json.loads(path.read_text())["kind"] == "run"
-
-
 def test_nobody_reads_the_progress() -> None:
     program = start("run", *TINY_PAIR, "--gpus", "0", *SHORT, "--json")
     assert program.stderr is not None
@@ -280,10 +269,3 @@ def test_a_terminal_that_knows_only_ascii() -> None:
     done = gpubalance("devices", "--simulate", QUICK_PAIR, environment=ascii_only)
     assert done.returncode == 0
     assert "Quick 3" in done.stdout
-
-
-def test_escapes_in_what_is_given_do_not_reach_the_terminal() -> None:
-    done = gpubalance("run", "--simulate", "no\x1b[31m[red]such.toml")
-    assert done.returncode == 4
-    assert "\x1b" not in done.stderr
-    assert "[red]such.toml" in done.stderr

@@ -52,21 +52,17 @@ ELSEWHERE = {
         "devices/test_nvml.py::test_no_nvml_library",
     ],
     2: ["devices/test_nvml.py::test_no_gpu_and_why"],
-    4: ["cli/test_devices.py::test_a_run_never_falls_back_to_the_cpu"],
     7: [
         "workers/test_process.py::test_the_environment_shows_a_worker_its_gpus_only_by_uuid",
         "engine/test_runtime.py::test_a_device_that_tensorflow_leaves_out_is_named",
     ],
     8: ["engine/test_runtime.py::test_another_order_of_tensorflows_is_followed"],
-    9: ["devices/test_visible.py::test_uuids_are_exact", "cli/test_devices.py::test_a_hidden_gpu_is_not_used"],
+    9: ["devices/test_visible.py::test_uuids_are_exact"],
     10: [
         "devices/test_select.py::test_an_unknown_device_is_answered_with_the_candidates",
         "devices/test_select.py::test_a_device_named_twice",
     ],
-    11: [
-        "devices/test_nvml.py::test_mig_slices_are_listed",
-        "cli/test_devices.py::test_mig_slices_are_measured_singly",
-    ],
+    11: ["devices/test_nvml.py::test_mig_slices_are_listed"],
     12: ["devices/test_nvml.py::test_processes_of_both_kinds_are_merged_without_ours"],
     13: [
         "devices/test_nvml.py::test_what_is_not_supported_is_null",
@@ -103,7 +99,7 @@ ELSEWHERE = {
     31: ["cli/test_run.py::test_a_full_disk_behind_stdout_loses_no_file"],
     34: [
         "devices/test_nvml.py::test_names_are_made_safe",
-        "cli/test_run.py::test_escapes_in_what_is_given_do_not_reach_the_terminal",
+        "test_security.py::test_no_escape_of_the_command_line_comes_back",
     ],
     35: [
         "cli/test_live.py::test_the_screen_is_whole_in_any_width_and_goes_when_it_is_over",

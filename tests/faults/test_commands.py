@@ -203,12 +203,14 @@ def step(devices, batches, number):
 
 @pytest.mark.parametrize("arguments", [(), ("--json",)], ids=["text", "JSON"])
 def test_35_a_reader_that_has_gone_is_no_error(tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    process = Machine(tmp_path).starts("run", *BRIEF, "--quiet", *arguments)
+    path = tmp_path / "run.json"
+    process = Machine(tmp_path).starts("run", *BRIEF, "--quiet", "-o", str(path), *arguments)
     assert process.stdout is not None
     assert process.stderr is not None
     process.stdout.close()
     assert process.wait(timeout=60) == 0
     assert process.stderr.read() == ""
+    assert json.loads(path.read_text())["complete"] is True
 
 
 def test_35_a_result_that_nobody_reads_is_kept(tmp_path: Path) -> None:

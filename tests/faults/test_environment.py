@@ -82,6 +82,7 @@ def test_04_tensorflow_without_its_libraries_names_them_and_benchmarks_no_cpu(tm
     done = gpubalance("run", "--quiet", environment=environment(tmp_path, TWO_UNLIKE_GPUS))
     assert (done.returncode, done.stdout) == (3, "")
     assert "sees no GPU" in first_line(done)
+    assert "GPU:0" in first_line(done)
     assert "these libraries can't be loaded: libcud" in first_line(done)
     assert "pip install '.[cuda]'" in done.stderr
 
@@ -153,9 +154,10 @@ def test_09_what_cuda_visible_devices_hides_is_said(tmp_path: Path, listed: str)
 
 
 def test_09_nonsense_hides_all_and_is_quoted(tmp_path: Path) -> None:
-    done = Machine(tmp_path, CUDA_VISIBLE_DEVICES="nonsense").runs("run")
-    assert done.returncode == 3
-    assert "hidden by CUDA_VISIBLE_DEVICES=nonsense" in first_line(done)
+    for nothing in ("nonsense", ""):
+        done = Machine(tmp_path, CUDA_VISIBLE_DEVICES=nothing).runs("run")
+        assert done.returncode == 3
+        assert f"hidden by CUDA_VISIBLE_DEVICES={nothing}" in first_line(done)
 
 
 def test_10_an_ambiguous_device_is_answered_with_the_candidates(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def step(devices, batches, number):
     if devices[0].index == 0 and max(batches) > 8:
         hang()
 """
-    done = Machine(tmp_path, steps).runs("probe", "--deadline", SILENCE, *FEW)
+    done = Machine(tmp_path, steps).runs("probe", "--deadline", "3", *FEW)
     assert done.returncode == 6
     first, second = json.loads(done.stdout)["probes"]
     assert [point["batch"] for point in first["curve"]] == [8]
@@ -292,31 +292,41 @@ def test_24_memory_errors_that_rise_make_the_result_invalid(tmp_path: Path, comm
         assert json.loads(done.stdout)["complete"] is False
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_29_an_interrupt_ends_even_a_worker_that_hangs(tmp_path: Path, number: signal.Signals, code: int) -> None:
-    pids = tmp_path / "pids"
-    steps = f"""{HANG}{NOTE}
+HANGS = f"""{HANG}{NOTE}
 def step(*_):
-    note({str(pids)!r})
+    note(PIDS)
     hang()
 """
-    process = Machine(tmp_path, steps).starts("run")
-    pid = wait_for(pids)
+# A process of the model's own, which a data pipeline may have.
+STARTS = f"""{NOTE}
+import time
+def step(devices, batches, number):
+    if number == 1 and os.fork() == 0:
+        note(PIDS)
+        time.sleep(600)
+    time.sleep(0.05)
+"""
+
+
+def measuring(folder: Path, steps: str) -> tuple[subprocess.Popen[str], int]:
+    """A program that has begun to train, and the process that its worker's script has noted."""
+    pids = folder / "pids"
+    process = Machine(folder, f"PIDS = {str(pids)!r}\n{steps}").starts("run", "--windows", "500")
+    return process, wait_for(pids)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_29_an_interrupt_ends_even_a_worker_that_hangs(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    process, pid = measuring(tmp_path, HANGS)
     process.send_signal(number)
     _, err = process.communicate(timeout=60)
     assert process.returncode == code, err
     assert gone(pid)
 
 
-def test_30_a_worker_that_hangs_ends_with_a_killed_parent(tmp_path: Path) -> None:
-    pids = tmp_path / "pids"
-    steps = f"""{HANG}{NOTE}
-def step(*_):
-    note({str(pids)!r})
-    hang()
-"""
-    process = Machine(tmp_path, steps).starts("run")
-    pid = wait_for(pids)
+@pytest.mark.parametrize("steps", [HANGS, STARTS], ids=["hangs", "has started a process"])
+def test_30_a_worker_ends_with_a_killed_parent_though_it(tmp_path: Path, steps: str) -> None:
+    process, pid = measuring(tmp_path, steps)
     process.kill()
     process.communicate()
     psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], timeout=5)
@@ -337,21 +347,3 @@ def step(devices, batches, number):
     assert done.returncode == 6
     assert "SIGSEGV" in first_line(done)
     assert all(map(gone, noted(pids)))
-
-
-def test_30_what_the_model_started_ends_with_a_killed_parent(tmp_path: Path) -> None:
-    pids = tmp_path / "pids"
-    steps = f"""{NOTE}
-import time
-def step(devices, batches, number):
-    if number == 1 and os.fork() == 0:
-        note({str(pids)!r})
-        time.sleep(600)
-    time.sleep(0.05)
-"""
-    process = Machine(tmp_path, steps).starts("run", "--gpus", "0", "--windows", "500")
-    pid = wait_for(pids)
-    process.kill()
-    process.communicate()
-    psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], timeout=5)
-    assert gone(pid)
