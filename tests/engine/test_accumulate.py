@@ -29,7 +29,7 @@ from tests.engine.test_exact import (
     with_an_unused_weight,
 )
 
-SPLITS = [((70, 30), (35, 30)), ((60, 40), (25, 40)), ((100,), (20,))]
+SPLITS = [(sgd, (70, 30), (35, 30)), (adam, (60, 40), (25, 40)), (adam, (100,), (20,))]
 
 
 def train(steps: Steps, batches: tuple[int, ...], micro_batches: tuple[int, ...]) -> list[float]:
@@ -37,8 +37,7 @@ def train(steps: Steps, batches: tuple[int, ...], micro_batches: tuple[int, ...]
     return [steps.step(x, (y,), batches, micro_batches)[0] for x, y in samples(shape)]
 
 
-@pytest.mark.parametrize(("batches", "micro_batches"), SPLITS, ids=str)
-@pytest.mark.parametrize("make_optimizer", [sgd, adam])
+@pytest.mark.parametrize(("make_optimizer", "batches", "micro_batches"), SPLITS)
 @pytest.mark.parametrize("make_model", [l2_model, activity_model, dropout_off_model])
 def test_micro_batches_equal_one_device(
     tensorflow: Any,

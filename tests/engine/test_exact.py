@@ -142,8 +142,7 @@ def difference(a: list[Any], b: list[Any]) -> float:
     return max(float(np.max(np.abs(x - y))) for x, y in zip(a, b, strict=True))
 
 
-@pytest.mark.parametrize("batches", [(70, 30), (99, 1), (1, 1, 98)], ids=str)
-@pytest.mark.parametrize("make_optimizer", [sgd, adam])
+@pytest.mark.parametrize(("make_optimizer", "batches"), [(sgd, (70, 30)), (adam, (99, 1)), (adam, (1, 1, 98))])
 @pytest.mark.parametrize(
     "make_model", [dense_model, l2_model, activity_model, synchronised_batch_norm_model, dropout_off_model]
 )

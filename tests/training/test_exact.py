@@ -12,8 +12,15 @@ SPLITS = [(70, 30), (99, 1), (1, 1, 98)]
 LASTS = [80, 70, 40, 5]
 
 
-@pytest.mark.parametrize("batches", SPLITS, ids=str)
-@pytest.mark.parametrize("name", CASES)
+# Each case with one split, each split with several cases; the others are a campaign.
+EVERY = [
+    pytest.param(name, batches, id=f"{name}-{batches}", marks=[pytest.mark.campaign] * ((i + j) % len(SPLITS) != 0))
+    for i, name in enumerate(CASES)
+    for j, batches in enumerate(SPLITS)
+]
+
+
+@pytest.mark.parametrize(("name", "batches"), EVERY)
 def test_a_split_gives_what_one_device_gives(tensorflow: Any, name: str, batches: tuple[int, ...]) -> None:
     case = CASES[name]
     # Of each output's own loss Keras takes the mean over batches of unlike sizes, which is another from trace to trace.

@@ -44,7 +44,7 @@ def test_the_oldest_keras_trains_as_exactly(oldest_keras: Path) -> None:
         environment.pop(name, None)
     code = "import sys, keras, pytest; assert keras.__version__ == sys.argv[1]; sys.exit(pytest.main(sys.argv[2:]))"
     few = [f"{ROOT}/tests/training/{name}" for name in FEW]
-    command = [sys.executable, "-c", code, OLDEST, "-q", "-p", "no:cacheprovider", *few]
+    command = [sys.executable, "-c", code, OLDEST, "-q", "-p", "no:cacheprovider", "-m", "", *few]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
     assert " passed" in done.stdout
