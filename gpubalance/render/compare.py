@@ -95,7 +95,7 @@ def _judged(ratio: ThroughputRatio, pair: tuple[str, str], of: str, *, alike: bo
     """The verdict in words, then the ratio with its interval."""
     value = f"{ratio.value:.3f} × {of}"
     if ratio.verdict is None or ratio.ci95 is None:
-        return f"no verdict on {pair[1]}, as there are too few samples: {value}"
+        return f"no verdict on {pair[1]}, as there are too few timings: {value}"
     value += f" ({ratio.ci95[0]:.3f} to {ratio.ci95[1]:.3f}, 95 % within these runs)"
     if ratio.verdict == "no difference":
         doubt = "" if alike else ", though they are not alike"

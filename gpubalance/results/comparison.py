@@ -65,7 +65,7 @@ class ThroughputRatio(Record):
     """The ratio of throughput to the baseline's, its 95 % confidence interval, and the verdict.
 
     `detectable` is the smallest true difference, as a part, that would be found nine times in ten. All but the value
-    are null where nothing was measured, or with too few samples.
+    are null where nothing was measured, or with too few timings.
     """
 
     value: Number

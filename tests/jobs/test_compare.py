@@ -290,7 +290,7 @@ def test_a_gate_that_can_not_judge_does_not_pass(compared: Compared) -> None:
     cases: list[tuple[Comparison, str]] = [
         (compared(BASELINE, plan_of()), "was never run"),
         (compared(BASELINE, BASELINE), "is the same measurement"),
-        (compared(BASELINE, short), "too few samples"),
+        (compared(BASELINE, short), "too few timings"),
         (compared(BASELINE, _settings(model="probe")(OTHER)), "is not the same work"),
         (compared(sampled(probe_of(DEVICES)), sampled(fewer, seed=1)), "no batch size of GPU:1 in common"),
     ]

@@ -129,7 +129,7 @@ def test_an_older_result_has_its_samples_by_number(tmp_path: Path) -> None:
     document["step_time_s"]["at_s"] = document["baselines"]["even"]["step_time_s"]["at_s"] = None
     chart = drawn(samples.subject(samples.written(tmp_path, "old.json", document)), "course")
     with drawing("test"):
-        assert chart.draw(WIDE).axes[-1].get_xlabel() == "sample, in the order of time"
+        assert chart.draw(WIDE).axes[-1].get_xlabel() == "timing, in the order of time"
     assert "does not say when" in chart.text
     assert "a simulated device has none" in chart.text
 

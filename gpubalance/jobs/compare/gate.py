@@ -68,7 +68,7 @@ def _refuse(baseline: ComparedResult, other: ComparedResult, where: str) -> None
             remedy="gpubalance run --plan PLAN.json -o RUN.json measures it",
         )
     raise BadInput(
-        f"{other.file}{where}: too few samples in it or in {baseline.file} for an interval: --fail-slower can't judge",
+        f"{other.file}{where}: too few timings in it or in {baseline.file} for an interval: --fail-slower can't judge",
         remedy="measure longer: --windows, --duration",
     )
 

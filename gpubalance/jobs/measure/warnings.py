@@ -82,7 +82,7 @@ def _wide_interval(precision: float) -> Warning_ | None:
     wide = f"the 95 % interval of a step time is ±{precision:.1%}, wider than ±{PRECISE_ENOUGH:.0%}"
     return Warning_(
         code="wide-interval",
-        message=wide if math.isfinite(precision) else "too few samples for a confidence interval",
+        message=wide if math.isfinite(precision) else "too few timings for a confidence interval",
         next="measure longer (--windows, --duration), with nothing else running",
     )
 

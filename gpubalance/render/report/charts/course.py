@@ -39,7 +39,7 @@ def chart(subject: Subject) -> Chart | Missing:
     if run is None:
         return Missing(_ID, _TITLE, "nothing was run: `gpubalance run` or `gpubalance balance` does")
     if not run.step_time_s.samples:
-        return Missing(_ID, _TITLE, "the result keeps no samples")
+        return Missing(_ID, _TITLE, "the result keeps no timings")
     return Chart(_ID, _TITLE, _text(subject, run), lambda width: _draw(subject, run, width))
 
 
@@ -64,13 +64,13 @@ def _text(subject: Subject, run: Run) -> str:
     for name, one, _, _ in _series(run):
         times = one.step_time_s
         lines.append(
-            f"{name.capitalize()}: {len(times.samples)} samples from {format_seconds(min(times.samples))} to "
+            f"{name.capitalize()}: {len(times.samples)} timings from {format_seconds(min(times.samples))} to "
             f"{format_seconds(max(times.samples))}, median {format_seconds(times.median)}."
         )
     if len(_series(run)) > 1:
         lines.append("The two were measured in turns.")
     if not _timed(run):
-        lines.append("This result does not say when a sample was taken, so they are in the order of their numbers.")
+        lines.append("This result does not say when each timing ended, so they are in the order of their numbers.")
     moments = _moments(run)
     if moments and _timed(run):
         lines += [_throttled(subject.devices[i].label, course) for i, course in moments.items()]
@@ -97,14 +97,14 @@ def _draw(subject: Subject, run: Run, width: int) -> Figure:
     narrow = width <= NARROW
     rows = 2 + len(moments)
     made, axes = figure(width, int(70 + 80 * sum(heights)) + 18 * (rows if narrow else 1 + len(moments)), heights)
-    _draw_samples(axes[0], run)
+    _draw_timings(axes[0], run)
     for one, (name, value) in zip(axes[1:], panels, strict=False):
         _draw_panel(one, moments, name, value)
     if throttled:
         _draw_throttling(axes[-1], subject, moments, throttled)
     if not _timed(run):
         axes[0].xaxis.set_major_locator(MaxNLocator(10, integer=True))
-    axes[-1].set_xlabel("time since the first sample began, s" if _timed(run) else "sample, in the order of time")
+    axes[-1].set_xlabel("time since the first timing began, s" if _timed(run) else "timing, in the order of time")
     handles: list[Artist] = []
     for name, _, c, shape in _series(run):
         said = f"{name} (line: its median)"
@@ -117,7 +117,7 @@ def _draw(subject: Subject, run: Run, width: int) -> Figure:
     return made
 
 
-def _draw_samples(axes: Axes, run: Run) -> None:
+def _draw_timings(axes: Axes, run: Run) -> None:
     for _, one, c, shape in _series(run):
         times = np.array(one.step_time_s.samples) * 1e3
         at = np.array(one.step_time_s.at_s) if _timed(run) else np.arange(1.0, len(times) + 1)

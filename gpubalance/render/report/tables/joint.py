@@ -34,13 +34,13 @@ def tables(subject: Subject) -> tuple[Table, ...]:
 
 
 def long_tables(subject: Subject) -> tuple[Table, ...]:
-    """The samples behind each median, and telemetry."""
+    """The timings behind each median, and telemetry."""
     run = subject.run
     if run is None:
         return ()
-    note = "A sample is the mean of consecutive steps that were timed as one."
+    note = "A timing is the mean of consecutive steps that were timed together."
     return (
-        *table("samples", "Step times", _samples(run), note, long=True),
+        *table("samples", "Step times", _timings(run), note, long=True),
         *table("telemetry", "Telemetry", _telemetry(subject, run), labels=TELEMETRY_LABELS),
         *table("course", "Telemetry over the run", _course(subject, run), long=True, labels={"at_s": "at"}),
     )
@@ -121,7 +121,7 @@ def _gap(subject: Subject) -> tuple[Table, ...]:
     return table("gap", "Why not more", rows)
 
 
-def _samples(run: Run) -> Iterator[Row]:
+def _timings(run: Run) -> Iterator[Row]:
     for name, one in _splits(run):
         ends = one.step_time_s.at_s or (None,) * len(one.step_time_s.samples)
         for number, (seconds, at_s) in enumerate(zip(one.step_time_s.samples, ends, strict=True), 1):
