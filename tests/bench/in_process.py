@@ -9,7 +9,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,6 +41,9 @@ class Done(NamedTuple):
             assert not ESCAPE.search(self.out), f"an escape on stdout: {told}\n{self.out!r}"
         if self.code not in (0, 130, 143) and self.err:
             assert "error: " in self.err, told
+
+
+Program = Callable[[Sequence[str]], Done]
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ import pytest
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.keep.saved_probes import save
 from gpubalance.results.plan import Plan
+from tests.bench.in_process import Program
 from tests.cli.program import ROOT, gpubalance
 from tests.jobs.probes import probe_of
 
@@ -81,8 +82,9 @@ def test_a_plan_from_a_file_touches_no_device(tmp_path: Path) -> None:
         (("run", "--simulate", QUICK, "--plan", "nowhere.json"), 4, "can't read nowhere.json"),
     ],
 )
-def test_wrong_inputs_get_one_line_that_says_what_is_right(arguments: tuple[str, ...], code: int, says: str) -> None:
-    done = gpubalance(*arguments)
-    assert done.returncode == code
-    assert says in done.stderr
-    assert done.stdout == ""
+def test_wrong_inputs_get_one_line_that_says_what_is_right(
+    in_process: Program, arguments: tuple[str, ...], code: int, says: str
+) -> None:
+    done = in_process(arguments)
+    assert (done.code, done.out) == (code, "")
+    assert says in done.err

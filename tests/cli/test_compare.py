@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpubalance.results.comparison import Comparison
+from tests.bench.in_process import Program
 from tests.cli.program import ROOT, gpubalance
 from tests.cli.terminal import command_in_terminal
 from tests.jobs.test_compare import BASELINE, OTHER, slower
@@ -72,8 +73,10 @@ def test_a_redacted_comparison_tells_no_home_folder(files: tuple[str, str, str],
         (("guess.json", "balanced.json", "-o", "guess.json"), 2, "guess.json exists"),
     ],
 )
-def test_wrong_inputs_get_one_line_that_says_what_is_right(arguments: tuple[str, ...], code: int, says: str) -> None:
-    done = gpubalance("compare", *arguments, cwd=SAVED)
-    assert done.returncode == code
-    assert says in done.stderr
-    assert done.stdout == ""
+def test_wrong_inputs_get_one_line_that_says_what_is_right(
+    in_process: Program, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], code: int, says: str
+) -> None:
+    monkeypatch.chdir(SAVED)
+    done = in_process(["compare", *arguments])
+    assert (done.code, done.out) == (code, "")
+    assert says in done.err

@@ -16,6 +16,7 @@ import pytest
 
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
+from tests.bench.in_process import Program
 from tests.cli.program import QUICK_PAIR, SHORT, TINY_PAIR, gpubalance, start
 from tests.stand_in import engine
 
@@ -237,11 +238,12 @@ def test_a_dry_run_touches_nothing(own_state: Path) -> None:
         (("--gpus", "7"), 2, "there is no device '7'"),
     ],
 )
-def test_wrong_inputs_get_one_line_that_says_what_is_right(arguments: tuple[str, ...], code: int, says: str) -> None:
-    done = gpubalance("probe", *FEW, *arguments)
-    assert done.returncode == code
-    assert says in done.stderr
-    assert done.stdout == ""
+def test_wrong_inputs_get_one_line_that_says_what_is_right(
+    in_process: Program, arguments: tuple[str, ...], code: int, says: str
+) -> None:
+    done = in_process(["probe", *FEW, *arguments])
+    assert (done.code, done.out) == (code, "")
+    assert says in done.err
 
 
 def started_probe(

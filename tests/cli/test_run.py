@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from gpubalance.results.run import Run
+from tests.bench.in_process import Program
 from tests.cli.program import QUICK_PAIR, ROOT, SHORT, TINY, TINY_PAIR, gpubalance, start
 from tests.stand_in import engine
 
@@ -162,13 +163,14 @@ def test_micro_batches_past_memory_are_told_which_fit() -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_wrong_inputs_get_one_line_that_says_what_is_right(arguments: list[str], code: int, says: str) -> None:
-    done = gpubalance("run", "--simulate", QUICK_PAIR, *arguments, "--quiet")
-    assert done.returncode == code, done.stderr
-    first = done.stderr.splitlines()[0]
+def test_wrong_inputs_get_one_line_that_says_what_is_right(
+    in_process: Program, arguments: list[str], code: int, says: str
+) -> None:
+    done = in_process(["run", "--simulate", QUICK_PAIR, *arguments, "--quiet"])
+    assert (done.code, done.out) == (code, "")
+    first = done.err.splitlines()[0]
     assert first.startswith("error: ")
     assert says in first
-    assert done.stdout == ""
 
 
 def lives(process: psutil.Process) -> bool:
