@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
-from functools import wraps
+from functools import cache, wraps
 from inspect import Parameter, Signature, signature
-from typing import Any, get_args, get_type_hints
+from typing import Any, cast, get_args, get_type_hints
 
 Command = Callable[..., None]
 
@@ -32,17 +32,17 @@ def grouped(command: Command, *, unseen: type) -> Command:
 
 
 def _options(parameter: Parameter) -> Iterator[Parameter]:
-    """Those of a group; else the parameter itself."""
+    """The options of a group; else the parameter itself."""
     if is_dataclass(parameter.annotation):
-        yield from _fields(parameter.annotation)
+        yield from _fields(cast("type", parameter.annotation))
     else:
         yield _option(parameter.name, parameter.default, parameter.annotation)
 
 
-def _fields(group: Any) -> Iterator[Parameter]:
+@cache
+def _fields(group: type) -> tuple[Parameter, ...]:
     hints = get_type_hints(group, include_extras=True)
-    for field in fields(group):
-        yield _option(field.name, field.default, hints[field.name])
+    return tuple(_option(field.name, field.default, hints[field.name]) for field in fields(group))
 
 
 def _option(name: str, default: object, annotation: Any) -> Parameter:

@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from gpubalance.errors import EnvironmentFault, GpubalanceError, UsageError
-from gpubalance.render.table import WIDTH
-from gpubalance.system.state import write_whole
 from gpubalance.text import clean
 
 if TYPE_CHECKING:
@@ -113,6 +111,8 @@ def redaction_here() -> Redaction:
 
 def width() -> int:
     """Columns for a summary on stdout: a narrow terminal's own, else 80."""
+    from gpubalance.render.table import WIDTH
+
     return min(WIDTH, shutil.get_terminal_size((WIDTH, 0)).columns) if sys.stdout.isatty() else WIDTH
 
 
@@ -203,6 +203,8 @@ def _try_to_write(option: str, path: Path) -> None:
 
 def write_file(option: str, path: Path, content: str | bytes, rest: str = "") -> None:
     """Writes it whole or not at all. Raises EnvironmentFault; `rest` says in its remedy where the result is instead."""
+    from gpubalance.system.state import write_whole
+
     try:
         write_whole(path, content)
     except OSError as error:
