@@ -10,7 +10,7 @@ from rich.text import Text
 from gpubalance.numbers.units import format_bytes, format_rate, format_seconds
 from gpubalance.render.probe import curve_lines, device_line
 from gpubalance.render.sparkline import sparkline
-from gpubalance.render.table import prose, shorten
+from gpubalance.render.table import prose, shorten, table
 from gpubalance.results.probe import CurvePoint
 from gpubalance.results.telemetry import Gauges, throttling
 from gpubalance.settings.device import Device
@@ -76,49 +76,42 @@ def joint_lines(rows: Sequence[LiveRow], total: LiveTotal, width: int, height: i
     return lines
 
 
+_BEFORE, _AFTER = ("device", "name", "batch", "samples/s"), ("compute", "state", "memory")  # the bar
+_BY_WORTH = ("device", "batch", "samples/s", "compute", "state", "memory", "name")
+
+
 def _table(rows: Sequence[LiveRow], total: LiveTotal, width: int) -> list[Text]:
     """Leaves out the least important columns on a narrow terminal; the bar takes the rest of the line."""
-    label = _Column("device", [r.label for r in rows], left=True)
-    name = _Column("", [shorten(r.name, _NAME_WIDTH) for r in rows], left=True)
-    batch = _Column("batch", [r.batch for r in rows])
-    rate = _Column("samples/s", ["" if r.throughput is None else format_rate(r.throughput) for r in rows])
-    compute = _Column("compute", ["" if r.compute_s is None else format_seconds(r.compute_s) for r in rows])
-    memory = _Column("memory", ["" if r.memory_bytes is None else format_bytes(r.memory_bytes) for r in rows])
-    state = _Column("", [_state(r.gauges) for r in rows])
-    kept: list[_Column] = []
-    for column in (label, batch, rate, compute, state, memory, name):
-        fits = sum(c.width + 2 for c in [*kept, column]) + _SHORTEST_BAR <= width
-        kept += [column] if fits and not column.is_empty else []
-    bar = max(0, min(_LONGEST_BAR, width - sum(c.width + 2 for c in kept)))
-    before = [c for c in (label, name, batch, rate) if c in kept]
-    after = [c for c in (compute, state, memory) if c in kept]
-    head = "  ".join([*[c.head_cell for c in before], " " * bar, *[c.head_cell for c in after]])
-    lines = [Text(head.rstrip(), "dim")]
-    for number, row in enumerate(rows):
-        line = Text("".join(f"{c.cell(number)}  " for c in before))
-        line.append_text(_bar(row, rows, total.step_s, bar))
-        lines.append(line.append("".join(f"  {c.cell(number)}" for c in after)))
+    columns = {
+        "device": ["device", *(row.label for row in rows)],
+        "name": ["", *(shorten(row.name, _NAME_WIDTH) for row in rows)],
+        "batch": ["batch", *(row.batch for row in rows)],
+        "samples/s": ["samples/s", *("" if r.throughput is None else format_rate(r.throughput) for r in rows)],
+        "compute": ["compute", *("" if r.compute_s is None else format_seconds(r.compute_s) for r in rows)],
+        "memory": ["memory", *("" if r.memory_bytes is None else format_bytes(r.memory_bytes) for r in rows)],
+        "state": ["", *(_state(row.gauges) for row in rows)],
+    }
+    kept: dict[str, list[str]] = {}
+    left = width
+    for name in _BY_WORTH:
+        needed = max(map(len, columns[name])) + 2
+        if any(columns[name][1:]) and needed + _SHORTEST_BAR <= left:
+            kept[name] = columns[name]
+            left -= needed
+    bar = max(0, min(_LONGEST_BAR, left))
+    before = _beside([kept[name] for name in _BEFORE if name in kept], rows, left=(0, 1) if "name" in kept else (0,))
+    after = _beside([kept[name] for name in _AFTER if name in kept], rows)
+    lines = [Text(f"{before[0]}{' ' * bar}  {after[0]}".rstrip(), "dim")]
+    for row, start, end in zip(rows, before[1:], after[1:], strict=True):
+        lines.append(Text.assemble(start, _bar(row, rows, total.step_s, bar), f"  {end}" if end else ""))
     return lines
 
 
-class _Column:
-    def __init__(self, head: str, cells: Sequence[str], *, left: bool = False) -> None:
-        self._head, self._cells, self._left = head, cells, left
-        self.width = max(map(len, [head, *cells]))
-
-    @property
-    def is_empty(self) -> bool:
-        return not any(self._cells)
-
-    @property
-    def head_cell(self) -> str:
-        return self._fill(self._head)
-
-    def cell(self, number: int) -> str:
-        return self._fill(self._cells[number])
-
-    def _fill(self, text: str) -> str:
-        return text.ljust(self.width) if self._left else text.rjust(self.width)
+def _beside(columns: Sequence[Sequence[str]], rows: Sequence[LiveRow], *, left: Sequence[int] = ()) -> list[str]:
+    """The lines of some columns with their heads, all of one length, and two spaces where the bar may begin."""
+    lines = table(list(zip(*columns, strict=True)), left=left) if columns else [""] * (len(rows) + 1)
+    longest = max(map(len, lines))
+    return [f"{line.ljust(longest)}  " if left else line for line in lines]
 
 
 def _bar(row: LiveRow, rows: Sequence[LiveRow], step_s: float | None, width: int) -> Text:
