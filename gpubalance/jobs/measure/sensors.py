@@ -33,14 +33,7 @@ class Sensors:
     def check(self) -> None:
         """Raises PartialResult where a GPU's memory gave back other bits than were written: nothing it did counts."""
         for device, course in zip(self._devices, self._courses, strict=True):
-            told = course.telemetry()
-            if told is not None and told.ecc_uncorrected:
-                raise PartialResult(
-                    f"{device.label} had {told.ecc_uncorrected} memory errors that ECC did not correct: what "
-                    "it computes is not to be trusted",
-                    cause=known("ecc-error").cause,
-                    remedy=known("ecc-error").remedy,
-                )
+            check_memory(device, course.telemetry())
 
     @property
     def throttled(self) -> tuple[tuple[str, ...], ...]:
@@ -56,3 +49,14 @@ class Sensors:
     def telemetry(self, origin_s: float) -> tuple[Telemetry | None, ...]:
         """Of each device, in seconds from a moment of the monotonic clock."""
         return tuple(course.telemetry(origin_s) for course in self._courses)
+
+
+def check_memory(device: Device, told: Telemetry | None, where: str = "") -> None:
+    """Raises PartialResult where the GPU's memory gave back other bits than were written: nothing it did counts."""
+    if told is not None and told.ecc_uncorrected:
+        raise PartialResult(
+            f"{device.label} had {told.ecc_uncorrected} memory errors that ECC did not correct{where}: what it "
+            "computes is not to be trusted",
+            cause=known("ecc-error").cause,
+            remedy=known("ecc-error").remedy,
+        )

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from gpubalance.errors import DeadlinePassed, GpubalanceError, PartialResult
+from gpubalance.jobs.probe.attempt import Work
 from gpubalance.jobs.probe.bench import Bench
 from gpubalance.jobs.probe.drift import Drifting
 from gpubalance.planning.curve import knee_sizes, octaves, sensible_size
 from gpubalance.planning.limit import predict_limit
 from gpubalance.planning.search import Limit, Trial, find_limit
+from gpubalance.results.common import Warning_
+from gpubalance.workers.worker import Worker
 
 # A line through the memory of fewer batches may be one through workspaces.
 _POINTS_FOR_A_LINE = 3
@@ -19,11 +23,17 @@ _BELOW_THE_LIMIT = 16
 
 
 class Alone:
-    """What is found of a device, whole or as far as it came."""
+    """What is found of a device, whole or as far as it came; `number` is its place among the probe's devices."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, number: int, bench: Bench) -> None:
+        self.number = number
         self.bench = bench
         self.points = bench.points
+        self.error: GpubalanceError | None = None
+        self.began = False
+        self.ended = False
+        self.elapsed_s = 0.0
+        self.trace_warning: Warning_ | None = None
         self.limit: Limit | None = None
         self.max_batch = bench.request.max_batch or 0
         self.forward_flops: float | None = None
@@ -31,17 +41,23 @@ class Alone:
         self.skipped: list[int] = []
         self._failed: int | None = None
 
+    @property
+    def errors(self) -> list[GpubalanceError]:
+        """Its own error, and the deaths of its workers."""
+        deaths = self.bench.deaths
+        return [self.error, *deaths] if self.error and self.error not in deaths else [*deaths]
+
     def probe(self) -> None:
         """Measures. Raises what `Bench.try_batch` does; what was found until then stays."""
         drifting = Drifting(self.bench)
         self._explore()
-        self.forward_flops = self.bench.forward_flops()
+        self.forward_flops = self._flops()
         drifting.look("explore", list(self.bench.here))
         self.limit = self._find_limit()
         if self.limit.fits is None and self.bench.fault is not None:
             raise self.bench.fault
         self._fill()
-        self.forward_flops = self.forward_flops or self.bench.forward_flops()
+        self.forward_flops = self.forward_flops or self._flops()
         if not drifting.found:
             drifting.look("fill", list(self.points.values()))
         if drifting.found:
@@ -134,6 +150,22 @@ class Alone:
             attempt = self.bench.try_batch(size, "the curve", fresh=near, last=not near or size == missing[-1])
             if attempt.point is None:
                 self.skipped.append(size)
+
+    def _flops(self) -> float | None:
+        """Operations of one sample's forward pass; None where they are not known."""
+        bench = self.bench
+        known = bench.journal.of(bench.device.uuid, Work)
+        if known:
+            return known[0].forward_flops
+        if not bench.party.alive:
+            return None
+        try:
+            work = Work(forward_flops=bench.party.ask(Worker.forward_flops))
+        except (PartialResult, DeadlinePassed):
+            bench.drop()
+            return None
+        bench.journal.add(bench.device.uuid, work)
+        return work.forward_flops
 
     def _measure_again(self, drifting: Drifting) -> None:
         self.steady = False

@@ -17,6 +17,13 @@ class Attempt(Record):
         """Whether the worker died or fell silent: that says nothing certain of the batch."""
         return self.trial.outcome in ("crash", "deadline")
 
+    @property
+    def doubt(self) -> str:
+        """Why it should be tried once more."""
+        return {"crash": "the worker died", "deadline": "the worker fell silent"}.get(
+            self.trial.outcome, "a larger batch passed"
+        )
+
 
 class Drift(Record):
     """How the device's speed changed while a worker measured: its last step time over its first, 1 for not at all.

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from contextlib import suppress
 from functools import partial
 
 from gpubalance.errors import (
@@ -13,35 +11,20 @@ from gpubalance.errors import (
     EnvironmentFault,
     GpubalanceError,
     GpuLost,
-    Interrupted,
     OutOfMemory,
     PartialResult,
 )
 from gpubalance.jobs.events import Doing, PointDone, TrialDone, Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.measure.lost import lost_gpus_told
-from gpubalance.jobs.probe.attempt import Attempt, HotPoint, Work
+from gpubalance.jobs.measure.sensors import check_memory
+from gpubalance.jobs.probe.attempt import Attempt
+from gpubalance.jobs.probe.halt import Halt
 from gpubalance.jobs.probe.point import measure_point
 from gpubalance.results.probe import CurvePoint, Outcome, Trial
 from gpubalance.settings.requests import ProbeRequest
-from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.messages import Ready
 from gpubalance.workers.party import Build, Party
-from gpubalance.workers.worker import Worker
-
-
-class Halt:
-    """When the whole probe is to end: at its time limit, or when another thread was interrupted."""
-
-    def __init__(self, limit: TimeLimit) -> None:
-        self.limit = limit
-        self.interrupted = threading.Event()
-
-    def check(self) -> None:
-        """Raises Interrupted or TimeLimitPassed."""
-        if self.interrupted.is_set():
-            raise Interrupted(2)
-        self.limit.check()
 
 
 class Bench:
@@ -52,8 +35,10 @@ class Bench:
         self.request = request
         self.journal = journal
         self._halt = halt
-        self._watch = watch
-        self._known = _certain(journal.of(self.device.uuid, Attempt))
+        self.watch = watch
+        # A death may have been the machine's fault, and that may have been mended: it is tried again.
+        attempts = journal.of(self.device.uuid, Attempt)
+        self._known = {attempt.trial.batch: attempt for attempt in attempts if not attempt.died}
         self.party = Party(
             [self.device],
             build=Build(request.settings, seed=request.seed),
@@ -79,7 +64,7 @@ class Bench:
 
     def tell(self, text: str) -> None:
         """Says what is done now."""
-        self._watch(Doing(f"{self.device.label}: {text}"))
+        self.watch(Doing(f"{self.device.label}: {text}"))
 
     @property
     def in_pieces(self) -> bool:
@@ -99,7 +84,7 @@ class Bench:
         attempt = self._answer(batch, trial=trial) or self._try(batch, reason, fresh=fresh or trial, last=last)
         if self._is_uncertain(attempt):
             self._keep(attempt, trial=True)
-            attempt = self._try(batch, f"once more, as {_UNCERTAIN[attempt.trial.outcome]}", fresh=True, last=last)
+            attempt = self._try(batch, f"once more, as {attempt.doubt}", fresh=True, last=last)
         self._keep(attempt, trial=trial or attempt.point is None)
         if attempt.died and not self._passed and self.deaths:
             raise self.deaths[-1]
@@ -122,11 +107,11 @@ class Bench:
             self._known[attempt.trial.batch] = attempt
         if trial and attempt.trial not in self.trials:
             self.trials.append(attempt.trial)
-            self._watch(TrialDone(self.device, attempt.trial))
+            self.watch(TrialDone(self.device, attempt.trial))
         if attempt.point is not None:
             self._passed.add(attempt.trial.batch)
             self.points[attempt.trial.batch] = attempt.point
-            self._watch(PointDone(self.device, attempt.point))
+            self.watch(PointDone(self.device, attempt.point))
 
     def _try(self, batch: int, reason: str, *, fresh: bool, last: bool) -> Attempt:
         self._halt.check()
@@ -149,15 +134,9 @@ class Bench:
         if point is not None and peak is not None and self.memory_bytes is not None and peak > self.memory_bytes:
             outcome, point = "margin", None
         if point is None:
-            self._drop()
-        trial = Trial(
-            batch=batch,
-            outcome=outcome,
-            seconds=time.monotonic() - began,
-            reason=reason,
-            fresh=fresh,
-            memory_peak_bytes=peak,
-        )
+            self.drop()
+        spent_s = time.monotonic() - began
+        trial = Trial(batch=batch, outcome=outcome, seconds=spent_s, reason=reason, fresh=fresh, memory_peak_bytes=peak)
         return Attempt(trial=trial, point=point)
 
     def measured(self, batch: int, duration_s: float) -> CurvePoint:
@@ -187,11 +166,7 @@ class Bench:
         )
         with lost_gpus_told([self.device]):
             point, measured_s = self.party.ask(measure)
-        if point.telemetry is not None and point.telemetry.ecc_uncorrected:
-            raise PartialResult(
-                f"{self.device.label} had {point.telemetry.ecc_uncorrected} memory errors that ECC did not correct at "
-                f"batch {batch}: what it computes is not to be trusted"
-            )
+        check_memory(self.device, point.telemetry, f" at batch {batch}")
         self.began_s = self.began_s or began
         self.measured_s += measured_s
         self.here.append(point)
@@ -202,7 +177,7 @@ class Bench:
         self._halt.check()
         if self.party.alive and not fresh:
             return
-        self._drop()
+        self.drop()
         with lost_gpus_told([self.device]):
             self.party.start(ahead=self.request.ahead and not last)
         if self.facts is None:
@@ -216,41 +191,10 @@ class Bench:
             raise error
         if not isinstance(error, OutOfMemory):
             self.deaths.append(error)
-        self._drop()
+        self.drop()
 
-    def note_hot(self, point: CurvePoint, *, new: bool) -> None:
-        """Keeps a point that was measured once more after the device's speed had changed."""
-        if new:
-            self.journal.add(self.device.uuid, HotPoint(point=point))
-        self._watch(PointDone(self.device, point))
-
-    def forward_flops(self) -> float | None:
-        """Operations of one sample's forward pass; None where they are not known."""
-        known = self.journal.of(self.device.uuid, Work)
-        if known:
-            return known[0].forward_flops
-        if not self.party.alive:
-            return None
-        with suppress(PartialResult, DeadlinePassed):
-            work = Work(forward_flops=self.party.ask(Worker.forward_flops))
-            self.journal.add(self.device.uuid, work)
-            return work.forward_flops
-        self._drop()
-        return None
-
-    def _drop(self) -> None:
+    def drop(self) -> None:
+        """Ends the worker that lives; the next measurement has a fresh one."""
         self.party.drop()
         self.here = []
         self.began_s = 0.0
-
-
-def _certain(attempts: list[Attempt]) -> dict[int, Attempt]:
-    """By batch, what need not be tried again: a death may have been the machine's, which has been mended since."""
-    return {attempt.trial.batch: attempt for attempt in attempts if not attempt.died}
-
-
-_UNCERTAIN: dict[str, str] = {
-    "crash": "the worker died",
-    "deadline": "the worker fell silent",
-    "oom": "a larger batch passed",
-}

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from gpubalance.errors import DeadlinePassed, OutOfMemory, PartialResult
+from gpubalance.jobs.events import PointDone
 from gpubalance.jobs.probe.attempt import Drift, HotPoint
 from gpubalance.jobs.probe.bench import Bench
 from gpubalance.results.common import StepTime
@@ -72,7 +73,9 @@ class Drifting:
                 self._heat_up(batches[len(batches) // 2])
             point = known.get(batch) or self._measured(batch, self._bench.request.duration_s)
             if point is not None:
-                self._bench.note_hot(point, new=batch not in known)
+                if batch not in known:
+                    self._bench.journal.add(self._bench.device.uuid, HotPoint(point=point))
+                self._bench.watch(PointDone(self._bench.device, point))
                 yield point
 
     def _heat_up(self, batch: int) -> None:

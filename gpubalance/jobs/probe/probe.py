@@ -13,7 +13,6 @@ from gpubalance.errors import (
     EnvironmentFault,
     GpubalanceError,
     Interrupted,
-    NothingFits,
     PartialResult,
     TimeLimitPassed,
 )
@@ -23,13 +22,14 @@ from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.journals import probe_journal, tell_resumed
 from gpubalance.jobs.keep.saved_probes import save
 from gpubalance.jobs.probe.alone import Alone
-from gpubalance.jobs.probe.bench import Bench, Halt
+from gpubalance.jobs.probe.bench import Bench
 from gpubalance.jobs.probe.estimate import estimate
-from gpubalance.jobs.probe.result import device_probe, nothing_fits
+from gpubalance.jobs.probe.halt import Halt
+from gpubalance.jobs.probe.result import device_probe, nothing_fits, what_failed
 from gpubalance.jobs.probe.trace import trace_alone
 from gpubalance.jobs.probe.warnings import device_warnings, parallel_warning
-from gpubalance.results.common import Model, Warning_
-from gpubalance.results.probe import DeviceProbe, Probe
+from gpubalance.results.common import Model
+from gpubalance.results.probe import Probe
 from gpubalance.settings.requests import ProbeRequest
 from gpubalance.system.deadlines import TimeLimit
 
@@ -64,51 +64,25 @@ def probe(
     return result
 
 
-class _One:
-    """A device being probed: what was found, and what went wrong."""
-
-    def __init__(self, number: int, bench: Bench, watch: Watch) -> None:
-        self.number = number
-        self._watch = watch
-        self.alone = Alone(bench)
-        self.error: GpubalanceError | None = None
-        self.began = False
-        self.ended = False
-        self.elapsed_s = 0.0
-        self.trace_warning: Warning_ | None = None
-
-    def probe(self) -> None:
-        """Measures the device. An error of its own is kept; what ends the whole probe is raised."""
-        started = time.monotonic()
-        self.began = True
-        try:
-            self.alone.probe()
-            self.ended = True
-            self.error = nothing_fits(self.alone)
-            self._trace()
-        except TimeLimitPassed:
-            raise
-        except (EnvironmentFault, PartialResult, DeadlinePassed) as error:
-            self.error = error
-        finally:
-            self.elapsed_s = time.monotonic() - started
-            self.alone.bench.party.end()
-            self._watch(DeviceDone(self.alone.bench.device))
-
-    def _trace(self) -> None:
-        """Steps at the device's sensible batch: the smallest that is about as fast as any."""
-        sensible = self.record().sensible
-        if self.alone.bench.request.tracing is not None and sensible is not None:
-            self.trace_warning = trace_alone(self.alone.bench, sensible.batch, self._watch)
-
-    @property
-    def errors(self) -> list[GpubalanceError]:
-        """Its own error, and the workers that died."""
-        deaths = self.alone.bench.deaths
-        return [self.error, *deaths] if self.error and self.error not in deaths else [*deaths]
-
-    def record(self) -> DeviceProbe:
-        return device_probe(self.number, self.alone, self.errors, elapsed_s=self.elapsed_s, complete=self.ended)
+def _probe_alone(alone: Alone) -> None:
+    """Measures a device. An error of its own is kept, with what was found before; what ends the probe is raised."""
+    started = time.monotonic()
+    alone.began = True
+    try:
+        alone.probe()
+        alone.ended = True
+        alone.error = nothing_fits(alone)
+        sensible = device_probe(alone).sensible
+        if sensible is not None:
+            alone.trace_warning = trace_alone(alone.bench, sensible.batch)
+    except TimeLimitPassed:
+        raise
+    except (EnvironmentFault, PartialResult, DeadlinePassed) as error:
+        alone.error = error
+    finally:
+        alone.elapsed_s = time.monotonic() - started
+        alone.bench.party.end()
+        alone.bench.watch(DeviceDone(alone.bench.device))
 
 
 class _Probing:
@@ -121,7 +95,7 @@ class _Probing:
         self._expected = estimate(request)
         self._watch = one_at_a_time = _one_at_a_time(watch)
         self._all = [
-            _One(number, Bench(number, request, journal, self._halt, one_at_a_time), one_at_a_time)
+            Alone(number, Bench(number, request, journal, self._halt, one_at_a_time))
             for number in range(len(request.devices))
         ]
 
@@ -134,8 +108,9 @@ class _Probing:
         except (TimeLimitPassed, BadInput) as error:
             error.partial = self._partial()
             raise
-        failed = self._error()
+        failed = what_failed(self._all)
         if failed is not None:
+            failed.partial = self._partial()
             raise failed
         return self._result()
 
@@ -145,10 +120,10 @@ class _Probing:
             self._watch(
                 TimeLeft(sum(self._expected.devices[other.number].seconds for other in self._all[one.number :]))
             )
-            one.probe()
+            _probe_alone(one)
 
-    def _announce(self, one: _One) -> None:
-        device = one.alone.bench.device
+    def _announce(self, one: Alone) -> None:
+        device = one.bench.device
         self._watch(Doing(f"{device.label} {device.name}, alone: {self._request.settings.model}"))
 
     def _in_parallel(self) -> None:
@@ -158,43 +133,23 @@ class _Probing:
             try:
                 for one in self._all:
                     self._announce(one)
-                    running.append(threads.submit(one.probe))
+                    running.append(threads.submit(_probe_alone, one))
                 done, _ = wait(running, return_when=FIRST_EXCEPTION)
                 for future in done:
                     future.result()
             except BaseException:
                 self._halt.interrupted.set()
                 for one in self._all:
-                    one.alone.bench.party.kill()
+                    one.bench.party.kill()
                 raise
 
-    def _error(self) -> GpubalanceError | None:
-        """One error for all that went wrong: its exit code is of the worst."""
-        errors = [(one, error) for one in self._all for error in one.errors]
-        if not errors:
-            return None
-        kinds = {type(error) for _, error in errors}
-        every = all(isinstance(one.error, EnvironmentFault) for one in self._all)
-        worst: type[GpubalanceError] = PartialResult
-        if every:
-            worst = EnvironmentFault
-        elif kinds == {NothingFits}:
-            worst = NothingFits
-        first = errors[0][1]
-        return worst(
-            "; ".join(dict.fromkeys(_told(one, error) for one, error in errors)),
-            remedy=first.remedy,
-            log=first.log,
-            partial=self._partial(),
-        )
-
     def _partial(self) -> Probe | None:
-        return self._result() if any(one.alone.points or one.ended for one in self._all) else None
+        return self._result() if any(one.points or one.ended for one in self._all) else None
 
     def _result(self) -> Probe:
         request = self._request
-        facts = next((one.alone.bench.facts for one in self._all if one.alone.bench.facts), None)
-        warnings = [warning for one in self._all for warning in device_warnings(one.alone)]
+        facts = next((one.bench.facts for one in self._all if one.bench.facts), None)
+        warnings = [warning for one in self._all for warning in device_warnings(one)]
         warnings += [one.trace_warning for one in self._all if one.trace_warning]
         return Probe(
             created=now(),
@@ -208,15 +163,10 @@ class _Probing:
             margin_bytes=request.margin_bytes,
             max_batch=request.max_batch,
             parallel=request.parallel,
-            probes=tuple(one.record() for one in self._all if one.began),
+            probes=tuple(device_probe(one) for one in self._all if one.began),
             complete=all(one.ended and not one.errors for one in self._all),
             warnings=(*([parallel_warning()] if request.parallel and len(self._all) > 1 else []), *warnings),
         )
-
-
-def _told(one: _One, error: GpubalanceError) -> str:
-    label = one.alone.bench.device.label
-    return error.message if label in error.message else f"{label}: {error.message}"
 
 
 def _one_at_a_time(watch: Watch) -> Callable[[Event], None]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gpubalance.devices.peak import peak_flops
-from gpubalance.errors import GpubalanceError, NothingFits
+from gpubalance.errors import EnvironmentFault, GpubalanceError, NothingFits, PartialResult
 from gpubalance.jobs.probe.alone import Alone
 from gpubalance.numbers.units import format_bytes
 from gpubalance.planning.curve import best_of, sensible_of
@@ -16,9 +18,7 @@ from gpubalance.system.deadlines import within_or
 _TRAINING_OVER_FORWARD = 3
 
 
-def device_probe(
-    number: int, alone: Alone, failures: list[GpubalanceError], *, elapsed_s: float, complete: bool
-) -> DeviceProbe:
+def device_probe(alone: Alone) -> DeviceProbe:
     """The record of what was found so far."""
     curve = tuple(point for _, point in sorted(alone.points.items()))
     limit = _batch_limit(alone)
@@ -31,7 +31,7 @@ def device_probe(
     device, settings = alone.bench.device, alone.bench.request.settings
     peak = None if device.simulated else within_or(None, lambda: peak_flops(device.uuid, settings.precision))
     return DeviceProbe(
-        device=number,
+        device=alone.number,
         curve=curve,
         batch_limit=limit,
         step_time_model=_step_time_model(usable),
@@ -44,10 +44,10 @@ def device_probe(
         samples_per_joule=telemetry.samples_per_joule(best[1]) if telemetry and best else None,
         steady=alone.steady and all(point.steady for point in curve),
         measured_s=alone.bench.measured_s,
-        elapsed_s=elapsed_s,
+        elapsed_s=alone.elapsed_s,
         children=alone.bench.party.started,
-        failures=tuple(dict.fromkeys(Failure(exit_code=e.exit_code, message=e.message) for e in failures)),
-        complete=complete and not failures,
+        failures=tuple(dict.fromkeys(Failure(exit_code=e.exit_code, message=e.message) for e in alone.errors)),
+        complete=alone.ended and not alone.errors,
     )
 
 
@@ -101,3 +101,28 @@ def nothing_fits(alone: Alone) -> NothingFits | None:
         f"{alone.bench.device.label} does not hold {model} with a batch of {limit.fails}: {needs}, and {has} are free",
         remedy="use a smaller model, a lower --precision, or a device with more memory",
     )
+
+
+def what_failed(devices: Sequence[Alone]) -> GpubalanceError | None:
+    """One error for all that went wrong: its exit code is of the worst."""
+    errors = [(one, error) for one in devices for error in one.errors]
+    if not errors:
+        return None
+    kinds = {type(error) for _, error in errors}
+    every = all(isinstance(one.error, EnvironmentFault) for one in devices)
+    worst: type[GpubalanceError] = PartialResult
+    if every:
+        worst = EnvironmentFault
+    elif kinds == {NothingFits}:
+        worst = NothingFits
+    first = errors[0][1]
+    return worst(
+        "; ".join(dict.fromkeys(_told(one, error) for one, error in errors)),
+        remedy=first.remedy,
+        log=first.log,
+    )
+
+
+def _told(one: Alone, error: GpubalanceError) -> str:
+    label = one.bench.device.label
+    return error.message if label in error.message else f"{label}: {error.message}"
