@@ -12,6 +12,7 @@ from gpubalance.jobs.measure.fitting import Fitting
 from gpubalance.jobs.measure.joint import JointRun, joint_series, model_of, party_for, result_of
 from gpubalance.jobs.measure.lost import lost_gpus_told
 from gpubalance.jobs.measure.series import Series
+from gpubalance.jobs.measure.timings import Timings
 from gpubalance.jobs.measure.trace import traced
 from gpubalance.jobs.measure.warnings import PRECISE_ENOUGH, resumed, slowed_text
 from gpubalance.results.common import Model, Warning_
@@ -188,7 +189,7 @@ def _once_more(so_far: JointRun, windows: int, watch: Watch) -> bool:
     return False
 
 
-def _window(so_far: JointRun, one: Series, watch: Watch) -> Series | None:
+def _window(so_far: JointRun, one: Series, watch: Watch) -> Timings | None:
     """A window of one of the two; None where the even split ran out of memory, which the run survives without it."""
     try:
         return so_far.party.ask(lambda worker: one.window(worker, so_far.request.measuring.duration_s))

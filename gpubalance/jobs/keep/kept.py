@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.measure.series import Series
+from gpubalance.jobs.measure.timings import Timings
 from gpubalance.results.common import Model
 from gpubalance.results.run import Measurement
 from gpubalance.settings.record import Batch, Record
@@ -100,7 +101,7 @@ class Kept:
         """Keeps when this balance made its probe. Of a probe that was there before, the rounds tell."""
         self._add(KeptProbe(created=created))
 
-    def restore(self, run: RunKey, name: str, series: Series) -> list[Series]:
+    def restore(self, run: RunKey, name: str, series: Series) -> list[Timings]:
         """Adds the windows that were left of its split in that run to the series, and gives each by itself."""
         wanted = run, name, series.split
         found = [one for one in self._windows if (one.run, one.name, one.split) == wanted]
@@ -110,7 +111,7 @@ class Kept:
             for one in _ending_now(found)
         ]
 
-    def window(self, run: RunKey, name: str, window: Series) -> None:
+    def window(self, run: RunKey, name: str, window: Timings) -> None:
         """Keeps a window that is over."""
         self._add(
             KeptWindow(

@@ -83,7 +83,7 @@ def joint_series(request: RunRequest, split: Shares, watch: Watch, name: str = "
     def tell(timing: Timing) -> None:
         watch(TimingDone(name, devices, split.batches, timing.seconds / timing.steps, timing.compute_s, sensors.latest))
 
-    return Series(split, sensors, tell)
+    return Series(split, sensors, watch=tell)
 
 
 def result_of(asked: RunRequest, so_far: JointRun, driver: str | None) -> Run | None:

@@ -1,0 +1,149 @@
+"""The timings of one split, and what they amount to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from gpubalance.jobs.measure.sensors import Sensors
+from gpubalance.numbers.stats import half_width, interval95, mad, median
+from gpubalance.planning.parts import split_step
+from gpubalance.results.common import StepTime, Throughput
+from gpubalance.results.run import Measurement, Replica
+from gpubalance.results.telemetry import all_reasons
+from gpubalance.settings.shares import Shares
+from gpubalance.workers.messages import Timing
+
+
+@dataclass
+class Timings:
+    """Timings of one split, in the order of time; `stamped` apart, as stamping costs a little.
+
+    `sensors` have read the GPUs meanwhile. `late_parts` are those of the measurements, `throttled_before` the reasons
+    from windows that were measured before the command was interrupted.
+    """
+
+    split: Shares
+    sensors: Sensors | None = None
+    timings: list[Timing] = field(default_factory=list)
+    stamped: list[Timing] = field(default_factory=list)
+    memory_peak_bytes: tuple[int | None, ...] = ()
+    late_parts: list[float] = field(default_factory=list)
+    throttled_before: tuple[tuple[str, ...], ...] = ()
+
+    def note_peaks(self, peaks_bytes: Sequence[int | None]) -> None:
+        """Takes the larger peak of each device."""
+        before = self.memory_peak_bytes or (None,) * len(self.split.batches)
+        self.memory_peak_bytes = tuple(
+            max((x for x in pair if x is not None), default=None) for pair in zip(before, peaks_bytes, strict=True)
+        )
+
+    @property
+    def throttled(self) -> tuple[tuple[str, ...], ...]:
+        """NVML's reasons, of each device, for slowing it down in any window; those that pass."""
+        now = self.sensors.throttled if self.sensors else ()
+        return all_reasons(self.throttled_before, now) or ((),) * len(self.split.batches)
+
+    @property
+    def late_part(self) -> float:
+        """Part of the measured steps in which the real compute took longer than the profile's time."""
+        return sum(self.late_parts) / len(self.late_parts) if self.late_parts else 0.0
+
+    @property
+    def step_times_s(self) -> list[float]:
+        """Mean step time of each timing."""
+        return [s.seconds / s.steps for s in self.timings]
+
+    @property
+    def began_s(self) -> float:
+        """When the first timing began, on the monotonic clock."""
+        first = min((one[0] for one in (self.timings, self.stamped) if one), key=lambda timing: timing.ended_s)
+        return first.ended_s - first.seconds
+
+    def step_time(self, origin_s: float) -> StepTime:
+        """Seconds a step; `at_s` is when each timing ended, counted from `origin_s` on the monotonic clock."""
+        times = self.step_times_s
+        return StepTime(
+            median=median(times),
+            mad=mad(times),
+            ci95=interval95(times),
+            steps_per_sample=max(s.steps for s in self.timings),
+            samples=tuple(times),
+            at_s=tuple(round(s.ended_s - origin_s, 3) for s in self.timings),
+        )
+
+    @property
+    def throughput(self) -> Throughput:
+        """Samples per second: the global batch over the step time."""
+        times, global_batch = self.step_times_s, self.split.global_batch
+        interval = interval95(times)
+        known = interval is not None and interval[0] > 0
+        return Throughput(
+            median=global_batch / median(times),
+            ci95=(global_batch / interval[1], global_batch / interval[0]) if interval and known else None,
+        )
+
+    @property
+    def steps(self) -> int:
+        """Measured steps, stamped ones included."""
+        return sum(s.steps for s in self.timings) + len(self.stamped)
+
+    @property
+    def precision(self) -> float:
+        """Half the 95 % interval of the step time as a part of it; infinite where it is not known."""
+        known = half_width(self.step_times_s)
+        return math.inf if known is None else known
+
+    @property
+    def stamp_cost(self) -> float | None:
+        """By what part a stamped step takes longer than one without stamps."""
+        if not self.timings or not self.stamped:
+            return None
+        return median([(s.step_s or 0.0) + s.input_wait_s for s in self.stamped]) / median(self.step_times_s) - 1
+
+    def measurement(self, devices: Sequence[int], origin_s: float | None = None) -> Measurement:
+        """What they amount to, where there are both kinds; `devices` are the replicas' numbers among the result's.
+
+        Times count from `origin_s` on the monotonic clock, or from the first timing.
+        """
+        origin_s = self.began_s if origin_s is None else origin_s
+        step_time = self.step_time(origin_s)
+        step_time_s = step_time.median
+        input_wait_s = median([s.input_wait_s for s in self.stamped])
+        parts = split_step(step_time_s, [s.compute_s or () for s in self.stamped], input_wait_s)
+        peaks = self.memory_peak_bytes or (None,) * len(self.split.batches)
+        return Measurement(
+            batches=self.split.batches,
+            micro_batches=self.split.micro_batches,
+            global_batch=self.split.global_batch,
+            step_time_s=step_time,
+            throughput=self.throughput,
+            replicas=tuple(
+                Replica(
+                    device=device,
+                    batch=batch,
+                    micro_batch=micro_batch,
+                    throughput=batch / step_time_s,
+                    compute_s=compute,
+                    wait_s=wait,
+                    utilisation=min(1.0, compute / step_time_s),
+                    memory_peak_bytes=peak,
+                    telemetry=told,
+                )
+                for device, batch, micro_batch, compute, wait, peak, told in zip(
+                    devices,
+                    self.split.batches,
+                    self.split.micro_batches,
+                    parts.compute_s,
+                    parts.wait_s,
+                    peaks,
+                    self.sensors.telemetry(origin_s) if self.sensors else [None] * len(self.split.batches),
+                    strict=True,
+                )
+            ),
+            sync_s=parts.sync_s,
+            input_wait_s=parts.input_wait_s,
+            excess_s=parts.excess_s,
+            imbalance=parts.imbalance,
+        )
