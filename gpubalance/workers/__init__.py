@@ -1,4 +1,5 @@
-"""Worker processes: start them, talk to them, hold them to deadlines, end them.
+"""Worker processes and parties of them: start them, ask them, hold them to deadlines, end them.
 
-No TensorFlow is imported by the parent; what a worker does with its devices is in engine/.
+A job holds a `Party`, and never a process. The parent imports no TensorFlow; what a worker does with its devices is in
+engine/.
 """

@@ -58,6 +58,9 @@ class Party:
                 `kill` may be called from any thread: whoever waits for a worker hears that it has died.
     End         After `end`, which leaving the `with` block calls, no worker is left, nor a process that one started.
                 Workers end by themselves too when this process is gone, however it went.
+
+    Only `Worker` knows that a worker is a process of this host. One on another host keeps the same promises: an agent
+    there passes the same lines on.
     """
 
     facts: Ready  # what the workers told of the model when they built it; memory limits are of all devices

@@ -10,9 +10,8 @@ import selectors
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -26,6 +25,7 @@ from gpubalance.system.state import current_folder, new_log
 from gpubalance.text import clean
 from gpubalance.workers.log import bound, tail
 from gpubalance.workers.messages import REPLY, AnyReply
+from gpubalance.workers.signals import signals_held
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -60,26 +60,6 @@ def _end_all() -> None:
         process.end()
 
 
-@contextlib.contextmanager
-def _signals_held() -> Iterator[None]:
-    """An interrupt that comes inside is raised at the end: half a start would be a process that nobody knows."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread is interrupted
-        return
-    came: list[int] = []
-    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {n: signal.getsignal(n) for n in signals if signal.getsignal(n) is not signal.SIG_IGN}
-    for n in before:
-        signal.signal(n, lambda number, _: came.append(number))
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        for came_first in came[:1]:
-            signal.raise_signal(came_first)
-
-
 class Process:
     """One process. Use it as a context manager: however that ends, the process and its group end with it."""
 
@@ -92,7 +72,7 @@ class Process:
         current_folder()  # the process begins in it, and could not say that it is gone
         try:
             self.log = new_log(purpose)
-            with _signals_held():
+            with signals_held():
                 self._start(environment)
                 _started.add(self)
         except OSError as error:

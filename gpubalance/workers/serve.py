@@ -7,13 +7,10 @@ where TensorFlow writes, are a log file that the parent opened.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import math
 import os
 import queue
-import select
-import signal
 import sys
 import threading
 import time
@@ -49,18 +46,16 @@ from gpubalance.workers.messages import (
     Trace,
     Traced,
 )
+from gpubalance.workers.parent import die_with_parent, end_group_with_parent
 
 if TYPE_CHECKING:
     from gpubalance.engine.session import Session
 
-_PR_SET_PDEATHSIG = 1
-_PARENT_ENDS_US_WITHIN_S = 2.0
-
 
 def main(arguments: list[str]) -> None:
     """Serves until the parent closes its end of the pipe."""
-    _end_group_with_parent(*map(int, arguments))
-    _die_with_parent()
+    end_group_with_parent(*map(int, arguments))
+    die_with_parent()
     requests = _requests(int(arguments[0]))
     with os.fdopen(int(arguments[1]), "w", encoding="utf-8") as replies:
         # A user's model is looked for in the current folder too, but nothing of TensorFlow's own must be.
@@ -83,27 +78,6 @@ def main(arguments: list[str]) -> None:
                 _trace(session, request, replies)
             elif session is not None and isinstance(request, Measure):
                 _measure(session, request, replies)
-
-
-def _end_group_with_parent(requests: int, replies: int) -> None:
-    """A process of a few pages that outlives this one: what a user's model has started ends with the parent too.
-
-    It is in the same group, which a parent that lives ends itself, and this process with it.
-    """
-    if os.fork():
-        return
-    os.close(replies)  # the parent must see the end of it when this process's other part has died
-    hung_up = select.poll()
-    hung_up.register(requests, 0)  # nothing is read: only that there is nobody to write any more
-    hung_up.poll()
-    time.sleep(_PARENT_ENDS_US_WITHIN_S)
-    os.killpg(0, signal.SIGKILL)
-
-
-def _die_with_parent() -> None:
-    """Linux ends this process with its parent, even where Python can't: TensorFlow may hold the interpreter."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _requests(descriptor: int) -> queue.Queue[str | None]:
