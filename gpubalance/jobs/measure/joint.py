@@ -1,4 +1,4 @@
-"""A run of one split and the even one in turns, as far as it has come, and the result that is made of it."""
+"""A run of a split and the even split in turns, as far as it has come, and the result made of it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class JointRun:
 
     @property
     def series(self) -> list[tuple[str, Series]]:
-        """Those that are measured in turns, by their names: "" is the run's own split."""
+        """What is measured in turns, by name: "" is the run's own split."""
         return [("", self.own), *([("even", self.even)] if self.even else [])]
 
     @property

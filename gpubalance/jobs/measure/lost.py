@@ -1,4 +1,4 @@
-"""A GPU that is lost on the way, called that."""
+"""Says that a GPU is lost, where that is what an error means."""
 
 from __future__ import annotations
 

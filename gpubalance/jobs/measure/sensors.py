@@ -14,7 +14,7 @@ from gpubalance.settings.device import Device
 
 
 class Sensors:
-    """One split's readings: those of its windows, added up. Simulated devices have none."""
+    """The readings of a split's windows, added up. Simulated devices have none."""
 
     def __init__(self, devices: Sequence[Device]) -> None:
         self._devices = tuple(devices)
@@ -43,7 +43,7 @@ class Sensors:
 
     @property
     def latest(self) -> tuple[Gauges | None, ...]:
-        """What each device is doing, as far as it tells."""
+        """What each device is doing, as far as NVML tells."""
         return tuple(course.latest for course in self._courses)
 
     def telemetry(self, origin_s: float) -> tuple[Telemetry | None, ...]:

@@ -95,7 +95,7 @@ class Series(Timings):
         """
         window = Timings(self.split, self.sensors)
         with self.sensors.watching() if self.sensors else nullcontext():
-            # The stamped steps first: a result needs both kinds, so one that is cut short is a result the sooner.
+            # The stamped steps first: a result needs both kinds, so a window that is cut short is of use sooner.
             for timing in self._measure(worker, seconds=seconds * _STAMPED_PART, at_least=_STAMPED_STEPS, stamped=True):
                 window.stamped.append(timing)
                 self.stamped.append(timing)

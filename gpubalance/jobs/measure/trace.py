@@ -18,10 +18,10 @@ _ALLOW_CUPTI = (
 
 
 def trace(party: Party, split: Shares, tracing: Tracing, watch: Watch) -> Warning_ | None:
-    """Traces steps of a split that has been measured; what the reader must know where that was not wholly possible.
+    """Traces steps of a split that has been measured; a warning where that was not wholly possible.
 
-    It comes after all that is measured: a profiler costs time, and leaves some of it behind. No error ends the command
-    for it, as what was measured is worth more.
+    It comes last, as a profiler slows steps down, later ones too. No error of it ends the command: what was measured is
+    worth more.
     """
     watch(Doing(f"tracing {tracing.steps} steps of {split}"))
     try:
@@ -38,7 +38,7 @@ def trace(party: Party, split: Shares, tracing: Tracing, watch: Watch) -> Warnin
 
 
 def traced(result: Run, party: Party, request: RunRequest, watch: Watch) -> Run:
-    """The result of a run that is over, with what must be known of its trace, if there is to be one.
+    """The result of a run that is over, with the warning of its trace, if it was to be traced.
 
     The request is of the devices with samples. Raises Interrupted, which has the result.
     """
@@ -52,7 +52,7 @@ def traced(result: Run, party: Party, request: RunRequest, watch: Watch) -> Run:
 
 
 def not_traced(error: GpubalanceError, where: str = "") -> Warning_:
-    """The warning of a trace that there is none of."""
+    """The warning that there is no trace."""
     return Warning_(
         code="not-traced",
         message=f"{where}no trace was recorded: {error.message}",

@@ -23,7 +23,7 @@ _BELOW_THE_LIMIT = 16
 
 
 class Alone:
-    """What is found of a device, whole or as far as it came; `number` is its place among the probe's devices."""
+    """What is found of a device so far; `number` is its place among the probe's devices."""
 
     def __init__(self, number: int, bench: Bench) -> None:
         self.number = number
@@ -123,7 +123,7 @@ class Alone:
         return Trial(batch, attempt.point is not None, trial.memory_peak_bytes, trial.outcome)
 
     def _fill(self) -> None:
-        """The octaves that are still missing, just under the limit, and where the curve bends."""
+        """Measures the octaves that are still missing, just under the limit, and where the curve bends."""
         largest = self.limit.fits if self.limit else None
         if largest is None:
             return

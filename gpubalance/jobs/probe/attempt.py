@@ -1,4 +1,4 @@
-"""What is finished of a device, a line of the journal each."""
+"""What a probe keeps of a device, each a line in the journal."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Drift(Record):
 
 
 class HotPoint(Record):
-    """A point of a device that drifted, measured once more after it had."""
+    """A point measured once more, after the device's speed had changed."""
 
     point: CurvePoint
 

@@ -68,13 +68,13 @@ class Bench:
 
     @property
     def in_pieces(self) -> bool:
-        """Whether a worker that has trained with other batches has its memory in pieces: all but profiles' memory."""
+        """Whether other batches leave a worker's memory in pieces: all memory but that of a profile."""
         return self.device.profile is None or self.device.profile.memory is None
 
     def try_batch(
         self, batch: int, reason: str, *, trial: bool = False, fresh: bool = False, last: bool = False
     ) -> Attempt:
-        """Trains with a batch and measures it; what an interrupted probe left of it is taken as it is.
+        """Trains with a batch and measures it, unless an interrupted probe has left the answer.
 
         A `trial` has a `fresh` worker; after the `last` worker no other is started ahead. A worker that dies says
         nothing certain of the batch, so it is tried once more in a fresh one; if that dies too, the batch counts as one
@@ -140,10 +140,10 @@ class Bench:
         return Attempt(trial=trial, point=point)
 
     def measured(self, batch: int, duration_s: float) -> CurvePoint:
-        """A point by the worker that is ready, which is noted among what it has measured.
+        """Measures a point with the worker that is ready.
 
-        cuDNN and cuBLAS say in many ways that memory is short, of which some read like a fault of the model. It is
-        memory only if a smaller batch trains: then this raises OutOfMemory. Where none has yet, `fault` keeps it.
+        cuDNN and cuBLAS say in many ways that memory is short, and some read like a fault of the model. It is memory
+        only if a smaller batch trains: then this raises OutOfMemory. Where none has yet, `fault` keeps the error.
         """
         try:
             return self._measured(batch, duration_s)
@@ -173,7 +173,7 @@ class Bench:
         return point
 
     def ready(self, *, fresh: bool = False, last: bool = False) -> None:
-        """Has a worker that has built the model: the one that lives, or a new one. Raises what `Worker.open` does."""
+        """Makes sure that a worker has built the model: a new one where none lives. Raises what a `Worker` does."""
         self._halt.check()
         if self.party.alive and not fresh:
             return

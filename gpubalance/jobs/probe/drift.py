@@ -28,7 +28,7 @@ class Drifting:
         self.found = False
 
     def look(self, phase: str, points: Sequence[CurvePoint]) -> None:
-        """Measures two of those that were measured before again: the first, and the one in the middle."""
+        """Measures two of the points again: the first, and the one in the middle."""
         drift = self._known.get(phase) or self._drift(phase, points)
         if drift is not None and abs(drift.factor - 1) > _MOVED:
             self.found = True
@@ -47,7 +47,7 @@ class Drifting:
         return drift
 
     def _factor(self, before: CurvePoint) -> float:
-        """By what the step time has changed. A short look first; what that finds is looked at as long as a point."""
+        """The step time now over that before. A short look first; if it finds a change, a look as long as a point's."""
         factor = 1.0
         for part in (0.5, 1.0):
             now = self._measured(before.batch, part * self._bench.request.duration_s)
@@ -66,7 +66,7 @@ class Drifting:
             return None
 
     def measure_again(self, batches: list[int]) -> Iterator[CurvePoint]:
-        """Every batch once more, by a device that is as hot as it was when it had changed."""
+        """Measures every batch once more, on a device as hot as when its speed had changed."""
         known = {hot.point.batch: hot.point for hot in self._bench.journal.of(self._bench.device.uuid, HotPoint)}
         for batch in batches:
             if batch not in known:
@@ -88,6 +88,6 @@ class Drifting:
 
 
 def _differ(before: StepTime, now: StepTime) -> bool:
-    """Whether the medians are further apart than their intervals and what is allowed."""
+    """Whether the medians are further apart than their intervals and the tolerance together."""
     open_s = sum((t.ci95[1] - t.ci95[0]) / 2 for t in (before, now) if t.ci95)
     return abs(now.median - before.median) - open_s > _MOVED * before.median

@@ -19,7 +19,7 @@ _GUESSED_STEP_S = 0.2
 
 
 def estimate(request: ProbeRequest) -> Estimate:
-    """Touches no device: of a simulated one the profile tells the limit and the step times, else they are guessed."""
+    """Touches no device. A simulated device's limit and step times come from its profile, others are guessed."""
     devices = tuple(_device(number, device, request) for number, device in enumerate(request.devices))
     each = [device.seconds for device in devices]
     return Estimate(request=request, devices=devices, seconds=max(each) if request.parallel else sum(each))

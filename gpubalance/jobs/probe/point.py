@@ -30,10 +30,10 @@ def measure_point(
 ) -> tuple[CurvePoint, float]:
     """The point, and the seconds within its measured steps.
 
-    A step time with a trend or another level, or a GPU that NVML says is throttled by heat, is measured once more, and
-    is never called steady. No window begins after `until_s` on the monotonic clock, but that a point needs one.
-    `gpu` is the UUID of a GPU to be read meanwhile; `first` is for the model's first measurement. Raises what
-    `Worker.measure` does.
+    A point is measured once more, and is never called steady, where its step time rose, fell or changed its level, or
+    NVML says that heat throttled the GPU. After `until_s` on the monotonic clock no window begins but the first. `gpu`
+    is the UUID of a GPU to read meanwhile; `first` is for the model's first measurement. Raises what `Worker.measure`
+    does.
     """
     series = Series(Shares((batch,)), timing_s=duration_s / _TIMINGS)
     series.settle(worker, first=first)
