@@ -31,15 +31,11 @@ class Proposal:
 
 @dataclass(frozen=True)
 class Trial:
-    """A batch that was tried. `outcome` is "fits", or why it did not: "oom", "crash", "deadline".
-
-    `memory_peak_bytes` is what it took, of one that failed what it asked for; None where that is not known.
-    """
+    """A batch that was tried. `memory_peak_bytes` is what it took, None where that is not known."""
 
     batch: int
     fits: bool
     memory_peak_bytes: int | None = None
-    outcome: str = "fits"
 
 
 @dataclass(frozen=True)
@@ -52,11 +48,6 @@ class Limit:
     fits: int | None
     fails: int | None
     trials: tuple[Trial, ...]
-
-    @property
-    def needed_bytes(self) -> int | None:
-        """What the batch that fails asked for, if it said so: to hold against the device's memory."""
-        return next((t.memory_peak_bytes for t in self.trials if not t.fits and t.batch == self.fails), None)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ class Case:
     def try_batch(self, batch: int, _: str = "") -> Trial:
         peak = self.memory(batch)
         fits = peak <= self.memory_bytes
-        return Trial(batch, fits, peak if fits else None, "fits" if fits else "oom")
+        return Trial(batch, fits, peak if fits else None)
 
 
 def linear(base: int, slope: int, limit: int, random: Random) -> Memory:

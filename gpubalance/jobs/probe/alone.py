@@ -119,8 +119,7 @@ class Alone:
 
     def _try(self, batch: int, reason: str) -> Trial:
         attempt = self.bench.try_batch(batch, reason, trial=True)
-        trial = attempt.trial
-        return Trial(batch, attempt.point is not None, trial.memory_peak_bytes, trial.outcome)
+        return Trial(batch, attempt.point is not None, attempt.trial.memory_peak_bytes)
 
     def _fill(self) -> None:
         """Measures the octaves that are still missing, just under the limit, and where the curve bends."""
