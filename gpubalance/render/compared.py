@@ -3,19 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from gpubalance.numbers.units import NOT_AVAILABLE, format_bytes, format_percent, format_rate, format_seconds
 from gpubalance.render.table import shorten, shorten_front, table
 from gpubalance.results.comparison import Against, ComparedDevice, ComparedResult, DeviceRatio
+from gpubalance.settings.record import Record
 from gpubalance.settings.shares import pieces_text
 
 _NARROW = 60  # below this width there is no room for the ratio
-_NO_RATIO = ("sync", "imbalance", "× even split", "of solo sum", "wait")  # ratios themselves, or near 0
 _HEAD_WIDTH, _NARROW_HEAD_WIDTH = 20, 11
 
 
-Shown = TypeVar("Shown", ComparedResult, ComparedDevice)
+class _Figure(NamedTuple):
+    """`path` leads to the number within a record. Figures near 0, and those that are ratios already, have no ratio."""
+
+    name: str
+    path: str
+    text: Callable[[float], str]
+    has_ratio: bool = True
+
+
+_OF_A_SPLIT = (
+    _Figure("global batch", "global_batch", str),
+    _Figure("samples/s", "throughput.median", format_rate),
+    _Figure("step", "step_time_s", format_seconds),
+    _Figure("sync", "sync_s", format_seconds, has_ratio=False),
+    _Figure("imbalance", "imbalance", "{:.3f}".format, has_ratio=False),
+    _Figure("× even split", "speedup_over_even", "{:.3f}".format, has_ratio=False),
+    _Figure("of solo sum", "scaling_efficiency", lambda x: format_percent(x, 1), has_ratio=False),
+)
+_OF_A_DEVICE = (
+    _Figure("  samples/s", "throughput", format_rate),
+    _Figure("  compute", "compute_s", format_seconds),
+    _Figure("  wait", "wait_s", format_seconds, has_ratio=False),
+    _Figure("  memory", "memory_peak_bytes", lambda x: format_bytes(int(x))),
+    _Figure("  limit", "limit", str),
+    _Figure("  best", "solo_best.throughput", format_rate),
+    _Figure("  best batch", "solo_best.batch", str),
+    _Figure("  α", "alpha_s", format_seconds),
+    _Figure("  β", "beta_s", format_seconds),
+)
 
 
 class _Row(NamedTuple):
@@ -39,7 +67,7 @@ def figures(
     baseline: ComparedResult, other: ComparedResult, against: Against, heads: tuple[str, str], width: int
 ) -> list[str]:
     """A table: the split's figures, then each device's under its name, without rows that neither result has."""
-    sections = [("", _of_the_split(baseline, other))]
+    sections = [("", _rows(_OF_A_SPLIT, baseline, other))]
     for one in against.devices:
         before = None if one.baseline is None else baseline.devices[one.baseline]
         after = None if one.other is None else other.devices[one.other]
@@ -58,34 +86,10 @@ def _title(before: ComparedDevice | None, after: ComparedDevice | None) -> str:
     return " → ".join(dict.fromkeys(named))
 
 
-def _of_the_split(baseline: ComparedResult, other: ComparedResult) -> list[_Row]:
-    columns: list[tuple[str, Callable[[ComparedResult], float | None], Callable[[float], str]]] = [
-        ("global batch", lambda r: sum(r.batches) if r.batches else None, str),
-        ("samples/s", lambda r: r.throughput.median if r.throughput else None, format_rate),
-        ("step", lambda r: r.step_time_s, format_seconds),
-        ("sync", lambda r: r.sync_s, format_seconds),
-        ("imbalance", lambda r: r.imbalance, "{:.3f}".format),
-        ("× even split", lambda r: r.speedup_over_even, "{:.3f}".format),
-        ("of solo sum", lambda r: r.scaling_efficiency, lambda x: format_percent(x, 1)),
-    ]
-    return _rows(columns, baseline, other)
-
-
 def _of_a_device(before: ComparedDevice | None, after: ComparedDevice | None) -> list[_Row]:
-    columns: list[tuple[str, Callable[[ComparedDevice], float | None], Callable[[float], str]]] = [
-        ("  samples/s", lambda d: d.throughput, format_rate),
-        ("  compute", lambda d: d.compute_s, format_seconds),
-        ("  wait", lambda d: d.wait_s, format_seconds),
-        ("  memory", lambda d: d.memory_peak_bytes, lambda x: format_bytes(int(x))),
-        ("  limit", lambda d: d.limit, str),
-        ("  best", lambda d: d.solo_best.throughput if d.solo_best else None, format_rate),
-        ("  best batch", lambda d: d.solo_best.batch if d.solo_best else None, str),
-        ("  α", lambda d: d.alpha_s, format_seconds),
-        ("  β", lambda d: d.beta_s, format_seconds),
-    ]
     batches = [_batch(device) for device in (before, after)]
     first = [_Row("  batch", *batches)] if any(batches) else []
-    return [*first, *_rows(columns, before, after)]
+    return [*first, *_rows(_OF_A_DEVICE, before, after)]
 
 
 def _batch(device: ComparedDevice | None) -> str:
@@ -104,22 +108,24 @@ def _of_points(one: DeviceRatio) -> Iterator[_Row]:
         yield _Row(f"  at {point.batch}", format_rate(point.baseline), format_rate(point.other), ratio)
 
 
-def _rows(
-    columns: Sequence[tuple[str, Callable[[Shown], float | None], Callable[[float], str]]],
-    baseline: Shown | None,
-    other: Shown | None,
-) -> list[_Row]:
+def _rows(figures: Sequence[_Figure], baseline: Record | None, other: Record | None) -> list[_Row]:
     """One row for each figure that either has. A device that is only in one result has empty cells in the other."""
     rows = []
-    for name, value, text in columns:
-        found = [None if one is None else value(one) for one in (baseline, other)]
-        if found == [None, None]:
+    for figure in figures:
+        before, after = (_value(one, figure.path) for one in (baseline, other))
+        if before is None and after is None:
             continue
         cells = [
-            "" if one is None else NOT_AVAILABLE if number is None else text(number)
-            for one, number in zip((baseline, other), found, strict=True)
+            "" if one is None else NOT_AVAILABLE if number is None else figure.text(number)
+            for one, number in ((baseline, before), (other, after))
         ]
-        before, after = found
-        ratio = f"{after / before:.3f}" if before and after and name.strip() not in _NO_RATIO else ""
-        rows.append(_Row(name, cells[0], cells[1], ratio))
+        ratio = f"{after / before:.3f}" if before and after and figure.has_ratio else ""
+        rows.append(_Row(figure.name, cells[0], cells[1], ratio))
     return rows
+
+
+def _value(record: Any, path: str) -> float | None:
+    for name in path.split("."):
+        record = getattr(record, name, None)
+    value: float | None = record
+    return value

@@ -52,6 +52,11 @@ class ComparedResult(Record):
     devices: tuple[ComparedDevice, ...]
     warnings: tuple[Warning_, ...]
 
+    @property
+    def global_batch(self) -> int | None:
+        """Null for a probe, which has no split."""
+        return sum(self.batches) if self.batches else None
+
 
 class Unlike(Record):
     """Something other than the split that differs; null where a result does not say."""
