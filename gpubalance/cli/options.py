@@ -6,6 +6,7 @@ An option is declared once, here. `groups.grouped` gives a command the options o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -181,7 +182,8 @@ class ReportingOptions(OutputOptions):
 
 def _show_help(ctx: typer.Context, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
-        print(ctx.get_help())
+        with suppress(SystemExit):  # Rich's, if the reader of a pipe has gone
+            print(ctx.get_help())
         raise typer.Exit
 
 
