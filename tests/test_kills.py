@@ -32,7 +32,7 @@ def test_kills_lose_nothing_and_leave_nothing(campaign: Callable[[int], Iterator
 
 
 @pytest.mark.campaign
-def test_a_parent_of_many_children_stays_as_it_is() -> None:
+def test_a_parent_of_many_workers_stays_as_it_is() -> None:
     lines = list(soak.main(30))
     assert not [line for line in lines if "FAILED" in line], lines
 

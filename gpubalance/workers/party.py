@@ -106,6 +106,13 @@ class Party:
         device before it is asked.
         """
         missing = [number for number in range(len(self.groups)) if number not in self._workers]
+        try:
+            self._fill(missing, ahead=ahead)
+        except BaseException:  # a worker that has not built the model must not be asked anything
+            _end({n: self._workers.pop(n) for n in missing if n in self._workers and not self._workers[n].is_open})
+            raise
+
+    def _fill(self, missing: Sequence[int], *, ahead: bool) -> None:
         for number in missing:
             waiting = number in self._ahead
             self._workers[number] = self._ahead.pop(number) if waiting else self._worker(self.groups[number])
@@ -204,7 +211,7 @@ def _end(workers: dict[int, Worker]) -> None:
 
 
 def _survives(worker: Worker, error: GpubalanceError) -> bool:
-    return isinstance(error, OutOfMemory) and hasattr(worker, "facts") and all(d.simulated for d in worker.devices)
+    return isinstance(error, OutOfMemory) and worker.is_open and all(d.simulated for d in worker.devices)
 
 
 def _needs_the_cores(devices: Sequence[Device]) -> bool:

@@ -78,6 +78,7 @@ class Worker(Process):
     ) -> None:
         super().__init__(purpose, worker_environment(devices), limit)
         self.devices = tuple(devices)
+        self.is_open = False
         self._deadline_s = deadline_s
         self._slowest_s: dict[tuple[object, ...], float] = {}
 
@@ -86,6 +87,7 @@ class Worker(Process):
         self._all_reduce = settings.all_reduce
         request = Open(devices=self.devices, settings=settings, joint=joint, seed=seed)
         self.facts = self._ask(request, Ready, _OPENS_WITHIN_S, f"building {settings.model}")
+        self.is_open = True
 
     def forward_flops(self) -> float | None:
         """Operations of one sample's forward pass, as TensorFlow counts them; None where it can't."""

@@ -142,6 +142,28 @@ def test_after_an_out_of_memory_a_gpu_has_a_fresh_worker(
         assert (party.ask(step) == before) == stays
 
 
+def test_a_model_that_one_worker_cannot_build_is_the_error_and_nothing_survives(
+    engine_that: Callable[[str], None], tmp_path: Path
+) -> None:
+    pids = tmp_path / "pids"
+    engine_that(f"""
+        import os
+        def built(devices):
+            with open({str(pids)!r}, "a") as file:
+                file.write(f"{{os.getpid()}} ")
+            if devices[0].index == 1:
+                os.abort()
+    """)
+    with Party([FIRST], [SECOND], build=BUILD) as party:
+        with pytest.raises(PartialResult, match="SIGABRT while building small"):
+            party.each(step)
+        assert list(party.failures) == [1]
+        assert not party.alive
+    both = [int(number) for number in pids.read_text().split()]
+    assert len(both) == 2
+    assert all(map(gone, both))
+
+
 @pytest.mark.usefixtures("engine_that")
 def test_the_worker_that_was_started_ahead_is_the_next_one() -> None:
     with Party([FIRST], build=BUILD) as party:
