@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import importlib.util
 import os
 import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -203,22 +203,8 @@ def _use(*arguments: str, codes: tuple[int, ...] = ()) -> None:
 def _word() -> st.SearchStrategy[str]:
     """A value. No path of a file that is anybody's: all is in the current folder."""
     values = [
-        "0",
-        "1",
-        "0,1",
-        "820",
-        "568",
-        "2",
+        *["0", "1", "0,1", "820", "568", "2", "small", "GPU-1080", "auto", "512MiB", "nan", "1e400", "--", "=", ","],
         PAIR,
-        "small",
-        "GPU-1080",
-        "auto",
-        "512MiB",
-        "nan",
-        "1e400",
-        "--",
-        "=",
-        ",",
     ]
     plain = text.map(lambda word: word.replace("/", "|"))
     return st.one_of(st.sampled_from(values), plain, number.map(str), st.binary(max_size=6).map(_as_argument))
@@ -279,7 +265,7 @@ def _some(target: Target, count: int, seed: int) -> tuple[int, str]:
     _, _, check, strategies = target
     cases = 0
 
-    def counted(*values: Any) -> None:
+    def test(values: tuple[Any, ...]) -> None:
         nonlocal cases
         cases += 1
         check(*values)
@@ -292,16 +278,10 @@ def _some(target: Target, count: int, seed: int) -> tuple[int, str]:
         phases=[Phase.generate, Phase.shrink],
         report_multiple_bugs=False,
     )
-
-    def test(values: tuple[Any, ...]) -> None:
-        counted(*values)
-
     try:
         hypothesis.seed(seed)(configured(given(st.tuples(*strategies))(test)))()
     except Exception as error:  # noqa: BLE001  (whatever it found)
-        import traceback
-
-        where = "".join(traceback.format_exception(error)[-6:]) if not isinstance(error, AssertionError) else ""
+        where = "" if isinstance(error, AssertionError) else "".join(traceback.format_exception(error)[-6:])
         return cases, f"{error} {' '.join(getattr(error, '__notes__', []))[-3000:]} {where}"
     return cases, ""
 
@@ -331,7 +311,6 @@ def main(count: int = 100_000, seed: int | None = None) -> Iterator[str]:
             cases += number_of
             faults += bool(answer)
             yield f"{what}: {number_of} cases" + (f"\nFAILED {answer}" if answer else "")
-    yield from _guided(seed)
     if more > _MOST_MORE_BYTES + _MORE_A_CASE * cases:
         faults += 1
         yield f"FAILED memory grew by {more >> 20} MiB"
@@ -350,20 +329,3 @@ def _names(folder: Path, count: int, seed: int) -> Iterator[tuple[str, int, str]
     told = done.stdout.splitlines()
     cases = int(told[0]) if told and told[0].isdigit() else 0
     yield "device names", cases, "\n".join(told[1:]) or (done.stderr[-2000:] if done.returncode else "")
-
-
-def _guided(seed: int) -> Iterator[str]:
-    """Where atheris is installed: guided by what each input reaches."""
-    if importlib.util.find_spec("atheris") is None:
-        yield "atheris is not installed: nothing guided by coverage (pip install atheris)"
-        return
-    command = [
-        sys.executable,
-        "-m",
-        "tests.bench.fuzz_guided",
-        "-runs=20000",
-        f"-seed={seed % 2**31 or 1}",
-        "-verbosity=0",
-    ]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=3600)
-    yield f"atheris: 20000 cases{'' if done.returncode == 0 else chr(10) + 'FAILED ' + done.stderr[-2000:]}"

@@ -36,51 +36,39 @@ document = st.dictionaries(keys | text, structure, max_size=6)
 
 
 @cache
-def _seed(path: Path) -> tuple[Any, list[tuple[Any, ...]]]:
-    """A real result, and where something is in it."""
-    content = json.loads(path.read_text())
-    places: list[tuple[Any, ...]] = []
-
-    def walk(value: Any, place: tuple[Any, ...]) -> None:
-        if place:
-            places.append(place)
-        items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-        for key, item in items:
-            walk(item, (*place, key))
-
-    walk(content, ())
-    shallow = [place for place in places if len(place) < 3]
-    return content, places + shallow * (1 + len(places) // (2 * len(shallow)))  # a third of them near the top
+def _result(path: Path) -> Any:
+    return json.loads(path.read_text())
 
 
 @st.composite
 def mutated_json(draw: Any) -> bytes:
-    """A real result with up to three of its values replaced, taken away, or doubled; or cut off, or overwritten."""
-    seed, places = _seed(draw(st.sampled_from(RESULTS)))
-    content = copy.deepcopy(seed)
-    for place in draw(st.lists(st.sampled_from(places), min_size=1, max_size=3)):
-        _mutate(draw, content, place)
+    """A real result with up to three of its values changed; or cut off, or overwritten."""
+    content = copy.deepcopy(_result(draw(st.sampled_from(RESULTS))))
+    for _ in range(draw(st.integers(1, 3))):
+        change(draw, content)
     return _spoiled(draw, json.dumps(content).encode("utf-8", "surrogatepass"))
 
 
-def _mutate(draw: Any, content: Any, place: tuple[Any, ...]) -> None:
-    try:
-        for key in place[:-1]:
-            content = content[key]
-        old = content[place[-1]]
-        how = draw(st.sampled_from(("replace", "replace", "replace", "drop", "double", "key")))
-        if how == "replace" and isinstance(old, int | float) and draw(st.booleans()):
-            content[place[-1]] = draw(number)
-        elif how == "replace":
-            content[place[-1]] = draw(structure)
-        elif how == "drop":
-            del content[place[-1]]
-        elif isinstance(content, list):
-            content.append(copy.deepcopy(old))
-        else:
-            content[draw(text)] = old
-    except (KeyError, IndexError, TypeError):
-        pass  # what was there went with the mutation before
+def change(draw: Any, content: Any) -> None:
+    """Replaces, takes away or doubles one value of a structure, however deep it lies."""
+    while True:
+        keys = list(content) if isinstance(content, dict) else list(range(len(content)))
+        if not keys:
+            return
+        key = draw(st.sampled_from(keys))
+        old = content[key]
+        if not isinstance(old, dict | list) or draw(st.integers(0, 3)) == 0:
+            break
+        content = old
+    how = draw(st.sampled_from(("replace", "replace", "replace", "drop", "double")))
+    if how == "replace":
+        content[key] = draw(number if isinstance(old, int | float) and draw(st.booleans()) else structure)
+    elif how == "drop":
+        del content[key]
+    elif isinstance(content, list):
+        content.append(copy.deepcopy(old))
+    else:
+        content[draw(text)] = old
 
 
 @st.composite

@@ -12,7 +12,7 @@ from gpubalance.jobs.keep.kept import KeptRound, KeptWindow, RunKey
 from gpubalance.results.common import Model
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import Flops, Measured, Timing
-from tests.bench.fuzz_input import scalar, structure
+from tests.bench.fuzz_input import change
 from tests.jobs.drawn import ready
 from tests.render.measurements import measurement, step_time
 
@@ -48,22 +48,10 @@ _ENTRIES = [
 
 @st.composite
 def _spoiled(draw: Any, base: Any) -> Any:
-    """The same with one of its values, however deep, replaced or taken out; sometimes as it is."""
+    """The same with one value changed, or as it is."""
     found = copy.deepcopy(base)
-    if draw(st.integers(0, 5)) == 0:
-        return found
-    at = found
-    while True:
-        keys = list(at) if isinstance(at, dict) else list(range(len(at)))
-        key = draw(st.sampled_from(keys))
-        inner = at[key]
-        if not isinstance(inner, dict | list) or not inner or draw(st.integers(0, 3)) == 0:
-            break
-        at = inner
-    if draw(st.booleans()):
-        at[key] = draw(scalar | structure)
-    else:
-        del at[key]
+    if draw(st.integers(0, 5)):
+        change(draw, found)
     return found
 
 
