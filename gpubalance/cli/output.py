@@ -73,16 +73,15 @@ class Output:
             if not self.quiet:
                 say("nobody reads stdout any more: the same command with --resume gives the result", sys.stderr)
 
-    def give(self, result: Record, text: str | Callable[[Any], str]) -> bool:
-        """Writes the result, then prints it: `text`, or what `text` makes of it.
+    def give(self, result: Record, text: Callable[[Any], str]) -> bool:
+        """Writes the result, then prints it as JSON or as `text` says it.
 
         False if it is in no file and stdout's reader has gone. Raises EnvironmentFault if it can't be written; it is
         printed all the same.
         """
         redaction = redaction_here() if self.redact else None
         result = redaction.record(result) if redaction else result
-        shown = text if isinstance(text, str) else text(result)
-        shown = redaction.text(shown) if redaction else shown
+        shown = redaction.text(text(result)) if redaction else text(result)
         document = result.model_dump_json(indent=2)
         try:
             if self.path is not None:

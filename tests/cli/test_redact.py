@@ -151,7 +151,7 @@ def test_what_is_printed_is_redacted_where_it_is_not_of_the_result(
     monkeypatch.setenv("HOME", "/home/alice")
     probe = her_probe()
     text = f"next: gpubalance run --plan /home/alice/plan.json, on {probe.devices[1].uuid}"
-    Output(json=False, path=None, redact=True).give(probe, text)
+    Output(json=False, path=None, redact=True).give(probe, lambda _: text)
     assert capsys.readouterr().out == "next: gpubalance run --plan ~/plan.json, on GPU-redacted-1\n"
 
 
