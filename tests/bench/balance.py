@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 from gpubalance.results.plan import Plan
 from gpubalance.results.run import Run
+from tests.bench.measured import measured
 from tests.cli.program import ROOT
 
 # Work on one core beside plain CPU devices, which makes them unlike.
@@ -24,9 +22,9 @@ _AGAIN = 3
 def main() -> Iterator[str]:
     for name in ("gtx1080ti-gtx1080", "small-memory-fast", "slow-second", "four-unlike", "throttling"):
         profile = str(ROOT / "configs" / f"{name}.toml")
-        _program("probe", "--simulate", profile, "--duration", "0.5", "--quiet")
+        measured("probe", "--simulate", profile, "--duration", "0.5")
         for accumulate in ("off", "auto"):
-            plan = Plan.model_validate(_program("balance", "--simulate", profile, "--accumulate", accumulate))
+            plan = Plan.model_validate_json(measured("balance", "--simulate", profile, "--accumulate", accumulate))
             yield f"{name}, --accumulate {accumulate}: {_figures(plan)}"
     yield from _plain()
 
@@ -50,9 +48,9 @@ def _plain() -> Iterator[str]:
     busy = subprocess.Popen([sys.executable, "-c", _BUSY])
     try:
         common = ("--simulate", "2", "--model", "small")
-        _program("probe", *common, "--max-batch", str(_SCANNED_GLOBAL), "--duration", "1", "--quiet")
+        measured("probe", *common, "--max-batch", str(_SCANNED_GLOBAL), "--duration", "1")
         plan = Plan.model_validate(
-            _program("balance", *common, "--global-batch", str(_SCANNED_GLOBAL), "--duration", "8", "--windows", "2")
+            measured("balance", *common, "--global-batch", str(_SCANNED_GLOBAL), "--duration", "8", "--windows", "2")
         )
         found = plan.batches[0]
         rates = {first: _rate(common, first) for first in _SCANNED}
@@ -72,17 +70,5 @@ def _rate(common: tuple[str, ...], first: int) -> float:
     batches = {"0": first, "1": _SCANNED_GLOBAL - first}
     used = [gpu for gpu, batch in batches.items() if batch]
     split = ("--gpus", *used, "--batches", *(str(batches[gpu]) for gpu in used))
-    document = _program("run", *common, *split, "--baseline", "none", "--duration", "6", "--windows", "1")
-    return Run.model_validate(document).throughput.median
-
-
-def _program(*arguments: str) -> object:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "result.json"
-        program = str(Path(sys.executable).with_name("gpubalance"))
-        subprocess.run(
-            [program, *arguments, *(() if "--quiet" in arguments else ("--quiet",)), "-o", str(path)],
-            check=True,
-            stdout=subprocess.DEVNULL,
-        )
-        return json.loads(path.read_text())
+    run = measured("run", *common, *split, "--baseline", "none", "--duration", "6", "--windows", "1")
+    return Run.model_validate_json(run).throughput.median

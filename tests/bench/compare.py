@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import statistics
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -18,7 +16,8 @@ from gpubalance.numbers.stats import interval95
 from gpubalance.results.comparison import Against, Comparison
 from gpubalance.results.run import Run
 from gpubalance.settings.requests import Measuring
-from tests.cli.program import ROOT
+from tests.bench.measured import measured
+from tests.cli.program import ROOT, gpubalance
 from tests.jobs.drawn import drawn_run, noisy_devices
 
 COMPARISONS = 200
@@ -158,19 +157,14 @@ def _run(folder: Path, slower: float, seed: int) -> Path:
     profile, path = folder / f"{slower}.toml", folder / f"{slower}-{seed}.json"
     profile.write_text("\n".join([*lines, "[joint]", f"sync_s = {joint.sync_s}", ""]))
     measuring = ("--windows", "3", "--duration", "4", "--baseline", "none", "--seed", str(seed))
-    _program("run", "--simulate", str(profile), "--batches", "120", "80", *measuring, "--quiet", "-o", str(path))
+    path.write_text(measured("run", "--simulate", str(profile), "--batches", "120", "80", *measuring))
     return path
 
 
 def _compared(baseline: Path, others: Sequence[Path]) -> Comparison:
-    return Comparison.model_validate_json(_program("compare", str(baseline), *map(str, others), "--json"))
+    return Comparison.model_validate_json(gpubalance("compare", str(baseline), *map(str, others), "--json").stdout)
 
 
 def _verdict(against: Against) -> str | None:
     assert against.ratio is not None
     return against.ratio.verdict
-
-
-def _program(*arguments: str) -> str:
-    program = str(Path(sys.executable).with_name("gpubalance"))
-    return subprocess.run([program, *arguments], check=True, stdout=subprocess.PIPE, text=True).stdout

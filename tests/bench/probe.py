@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 from gpubalance.results.probe import DeviceProbe, Probe
+from tests.bench.measured import measured
 from tests.cli.program import ROOT
 
 
 def main() -> Iterator[str]:
     profile = ROOT / "configs" / "gtx1080ti-gtx1080.toml"
     for options in ((), ("--no-ahead",)):
-        for one in _probe("--simulate", str(profile), *options).probes:
+        probe = Probe.model_validate_json(measured("probe", "--simulate", str(profile), *options))
+        for one in probe.probes:
             yield f"GPU:{one.device} {' '.join(options) or '--ahead'}: {_figures(one)}"
-
-
-def _probe(*arguments: str) -> Probe:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "probe.json"
-        program = str(Path(sys.executable).with_name("gpubalance"))
-        subprocess.run(
-            [program, "probe", *arguments, "--quiet", "-o", str(path)], check=True, stdout=subprocess.DEVNULL
-        )
-        return Probe.model_validate_json(path.read_text())
 
 
 def _figures(one: DeviceProbe) -> str:
