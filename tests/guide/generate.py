@@ -19,11 +19,10 @@ from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
 from gpubalance.results.run import Measurement, Run
 from gpubalance.settings.device import DeviceProfile
-from tests.cli.program import ROOT
+from tests.guide.documents import FOLDER
 from tests.guide.fields import rows
 
-FOLDER = ROOT / "gpubalance" / "guide"
-RESULTS = (Run, Probe, Plan, Comparison, Checkup)
+_RESULTS: Mapping[str, type[BaseModel]] = {kind.__name__: kind for kind in (Run, Probe, Plan, Comparison, Checkup)}
 _PART = re.compile(r"(?ms)^<!-- (?P<what>troubles|(?:formulas|fields) of \w+) -->\n(?P<old>.*?)^<!-- end -->")
 
 
@@ -53,12 +52,11 @@ def generated(text: str) -> str:
     """A chapter with its parts written by today's program."""
     # Keys of a profile are in the chapter on profiles; a measurement has the fields of its run.
     told: set[type[BaseModel]] = {DeviceProfile, Measurement}
-    kinds: Mapping[str, type[BaseModel]] = {record.__name__: record for record in RESULTS}
 
     def part(found: re.Match[str]) -> str:
         kind, _, of = found["what"].partition(" of ")
         if kind == "fields":
-            made = fields(found["old"], kinds[of], told)
+            made = fields(found["old"], _RESULTS[of], told)
         else:
             made = formulas_of(of) if kind == "formulas" else troubles()
         return f"<!-- {found['what']} -->\n{made}<!-- end -->"

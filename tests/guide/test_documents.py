@@ -9,7 +9,9 @@ import pytest
 
 from gpubalance import errors
 from gpubalance.cli.config import defaults
+from gpubalance.devices.profile import load_profile
 from gpubalance.guide.chapters import names, read_chapter
+from gpubalance.results.run import Measurement, Run
 from gpubalance.settings.device import DeviceProfile, JointProfile
 from tests.cli.program import ROOT
 from tests.guide.documents import COMMANDS, DOCUMENTS, FOLDER, PROGRAM, flags_of, read
@@ -34,6 +36,10 @@ def test_what_comes_from_the_program_is_as_the_program_has_it(name: str) -> None
     """`python -m tests.guide.generate` writes it again; the meaning of a new field is yours to write."""
     assert generated(read(name)) == read(name)
     assert not re.search(r"(?m)^\| `\S+` \|.*\|  \|$", read(name))
+
+
+def test_a_measurement_is_documented_with_its_run() -> None:
+    assert set(Measurement.model_fields) <= set(Run.model_fields)
 
 
 def test_the_guide_has_errors_fields_and_formulas() -> None:
@@ -96,8 +102,6 @@ def test_the_config_that_is_shown_is_one(tmp_path: Path) -> None:
 
 
 def test_the_profile_that_is_shown_is_one(tmp_path: Path) -> None:
-    from gpubalance.devices.profile import load_profile
-
     (example,) = re.findall(r"(?s)```toml\n(.*?)```", read("profiles"))
     path = tmp_path / "mine.toml"
     path.write_text(example)
