@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gpubalance.render.probe import OUTCOMES
 from gpubalance.render.report.subject import Subject
 from gpubalance.render.report.table import Table
-from gpubalance.render.report.tables.rows import TELEMETRY_LABELS, Row, fields, interval, table, telemetry
+from gpubalance.render.report.tables.rows import TELEMETRY_LABELS, Row, fields, interval, table, telemetry, timings
 from gpubalance.results.probe import CurvePoint, DeviceProbe
 
 _Probes = list[tuple[str, DeviceProbe]]
@@ -29,9 +29,9 @@ def tables(subject: Subject) -> tuple[Table, ...]:
         if point.telemetry is not None
     ]
     samples: list[Row] = [
-        {"device": label, "batch": point.batch, "sample": number, "step_time_s": seconds}
+        {"device": label, "batch": point.batch, **timing}
         for label, point in points
-        for number, seconds in enumerate(point.step_time_s.samples, 1)
+        for timing in timings(point.step_time_s)
     ]
     is_probe = subject.kind == "probe"
     note = f"From {subject.probe_from}." if subject.probe_from and not is_probe else ""

@@ -15,6 +15,7 @@ from gpubalance.render.report.tables.rows import (
     reasons_text,
     table,
     telemetry,
+    timings,
 )
 from gpubalance.render.solo_gap import losses
 from gpubalance.results.run import Measurement, Run
@@ -123,9 +124,8 @@ def _gap(subject: Subject) -> tuple[Table, ...]:
 
 def _timings(run: Run) -> Iterator[Row]:
     for name, one in _splits(run):
-        ends = one.step_time_s.at_s or (None,) * len(one.step_time_s.samples)
-        for number, (seconds, at_s) in enumerate(zip(one.step_time_s.samples, ends, strict=True), 1):
-            yield {"split": name, "sample": number, "at_s": at_s, "step_time_s": seconds}
+        for timing in timings(one.step_time_s):
+            yield {"split": name, **timing}
 
 
 def _telemetry(subject: Subject, run: Run) -> Iterator[Row]:

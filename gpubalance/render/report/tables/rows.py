@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gpubalance.render.report.columns import column
 from gpubalance.render.report.table import Cell, Table
-from gpubalance.results.common import Interval
+from gpubalance.results.common import Interval, StepTime
 from gpubalance.results.telemetry import Telemetry
 from gpubalance.settings.record import Record
 
@@ -39,6 +39,13 @@ def interval(name: str, ends: Interval, unit: str = "") -> Row:
     """Both ends of an interval as `NAME_from` and `NAME_to`, followed by the unit; None where it is not known."""
     low, high = ends or (None, None)
     return {f"{name}_from{unit}": low, f"{name}_to{unit}": high}
+
+
+def timings(times: StepTime) -> Iterator[Row]:
+    """Each timing, counted from 1, with when it ended if the result says so."""
+    ends = times.at_s or (None,) * len(times.samples)
+    for number, (at_s, seconds) in enumerate(zip(ends, times.samples, strict=True), 1):
+        yield {"sample": number, "at_s": at_s, "step_time_s": seconds}
 
 
 TELEMETRY_LABELS = {"temperature_c": "hottest", "power_w": "mean power"}
