@@ -14,6 +14,7 @@ import pytest
 from tests.cli.program import ROOT, gpubalance
 from tests.guide.documents import DOCUMENTS
 from tests.guide.examples import examples
+from tests.render.picture import lines
 from tests.stand_in import TWO_UNLIKE_GPUS, engine, environment
 
 
@@ -42,6 +43,13 @@ def test_the_commands_run_and_print_what_is_shown(name: str, folder: Path) -> No
             assert words(part) in printed, f"{example.command} prints\n{done.stdout}\nnot\n{part}"
         if example.shown and "…" not in example.shown:
             assert words(example.shown) == printed
+
+
+def test_the_picture_ends_with_what_balance_prints(folder: Path) -> None:
+    shown = "\n".join(line.plain for line in lines())
+    pair = "configs/gtx1080ti-gtx1080.toml"
+    done = gpubalance("balance", "--simulate", pair, "-o", "plan.json", cwd=folder, environment=engine(folder))
+    assert words(shown[shown.index("\nbatches ") :]) in words(done.stdout)
 
 
 def test_there_are_examples() -> None:
