@@ -95,20 +95,20 @@ def test_the_published_pair_runs_out_of_memory_jointly_and_is_told_what_fits() -
 
 def test_a_batch_that_does_not_fit_runs_in_micro_batches() -> None:
     # GPU:1 holds 112 samples at a time, and GPU:0 208.
-    split = (*TINY_PAIR, "--gpus", "0", "1", "--batches", "200", "150", "--micro-batches", "200", "25")
+    split = (*TINY_PAIR, "--gpus", "0", "1", "--batches", "200", "150", "--micro-batches", "200", "40")
     done = gpubalance("run", *split, *SHORT, "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     first, second = result["replicas"]
     assert first["compute_s"] == pytest.approx(0.008 + 0.0002 * 200)
-    # Six times the fixed cost: 93 ms, and not the 53 ms of a card that held it all.
-    assert second["compute_s"] == pytest.approx(6 * (0.008 + 0.0003 * 25))
-    assert (result["batches"], result["micro_batches"]) == ([200, 150], [200, 25])
-    assert (second["batch"], second["micro_batch"], result["global_batch"]) == (150, 25, 350)
+    # Four times the fixed cost, as the first 30 are a micro-batch too: 77 ms, not the 53 ms of a card that held all.
+    assert second["compute_s"] == pytest.approx(4 * 0.008 + 0.0003 * 150)
+    assert (result["batches"], result["micro_batches"]) == ([200, 150], [200, 40])
+    assert (second["batch"], second["micro_batch"], result["global_batch"]) == (150, 40, 350)
     # What Keras would do accumulates nothing: the largest equal shares that fit.
     even = result["baselines"]["even"]
     assert even["batches"] == even["micro_batches"] == [112, 112]
-    assert re.search(r"GPU:1 \[150 = 6×25\] ", done.stderr)
+    assert re.search(r"GPU:1 \[150 = 30\+3×40\] ", done.stderr)
 
 
 def test_one_device_in_micro_batches_has_no_even_split_to_compare_with() -> None:
