@@ -65,11 +65,12 @@ def _nearest(name: str, known: list[str]) -> str:
 def _show(text: str) -> None:
     """Rendered, a page at a time."""
     from rich.console import Console
-    from rich.markdown import Markdown
+
+    from gpubalance.render.markdown import Chapter
 
     console = Console()
     console.width = min(console.width, _WIDEST)
     styled = console.color_system is not None
     os.environ.setdefault("LESS", "-FRX")  # as git does: colours, and no pager for what fits the screen
     with console.pager(styles=styled):
-        console.print(Markdown(text))
+        console.print(Chapter(text))

@@ -51,11 +51,11 @@ def test_an_unknown_chapter_names_the_nearest() -> None:
     assert "gpubalance guide lists" in gpubalance("guide", "zzz\x1b[31m").stderr
 
 
-def on_a_terminal(**variables: str) -> str:
-    """What `guide numbers` writes to one, through `cat` for a pager."""
+def on_a_terminal(chapter: str = "numbers", **variables: str) -> str:
+    """What it writes to one, through `cat` for a pager."""
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "60", "PAGER": "cat", "MANPAGER": "cat", **variables}
-    process = subprocess.Popen([PROGRAM, "guide", "numbers"], stdin=theirs, stdout=theirs, env=environment)
+    process = subprocess.Popen([PROGRAM, "guide", chapter], stdin=theirs, stdout=theirs, env=environment)
     os.close(theirs)
     shown = b""
     try:
@@ -74,6 +74,10 @@ def test_a_terminal_gets_it_rendered() -> None:
     assert "\x1b[1" in shown
     assert "# The numbers" not in shown
     assert "Σ bᵢ / T" in shown
+
+
+def test_a_table_loses_no_name_on_a_narrow_terminal() -> None:
+    assert "…" not in on_a_terminal("results", COLUMNS="40")
 
 
 def test_a_dumb_terminal_gets_no_escapes() -> None:
