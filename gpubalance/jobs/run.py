@@ -9,7 +9,7 @@ from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.journals import tell_resumed
 from gpubalance.jobs.keep.kept import Kept
 from gpubalance.jobs.measure.fitting import Fitting
-from gpubalance.jobs.measure.joint import JointRun, joint_series, model_of, party_for, result_of
+from gpubalance.jobs.measure.joint import JointRun, joint_series, model_of, party_for
 from gpubalance.jobs.measure.lost import lost_gpus_told
 from gpubalance.jobs.measure.series import Series
 from gpubalance.jobs.measure.timings import Timings
@@ -31,9 +31,10 @@ def run(
     planned: Model | None = None,
     journal: Journal | None = None,
 ) -> Run:
-    """Trains with the request's split and reports what it gives. `driver` is recorded, `solo` it is held against,
-    `planned` is the model that its plan is for. Each window goes into the `journal`, and those in it are not measured
-    again.
+    """Trains with the request's split and reports what it gives.
+
+    `driver` is recorded. `solo` is what the devices gave alone, to compare with. `planned` is the model that a plan is
+    for. Windows go into the `journal`, and those that are in it are not measured again.
 
     Devices with batch 0 are left out: an empty share is not a replica. Raises NothingFits with a split that does fit
     when a device runs out of memory. Every error after the first window carries what was measured as `partial`.
@@ -77,32 +78,27 @@ def run_on(
 
     `proof` tells runs apart that are kept together.
     """
-    used = request.of_used
-    own = joint_series(used, used.split, watch)
-    return _run(request, JointRun(used, party, own, kept or Kept(None, watch), solo=solo, proof=proof), driver, watch)
-
-
-def _run(asked: RunRequest, so_far: JointRun, driver: str | None, watch: Watch) -> Run:
+    so_far = JointRun(request, party, driver, watch, kept or Kept(None, watch), solo, proof)
     try:
-        _warm_up(so_far, watch)
-        _measure(so_far, watch)
+        _warm_up(so_far)
+        _measure(so_far)
     except KeyboardInterrupt as interrupt:
-        raise Interrupted.by(interrupt, partial=result_of(asked, so_far, driver)) from None
+        raise Interrupted.by(interrupt, partial=so_far.result()) from None
     except GpubalanceError as error:
-        error.partial = error.partial or result_of(asked, so_far, driver)
+        error.partial = error.partial or so_far.result()
         raise
     so_far.complete = True
-    result = result_of(asked, so_far, driver)
+    result = so_far.result()
     assert result is not None  # noqa: S101  (a complete run has a window)
     return result
 
 
-def _warm_up(so_far: JointRun, watch: Watch) -> None:
+def _warm_up(so_far: JointRun) -> None:
     request, party = so_far.request, so_far.party
-    _restore(so_far, "", so_far.own, watch)
+    _restore(so_far, "", so_far.own)
     if so_far.own.windows:
         so_far.warnings.append(resumed(so_far.own.windows))
-    watch(Doing(f"warming up {request.split}"))
+    so_far.watch(Doing(f"warming up {request.split}"))
     party.ask(so_far.own.warm_up)
     if request.measuring.baseline == "none":
         return
@@ -110,37 +106,37 @@ def _warm_up(so_far: JointRun, watch: Watch) -> None:
     even = Shares.even(request.split.global_batch, len(request.devices))
     if even == request.split or len(request.devices) == 1:
         return
-    watch(Doing(f"warming up the even split {even}, to compare with"))
+    so_far.watch(Doing(f"warming up the even split {even}, to compare with"))
     try:
-        so_far.even = joint_series(request, even, watch, "even")
+        so_far.even = joint_series(request, even, so_far.watch, "even")
         party.ask(so_far.even.warm_up)
     except OutOfMemory as error:
         try:
-            so_far.even = _smaller_even_split(so_far, even, error, watch)
+            so_far.even = _smaller_even_split(so_far, even, error)
         except OutOfMemory as again:
-            _give_up_even(so_far, again, watch)
+            _give_up_even(so_far, again)
     if so_far.even is not None:
-        _restore(so_far, "even", so_far.even, watch)
+        _restore(so_far, "even", so_far.even)
 
 
-def _restore(so_far: JointRun, name: str, series: Series, watch: Watch) -> None:
-    """Takes over what was measured before, and tells it as if it had just been."""
+def _restore(so_far: JointRun, name: str, series: Series) -> None:
+    """Takes over what was measured before, and tells it as if it were measured now."""
     devices = so_far.request.devices
     found = so_far.kept.restore(so_far.key, name, series)
     for number, window in enumerate(found, 1):
         of = max(so_far.request.measuring.windows, len(found))
-        watch(WindowDone(number, of, name, devices, window.measurement(range(len(devices)))))
+        so_far.watch(WindowDone(number, of, name, devices, window.measurement(range(len(devices)))))
 
 
-def _smaller_even_split(so_far: JointRun, even: Shares, error: OutOfMemory, watch: Watch) -> Series:
+def _smaller_even_split(so_far: JointRun, even: Shares, error: OutOfMemory) -> Series:
     request = so_far.request
     where = "a device" if error.replica is None else request.devices[error.replica].label
-    watch(Doing(f"the even split {even} does not fit on {where}; looking for the largest equal shares"))
+    so_far.watch(Doing(f"the even split {even} does not fit on {where}; looking for the largest equal shares"))
     started = so_far.party.started
-    share = Fitting(so_far.party, request, watch).largest_even_share(max(even.batches))
+    share = Fitting(so_far.party, request, so_far.watch).largest_even_share(max(even.batches))
     smaller = Shares((share,) * len(even.batches))
-    series = joint_series(request, smaller, watch, "even")
-    watch(Doing(f"warming up {smaller}, the largest equal shares that fit"))
+    series = joint_series(request, smaller, so_far.watch, "even")
+    so_far.watch(Doing(f"warming up {smaller}, the largest equal shares that fit"))
     so_far.party.ask(series.warm_up)
     # On a real device the search left another worker: the split itself must be warm in it too.
     if so_far.party.started != started:
@@ -156,52 +152,52 @@ def _smaller_even_split(so_far: JointRun, even: Shares, error: OutOfMemory, watc
     return series
 
 
-def _measure(so_far: JointRun, watch: Watch) -> None:
+def _measure(so_far: JointRun) -> None:
     """Windows of the split and of the even split in turns, so that a machine that drifts is fair to both."""
     measuring = so_far.request.measuring
     number = min(one.windows for _, one in so_far.series)  # 0, but for a run that goes on
     of = max(number, measuring.windows)
-    while number < of or _once_more(so_far, of, watch):
+    while number < of or _once_more(so_far, of):
         number += 1
         of = max(number, of)
         turns = ", in turns with the even split" if so_far.even else ""
-        watch(Doing(f"measuring {so_far.own.split}, window {number} of {of}{turns}"))
-        watch(TimeLeft((of - number + 1) * len(so_far.series) * measuring.duration_s))
+        so_far.watch(Doing(f"measuring {so_far.own.split}, window {number} of {of}{turns}"))
+        so_far.watch(TimeLeft((of - number + 1) * len(so_far.series) * measuring.duration_s))
         # Each goes first in turn: on a card that gets hotter the second one is always a little slower.
         for name, one in so_far.series if number % 2 else reversed(so_far.series):
-            window = _window(so_far, one, watch) if one.windows < number else None
+            window = _window(so_far, one) if one.windows < number else None
             if window is not None:
                 devices = so_far.request.devices
                 so_far.kept.window(so_far.key, name, window)
-                watch(WindowDone(number, of, name, devices, window.measurement(range(len(devices)))))
+                so_far.watch(WindowDone(number, of, name, devices, window.measurement(range(len(devices)))))
 
 
-def _once_more(so_far: JointRun, windows: int, watch: Watch) -> bool:
-    """Whether another window is needed beside those that were asked for, and why."""
+def _once_more(so_far: JointRun, windows: int) -> bool:
+    """Whether it takes another window than those that were asked for. Tells why."""
     imprecise = any(one.precision > PRECISE_ENOUGH for _, one in so_far.series)
     if imprecise and windows < so_far.request.measuring.max_windows:
-        watch(Doing(f"not yet known within ±{PRECISE_ENOUGH:.0%} (95 %): one more window"))
+        so_far.watch(Doing(f"not yet known within ±{PRECISE_ENOUGH:.0%} (95 %): one more window"))
         return True
     if so_far.slowed and not so_far.measured_again:
         so_far.measured_again = True
-        watch(Doing(f"{slowed_text(so_far.slowed)}: measuring once more"))
+        so_far.watch(Doing(f"{slowed_text(so_far.slowed)}: measuring once more"))
         return True
     return False
 
 
-def _window(so_far: JointRun, one: Series, watch: Watch) -> Timings | None:
-    """A window of one of the two; None where the even split ran out of memory, which the run survives without it."""
+def _window(so_far: JointRun, one: Series) -> Timings | None:
+    """A window of one of the two; None where the even split ran out of memory, without which the run goes on."""
     try:
         return so_far.party.ask(lambda worker: one.window(worker, so_far.request.measuring.duration_s))
     except OutOfMemory as error:
         if one is so_far.own:
             raise
-        _give_up_even(so_far, error, watch)
+        _give_up_even(so_far, error)
         return None
 
 
-def _give_up_even(so_far: JointRun, error: OutOfMemory, watch: Watch) -> None:
-    watch(Doing(f"{error.message}: going on without the even split"))
+def _give_up_even(so_far: JointRun, error: OutOfMemory) -> None:
+    so_far.watch(Doing(f"{error.message}: going on without the even split"))
     so_far.even = None
     so_far.warnings.append(
         Warning_(

@@ -22,42 +22,6 @@ from gpubalance.workers.messages import Timing
 from gpubalance.workers.party import Build, Party
 
 
-@dataclass
-class JointRun:
-    """A joint run, as far as it has come. A result can be made of it once a timing of each kind is there.
-
-    `proof` tells runs of one `balance` apart.
-    """
-
-    request: RunRequest
-    party: Party
-    own: Series
-    kept: Kept
-    even: Series | None = None
-    solo: tuple[SoloBest, ...] | None = None
-    proof: int = 0
-    warnings: list[Warning_] = field(default_factory=list)
-    measured_again: bool = False
-    complete: bool = False
-
-    @property
-    def series(self) -> list[tuple[str, Series]]:
-        """What is measured in turns, by name: "" is the run's own split."""
-        return [("", self.own), *([("even", self.even)] if self.even else [])]
-
-    @property
-    def slowed(self) -> list[tuple[Device, tuple[str, ...]]]:
-        """Each GPU that was throttled for a reason that passes, with NVML's reasons."""
-        found = zip(self.request.devices, self.own.throttled, strict=True)
-        return [(device, reasons) for device, reasons in found if reasons]
-
-    @property
-    def key(self) -> RunKey:
-        """Which run its windows are of, in a journal."""
-        uuids = tuple(device.uuid for device in self.request.devices)
-        return RunKey(devices=uuids, model=model_of(self.party), proof=self.proof)
-
-
 def party_for(request: RunRequest | BalanceRequest, watch: Watch, limit: TimeLimit) -> Party:
     """A party of one worker for all of the request's devices."""
     measuring = request.measuring
@@ -86,55 +50,92 @@ def joint_series(request: RunRequest, split: Shares, watch: Watch, name: str = "
     return Series(split, sensors, watch=tell)
 
 
-def result_of(asked: RunRequest, so_far: JointRun, driver: str | None) -> Run | None:
-    """The result of what was measured so far; None where the split has no timing of each kind yet."""
-    own = so_far.own
-    if not own.timings or not own.stamped:
-        return None
-    numbers = asked.split.used
-    began_s = min(one.began_s for one in (own, so_far.even) if one and one.stamped)
-    measured = own.measurement(numbers, began_s)
-    even = _even_baseline(so_far, measured, numbers, began_s)
-    facts = so_far.party.facts
-    solo_sum = sum(best.throughput for best in so_far.solo) if so_far.solo else None
-    return Run(
-        created=now(),
-        settings=asked.settings,
-        environment=environment(facts, driver),
-        model=model_of(so_far.party),
-        devices=asked.devices,
-        **{
-            **{name: getattr(measured, name) for name in Measurement.model_fields},
-            "batches": asked.split.batches,
-            "micro_batches": asked.split.micro_batches,
-        },
-        warmup_steps=own.warmup_steps,
-        steps=own.steps,
-        stamp_cost=own.stamp_cost,
-        baselines=Baselines(even=even, solo_best=so_far.solo, solo_sum=solo_sum),
-        speedup_over_even=even and measured.throughput.median / even.throughput.median,
-        speedup_ci95=even and _ratio_interval(measured.throughput, even.throughput),
-        scaling_efficiency=solo_sum and measured.throughput.median / solo_sum,
-        complete=so_far.complete,
-        warnings=(
-            *so_far.warnings,
-            *([throttled(so_far.slowed)] if so_far.slowed else []),
-            *warnings(
-                own, so_far.even, asked.settings.model, excess_part=measured.excess_s / measured.step_time_s.median
+@dataclass
+class JointRun:
+    """A run of a split and of the even split in turns, as far as it has come.
+
+    `asked` may have devices without samples, `request` has none. `proof` tells the runs of one `balance` apart.
+    """
+
+    asked: RunRequest
+    party: Party
+    driver: str | None
+    watch: Watch
+    kept: Kept
+    solo: tuple[SoloBest, ...] | None = None
+    proof: int = 0
+    even: Series | None = None
+    warnings: list[Warning_] = field(default_factory=list)
+    measured_again: bool = False
+    complete: bool = False
+
+    def __post_init__(self) -> None:
+        self.request = self.asked.of_used
+        self.own = joint_series(self.request, self.request.split, self.watch)
+
+    @property
+    def series(self) -> list[tuple[str, Series]]:
+        """What is measured in turns, by name: "" is the run's own split."""
+        return [("", self.own), *([("even", self.even)] if self.even else [])]
+
+    @property
+    def slowed(self) -> list[tuple[Device, tuple[str, ...]]]:
+        """Each GPU that was throttled for a reason that passes, with NVML's reasons."""
+        found = zip(self.request.devices, self.own.throttled, strict=True)
+        return [(device, reasons) for device, reasons in found if reasons]
+
+    @property
+    def key(self) -> RunKey:
+        """Which run its windows are of, in a journal."""
+        uuids = tuple(device.uuid for device in self.request.devices)
+        return RunKey(devices=uuids, model=model_of(self.party), proof=self.proof)
+
+    def result(self) -> Run | None:
+        """The result of what was measured so far; None where the split has no timing of each kind yet."""
+        asked, own = self.asked, self.own
+        if not own.timings or not own.stamped:
+            return None
+        numbers = asked.split.used
+        began_s = min(one.began_s for one in (own, self.even) if one and one.stamped)
+        measured = own.measurement(numbers, began_s)
+        even = self._even_baseline(measured, numbers, began_s)
+        facts = self.party.facts
+        solo_sum = sum(best.throughput for best in self.solo) if self.solo else None
+        return Run(
+            created=now(),
+            settings=asked.settings,
+            environment=environment(facts, self.driver),
+            model=model_of(self.party),
+            devices=asked.devices,
+            **{
+                **{name: getattr(measured, name) for name in Measurement.model_fields},
+                "batches": asked.split.batches,
+                "micro_batches": asked.split.micro_batches,
+            },
+            warmup_steps=own.warmup_steps,
+            steps=own.steps,
+            stamp_cost=own.stamp_cost,
+            baselines=Baselines(even=even, solo_best=self.solo, solo_sum=solo_sum),
+            speedup_over_even=even and measured.throughput.median / even.throughput.median,
+            speedup_ci95=even and _ratio_interval(measured.throughput, even.throughput),
+            scaling_efficiency=solo_sum and measured.throughput.median / solo_sum,
+            complete=self.complete,
+            warnings=(
+                *self.warnings,
+                *([throttled(self.slowed)] if self.slowed else []),
+                *warnings(
+                    own, self.even, asked.settings.model, excess_part=measured.excess_s / measured.step_time_s.median
+                ),
             ),
-        ),
-    )
+        )
 
-
-def _even_baseline(
-    so_far: JointRun, measured: Measurement, numbers: Sequence[int], began_s: float
-) -> Measurement | None:
-    if so_far.even is not None:
-        return so_far.even.measurement(numbers, began_s) if so_far.even.timings and so_far.even.stamped else None
-    split = so_far.own.split
-    is_even = split == Shares.even(split.global_batch, len(split.batches))
-    wanted = so_far.request.measuring.baseline == "even" and len(numbers) > 1
-    return measured if is_even and wanted else None
+    def _even_baseline(self, measured: Measurement, numbers: Sequence[int], began_s: float) -> Measurement | None:
+        if self.even is not None:
+            return self.even.measurement(numbers, began_s) if self.even.timings and self.even.stamped else None
+        split = self.own.split
+        is_even = split == Shares.even(split.global_batch, len(split.batches))
+        wanted = self.request.measuring.baseline == "even" and len(numbers) > 1
+        return measured if is_even and wanted else None
 
 
 def _ratio_interval(a: Throughput, b: Throughput) -> tuple[float, float] | None:
