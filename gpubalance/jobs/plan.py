@@ -9,8 +9,8 @@ from gpubalance.errors import BadInput, NothingFits, UsageError
 from gpubalance.jobs.environment import now
 from gpubalance.jobs.keep.saved_probes import find_device
 from gpubalance.planning.allocate import allocate, worth
-from gpubalance.planning.joint import joint_bytes, joint_limit
 from gpubalance.planning.learning_rate import linear_factor, square_root_factor
+from gpubalance.planning.memory import joint_bytes, joint_limit
 from gpubalance.planning.model import Curve, Line
 from gpubalance.planning.problem import Allocation, Load, NoSplitError, Problem, TooFineError
 from gpubalance.results.common import Warning_

@@ -10,7 +10,8 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from gpubalance.planning.limit import Bracket, Points, forecast
+from gpubalance.planning.bracket import Bracket
+from gpubalance.planning.memory import Points, forecast
 
 # A prediction that grows by more than this with a larger batch is not to be trusted.
 _RISING = 1.05

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpubalance.planning.limit import forecast, largest_that_fits, predict_limit
 from gpubalance.planning.search import Grid, Limit, Proposal, Trial, find_limit, search
 from tests.bench.limit import MOST, SHAPES, Case, by_prediction, case, joined
 
@@ -256,53 +254,3 @@ def test_a_workspace_that_hides_the_slope_is_seen_through() -> None:
     assert (result.fits, result.fails) == (700, 701)
     assert len(result.trials) <= 8
     assert failures(result) == 1
-
-
-@given(st.integers(1, 10**6), st.integers(0, 10**12), st.integers(1, 10**9))
-def test_of_linear_memory_the_forecast_is_sharp(limit: int, base: int, slope: int) -> None:
-    points = [(batch, base + slope * batch) for batch in (1, 2, 4, 8)]
-    said = forecast(points, base + slope * limit)
-    assert said is not None
-    assert (said.sure, said.best, said.doubt) == (limit, limit, limit + 1)
-
-
-@given(st.integers(1, 10**6), st.integers(1, 10**6), st.data())
-def test_exact_whatever_is_guessed(limit: int, above: int, data: st.DataObject) -> None:
-    low = data.draw(st.integers(1, limit))
-    guess = data.draw(st.none() | st.integers(0, 2 * 10**6))
-    tried: list[int] = []
-
-    assert largest_that_fits(noting(tried, limit), low=low, high=limit + above, guess=guess) == limit
-    assert len(tried) == len(set(tried)) <= 2 + 21
-    assert all(low < batch < limit + above for batch in tried)
-
-
-def noting(tried: list[int], limit: int) -> Callable[[int], bool]:
-    def fits(batch: int) -> bool:
-        tried.append(batch)
-        return batch <= limit
-
-    return fits
-
-
-@given(st.integers(2, 10**6), st.integers(0, 10**12), st.integers(1, 10**9))
-def test_linear_memory_is_predicted_exactly_and_then_found_in_two_tries(limit: int, base: int, slope: int) -> None:
-    points = [(batch, base + slope * batch) for batch in {max(1, limit // 4), max(2, limit // 2)}]
-    if len(points) < 2:
-        return
-    guess = predict_limit(points, base + slope * limit)
-    assert guess == limit
-    tried: list[int] = []
-    assert largest_that_fits(noting(tried, limit), low=max(1, limit // 2), high=2 * limit, guess=guess) == limit
-    assert len(tried) <= 2
-
-
-def test_a_tolerance_ends_the_search_early() -> None:
-    tried: list[int] = []
-    found = largest_that_fits(noting(tried, 7777), low=1000, high=10_000, tolerance=0.01)
-    assert 7777 * 0.99 <= found <= 7777
-    assert len(tried) < 10
-
-
-def test_memory_that_does_not_rise_predicts_nothing() -> None:
-    assert predict_limit([(10, 500), (20, 500)], 1000) is None

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from gpubalance.errors import NothingFits, OutOfMemory
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.numbers.units import format_bytes
-from gpubalance.planning.limit import largest_that_fits, predict_limit
+from gpubalance.planning.memory import Points, predict_limit
+from gpubalance.planning.search import Trial, find_limit
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import RunRequest
 from gpubalance.settings.shares import Shares
@@ -36,7 +37,7 @@ class Fitting:
         """
         split = self._request.split
         sizes = split.micro_batches
-        limits = self._predicted_limits() or [None] * len(sizes)
+        limits = self._predicted(self._points([tuple(max(1, size // part) for size in sizes) for part in _POINTS]))
         too_large = [i for i, (b, most) in enumerate(zip(sizes, limits, strict=True)) if most and b > most]
         nearest = [max(1, min(b, most)) if most else b for b, most in zip(sizes, limits, strict=True)]
         for part in (1.0, 0.9, *(0.5**k for k in range(1, max(nearest).bit_length() + 1))):
@@ -45,21 +46,34 @@ class Fitting:
                 continue
             most = zip(split.batches, smaller, split.counts, strict=True)
             tried = Shares(tuple(min(batch, size * count) for batch, size, count in most), smaller)
-            if self._fits(tried):
+            if self._tried(tried) is not None:
                 return tried, too_large
         return None, too_large
 
     def largest_even_share(self, share: int) -> int:
         """The largest equal share that fits on every device, when `share` does not and the request's own sizes do."""
-        devices = self._request.devices
-        known = [most for most in self._predicted_limits() or [] if most]
-        return largest_that_fits(
-            lambda batch: self._fits(Shares((batch,) * len(devices))),
-            low=min(self._request.split.micro_batches),
-            high=share,
-            guess=min(known, default=None) if known else None,
-            tolerance=0.0 if all(device.simulated for device in devices) else _TOLERANCE_ON_GPU,
+        devices, low = self._request.devices, min(self._request.split.micro_batches)
+        points = self._points([(max(1, batch),) * len(devices) for batch in (low // 2, low)])
+        limits = {replica: most for replica, most in enumerate(self._predicted(points)) if most}
+        tightest = min(limits, key=lambda replica: limits[replica], default=0)
+
+        def attempt(batch: int, _: str) -> Trial:
+            peaks = self._tried(Shares((batch,) * len(devices)))
+            if peaks is None:
+                return Trial(batch, fits=False)
+            return Trial(batch, fits=True, memory_peak_bytes=peaks[tightest])
+
+        step = 1 if all(device.simulated for device in devices) else max(1, int(_TOLERANCE_ON_GPU * low))
+        fails = -(-share // step) * step
+        found = find_limit(
+            attempt,
+            points[tightest] if limits else [(low, 0)],
+            memory_bytes=devices[tightest].memory_bytes if limits else None,
+            max_batch=fails,
+            multiple=step,
+            failed=fails,
         )
+        return max(low, found.fits or 0)
 
     def error(self, error: OutOfMemory) -> NothingFits:
         """The error of a run whose split does not fit, with one that was tried and does, where there is one."""
@@ -79,28 +93,27 @@ class Fitting:
             remedy = f"this fits, tried: {fitting.options}"
         return NothingFits(message, remedy=remedy, log=error.log, partial=error.partial)
 
-    def _predicted_limits(self) -> list[int | None] | None:
-        """Each device's largest micro-batch in this run, by a line through the memory of two smaller splits.
-
-        None where even the smallest of them does not fit, and for a device whose memory or use of it is not known.
-        """
-        sizes = self._request.split.micro_batches
-        points: list[list[tuple[int, int]]] = [[] for _ in sizes]
-        for part in _POINTS:
-            tried = tuple(max(1, size // part) for size in sizes)
+    def _points(self, batches: Sequence[tuple[int, ...]]) -> list[list[tuple[int, int]]]:
+        """Each device's memory at some batches, the smallest first; none where one of them does not fit."""
+        points: list[list[tuple[int, int]]] = [[] for _ in self._request.devices]
+        for tried in batches:
             peaks = self._peaks(Shares(tried))
             if peaks is None:
-                return None
+                return [[] for _ in points]
             for own, batch, peak in zip(points, tried, peaks, strict=True):
                 own += [(batch, peak)] if peak is not None else []
+        return points
+
+    def _predicted(self, points: Sequence[Points]) -> list[int | None]:
+        """Each device's largest micro-batch in this run, by a line; None where its memory or use of it is not known."""
         return [
-            predict_limit(own, device.memory_bytes) if len(own) == len(_POINTS) and device.memory_bytes else None
+            predict_limit(own, device.memory_bytes) if len(own) > 1 and device.memory_bytes else None
             for own, device in zip(points, self._request.devices, strict=True)
         ]
 
-    def _fits(self, split: Shares) -> bool:
+    def _tried(self, split: Shares) -> tuple[int | None, ...] | None:
         self._watch(Doing(f"trying {split}"))
-        return self._peaks(split) is not None
+        return self._peaks(split)
 
     def _peaks(self, split: Shares) -> tuple[int | None, ...] | None:
         """Trains one step: each device's memory, or None where one of them ran out of it."""

@@ -7,7 +7,7 @@ from gpubalance.jobs.probe.attempt import Work
 from gpubalance.jobs.probe.bench import Bench
 from gpubalance.jobs.probe.drift import Drifting
 from gpubalance.planning.curve import knee_sizes, octaves, sensible_size
-from gpubalance.planning.limit import predict_limit
+from gpubalance.planning.memory import predict_limit
 from gpubalance.planning.search import Limit, Trial, find_limit
 from gpubalance.results.common import Warning_
 from gpubalance.workers.worker import Worker

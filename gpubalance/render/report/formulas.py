@@ -82,7 +82,11 @@ GAP = (
 )
 
 PLAN = (
-    Formula("predicted step time", "max tᵢ(bᵢ) + sync", "in k micro-batches of m, tᵢ is k · tᵢ(m)"),
+    Formula(
+        "predicted step time",
+        "max tᵢ(bᵢ) + sync",
+        "in k micro-batches of m: (k − 1) · tᵢ(m), and tᵢ of the first",
+    ),
     Formula("learning rate, SGD", "B / B₀", "B₀ is the global batch that it suits now (Goyal et al. 2017)"),
     Formula("learning rate, Adam", "√(B / B₀)", "Malladi et al. 2022"),
 )

@@ -1,11 +1,11 @@
-"""What a joint run leaves of a device's memory."""
+"""What measured memory says of larger batches, and what a joint run leaves of it."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubalance.planning.joint import joint_bytes, joint_limit
+from gpubalance.planning.memory import forecast, joint_bytes, joint_limit, predict_limit
 
 MIB = 1 << 20
 
@@ -31,3 +31,21 @@ def test_unknown_memory_takes_nothing_off() -> None:
 def test_one_device_has_nobody_to_reduce_with() -> None:
     assert joint_bytes(100, 1) == 0
     assert joint_bytes(100, 2) == joint_bytes(100, 4) == 200
+
+
+@given(st.integers(1, 10**6), st.integers(0, 10**12), st.integers(1, 10**9))
+def test_of_linear_memory_the_forecast_is_sharp(limit: int, base: int, slope: int) -> None:
+    points = [(batch, base + slope * batch) for batch in (1, 2, 4, 8)]
+    said = forecast(points, base + slope * limit)
+    assert said is not None
+    assert (said.sure, said.best, said.doubt) == (limit, limit, limit + 1)
+
+
+@given(st.integers(2, 10**6), st.integers(0, 10**12), st.integers(1, 10**9))
+def test_of_linear_memory_two_batches_predict_the_limit(limit: int, base: int, slope: int) -> None:
+    points = [(batch, base + slope * batch) for batch in {max(1, limit // 4), max(2, limit // 2)}]
+    assert predict_limit(points, base + slope * limit) == (limit if len(points) > 1 else None)
+
+
+def test_memory_that_does_not_rise_predicts_nothing() -> None:
+    assert predict_limit([(10, 500), (20, 500)], 1000) is None

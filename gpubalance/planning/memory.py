@@ -1,7 +1,4 @@
-"""How large a batch fits: what measured memory predicts, and how the two ends of a search are brought together.
-
-Pure, with no process, clock or TensorFlow in it. `planning/search.py` stands on it.
-"""
+"""What measured memory says of larger batches: how large a batch fits, alone and in a joint run."""
 
 from __future__ import annotations
 
@@ -13,7 +10,8 @@ from fractions import Fraction
 
 _WELL_BELOW = Fraction(3, 4)  # of the batch above it
 _LEAST_ERROR = Fraction(1, 4)  # of the last error: what an allocator rounds does not vanish near a measured batch
-_SPARE_TRIES = 5
+# All-reduce buffers, and a second copy of the gradients: facts of MirroredStrategy with NCCL's fused all-reduce.
+_COPIES_OF_GRADIENTS = 2
 
 Points = Sequence[tuple[int, int]]  # (batch, peak bytes), by batch
 
@@ -130,73 +128,20 @@ def predict_limit(points: Points, memory_bytes: int) -> int | None:
     return None if curve is None else curve.largest_within(memory_bytes)
 
 
-class Bracket:
-    """Two ends that a search brings together: `low` fits, `high` does not, or is None as long as nothing failed.
+def joint_bytes(gradient_bytes: int, devices: int) -> int:
+    """Bytes that a joint run takes on each device beside what it takes alone; 0 for one device."""
+    return _COPIES_OF_GRADIENTS * gradient_bytes if devices > 1 else 0
 
-    What is wished for is tried, or the nearest to it that keeps the search short, whatever the memory is like:
 
-    - open, the n-th try is at least 2ⁿ⁻⁶ above the start: after ⌈log₂ top⌉ + 6 tries at most, `low` is at the top or
-      the bracket is closed;
-    - closed with its ends N apart, ⌈log₂ N⌉ + 5 tries at most make them neighbours: bisection's worst case and five.
-      With t tries left each part of the bracket must be at most 2ᵗ⁻¹ wide. That leaves a choice as long as N ≤ 2ᵗ,
-      and keeps it so (the projection of the ITP method: Oliveira and Takahashi 2020, doi:10.1145/3423597). Tries
-      that good guesses saved are not kept for later.
+def joint_limit(points: Points, fits: int, *, memory_bytes: int | None, extra_bytes: int) -> int:
+    """The largest batch, up to `fits`, that leaves `extra_bytes` of the device's memory free.
+
+    By the curve through the measured (batch, peak bytes) points. Where memory is not known nothing is taken off.
     """
-
-    def __init__(self, low: int, high: int | None = None) -> None:
-        self.low = low
-        self.high = high
-        self._start = low
-        self._fitted = 0
-        self._left = 0 if high is None else _most_tries(low, high)
-
-    @property
-    def joined(self) -> bool:
-        """Whether the ends are neighbours."""
-        return self.high is not None and self.high - self.low <= 1
-
-    def contains(self, wish: int) -> bool:
-        """Whether a wish is between the ends."""
-        return self.low < wish and (self.high is None or wish < self.high)
-
-    def nearest(self, wish: int) -> int:
-        """What to try: the nearest to the wish that is allowed."""
-        if self.high is None:
-            return max(wish, self.low + 1, self._start + ((1 << self._fitted) >> _SPARE_TRIES))
-        widest = 1 << max(0, self._left - 1)
-        return min(max(wish, self.low + 1, self.high - widest), self.high - 1, self.low + widest)
-
-    def tell(self, tried: int, fits: bool) -> None:
-        """Moves one end to what was tried."""
-        was_open = self.high is None
-        if fits:
-            self.low = tried
-            self._fitted += 1
-        else:
-            self.high = tried
-        if self.high is not None:
-            most = _most_tries(self.low, self.high)
-            self._left = most if was_open else min(self._left - 1, most)
-
-
-def _most_tries(low: int, high: int) -> int:
-    return (high - low - 1).bit_length() + _SPARE_TRIES
-
-
-def largest_that_fits(
-    fits: Callable[[int], bool], *, low: int, high: int, guess: int | None = None, tolerance: float = 0.0
-) -> int:
-    """The largest batch b in [low, high) for which `fits(b)`, given that `low` fits and `high` does not.
-
-    Tries the guess first, and then just above it or just below: a right guess takes two tries. Then bisects until the
-    ends are neighbours, or within `tolerance` of each other. Assumes that what fits, fits when smaller.
-    """
-    bracket = Bracket(low, high)
-    wishes = [] if guess is None else [guess, guess + 1]
-    while high - low > max(1, tolerance * low):
-        wish = wishes.pop(0) if wishes else (low + high) // 2
-        if bracket.contains(wish):
-            batch = bracket.nearest(wish)
-            bracket.tell(batch, fits(batch))
-            low, high = bracket.low, bracket.high or high
-    return low
+    fitting = [point for point in points if point[0] <= fits]
+    if memory_bytes is None or not extra_bytes or not fitting:
+        return fits
+    curve = MemoryCurve.through(fitting, memory_bytes)
+    if curve is None:
+        return fits if fitting[-1][1] + extra_bytes <= memory_bytes else 0
+    return max(0, min(fits, curve.largest_within(memory_bytes - extra_bytes)))
