@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -19,6 +20,7 @@ Ints: TypeAlias = NDArray[np.intp]
 TIE = 1e-12
 
 _ALL = slice(None)
+_SIZES = 32
 
 
 class Fleet:
@@ -28,8 +30,10 @@ class Fleet:
     is a kind of its own, with a granule as its `floor`.
 
     In micro-batches of m granules, u of them take q·t(m) + t(u − q·m) seconds with q = ⌈u/m⌉ − 1: t is the device's
-    model, and the engine takes what is left first. m may be the limit, or a smaller batch that was measured. c(u) is
-    the least over these with u ≤ K·m. With each m a granule less takes no longer, so c never falls.
+    model, and the engine takes what is left first. m may be the limit. It may also be a batch that was measured, or one
+    of 32 equal parts of the limit, rounded up, where that has a higher throughput than all larger ones. c(u) is the
+    least over these with u ≤ K·m. With each m a granule less takes no longer, so c never falls. No device does more
+    than `most` granules.
     """
 
     def __init__(
@@ -145,8 +149,16 @@ def _limit(load: Load, multiple: int) -> tuple[float, ...]:
 def _sizes(load: Load, multiple: int) -> tuple[float, ...]:
     """The micro-batches that a device may be given, in granules, the largest first."""
     limit = load.limit // multiple
-    measured = {batch // multiple for batch in load.model.batches} if isinstance(load.model, Curve) else set()
-    return (limit, *sorted((size for size in measured if 0 < size < limit), reverse=True))
+    if isinstance(load.model, Line):
+        return (limit,)
+    sizes = {math.ceil(limit * part / _SIZES) for part in range(1, _SIZES + 1)}
+    sizes |= {batch // multiple for batch in load.model.batches}
+    faster, best = [limit], 0.0
+    for size in sorted((size for size in sizes if 0 < size <= limit), reverse=True):
+        rate = size / load.model.step_time_s(size * multiple)
+        if rate > best:
+            faster, best = [*faster, size] if size < limit else faster, rate
+    return tuple(faster)
 
 
 def _pieces(model: Line | Curve, multiple: int) -> tuple[tuple[float, float, float], ...]:
