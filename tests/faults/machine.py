@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from pathlib import Path
 
 from tests.cli.program import gpubalance, start
@@ -18,9 +19,14 @@ def holds(device, size):
 def needs(device, batch):
     return (16 + batch) << 20
 """
-# A hang as TensorFlow's are: the interpreter's lock is held, and TERM is ignored.
-HANG = """
-import ctypes, signal
+# What every script has: a note of its worker's process id for the test, and a hang as TensorFlow's are, where the
+# interpreter's lock is held and TERM is ignored.
+_ALWAYS = """
+import ctypes, os, signal
+
+def note():
+    with open({notes!r}, "a") as file:
+        print(os.getpid(), file=file)
 
 def hang():
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -32,7 +38,9 @@ class Machine:
     """NVML's stand-in answers by `gpus`, the engine's does by `steps`; `extra` are more of the program's variables."""
 
     def __init__(self, folder: Path, steps: str = "", gpus: str = TWO_UNLIKE_GPUS, **extra: str) -> None:
-        self.environment = {**environment(folder, gpus), **engine(folder, steps), **extra}
+        self._notes = folder / "notes"
+        script = _ALWAYS.format(notes=str(self._notes)) + steps
+        self.environment = {**environment(folder, gpus), **engine(folder, script), **extra}
 
     def runs(self, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
         """What the program said and how it ended; no traceback is among it."""
@@ -41,3 +49,14 @@ class Machine:
     def starts(self, *arguments: str) -> subprocess.Popen[str]:
         """The program, on its way."""
         return start(*arguments, environment=self.environment)
+
+    def noted(self) -> list[int]:
+        """The processes that have called `note()`."""
+        return [int(line) for line in self._notes.read_text().split()] if self._notes.exists() else []
+
+    def wait_for_note(self) -> int:
+        """The first of them, when there is one."""
+        end = time.monotonic() + 60
+        while not self.noted() and time.monotonic() < end:
+            time.sleep(0.02)
+        return self.noted()[0]

@@ -22,7 +22,6 @@ from gpubalance.system.state import state_folder
 from tests.cli.program import PROGRAM, QUICK_PAIR, ROOT, SHORT, gpubalance
 from tests.cli.terminal import command_in_terminal
 from tests.faults.machine import BRIEF, HOLDS_32, Machine
-from tests.faults.test_workers import NOTE, wait_for
 from tests.jobs.probes import probe_of
 from tests.stand_in import TWO_UNLIKE_GPUS
 
@@ -51,17 +50,16 @@ def test_28_a_model_whose_loss_is_no_number_is_a_bad_input(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("second", ["run", "probe", "balance"])
 def test_33_the_second_gpubalance_on_a_gpu_is_told_the_firsts_pid(tmp_path: Path, second: str) -> None:
-    pids = tmp_path / "pids"
-    steps = f"""{NOTE}
+    steps = """
 import time
 def step(*_):
-    note({str(pids)!r})
+    note()
     time.sleep(600)
 """
     machine = Machine(tmp_path, steps)
     first = machine.starts("run", "--gpus", "1")
     try:
-        wait_for(pids)
+        machine.wait_for_note()
         refused = machine.runs(second)
         assert (refused.returncode, refused.stdout) == (3, "")
         (line, *_) = refused.stderr.splitlines()
@@ -79,19 +77,18 @@ def step(*_):
 
 
 def test_33_two_probes_of_the_same_share_no_journal(tmp_path: Path) -> None:
-    pids = tmp_path / "pids"
-    steps = f"""{NOTE}
+    steps = """
 import time
 def step(devices, batches, number):
     if max(batches) > 8:
-        note({str(pids)!r})
+        note()
         time.sleep(600)
 """
     machine = Machine(tmp_path, steps)
     command = ("probe", "--simulate", QUICK_PAIR, "--max-batch", "16", "--duration", "0.2", "--no-ahead")
     first = machine.starts(*command)
     try:
-        wait_for(pids)
+        machine.wait_for_note()
         for options in ((), ("--resume",)):
             second = machine.runs(*command, *options)
             assert second.returncode == 3
@@ -328,12 +325,13 @@ def test_38_only_what_has_a_date_asks_the_wall_clock() -> None:
 
 def test_35_a_terminal_that_goes_away_costs_no_result(tmp_path: Path) -> None:
     """As after `disown`, whose program the terminal's end leaves alone."""
-    pids, path = tmp_path / "pids", tmp_path / "run.json"
-    steps = f"""{NOTE}
+    path = tmp_path / "run.json"
+    steps = """
 def step(devices, batches, number):
     if number == 20:
-        note({str(pids)!r})
+        note()
 """
+    machine = Machine(tmp_path, steps)
     master, terminal = os.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     command = [PROGRAM, "run", "--windows", "20", "--duration", "0.2", "-o", str(path)]
@@ -345,11 +343,11 @@ def step(devices, batches, number):
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=terminal,
-        env={**variables, **Machine(tmp_path, steps).environment, "TERM": "xterm"},
+        env={**variables, **machine.environment, "TERM": "xterm"},
         preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
     )
     os.close(terminal)
-    while not pids.exists():
+    while not machine.noted():
         os.read(master, 1 << 16)  # it waits for a terminal that takes nothing in
     os.close(master)
     assert process.wait(120) == 0

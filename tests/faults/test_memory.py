@@ -41,15 +41,7 @@ def test_15_out_of_memory_at_one_sample_tells_needed_against_free(tmp_path: Path
         '[[device]]\nname = "tiny"\nalpha_s = 0.01\nbeta_s = 0.001\n'
         'memory = "64 MiB"\nbase_memory = "60 MiB"\nmemory_per_sample = "8 MiB"\n'
     )
-    steps = """
-import tensorflow as tf
-def needs(device, batch):
-    return device.profile.memory_at(batch)
-def step(devices, batches, number):
-    if needs(devices[0], batches[0]) > devices[0].memory_bytes:
-        raise tf.errors.ResourceExhaustedError(None, None, "OOM on replica 0")
-"""
-    machine = Machine(tmp_path, steps)
+    machine = Machine(tmp_path)
     for command in (
         ("run", "--batches", "1"),
         ("run", "--batches", "16"),
@@ -88,14 +80,9 @@ def test_16_and_is_the_environments_fault_where_none_does(tmp_path: Path) -> Non
     assert "free the GPU's memory" in done.stderr
 
 
-PROFILE = """
-[[device]]
-name = "equal"
-alpha_s = 0.01
-beta_s = 0.0001
-memory = "512 MiB"
-memory_per_sample = "4 MiB"
-
+TWO_ALIKE = (
+    2
+    * """
 [[device]]
 name = "equal"
 alpha_s = 0.01
@@ -103,20 +90,14 @@ beta_s = 0.0001
 memory = "512 MiB"
 memory_per_sample = "4 MiB"
 """
+)
 
 
 def balanced(tmp_path: Path, fits: int, *options: str) -> tuple[int, str, str]:
     """A joint run in which a device's memory ends at `fits`, though alone each holds 128 samples."""
-    (tmp_path / "pair.toml").write_text(PROFILE)
+    (tmp_path / "pair.toml").write_text(TWO_ALIKE)
     save(probe_of(simulated_devices(str(tmp_path / "pair.toml"))[0]))
-    steps = f"""
-import tensorflow as tf
-def needs(device, batch):
-    return device.profile.memory_at(batch)
-def step(devices, batches, number):
-    if max(batches) > {fits}:
-        raise tf.errors.ResourceExhaustedError(None, None, "OOM on replica 1")
-"""
+    steps = fails_above(fits, "ResourceExhaustedError(None, None, 'OOM on replica 1')")
     done = Machine(tmp_path, steps).runs(
         "balance", "--simulate", str(tmp_path / "pair.toml"), *BRIEF, "--round-duration", "0.2", "--json", *options
     )

@@ -9,7 +9,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import psutil
@@ -20,31 +19,13 @@ from gpubalance.settings.shares import Shares
 from gpubalance.workers.environment import worker_environment
 from gpubalance.workers.messages import Measure
 from gpubalance.workers.process import Process
-from tests.faults.machine import BRIEF, HANG, HOLDS_32, Machine
+from tests.faults.machine import BRIEF, HOLDS_32, Machine
 from tests.stand_in import TWO_UNLIKE_GPUS
 from tests.workers.test_process import gone
 
 # Seconds: more than a worker takes to start on a busy machine.
 SILENCE = "5"
 FEW = ("--max-batch", "16", "--duration", "0.2", "--no-ahead", "--json")
-# A worker writes its process id where the test finds it.
-NOTE = """
-import os, pathlib
-def note(path):
-    with open(path, "a") as file:
-        file.write(f"{os.getpid()}\\n")
-"""
-
-
-def noted(path: Path) -> list[int]:
-    return [int(line) for line in path.read_text().split()] if path.exists() else []
-
-
-def wait_for(path: Path) -> int:
-    end = time.monotonic() + 60
-    while not noted(path) and time.monotonic() < end:
-        time.sleep(0.02)
-    return noted(path)[0]
 
 
 def first_line(done: subprocess.CompletedProcess[str]) -> str:
@@ -88,27 +69,27 @@ def step(devices, batches, number):
 def test_20_21_a_silent_worker_is_ended_by_force_and_another_all_reduce_is_suggested(
     tmp_path: Path, chosen: str, other: str
 ) -> None:
-    pids = tmp_path / "pids"
-    steps = f"""{HANG}{NOTE}
+    steps = """
 def built(devices):
-    note({str(pids)!r})
+    note()
 def step(devices, batches, number):
     if number > 40:
         hang()
 """
     many = ("--windows", "500", "--duration", "0.1", "--json", "--quiet")
-    done = Machine(tmp_path, steps).runs("run", "--deadline", SILENCE, "--all-reduce", chosen, *many)
+    machine = Machine(tmp_path, steps)
+    done = machine.runs("run", "--deadline", SILENCE, "--all-reduce", chosen, *many)
     assert done.returncode == 8
     assert first_line(done).startswith("error: the worker said nothing for 5 s while training with batches 64/64")
     assert "a step or a collective hangs" in done.stderr
     assert f"try another all-reduce, which may be what hangs: --all-reduce {other}" in done.stderr
     assert json.loads(done.stdout)["complete"] is False
-    (pid,) = noted(pids)
+    (pid,) = machine.noted()
     assert gone(pid)
 
 
 def test_20_of_a_probe_what_is_measured_is_kept_and_the_others_go_on(tmp_path: Path) -> None:
-    steps = f"""{HANG}
+    steps = """
 def step(devices, batches, number):
     if devices[0].index == 0 and max(batches) > 8:
         hang()
@@ -145,20 +126,20 @@ def step(devices, batches, number):
 @pytest.mark.parametrize(("command", "where"), [("run", "built"), ("probe", "step"), ("balance", "step")])
 def test_20_the_time_limit_ends_a_worker_that_never_answers(tmp_path: Path, command: str, where: str) -> None:
     """Longer than that no wait is: neither for the model nor for the first step, which may take 900 s by themselves."""
-    pids = tmp_path / "pids"
-    steps = f"""{HANG}{NOTE}
+    steps = f"""
 def {where}(*_):
-    note({str(pids)!r})
+    note()
     hang()
 """
-    done = Machine(tmp_path, steps).runs(command, "--time-limit", "2", "--quiet")
+    machine = Machine(tmp_path, steps)
+    done = machine.runs(command, "--time-limit", "2", "--quiet")
     assert (done.returncode, done.stdout) == (8, "")
     assert first_line(done) == "error: the time limit of 2 s passed"
-    assert all(map(gone, noted(pids)))
+    assert all(map(gone, machine.noted()))
 
 
 def test_20_a_worker_that_never_starts_is_ended_at_the_deadline(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, HANG + "\nhang()\n")
+    machine = Machine(tmp_path, "hang()")
     done = machine.runs("run", "--deadline", "0.5", "--quiet")
     assert (done.returncode, done.stdout) == (8, "")
     assert "said nothing for 0.5 s while building" in first_line(done)
@@ -211,11 +192,10 @@ LOSSES = {
 
 @pytest.mark.parametrize("how", LOSSES.values(), ids=LOSSES)
 def test_22_a_gpu_lost_in_a_run_is_called_that_and_not_tried_again(tmp_path: Path, how: str) -> None:
-    pids = tmp_path / "pids"
-    steps = f"""{HANG}{NOTE}
+    steps = f"""
 import tensorflow as tf
 def built(devices):
-    note({str(pids)!r})
+    note()
 def step(devices, batches, number):
     if devices[-1].index == 1 and number > 40:
         {how}
@@ -227,25 +207,25 @@ def step(devices, batches, number):
     assert first_line(done).startswith("error: GPU:1 (NVIDIA GeForce GTX 1080) is lost")
     assert "reboot" in done.stderr
     assert json.loads(done.stdout)["complete"] is False
-    assert len(noted(pids)) == 1
+    assert len(machine.noted()) == 1
 
 
 def test_22_a_probe_goes_on_with_the_others(tmp_path: Path) -> None:
-    pids = tmp_path / "pids"
-    steps = f"""{NOTE}
+    steps = """
 import tensorflow as tf
 def step(devices, batches, number):
     if devices[0].index == 1 and max(batches) > 8:
-        note({str(pids)!r})
+        note()
         raise tf.errors.InternalError(None, None, "CUDA_ERROR_UNKNOWN")
 """
-    done = Machine(tmp_path, steps, gpus=LOST).runs("probe", "--gpus", "1", "0", *FEW)
+    machine = Machine(tmp_path, steps, gpus=LOST)
+    done = machine.runs("probe", "--gpus", "1", "0", *FEW)
     assert done.returncode == 6
     lost, other = json.loads(done.stdout)["probes"]
     assert "is lost" in lost["failures"][0]["message"]
     assert [point["batch"] for point in lost["curve"]] == [8]
     assert other["complete"]
-    assert len(noted(pids)) == 1
+    assert len(machine.noted()) == 1
 
 
 SHORT = ("--max-batch", "8", "--duration", "0.3")
@@ -292,17 +272,17 @@ def test_24_memory_errors_that_rise_make_the_result_invalid(tmp_path: Path, comm
         assert json.loads(done.stdout)["complete"] is False
 
 
-HANGS = f"""{HANG}{NOTE}
+HANGS = """
 def step(*_):
-    note(PIDS)
+    note()
     hang()
 """
 # A process of the model's own, which a data pipeline may have.
-STARTS = f"""{NOTE}
+STARTS = """
 import time
 def step(devices, batches, number):
     if number == 1 and os.fork() == 0:
-        note(PIDS)
+        note()
         time.sleep(600)
     time.sleep(0.05)
 """
@@ -310,9 +290,8 @@ def step(devices, batches, number):
 
 def measuring(folder: Path, steps: str) -> tuple[subprocess.Popen[str], int]:
     """A program that has begun to train, and the process that its worker's script has noted."""
-    pids = folder / "pids"
-    process = Machine(folder, f"PIDS = {str(pids)!r}\n{steps}").starts("run", "--windows", "500")
-    return process, wait_for(pids)
+    machine = Machine(folder, steps)
+    return machine.starts("run", "--windows", "500"), machine.wait_for_note()
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -334,16 +313,16 @@ def test_30_a_worker_ends_with_a_killed_parent_though_it(tmp_path: Path, steps: 
 
 
 def test_18_a_crash_is_seen_though_what_the_model_started_holds_the_pipe(tmp_path: Path) -> None:
-    pids = tmp_path / "pids"
-    steps = f"""{NOTE}
+    steps = f"""
 import time
 def step(devices, batches, number):
     if os.fork() == 0:
-        note({str(pids)!r})
+        note()
         time.sleep(600)
     os.kill(os.getpid(), {int(signal.SIGSEGV)})
 """
-    done = Machine(tmp_path, steps).runs("run", "--quiet")
+    machine = Machine(tmp_path, steps)
+    done = machine.runs("run", "--quiet")
     assert done.returncode == 6
     assert "SIGSEGV" in first_line(done)
-    assert all(map(gone, noted(pids)))
+    assert all(map(gone, machine.noted()))
