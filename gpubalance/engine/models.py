@@ -86,7 +86,7 @@ def _saved_model(path: Path) -> Any:
     if path.suffix.lower() != SAVED_MODEL:
         raise BadInput(
             f"--model {path}: a file of that kind may hold code, which loading it would run",
-            remedy=f"save it anew: model.save('{path.stem}{SAVED_MODEL}'), or give a function that builds it",
+            remedy=f"save it again: model.save('{path.stem}{SAVED_MODEL}'), or give a function that builds it",
         )
     if not path.is_file():
         raise BadInput(f"--model: there is no file {path}")

@@ -68,7 +68,7 @@ class ComputeTimes:
         self._random = random.Random(seed)  # noqa: S311  (noise, not a secret)
 
     def next_s(self, batch: int, micro_batches: int = 1, *, elapsed_s: float = 0.0) -> float:
-        """Seconds of the next step, `elapsed_s` after the first began. Each step's noise is drawn anew."""
+        """Seconds of the next step, `elapsed_s` after the first began. Each step draws its own noise."""
         profile = self._profile
         factor = profile.drift_at(elapsed_s)
         if profile.noise:

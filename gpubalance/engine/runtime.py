@@ -187,7 +187,7 @@ def memory_peak_bytes(name: str) -> int | None:
 
 
 def reset_memory_peak(name: str) -> None:
-    """Starts the peak anew."""
+    """Resets the peak."""
     with contextlib.suppress(ValueError):
         tf.config.experimental.reset_memory_stats(name)
 

@@ -1,4 +1,4 @@
-"""A model that exists already, copied onto several devices."""
+"""An existing model, copied onto several devices."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def distribute(
     *,
     simulate: int | str | Path | None = None,
 ) -> Any:
-    """A copy of a Keras model whose `fit`, `evaluate` and `predict` share each batch out over GPUs by `ratios`.
+    """Copies a Keras model. The copy's `fit`, `evaluate` and `predict` divide each batch over GPUs by `ratios`.
 
     `distribute(model, gpus=[0, 1], ratios=[4, 3]).fit(x, y, batch_size=1000)` trains with 571 and 429 samples a step,
     and gives what one device with 1000 gives. Weights, the compiled loss, metrics and optimizer with its state are
-    copied. `copy.split` is the split, for its `monitor()`; `copy.compile` compiles anew.
+    copied. `copy.split` is the split, for its `monitor()`; `copy.compile` compiles it again.
 
     Raises BadInput for a model that `keras.models.clone_model` can't copy, and what `Split` raises.
     """

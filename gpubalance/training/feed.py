@@ -162,7 +162,7 @@ def _either(one: tf.TensorSpec, other: tf.TensorSpec) -> tf.TensorSpec:
 
 
 def is_dataset(data: Any) -> bool:
-    """Whether it is TensorFlow's own pipeline, whose batches can be put together anew."""
+    """Whether it is TensorFlow's own pipeline, which can be batched again."""
     return isinstance(data, tf.data.Dataset)
 
 

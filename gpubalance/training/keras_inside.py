@@ -100,7 +100,7 @@ def _strategy_of(optimizer: Any, default: Any) -> Any:
 
 
 def compiled(model: Any) -> list[Any]:
-    """What is another object when the model is compiled anew."""
+    """What becomes another object when the model is compiled again."""
     return [getattr(model, name, None) for name in ("optimizer", "_compile_loss", "_compile_metrics", "run_eagerly")]
 
 

@@ -17,7 +17,7 @@ from gpubalance.planning.model import Curve, Line, fit_line
 from gpubalance.planning.problem import Load, NoSplitError, Problem
 from gpubalance.settings.shares import Shares
 
-# From here on a split is said to fit no more, or is made anew: below, the gain is within what measuring can tell.
+# Above these ratios a split no longer fits, or is changed. Below them the gain is too small to measure.
 _FITS_UP_TO = 1.05
 _REBALANCED_FROM = 1.02
 
@@ -33,7 +33,7 @@ class EpochTimes:
 
     @property
     def wait_s(self) -> tuple[float, ...]:
-        """maxⱼ cⱼ − cᵢ: what a device waits for the slowest one."""
+        """maxⱼ cⱼ − cᵢ: how long each device waits for the slowest."""
         return tuple(max(self.compute_s) - own for own in self.compute_s)
 
     @property
@@ -57,13 +57,13 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         self._said = False
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """From now on every so manieth step is stamped."""
+        """Stamps every `every`-th step from now on."""
         del logs
         self._stamps.clear()
         self._split.stamp(self._every, self._note)
 
     def on_train_end(self, logs: Any = None) -> None:
-        """No step is stamped any more."""
+        """Stops stamping."""
         del logs
         self._split.stamp(0, None)
 
@@ -71,7 +71,7 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         self._stamps.append((stamps, tuple(shares)))
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Tells what was measured, warns where the split no longer fits, or makes it anew."""
+        """Reports what was measured, and warns if the split no longer fits or changes it."""
         del logs
         noted, self._stamps = self._stamps, []
         if not noted:
@@ -132,7 +132,7 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
 
 
 def _model(seen: dict[int, float]) -> Line | Curve:
-    """A line through what was measured at two batches or more; at one, time in proportion to the batch."""
+    """A line through two or more measured batches; with one, time in proportion to the batch."""
     if len(seen) > 1:
         return fit_line(list(seen.items()))
     ((batch, compute_s),) = seen.items()

@@ -17,7 +17,7 @@ from gpubalance.results.records import read_record
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.shares import Shares
 
-# Of so many models that are trained in turns the traces are kept.
+# Traces are kept for this many models that are trained in turns.
 _MODELS_KEPT = 4
 
 if TYPE_CHECKING:
@@ -48,12 +48,11 @@ class Split:
     """How many samples of each global batch every device gets.
 
     Training with it gives what one device with the whole global batch would give: each sample weighs the same wherever
-    it is, a weight regulariser counts once, and losses, metrics and logs are those of all samples. What is random in a
-    model, as dropout, is drawn by each device. Batch normalisation is local to a device, as in every data-parallel
-    trainer: each normalises with the mean and variance of its own share, so a device with few samples has noisier
-    ones; the moving averages are the mean of the devices', by samples. `BatchNormalization(synchronized=True)` takes
-    them over the global batch instead, and then is exact too. A loss that is no mean or sum over samples, as Dice's
-    over a batch, is the mean of the devices', by samples.
+    it is, a weight regulariser counts once, and losses, metrics and logs are those of all samples. Each device draws
+    its own randomness, such as dropout. Batch normalisation is local to a device, as in every data-parallel trainer: a
+    device with few samples has noisier statistics, and the moving averages are the devices' mean, weighted by samples.
+    `BatchNormalization(synchronized=True)` takes them over the global batch, and then is exact too. A loss that is not
+    a mean or sum over samples, such as Dice's over a batch, becomes the devices' mean, weighted by samples.
     """
 
     def __init__(
@@ -84,7 +83,7 @@ class Split:
     def by_ratios(
         cls, gpus: Sequence[int | str] | None, ratios: Sequence[int], *, simulate: int | str | Path | None = None
     ) -> Split:
-        """A split of whatever global batches come, in this proportion: 4 and 3 of 1000 are 571 and 429."""
+        """A split of any global batch in this proportion: 4 and 3 of 1000 are 571 and 429."""
         split = cls(gpus, ratios, simulate=simulate)
         split._of_any_batch = True
         return split
@@ -127,8 +126,8 @@ class Split:
     def scope(self) -> AbstractContextManager[Any]:
         """Where the model is built and compiled: a tf.distribute strategy on the split's devices.
 
-        The first one sets TensorFlow up, which must not have been used before: raises EnvironmentFault where it has
-        other devices, or took all of a GPU's memory.
+        The first call sets TensorFlow up. Raises EnvironmentFault if TensorFlow was used before with other devices, or
+        took all of a GPU's memory.
         """
         return self._there().strategy.scope()  # type: ignore[no-any-return]
 
@@ -152,12 +151,12 @@ class Split:
         return self._with_keras("predict", model, arguments, options)
 
     def monitor(self, *, every: int = 50, rebalance: bool = False, log_dir: str | None = None) -> Any:
-        """A Keras callback for `fit`: each device's compute and wait, of every so manieth step.
+        """A Keras callback for `fit` that measures each device's compute and wait in every `every`-th step.
 
-        It warns once when the split no longer fits: a card throttles, or the model is another than was balanced. With
-        `rebalance` it changes the split between epochs instead, at the same global batch; limits are the plan's, and
-        without a plan none are known. With `log_dir` TensorBoard shows it. Raises UsageError for a split with
-        micro-batches, whose limits are not the devices'.
+        It warns once when the split no longer fits: a card throttles, or this is not the model that was balanced. With
+        `rebalance` it changes the split between epochs instead, keeping the global batch and the plan's limits; without
+        a plan no limits are known. With `log_dir` it writes for TensorBoard. Raises UsageError if it shall rebalance a
+        split with micro-batches, whose limits are not the devices'.
         """
         if rebalance and self.shares.accumulates:
             raise UsageError(
@@ -169,7 +168,7 @@ class Split:
         return Monitor(self, every=every, rebalance=rebalance, log_dir=log_dir)
 
     def stamp(self, every: int, told: OnStamps | None) -> None:
-        """Has every so manieth step of the model that trains stamped; 0: none."""
+        """Stamps every `every`-th step of the model in training; 0 stamps none."""
         for steps in self._steps:
             if steps.is_open:
                 steps.stamp_every, steps.on_stamps = every, told
@@ -195,7 +194,7 @@ class Split:
         counts = self._take_data(name, model, bound)
         with self._steps_of(model), warnings.catch_warnings():
             if not counts:
-                # A dataset in new batches does not know how many they are, which Keras says where it ends.
+                # A regrouped dataset does not know its length, so Keras warns when it ends.
                 warnings.filterwarnings("ignore", message="Your input ran out of data")
             return keras_method(model, **bound)
 
@@ -209,7 +208,7 @@ class Split:
             )
 
     def _take_data(self, name: str, model: Any, bound: dict[str, Any]) -> bool:
-        """Puts data into global batches; whether the caller said how many of them there are."""
+        """Puts data into global batches. Returns whether the caller said how many there are."""
         from gpubalance.training import feed
 
         x, size = bound.get("x"), bound.get("batch_size")

@@ -60,11 +60,11 @@ class Steps:
         self._feed.forget()
 
     def is_of(self, model: Any) -> bool:
-        """Whether they are that model's."""
+        """Whether these functions are for that model."""
         return self._model is model
 
     def are_of(self, model: Any) -> bool:
-        """Whether they are that model's, as it is compiled now."""
+        """Whether these functions are for that model as it is compiled now."""
         pairs = zip(self._compiled, keras_inside.compiled(model), strict=True)
         return self._model is model and all(before is now for before, now in pairs)
 
@@ -141,7 +141,7 @@ class Steps:
         return self._functions[key](dealt.values, weights, tf.constant(float(dealt.samples)), sizes)
 
     def _widen(self, like: tuple[str, str]) -> None:
-        """Sees to it that the step takes the last kind too; where its traces did not, they are made anew."""
+        """Makes the step accept the last kind of batch too, and traces it again if it did not."""
         known = self._signatures.get(like)
         self._signatures[like] = signature_of(self._last_kinds[like], known)
         if self._signatures[like] != known:

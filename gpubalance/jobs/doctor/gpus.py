@@ -125,7 +125,7 @@ def _persistence(gpu: Gpu, health: Health) -> Check:
         return _PERSISTENCE.ok("on")
     return _PERSISTENCE.check(
         "warning",
-        "has persistence off: the driver starts it anew for each process, which takes seconds",
+        "has persistence off: the driver restarts it for each process, which takes seconds",
         f"sudo nvidia-smi -i {gpu.index} -pm 1",
     )
 
