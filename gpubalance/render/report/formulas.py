@@ -91,4 +91,10 @@ PLAN = (
     Formula("learning rate, Adam", "√(B / B₀)", "Malladi et al. 2022"),
 )
 
-FORMULAS = (*STEP, *ALONE, *GAP, *PLAN)
+GROUPS = (
+    ("A step of several devices", STEP),
+    ("A device alone", ALONE),
+    ("The distance from the solo sum; the parts are all of it", GAP),
+    ("What is planned", PLAN),
+)
+FORMULAS = tuple(formula for _, group in GROUPS for formula in group)

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from gpubalance.render.report.answer import NOT_KNOWN, Answer, answer_of
 from gpubalance.render.report.charts.chart import NARROW, WIDE, Chart, Missing
 from gpubalance.render.report.charts.svg import chart_svg
-from gpubalance.render.report.formulas import ALONE, GAP, PLAN, STEP, TERMS
+from gpubalance.render.report.formulas import GROUPS, TERMS
 from gpubalance.render.report.subject import Subject, warnings_of
 from gpubalance.render.report.table import exact
 from gpubalance.render.report.tables import tables_of
@@ -20,12 +20,6 @@ from gpubalance.text import clean
 # A page of more rows is slow to open on a phone; --csv has them all.
 MOST_ROWS = 1000
 _LONGEST_TEXT = 2000
-_FORMULAS = (
-    ("A step of several devices", STEP),
-    ("A device alone", ALONE),
-    ("The distance from the solo sum; the parts are all of it", GAP),
-    ("What is planned", PLAN),
-)
 
 
 def html_page(subjects: Sequence[Subject], charts: Sequence[Sequence[Chart | Missing]]) -> str:
@@ -45,7 +39,7 @@ def html_page(subjects: Sequence[Subject], charts: Sequence[Sequence[Chart | Mis
         ],
         title="gpubalance: " + ", ".join(subject.name for subject in subjects),
         terms=TERMS,
-        formulas=_FORMULAS,
+        formulas=GROUPS,
         most_rows=MOST_ROWS,
         widths={"wide": WIDE, "narrow": NARROW},
         exact=exact,
