@@ -128,24 +128,22 @@ WRONG_IN_A_PROBE = [
 ]
 
 
-@pytest.mark.parametrize(("place", "value"), WRONG_IN_A_PLAN, ids=lambda value: str(value)[:30])
-def test_26_what_is_wrong_in_a_plan_is_named_with_its_place(tmp_path: Path, place: str, value: Any) -> None:
-    path = tmp_path / "plan.json"
-    path.write_text(json.dumps(at(json.loads(PLAN.model_dump_json()), place, value)))
+@pytest.mark.parametrize(
+    ("result", "place", "value"),
+    [*((PLAN, *wrong) for wrong in WRONG_IN_A_PLAN), *((PROBE, *wrong) for wrong in WRONG_IN_A_PROBE)],
+    ids=lambda value: value.kind if isinstance(value, Plan | Probe) else str(value)[:30],
+)
+def test_26_what_is_wrong_in_a_result_is_named_with_its_place(
+    tmp_path: Path, result: Plan | Probe, place: str, value: Any
+) -> None:
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps(at(json.loads(result.model_dump_json()), place, value)))
+    kind: type[Any] = type(result)
     with pytest.raises(BadInput) as caught:
-        read_record(path, Plan)
-    assert str(path) in caught.value.message
+        read_record(path, kind)
     told = caught.value.message
+    assert str(path) in told
     assert place.split(".")[0] in told or (place == "kind" and "is a probe" in told)
-
-
-@pytest.mark.parametrize(("place", "value"), WRONG_IN_A_PROBE, ids=lambda value: str(value)[:30])
-def test_26_and_in_a_probe(tmp_path: Path, place: str, value: Any) -> None:
-    path = tmp_path / "probe.json"
-    path.write_text(json.dumps(at(json.loads(PROBE.model_dump_json()), place, value)))
-    with pytest.raises(BadInput) as caught:
-        read_record(path, Probe)
-    assert place.split(".")[0] in caught.value.message
 
 
 def test_26_a_truncated_file_is_no_result(tmp_path: Path) -> None:
