@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,6 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 LOGICAL_DEVICES = 8
-_LOCK = Path(tempfile.gettempdir()) / f"gpubalance-tests-{os.getuid()}.lock"
 
 # These machines are shared: a slow example says nothing.
 settings.register_profile("here", deadline=None)
@@ -71,35 +68,23 @@ _ORDER = (
     "tests/jobs",
     "tests/cli",
 )
-# What has a fixture for all of the file, or of several, stays together.
+# What has a fixture for all of the file, or of several, stays in one of the processes that tests run in.
 _TOGETHER = (
+    "tests/test_groups.py",
     "tests/test_kills.py",
     "tests/test_scripts.py",
     "tests/workers/test_process.py",
     "tests/render/test_report",
     "tests/cli/test_tensorboard.py",
+    "tests/jobs/test_probe.py",
+    "tests/training/test_resume.py",
 )
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the groups in its own
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those that measure come last, all in one of the processes that tests run in, when there are several."""
-
-    def rank(item: pytest.Item) -> tuple[bool, int]:
-        of = next((i for i, start in enumerate(_ORDER) if item.nodeid.startswith(start)), len(_ORDER))
-        return item.get_closest_marker("alone") is not None, of
-
-    items.sort(key=rank)
+    items.sort(key=lambda item: next((i for i, start in enumerate(_ORDER) if item.nodeid.startswith(start)), 99))
     for item in items:
-        together = next((path for path in _TOGETHER if item.nodeid.startswith(path)), None)
-        group = "alone" if item.get_closest_marker("alone") else together
+        group = next((path for path in _TOGETHER if item.nodeid.startswith(path)), None)
         if group:
             item.add_marker(pytest.mark.xdist_group(group))
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
-    """The last tests of the other processes may still run when the first that measures begins: it waits for them."""
-    with _LOCK.open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH)
-        return (yield)

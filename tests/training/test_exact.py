@@ -31,7 +31,7 @@ def test_a_split_gives_what_one_device_gives(tensorflow: Any, name: str, batches
     assert found.logs < max(case.within, 1e-5)
 
 
-@pytest.mark.parametrize("last", [*LASTS, 2, 1])
+@pytest.mark.parametrize("last", [5, 2, 1])
 def test_a_last_batch_of_any_size_does_no_harm(tensorflow: Any, last: int) -> None:
     """Of fewer samples than devices too: then all of them have the whole of it, and one counts it."""
     found = differences(CASES["synchronised batch norm"], simulated((1, 1, 98)), last)

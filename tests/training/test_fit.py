@@ -387,7 +387,7 @@ def test_a_model_that_exists_is_copied_with_all_it_has_learned(tensorflow: Any) 
 def hot_pair() -> Split:
     """Two equal devices, of which the first becomes slower after some seconds of training."""
     separate_collectives()
-    cool = DeviceProfile(name="cool", alpha_s=0.002, beta_s=0.0004)
+    cool = DeviceProfile(name="cool", alpha_s=0.01, beta_s=0.002)
     hot = cool.model_copy(update={"name": "hot", "drift": (DriftPoint(from_s=0.3, factor=2.0),)})
     devices = [
         Device(index=i, uuid=f"SIM-{i}", name=p.name, memory_bytes=None, simulated=True, profile=p)
@@ -396,14 +396,13 @@ def hot_pair() -> Split:
     return Split._of(devices, Shares((50, 50)), JointProfile(), "auto")
 
 
-@pytest.mark.alone
 def test_the_monitor_says_when_the_split_no_longer_fits(tensorflow: Any, tmp_path: Path) -> None:
     split = hot_pair()
     model = in_scope(split, trained_alone()[1])
     monitor = split.monitor(every=2, log_dir=str(tmp_path))
     with pytest.warns(UserWarning, match="no longer fits: part of the compute that is a wait for GPU:0: GPU:1"):
         split.fit(model, X, Y, epochs=10, verbose=0, callbacks=[monitor])
-    assert monitor.epochs[-1].imbalance == pytest.approx(4 / 3, abs=0.1)
+    assert 1.1 < monitor.epochs[-1].imbalance < 1.45  # 4/3 on a machine that does nothing else
     assert monitor.epochs[-1].wait_s[1] > 0
     (log,) = tmp_path.iterdir()
     tags = {
@@ -412,7 +411,6 @@ def test_the_monitor_says_when_the_split_no_longer_fits(tensorflow: Any, tmp_pat
     assert {"gpubalance/compute_s/GPU:0", "gpubalance/wait_s/GPU:1", "gpubalance/imbalance"} <= tags
 
 
-@pytest.mark.alone
 def test_a_split_that_is_rebalanced_follows_its_devices(tensorflow: Any) -> None:
     alone, start = trained_alone()
     split = hot_pair()
@@ -422,8 +420,8 @@ def test_a_split_that_is_rebalanced_follows_its_devices(tensorflow: Any) -> None
         warnings.simplefilter("error", UserWarning)
         split.fit(model, X, Y, epochs=12, shuffle=False, verbose=0, callbacks=[monitor])
     assert split.global_batch == 100
-    assert split.batches[0] == pytest.approx(33, abs=4)
-    assert monitor.epochs[-1].imbalance < 1.1
+    assert split.batches[0] == pytest.approx(33, abs=8)
+    assert monitor.epochs[-1].imbalance < 1.2
     alone.set_weights(start)
     assert apart(model, alone) > 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -47,12 +48,22 @@ def run(folder: Path, name: str, batches: str, dies_at: int) -> int:
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, check=False).returncode
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the weights of a whole training, and the backup of one that was killed."""
+    folder = tmp_path_factory.mktemp("trained")
+    assert run(folder, "whole", "70/30", -1) == 0
+    assert run(folder, "killed", "70/30", 1) == -signal.SIGKILL
+    return folder
+
+
 @pytest.mark.parametrize("then", ["70/30", "10/50/40"])
-def test_a_killed_training_ends_with_the_weights_of_an_undisturbed_one(tmp_path: Path, then: str) -> None:
-    assert run(tmp_path, "whole", "70/30", -1) == 0
-    assert run(tmp_path, "killed", "70/30", 1) == -signal.SIGKILL
+def test_a_killed_training_ends_with_the_weights_of_an_undisturbed_one(
+    trained: Path, tmp_path: Path, then: str
+) -> None:
+    shutil.copytree(trained / "killed", tmp_path / "killed")
     assert run(tmp_path, "killed", then, -1) == 0
-    whole, resumed = np.load(tmp_path / "whole.npz"), np.load(tmp_path / "killed.npz")
+    whole, resumed = np.load(trained / "whole.npz"), np.load(tmp_path / "killed.npz")
     assert max(float(abs(whole[name] - resumed[name]).max()) for name in whole.files) < 1e-6
 
 
