@@ -222,46 +222,6 @@ except pynvml.NVMLError_Uninitialized as error:
         assert child(code, environment(tmp_path, script)).splitlines() == ["False", "Uninitialized"]
 
 
-def test_a_series_of_the_stand_in_steps_once_a_call(tmp_path: Path) -> None:
-    """What the tests of throttling rest on."""
-    code = """
-import pynvml as nvml
-nvml.nvmlInit()
-gpu = nvml.nvmlDeviceGetHandleByUUID("GPU-1")
-print([nvml.nvmlDeviceGetTemperatureV(gpu, nvml.NVML_TEMPERATURE_GPU) for _ in range(4)])
-print([nvml.nvmlDeviceGetCurrentClocksEventReasons(gpu) for _ in range(2)])
-print(nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM), nvml.nvmlDeviceGetUtilizationRates(gpu).gpu)
-print(nvml.nvmlDeviceGetTotalEccErrors(gpu, 1, 0), nvml.nvmlDeviceGetTotalEnergyConsumption(gpu))
-print(nvml.nvmlDeviceGetMemoryInfo(gpu, nvml.nvmlMemory_v2).reserved)
-print(nvml.nvmlDeviceGetPowerUsage(gpu), nvml.nvmlDeviceGetPersistenceMode(gpu))
-try:
-    nvml.nvmlDeviceGetPowerUsage(gpu)
-except nvml.NVMLError_GpuIsLost as error:
-    print(error)
-"""
-    script = """
-gpu 0 uuid GPU-1
-gpu 0 series temperature 60 70 85
-gpu 0 series throttle 0 0x40
-gpu 0 series power 250000 !15
-gpu 0 clock_sm 1900
-gpu 0 utilisation 97
-gpu 0 ecc_uncorrected 2
-gpu 0 energy 5000000000
-gpu 0 memory 1000 700 100
-gpu 0 persistence 1
-"""
-    assert child(code, environment(tmp_path, script)).splitlines() == [
-        "[60, 70, 85, 85]",
-        "[0, 64]",
-        "1900 97",
-        "2 5000000000",
-        "100",
-        "250000 1",
-        "GPU is lost",
-    ]
-
-
 def test_the_devices_of_a_gpu() -> None:
     whole = Gpu(index=1, uuid="GPU-1", bus_id="0000:02:00.0", memory_bytes=8)
     device = Device(index=1, uuid="GPU-1", name="unknown GPU", memory_bytes=8, simulated=False, bus_id="0000:02:00.0")
