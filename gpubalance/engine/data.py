@@ -26,27 +26,29 @@ class Samples:
     def make(self, count: int, *, salt: int = 0) -> Any:
         """`count` samples as NumPy arrays; the same for the same seed and salt."""
         random = np.random.default_rng([self._seed, salt])
-        inputs = tf.nest.map_structure(lambda spec: self._input(spec, count, random), self._inputs)
-        labels = tuple(self._label(target, count, random) for target in self._loss.targets)
-        return inputs, labels
 
-    def _input(self, spec: Any, count: int, random: np.random.Generator) -> Any:
-        shape, dtype = (count, *spec.shape[1:]), tf.as_dtype(spec.dtype)
-        if dtype.is_integer:
-            return random.integers(0, self._vocabulary, shape).astype(dtype.as_numpy_dtype)
-        if dtype.is_bool:
-            return random.integers(0, 2, shape).astype(bool)
-        return random.random(shape, np.float32).astype(dtype.as_numpy_dtype)
+        def given(spec: Any) -> Any:
+            return _values(random, (count, *spec.shape[1:]), tf.as_dtype(spec.dtype), self._vocabulary)
 
-    def _label(self, target: Any, count: int, random: np.random.Generator) -> Any:
-        if target.classes:
+        def wanted(target: Any) -> Any:
             # int64: TensorFlow keeps int32 in the host's memory and would copy it to a GPU in every step.
-            return random.integers(0, target.classes, (count, *target.shape)).astype(np.int64)
-        return random.random((count, *target.shape), np.float32)
+            dtype = tf.int64 if target.classes else tf.float32
+            return _values(random, (count, *target.shape), dtype, target.classes)
+
+        return tf.nest.map_structure(given, self._inputs), tuple(map(wanted, self._loss.targets))
 
     def dataset(self) -> tf.data.Dataset:
         """An endless stream of single samples."""
         return tf.data.Dataset.from_tensor_slices(self.make(_POOL)).repeat()
+
+
+def _values(random: np.random.Generator, shape: tuple[int, ...], dtype: tf.DType, below: int) -> Any:
+    """Whole numbers from 0 to `below`, truths, or fractions from 0 to 1."""
+    if dtype.is_integer:
+        return random.integers(0, below, shape).astype(dtype.as_numpy_dtype)
+    if dtype.is_bool:
+        return random.integers(0, 2, shape).astype(bool)
+    return random.random(shape, np.float32).astype(dtype.as_numpy_dtype)
 
 
 def _input_structure(model: Any) -> Any:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -19,6 +19,7 @@ from gpubalance.engine.pace import PacedClock, clocks
 from gpubalance.engine.step import build_step
 from gpubalance.engine.trace import record_trace
 from gpubalance.errors import BadInput
+from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import Settings, Tracing
 from gpubalance.settings.shares import Shares
@@ -27,22 +28,6 @@ from gpubalance.settings.shares import Shares
 _STEPS_BEFORE_A_TRACE = 3
 # Nothing orders a replica's two stamps where it is not paced: of a tiny model a late one may come out of turn.
 SHORTEST_S = 1e-9
-
-
-@dataclass(frozen=True)
-class Timing:
-    """Some consecutive steps, timed as one with the devices idle at both ends.
-
-    `seconds` is their wall time. Of a stamped timing, which is always one step: `compute_s` of each replica and
-    `step_s`, from the first replica's begin to the last one's end. `input_wait_s` is the host's wait for data.
-    """
-
-    steps: int
-    seconds: float
-    input_wait_s: float
-    compute_s: tuple[float, ...] | None = None
-    step_s: float | None = None
-    loss: float | None = None
 
 
 class Session:
@@ -64,7 +49,8 @@ class Session:
             raise BadInput(f"--model {settings.model}: {error}") from None
         self._samples = data.Samples(self._model, self._loss, seed=seed)
         self._steps: dict[tuple[bool, bool], Any] = {}
-        self._current: tuple[Shares, Iterator[Any]] | None = None
+        self._split = Shares((1,) * len(self._devices))
+        self._data: Iterator[Any] | None = None
 
     def _build_optimizer(self) -> Any:
         """Adam, or the one that the user's model was compiled with: its slots take memory, its update time."""
@@ -131,45 +117,43 @@ class Session:
         A stamped timing is one step whatever `steps_per_timing` says. TensorFlow's own ResourceExhaustedError goes
         through when a device's memory does not hold its micro-batch.
         """
-        iterator = self._iterator(split)
+        self._train_with(split)
         self._forget_late_steps()
         end = time.perf_counter() + seconds
         given = 0
         while given < at_least or time.perf_counter() < end:
-            yield (
-                self._stamped_timing(iterator, split) if stamped else self._timing(iterator, split, steps_per_timing)
-            )
+            yield self._stamped_timing() if stamped else self._timing(steps_per_timing)
             given += 1
 
     def trace(self, split: Shares, tracing: Tracing) -> str | None:
         """Trains some steps with this split under TensorFlow's profiler; see `record_trace`."""
-        iterator = self._iterator(split)
+        self._train_with(split)
         for _ in range(_STEPS_BEFORE_A_TRACE):
-            self._run(iterator, split)
+            self._run()
         runtime.wait_for(self._names)
         return record_trace(
-            lambda: self._run(iterator, split),
+            self._run,
             lambda: runtime.wait_for(self._names),
             tracing,
             gpus=sum(name.startswith("GPU") for name in self._names),
         )
 
-    def _iterator(self, split: Shares) -> Iterator[Any]:
-        """The split's data. One split's at a time: another's would take memory that is being measured."""
-        if self._current is None or self._current[0] != split:
-            self._current = None
-            if self.settings.input == "host":
-                iterator = data.streamed(self._strategy, self._samples, split.batches)
-            else:
-                iterator = data.resident(self._strategy, self._samples, self._names, split.batches)
-            self._run(iterator, split)  # unmeasured: new data, caches and a pipeline that fills
-            self._current = split, iterator
-        return self._current[1]
+    def _train_with(self, split: Shares) -> None:
+        """Prepares the split's data. One split's at a time: another's would take memory that is being measured."""
+        if self._data is not None and split == self._split:
+            return
+        self._split, self._data = split, None
+        if self.settings.input == "host":
+            self._data = data.streamed(self._strategy, self._samples, split.batches)
+        else:
+            self._data = data.resident(self._strategy, self._samples, self._names, split.batches)
+        self._run()  # unmeasured: new data, caches and a pipeline that fills
 
-    def _run(self, iterator: Iterator[Any], split: Shares, *, stamped: bool = False) -> tuple[Any, Any, float]:
+    def _run(self, *, stamped: bool = False) -> tuple[Any, Any, float]:
         """Queues a step: the loss, the stamps and the host's wait for data."""
-        asked = time.perf_counter()
-        values = next(iterator)
+        assert self._data is not None  # noqa: S101  (_train_with comes first)
+        split, asked = self._split, time.perf_counter()
+        values = next(self._data)
         waited = time.perf_counter() - asked
         with tf.device("/CPU:0"):  # else it lies on one GPU, and the others wait for that one to send it
             sizes = [tf.constant(float(split.global_batch))]
@@ -177,20 +161,22 @@ class Session:
                 sizes.append(tf.constant(split.micro_batches, tf.int32))
         return *self._step(stamped=stamped, micro=split.accumulates)(values, *sizes), waited
 
-    def _timing(self, iterator: Iterator[Any], split: Shares, steps: int) -> Timing:
-        waits = []
-        began = time.perf_counter()
+    def _timing(self, steps: int) -> Timing:
+        input_wait_s, began = 0.0, time.perf_counter()
         for _ in range(steps):
-            loss, _stamps, waited = self._run(iterator, split)
-            waits.append(waited)
+            loss, _stamps, waited = self._run()
+            input_wait_s += waited
         runtime.wait_for(self._names)
-        return Timing(steps, time.perf_counter() - began, sum(waits), loss=float(loss))
+        seconds = time.perf_counter() - began
+        return Timing(
+            steps=steps, seconds=seconds, input_wait_s=input_wait_s, loss_is_finite=math.isfinite(float(loss))
+        )
 
-    def _stamped_timing(self, iterator: Iterator[Any], split: Shares) -> Timing:
+    def _stamped_timing(self) -> Timing:
         # The stamped step is queued behind another, as steps are: a GPU that is idle would wait for its first kernels.
-        self._run(iterator, split)
+        self._run()
         began = time.perf_counter()
-        loss, stamps, waited = self._run(iterator, split, stamped=True)
+        loss, stamps, waited = self._run(stamped=True)
         runtime.wait_for(self._names)
         seconds = time.perf_counter() - began
         stamps = stamps.numpy()
@@ -200,7 +186,7 @@ class Session:
             input_wait_s=waited,
             compute_s=tuple(max(SHORTEST_S, float(s)) for s in stamps[:, 1] - stamps[:, 0]),
             step_s=max(SHORTEST_S, float(stamps[:, 2].max() - stamps[:, 0].min())),
-            loss=float(loss),
+            loss_is_finite=math.isfinite(float(loss)),
         )
 
     def late_part(self) -> float | None:
@@ -213,11 +199,11 @@ class Session:
             if isinstance(clock, PacedClock):
                 clock.steps = clock.late_steps = 0
 
-    def memory_peaks(self, split: Shares) -> list[int | None]:
+    def memory_peaks(self) -> tuple[int | None, ...]:
         """Each device's peak since the last call; of a simulated one what its profile says for its micro-batch."""
         extra = self._joint.extra_memory if len(self._devices) > 1 else 0
-        peaks = []
-        for device, name, micro_batch in zip(self._devices, self._names, split.micro_batches, strict=True):
+        peaks: list[int | None] = []
+        for device, name, micro_batch in zip(self._devices, self._names, self._split.micro_batches, strict=True):
             profile = device.profile
             if profile is not None:
                 peaks.append(profile.memory_at(micro_batch, extra) if profile.memory is not None else None)
@@ -226,4 +212,4 @@ class Session:
             else:
                 peaks.append(runtime.memory_peak_bytes(name))
                 runtime.reset_memory_peak(name)
-        return peaks
+        return tuple(peaks)

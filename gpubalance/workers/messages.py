@@ -18,13 +18,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
+from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.record import Record, Seconds
 from gpubalance.settings.requests import Settings, Tracing
 from gpubalance.settings.shares import Shares
 
-# Seconds of what takes time at all: nothing is divided by 0, and nothing becomes infinite.
-Duration = Annotated[float, Field(ge=1e-9, le=1e6)]
 Peak = Annotated[int, Field(ge=0, lt=2**63)] | None
 
 
@@ -85,22 +84,6 @@ class Ready(Record):
     cuda: str | None
     cudnn: str | None
     memory_limit_bytes: tuple[int | None, ...]
-
-
-class Timing(Record):
-    """Some consecutive steps timed as one; of a stamped one, which is one step, each replica's compute time.
-
-    `ended_s` is on the system's monotonic clock, which all processes share.
-    """
-
-    kind: Literal["timing"] = "timing"
-    steps: Annotated[int, Field(ge=1, le=10**9)]
-    seconds: Duration
-    ended_s: Annotated[float, Field(ge=-1e12, le=1e12)]
-    input_wait_s: Seconds
-    compute_s: tuple[Duration, ...] | None = None
-    step_s: Duration | None = None
-    loss_is_finite: bool = True
 
 
 class Measured(Record):

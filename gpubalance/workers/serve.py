@@ -8,12 +8,10 @@ where TensorFlow writes, are a log file that the parent opened.
 from __future__ import annotations
 
 import gc
-import math
 import os
 import queue
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,7 +40,6 @@ from gpubalance.workers.messages import (
     Reduced,
     Survey,
     Surveyed,
-    Timing,
     Trace,
     Traced,
 )
@@ -193,34 +190,20 @@ def _trace(session: Session, request: Trace, replies: Any) -> None:
 
 def _measure(session: Session, request: Measure, replies: Any) -> None:
     try:
-        for timing in _timings(session, request):
+        for timing in session.measure(
+            request.split,
+            seconds=request.seconds,
+            at_least=request.at_least,
+            steps_per_timing=request.steps_per_timing,
+            stamped=request.stamped,
+        ):
             _say(replies, timing)
     except Exception as error:  # noqa: BLE001  (whatever a step raises is told to the parent)
         failure = _explained(error, session.settings)
-        peaks = tuple(session.memory_peaks(request.split)) if failure["fault"] == "memory" else ()
+        peaks = session.memory_peaks() if failure["fault"] == "memory" else ()
         _say(replies, Failed(**failure, memory_peak_bytes=peaks))
         return
-    peaks = tuple(session.memory_peaks(request.split))
-    _say(replies, Measured(memory_peak_bytes=peaks, late_part=session.late_part()))
-
-
-def _timings(session: Session, request: Measure) -> Iterator[Timing]:
-    for timing in session.measure(
-        request.split,
-        seconds=request.seconds,
-        at_least=request.at_least,
-        steps_per_timing=request.steps_per_timing,
-        stamped=request.stamped,
-    ):
-        yield Timing(
-            steps=timing.steps,
-            seconds=timing.seconds,
-            ended_s=time.monotonic(),
-            input_wait_s=timing.input_wait_s,
-            compute_s=timing.compute_s,
-            step_s=timing.step_s,
-            loss_is_finite=timing.loss is None or math.isfinite(timing.loss),
-        )
+    _say(replies, Measured(memory_peak_bytes=session.memory_peaks(), late_part=session.late_part()))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from gpubalance.errors import (
     PartialResult,
     TimeLimitPassed,
 )
+from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import Settings, Tracing
 from gpubalance.settings.shares import Shares
@@ -37,7 +38,6 @@ from gpubalance.workers.messages import (
     Reduced,
     Survey,
     Surveyed,
-    Timing,
     Trace,
     Traced,
 )

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from gpubalance.jobs.keep.kept import KeptRound, KeptWindow, RunKey
 from gpubalance.results.common import Model
+from gpubalance.results.timing import Timing
 from gpubalance.settings.shares import Shares
-from gpubalance.workers.messages import Flops, Measured, Timing
+from gpubalance.workers.messages import Flops, Measured
 from tests.bench.fuzz_input import change
 from tests.jobs.drawn import ready
 from tests.render.measurements import measurement, step_time

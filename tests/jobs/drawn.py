@@ -12,10 +12,11 @@ from gpubalance.engine.pace import ComputeTimes, noise_seed
 from gpubalance.jobs.events import Event
 from gpubalance.jobs.run import run_on
 from gpubalance.results.run import Run
+from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import Measuring, RunRequest, Settings
 from gpubalance.settings.shares import Shares
-from gpubalance.workers.messages import Measured, Ready, Timing
+from gpubalance.workers.messages import Measured, Ready
 from gpubalance.workers.party import Party
 
 

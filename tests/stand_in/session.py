@@ -18,25 +18,13 @@ from __future__ import annotations
 import os
 import runpy
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gpubalance.engine.pace import ComputeTimes, noise_seed
+from gpubalance.results.timing import Timing
 
 _SCRIPT = os.environ.get("ENGINE_STAND_IN_SCRIPT")
-
-
-@dataclass(frozen=True)
-class Timing:
-    """As the real one."""
-
-    steps: int
-    seconds: float
-    input_wait_s: float
-    compute_s: tuple[float, ...] | None = None
-    step_s: float | None = None
-    loss: float | None = None
 
 
 class Session:
@@ -81,7 +69,8 @@ class Session:
         steps_per_timing: int,
         stamped: bool,
     ) -> Any:
-        self._hold(split.micro_batches)
+        self._sizes = split.micro_batches
+        self._hold(self._sizes)
         end, given, spent = time.monotonic() + seconds, 0, 0.0
         while given < at_least or (spent < seconds and time.monotonic() < end):
             self._number += 1
@@ -91,7 +80,7 @@ class Session:
             spent += taken_s
             given += 1
             stamps: Any = {"compute_s": computes[0], "step_s": taken_s} if stamped else {}
-            yield Timing(len(computes), taken_s, 0.0, loss=1.0, **stamps)
+            yield Timing(steps=len(computes), seconds=taken_s, input_wait_s=0.0, **stamps)
 
     def _step(self, split: Any) -> tuple[float, ...]:
         """Each device's compute in one step, after which the time that drift goes by has passed."""
@@ -122,8 +111,8 @@ class Session:
     def late_part(self) -> float | None:
         return None
 
-    def memory_peaks(self, split: Any) -> list[int | None]:
-        return [self._needs(device, size) for device, size in zip(self._devices, split.micro_batches, strict=True)]
+    def memory_peaks(self) -> tuple[int | None, ...]:
+        return tuple(map(self._needs, self._devices, self._sizes))
 
     def _needs(self, device: Any, size: int) -> int | None:
         told = self._call("needs", device, size)

@@ -13,10 +13,10 @@ import pytest
 
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import DeadlinePassed, GpubalanceError, OutOfMemory, PartialResult
+from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
-from gpubalance.workers.messages import Timing
 from gpubalance.workers.party import Build, Party
 from gpubalance.workers.worker import Worker
 from tests.stand_in import engine

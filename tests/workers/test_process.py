@@ -16,11 +16,12 @@ import pytest
 
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import BadInput, DeadlinePassed, EnvironmentFault, OutOfMemory, PartialResult
+from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.environment import worker_environment
-from gpubalance.workers.messages import Measured, Timing
+from gpubalance.workers.messages import Measured
 from gpubalance.workers.process import Process
 from gpubalance.workers.worker import Worker
 

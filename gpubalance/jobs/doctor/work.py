@@ -13,11 +13,12 @@ from gpubalance.jobs.events import Doing, Watch
 from gpubalance.numbers.units import format_bytes, format_seconds
 from gpubalance.remedies import known, match
 from gpubalance.results.checkup import AllReduceTime, Check, CopyTime
+from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import within
-from gpubalance.workers.messages import Surveyed, Timing
+from gpubalance.workers.messages import Surveyed
 from gpubalance.workers.party import Build, Party
 from gpubalance.workers.worker import LOADS_WITHIN_S
 

@@ -14,9 +14,10 @@ from gpubalance.jobs.measure.series import Series
 from gpubalance.jobs.measure.timings import Timings
 from gpubalance.results.common import Model
 from gpubalance.results.run import Measurement
+from gpubalance.results.timing import Timing
 from gpubalance.settings.record import Batch, Record
 from gpubalance.settings.shares import Shares
-from gpubalance.workers.messages import Peak, Timing
+from gpubalance.workers.messages import Peak
 
 _JOINT = "joint"  # what stands in a journal for all devices together
 

@@ -14,11 +14,11 @@ from gpubalance.jobs.measure.series import Series
 from gpubalance.jobs.measure.warnings import throttled, warnings
 from gpubalance.results.common import Model, Throughput, Warning_
 from gpubalance.results.run import Baselines, Measurement, Run, SoloBest
+from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import BalanceRequest, RunRequest
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
-from gpubalance.workers.messages import Timing
 from gpubalance.workers.party import Build, Party
 
 

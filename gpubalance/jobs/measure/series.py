@@ -11,7 +11,8 @@ from gpubalance.errors import BadInput
 from gpubalance.jobs.measure.timings import Timings
 from gpubalance.numbers.stats import has_trend, median
 from gpubalance.results.telemetry import all_reasons
-from gpubalance.workers.messages import Measured, Timing
+from gpubalance.results.timing import Timing
+from gpubalance.workers.messages import Measured
 from gpubalance.workers.worker import Worker
 
 # The devices are idle for a moment at both ends of a timing: it is long enough for that not to count.

@@ -12,8 +12,8 @@ from gpubalance.planning.parts import split_step
 from gpubalance.results.common import StepTime, Throughput
 from gpubalance.results.run import Measurement, Replica
 from gpubalance.results.telemetry import all_reasons
+from gpubalance.results.timing import Timing
 from gpubalance.settings.shares import Shares
-from gpubalance.workers.messages import Timing
 
 
 @dataclass

@@ -1,0 +1,31 @@
+"""A timing: what a worker measures, sends and stores."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from gpubalance.settings.record import Record, Seconds
+
+# What takes time at all, in seconds: nothing is divided by 0, and nothing becomes infinite.
+Duration = Annotated[float, Field(ge=1e-9, le=1e6)]
+
+
+class Timing(Record):
+    """Some consecutive steps timed as one, with the devices idle at both ends.
+
+    `seconds` is their wall time, `input_wait_s` how much of it the host waited for data. A stamped timing is one step;
+    it has each replica's `compute_s`, and `step_s` from the first replica's begin to the last one's end. `ended_s` is
+    on the system's monotonic clock, which all processes share.
+    """
+
+    kind: Literal["timing"] = "timing"
+    steps: Annotated[int, Field(ge=1, le=10**9)]
+    seconds: Duration
+    ended_s: Annotated[float, Field(ge=-1e12, le=1e12)] = Field(default_factory=time.monotonic)
+    input_wait_s: Seconds
+    compute_s: tuple[Duration, ...] | None = None
+    step_s: Duration | None = None
+    loss_is_finite: bool = True
