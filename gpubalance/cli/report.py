@@ -15,7 +15,7 @@ from gpubalance.cli.options import QuietOption, output_option
 from gpubalance.errors import EnvironmentFault, UsageError
 
 if TYPE_CHECKING:
-    from gpubalance.render.report.charts.chart import Chart, Missing
+    from gpubalance.render.report.charts.chart import Charts
     from gpubalance.render.report.subject import Subject
 
 _NEEDED = ("matplotlib", "jinja2")
@@ -118,21 +118,18 @@ def _draw(subjects: Sequence[Subject], html: Path | None, png: Path | None, *, o
     return "\n".join(told)
 
 
-def _pictures(
-    subjects: Sequence[Subject], charts: Sequence[Sequence[Chart | Missing]], folder: Path
-) -> dict[Path, bytes]:
+def _pictures(subjects: Sequence[Subject], charts: Sequence[Charts], folder: Path) -> dict[Path, bytes]:
     """Each chart by the path that it gets: `plan-curves.png`, with a number where two results have a name."""
-    from gpubalance.render.report.charts.chart import WIDE, Chart
+    from gpubalance.render.report.charts.chart import WIDE
     from gpubalance.render.report.charts.svg import chart_png
 
     pictures: dict[Path, bytes] = {}
     for subject, of in zip(subjects, charts, strict=True):
         stem = re.sub(r"[^\w.-]+", "-", Path(subject.name).stem)[:60]
         number = ""
-        drawn = [chart for chart in of if isinstance(chart, Chart)]
-        while any(folder / f"{stem}{number}-{chart.id}.png" in pictures for chart in drawn):
+        while any(folder / f"{stem}{number}-{chart.id}.png" in pictures for chart in of.drawn):
             number = f"-{int(number[1:] or 1) + 1}" if number else "-2"
-        for chart in drawn:
+        for chart in of.drawn:
             pictures[folder / f"{stem}{number}-{chart.id}.png"] = chart_png(chart, WIDE)
     return pictures
 

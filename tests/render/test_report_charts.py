@@ -13,7 +13,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
 
 from gpubalance.render.report.charts import charts_of
-from gpubalance.render.report.charts.chart import NARROW, WIDE, Chart, Missing
+from gpubalance.render.report.charts.chart import NARROW, WIDE, Chart
 from gpubalance.render.report.charts.style import (
     COMPUTE,
     HATCHES,
@@ -35,16 +35,8 @@ from tests.render import samples
 IDS = ("step", "gap", "curves", "memory", "course", "rounds", "trials")
 
 
-def charts(subject: Subject) -> dict[str, Chart | Missing]:
-    found = charts_of(subject)
-    assert tuple(one.id for one in found) == IDS
-    return {one.id: one for one in found}
-
-
 def drawn(subject: Subject, id_: str) -> Chart:
-    one = charts(subject)[id_]
-    assert isinstance(one, Chart), one
-    return one
+    return next(one for one in charts_of(subject).drawn if one.id == id_)
 
 
 def bars(chart: Chart) -> list[Rectangle]:
@@ -157,10 +149,10 @@ def test_many_samples_are_drawn_as_a_band(tmp_path: Path) -> None:
     ids=lambda value: value.stem if isinstance(value, Path) else "",
 )
 def test_what_a_result_has_nothing_for_is_said(path: Path, missing: set[str]) -> None:
-    found = {id_: one for id_, one in charts(samples.subject(path)).items() if isinstance(one, Missing)}
-    assert set(found) == missing
-    for one in found.values():
-        assert len(one.why) > 20
+    charts = charts_of(samples.subject(path))
+    assert {one.id for one in charts.drawn} == set(IDS) - missing
+    assert len(charts.missing) == len(missing)
+    assert all(len(why) > 20 for why in charts.missing.values())
 
 
 def test_with_its_probe_a_plan_shows_the_even_split_too() -> None:
@@ -172,7 +164,7 @@ def test_with_its_probe_a_plan_shows_the_even_split_too() -> None:
     slowest = max(part.compute_s for part in even.parts)
     assert slowest + even.sync_s == pytest.approx(even.step_time_s, rel=1e-3)
     assert even.throughput < chosen.throughput
-    assert isinstance(charts(given)["curves"], Chart)
+    assert drawn(given, "curves")
 
 
 def test_a_probe_of_other_devices_is_not_taken() -> None:
@@ -182,7 +174,7 @@ def test_a_probe_of_other_devices_is_not_taken() -> None:
 @pytest.mark.parametrize("width", [WIDE, NARROW])
 def test_each_svg_is_whole_and_its_text_is_text(subjects: tuple[Subject, ...], html: str, width: int) -> None:
     svgs = re.findall(rf'<div class="{"wide" if width == WIDE else "narrow"}">(<svg .*?</svg>)</div>', html, re.DOTALL)
-    shown = [one for subject in subjects for one in charts_of(subject) if isinstance(one, Chart)]
+    shown = [one for subject in subjects for one in charts_of(subject).drawn]
     assert len(svgs) == len(shown)
     for svg, chart in zip(svgs, shown, strict=True):
         root = ET.fromstring(svg)  # noqa: S314  (our own)

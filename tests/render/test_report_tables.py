@@ -184,13 +184,14 @@ def test_markdown_has_the_tables_but_for_the_longest() -> None:
 
 
 def test_a_longer_table_than_a_page_holds_says_so(tmp_path: Path) -> None:
+    from gpubalance.render.report.charts.chart import Charts
     from gpubalance.render.report.page import MOST_ROWS, html_page
 
     document = samples.document(samples.RUN)
     times = [0.05 + i * 1e-6 for i in range(3000)]
     document["step_time_s"] |= {"samples": times, "at_s": [0.05 * i for i in range(3000)]}
     subject = samples.subject(samples.written(tmp_path, "long.json", document))
-    text = html_page([subject], [[]])
+    text = html_page([subject], [Charts((), {})])
     total = len(times) + len(document["baselines"]["even"]["step_time_s"]["samples"])
     assert f"The first {MOST_ROWS} of {total} rows" in samples.Page(text).text
     assert sum(row["table"] == "samples" for row in rows_of(subject)) == total

@@ -9,7 +9,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from gpubalance.render.report.answer import NOT_KNOWN, Answer, answer_of
-from gpubalance.render.report.charts.chart import NARROW, WIDE, Chart, Missing
+from gpubalance.render.report.charts.chart import NARROW, WIDE, Chart, Charts
 from gpubalance.render.report.charts.svg import chart_svg
 from gpubalance.render.report.formulas import GROUPS, TERMS
 from gpubalance.render.report.subject import Subject, warnings_of
@@ -22,7 +22,7 @@ MOST_ROWS = 1000
 _LONGEST_TEXT = 2000
 
 
-def html_page(subjects: Sequence[Subject], charts: Sequence[Sequence[Chart | Missing]]) -> str:
+def html_page(subjects: Sequence[Subject], charts: Sequence[Charts]) -> str:
     """One page of all subjects, each with its charts. Text from results is escaped, whatever it holds."""
     environment = Environment(
         autoescape=True,

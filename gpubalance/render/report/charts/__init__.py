@@ -3,11 +3,29 @@
 from __future__ import annotations
 
 from gpubalance.render.report.charts import course, curves, gap, memory, rounds, steps, trials
-from gpubalance.render.report.charts.chart import Chart, Missing
+from gpubalance.render.report.charts.chart import Chart, Charts
 from gpubalance.render.report.subject import Subject
 
+# The problem and its solution first, then why not more, then what the result is based on. Each function returns the
+# drawing, or a text that says why there is none.
+_CHARTS = (
+    ("step", "Where a step's time goes", steps.chart),
+    ("gap", "Where the distance from the solo sum goes", gap.chart),
+    ("curves", "Throughput over batch size, each device alone", curves.chart),
+    ("memory", "Memory of each device against its limit", memory.chart),
+    ("course", "Step time over the run", course.chart),
+    ("rounds", "The search for the split", rounds.chart),
+    ("trials", "The search for the batch limit", trials.chart),
+)
 
-def charts_of(subject: Subject) -> tuple[Chart | Missing, ...]:
-    """The problem and its solution first, then why not more, then what the result is based on."""
-    makers = (steps, gap, curves, memory, course, rounds, trials)
-    return tuple(maker.chart(subject) for maker in makers)
+
+def charts_of(subject: Subject) -> Charts:
+    """What can be drawn of this result."""
+    drawn, missing = [], {}
+    for name, title, chart in _CHARTS:
+        found = chart(subject)
+        if isinstance(found, str):
+            missing[title] = found
+        else:
+            drawn.append(Chart(name, title, *found))
+    return Charts(tuple(drawn), missing)

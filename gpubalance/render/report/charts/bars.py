@@ -2,50 +2,58 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
-from gpubalance.render.report.charts.style import HATCHES, MUTED, PAPER, figure
+from gpubalance.render.report.charts.chart import NARROW
+from gpubalance.render.report.charts.style import HATCHES, MUTED, PAPER, figure, legend
 
 _ROW_PX = 40
 _HEADING_PX = 30
 _REST_PX = 52  # the axis and its label
+_LEGEND_PX = 24
 _BAR = 0.42  # of a row; the rest is its text
 
 
-@dataclass(frozen=True)
-class Piece:
-    """A piece of a bar in the axis' unit; with a `length` below 0 it goes to the left."""
+class Key(NamedTuple):
+    """What the legend calls a piece, or a mark, which has the style of a line."""
 
-    start: float
-    length: float
+    name: str
     colour: str
+    line: Literal["", "-", ":"] = ""
 
 
-@dataclass(frozen=True)
-class Row:
-    """Pieces under a text at the left and one at the right; a row without pieces is a heading.
+class Row(NamedTuple):
+    """Pieces of a bar under a text at the left and one at the right; a heading has none.
 
-    `marks` are lines across the bar at values, each with its colour and line style.
+    The pieces follow each other from 0, each a length in the axis' unit; one below 0 goes to the left. `marks` are
+    lines across the bar at values.
     """
 
     left: str
-    right: str = ""
-    pieces: tuple[Piece, ...] = ()
-    marks: tuple[tuple[float, str, str], ...] = field(default=())
+    right: str
+    pieces: tuple[tuple[Key, float], ...] = ()
+    marks: tuple[tuple[Key, float], ...] = ()
     heading: bool = False
 
+    @property
+    def ends(self) -> list[float]:
+        """Where the pieces begin and end."""
+        return list(itertools.accumulate((length for _, length in self.pieces), initial=0.0))
 
-def draw_rows(rows: Sequence[Row], width: int, label: str, legend_px: int) -> tuple[Figure, Axes]:
-    """Draws the rows from top to bottom over one axis, which has 0 on it, and leaves room for a legend."""
+
+def draw_rows(rows: Sequence[Row], width: int, label: str, keys: Sequence[Key] = ()) -> Figure:
+    """Draws the rows from top to bottom over one axis, which has 0 on it, with a legend of the keys."""
     heights = [_HEADING_PX if row.heading else _ROW_PX for row in rows]
-    made, (axes,) = figure(width, sum(heights) + _REST_PX + legend_px)
-    low = min([0.0, *(min(p.start, p.start + p.length) for row in rows for p in row.pieces)])
-    high = max([*(max(p.start, p.start + p.length) for row in rows for p in row.pieces), 0.0])
-    high = max([high, *(value for row in rows for value, _, _ in row.marks)])
+    made, (axes,) = figure(width, sum(heights) + _REST_PX + (_LEGEND_PX if keys else 0))
+    ends = [end for row in rows for end in (*row.ends, *(value for _, value in row.marks))]
+    low, high = min(ends), max(ends)
     if high <= low:
         high = low + 1.0
     axes.set_xlim(low - 0.02 * (high - low) * (low < 0), high + 0.02 * (high - low))
@@ -59,7 +67,15 @@ def draw_rows(rows: Sequence[Row], width: int, label: str, legend_px: int) -> tu
     axes.grid(visible=False, axis="y")
     axes.axvline(0.0, color=MUTED, linewidth=0.8)
     axes.set_xlabel(label)
-    return made, axes
+    if keys:
+        legend(made, list(map(_handle, keys)), 2 if width <= NARROW and len(keys) > 3 else len(keys))
+    return made
+
+
+def _handle(key: Key) -> Patch | Line2D:
+    if key.line:
+        return Line2D([], [], color=key.colour, linewidth=2.2, linestyle=key.line, label=key.name)
+    return Patch(facecolor=key.colour, edgecolor=PAPER, hatch=HATCHES.get(key.colour, ""), label=key.name)
 
 
 def _draw(axes: Axes, row: Row, top: float, height: float) -> None:
@@ -70,23 +86,18 @@ def _draw(axes: Axes, row: Row, top: float, height: float) -> None:
     axes.text(0.0, text, row.left, transform=across, ha="left", va="bottom", weight=weight)
     axes.text(1.0, text, row.right, transform=across, ha="right", va="bottom")
     middle = top - 0.5 - _BAR / 2
-    for piece in row.pieces:
-        if piece.length:
+    for (key, length), start in zip(row.pieces, row.ends, strict=False):
+        if length:
             axes.barh(
                 middle,
-                piece.length,
-                left=piece.start,
+                length,
+                left=start,
                 height=_BAR,
-                facecolor=piece.colour,
-                edgecolor=PAPER if piece.colour in HATCHES else piece.colour,
-                hatch=HATCHES.get(piece.colour, ""),
+                facecolor=key.colour,
+                edgecolor=PAPER if key.colour in HATCHES else key.colour,
+                hatch=HATCHES.get(key.colour, ""),
                 linewidth=0.5,
             )
-    for value, mark_colour, style in row.marks:
-        axes.plot(
-            [value, value],
-            [middle - _BAR / 2 - 0.05, middle + _BAR / 2],
-            color=mark_colour,
-            linewidth=2.2,
-            linestyle=style,
-        )
+    ends = [middle - _BAR / 2 - 0.05, middle + _BAR / 2]
+    for key, value in row.marks:
+        axes.plot([value, value], ends, color=key.colour, linewidth=2.2, linestyle=key.line)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -13,9 +12,12 @@ if TYPE_CHECKING:
 WIDE, NARROW = 640, 340
 
 
-@dataclass(frozen=True)
-class Chart:
-    """`text` is the caption, and what a screen reader says. `draw` takes a width in CSS pixels."""
+# A caption, which is also what a screen reader says, and what draws the chart in a width in CSS pixels.
+Drawing = tuple[str, "Callable[[int], Figure]"]
+
+
+class Chart(NamedTuple):
+    """A drawing with its name in files and its title."""
 
     id: str
     title: str
@@ -23,10 +25,8 @@ class Chart:
     draw: Callable[[int], Figure]
 
 
-@dataclass(frozen=True)
-class Missing:
-    """A chart that can't be drawn, and why."""
+class Charts(NamedTuple):
+    """The charts of a result, and why each of the others, by its title, can't be drawn."""
 
-    id: str
-    title: str
-    why: str
+    drawn: tuple[Chart, ...]
+    missing: dict[str, str]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -14,33 +14,32 @@ from matplotlib.ticker import MaxNLocator
 
 from gpubalance.numbers.stats import median
 from gpubalance.numbers.units import format_seconds
-from gpubalance.render.report.charts.chart import NARROW, Chart, Missing
+from gpubalance.render.report.charts.chart import NARROW, Drawing
 from gpubalance.render.report.charts.style import CHOSEN, EVEN, INK, colour, dashes, figure, legend, marker
 from gpubalance.render.report.subject import Subject
 from gpubalance.results.run import Measurement, Run
 from gpubalance.results.telemetry import Moment
 
-_ID, _TITLE = "course", "Step time over the run"
 _MOST_POINTS = 400
 _HATCHES = ("////", "\\\\\\\\", "||||", "xxxx", "----")
 
 Moments = dict[int, tuple[Moment, ...]]
-_PANELS: tuple[tuple[str, Callable[[Moment], float | None]], ...] = (
-    ("°C", lambda m: m.temperature_c),
-    ("power, W", lambda m: m.power_w),
-    ("SM, MHz", lambda m: m.sm_clock_mhz),
-    ("memory, MHz", lambda m: m.memory_clock_mhz),
-)
+_PANELS = {
+    "temperature_c": "°C",
+    "power_w": "power, W",
+    "sm_clock_mhz": "SM, MHz",
+    "memory_clock_mhz": "memory, MHz",
+}
 
 
-def chart(subject: Subject) -> Chart | Missing:
+def chart(subject: Subject) -> Drawing | str:
     """Needs a run, or the run that `balance` ended with."""
     run = subject.run
     if run is None:
-        return Missing(_ID, _TITLE, "nothing was run: `gpubalance run` or `gpubalance balance` does")
+        return "nothing was run: `gpubalance run` or `gpubalance balance` does"
     if not run.step_time_s.samples:
-        return Missing(_ID, _TITLE, "the result keeps no timings")
-    return Chart(_ID, _TITLE, _text(subject, run), lambda width: _draw(subject, run, width))
+        return "the result keeps no timings"
+    return _text(subject, run), lambda width: _draw(subject, run, width)
 
 
 def _series(run: Run) -> list[tuple[str, Run | Measurement, str, str]]:
@@ -91,15 +90,15 @@ def _throttled(label: str, course: Sequence[Moment]) -> str:
 
 def _draw(subject: Subject, run: Run, width: int) -> Figure:
     moments = _moments(run) if _timed(run) else {}
-    panels = [p for p in _PANELS if any(p[1](m) is not None for course in moments.values() for m in course)]
+    panels = [p for p in _PANELS if any(getattr(m, p) is not None for course in moments.values() for m in course)]
     throttled = [i for i, course in moments.items() if any(m.throttle_reasons for m in course)]
     heights = [2.4, *[1.1] * len(panels), *([0.25 + 0.3 * len(throttled)] if throttled else [])]
     narrow = width <= NARROW
     rows = 2 + len(moments)
     made, axes = figure(width, int(70 + 80 * sum(heights)) + 18 * (rows if narrow else 1 + len(moments)), heights)
     _draw_timings(axes[0], run)
-    for one, (name, value) in zip(axes[1:], panels, strict=False):
-        _draw_panel(one, moments, name, value)
+    for one, field in zip(axes[1:], panels, strict=False):
+        _draw_panel(one, moments, field)
     if throttled:
         _draw_throttling(axes[-1], subject, moments, throttled)
     if not _timed(run):
@@ -151,15 +150,15 @@ def _binned(at: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, ...]:
     )
 
 
-def _draw_panel(axes: Axes, moments: Moments, name: str, value: Callable[[Moment], float | None]) -> None:
+def _draw_panel(axes: Axes, moments: Moments, field: str) -> None:
     for i, course in moments.items():
-        known = [(moment.at_s, found) for moment in course if (found := value(moment)) is not None]
+        known = [(moment.at_s, found) for moment in course if (found := getattr(moment, field)) is not None]
         if known:
             at, values = zip(*known, strict=True)
             every = max(1, len(known) // 8)
             axes.plot(at, values, color=colour(i), linestyle=dashes(i), linewidth=1.4, marker=marker(i), markersize=4,
                       markevery=every)  # fmt: skip
-    axes.set_ylabel(name)
+    axes.set_ylabel(_PANELS[field])
     low, high = axes.get_ylim()
     if high - low < 2:
         axes.set_ylim(low - 1, high + 1)

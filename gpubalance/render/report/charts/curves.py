@@ -11,23 +11,23 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from gpubalance.numbers.units import format_rate
-from gpubalance.render.report.charts.chart import NARROW, Chart, Missing
+from gpubalance.render.report.charts.chart import NARROW, Drawing
 from gpubalance.render.report.charts.style import INK, colour, dashes, device_name, figure, legend, marker
 from gpubalance.render.report.subject import Subject
 from gpubalance.results.probe import DeviceProbe
 from gpubalance.settings.shares import pieces_text
 
-_ID, _TITLE = "curves", "Throughput over batch size, each device alone"
 _MODEL_POINTS = 120
 _LEGEND_ROW_PX = 18
 
 
-def chart(subject: Subject) -> Chart | Missing:
+def chart(subject: Subject) -> Drawing | str:
     """Needs a probe: the result itself, or a probe of its devices."""
     if not subject.probed:
-        why = "it is in the probe of these devices, and that is not here: give the probe's file too"
-        return Missing(_ID, _TITLE, "no batch size was measured" if subject.kind == "probe" else why)
-    return Chart(_ID, _TITLE, _text(subject), lambda width: _draw(subject, width))
+        if subject.kind == "probe":
+            return "no batch size was measured"
+        return "it is in the probe of these devices, and that is not here: give the probe's file too"
+    return _text(subject), lambda width: _draw(subject, width)
 
 
 def _probed(subject: Subject) -> Iterator[tuple[int, DeviceProbe]]:

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from matplotlib.artist import Artist
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 
 from gpubalance.numbers.units import format_bytes, format_percent
-from gpubalance.render.report.charts.bars import Piece, Row, draw_rows
-from gpubalance.render.report.charts.chart import Chart, Missing
-from gpubalance.render.report.charts.style import BLUE, INK, VERMILLION, device_name, legend
+from gpubalance.render.report.charts.bars import Key, Row, draw_rows
+from gpubalance.render.report.charts.chart import Drawing
+from gpubalance.render.report.charts.style import BLUE, INK, VERMILLION, device_name
 from gpubalance.render.report.subject import Subject
 from gpubalance.results.probe import DeviceProbe
 
-_ID, _TITLE = "memory", "Memory of each device against its limit"
 _GIB = 2.0**30
+_PEAK, _LIMIT, _NEEDED = Key("peak", BLUE), Key("limit", INK, "-"), Key("first that fails", VERMILLION, ":")
 
 
 class _Use(NamedTuple):
@@ -28,15 +25,14 @@ class _Use(NamedTuple):
     needed_bytes: int | None
 
 
-def chart(subject: Subject) -> Chart | Missing:
+def chart(subject: Subject) -> Drawing | str:
     """Needs the memory peaks of a run, or of a probe's largest batches."""
     uses = _of_run(subject) if subject.run is not None else _of_probe(subject)
-    if not uses:
-        why = "no device told how much memory it took"
-        if subject.plan is not None and subject.run is None:
-            why = "a plan that was not run has taken no memory: `gpubalance run --plan` measures it"
-        return Missing(_ID, _TITLE, why)
-    return Chart(_ID, _TITLE, _text(subject, uses), lambda width: _draw(subject, uses, width))
+    if uses:
+        return _text(subject, uses), lambda width: _draw(subject, uses, width)
+    if subject.plan is not None and subject.run is None:
+        return "a plan that was not run has taken no memory: `gpubalance run --plan` measures it"
+    return "no device told how much memory it took"
 
 
 def _of_run(subject: Subject) -> list[_Use]:
@@ -90,18 +86,11 @@ def _text(subject: Subject, uses: list[_Use]) -> str:
 def _draw(subject: Subject, uses: list[_Use], width: int) -> Figure:
     rows = []
     for use in uses:
-        device = subject.devices[use.device]
-        name = device_name(device, width)
+        name = device_name(subject.devices[use.device], width)
         of = f" of {format_bytes(use.limit_bytes)}" if use.limit_bytes else ""
-        marks = [(use.limit_bytes / _GIB, INK, "-")] if use.limit_bytes else []
-        marks += [(use.needed_bytes / _GIB, VERMILLION, ":")] if use.needed_bytes else []
-        piece = Piece(0.0, use.peak_bytes / _GIB, BLUE)
-        rows.append(Row(f"{name}, batch {use.batch}", f"{format_bytes(use.peak_bytes)}{of}", (piece,), tuple(marks)))
-    made, _ = draw_rows(rows, width, "memory, GiB", 24)
-    handles: list[Artist] = [Patch(facecolor=BLUE, label="peak")]
-    if any(use.limit_bytes for use in uses):
-        handles.append(Line2D([], [], color=INK, linewidth=2.2, label="limit"))
-    if any(use.needed_bytes for use in uses):
-        handles.append(Line2D([], [], color=VERMILLION, linewidth=2.2, linestyle=":", label="first that fails"))
-    legend(made, handles, len(handles))
-    return made
+        known = ((_LIMIT, use.limit_bytes), (_NEEDED, use.needed_bytes))
+        marks = tuple((key, size / _GIB) for key, size in known if size)
+        right = f"{format_bytes(use.peak_bytes)}{of}"
+        rows.append(Row(f"{name}, batch {use.batch}", right, ((_PEAK, use.peak_bytes / _GIB),), marks))
+    marked = {key for row in rows for key, _ in row.marks}
+    return draw_rows(rows, width, "memory, GiB", [_PEAK, *(key for key in (_LIMIT, _NEEDED) if key in marked)])

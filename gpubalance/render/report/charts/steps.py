@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
 from gpubalance.numbers.units import format_rate, format_seconds
-from gpubalance.render.report.charts.bars import Piece, Row, draw_rows
-from gpubalance.render.report.charts.chart import NARROW, Chart, Missing
-from gpubalance.render.report.charts.style import COMPUTE, HATCHES, INPUT, PAPER, SYNC, WAIT, device_name, legend
+from gpubalance.render.report.charts.bars import Key, Row, draw_rows
+from gpubalance.render.report.charts.chart import NARROW, Drawing
+from gpubalance.render.report.charts.style import COMPUTE, INPUT, SYNC, WAIT, device_name
 from gpubalance.render.report.steps import Part, Step, steps_of, why_no_even
 from gpubalance.render.report.subject import Subject
 from gpubalance.settings.shares import Shares, share_text
 
-_ID, _TITLE = "step", "Where a step's time goes"
+_COMPUTE, _WAIT, _SYNC = Key("compute", COMPUTE), Key("wait", WAIT), Key("sync", SYNC)
+_INPUT = Key("wait for input", INPUT)
 
 
-def chart(subject: Subject) -> Chart | Missing:
+def chart(subject: Subject) -> Drawing | str:
     """Shows the predicted step of a plan that was not run. A probe has no such step."""
     steps = steps_of(subject)
     if not steps:
-        return Missing(_ID, _TITLE, "a probe measures each device alone, and waiting is what devices do together")
-    return Chart(_ID, _TITLE, _text(subject, steps), lambda width: _draw(subject, steps, width))
+        return "a probe measures each device alone, and waiting is what devices do together"
+    return _text(subject, steps), lambda width: _draw(subject, steps, width)
 
 
 def _text(subject: Subject, steps: tuple[Step, ...]) -> str:
@@ -51,27 +51,14 @@ def _draw(subject: Subject, steps: tuple[Step, ...], width: int) -> Figure:
         title = step.title if width <= NARROW or len(splits) > 24 else f"{step.title} {splits}"
         rows.append(Row(title, rate, heading=True))
         rows += [_row(subject, step, part, scale, width) for part in step.parts]
-    wanted = [
-        COMPUTE,
-        WAIT,
-        SYNC,
-        *([INPUT] if any(step.input_wait_s > 1e-4 * step.step_time_s for step in steps) else []),
-    ]
-    made, _ = draw_rows(rows, width, f"time in a step, {unit}", 24)
-    names = {COMPUTE: "compute", WAIT: "wait", SYNC: "sync", INPUT: "wait for input"}
-    handles = [Patch(facecolor=c, edgecolor=PAPER, hatch=HATCHES.get(c, ""), label=names[c]) for c in wanted]
-    legend(made, handles, 2 if width <= NARROW and len(handles) > 3 else len(handles))
-    return made
+    waits_for_input = any(step.input_wait_s > 1e-4 * step.step_time_s for step in steps)
+    keys = [_COMPUTE, _WAIT, _SYNC, *([_INPUT] if waits_for_input else [])]
+    return draw_rows(rows, width, f"time in a step, {unit}", keys)
 
 
 def _row(subject: Subject, step: Step, part: Part, scale: float, width: int) -> Row:
-    device = subject.devices[part.device]
-    batch = share_text(part.batch, part.micro_batch)
-    name = device_name(device, width)
-    lengths = ((INPUT, step.input_wait_s), (COMPUTE, part.compute_s), (WAIT, part.wait_s), (SYNC, step.sync_s))
-    pieces, at = [], 0.0
-    for colour, seconds in lengths:
-        pieces.append(Piece(at, seconds * scale, colour))
-        at += seconds * scale
+    name = device_name(subject.devices[part.device], width)
+    times_s = ((_INPUT, step.input_wait_s), (_COMPUTE, part.compute_s), (_WAIT, part.wait_s), (_SYNC, step.sync_s))
     waits = f"waits {format_seconds(part.wait_s)}" if part.wait_s else "waits for none"
-    return Row(f"{name}, batch {batch}", waits, tuple(pieces))
+    pieces = tuple((key, seconds * scale) for key, seconds in times_s)
+    return Row(f"{name}, batch {share_text(part.batch, part.micro_batch)}", waits, pieces)

@@ -7,12 +7,11 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from gpubalance.render.probe import OUTCOMES
-from gpubalance.render.report.charts.chart import NARROW, Chart, Missing
+from gpubalance.render.report.charts.chart import NARROW, Drawing
 from gpubalance.render.report.charts.style import BLUE, GREEN, INK, MUTED, VERMILLION, device_name, figure, legend
 from gpubalance.render.report.subject import Subject
 from gpubalance.results.probe import Trial
 
-_ID, _TITLE = "trials", "The search for the batch limit"
 _LOOKS = {
     "fits": ("o", BLUE),
     "oom": ("X", VERMILLION),
@@ -22,13 +21,12 @@ _LOOKS = {
 }
 
 
-def chart(subject: Subject) -> Chart | Missing:
+def chart(subject: Subject) -> Drawing | str:
     """Needs a probe, and a device that has a limit."""
     trials = _trials(subject)
     if not trials:
-        why = "no device's limit was searched for" if subject.probed else "it is in the probe of these devices"
-        return Missing(_ID, _TITLE, why)
-    return Chart(_ID, _TITLE, _text(subject, trials), lambda width: _draw(subject, trials, width))
+        return "no device's limit was searched for" if subject.probed else "it is in the probe of these devices"
+    return _text(subject, trials), lambda width: _draw(subject, trials, width)
 
 
 def _trials(subject: Subject) -> dict[int, tuple[Trial, ...]]:
@@ -64,12 +62,10 @@ def _draw(subject: Subject, trials: dict[int, tuple[Trial, ...]], width: int) ->
         one.xaxis.set_major_locator(MaxNLocator(10, integer=True))
     axes[-1].set_xlabel("trial")
     seen = {trial.outcome for tried in trials.values() for trial in tried}
-    shown = [name for name in _LOOKS if name in seen]
     handles = [
-        Line2D(
-            [], [], marker=_LOOKS[name][0], color=_LOOKS[name][1], linestyle="none", markersize=8, label=OUTCOMES[name]
-        )
-        for name in shown
+        Line2D([], [], marker=shape, color=colour, linestyle="none", markersize=8, label=OUTCOMES[name])
+        for name, (shape, colour) in _LOOKS.items()
+        if name in seen
     ]
     legend(made, handles, 2 if width <= NARROW else len(handles))
     return made
