@@ -14,7 +14,6 @@ from gpubalance.render.plan import plan_text
 from gpubalance.results.common import Model
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
-from gpubalance.results.records import read_record
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import PlanRequest
 from tests.jobs.probes import probe_of
@@ -62,8 +61,10 @@ def test_a_joint_runs_buffers_and_the_margin_are_kept_free() -> None:
             assert profile.memory_at(share.limit) + GIB <= profile.memory < profile.memory_at(share.limit + 8) + GIB
 
 
-def test_a_card_that_only_costs_sync_is_left_out_and_by_how_much_is_said() -> None:
-    made = planned("slow-second", sync_s=0.060, accumulate=1)
+@pytest.mark.parametrize("request_", [{"accumulate": 1}, {}])
+def test_a_card_that_only_costs_sync_is_left_out_and_by_how_much_is_said(request_: dict[str, int]) -> None:
+    """With and without it the plan has as many micro-batches, as more of them would help both."""
+    made = planned("slow-second", sync_s=0.060, **request_)
     assert made.batches[1] == 0
     (out,) = made.left_out
     assert out.device == 1
@@ -130,61 +131,24 @@ def test_a_plan_finds_its_devices_by_uuid_and_refuses_others_with_the_difference
         check_model(made.model, Model(name="small", parameters=649, gradient_bytes=2596))
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("nonsense", "is no JSON"),
-        ("[1]", "no result of gpubalance's"),
-        ('{"kind": "probe"}', "is a probe, not a plan"),
-        ('{"kind": "plan", "schema_version": 9}', "schema_version 9"),
-        ('{"kind": "plan", "schema_version": 1}', "is damaged: created"),
-    ],
-)
-def test_a_file_that_is_no_plan_says_what_it_is(tmp_path: Path, text: str, says: str) -> None:
-    path = tmp_path / "plan.json"
-    path.write_text(text)
-    with pytest.raises(BadInput, match=says):
-        read_record(path, Plan)
-
-
-def test_a_plan_comes_back_from_its_file(tmp_path: Path) -> None:
-    path = tmp_path / "plan.json"
-    path.write_text(planned().model_dump_json())
-    assert read_record(path, Plan).batches == planned().batches
-
-
-def with_probe(number: int, **changes: object) -> Probe:
-    """The pair's probe, with something else known of one device."""
+def with_second(fits: int | None, fails: int, **changes: object) -> Probe:
+    """The pair's probe, with another limit and something else known of the second device."""
     probe = probe_of(PAIR)
-    probes = list(probe.probes)
-    probes[number] = probes[number].model_copy(update=changes)
-    return probe.model_copy(update={"probes": tuple(probes)})
+    first, second = probe.probes
+    assert second.batch_limit is not None
+    limit = second.batch_limit.model_copy(update={"fits": fits, "fails": fails})
+    second = second.model_copy(update={"batch_limit": limit, "step_time_model": None, **changes})
+    return probe.model_copy(update={"probes": (first, second)})
 
 
 def test_a_device_of_one_size_is_planned_with_that_size() -> None:
-    whole = probe_of(PAIR).probes[1]
-    assert whole.batch_limit is not None
-    limit = whole.batch_limit.model_copy(update={"fits": 8, "fails": 16})
-    probe = with_probe(1, curve=whole.curve[:1], step_time_model=None, batch_limit=limit)
-    made = plan(probe, PAIR, PlanRequest(accumulate=1))
-    assert made.batches[1] in (0, 8)
+    probe = with_second(8, 16, curve=probe_of(PAIR).probes[1].curve[:1])
+    assert plan(probe, PAIR, PlanRequest(accumulate=1)).batches[1] in (0, 8)
     assert plan(probe, PAIR[1:], PlanRequest(accumulate=1)).batches == (8,)
 
 
 def test_a_device_that_holds_nothing_is_left_out_and_that_is_said() -> None:
-    whole = probe_of(PAIR).probes[1]
-    assert whole.batch_limit is not None
-    limit = whole.batch_limit.model_copy(update={"fits": None, "fails": 1})
-    probe = with_probe(1, curve=(), step_time_model=None, solo_best=None, sensible=None, batch_limit=limit)
+    probe = with_second(None, 1, curve=(), solo_best=None, sensible=None)
     made = plan(probe, PAIR, PlanRequest(accumulate=1))
     assert made.batches[1] == 0
     assert "GPU:1 is left out: it has no room for a batch of 8" in plan_text(made, "")
-
-
-def test_what_a_device_would_bring_is_by_as_many_micro_batches_as_the_plan_has() -> None:
-    """With more of them throughput is higher with and without it, which is nothing of that device's."""
-    there = devices("slow-second")
-    made = plan(probe_of(there), there, PlanRequest(sync_s=0.060))
-    (out,) = made.left_out
-    assert out.gain is not None
-    assert out.gain < 0

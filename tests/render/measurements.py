@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from gpubalance.results.common import StepTime, Throughput
-from gpubalance.results.run import Measurement, Replica
+from gpubalance.results.common import StepTime
+from gpubalance.results.run import Measurement
 from gpubalance.results.telemetry import Telemetry
 from gpubalance.settings.device import Device
+from tests.jobs.probes import measurement_of
 
 PAIR = tuple(
     Device(index=i, uuid=f"GPU-{i}", name=f"Card {i}", memory_bytes=1 << 30, simulated=False) for i in range(2)
@@ -23,29 +24,18 @@ def measurement(
     micro_batches: tuple[int, ...] | None = None,
     memory: int | None = None,
 ) -> Measurement:
-    rate = sum(batches) / times.median
-    return Measurement(
-        batches=batches,
-        micro_batches=micro_batches or batches,
-        global_batch=sum(batches),
-        step_time_s=times,
-        throughput=Throughput(median=rate, ci95=None),
-        replicas=tuple(
-            Replica(
-                device=i,
-                batch=batch,
-                micro_batch=batch,
-                throughput=batch / times.median,
-                compute_s=0.1 * (i + 1),
-                wait_s=0.1 * (1 - i),
-                utilisation=0.5,
-                memory_peak_bytes=memory,
-                telemetry=telemetry if i == 0 else None,
-            )
-            for i, batch in enumerate(batches)
-        ),
-        sync_s=0.01,
-        input_wait_s=0.0,
-        excess_s=0.0,
-        imbalance=1.25,
+    """The first computes for 0.1 s and has the telemetry, the second computes for 0.2 s."""
+    made = measurement_of(batches, (0.1, 0.2), sync_s=0.01)
+    replicas = tuple(
+        replica.model_copy(
+            update={
+                "throughput": replica.batch / times.median,
+                "memory_peak_bytes": memory,
+                "telemetry": None if replica.device else telemetry,
+            }
+        )
+        for replica in made.replicas
+    )
+    return made.model_copy(
+        update={"micro_batches": micro_batches or batches, "step_time_s": times, "replicas": replicas}
     )
