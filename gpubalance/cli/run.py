@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 from gpubalance.cli.measuring import MeasuringOptions, WindowOptions
@@ -45,23 +46,21 @@ def run(
         request = split.by_hand(machine, gpus, training, how)
     else:
         request = split.by_plan(plan, machine, training, how)
-    solo, model = solo_bests(request), plan.model if plan and not split.force else None
-
-    def text(result: Run) -> str:
-        unplanned = plan is None and len(result.replicas) > 1
-        following = command("balance", request.devices, request.settings, gpus.simulate) if unplanned else ""
-        return run_text(result, following, width())
-
+    used = request.split.used
+    solo = solo_bests(request.devices, used, request.settings)
+    unplanned = plan is None and len(used) > 1
+    following = command("balance", request.devices, request.settings, gpus.simulate) if unplanned else ""
+    model = plan.model if plan and not split.force else None
     measured(
         "run",
         machine,
         request,
         measuring,
         reporting,
-        used=request.of_used.devices,
+        used=[request.devices[number] for number in used],
         kind=Run,
         journal=run_journal,
         job=lambda request, driver, watch, journal: run_job(request, driver, watch, solo, model, journal),
-        text=text,
+        text=partial(run_text, next_command=following, width=width()),
         noted=tuple(forced(plan, request.devices)) if plan and split.force else (),
     )

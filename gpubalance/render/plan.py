@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from gpubalance.numbers.units import format_percent, format_rate, format_seconds
 from gpubalance.render.run import run_lines, warning_lines
 from gpubalance.render.solo_gap import Loss, losses
-from gpubalance.render.table import WIDTH, prose, shorten, table_or_prose
+from gpubalance.render.table import WIDTH, prose, shorten, table
 from gpubalance.results.plan import Balance, LearningRate, LeftOut, Plan, Round, Share
 from gpubalance.settings.device import Device
 from gpubalance.settings.shares import share_text
@@ -87,7 +87,7 @@ def _devices(plan: Plan, width: int) -> list[str]:
                 _bound(share),
             )
         )
-    return table_or_prose(rows, width, left=(0, 1, 5))
+    return table(rows, left=(0, 1, 5), width=width)
 
 
 def bounds_text(plan: Plan) -> str:

@@ -6,9 +6,9 @@ import textwrap
 from collections.abc import Sequence
 
 from gpubalance.numbers.units import format_bytes, format_percent, format_rate, format_seconds
-from gpubalance.render.table import WIDTH, prose, shorten, shorten_front, table, table_or_prose
-from gpubalance.results.common import Throughput, Warning_
-from gpubalance.results.run import Measurement, Replica, Run
+from gpubalance.render.table import WIDTH, prose, shorten, shorten_front, table
+from gpubalance.results.common import Warning_
+from gpubalance.results.run import Measurement, Run
 from gpubalance.settings.device import Device
 from gpubalance.settings.shares import share_text
 
@@ -21,20 +21,14 @@ def window_text(number: int, of: int, name: str, devices: Sequence[Device], meas
     if name:
         batches = " ".join(map(str, measured.batches))
         return f"window {number} of {of}, the {name} split [{batches}]: {rate}"
-    parts = [_window_part(device, replica) for device, replica in zip(devices, measured.replicas, strict=True)]
+    parts = []
+    for device, replica in zip(devices, measured.replicas, strict=True):
+        batch, own_rate = share_text(replica.batch, replica.micro_batch), format_rate(replica.throughput)
+        compute, wait = format_seconds(replica.compute_s), format_seconds(replica.wait_s)
+        memory = "" if replica.memory_peak_bytes is None else f" {format_bytes(replica.memory_peak_bytes)}"
+        parts.append(f"{device.label} [{batch}] {own_rate} samples/s compute {compute} wait {wait}{memory}")
     step = f"step {format_seconds(measured.step_time_s.median)} sync {format_seconds(measured.sync_s)}"
     return f"window {number} of {of}: {'; '.join([*parts, f'total [{measured.global_batch}] {rate} {step}'])}"
-
-
-def _window_part(device: Device, replica: Replica) -> str:
-    memory = [] if replica.memory_peak_bytes is None else [format_bytes(replica.memory_peak_bytes)]
-    parts = [
-        f"{device.label} [{share_text(replica.batch, replica.micro_batch)}]",
-        f"{format_rate(replica.throughput)} samples/s",
-        f"compute {format_seconds(replica.compute_s)}",
-        f"wait {format_seconds(replica.wait_s)}",
-    ]
-    return " ".join([*parts, *memory])
 
 
 def run_text(run: Run, next_command: str = "", width: int = WIDTH) -> str:
@@ -45,88 +39,66 @@ def run_text(run: Run, next_command: str = "", width: int = WIDTH) -> str:
 
 def run_lines(run: Run, width: int) -> list[str]:
     """The summary without its warnings and the next command."""
-    lines = [*answer_lines(run, width), "", *_devices(run, width), *_step(run, width)]
-    if not run.complete:
-        lines += prose("This run was cut short: the figures are of what was measured until then.", width)
-    return lines
-
-
-def answer_lines(run: Run, width: int = WIDTH) -> list[str]:
-    """What the split gives, and how that compares."""
-    return [line for text in (_answer(run), _against_even(run), _against_solo(run)) for line in prose(text, width)]
-
-
-def _answer(run: Run) -> str:
-    batches = " ".join(map(str, run.batches))
-    if run.split.accumulates:
-        batches += f" in micro-batches {' '.join(map(str, run.micro_batches))}"
-    return f"batches {batches}: {format_rate(run.throughput.median)} samples/s{_plus_minus(run.throughput)}"
-
-
-def _plus_minus(throughput: Throughput) -> str:
-    if throughput.ci95 is None:
-        return ""
-    half = (throughput.ci95[1] - throughput.ci95[0]) / 2 / throughput.median
-    return f" ± {format_percent(half, 1)}"
-
-
-def _against_even(run: Run) -> str:
-    even = run.baselines.even
-    if even is None or run.speedup_over_even is None:
-        return ""
-    if run.split.of_used == even.split:
-        return f"this is the even split, {even.split}"
-    interval = run.speedup_ci95
-    known = f" ({interval[0]:.3f} to {interval[1]:.3f})" if interval else ""
-    rate = f"{format_rate(even.throughput.median)} samples/s"
-    return f"{run.speedup_over_even:.3f} × the even split {even.split}{known}, which gave {rate}"
-
-
-def _against_solo(run: Run) -> str:
-    if run.scaling_efficiency is None:
-        return ""
-    efficiency = format_percent(run.scaling_efficiency, 1)
-    return f"{efficiency} of what the devices gave alone, {format_rate(run.baselines.solo_sum)} samples/s in sum"
-
-
-def _devices(run: Run, width: int) -> list[str]:
-    names = [shorten(run.devices[replica.device].name, _NAME_WIDTH) for replica in run.replicas]
-    rows = _device_rows(run, names)
-    # Names give way to a batch in micro-batches. Their ends are kept, as those tell one model from another.
-    excess = max(map(len, table(rows))) - WIDTH
-    if excess > 0:
-        rows = _device_rows(run, [shorten_front(name, max(map(len, names)) - excess) for name in names])
-    idle = [d.label for d, batch in zip(run.devices, run.batches, strict=True) if not batch]
-    unused = prose(f"{', '.join(idle)}: no samples, left out", width) if idle else []
-    return [*table_or_prose(rows, width, left=(0, 1)), *unused]
-
-
-def _device_rows(run: Run, names: Sequence[str]) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = [("device", "", "batch", "samples/s", "compute", "wait", "used", "memory")]
-    for replica, name in zip(run.replicas, names, strict=True):
-        rows.append(
-            (
-                run.devices[replica.device].label,
-                name,
-                share_text(replica.batch, replica.micro_batch),
-                format_rate(replica.throughput),
-                format_seconds(replica.compute_s),
-                format_seconds(replica.wait_s),
-                format_percent(replica.utilisation),
-                format_bytes(replica.memory_peak_bytes),
-            )
-        )
-    return rows
-
-
-def _step(run: Run, width: int) -> list[str]:
+    lines = [*_answer(run, width), "", *_devices(run, width)]
     slowest = max(r.compute_s + r.wait_s for r in run.replicas)
     parts = [f"slowest compute {format_seconds(slowest)}", f"sync {format_seconds(run.sync_s)}"]
     if run.settings.input == "host":
         part = run.input_wait_s / run.step_time_s.median
         parts.append(f"waiting for input {format_seconds(run.input_wait_s)} ({format_percent(part, 1)})")
     imbalance = f"; imbalance {run.imbalance:.3f}" if len(run.replicas) > 1 else ""
-    return prose(f"step {format_seconds(run.step_time_s.median)} = {' + '.join(parts)}{imbalance}", width)
+    lines += prose(f"step {format_seconds(run.step_time_s.median)} = {' + '.join(parts)}{imbalance}", width)
+    if not run.complete:
+        lines += prose("This run was cut short: the figures are of what was measured until then.", width)
+    return lines
+
+
+def _answer(run: Run, width: int) -> list[str]:
+    """What the split gives, and how that compares with the even split and with the devices alone."""
+    batches, throughput = " ".join(map(str, run.batches)), run.throughput
+    if run.split.accumulates:
+        batches += f" in micro-batches {' '.join(map(str, run.micro_batches))}"
+    known = ""
+    if throughput.ci95 is not None:
+        half = (throughput.ci95[1] - throughput.ci95[0]) / 2 / throughput.median
+        known = f" ± {format_percent(half, 1)}"
+    lines = prose(f"batches {batches}: {format_rate(throughput.median)} samples/s{known}", width)
+    even, interval = run.baselines.even, run.speedup_ci95
+    if even is not None and run.split.of_used == even.split:
+        lines += prose(f"this is the even split, {even.split}", width)
+    elif even is not None and run.speedup_over_even is not None:
+        known = f" ({interval[0]:.3f} to {interval[1]:.3f})" if interval else ""
+        rate = f"{format_rate(even.throughput.median)} samples/s"
+        lines += prose(f"{run.speedup_over_even:.3f} × the even split {even.split}{known}, which gave {rate}", width)
+    if run.scaling_efficiency is not None:
+        efficiency, solo_sum = format_percent(run.scaling_efficiency, 1), format_rate(run.baselines.solo_sum)
+        lines += prose(f"{efficiency} of what the devices gave alone, {solo_sum} samples/s in sum", width)
+    return lines
+
+
+def _devices(run: Run, width: int) -> list[str]:
+    """A row for each replica: its rate, where its time goes, and its memory."""
+    rows = [
+        [
+            run.devices[replica.device].label,
+            shorten(run.devices[replica.device].name, _NAME_WIDTH),
+            share_text(replica.batch, replica.micro_batch),
+            format_rate(replica.throughput),
+            format_seconds(replica.compute_s),
+            format_seconds(replica.wait_s),
+            format_percent(replica.utilisation),
+            format_bytes(replica.memory_peak_bytes),
+        ]
+        for replica in run.replicas
+    ]
+    rows.insert(0, ["device", "", "batch", "samples/s", "compute", "wait", "used", "memory"])
+    # Names give way to a batch in micro-batches. Their ends are kept, as those tell one model from another.
+    excess = sum(max(map(len, column)) for column in zip(*rows, strict=True)) + 2 * (len(rows[0]) - 1) - WIDTH
+    longest = max(len(row[1]) for row in rows)
+    for row in rows if excess > 0 else ():
+        row[1] = shorten_front(row[1], longest - excess)
+    idle = [d.label for d, batch in zip(run.devices, run.batches, strict=True) if not batch]
+    unused = prose(f"{', '.join(idle)}: no samples, left out", width) if idle else []
+    return [*table(rows, left=(0, 1), width=width), *unused]
 
 
 def warning_lines(warnings: Sequence[Warning_], width: int = WIDTH) -> list[str]:

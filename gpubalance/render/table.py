@@ -21,33 +21,28 @@ def prose(text: str, width: int, indent: str = "") -> list[str]:
     )
 
 
-def table_or_prose(rows: Sequence[Sequence[str]], width: int, *, left: Sequence[int] = (0,)) -> list[str]:
-    """A table whose first row is its head, or one sentence for each row where the width does not hold the table.
+def table(
+    rows: Sequence[Sequence[str]], *, left: Sequence[int] = (0,), indent: str = "", width: int | None = None
+) -> list[str]:
+    """Lines with aligned columns, of which those in `left` are aligned to the left; the first row is the head.
 
-    A sentence begins with the first cell and those without a head; `head cell` of each other follows.
+    Where a `width` does not hold them, one sentence for each row: it begins with the first cell and those without a
+    head, and `head cell` of each other follows.
     """
-    lines = table(rows, left=left)
-    if max(map(len, lines)) <= width:
-        return lines
-    heads, *body = rows
-    sentences = []
-    for row in body:
-        named = [(head, cell) for i, (head, cell) in enumerate(zip(heads, row, strict=True)) if i and head and cell]
-        whose = " ".join(
-            cell for i, (head, cell) in enumerate(zip(heads, row, strict=True)) if (not i or not head) and cell
-        )
-        sentences += prose(f"{whose}: {', '.join(f'{head} {cell}' for head, cell in named)}", width)
-    return sentences
-
-
-def table(rows: Sequence[Sequence[str]], *, left: Sequence[int] = (0,), indent: str = "") -> list[str]:
-    """Lines with aligned columns: the columns in `left` to the left, the others to the right."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
         cells = [c.ljust(w) if i in left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
         lines.append((indent + "  ".join(cells)).rstrip())
-    return lines
+    if width is None or max(map(len, lines)) <= width:
+        return lines
+    (_, *heads), *body = rows
+    sentences = []
+    for first, *row in body:
+        told = [(head, cell) for head, cell in zip(heads, row, strict=True) if cell]
+        whose = " ".join([first, *(cell for head, cell in told if not head)])
+        sentences += prose(f"{whose}: {', '.join(f'{head} {cell}' for head, cell in told if head)}", width)
+    return sentences
 
 
 def shorten(text: str, width: int) -> str:

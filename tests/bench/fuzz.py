@@ -167,7 +167,7 @@ def journals(content: bytes) -> None:
     journal = Journal("fuzz", "a test", resume=True)
     journal.of("SIM-0", Attempt)
     kept, series = Kept(journal, list[Event]().append), Series(Shares((8, 8)))
-    kept.restore(RUN, "", series)
+    kept.restore(RUN, series)
     if series.windows:
         series.measurement((0, 1))
         REACHED["windows"] += 1

@@ -10,7 +10,8 @@ from typing import cast
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.engine.pace import ComputeTimes, noise_seed
 from gpubalance.jobs.events import Event
-from gpubalance.jobs.run import run_on
+from gpubalance.jobs.keep.kept import Kept
+from gpubalance.jobs.measure.joint import JointRun
 from gpubalance.results.run import Run
 from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device, JointProfile
@@ -131,7 +132,7 @@ def drawn_run(
         measuring=measuring or Measuring(baseline="none"),
     )
     worker = DrawnWorker(devices, joint, seed=seed, correlation=correlation)
-    return run_on(party_of(worker), request, None, _unwatched)
+    return JointRun(request, party_of(worker), None, _unwatched, Kept(None, _unwatched)).run()
 
 
 def party_of(worker: DrawnWorker) -> Party:

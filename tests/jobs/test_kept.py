@@ -23,8 +23,9 @@ from gpubalance.jobs.keep.journals import balance_journal, run_journal
 from gpubalance.jobs.keep.kept import Kept, KeptProbe, KeptRound, RunKey
 from gpubalance.jobs.keep.saved_probes import save
 from gpubalance.jobs.keep.software import software_key
+from gpubalance.jobs.measure.joint import JointRun
 from gpubalance.jobs.measure.series import Series
-from gpubalance.jobs.run import out_of_memory_told, run_on
+from gpubalance.jobs.run import out_of_memory_told
 from gpubalance.results.common import Model
 from gpubalance.results.plan import Round
 from gpubalance.results.run import Run
@@ -52,7 +53,7 @@ def request(**measuring: object) -> RunRequest:
 
 def drawn(journal: Journal | None, watch: Watch, asked: RunRequest, clock_s: float = 0.0) -> Run:
     worker = DrawnWorker(DEVICES, JOINT, seed=0, clock_s=clock_s)
-    return run_on(party_of(worker), asked, None, watch, None, Kept(journal, watch))
+    return JointRun(asked, party_of(worker), None, watch, Kept(journal, watch)).run()
 
 
 def interrupted(at: Callable[[Event], bool]) -> Watch:
@@ -162,11 +163,11 @@ def test_windows_of_another_run_of_the_command_are_not_taken_over() -> None:
     )
     with run_journal(request(), None, resume=True) as journal:
         kept = Kept(journal, list[Event]().append)
-        assert not any(kept.restore(other, "", Series(Shares((120, 80)))) for other in others)
-        assert not kept.restore(of, "even", Series(Shares((120, 80))))
-        assert not kept.restore(of, "", Series(Shares((120, 80), (60, 80))))
-        assert len(kept.restore(of, "", Series(Shares((120, 80))))) == 1
-        assert not kept.restore(of, "", Series(Shares((120, 80))))  # once
+        assert not any(kept.restore(other, Series(Shares((120, 80)))) for other in others)
+        assert not kept.restore(of, Series(Shares((120, 80)), name="even"))
+        assert not kept.restore(of, Series(Shares((120, 80), (60, 80))))
+        assert len(kept.restore(of, Series(Shares((120, 80))))) == 1
+        assert not kept.restore(of, Series(Shares((120, 80))))  # once
 
 
 def test_a_window_that_was_throttled_stays_so() -> None:

@@ -19,12 +19,12 @@ from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.kept import Kept, KeptRound
 from gpubalance.jobs.keep.saved_probes import solo_bests
 from gpubalance.jobs.measure.fitting import Fitting
-from gpubalance.jobs.measure.joint import joint_series, model_of, party_for
+from gpubalance.jobs.measure.joint import JointRun, model_of, party_for
 from gpubalance.jobs.measure.lost import lost_gpus_told
+from gpubalance.jobs.measure.series import Series
 from gpubalance.jobs.measure.trace import trace
 from gpubalance.jobs.measure.warnings import rounds_taken_over, speed_changed, stepped_back
 from gpubalance.jobs.plan import best_split, find_probes, plan_of
-from gpubalance.jobs.run import run_on
 from gpubalance.planning.problem import Allocation
 from gpubalance.results.common import Warning_
 from gpubalance.results.plan import Balance, Plan
@@ -194,7 +194,7 @@ class _Balancing:
 
     def _measure(self, split: Shares) -> Measurement:
         party, used = self._gather(split), self._run_request(split).of_used
-        series = joint_series(used, used.split, self._watch)
+        series = Series(used.split, devices=used.devices, watch=self._watch)
         # A worker is warm once; then a split needs no more than a few steps of its own.
         warm = party.started, split.accumulates
         party.ask(series.settle if warm in self._warm else series.warm_up)
@@ -230,9 +230,10 @@ class _Balancing:
         self._watch(Doing(f"proving {planned.split}, in turns with the even split"))
         party = self._gather(planned.split)
         request, proof = self._run_request(planned.split), self._proofs
+        solo = solo_bests(request.devices, planned.split.used, request.settings)
         self._proofs += 1
         try:
-            return run_on(party, request, self._driver, self._watch, solo_bests(request), self._kept, proof)
+            return JointRun(request, party, self._driver, self._watch, self._kept, solo, proof).run()
         except GpubalanceError as error:
             if isinstance(error.partial, Run):
                 error.partial = self._result(planned, error.partial)

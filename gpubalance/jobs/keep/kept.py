@@ -102,9 +102,9 @@ class Kept:
         """Keeps when this balance made its probe. Of a probe that was there before, the rounds tell."""
         self._add(KeptProbe(created=created))
 
-    def restore(self, run: RunKey, name: str, series: Series) -> list[Timings]:
+    def restore(self, run: RunKey, series: Series) -> list[Timings]:
         """Adds the windows that were left of its split in that run to the series, and gives each by itself."""
-        wanted = run, name, series.split
+        wanted = run, series.name, series.split
         found = [one for one in self._windows if (one.run, one.name, one.split) == wanted]
         self._windows = [one for one in self._windows if one not in found]
         return [

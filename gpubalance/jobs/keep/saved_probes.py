@@ -13,7 +13,7 @@ from gpubalance.results.probe import DeviceProbe, Probe
 from gpubalance.results.records import read_record
 from gpubalance.results.run import SoloBest
 from gpubalance.settings.device import Device
-from gpubalance.settings.requests import RunRequest, Settings
+from gpubalance.settings.requests import Settings
 from gpubalance.system.state import state_folder, sweep, write_whole
 
 _KEPT = 100
@@ -61,11 +61,13 @@ def _reaches(probe: Probe, batch: float) -> bool:
     return probe.max_batch is None or batch <= probe.max_batch
 
 
-def solo_bests(request: RunRequest) -> tuple[SoloBest, ...] | None:
-    """What each device with samples gave alone, by the latest probe of them all; None where there is none."""
-    used = [(number, request.devices[number]) for number in request.split.used]
-    probe = latest([device for _, device in used], request.settings)
-    found = [(number, probe and find_device(probe, device)) for number, device in used]
+def solo_bests(devices: Sequence[Device], used: Sequence[int], settings: Settings) -> tuple[SoloBest, ...] | None:
+    """What each device gave alone that is used, by the latest probe of all these; None where there is none.
+
+    `used` are their places among the devices.
+    """
+    probe = latest([devices[number] for number in used], settings)
+    found = [(number, probe and find_device(probe, devices[number])) for number in used]
     bests = [
         SoloBest(device=number, batch=one.solo_best.batch, throughput=one.solo_best.throughput)
         for number, one in found

@@ -1,20 +1,33 @@
-"""A run of a split and the even split in turns, as far as it has come, and the result made of it."""
+"""A run of a split in turns with the even split, as far as it has come, and the result made of it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
+from gpubalance.errors import GpubalanceError, Interrupted, OutOfMemory
 from gpubalance.jobs.environment import environment, now
-from gpubalance.jobs.events import Doing, TimingDone, Watch
+from gpubalance.jobs.events import Doing, TimeLeft, Watch, WindowDone
 from gpubalance.jobs.keep.kept import Kept, RunKey
-from gpubalance.jobs.measure.sensors import Sensors
+from gpubalance.jobs.measure.fitting import Fitting
 from gpubalance.jobs.measure.series import Series
-from gpubalance.jobs.measure.warnings import throttled, warnings
+from gpubalance.jobs.measure.warnings import (
+    PRECISE_ENOUGH,
+    even_does_not_fit,
+    even_out_of_memory,
+    excess,
+    loss_not_finite,
+    not_steady,
+    resumed,
+    slowed_text,
+    slower_than_profile,
+    stamps_cost,
+    throttled,
+    wide_interval,
+)
 from gpubalance.results.common import Model, Throughput, Warning_
 from gpubalance.results.run import Baselines, Measurement, Run, SoloBest
-from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import BalanceRequest, RunRequest
 from gpubalance.settings.shares import Shares
@@ -40,21 +53,12 @@ def model_of(party: Party) -> Model:
     return Model(name=facts.model, parameters=facts.parameters, gradient_bytes=facts.gradient_bytes)
 
 
-def joint_series(request: RunRequest, split: Shares, watch: Watch, name: str = "") -> Series:
-    """A series of a split on the request's devices, which all have samples: watched, and its GPUs read."""
-    devices, sensors = request.devices, Sensors(request.devices)
-
-    def tell(timing: Timing) -> None:
-        watch(TimingDone(name, devices, split.batches, timing.seconds / timing.steps, timing.compute_s, sensors.latest))
-
-    return Series(split, sensors, watch=tell)
-
-
 @dataclass
 class JointRun:
-    """A run of a split and of the even split in turns, as far as it has come.
+    """A run of a split in windows, in turns with those of the even split, as far as it has come.
 
-    `asked` may have devices without samples, `request` has none. `proof` tells the runs of one `balance` apart.
+    `asked` may have devices without samples; the party has none of them. `driver` is recorded, `solo` is what the
+    devices gave alone, to compare with. `proof` tells the runs of one `balance` apart.
     """
 
     asked: RunRequest
@@ -71,12 +75,30 @@ class JointRun:
 
     def __post_init__(self) -> None:
         self.request = self.asked.of_used
-        self.own = joint_series(self.request, self.request.split, self.watch)
+        self.measuring = self.request.measuring
+        self.own = Series(self.request.split, devices=self.request.devices, watch=self.watch)
+
+    def run(self) -> Run:
+        """Measures to the end. Raises OutOfMemory; every error has what was measured before it as `partial`."""
+        try:
+            self._warm_up()
+            if self.measuring.baseline == "even":
+                self._warm_up_even()
+            self._measure()
+        except KeyboardInterrupt as interrupt:
+            raise Interrupted.by(interrupt, partial=self.result()) from None
+        except GpubalanceError as error:
+            error.partial = error.partial or self.result()
+            raise
+        self.complete = True
+        result = self.result()
+        assert result is not None  # noqa: S101  (a complete run has a window)
+        return result
 
     @property
-    def series(self) -> list[tuple[str, Series]]:
-        """What is measured in turns, by name: "" is the run's own split."""
-        return [("", self.own), *([("even", self.even)] if self.even else [])]
+    def series(self) -> list[Series]:
+        """What is measured in turns."""
+        return [self.own, *([self.even] if self.even else [])]
 
     @property
     def slowed(self) -> list[tuple[Device, tuple[str, ...]]]:
@@ -90,6 +112,102 @@ class JointRun:
         uuids = tuple(device.uuid for device in self.request.devices)
         return RunKey(devices=uuids, model=model_of(self.party), proof=self.proof)
 
+    def _warm_up(self) -> None:
+        self._take_over()
+        if self.own.windows:
+            self.warnings.append(resumed(self.own.windows))
+        self.watch(Doing(f"warming up {self.own.split}"))
+        self.party.ask(self.own.warm_up)
+
+    def _take_over(self) -> None:
+        """Adds the windows that an interrupted run left, and tells them as if they were measured now."""
+        for series in self.series:
+            found = self.kept.restore(self.key, series)
+            of = max(self.measuring.windows, len(found))
+            for number, window in enumerate(found, 1):
+                self.watch(WindowDone(number, of, series.name, series.devices, window.measurement()))
+
+    def _warm_up_even(self) -> None:
+        # The even split is what Keras would do: it accumulates nothing.
+        even = Shares.even(self.own.split.global_batch, len(self.request.devices))
+        if even == self.own.split or len(self.request.devices) == 1:
+            return
+        self.watch(Doing(f"warming up the even split {even}, to compare with"))
+        try:
+            self.even = self._even_series(even)
+            self.party.ask(self.even.warm_up)
+        except OutOfMemory as error:
+            try:
+                self._warm_up_smaller_even(even, error)
+            except OutOfMemory as again:
+                self._give_up_even(again)
+        self._take_over()
+
+    def _even_series(self, split: Shares) -> Series:
+        return Series(split, name="even", devices=self.request.devices, watch=self.watch)
+
+    def _warm_up_smaller_even(self, even: Shares, error: OutOfMemory) -> None:
+        """With the largest equal shares that fit."""
+        where = "a device" if error.replica is None else self.request.devices[error.replica].label
+        self.watch(Doing(f"the even split {even} does not fit on {where}; looking for the largest equal shares"))
+        started = self.party.started
+        share = Fitting(self.party, self.request, self.watch).largest_even_share(max(even.batches))
+        smaller = Shares((share,) * len(even.batches))
+        self.watch(Doing(f"warming up {smaller}, the largest equal shares that fit"))
+        series = self._even_series(smaller)
+        self.party.ask(series.warm_up)
+        # On a real device the search left another worker: the split itself must be warm in it too.
+        if self.party.started != started:
+            self.party.ask(self.own.warm_up)
+        self.even = series
+        self.warnings.append(even_does_not_fit(even, where, smaller))
+
+    def _give_up_even(self, error: OutOfMemory) -> None:
+        self.watch(Doing(f"{error.message}: going on without the even split"))
+        self.even = None
+        self.warnings.append(even_out_of_memory(error.message))
+        self.party.ask(self.own.warm_up)
+
+    def _measure(self) -> None:
+        """Windows of the split and of the even split in turns, so that a machine that drifts is fair to both."""
+        number = min(series.windows for series in self.series)  # 0, but for a run that goes on
+        of = max(number, self.measuring.windows)
+        while number < of or self._once_more(of):
+            number += 1
+            of = max(number, of)
+            turns = ", in turns with the even split" if self.even else ""
+            self.watch(Doing(f"measuring {self.own.split}, window {number} of {of}{turns}"))
+            self.watch(TimeLeft((of - number + 1) * len(self.series) * self.measuring.duration_s))
+            self._take_turns(number, of)
+
+    def _take_turns(self, number: int, of: int) -> None:
+        """One window each. The run goes on without the even split where that runs out of memory."""
+        # Each goes first in turn: on a card that gets hotter the second one is always a little slower.
+        for series in self.series if number % 2 else reversed(self.series):
+            if series.windows >= number:
+                continue
+            try:
+                window = self.party.ask(partial(series.window, seconds=self.measuring.duration_s))
+            except OutOfMemory as error:
+                if series is self.own:
+                    raise
+                self._give_up_even(error)
+                continue
+            self.kept.window(self.key, series.name, window)
+            self.watch(WindowDone(number, of, series.name, series.devices, window.measurement()))
+
+    def _once_more(self, windows: int) -> bool:
+        """Whether it takes another window than those that were asked for. Tells why."""
+        imprecise = any(series.precision > PRECISE_ENOUGH for series in self.series)
+        if imprecise and windows < self.measuring.max_windows:
+            self.watch(Doing(f"not yet known within ±{PRECISE_ENOUGH:.0%} (95 %): one more window"))
+            return True
+        if self.slowed and not self.measured_again:
+            self.measured_again = True
+            self.watch(Doing(f"{slowed_text(self.slowed)}: measuring once more"))
+            return True
+        return False
+
     def result(self) -> Run | None:
         """The result of what was measured so far; None where the split has no timing of each kind yet."""
         asked, own = self.asked, self.own
@@ -97,14 +215,16 @@ class JointRun:
             return None
         numbers = asked.split.used
         began_s = min(one.began_s for one in (own, self.even) if one and one.stamped)
-        measured = own.measurement(numbers, began_s)
-        even = self._even_baseline(measured, numbers, began_s)
-        facts = self.party.facts
+        measured, even = own.measurement(numbers, began_s), None
+        if self.even is not None and self.even.timings and self.even.stamped:
+            even = self.even.measurement(numbers, began_s)
+        elif self.even is None and self._is_even:
+            even = measured
         solo_sum = sum(best.throughput for best in self.solo) if self.solo else None
         return Run(
             created=now(),
             settings=asked.settings,
-            environment=environment(facts, self.driver),
+            environment=environment(self.party.facts, self.driver),
             model=model_of(self.party),
             devices=asked.devices,
             **{
@@ -120,22 +240,29 @@ class JointRun:
             speedup_ci95=even and _ratio_interval(measured.throughput, even.throughput),
             scaling_efficiency=solo_sum and measured.throughput.median / solo_sum,
             complete=self.complete,
-            warnings=(
-                *self.warnings,
-                *([throttled(self.slowed)] if self.slowed else []),
-                *warnings(
-                    own, self.even, asked.settings.model, excess_part=measured.excess_s / measured.step_time_s.median
-                ),
-            ),
+            warnings=(*self.warnings, *self._found(measured.excess_s / measured.step_time_s.median)),
         )
 
-    def _even_baseline(self, measured: Measurement, numbers: Sequence[int], began_s: float) -> Measurement | None:
-        if self.even is not None:
-            return self.even.measurement(numbers, began_s) if self.even.timings and self.even.stamped else None
+    def _found(self, excess_part: float) -> list[Warning_]:
+        """What the reader of the figures must know. `excess_part` is excess_s as a part of the step time."""
+        both = self.series
+        found = [
+            throttled(self.slowed) if self.slowed else None,
+            slower_than_profile(max(series.late_part for series in both), self.request.settings.model),
+            wide_interval(max(series.precision for series in both if series.timings)),
+            not_steady(all(series.steady for series in both)),
+            stamps_cost(self.own.stamp_cost or 0.0),
+            excess(excess_part),
+            loss_not_finite(all(series.loss_is_finite for series in both)),
+        ]
+        return [warning for warning in found if warning is not None]
+
+    @property
+    def _is_even(self) -> bool:
+        """Whether the run's own split is the even split that it would be compared with."""
         split = self.own.split
-        is_even = split == Shares.even(split.global_batch, len(split.batches))
-        wanted = self.request.measuring.baseline == "even" and len(numbers) > 1
-        return measured if is_even and wanted else None
+        wanted = self.measuring.baseline == "even" and len(split.batches) > 1
+        return wanted and split == Shares.even(split.global_batch, len(split.batches))
 
 
 def _ratio_interval(a: Throughput, b: Throughput) -> tuple[float, float] | None:

@@ -16,7 +16,7 @@ from gpubalance.settings.device import Device
 class Sensors:
     """The readings of a split's windows, added up. Simulated devices have none."""
 
-    def __init__(self, devices: Sequence[Device]) -> None:
+    def __init__(self, devices: Sequence[Device] = ()) -> None:
         self._devices = tuple(devices)
         self._uuids = [None if device.simulated else device.uuid for device in devices]
         self._courses = [Course() for _ in devices]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gpubalance.errors import BadInput
+from gpubalance.jobs.events import TimingDone, Watch
+from gpubalance.jobs.measure.sensors import Sensors
 from gpubalance.jobs.measure.timings import Timings
 from gpubalance.numbers.stats import has_trend, median
 from gpubalance.results.telemetry import all_reasons
 from gpubalance.results.timing import Timing
+from gpubalance.settings.device import Device
 from gpubalance.workers.messages import Measured
 from gpubalance.workers.worker import Worker
 
@@ -30,9 +32,14 @@ _LONGEST_SETTLING_STEPS = 30
 
 @dataclass
 class Series(Timings):
-    """The timings of a split that is being measured: a worker adds to them. `watch` is told of each as it comes."""
+    """The timings of a split that is being measured: a worker adds to them, and `watch` is told of each as it comes.
 
-    watch: Callable[[Timing], None] | None = None
+    `name` is "even", or "" for a run's own split. `devices`, the replicas, are read meanwhile where they are GPUs.
+    """
+
+    name: str = ""
+    devices: tuple[Device, ...] = ()
+    watch: Watch | None = None
     timing_s: float = _TIMING_S
     windows: int = 0
     warmup_steps: int = 0
@@ -40,6 +47,9 @@ class Series(Timings):
     loss_is_finite: bool = True
     _recent_step_s: float = 0.0
     _last_late_part: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.sensors = Sensors(self.devices)
 
     @property
     def steps_per_timing(self) -> int:
@@ -95,14 +105,13 @@ class Series(Timings):
         Raises PartialResult where a GPU's memory has failed, and what `Worker.measure` does.
         """
         window = Timings(self.split, self.sensors)
-        with self.sensors.watching() if self.sensors else nullcontext():
+        with self.sensors.watching():
             # The stamped steps first: a result needs both kinds, so a window that is cut short is of use sooner.
             for timing in self._measure(worker, seconds=seconds * _STAMPED_PART, at_least=_STAMPED_STEPS, stamped=True):
                 window.stamped.append(timing)
                 self.stamped.append(timing)
             window.timings += self.measure(worker, seconds * (1 - _STAMPED_PART))
-        if self.sensors is not None:
-            self.sensors.check()
+        self.sensors.check()
         window.memory_peak_bytes = self.memory_peak_bytes
         window.late_parts = [self._last_late_part]
         self.windows += 1
@@ -158,5 +167,6 @@ class Series(Timings):
             else:
                 self.loss_is_finite = self.loss_is_finite and reply.loss_is_finite
                 if self.watch is not None:
-                    self.watch(reply)
+                    step_s, gauges = reply.seconds / reply.steps, self.sensors.latest
+                    self.watch(TimingDone(self.name, self.devices, self.split.batches, step_s, reply.compute_s, gauges))
                 yield reply

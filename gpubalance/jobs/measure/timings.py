@@ -25,7 +25,7 @@ class Timings:
     """
 
     split: Shares
-    sensors: Sensors | None = None
+    sensors: Sensors = field(default_factory=Sensors)
     timings: list[Timing] = field(default_factory=list)
     stamped: list[Timing] = field(default_factory=list)
     memory_peak_bytes: tuple[int | None, ...] = ()
@@ -42,8 +42,7 @@ class Timings:
     @property
     def throttled(self) -> tuple[tuple[str, ...], ...]:
         """NVML's reasons, of each device, for slowing it down in any window; those that pass."""
-        now = self.sensors.throttled if self.sensors else ()
-        return all_reasons(self.throttled_before, now) or ((),) * len(self.split.batches)
+        return all_reasons(self.throttled_before, self.sensors.throttled) or ((),) * len(self.split.batches)
 
     @property
     def late_part(self) -> float:
@@ -102,10 +101,11 @@ class Timings:
             return None
         return median([(s.step_s or 0.0) + s.input_wait_s for s in self.stamped]) / median(self.step_times_s) - 1
 
-    def measurement(self, devices: Sequence[int], origin_s: float | None = None) -> Measurement:
-        """What they amount to, where there are both kinds; `devices` are the replicas' numbers among the result's.
+    def measurement(self, devices: Sequence[int] = (), origin_s: float | None = None) -> Measurement:
+        """What they amount to, where there are both kinds.
 
-        Times count from `origin_s` on the monotonic clock, or from the first timing.
+        `devices` are the replicas' numbers among the result's, without which they are numbered in order. Times count
+        from `origin_s` on the monotonic clock, or from the first timing.
         """
         origin_s = self.began_s if origin_s is None else origin_s
         step_time = self.step_time(origin_s)
@@ -132,13 +132,13 @@ class Timings:
                     telemetry=told,
                 )
                 for device, batch, micro_batch, compute, wait, peak, told in zip(
-                    devices,
+                    devices or range(len(self.split.batches)),
                     self.split.batches,
                     self.split.micro_batches,
                     parts.compute_s,
                     parts.wait_s,
                     peaks,
-                    self.sensors.telemetry(origin_s) if self.sensors else [None] * len(self.split.batches),
+                    self.sensors.telemetry(origin_s) or [None] * len(self.split.batches),
                     strict=True,
                 )
             ),

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from gpubalance.errors import GpubalanceError, Interrupted
+from gpubalance.errors import GpubalanceError
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.results.common import Warning_
-from gpubalance.results.run import Run
-from gpubalance.settings.requests import RunRequest, Tracing
+from gpubalance.settings.requests import Tracing
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.party import Party
 
@@ -35,20 +34,6 @@ def trace(party: Party, split: Shares, tracing: Tracing, watch: Watch) -> Warnin
         message=f"the trace has the host's part, and not that of every GPU: {missing}",
         next=_ALLOW_CUPTI,
     )
-
-
-def traced(result: Run, party: Party, request: RunRequest, watch: Watch) -> Run:
-    """The result of a run that is over, with the warning of its trace, if it was to be traced.
-
-    The request is of the devices with samples. Raises Interrupted, which has the result.
-    """
-    if request.tracing is None:
-        return result
-    try:
-        warning = trace(party, request.split, request.tracing, watch)
-    except KeyboardInterrupt as interrupt:
-        raise Interrupted.by(interrupt, partial=result) from None
-    return result.model_copy(update={"warnings": (*result.warnings, *([warning] if warning else []))})
 
 
 def not_traced(error: GpubalanceError, where: str = "") -> Warning_:

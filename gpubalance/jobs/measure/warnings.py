@@ -5,30 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from gpubalance.jobs.measure.series import Series
 from gpubalance.results.common import Warning_
 from gpubalance.settings.device import Device
+from gpubalance.settings.shares import Shares
 
 PRECISE_ENOUGH = 0.01
 _STAMPS_CHEAP = 0.03
 LATE = 0.1
-
-
-def warnings(own: Series, even: Series | None, model: str, *, excess_part: float) -> list[Warning_]:
-    """The warnings of a run from the timings of its split and of the even one.
-
-    `excess_part` is the measurement's excess_s as a part of its step time.
-    """
-    both = [own] if even is None else [own, even]
-    found = [
-        _slower_than_profile(max(s.late_part for s in both), model),
-        _wide_interval(max(s.precision for s in both if s.timings)),
-        _not_steady(all(s.steady for s in both)),
-        _stamps_cost(own.stamp_cost or 0.0),
-        _excess(excess_part),
-        _loss_not_finite(all(s.loss_is_finite for s in both)),
-    ]
-    return [warning for warning in found if warning is not None]
 
 
 def slowed_text(slowed: Sequence[tuple[Device, tuple[str, ...]]]) -> str:
@@ -64,7 +47,8 @@ def throttled(slowed: Sequence[tuple[Device, tuple[str, ...]]]) -> Warning_:
     )
 
 
-def _slower_than_profile(late_part: float, model: str) -> Warning_ | None:
+def slower_than_profile(late_part: float, model: str) -> Warning_ | None:
+    """In some steps the real compute took longer than the profile's time."""
     if late_part <= LATE:
         return None
     smaller = "use --model small" if model != "small" else "use larger batches, or a profile with longer steps"
@@ -76,7 +60,8 @@ def _slower_than_profile(late_part: float, model: str) -> Warning_ | None:
     )
 
 
-def _wide_interval(precision: float) -> Warning_ | None:
+def wide_interval(precision: float) -> Warning_ | None:
+    """The step time is not known precisely. `precision` is half its 95 % interval, as a part of it."""
     if precision <= PRECISE_ENOUGH:
         return None
     wide = f"the 95 % interval of a step time is ±{precision:.1%}, wider than ±{PRECISE_ENOUGH:.0%}"
@@ -87,7 +72,8 @@ def _wide_interval(precision: float) -> Warning_ | None:
     )
 
 
-def _not_steady(steady: bool) -> Warning_ | None:
+def not_steady(steady: bool) -> Warning_ | None:
+    """The warm-up ended while the step time still had a trend."""
     if steady:
         return None
     return Warning_(
@@ -97,7 +83,8 @@ def _not_steady(steady: bool) -> Warning_ | None:
     )
 
 
-def _stamps_cost(cost: float) -> Warning_ | None:
+def stamps_cost(cost: float) -> Warning_ | None:
+    """Stamped steps took longer, by that part."""
     if cost <= _STAMPS_CHEAP:
         return None
     return Warning_(
@@ -108,7 +95,8 @@ def _stamps_cost(cost: float) -> Warning_ | None:
     )
 
 
-def _excess(part: float) -> Warning_ | None:
+def excess(part: float) -> Warning_ | None:
+    """A device's compute in stamped steps is longer than a whole unstamped step, by that part."""
     if part <= _STAMPS_CHEAP:
         return None
     return Warning_(
@@ -119,13 +107,33 @@ def _excess(part: float) -> Warning_ | None:
     )
 
 
-def _loss_not_finite(finite: bool) -> Warning_ | None:
+def loss_not_finite(finite: bool) -> Warning_ | None:
+    """The loss became infinite or no number."""
     if finite:
         return None
     return Warning_(
         code="loss-not-finite",
         message="the loss became infinite or no number on the way; a step's work and time stay the same",
         next="nothing to do for a measurement on random data",
+    )
+
+
+def even_does_not_fit(even: Shares, where: str, smaller: Shares) -> Warning_:
+    """The run is compared with smaller equal shares."""
+    return Warning_(
+        code="even-split-does-not-fit",
+        message=f"the even split {even} runs out of memory on {where}: "
+        f"compared with {smaller} instead, the largest equal shares that fit",
+        next="nothing to do: no equal split of this global batch is possible on these devices",
+    )
+
+
+def even_out_of_memory(what: str) -> Warning_:
+    """The run went on without the even split."""
+    return Warning_(
+        code="even-split-out-of-memory",
+        message=f"{what}, in turns with the run's split: there is no even split to compare with",
+        next="compare with smaller batches, or measure with --baseline none",
     )
 
 
