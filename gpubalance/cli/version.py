@@ -9,11 +9,11 @@ def version_text() -> str:
 
     from gpubalance import __version__
     from gpubalance.devices.gpus import Reading
-    from gpubalance.devices.nvml import read_driver
+    from gpubalance.devices.nvml import read
     from gpubalance.system.deadlines import within_or
     from gpubalance.system.versions import software
 
-    found, driver = software(), within_or(Reading(problem="NVML does not answer"), read_driver)
+    found, driver = software(), within_or(Reading(problem="NVML does not answer"), lambda: read(gpus=False))
     built = f"built for CUDA {found.cuda}, cuDNN {found.cudnn or 'of unknown version'}"
     tensorflow = f"{found.tensorflow}, {built if found.cuda else 'built without CUDA'}"
     return "\n".join(

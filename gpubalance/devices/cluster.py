@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -29,25 +29,24 @@ class _Cluster(BaseModel):
     task: _Task
 
 
-def cluster_ignored(environment: Mapping[str, str]) -> Warning_ | None:
+def cluster_ignored(environment: Mapping[str, str]) -> Iterator[Warning_]:
     """A warning where the environment names a cluster, as only this host is measured.
 
     Raises BadInput for a TF_CONFIG that TensorFlow could not read either: whoever set it believes that it works.
     """
     text = environment.get(_VARIABLE, "").strip()
     if text in ("", "{}"):  # TensorFlow takes these for no cluster
-        return None
+        return
     try:
         found = _Cluster.model_validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise _malformed(f"{where}: {first['msg']}" if where else first["msg"]) from None
+        raise _malformed(": ".join(filter(None, [".".join(map(str, first["loc"])), first["msg"]]))) from None
     names, task = found.cluster.get(found.task.type), found.task
     if names is None or task.index >= len(names):
         raise _malformed(f"task: the cluster has no {task.type} {task.index}")
     hosts = sum(map(len, found.cluster.values()))
-    return Warning_(
+    yield Warning_(
         code="tf-config-ignored",
         message=f"{_VARIABLE} names a cluster of {hosts}: it is ignored, and this host is measured alone",
         next="nothing to do; gpubalance does not measure across hosts yet",

@@ -1,4 +1,4 @@
-"""How a GPU is set and how it is doing, read once. Nothing is ever set."""
+"""What NVML tells of one GPU beyond the list: how it is set, how it is doing, what it could do. Nothing is ever set."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Any
 from gpubalance.devices.nvml import ask, with_gpu
 from gpubalance.devices.telemetry import ecc_errors, throttle_mask
 from gpubalance.results.telemetry import throttling
+from gpubalance.settings.choices import Precision
 from gpubalance.settings.record import Record
 
 _PCI = Path("/sys/bus/pci/devices")
 _NVIDIA, _DISPLAY_CLASSES = "0x10de", ("0x0300", "0x0302")  # VGA and 3D controllers
 _READ = 0  # pynvml's own name for it, NVML_P2P_CAPS_INDEX_READ, is a tuple by mistake
+_PER_CORE_AND_CYCLE = 2  # a fused multiply-add
 
 
 class Health(Record):
@@ -29,7 +31,24 @@ class Health(Record):
 
 def read_health(uuid: str) -> Health | None:
     """None where NVML does not start, or loses the GPU on the way."""
-    return with_gpu(uuid, _health)
+
+    def health(nvml: Any, handle: Any) -> Health:
+        mask = throttle_mask(nvml, handle)
+        cap, default = (
+            ask(nvml, call, handle)
+            for call in (nvml.nvmlDeviceGetEnforcedPowerLimit, nvml.nvmlDeviceGetPowerManagementDefaultLimit)
+        )
+        return Health(
+            display=ask(nvml, nvml.nvmlDeviceGetDisplayActive, handle),
+            persistence=ask(nvml, nvml.nvmlDeviceGetPersistenceMode, handle),
+            power_cap_w=cap / 1000 if cap else None,
+            power_default_w=default / 1000 if default else None,
+            throttle_reasons=None if mask is None else throttling([mask]),
+            ecc_corrected=ecc_errors(nvml, handle, nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
+            ecc_uncorrected=ecc_errors(nvml, handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
+        )
+
+    return with_gpu(uuid, health)
 
 
 def read_peer_to_peer(source: str, target: str) -> str | None:
@@ -50,35 +69,30 @@ def read_peer_to_peer(source: str, target: str) -> str | None:
     return with_gpu(source, status_of)
 
 
+def peak_flops(uuid: str, precision: Precision) -> float | None:
+    """Peak FLOP/s in float32: 2 · CUDA cores · maximum SM clock. None where NVML does not tell both, as of MIG slices.
+
+    Also None for every other precision: those run on tensor cores, whose number and rate NVML does not tell, and which
+    differ between cards of one compute capability (a GeForce's accumulate at half the rate of its professional twin).
+    The clock is the highest that the card can be set to; under load it seldom holds it.
+    """
+
+    def float32(nvml: Any, handle: Any) -> float | None:
+        cores = ask(nvml, nvml.nvmlDeviceGetNumGpuCores, handle)
+        clock_mhz = ask(nvml, nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_SM)
+        return float(_PER_CORE_AND_CYCLE * cores * clock_mhz * 1_000_000) if cores and clock_mhz else None
+
+    return with_gpu(uuid, float32) if precision == "float32" else None
+
+
 def nvidia_cards(folder: Path = _PCI) -> tuple[str, ...]:
     """Bus ids of NVIDIA's cards on the PCI bus, driver or not."""
-    found = []
-    for device in sorted(folder.glob("*")):
+
+    def is_card(device: Path) -> bool:
         try:
             vendor, kind = ((device / name).read_text().strip() for name in ("vendor", "class"))
         except OSError:
-            continue
-        if vendor == _NVIDIA and kind.startswith(_DISPLAY_CLASSES):
-            found.append(device.name)
-    return tuple(found)
+            return False
+        return vendor == _NVIDIA and kind.startswith(_DISPLAY_CLASSES)
 
-
-def _health(nvml: Any, handle: Any) -> Health:
-    def watts(call: Any) -> float | None:
-        power_mw = ask(nvml, call, handle)
-        return power_mw / 1000 if power_mw else None
-
-    def switch(call: Any) -> bool | None:
-        state = ask(nvml, call, handle)
-        return None if state is None else bool(state)
-
-    mask = throttle_mask(nvml, handle)
-    return Health(
-        display=switch(nvml.nvmlDeviceGetDisplayActive),
-        persistence=switch(nvml.nvmlDeviceGetPersistenceMode),
-        power_cap_w=watts(nvml.nvmlDeviceGetEnforcedPowerLimit),
-        power_default_w=watts(nvml.nvmlDeviceGetPowerManagementDefaultLimit),
-        throttle_reasons=None if mask is None else throttling([mask]),
-        ecc_corrected=ecc_errors(nvml, handle, nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
-        ecc_uncorrected=ecc_errors(nvml, handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
-    )
+    return tuple(device.name for device in sorted(folder.glob("*")) if is_card(device))

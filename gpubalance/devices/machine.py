@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpubalance.devices.cluster import cluster_ignored
-from gpubalance.devices.driver import too_old
-from gpubalance.devices.gpus import Gpu, Reading
+from gpubalance.devices.gpus import Gpu, Process, Reading
 from gpubalance.devices.nvml import read
-from gpubalance.devices.occupied import occupied
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.devices.select import select
 from gpubalance.devices.visible import mark_hidden
@@ -22,8 +20,10 @@ from gpubalance.results.common import Warning_
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.system.deadlines import within_or
 from gpubalance.system.lock import Lock
-from gpubalance.system.versions import software
+from gpubalance.system.versions import software, too_old
+from gpubalance.text import clean
 
+_PROCESSES_SHOWN = 5
 _SIMULATE = "without a GPU: --simulate FILE (a profile, see configs/) or --simulate N (plain CPU devices)"
 
 
@@ -55,21 +55,44 @@ class Machine:
 
         Raises EnvironmentFault for a GPU that others use, if `strict`, and BadInput for a malformed TF_CONFIG.
         """
-        cluster = cluster_ignored(os.environ)
-        used = tuple(occupied(devices, self.gpus))
+        used = tuple(self._in_use(devices))
         if used and strict:
             others = "; ".join(warning.message for warning in used)
             raise EnvironmentFault(others, remedy="end what you don't need there, or leave out --strict")
-        left_out = self._left_out if set(devices) == set(self.devices) else []  # who names devices knows
         missing = [
             Warning_(
                 code="gpu-left-out",
                 message=f"GPU {gpu.index} ({gpu.name or 'unknown GPU'}) is left out: {gpu.unusable}",
                 next="name the devices that are meant (--gpus), or make it usable: gpubalance doctor says how",
             )
-            for gpu in left_out
+            for gpu in self._left_out
+            if set(devices) == set(self.devices)  # who names devices knows
         ]
-        return (*([cluster] if cluster else []), *missing, *used)
+        return (*cluster_ignored(os.environ), *missing, *used)
+
+    def _in_use(self, devices: Sequence[Device]) -> Iterator[Warning_]:
+        """A warning for each device that other processes compute on or hold memory of. They are left alone.
+
+        A MIG slice shows its GPU's processes, as NVML does not tell which slice they are on.
+        """
+        there = {gpu.index: gpu.processes or () for gpu in self.gpus}
+        for device in devices:
+            others = there.get(device.index)
+            if others:
+                shown = ", ".join(map(_process_text, others[:_PROCESSES_SHOWN]))
+                more = f" and {len(others) - _PROCESSES_SHOWN} more" if len(others) > _PROCESSES_SHOWN else ""
+                yield Warning_(
+                    code="gpu-in-use",
+                    message=f"{device.label} is used by {shown}{more}",
+                    next="figures and limits are of what they leave: end what you don't need there, and measure again",
+                )
+
+
+def _process_text(process: Process) -> str:
+    """`process 4242 (python train.py, 3000 MiB)`."""
+    size = "memory not told" if process.memory_bytes is None else f"{process.memory_bytes / (1 << 20):.0f} MiB"
+    name = f"{clean(process.name, 40)}, " if process.name else ""
+    return f"process {process.pid} ({name}{size})"
 
 
 @contextmanager

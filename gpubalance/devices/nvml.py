@@ -14,9 +14,9 @@ from gpubalance.remedies import known
 from gpubalance.text import clean
 
 _KERNEL_MODULE = Path("/proc/driver/nvidia/version")
+_UNKNOWN = "of unknown version"
 _NO_PID = 0xFFFFFFFF  # what some drivers list instead of a process they cannot name
 _T = TypeVar("_T")
-_MIG = f"{known('mig').message}: {known('mig').cause}"
 
 
 @contextmanager
@@ -32,28 +32,23 @@ def _started() -> Iterator[Any]:
             nvml.nvmlShutdown()  # NVML counts its users: others in this process go on
 
 
-def read() -> Reading:
-    """Reads every GPU once. A fault of driver, library or GPU is told in the result, never raised."""
-    return _read(_gpus)
+def read(*, gpus: bool = True) -> Reading:
+    """Reads the driver's versions, and each GPU once if `gpus`.
 
-
-def read_driver() -> Reading:
-    """The driver's versions or its problem, as `read` tells them; no GPU is opened."""
-    return _read(lambda nvml: Reading(**_versions(nvml)))
-
-
-def _read(look: Callable[[Any], Reading]) -> Reading:
+    A fault of driver, library or GPU is told in the result, never raised.
+    """
     import pynvml
 
     try:
         with _started() as nvml:
-            return look(nvml)
+            versions = _versions(nvml)
+            return _with_gpus(nvml, versions) if gpus else versions
     except pynvml.NVMLError as error:
         return _not_started(pynvml, error)
 
 
 def with_gpu(uuid: str, use: Callable[[Any, Any], _T]) -> _T | None:
-    """What `use(pynvml, handle)` returns of the GPU or MIG slice with that UUID; it may call `ask`.
+    """What `use(pynvml, handle)` returns for the GPU or MIG slice with that UUID; it may call `ask`.
 
     None where NVML does not start, does not know the UUID, or loses the GPU on the way.
     """
@@ -67,7 +62,7 @@ def with_gpu(uuid: str, use: Callable[[Any, Any], _T]) -> _T | None:
 
 
 def ask(nvml: Any, call: Callable[..., Any], *arguments: Any) -> Any:
-    """NVML's answer; None where it has none. Only a GPU that answers nothing more raises NVMLError."""
+    """NVML's answer, or None. Raises NVMLError only for a GPU that will not answer anything any more."""
     try:
         return call(*arguments)
     except nvml.NVMLError as error:
@@ -78,92 +73,113 @@ def ask(nvml: Any, call: Callable[..., Any], *arguments: Any) -> Any:
         return error.object
 
 
+def ask_either(nvml: Any, names: tuple[str, str], *arguments: Any) -> Any:
+    """The newer call's answer, or the older's: old drivers and pynvmls lack the first, CUDA 14 the second."""
+    for name in names:
+        call = getattr(nvml, name, None)
+        answer = ask(nvml, call, *arguments) if call else None
+        if answer is not None:
+            return answer
+    return None
+
+
 def kernel_module_version(text: str) -> str | None:
-    """The loaded driver's version, of the text of /proc/driver/nvidia/version (closed or open kernel module)."""
+    """The loaded driver's version in the text of /proc/driver/nvidia/version (closed or open kernel module)."""
     match = re.search(r"Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)", text)
     return match[1] if match else None
 
 
-def _gpus(nvml: Any) -> Reading:
+def _versions(nvml: Any) -> Reading:
+    cuda = ask(nvml, nvml.nvmlSystemGetCudaDriverVersion_v2)
+    return Reading(
+        driver_version=_text(nvml, nvml.nvmlSystemGetDriverVersion),
+        cuda_driver_version=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else None,
+        nvml_version=_text(nvml, nvml.nvmlSystemGetNVMLVersion),
+    )
+
+
+def _with_gpus(nvml: Any, versions: Reading) -> Reading:
     try:
         count = nvml.nvmlDeviceGetCount()
     except nvml.NVMLError as error:
         return _without("nvml-broken", f"NVML cannot count the GPUs: {error}")
-    found = Reading(**_versions(nvml), gpus=tuple(_gpu(nvml, index) for index in range(count)))
-    return found if count else _without("no-gpu-seen", known("no-gpu-seen").message, found)
+    if not count:
+        return _without("no-gpu-seen", known("no-gpu-seen").message, versions)
+    return versions.model_copy(update={"gpus": tuple(_gpu(nvml, index) for index in range(count))})
 
 
-def _without(code: str, problem: str, found: Reading | None = None) -> Reading:
+def _without(code: str, problem: str, versions: Reading | None = None) -> Reading:
     """A reading without GPUs, and why."""
     why = {"problem": problem, "remedy": known(code).remedy, "code": code}
-    return (found or Reading()).model_copy(update=why)
-
-
-def _versions(nvml: Any) -> dict[str, str | None]:
-    cuda = ask(nvml, nvml.nvmlSystemGetCudaDriverVersion_v2)
-    return {
-        "driver_version": _text(nvml, nvml.nvmlSystemGetDriverVersion),
-        "cuda_driver_version": f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else None,
-        "nvml_version": _text(nvml, nvml.nvmlSystemGetNVMLVersion),
-    }
+    return (versions or Reading()).model_copy(update=why)
 
 
 def _not_started(nvml: Any, error: Any) -> Reading:
     version = _text(nvml, nvml.nvmlSystemGetNVMLVersion)  # told without a driver too, unless there is no library
-    # NVML's version is CUDA's major and then the driver's that it belongs to: 12.550.54.14
-    library = (version or "").partition(".")[2] or "of unknown version"
-    if error.value == nvml.NVML_ERROR_LIBRARY_NOT_FOUND:
-        code, problem = "no-driver", f"no NVIDIA driver: {known('no-driver').message}"
-    elif error.value == nvml.NVML_ERROR_DRIVER_NOT_LOADED:
-        code, problem = "driver-not-loaded", f"{known('driver-not-loaded').message} (its library is {library})"
-    elif error.value == nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
-        code = "driver-mismatch"
-        problem = f"the NVIDIA driver that is loaded is {_loaded_version()}, but its library is {library}"
-    elif error.value == nvml.NVML_ERROR_NO_PERMISSION:
-        code, problem = "no-permission", known("no-permission").message
-    else:
-        code, problem = "nvml-broken", f"{known('nvml-broken').message}: {error}"
+    # NVML's version is CUDA's major version, then the driver version that it belongs to: 12.550.54.14
+    library = (version or "").partition(".")[2] or _UNKNOWN
+    code = {
+        nvml.NVML_ERROR_LIBRARY_NOT_FOUND: "no-driver",
+        nvml.NVML_ERROR_DRIVER_NOT_LOADED: "driver-not-loaded",
+        nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "driver-mismatch",
+        nvml.NVML_ERROR_NO_PERMISSION: "no-permission",
+    }.get(error.value, "nvml-broken")
+    message = known(code).message
+    problem = {
+        "no-driver": f"no NVIDIA driver: {message}",
+        "driver-not-loaded": f"{message} (its library is {library})",
+        "driver-mismatch": f"the NVIDIA driver that is loaded is {_loaded_version()}, but its library is {library}",
+        "nvml-broken": f"{message}: {error}",
+    }.get(code, message)
     return _without(code, problem, Reading(nvml_version=version))
 
 
 def _loaded_version() -> str:
     try:
-        return kernel_module_version(_KERNEL_MODULE.read_text(errors="replace")) or "of unknown version"
+        return kernel_module_version(_KERNEL_MODULE.read_text(errors="replace")) or _UNKNOWN
     except OSError:
-        return "of unknown version"
+        return _UNKNOWN
 
 
 def _gpu(nvml: Any, index: int) -> Gpu:
     """One GPU. One that is lost on the way keeps what it told before."""
-    known: dict[str, Any] = {}
+    told: dict[str, Any] = {}
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
         for field, value in _facts(nvml, handle):
-            known[field] = value
-        if not known["uuid"]:
-            known["unusable"] = "its UUID cannot be read"
+            told[field] = value
+        if not told["uuid"]:
+            told["unusable"] = "its UUID cannot be read"
     except nvml.NVMLError as error:
-        known["unusable"] = _why(nvml, error)
-    known["uuid"] = known.get("uuid") or f"unknown-{index}"
-    return Gpu(index=index, **known)
+        code = {
+            nvml.NVML_ERROR_GPU_IS_LOST: "gpu-lost",
+            nvml.NVML_ERROR_RESET_REQUIRED: "gpu-needs-reset",
+            nvml.NVML_ERROR_NO_PERMISSION: "no-permission",
+        }.get(error.value)
+        told["unusable"] = _reason(code) if code else f"NVML cannot open it: {error}"
+    return Gpu(index=index, **told | {"uuid": told.get("uuid") or f"unknown-{index}"})
+
+
+def _reason(code: str) -> str:
+    return f"{known(code).message}: {known(code).cause}"
 
 
 def _facts(nvml: Any, handle: Any) -> Iterator[tuple[str, Any]]:
     """The fields of a Gpu one by one, so that those before a fault are kept."""
     yield "uuid", _text(nvml, nvml.nvmlDeviceGetUUID, handle)
     yield "name", _text(nvml, nvml.nvmlDeviceGetName, handle)
-    bus = ask(nvml, lambda: nvml.nvmlDeviceGetPciInfo_v3(handle).busId)  # decoded when it is looked at
-    yield "bus_id", normal_bus_id(_decoded(bus)) if bus else None
+    bus = _text(nvml, lambda: nvml.nvmlDeviceGetPciInfo_v3(handle).busId)  # pynvml decodes it when it is looked at
+    yield "bus_id", normal_bus_id(bus or "")
     capability = ask(nvml, nvml.nvmlDeviceGetCudaComputeCapability, handle)
     yield "compute_capability", ".".join(map(str, capability)) if capability else None
-    # Version 2 differs only in what counts as used, which is not read here
     memory = ask(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
-    yield "memory_bytes", (memory.total or None) if memory else None
-    yield "memory_free_bytes", memory.free if memory and memory.total else None
+    if memory and memory.total:
+        yield "memory_bytes", memory.total
+        yield "memory_free_bytes", memory.free
     mode = ask(nvml, nvml.nvmlDeviceGetMigMode, handle)
     if mode and mode[0]:
         yield "mig", True
-        yield "unusable", _MIG
+        yield "unusable", _reason("mig")
         yield "mig_slices", tuple(_slices(nvml, handle))
     yield "processes", _processes(nvml, handle)
 
@@ -180,45 +196,23 @@ def _slices(nvml: Any, handle: Any) -> Iterator[MigSlice]:
 
 def _processes(nvml: Any, handle: Any) -> tuple[Process, ...] | None:
     """Other processes that compute or draw on the GPU; null where the driver tells neither kind."""
-    told = [_running(nvml, kind, handle) for kind in ("Compute", "Graphics")]
+    calls = (f"nvmlDeviceGet{kind}RunningProcesses_v" for kind in ("Compute", "Graphics"))
+    # Drivers before 510 know only the call's second version
+    told = [ask_either(nvml, (f"{call}3", f"{call}2"), handle) for call in calls]
     if all(processes is None for processes in told):
         return None
     memory: dict[int, int | None] = {}
     for process in (process for processes in told for process in processes or ()):
-        if process.pid in (0, _NO_PID, os.getpid()):
-            continue
-        # One that does both is listed twice, each time with its whole memory
-        sizes = [size for size in (memory.get(process.pid), process.usedGpuMemory) if size is not None]
-        memory[process.pid] = max(sizes, default=None)
+        if process.pid not in (0, _NO_PID, os.getpid()):
+            # One that does both is listed twice, each time with its whole memory
+            sizes = [size for size in (memory.get(process.pid), process.usedGpuMemory) if size is not None]
+            memory[process.pid] = max(sizes, default=None)
     return tuple(
         Process(pid=pid, name=_text(nvml, nvml.nvmlSystemGetProcessName, pid), memory_bytes=size)
         for pid, size in sorted(memory.items())
     )
 
 
-def _running(nvml: Any, kind: str, handle: Any) -> Any:
-    """NVML's list of processes of that kind. Drivers before 510 know only the call's second version."""
-    for version in ("v3", "v2"):
-        told = ask(nvml, getattr(nvml, f"nvmlDeviceGet{kind}RunningProcesses_{version}"), handle)
-        if told is not None:
-            return told
-    return None
-
-
 def _text(nvml: Any, call: Callable[..., Any], *arguments: Any) -> str | None:
-    text = ask(nvml, call, *arguments)
-    return (clean(_decoded(text)) or None) if text is not None else None
-
-
-def _decoded(text: str | bytes) -> str:
-    return text.decode(errors="replace") if isinstance(text, bytes) else text
-
-
-def _why(nvml: Any, error: Any) -> str:
-    codes = {
-        nvml.NVML_ERROR_GPU_IS_LOST: "gpu-lost",
-        nvml.NVML_ERROR_RESET_REQUIRED: "gpu-needs-reset",
-        nvml.NVML_ERROR_NO_PERMISSION: "no-permission",
-    }
-    code = codes.get(error.value)
-    return f"{known(code).message}: {known(code).cause}" if code else f"NVML cannot open it: {error}"
+    text = ask(nvml, call, *arguments) or ""
+    return clean(text.decode(errors="replace") if isinstance(text, bytes) else text) or None

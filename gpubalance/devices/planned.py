@@ -25,13 +25,15 @@ def planned_devices(plan: Plan, devices: Sequence[Device], *, force: bool | None
     if force:
         return _nearest(plan, devices)
     if any(is_redacted(device.uuid) for device in plan.devices):
+        indices = " ".join(str(plan.devices[number].index) for number in plan.split.used)
         raise PlanMismatch(
             "the plan does not tell which GPUs it is for: their UUIDs were taken out by --redact",
-            remedy=f"use the plan as it was, or name the GPUs: {_by_hand(plan)}",
+            # As options: only the owner of the devices knows whether they still have these indices
+            remedy=f"use the plan as it was, or name the GPUs: --gpus {indices} {plan.split.of_used.options}",
         )
     here = {device.uuid: device for device in devices}
     wanted = list(zip(plan.devices, plan.batches, strict=True))
-    differences = [line for device, batch in wanted if batch for line in _differences(device, here.get(device.uuid))]
+    differences = [line for device, batch in wanted if batch for line in _changes(device, here.get(device.uuid))]
     if differences:
         raise PlanMismatch(
             "the plan is for other devices: " + "; ".join(differences), remedy=_MAKE_ONE if force is None else _OR_FORCE
@@ -62,21 +64,11 @@ def _nearest(plan: Plan, devices: Sequence[Device]) -> tuple[Device, ...]:
     return tuple(taken.get(number, device) for number, device in enumerate(plan.devices))
 
 
-def _by_hand(plan: Plan) -> str:
-    """The split as options: only the owner of the devices knows whether they still have these indices."""
-    gpus = " ".join(str(plan.devices[i].index) for i in plan.split.used)
-    return f"--gpus {gpus} {plan.split.of_used.options}"
-
-
-def _differences(planned: Device, found: Device | None) -> Iterator[str]:
-    if found is None:
-        yield f"{planned.label} ({planned.name}, {planned.uuid}) is not here"
-    else:
-        yield from _changes(planned, found)
-
-
-def _changes(planned: Device, found: Device) -> Iterator[str]:
+def _changes(planned: Device, found: Device | None) -> Iterator[str]:
     where = f"{planned.label} ({planned.name}, {planned.uuid})"
+    if found is None:
+        yield f"{where} is not here"
+        return
     if planned.uuid != found.uuid:
         yield f"{where} is now {found.label} ({found.name}, {found.uuid})"
     for name, was, is_now in (

@@ -14,7 +14,6 @@ from gpubalance.system.toml import read_toml
 from gpubalance.text import clean
 
 _MOST_DEVICES = 64
-_DIGITS = 20
 
 
 class Profile(Record):
@@ -63,24 +62,21 @@ def simulated_devices(source: int | str | Path) -> tuple[tuple[Device, ...], Joi
     """The devices of a profile file, or N plain CPU devices, with no pace and no limit, for a number N."""
     source = str(source)
     if source.isascii() and source.isdigit():
-        count = int(source[:_DIGITS])
-        if len(source) > _DIGITS or not 1 <= count <= _MOST_DEVICES:
+        if len(source) > 9 or not 1 <= int(source) <= _MOST_DEVICES:
             raise UsageError(f"--simulate {clean(source, 40)}: from 1 to {_MOST_DEVICES} devices")
-        return tuple(_plain(index) for index in range(count)), JointProfile()
+        plain = Device(index=0, uuid="", name="CPU", memory_bytes=None, simulated=True)
+        numbers = range(int(source))
+        return tuple(plain.model_copy(update={"index": n, "uuid": f"CPU-{n}"}) for n in numbers), JointProfile()
     profile = load_profile(Path(source))
-    return tuple(_paced(index, device) for index, device in enumerate(profile.device)), profile.joint
-
-
-def _plain(index: int) -> Device:
-    return Device(index=index, uuid=f"CPU-{index}", name="CPU", memory_bytes=None, simulated=True)
-
-
-def _paced(index: int, profile: DeviceProfile) -> Device:
-    return Device(
-        index=index,
-        uuid=f"SIM-{index}",
-        name=clean(profile.name),
-        memory_bytes=profile.memory,
-        simulated=True,
-        profile=profile,
+    devices = tuple(
+        Device(
+            index=number,
+            uuid=f"SIM-{number}",
+            name=clean(device.name),
+            memory_bytes=device.memory,
+            simulated=True,
+            profile=device,
+        )
+        for number, device in enumerate(profile.device)
     )
+    return devices, profile.joint

@@ -28,7 +28,7 @@ def select(tokens: Sequence[str] | None, devices: Sequence[Device]) -> tuple[Dev
     for token in tokens:
         device = _only(token, devices)
         if any(device.uuid == earlier.uuid for earlier in chosen):
-            raise UsageError(f"{_kind(device)} {device.index} is named twice", remedy="name each device once")
+            raise UsageError(f"{device.label.replace(':', ' ')} is named twice", remedy="name each device once")
         chosen.append(device)
     return tuple(chosen)
 
@@ -69,7 +69,3 @@ def _begins(uuid: str, token: str) -> bool:
 def _choice(devices: Iterable[Device]) -> str:
     rows = [f"  {d.index}  {clean(d.name)}  {clean(d.uuid)}" for d in devices]
     return "\n".join(["name one of these by index, UUID or bus id:", *rows]) if rows else "there are no devices here"
-
-
-def _kind(device: Device) -> str:
-    return device.label.partition(":")[0]

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from gpubalance.devices.course import Counters, Course
-from gpubalance.devices.nvml import ask, with_gpu
+from gpubalance.devices.nvml import ask, ask_either, with_gpu
 from gpubalance.results.telemetry import Gauges, Telemetry
 
 INTERVAL_S = 0.2
@@ -33,7 +33,7 @@ class Sampler:
         self._lost = False
         self._stop = threading.Event()
         # A daemon, or one call that hangs would hold up the end of the process
-        self._thread = threading.Thread(target=self._run, name=f"telemetry of {uuid}", daemon=True)
+        self._thread = threading.Thread(target=self._watch, name=f"telemetry of {uuid}", daemon=True)
 
     @property
     def readings(self) -> int:
@@ -52,7 +52,7 @@ class Sampler:
             self._course.pause()
             self.telemetry = None if self._lost else self._course.telemetry()
 
-    def _run(self) -> None:
+    def _watch(self) -> None:
         self._lost = with_gpu(self._uuid, self._poll) is None
 
     def _poll(self, nvml: Any, handle: Any) -> bool:
@@ -89,25 +89,16 @@ def ecc_errors(nvml: Any, handle: Any, kind: int) -> int | None:
 def throttle_mask(nvml: Any, handle: Any) -> int | None:
     """NVML's bits of the reasons why the clocks are lower than they could be."""
     names = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
-    return _either(nvml, names, handle)
+    mask: int | None = ask_either(nvml, names, handle)
+    return mask
 
 
 def _gauges(nvml: Any, handle: Any) -> Gauges:
     temperature = ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature")
     return Gauges(
-        temperature_c=_either(nvml, temperature, handle, nvml.NVML_TEMPERATURE_GPU),
+        temperature_c=ask_either(nvml, temperature, handle, nvml.NVML_TEMPERATURE_GPU),
         power_mw=ask(nvml, nvml.nvmlDeviceGetPowerUsage, handle),
         sm_clock_mhz=ask(nvml, nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM),
         memory_clock_mhz=ask(nvml, nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_MEM),
         reasons=throttle_mask(nvml, handle),
     )
-
-
-def _either(nvml: Any, names: tuple[str, str], *arguments: Any) -> int | None:
-    """The newer call's answer, or the older's: old drivers and pynvmls lack the first, CUDA 14 drops the second."""
-    for name in names:
-        call = getattr(nvml, name, None)
-        told: int | None = ask(nvml, call, *arguments) if call else None
-        if told is not None:
-            return told
-    return None

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+# https://docs.nvidia.com/cuda/cuda-toolkit-release-notes: the oldest Linux driver for each major version
+_OLDEST_DRIVER = {11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
 _TENSORFLOW = ("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu")
 
 
@@ -36,6 +38,23 @@ def software() -> Software:
 def numbers(version: str | None) -> tuple[int, ...]:
     """(12, 5, 1) of `12.5.1`; empty where the version is not known."""
     return tuple(map(int, re.findall(r"\d+", version or "")))
+
+
+def too_old(driver: str | None, serves: str | None, built_for: str | None) -> str | None:
+    """Why a driver that serves CUDA up to `serves` can't run a TensorFlow that is built for a newer one, or None.
+
+    A driver serves every CUDA of its own major version (minor-version compatibility), and older ones. An unknown
+    version passes.
+    """
+    served, needed = numbers(serves), numbers(built_for)
+    if not served or not needed or served[0] >= needed[0]:
+        return None
+    oldest = _OLDEST_DRIVER.get(needed[0])
+    needs = f", which needs driver {oldest} or newer" if oldest else ""
+    return (
+        f"driver {driver or 'of unknown version'} serves CUDA up to {serves}, TensorFlow is built for CUDA {built_for}"
+        f"{needs}"
+    )
 
 
 def _version(names: Sequence[str]) -> str | None:

@@ -7,7 +7,7 @@ from tests.stand_in import TWO_UNLIKE_GPUS, child, environment
 
 PEAK = """
 import json
-from gpubalance.devices.peak import peak_flops
+from gpubalance.devices.health import peak_flops
 print(json.dumps(peak_flops("{uuid}", "{precision}")))
 """
 FIRST = "GPU-1080aaaa-0000-4000-8000-000000000001"

@@ -174,7 +174,7 @@ def test_no_nvml_library() -> None:
         ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
         assert watched_all({}, ["GPU-1"], 1) == [None]
-        peak = "from gpubalance.devices.peak import peak_flops; print(peak_flops('GPU-1', 'float32'))"
+        peak = "from gpubalance.devices.health import peak_flops; print(peak_flops('GPU-1', 'float32'))"
         assert child(peak, {}).strip() == "None"
     else:
         pytest.skip("this machine has an NVML library of its own")

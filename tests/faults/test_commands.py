@@ -247,7 +247,7 @@ def test_36_a_malformed_tf_config_is_a_bad_input(text: str, says: str) -> None:
     from gpubalance.errors import BadInput
 
     with pytest.raises(BadInput, match="TF_CONFIG is malformed") as caught:
-        cluster_ignored({"TF_CONFIG": text})
+        list(cluster_ignored({"TF_CONFIG": text}))
     assert says in caught.value.message
     assert "unset TF_CONFIG" in caught.value.remedy
 

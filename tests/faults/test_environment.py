@@ -71,7 +71,7 @@ def test_03_a_driver_too_old_for_this_tensorflow_is_told_the_version_needed(tmp_
     [("12.4", "12.5.1", None), ("13.0", "12.5.1", None), ("12.8", "13.0", "580.65.06"), (None, "12.5.1", None)],
 )
 def test_03_a_driver_serves_all_of_its_major_version(serves: str | None, built: str, says: str | None) -> None:
-    from gpubalance.devices.driver import too_old
+    from gpubalance.system.versions import too_old
 
     why = too_old("570.1", serves, built)
     assert why is None if says is None else says in (why or "")

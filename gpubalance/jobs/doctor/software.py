@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from gpubalance.devices.driver import too_old
 from gpubalance.devices.gpus import Gpu, Reading
 from gpubalance.jobs.doctor.topic import Topic
 from gpubalance.remedies import known
 from gpubalance.results.checkup import Check
-from gpubalance.system.versions import numbers
+from gpubalance.system.versions import numbers, too_old
 from gpubalance.workers.messages import Inspected
 
 _CUDNN_WITHOUT_OLD = (9, 11)

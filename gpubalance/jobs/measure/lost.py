@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from gpubalance.devices.lost import lost_gpu
+from gpubalance.devices.gpus import Gpu, Reading
+from gpubalance.devices.nvml import read
 from gpubalance.errors import DeadlinePassed, EnvironmentFault, GpuLost, PartialResult, TimeLimitPassed
-from gpubalance.remedies import known
+from gpubalance.remedies import known, match
 from gpubalance.settings.device import Device
+from gpubalance.system.deadlines import within_or
 
 
 @contextmanager
@@ -28,3 +30,18 @@ def lost_gpus_told(devices: Sequence[Device]) -> Iterator[None]:
             log=error.log,
             partial=error.partial,
         ) from error
+
+
+def lost_gpu(devices: Sequence[Device]) -> Device | None:
+    """The first of the devices that NVML no longer reaches; None where it reaches all, or does not answer."""
+    gpus = [device for device in devices if not device.simulated]
+    there = within_or(Reading(), read).gpus if gpus else ()
+    return next((device for device in gpus if there and _is_lost(device, there)), None)
+
+
+def _is_lost(device: Device, gpus: Sequence[Gpu]) -> bool:
+    for gpu in gpus:
+        if device.uuid in (gpu.uuid, *(piece.uuid for piece in gpu.mig_slices)):
+            row = match(gpu.unusable or "")
+            return row is not None and row.code in ("gpu-lost", "gpu-needs-reset")
+    return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpubalance.devices.peak import peak_flops
+from gpubalance.devices.health import peak_flops
 from gpubalance.errors import EnvironmentFault, GpubalanceError, NothingFits, PartialResult
 from gpubalance.jobs.probe.alone import Alone
 from gpubalance.numbers.units import format_bytes
