@@ -12,9 +12,11 @@ from gpubalance.text import clean
 LONGEST_BYTES = 64 << 20
 _TAIL_LINES = 12
 _TAIL_BYTES = 20_000
-# Information, and what follows a line of it; absl's complaint that it was not initialised.
-_OF_EVERY_START = re.compile(
+# Information, and what follows a line of it; absl's complaint that it was not initialised; a traceback's frames, whose
+# last line says what happened.
+_TELLS_LITTLE = re.compile(
     r"I\d{4} |\d{4}-\d\d-\d\d [\d:.]+: I |WARNING: All log messages before absl|To enable the following instructions"
+    r"|Traceback \(most recent call last\):|  File \"|    "
 )
 
 
@@ -29,7 +31,7 @@ def bound(path: Path, longest: int = LONGEST_BYTES) -> None:
 
 
 def tail(path: Path) -> str:
-    """The last lines, without what TensorFlow tells of every start, made harmless for a terminal."""
+    """The last lines, without tracebacks and what TensorFlow tells of every start, made harmless for a terminal."""
     try:
         with path.open("rb") as file:
             file.seek(0, os.SEEK_END)
@@ -37,5 +39,5 @@ def tail(path: Path) -> str:
             lines = file.read().decode("utf-8", "replace").splitlines()
     except OSError:
         return ""
-    telling = [line for line in lines if not _OF_EVERY_START.match(line)]
+    telling = [line for line in lines if not _TELLS_LITTLE.match(line)]
     return "\n".join(clean(line, 300) for line in telling[-_TAIL_LINES:])

@@ -18,7 +18,7 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import DeadlinePassed, PartialResult
 from gpubalance.jobs.doctor import software
 from gpubalance.jobs.doctor.host import available_memory, disk_check, memory_check, shared_check
-from gpubalance.jobs.doctor.topic import Topic
+from gpubalance.jobs.doctor.topic import guarded
 from gpubalance.jobs.doctor.work import memory_growth, tensorflow_devices, training_steps
 from gpubalance.remedies import known
 from gpubalance.results.checkup import Check, Checkup
@@ -301,14 +301,14 @@ def test_a_check_that_raises_or_hangs_is_a_failed_check() -> None:
     def broken() -> Check:
         raise OSError(28, "No space left on device")
 
-    check = Topic("disk", "disk").guarded(broken)
+    check = guarded("disk", broken)
     assert (check.status, check.next) == ("failure", known("disk-full").remedy)
 
     def hanging() -> Check:
         time.sleep(600)
         raise AssertionError
 
-    check = Topic("disk", "disk").guarded(hanging, 0.1)
+    check = guarded("disk", hanging, 0.1)
     assert check.status == "failure"
     assert "no answer" in check.detail
     with pytest.raises(DeadlinePassed):

@@ -12,18 +12,9 @@ from gpubalance.devices.select import select
 from gpubalance.errors import GpubalanceError, Interrupted
 from gpubalance.jobs.doctor.gpus import driver_checks, gpu_checks
 from gpubalance.jobs.doctor.host import host_checks
-from gpubalance.jobs.doctor.software import TENSORFLOW, software_checks
-from gpubalance.jobs.doctor.topic import Topic
-from gpubalance.jobs.doctor.work import (
-    ALL_REDUCE,
-    COPIES,
-    DEVICES,
-    STEP,
-    all_reduce,
-    copies,
-    tensorflow_devices,
-    training_steps,
-)
+from gpubalance.jobs.doctor.software import software_checks
+from gpubalance.jobs.doctor.topic import failed, skipped
+from gpubalance.jobs.doctor.work import all_reduce, copies, tensorflow_devices, training_steps
 from gpubalance.jobs.environment import now
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.results.checkup import AllReduceTime, Check, Checkup, CopyTime
@@ -33,8 +24,7 @@ from gpubalance.settings.requests import Settings
 from gpubalance.workers.party import Party
 from gpubalance.workers.worker import Worker
 
-_NO_GPU = Topic("no-gpu", "GPU")
-_INSTEAD = "2"  # plain CPU devices, where there is no GPU
+_INSTEAD = 2  # plain CPU devices, where there is no GPU
 # The probe model's, where no step told a size: what an all-reduce is for is not known then.
 _GRADIENT_BYTES = 78_900_000 * 4
 
@@ -43,6 +33,7 @@ _GRADIENT_BYTES = 78_900_000 * 4
 class _Findings:
     """What is known so far: a checkup can be made of it at any moment."""
 
+    watch: Watch
     checks: list[Check] = field(default_factory=list)
     copies: list[CopyTime] = field(default_factory=list)
     all_reduce: AllReduceTime | None = None
@@ -67,93 +58,81 @@ def doctor(simulate: str | None, gpus: Sequence[str] | None, model: str | None, 
     Without GPUs that work can be put on, or with `simulate`, the work is tried on simulated devices. Raises UsageError
     for a device that is not here, BadInput for a bad profile, and Interrupted with the checks so far.
     """
-    found = _Findings()
+    found = _Findings(watch)
     try:
-        _check(found, simulate, gpus, model, watch)
+        reading, chosen = _machine(found, simulate, gpus)
+        found.checks += host_checks(gpus=len(chosen))
+        with Party(found.devices, purpose="check") as party:
+            why_not = _software(found, party, reading, chosen)
+            if why_not:
+                topics = ("training-step", "peer-to-peer", "all-reduce")
+                found.checks += [skipped(topic, f"not tried: {why_not}") for topic in topics]
+            else:
+                _work(found, party, model)
     except KeyboardInterrupt as interrupt:
         partial = found.checkup(complete=False) if found.checks else None
         raise Interrupted.by(interrupt, partial=partial, remedy="what was checked is above") from None
     return found.checkup(complete=True)
 
 
-def _check(found: _Findings, simulate: str | None, gpus: Sequence[str] | None, model: str | None, watch: Watch) -> None:
-    reading, chosen = _machine(found, simulate, gpus, watch)
-    found.checks += host_checks(gpus=len(chosen))
-    with Party(found.devices, purpose="check") as party:
-        if _software(found, party, reading, chosen, watch):
-            _work(found, party, model, watch)
-
-
 def _machine(
-    found: _Findings, simulate: str | None, gpus: Sequence[str] | None, watch: Watch
+    found: _Findings, simulate: str | None, gpus: Sequence[str] | None
 ) -> tuple[Reading | None, tuple[Gpu, ...]]:
     """NVML's reading and the GPUs that are checked; sets the devices that work is tried on."""
     if simulate is not None:
         devices, found.joint = simulated_devices(simulate)
         found.devices = select(gpus, devices)
-        found.checks.append(_NO_GPU.skipped("not looked at: --simulate"))
+        found.checks.append(skipped("no-gpu", "not looked at: --simulate"))
         return None, ()
-    watch(Doing("reading the GPUs through NVML"))
+    found.watch(Doing("reading the GPUs through NVML"))
     reading = read_gpus()
-    chosen = _chosen(reading, gpus)
+    chosen = reading.gpus
+    if gpus is not None and chosen:  # also one that can't be used: it is what a doctor is for
+        named = {device.uuid for device in select(gpus, [gpu.device for gpu in chosen])}
+        chosen = tuple(gpu for gpu in chosen if gpu.uuid in named)
     found.checks += driver_checks(reading)
     if chosen:
-        watch(Doing("reading how each GPU is set and doing"))
+        found.watch(Doing("reading how each GPU is set and doing"))
         found.checks += gpu_checks(chosen)
     found.devices = tuple(device for gpu in chosen for device in gpu.devices)
     if not found.devices:
         found.devices, found.joint = simulated_devices(_INSTEAD)
         none = "none can be used" if reading.gpus else "none here"
-        found.checks.append(_NO_GPU.skipped(f"{none}: the rest is checked on {len(found.devices)} simulated devices"))
+        detail = f"{none}: the rest is checked on {len(found.devices)} simulated devices"
+        found.checks.append(skipped("no-gpu", detail))
     return reading, chosen
 
 
-def _chosen(reading: Reading, gpus: Sequence[str] | None) -> tuple[Gpu, ...]:
-    """The GPUs that --gpus names, those that can't be used too: they are what a doctor is for."""
-    if gpus is None or not reading.gpus:
-        return reading.gpus
-    named = {device.uuid for device in select(gpus, [gpu.device for gpu in reading.gpus])}
-    return tuple(gpu for gpu in reading.gpus if gpu.uuid in named)
-
-
-def _software(found: _Findings, party: Party, reading: Reading | None, chosen: Sequence[Gpu], watch: Watch) -> bool:
-    """Checks TensorFlow and its libraries; False where nothing can be tried with them on any of the devices."""
-    watch(Doing("loading TensorFlow and its libraries"))
+def _software(found: _Findings, party: Party, reading: Reading | None, chosen: Sequence[Gpu]) -> str | None:
+    """Checks TensorFlow and its libraries; why nothing can be tried with them on any of the devices, or None."""
+    found.watch(Doing("loading TensorFlow and its libraries"))
     try:
         found.checks += software_checks(party.ask(Worker.inspect), reading, chosen)
     except GpubalanceError as error:
-        found.checks.append(TENSORFLOW.failed(error))
-        found.checks += _not_tried("TensorFlow can't be loaded")
-        return False
+        found.checks.append(failed("tensorflow", error))
+        return "TensorFlow can't be loaded"
     if found.devices[0].simulated:
-        return True
-    watch(Doing("asking TensorFlow which of the GPUs it can use"))
+        return None
+    found.watch(Doing("asking TensorFlow which of the GPUs it can use"))
     try:
         surveyed = party.ask(Worker.survey)
     except GpubalanceError as error:
-        found.checks.append(DEVICES.failed(error))
-        found.checks += _not_tried("TensorFlow did not tell its GPUs")
-        return False
+        found.checks.append(failed("tensorflow-devices", error))
+        return "TensorFlow did not tell its GPUs"
     found.checks += tensorflow_devices(surveyed, found.devices)
     found.devices = tuple(device for device in found.devices if device.uuid not in surveyed.missing)
-    if not found.devices:
-        found.checks += _not_tried("TensorFlow has none of the GPUs")
-    return bool(found.devices)
+    return None if found.devices else "TensorFlow has none of the GPUs"
 
 
-def _not_tried(why: str) -> list[Check]:
-    return [topic.skipped(f"not tried: {why}") for topic in (STEP, COPIES, ALL_REDUCE)]
-
-
-def _work(found: _Findings, party: Party, model: str | None, watch: Watch) -> None:
+def _work(found: _Findings, party: Party, model: str | None) -> None:
     devices = found.devices
-    singly = any(device.uuid.startswith("MIG-") for device in devices)
-    default = choices.default_model(simulated=devices[0].simulated)
-    checks, size = training_steps(devices, found.joint, Settings(model=model or default), watch)
+    settings = Settings(model=model or choices.default_model(simulated=devices[0].simulated))
+    checks, size = training_steps(devices, found.joint, settings, found.watch)
     found.checks += checks
-    devices = devices[:1] if singly else devices  # CUDA shows a process one MIG slice only
+    if any(device.uuid.startswith("MIG-") for device in devices):
+        devices = devices[:1]  # CUDA shows a process one MIG slice only
     party.regroup(devices)
-    checks, found.copies = copies(party, devices, watch)
+    checks, found.copies = copies(party, devices, found.watch)
     found.checks += checks
-    check, found.all_reduce = all_reduce(party, devices, size or _GRADIENT_BYTES, watch)
+    check, found.all_reduce = all_reduce(party, devices, size or _GRADIENT_BYTES, found.watch)
     found.checks.append(check)

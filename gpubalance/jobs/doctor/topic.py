@@ -1,52 +1,74 @@
-"""What doctor looks at, and the checks that it makes of that."""
+"""The checks that doctor makes: what each is called, and the ways that one can end."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from gpubalance.errors import GpubalanceError
-from gpubalance.remedies import match
-from gpubalance.remedies.row import Known
+from gpubalance.remedies import known, match
 from gpubalance.results.checkup import Check, Status
 from gpubalance.system.deadlines import ANSWERS_WITHIN_S, within
 
+_WHAT = {
+    "no-gpu": "GPU",
+    "driver": "driver",
+    "nvml": "NVML",
+    "gpu": "GPU",
+    "processes": "other processes",
+    "display": "display",
+    "persistence": "persistence",
+    "power-cap": "power cap",
+    "throttling": "throttling",
+    "ecc": "memory errors",
+    "host-memory": "memory of the host",
+    "disk": "disk",
+    "shared-memory": "shared memory",
+    "tensorflow": "TensorFlow",
+    "tensorflow-driver": "TensorFlow's CUDA",
+    "cuda-libraries": "CUDA libraries",
+    "cudnn": "cuDNN",
+    "compute-capability": "TensorFlow's code",
+    "tensorflow-devices": "TensorFlow's GPUs",
+    "memory-growth": "memory growth",
+    "training-step": "training step",
+    "peer-to-peer": "copies between devices",
+    "all-reduce": "all-reduce",
+}
 
-class Topic(NamedTuple):
-    """The code of a check, and what it is called on screen."""
 
-    code: str
-    what: str
+def check(code: str, status: Status, detail: str, next_: str | None = None) -> Check:
+    """`next_` is what to do about it."""
+    return Check(code=code, status=status, what=_WHAT[code], detail=detail, next=next_)
 
-    def check(self, status: Status, detail: str, next_: str | None = None) -> Check:
-        """`next_` is what to do about it."""
-        return Check(code=self.code, status=status, what=self.what, detail=detail, next=next_)
 
-    def ok(self, detail: str) -> Check:
-        """Nothing is wrong."""
-        return self.check("ok", detail)
+def ok(code: str, detail: str) -> Check:
+    """Nothing is wrong."""
+    return check(code, "ok", detail)
 
-    def skipped(self, why: str) -> Check:
-        """Nothing was looked at."""
-        return self.check("skipped", why)
 
-    def known(self, status: Status, row: Known, detail: str) -> Check:
-        """A fault with the cause and the remedy of a known error."""
-        return self.check(status, f"{detail}: {row.cause}", row.remedy)
+def skipped(code: str, why: str) -> Check:
+    """Nothing was looked at."""
+    return check(code, "skipped", why)
 
-    def failed(self, error: GpubalanceError, *, where: str = "") -> Check:
-        """The failure of a check that raised this error."""
-        return self.check(
-            "failure", f"{where}{error.message}{f': {error.cause}' if error.cause else ''}", error.remedy or None
-        )
 
-    def guarded(self, look: Callable[[], Check], seconds: float = ANSWERS_WITHIN_S) -> Check:
-        """The check that `look` makes in this process; a failure where it raises or hangs."""
-        try:
-            return within(look, seconds)
-        except GpubalanceError as error:
-            return self.failed(error)
-        except Exception as error:  # noqa: BLE001  (one check is no reason to lose the others)
-            row = match(str(error))
-            detail = f"this check itself failed: {type(error).__name__}: {error}"
-            return self.check("failure", detail, row.remedy if row else None)
+def explained(code: str, status: Status, row: str, detail: str) -> Check:
+    """A fault with the cause and the remedy of this row of known errors."""
+    return check(code, status, f"{detail}: {known(row).cause}", known(row).remedy)
+
+
+def failed(code: str, error: GpubalanceError, where: str = "") -> Check:
+    """The failure of a check that raised this error."""
+    cause = f": {error.cause}" if error.cause else ""
+    return check(code, "failure", f"{where}{error.message}{cause}", error.remedy or None)
+
+
+def guarded(code: str, look: Callable[[], Check], seconds: float = ANSWERS_WITHIN_S) -> Check:
+    """The check that `look` makes in this process; a failure where it raises or hangs."""
+    try:
+        return within(look, seconds)
+    except GpubalanceError as error:
+        return failed(code, error)
+    except Exception as error:  # noqa: BLE001  (one check is no reason to lose the others)
+        row = match(str(error))
+        detail = f"this check itself failed: {type(error).__name__}: {error}"
+        return check(code, "failure", detail, row.remedy if row else None)
