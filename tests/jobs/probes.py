@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpubalance.devices.profile import simulated_devices
 from gpubalance.results.common import Model, StepTime, Throughput
 from gpubalance.results.probe import BatchLimit, CurvePoint, DeviceProbe, Probe, SoloRate, StepTimeModel
 from gpubalance.results.run import Measurement, Replica
@@ -32,6 +33,29 @@ def probe_of(
         probes=probes,
         complete=True,
         warnings=(),
+    )
+
+
+def with_second(probe: Probe, fits: int | None, fails: int, **changes: object) -> Probe:
+    """The probe of a pair, with another limit of the second device, without its model, and with other changes."""
+    first, second = probe.probes
+    assert second.batch_limit is not None
+    limit = second.batch_limit.model_copy(update={"fits": fits, "fails": fails})
+    second = second.model_copy(update={"batch_limit": limit, "step_time_model": None, **changes})
+    return probe.model_copy(update={"probes": (first, second)})
+
+
+def holding_nothing(probe: Probe) -> Probe:
+    """The probe of a pair whose second device has no room for a single sample."""
+    return with_second(probe, None, 1, curve=(), solo_best=None, sensible=None, complete=False)
+
+
+def devices_of(*profiles: DeviceProfile) -> tuple[Device, ...]:
+    """A simulated device of each profile."""
+    (base,) = simulated_devices("1")[0]
+    return tuple(
+        base.model_copy(update={"index": i, "uuid": f"SIM-{i}", "name": p.name, "memory_bytes": p.memory, "profile": p})
+        for i, p in enumerate(profiles)
     )
 
 

@@ -18,7 +18,7 @@ from gpubalance.results.probe import Probe
 from gpubalance.results.run import Run
 from gpubalance.settings.device import Device, DeviceProfile, DriftPoint, JointProfile
 from gpubalance.settings.requests import BalanceRequest, Measuring, PlanRequest
-from tests.jobs.probes import SMALL, probe_of
+from tests.jobs.probes import SMALL, devices_of, holding_nothing, probe_of
 
 pytestmark = pytest.mark.usefixtures("either_engine")
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -130,13 +130,8 @@ def test_a_card_that_throttles_while_it_is_proven_is_followed() -> None:
         name="hot", alpha_s=0.010, beta_s=0.0004, memory=1024 * MIB, base_memory=64 * MIB, memory_per_sample=4 * MIB
     )
     hot = profile.model_copy(update={"drift": (DriftPoint(from_s=8.0, factor=1 / 0.7),)})
-    (base,) = simulated_devices("1")[0]
-    devices = tuple(
-        base.model_copy(update={"index": i, "uuid": f"SIM-{i}", "name": p.name, "memory_bytes": p.memory, "profile": p})
-        for i, p in enumerate((hot, profile))
-    )
     joint = JointProfile(sync_s=0.004)
-    made, how = balanced(devices, joint, global_batch=320)
+    made, how = balanced(devices_of(hot, profile), joint, global_batch=320)
     assert "throttled" in {warning.code for warning in made.warnings}
     slow = [(0.010 + 0.0004 * b) / 0.7 for b in range(0, 321, 8)]
     fast = [0.010 + 0.0004 * (320 - b) for b in range(0, 321, 8)]
@@ -170,13 +165,7 @@ def test_a_run_out_of_memory_in_the_proof_steps_back_and_goes_on() -> None:
 
 def test_a_device_that_holds_nothing_gets_no_samples() -> None:
     devices, joint = with_knees(64, 48)
-    probe = probe_of(devices)
-    one = probe.probes[1]
-    assert one.batch_limit is not None
-    limit = one.batch_limit.model_copy(update={"fits": None, "fails": 1})
-    nothing = {"curve": (), "step_time_model": None, "solo_best": None, "sensible": None, "complete": False}
-    empty = one.model_copy(update={**nothing, "batch_limit": limit})
-    made, how = balanced(devices, joint, probe=probe.model_copy(update={"probes": (probe.probes[0], empty)}))
+    made, how = balanced(devices, joint, probe=holding_nothing(probe_of(devices)))
     assert made.batches == (64, 0)
     assert how.solo_gap is not None
     assert how.solo_gap.slowdown[1] == 0

@@ -56,12 +56,20 @@ def drawn(journal: Journal | None, watch: Watch, asked: RunRequest, clock_s: flo
     return JointRun(asked, party_of(worker), None, watch, Kept(journal, watch)).run()
 
 
-def interrupted(at: Callable[[Event], bool]) -> Watch:
+def is_window(event: Event) -> bool:
+    return isinstance(event, WindowDone)
+
+
+def interrupted(asked: RunRequest, at: Callable[[Event], bool] = is_window) -> tuple[Journal, Interrupted]:
+    """The journal of a run that was interrupted there, by its first window if nothing is said, and how it ended."""
+
     def watch(event: Event) -> None:
         if at(event):
             raise KeyboardInterrupt
 
-    return watch
+    with pytest.raises(Interrupted) as ended, run_journal(asked, None, resume=False) as journal:
+        drawn(journal, watch, asked)
+    return journal, ended.value
 
 
 def windows(heard: list[Event]) -> list[tuple[int, str]]:
@@ -85,14 +93,12 @@ def test_a_run_goes_on_after_its_last_whole_window(last: tuple[int, str], left: 
     asked = request()
     told: list[Event] = []
 
-    def at(event: Event) -> None:
+    def at(event: Event) -> bool:
         told.append(event)
-        if isinstance(event, WindowDone) and (event.number, event.name) == last:
-            raise KeyboardInterrupt
+        return isinstance(event, WindowDone) and (event.number, event.name) == last
 
-    with pytest.raises(Interrupted) as ended, run_journal(asked, None, resume=False) as journal:
-        drawn(journal, at, asked)
-    first = ended.value.partial
+    _, ended = interrupted(asked, at)
+    first = ended.partial
     heard: list[Event] = []
     with run_journal(asked, None, resume=True) as journal:
         result = drawn(journal, heard.append, asked)
@@ -115,9 +121,7 @@ def test_a_run_goes_on_after_its_last_whole_window(last: tuple[int, str], left: 
 
 def test_times_from_before_a_reboot_come_before_those_that_are_measured_now() -> None:
     asked = request(baseline="none")
-    at = interrupted(lambda event: isinstance(event, WindowDone) and event.number == 2)
-    with pytest.raises(Interrupted), run_journal(asked, None, resume=False) as journal:
-        drawn(journal, at, asked)
+    journal, _ = interrupted(asked, lambda event: isinstance(event, WindowDone) and event.number == 2)
     # The journal of a machine that had been up for years, and was booted since.
     entries = [json.loads(line) for line in journal.path.read_text().splitlines()]
     for record in (entry["record"] for entry in entries):
@@ -134,9 +138,7 @@ def test_times_from_before_a_reboot_come_before_those_that_are_measured_now() ->
 
 def test_another_run_begins_anew_and_more_windows_are_the_same_run() -> None:
     asked = request(baseline="none")
-    at = interrupted(lambda event: isinstance(event, WindowDone))
-    with pytest.raises(Interrupted), run_journal(asked, None, resume=False) as journal:
-        drawn(journal, at, asked)
+    interrupted(asked)
     for other in (asked.model_copy(update={"split": Shares((119, 81))}), request(baseline="none", duration_s=1.0)):
         with run_journal(other, None, resume=True) as journal:
             assert not journal.resumed
@@ -183,12 +185,10 @@ def test_a_window_that_was_throttled_stays_so() -> None:
 
 def test_two_at_once_have_a_journal_each_and_the_one_that_is_left_is_gone_on_with() -> None:
     asked = request(baseline="none")
-    at = interrupted(lambda event: isinstance(event, WindowDone))
     with run_journal(asked, None, resume=False) as one:
-        with pytest.raises(Interrupted) as ended, run_journal(asked, None, resume=False) as other:
-            drawn(other, at, asked)
+        other, ended = interrupted(asked)
         assert one.path != other.path
-        assert "--resume goes on" in str(ended.value)
+        assert "--resume goes on" in str(ended)
     with run_journal(asked, None, resume=True) as journal:
         assert journal.path == other.path
         assert journal.resumed
@@ -196,18 +196,14 @@ def test_two_at_once_have_a_journal_each_and_the_one_that_is_left_is_gone_on_wit
 
 def test_an_interrupt_before_anything_is_finished_promises_nothing() -> None:
     asked = request(baseline="none")
-    at = interrupted(lambda event: isinstance(event, Doing) and "window 1" in event.text)
-    with pytest.raises(Interrupted) as ended, run_journal(asked, None, resume=False) as journal:
-        drawn(journal, at, asked)
-    assert str(ended.value) == "interrupted: nothing was measured yet"
+    journal, ended = interrupted(asked, lambda event: isinstance(event, Doing) and "window 1" in event.text)
+    assert str(ended) == "interrupted: nothing was measured yet"
     assert not journal.path.exists()
 
 
 def test_a_run_that_ends_before_its_first_window_spoils_no_journal() -> None:
     asked = request(baseline="none")
-    at = interrupted(lambda event: isinstance(event, WindowDone))
-    with pytest.raises(Interrupted), run_journal(asked, None, resume=False) as journal:
-        drawn(journal, at, asked)
+    interrupted(asked)
     with pytest.raises(KeyError), run_journal(asked, None, resume=False):
         raise KeyError  # --resume was forgotten
     with run_journal(asked, None, resume=True) as journal:

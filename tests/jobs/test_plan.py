@@ -13,10 +13,9 @@ from gpubalance.jobs.plan import plan
 from gpubalance.render.plan import plan_text
 from gpubalance.results.common import Model
 from gpubalance.results.plan import Plan
-from gpubalance.results.probe import Probe
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import PlanRequest
-from tests.jobs.probes import probe_of
+from tests.jobs.probes import holding_nothing, probe_of, with_second
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 GIB = 1 << 30
@@ -131,24 +130,13 @@ def test_a_plan_finds_its_devices_by_uuid_and_refuses_others_with_the_difference
         check_model(made.model, Model(name="small", parameters=649, gradient_bytes=2596))
 
 
-def with_second(fits: int | None, fails: int, **changes: object) -> Probe:
-    """The pair's probe, with another limit and something else known of the second device."""
-    probe = probe_of(PAIR)
-    first, second = probe.probes
-    assert second.batch_limit is not None
-    limit = second.batch_limit.model_copy(update={"fits": fits, "fails": fails})
-    second = second.model_copy(update={"batch_limit": limit, "step_time_model": None, **changes})
-    return probe.model_copy(update={"probes": (first, second)})
-
-
 def test_a_device_of_one_size_is_planned_with_that_size() -> None:
-    probe = with_second(8, 16, curve=probe_of(PAIR).probes[1].curve[:1])
+    probe = with_second(probe_of(PAIR), 8, 16, curve=probe_of(PAIR).probes[1].curve[:1])
     assert plan(probe, PAIR, PlanRequest(accumulate=1)).batches[1] in (0, 8)
     assert plan(probe, PAIR[1:], PlanRequest(accumulate=1)).batches == (8,)
 
 
 def test_a_device_that_holds_nothing_is_left_out_and_that_is_said() -> None:
-    probe = with_second(None, 1, curve=(), solo_best=None, sensible=None)
-    made = plan(probe, PAIR, PlanRequest(accumulate=1))
+    made = plan(holding_nothing(probe_of(PAIR)), PAIR, PlanRequest(accumulate=1))
     assert made.batches[1] == 0
     assert "GPU:1 is left out: it has no room for a batch of 8" in plan_text(made, "")

@@ -13,16 +13,15 @@ from gpubalance.jobs.events import Event, PointDone
 from gpubalance.jobs.keep.saved_probes import find_device, latest, save
 from gpubalance.jobs.probe.probe import probe
 from gpubalance.planning.model import LINE_WITHIN
-from gpubalance.results.probe import DeviceProbe, Probe
+from gpubalance.results.probe import BatchLimit, DeviceProbe, Probe
 from gpubalance.settings.device import DeviceProfile, DriftPoint
 from gpubalance.settings.requests import ProbeRequest, Settings
 from tests.cli.program import TINY
-from tests.jobs.probes import SMALL, probe_of
+from tests.jobs.probes import SMALL, devices_of, probe_of
 
 pytestmark = pytest.mark.usefixtures("either_engine")
 ROOT = Path(__file__).parents[2]
 PAIR, _ = simulated_devices(str(ROOT / "configs/gtx1080ti-gtx1080.toml"))
-(BASE,) = simulated_devices("1")[0]
 MIB = 1 << 20
 QUICK = DeviceProfile(
     name="quick", alpha_s=0.010, beta_s=0.0002, memory=512 * MIB, base_memory=64 * MIB, memory_per_sample=4 * MIB
@@ -30,11 +29,7 @@ QUICK = DeviceProfile(
 
 
 def request(*profiles: DeviceProfile, **options: object) -> ProbeRequest:
-    devices = tuple(
-        BASE.model_copy(update={"index": i, "uuid": f"SIM-{i}", "name": p.name, "memory_bytes": p.memory, "profile": p})
-        for i, p in enumerate(profiles)
-    )
-    return ProbeRequest(devices=devices, settings=Settings(model=TINY), **{"duration_s": 0.6, **options})
+    return ProbeRequest(devices=devices_of(*profiles), settings=Settings(model=TINY), **{"duration_s": 0.6, **options})
 
 
 def quiet(event: Event) -> None:
@@ -46,6 +41,11 @@ def pair(either_engine: None) -> Probe:
     return probe(
         ProbeRequest(devices=PAIR, settings=SMALL, batch_multiple=1, duration_s=0.6, parallel=True), None, quiet
     )
+
+
+def limit_of(one: DeviceProbe) -> BatchLimit:
+    assert one.batch_limit is not None
+    return one.batch_limit
 
 
 def limit_by(profile: DeviceProfile) -> int:
@@ -62,10 +62,10 @@ def test_the_published_pair(pair: Probe, number: int) -> None:
     assert one.step_time_model.alpha_s == pytest.approx(profile.alpha_s, rel=0.05, abs=0.0015)
     # A single point that other work of the machine has touched is reason enough to plan with the curve.
     assert (one.step_time_model.planned_with == "line") == (one.step_time_model.residual <= LINE_WITHIN)
-    assert one.batch_limit is not None
-    assert (one.batch_limit.fits, one.batch_limit.fails) == (limit_by(profile), limit_by(profile) + 1)
-    assert len(one.batch_limit.trials) <= 4
-    assert sum(t.outcome != "fits" for t in one.batch_limit.trials) <= 2
+    limit = limit_of(one)
+    assert (limit.fits, limit.fails) == (limit_by(profile), limit_by(profile) + 1)
+    assert len(limit.trials) <= 4
+    assert sum(t.outcome != "fits" for t in limit.trials) <= 2
     assert one.steady
     assert one.complete
 
@@ -79,9 +79,8 @@ def test_the_published_solo_figures(pair: Probe) -> None:
 def test_the_curve_reaches_from_small_to_the_limit_and_is_dense_at_the_knee(pair: Probe) -> None:
     for one in pair.probes:
         sizes = [point.batch for point in one.curve]
-        assert one.batch_limit is not None
         assert sizes[0] == 1
-        assert sizes[-1] == one.batch_limit.fits
+        assert sizes[-1] == limit_of(one).fits
         assert any(0.9 * sizes[-1] <= size < sizes[-1] for size in sizes)
         assert all(high <= 2 * low for low, high in pairwise(sizes))
         at_knee = [size for size in sizes if 64 <= size <= 128]
@@ -147,24 +146,23 @@ def test_a_change_within_a_point_is_marked_too() -> None:
 def test_a_device_without_a_limit_ends_on_its_plateau() -> None:
     unlimited = QUICK.model_copy(update={"memory": None, "alpha_s": 0.001, "beta_s": 0.0005})
     (one,) = probe(request(unlimited, duration_s=0.3), None, quiet).probes
-    assert one.batch_limit is not None
-    assert one.batch_limit.fails is None
-    assert one.batch_limit.fits == one.batch_limit.max_batch == one.curve[-1].batch <= 1024
+    limit = limit_of(one)
+    assert limit.fails is None
+    assert limit.fits == limit.max_batch == one.curve[-1].batch <= 1024
 
 
 def test_a_margin_is_kept_free() -> None:
     (one,) = probe(request(QUICK, margin_bytes=100 * MIB, batch_multiple=1, duration_s=0.2), None, quiet).probes
-    assert one.batch_limit is not None
-    assert (one.batch_limit.fits, one.batch_limit.fails) == (87, 88)
-    assert [t.outcome for t in one.batch_limit.trials if t.batch == 88] == ["margin"]
+    limit = limit_of(one)
+    assert (limit.fits, limit.fails) == (87, 88)
+    assert [t.outcome for t in limit.trials if t.batch == 88] == ["margin"]
     assert max(point.memory_peak_bytes or 0 for point in one.curve) <= 412 * MIB
 
 
 def test_a_limit_below_the_multiple() -> None:
     small = QUICK.model_copy(update={"memory": 64 * MIB + 5 * 4 * MIB})
     (one,) = probe(request(small, duration_s=0.2), None, quiet).probes
-    assert one.batch_limit is not None
-    assert (one.batch_limit.fits, one.batch_limit.fails) == (5, 6)
+    assert (limit_of(one).fits, limit_of(one).fails) == (5, 6)
 
 
 def test_where_not_even_one_sample_fits_it_says_what_is_needed_and_the_others_are_measured() -> None:
@@ -177,8 +175,7 @@ def test_where_not_even_one_sample_fits_it_says_what_is_needed_and_the_others_ar
     assert [one.complete for one in result.probes] == [False, True]
     assert result.probes[0].solo_best is None
     # The other one is as large as was asked for, and more was not tried.
-    limit = result.probes[1].batch_limit
-    assert limit is not None
+    limit = limit_of(result.probes[1])
     assert (limit.fits, limit.fails, limit.max_batch) == (16, None, 16)
 
 
