@@ -70,7 +70,6 @@ _ORDER = (
 )
 # What has a fixture for all of the file, or of several, stays in one of the processes that tests run in.
 _TOGETHER = (
-    "tests/test_groups.py",
     "tests/test_kills.py",
     "tests/test_scripts.py",
     "tests/workers/test_process.py",

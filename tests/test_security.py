@@ -116,50 +116,6 @@ def test_a_profile_is_data(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("plan", "\x1b[31m[red]no.json", "--verbose"),
-        ("devices", "--simulate", "no\x9b2J.toml", "--verbose"),
-        ("plan", "--simulate", QUICK_PAIR, "--model", "\x1b]0;title\x07small"),
-        ("run", "--simulate", QUICK_PAIR, "--gpus", "\u202e0\x1b[2J"),
-    ],
-)
-def test_no_escape_of_the_command_line_comes_back(arguments: tuple[str, ...]) -> None:
-    program = start(*arguments)
-    out, err = program.communicate(timeout=60)
-    assert program.returncode not in (0, 1)
-    assert not set("\x1b\x9b\x07\u202e") & set(out + err)
-
-
-def test_an_escape_in_a_models_name_is_not_shown_while_it_is_built() -> None:
-    done = gpubalance("run", "--simulate", "1", "--model", "\x1b[31mNoSuchNet")
-    assert done.returncode == 4
-    assert "building NoSuchNet on CPU:0" in done.stderr
-    assert "\x1b" not in done.stderr
-
-
-def test_a_models_name_that_no_json_can_hold_is_refused() -> None:
-    done = gpubalance("run", "--simulate", "1", "--model", os.fsdecode(b"\x80.py:build"))
-    assert done.returncode == 2
-    assert "its name is not UTF-8" in done.stderr
-
-
-def test_a_config_with_a_zero_byte_is_refused(tmp_path: Path) -> None:
-    config = tmp_path / "config.toml"
-    config.write_text('[devices]\nsimulate = "a\\u0000b"\n')
-    done = gpubalance("devices", "--config", str(config))
-    assert done.returncode == 4
-    assert "zero byte" in done.stderr
-
-
-def test_what_is_promised_is_told_where_people_look() -> None:
-    told = (ROOT / "SECURITY.md").read_text()
-    for word in ("--model", ".keras", "safe mode", "listens", "allow-list", "pip-audit", "Report"):
-        assert word in told
-    assert "SECURITY.md" in (ROOT / "README.md").read_text()
-
-
 def audit(folder: Path, answer: str, code: int = 0) -> subprocess.CompletedProcess[str]:
     """scripts/check --audit's own part, with a pip-audit that answers so."""
     import sys

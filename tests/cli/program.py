@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+from gpubalance.results.run import Run
 
 ROOT = Path(__file__).parents[2]
 QUICK_PAIR = str(ROOT / "configs" / "quick-pair.toml")
@@ -54,3 +58,12 @@ def gpubalance(
     out, err = process.communicate(timeout=240)
     assert "Traceback" not in err, err
     return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+
+def run_json(*arguments: str, cwd: Path | None = None) -> dict[str, Any]:
+    """The result of a short run that ends well."""
+    done = gpubalance("run", *arguments, *SHORT, "--json", cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    Run.model_validate_json(done.stdout)
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result

@@ -10,13 +10,11 @@ import pytest
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.keep.saved_probes import save
 from gpubalance.results.plan import Plan
-from tests.bench.in_process import Program
 from tests.cli.program import ROOT, gpubalance
 from tests.jobs.probes import probe_of
 
 pytestmark = pytest.mark.usefixtures("stand_in")
 QUICK = str(ROOT / "configs" / "quick-pair.toml")
-FOUR = str(ROOT / "configs" / "four-unlike.toml")
 SHORT = ("--windows", "1", "--duration", "0.6", "--round-duration", "0.5")
 
 
@@ -39,13 +37,6 @@ def test_balance_finds_proves_and_writes_a_plan_that_run_takes(tmp_path: Path) -
     assert run.returncode == 0, run.stderr
     assert tuple(json.loads(run.stdout)["batches"]) == plan.batches
 
-    refused = gpubalance("run", "--simulate", FOUR, "--plan", str(path))
-    assert refused.returncode == 7
-    assert "the plan is for other devices: GPU:0 (Quick 3, " in refused.stderr
-    both = gpubalance("run", "--simulate", QUICK, "--plan", str(path), "--batches", "8", "8")
-    assert both.returncode == 2
-    assert "--plan says --batches itself" in both.stderr
-
 
 def test_a_device_that_is_probed_on_the_way_needs_no_other_command() -> None:
     done = gpubalance("balance", "--simulate", QUICK, "--gpus", "1", *SHORT, "--max-global-batch", "32", "--json")
@@ -63,28 +54,3 @@ def test_a_plan_from_a_file_touches_no_device(tmp_path: Path) -> None:
     assert "global batch 256: a learning rate for" in done.stdout
     named = gpubalance("plan", str(path), "--gpus", "1", "--json")
     assert [device.index for device in Plan.model_validate_json(named.stdout).devices] == [1]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "says"),
-    [
-        (("plan", "--simulate", QUICK), 4, f"make one: gpubalance probe --simulate {QUICK} --gpus 0 1"),
-        (("plan", "nowhere.json"), 4, "can't read nowhere.json"),
-        (("plan", QUICK), 4, "is no JSON"),
-        (("plan", "--simulate", QUICK, "--accumulate", "many"), 2, "--accumulate takes auto, off or a number"),
-        (("plan", "--simulate", QUICK, "--sync", "-1"), 2, "--sync"),
-        (("balance", "--simulate", QUICK, "--margin", "1 GB"), 2, "--margin: '1 GB' is no size"),
-        (("balance", "--simulate", QUICK, "--rounds", "0"), 2, "--rounds"),
-        (("balance", "--simulate", QUICK, "--global-batch", "0"), 2, "--global-batch"),
-        (("balance", "--simulate", QUICK, "--global-batch", "100"), 2, "the nearest that is possible: 96 or 104"),
-        (("balance", "--simulate", QUICK, "--max-global-batch", "4"), 2, "is less than --batch-multiple 8"),
-        (("balance", "--simulate", QUICK, "--round-duration", "nan"), 2, "--round-duration takes seconds"),
-        (("run", "--simulate", QUICK, "--plan", "nowhere.json"), 4, "can't read nowhere.json"),
-    ],
-)
-def test_wrong_inputs_get_one_line_that_says_what_is_right(
-    in_process: Program, arguments: tuple[str, ...], code: int, says: str
-) -> None:
-    done = in_process(arguments)
-    assert (done.code, done.out) == (code, "")
-    assert says in done.err

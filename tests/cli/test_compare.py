@@ -9,20 +9,9 @@ from pathlib import Path
 import pytest
 
 from gpubalance.results.comparison import Comparison
-from tests.bench.in_process import Program
-from tests.cli.program import ROOT, gpubalance
+from tests.cli.program import gpubalance
 from tests.cli.terminal import command_in_terminal
 from tests.jobs.test_compare import BASELINE, OTHER, slower
-
-SAVED = ROOT / "tests" / "saved"
-
-
-def test_a_result_nested_too_deep_is_no_result(tmp_path: Path) -> None:
-    path = tmp_path / "deep.json"
-    path.write_text("[" * 200_000)
-    done = gpubalance("compare", str(SAVED / "guess.json"), str(path))
-    assert (done.returncode, done.stdout) == (4, "")
-    assert "is no JSON" in done.stderr
 
 
 @pytest.fixture
@@ -58,25 +47,3 @@ def test_a_redacted_comparison_tells_no_home_folder(files: tuple[str, str, str],
     done = gpubalance("compare", *files, "--redact", "--json", environment=home)
     assert [result.file for result in Comparison.model_validate_json(done.stdout).results][:1] == ["~/a.json"]
     assert str(tmp_path) not in done.stdout
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "says"),
-    [
-        ((), 2, "gpubalance compare --help"),
-        (("guess.json",), 2, "gpubalance compare guess.json OTHER.json"),
-        (("guess.json", "nowhere.json"), 4, "can't read nowhere.json"),
-        (("guess.json", "../../configs/quick-pair.toml"), 4, "is no JSON"),
-        (("guess.json", "balanced.json", "--fail-slower", "0.05"), 2, "write --fail-slower 5%"),
-        (("guess.json", "balanced.json", "--fail-slower", "100%"), 2, "for example --fail-slower 5%"),
-        (("guess.json", "balanced.json", "--fail-slower", "2,5%"), 2, "for example --fail-slower 5%"),
-        (("guess.json", "balanced.json", "-o", "guess.json"), 2, "guess.json exists"),
-    ],
-)
-def test_wrong_inputs_get_one_line_that_says_what_is_right(
-    in_process: Program, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], code: int, says: str
-) -> None:
-    monkeypatch.chdir(SAVED)
-    done = in_process(["compare", *arguments])
-    assert (done.code, done.out) == (code, "")
-    assert says in done.err

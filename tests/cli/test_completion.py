@@ -6,7 +6,6 @@ import inspect
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,10 @@ from typing import Any
 import pytest
 
 from gpubalance.settings import choices
-from tests.cli.program import QUICK_PAIR, broken_tensorflow
+from tests.cli.program import PROGRAM, QUICK_PAIR, broken_tensorflow
 from tests.stand_in import TWO_UNLIKE_GPUS, environment
 
 BASH = shutil.which("bash") or pytest.skip("no bash here", allow_module_level=True)
-PROGRAM = str(Path(sys.executable).with_name("gpubalance"))
 # What readline does: it sets the words and the number of the one that is completed, and calls the function.
 ASK = """
 source "$SCRIPT"
@@ -50,53 +48,34 @@ def variables(more: dict[str, str]) -> dict[str, str]:
     return without | {"PATH": f"{Path(PROGRAM).parent}:{os.environ['PATH']}"} | more
 
 
-def ask_program(instruction: str, **more: str) -> str:
-    done = subprocess.run(
-        [PROGRAM],
-        env=variables({"_GPUBALANCE_COMPLETE": instruction, **more}),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+def said(command: list[str], more: dict[str, str], cwd: Path | None = None) -> str:
+    """By a process that says nothing on stderr."""
+    done = subprocess.run(command, env=variables(more), cwd=cwd, capture_output=True, text=True, timeout=60)
     assert done.stderr == ""
     return done.stdout
 
 
+def ask_program(instruction: str, **more: str) -> str:
+    return said([PROGRAM], {"_GPUBALANCE_COMPLETE": instruction, **more})
+
+
 def completed(script: Path, *words: str, cwd: Path | None = None, more: dict[str, str] | None = None) -> list[str]:
     """What bash offers for the last of the words."""
-    done = subprocess.run(
-        [BASH, "--norc", "-c", ASK, "bash", "gpubalance", *words],
-        env=variables({"SCRIPT": str(script), **(more or {})}),
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert done.stderr == ""
-    return done.stdout.splitlines()
+    asked = [BASH, "--norc", "-c", ASK, "bash", "gpubalance", *words]
+    return said(asked, {"SCRIPT": str(script), **(more or {})}, cwd).splitlines()
 
 
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
-        (("pl",), ["plan"]),
         (("--config", "x.toml", "pl"), ["plan"]),
-        (("run", "--mi"), ["--micro-batches"]),
-        (("run", "--no-such", "x", "--mi"), ["--micro-batches"]),
         (("run", "--gpus", "0", "1", "--mi"), ["--micro-batches"]),
         (("run", "--precision", "mixed_b"), ["mixed_bfloat16"]),
-        (("balance", "--accumulate", ""), ["auto", "off"]),
         (("balance", "--accumulate", "=", "o"), ["off"]),
-        (("balance", "--accumulate", "="), ["auto", "off"]),
-        (("run", "--model", "p"), ["probe"]),
         (("run", "--model", "MobileNetV3"), ["MobileNetV3Large", "MobileNetV3Small"]),
-        (("run", "--simulate", "3", "--gpus", ""), ["0", "1", "2"]),
         (("run", "--simulate", "=", "3", "--gpus", "=", ""), ["0", "1", "2"]),
         (("run", "--simulate", "4", "--gpus", "0", "2", ""), ["1", "3"]),
         (("run", "--simulate", "4", "--gpus", "0,2,"), ["0,2,1", "0,2,3"]),
-        (("plan", "--simulate", "3", "--gpus", ""), ["0", "1", "2"]),
         (("run", "--simulate", "nowhere.toml", "--gpus", ""), []),
         (("run", "--batches", "820", ""), []),
         (("run", "--output", ""), []),
@@ -153,15 +132,8 @@ def test_each_word_that_fish_is_told_is_on_one_line_in_a_narrow_terminal_too() -
 
 def test_it_installs_itself(tmp_path: Path) -> None:
     """In a home of the test's. The shell is the one that the program is called from."""
-    done = subprocess.run(
-        [BASH, "--norc", "-c", f"{PROGRAM} --install-completion; true"],
-        env=variables({"HOME": str(tmp_path)}),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert "bash completion installed in" in done.stdout, done.stderr
+    installed = said([BASH, "--norc", "-c", f"{PROGRAM} --install-completion; true"], {"HOME": str(tmp_path)})
+    assert "bash completion installed in" in installed
     assert ".bash_completions/gpubalance.sh" in (tmp_path / ".bashrc").read_text()
     assert completed(tmp_path / ".bash_completions" / "gpubalance.sh", "pl") == ["plan"]
 

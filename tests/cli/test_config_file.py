@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
-import typer
-from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
+from typer.core import TyperArgument, TyperOption
 
-from gpubalance.cli.app import app
-from gpubalance.cli.complete import Command
 from gpubalance.cli.config import defaults, long_name
 from gpubalance.cli.values import LIST_OPTIONS, join_lists
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import BadInput, UsageError
 from gpubalance.results.plan import Plan
+from tests.bench.in_process import Program
 from tests.cli.program import QUICK_PAIR, gpubalance, start
+from tests.guide.documents import COMMANDS, PROGRAM
 from tests.jobs.probes import probe_of
 
-PROGRAM = cast("TyperGroup", typer.main.get_command(app))
-COMMANDS = cast("dict[str, TyperCommand]", PROGRAM.commands)
 FLAGS = [
     (name, option)
     for name, command in COMMANDS.items()
@@ -68,12 +65,6 @@ def test_each_flag_of_each_command_means_the_same_in_a_file(tmp_path: Path, name
         assert parsed(name, ["--config", str(path)]) == by_hand
 
 
-def test_each_command_takes_it_and_completes_lists() -> None:
-    for name, command in COMMANDS.items():
-        assert isinstance(command, Command), name
-        assert any(param.name == "config" for param in command.params), name
-
-
 def test_the_command_line_is_above_it_and_a_commands_own_table_above_all_commands(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text("model = 'probe'\nseed = 3\n[run]\nmodel = 'small'\ngpus = [0, 1]\nxla = true\n")
@@ -102,6 +93,7 @@ def test_a_list_is_written_as_one_likes(tmp_path: Path, text: str) -> None:
         ("[run]\nmodel = 2026-11-21", "[run] model takes text or a number, not 2026-11-21", ""),
         ("[run]\nxla = 'yes'", "[run] xla takes true or false, not 'yes'", ""),
         ("[run]\nxla = 1", "[run] xla takes true or false, not 1", ""),
+        ('[devices]\nsimulate = "a\\u0000b"', "zero byte", ""),
         ("[balance]\nmax-global-batch = 1\nmax_global_batch = 2", "[balance] max_global_batch is there twice", "once"),
         ("config = 'other.toml'", "config: a config can't name another", "on the command line"),
         ("[run]\nhelp = true", "[run] help: ", ""),
@@ -172,14 +164,14 @@ def test_a_plan_with_the_flags_of_a_file(tmp_path: Path, before: bool) -> None:
     ],
 )
 def test_a_wrong_value_is_refused_as_on_the_command_line_and_the_file_is_named(
-    tmp_path: Path, text: str, arguments: tuple[str, ...], code: int, says: str
+    in_process: Program, text: str, arguments: tuple[str, ...], code: int, says: str
 ) -> None:
-    (tmp_path / "mine.toml").write_text(text + "\nseed = 1\n" if text.startswith("[") else text)
-    done = gpubalance("run", "--config", "mine.toml", *arguments, cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (code, "")
-    assert done.stderr.startswith(says)
+    Path("mine.toml").write_text(text + "\nseed = 1\n" if text.startswith("[") else text)
+    done = in_process(["run", "--config", "mine.toml", *arguments])
+    assert (done.code, done.out) == (code, "")
+    assert done.err.startswith(says)
     flag = text.splitlines()[-1].partition(" ")[0]
-    assert f"--{flag} is from mine.toml" in done.stderr
+    assert f"--{flag} is from mine.toml" in done.err
 
 
 def test_verbose_may_be_in_it_too(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.program import QUICK_PAIR, gpubalance
+from tests.faults.machine import PLAIN, TI
 from tests.stand_in import TWO_UNLIKE_GPUS, environment
 
 
@@ -25,16 +26,19 @@ def test_the_gpus_are_listed_with_why_they_can_not_be_used(tmp_path: Path) -> No
     done = gpubalance("devices", environment=environment(tmp_path, TWO_UNLIKE_GPUS))
     assert done.returncode == 0
     assert "GeForce GTX 1080 Ti" in done.stdout
-    assert "0000:" in done.stdout
+    for gpu in (("0  ", TI, "0000:01:00.0"), ("1  ", PLAIN, "0000:02:00.0")):
+        assert all(text in done.stdout for text in gpu)
     # TensorFlow here has no CUDA: the worker that was asked says so for each.
     assert done.stdout.count("can't be used: TensorFlow") == 2
 
 
 def test_the_listing_as_json(tmp_path: Path) -> None:
-    done = gpubalance("devices", "--json", environment=environment(tmp_path, TWO_UNLIKE_GPUS))
+    (tmp_path / "tensorflow.py").write_text("raise ImportError('what it says of them is not asked here')")
+    here = environment(tmp_path, TWO_UNLIKE_GPUS) | {"PYTHONPATH": str(tmp_path)}
+    done = gpubalance("devices", "--json", environment=here)
     gpus = json.loads(done.stdout)["nvidia"]["gpus"]
     assert [gpu["index"] for gpu in gpus] == [0, 1]
-    assert all(gpu["uuid"].startswith("GPU-") for gpu in gpus)
+    assert [gpu["uuid"] for gpu in gpus] == [TI, PLAIN]
 
 
 def test_a_lost_gpu_can_not_be_named(tmp_path: Path) -> None:

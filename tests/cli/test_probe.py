@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ import pytest
 
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
-from tests.bench.in_process import Program
 from tests.cli.program import QUICK_PAIR, SHORT, TINY_PAIR, gpubalance, start
 from tests.stand_in import engine
 
@@ -29,24 +27,6 @@ def step(devices, batches, number):
     time.sleep(0.02)
 """
 FEW = (*TINY_PAIR, *QUICK, "--max-batch", "32")
-# Limits of 120 and 64, so that a whole probe is short.
-SMALL_PAIR = """
-[[device]]
-name = "Small 120"
-alpha_s = 0.008
-beta_s = 0.0002
-memory = "512 MiB"
-base_memory = "32 MiB"
-memory_per_sample = "4 MiB"
-
-[[device]]
-name = "Small 64"
-alpha_s = 0.008
-beta_s = 0.0003
-memory = "288 MiB"
-base_memory = "32 MiB"
-memory_per_sample = "4 MiB"
-"""
 # Under TensorFlow's own allocator, as on a GPU; or under a hard limit, of which a worker mostly dies by a signal.
 BFC = {"TF_CPU_ALLOCATOR_USE_BFC": "1", "TF_CPU_BFC_MEM_LIMIT_IN_MB": "300", "TF_ENABLE_ONEDNN_OPTS": "0"}
 MODELS = """
@@ -127,42 +107,6 @@ def test_the_pair_is_probed_kept_and_then_held_against(tmp_path: Path, own_state
     assert run.scaling_efficiency == pytest.approx(run.throughput.median / run.baselines.solo_sum)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGABRT, signal.SIGSTOP])
-@pytest.mark.campaign
-def test_a_worker_that_ends_at_a_trial_costs_nothing_that_is_finished(
-    number: signal.Signals, own_state: Path, tmp_path: Path
-) -> None:
-    profile = tmp_path / "pair.toml"
-    profile.write_text(SMALL_PAIR)
-    command = ("probe", "--simulate", str(profile), *QUICK, "--no-ahead", "--deadline", "16", "--json")
-    process = start(*command)
-    lines_of(process, "batch 32")
-    # The exploring worker ends, and the first trial's begins.
-    exploring = children_of(process.pid)[0].pid
-    while not (left := children_of(process.pid)) or left[0].pid == exploring:
-        time.sleep(0.02)
-    os.kill(left[0].pid, number)
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 6, err
-    result = Probe.model_validate_json(out)
-    assert [p.complete for p in result.probes] == [False, True]
-    # It was tried once more, so that the limit is right all the same.
-    assert [p.batch_limit.fits for p in result.probes if p.batch_limit] == [120, 64]
-    outcome = "deadline" if number == signal.SIGSTOP else "crash"
-    assert [t.outcome for t in result.probes[0].batch_limit.trials][:2] == [outcome, "fits"]  # type: ignore[union-attr]
-    before = journals(own_state)
-    assert "--resume" in err
-
-    again = gpubalance(*command, "--resume")
-    assert again.returncode == 0, again.stderr
-    resumed = Probe.model_validate_json(again.stdout)
-    assert [p.children for p in resumed.probes] == [0, 0]
-    assert resumed.probes[1].curve == Probe.model_validate_json(out).probes[1].curve
-    assert len([e for e in before if e["kind"] == "Attempt" and e["record"]["point"]]) == sum(
-        len(p.curve) for p in resumed.probes
-    )
-
-
 @pytest.mark.parametrize(
     ("number", "code"),
     [(signal.SIGINT, 130), (signal.SIGTERM, 143)],
@@ -224,26 +168,6 @@ def test_a_dry_run_touches_nothing(own_state: Path) -> None:
     assert re.search(r"about \d+ s in all; nothing was run", done.stdout)
     assert not (own_state / "gpubalance").exists()
     assert json.loads(gpubalance("probe", *FAST, "--dry-run", "--json").stdout)["seconds"] > 0
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "says"),
-    [
-        (("--max-batch", "0"), 2, "--max-batch"),
-        (("--batch-multiple", "0"), 2, "--batch-multiple"),
-        (("--margin", "5 GB"), 2, "--margin: '5 GB' is no size"),
-        (("--duration", "nan"), 2, "--duration takes seconds"),
-        (("--time-limit", "-1"), 2, "--time-limit takes seconds"),
-        (("--deadline", "0"), 2, "--deadline takes seconds"),
-        (("--gpus", "7"), 2, "there is no device '7'"),
-    ],
-)
-def test_wrong_inputs_get_one_line_that_says_what_is_right(
-    in_process: Program, arguments: tuple[str, ...], code: int, says: str
-) -> None:
-    done = in_process(["probe", *FEW, *arguments])
-    assert (done.code, done.out) == (code, "")
-    assert says in done.err
 
 
 def started_probe(

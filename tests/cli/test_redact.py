@@ -21,7 +21,7 @@ from gpubalance.results.redact import Redaction
 from gpubalance.settings.device import Device, DeviceProfile
 from tests.cli.program import QUICK_PAIR, gpubalance
 from tests.jobs.probes import probe_of
-from tests.stand_in import TWO_UNLIKE_GPUS, environment
+from tests.stand_in import TWO_UNLIKE_GPUS, engine, environment
 
 ALICE = Identity(homes=("/home/alice",), users=("alice",), hosts=("lab7.example.org", "lab7"))
 HERS = {"HOME": "/home/alice", "USER": "alice", "LOGNAME": "alice", "HOSTNAME": "lab7"}
@@ -193,7 +193,7 @@ def test_a_run_of_ones_own_model(tmp_path: Path) -> None:
     done = gpubalance(
         *("run", "--simulate", "1", "--batches", "4", "--model", model, "--redact", "--json", "--quiet"),
         *("--windows", "1", "--duration", "0.3"),
-        environment=here,
+        environment=here | engine(tmp_path),
     )
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -58,48 +57,6 @@ def test_tables_go_to_stdout_beside_a_page(plan: Path, tmp_path: Path, capsys: p
     assert printed.out.startswith('"file","kind","created","table",')
     assert printed.err == ""
     assert (tmp_path / "charts" / "plan-step.png").exists()
-
-
-@pytest.mark.parametrize(
-    ("wanted", "code", "message", "remedy"),
-    [
-        ({}, 2, "nothing was asked for", "give --html FILE, --png DIR, --markdown or --csv"),
-        ({"markdown": True, "csv": True}, 2, "--markdown and --csv both print on stdout", "give one of them at a time"),
-        ({"html": "plan.json", "overwrite": True}, 2, "--html plan.json is one of the results", "give another --html"),
-        ({"html": "there.html"}, 2, "there.html exists", "give another --html, or --overwrite"),
-        ({"html": "."}, 2, "--html . is a folder", "give a file's name"),
-        ({"html": "no/a.html"}, 3, "the folder of --html no/a.html does not exist", "mkdir -p no"),
-        ({"png": "there.html"}, 2, "--png there.html is no folder", "give a folder's name"),
-        ({"png": "no/a"}, 3, "the folder above --png no/a does not exist", "mkdir -p no/a"),
-        ({"results": "nix.json", "csv": True}, 4, "can't read nix.json: No such file or directory", "give the file of"),
-        (
-            {"results": "there.html", "csv": True},
-            4,
-            "there.html is no JSON: expected value at line 1 column 1",
-            "gpubalance run",
-        ),
-    ],
-)
-def test_what_does_not_go_is_one_sentence_and_what_to_do(
-    plan: Path, monkeypatch: pytest.MonkeyPatch, wanted: dict[str, Any], code: int, message: str, remedy: str
-) -> None:
-    monkeypatch.chdir(plan.parent)
-    Path("there.html").write_text("mine")
-    given: dict[str, Any] = {name: Path(value) if isinstance(value, str) else value for name, value in wanted.items()}
-    with pytest.raises(GpubalanceError) as caught:
-        report([given.pop("results", Path("plan.json"))], **given)
-    assert (caught.value.exit_code, caught.value.message) == (code, message)
-    assert caught.value.remedy.startswith(remedy)
-    assert Path("there.html").read_text() == "mine"
-
-
-def test_the_command_line_tells_an_error_in_two_lines(plan: Path) -> None:
-    done = gpubalance("report", "plan.json", cwd=plan.parent)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.splitlines() == [
-        "error: nothing was asked for",
-        "  → give --html FILE, --png DIR, --markdown or --csv",
-    ]
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
-from gpubalance.results.run import Run
-from tests.bench.in_process import Program
-from tests.cli.program import QUICK_PAIR, ROOT, SHORT, TINY, TINY_PAIR, gpubalance, start
+from tests.cli.program import QUICK_PAIR, ROOT, SHORT, TINY, TINY_PAIR, gpubalance, run_json, start
 from tests.stand_in import engine
 
 pytestmark = pytest.mark.usefixtures("stand_in")
@@ -29,25 +26,10 @@ def step(devices, batches, number):
 """
 
 
-def run_json(*arguments: str, **options: Any) -> dict[str, Any]:
-    done = gpubalance("run", *arguments, *SHORT, "--json", **options)
-    assert done.returncode == 0, done.stderr
-    result: dict[str, Any] = json.loads(done.stdout)
-    Run.model_validate_json(done.stdout)
-    return result
-
-
 def test_json_and_nothing_else_on_stdout_and_nothing_on_stderr_when_quiet() -> None:
     done = gpubalance("run", *TINY_PAIR, "--batches", "30", "20", *SHORT, "--json", "--quiet")
     assert json.loads(done.stdout)["kind"] == "run"
     assert done.stderr == ""
-
-
-def test_one_device_has_no_even_split_to_compare_with() -> None:
-    result = run_json(*TINY_PAIR, "--gpus", "0", "--batches", "8")
-    assert result["baselines"]["even"] is None
-    assert result["speedup_over_even"] is None
-    assert [r["device"] for r in result["replicas"]] == [0]
 
 
 def test_batches_alone_mean_the_first_devices_and_no_batches_a_default() -> None:
@@ -59,20 +41,24 @@ def test_batches_alone_mean_the_first_devices_and_no_batches_a_default() -> None
     assert (result["batches"], result["devices"][0]["index"]) == ([64], 1)
 
 
-def test_the_even_split_itself_is_its_own_baseline() -> None:
-    result = run_json(*TINY_PAIR, "--batches", "20", "20")
-    assert result["speedup_over_even"] == 1.0
-
-
-def test_no_baseline_when_none_is_wanted() -> None:
-    assert run_json(*TINY_PAIR, "--batches", "30", "20", "--baseline", "none")["baselines"]["even"] is None
-
-
-def test_an_even_split_that_does_not_fit_is_the_largest_that_does() -> None:
-    # GPU:1 holds 1.25 GiB: 0.25 + 0.125 GiB and 112 samples of 8 MiB.
-    result = run_json(*TINY_PAIR, "--batches", "200", "100")
-    assert result["baselines"]["even"]["batches"] == [112, 112]
-    assert "even-split-does-not-fit" in [w["code"] for w in result["warnings"]]
+@pytest.mark.parametrize(
+    ("options", "even"),
+    [
+        ("--gpus 0 --batches 8", None),
+        ("--gpus 1 --batches 300 --micro-batches 110", None),
+        ("--batches 30 20 --baseline none", None),
+        ("--batches 20 20", [20, 20]),
+        # GPU:1 holds 1.25 GiB: 0.25 + 0.125 GiB and 112 samples of 8 MiB.
+        ("--batches 200 100", [112, 112]),
+    ],
+)
+def test_what_a_split_is_compared_with(options: str, even: list[int] | None) -> None:
+    result = run_json(*TINY_PAIR, *options.split())
+    found = result["baselines"]["even"]
+    assert even == (found and found["batches"])
+    assert (result["speedup_over_even"] is None) == (even is None)
+    assert (result["speedup_over_even"] == 1.0) == (even == result["batches"])
+    assert ("even-split-does-not-fit" in [w["code"] for w in result["warnings"]]) == (even == [112, 112])
 
 
 def test_four_devices_of_which_two_are_used_in_another_order() -> None:
@@ -111,11 +97,6 @@ def test_a_batch_that_does_not_fit_runs_in_micro_batches() -> None:
     assert re.search(r"GPU:1 \[150 = 30\+3×40\] ", done.stderr)
 
 
-def test_one_device_in_micro_batches_has_no_even_split_to_compare_with() -> None:
-    result = run_json(*TINY_PAIR, "--gpus", "1", "--batches", "300", "--micro-batches", "110")
-    assert (result["micro_batches"], result["baselines"]["even"]) == ([110], None)
-
-
 def test_even_batches_in_micro_batches_are_not_the_even_split() -> None:
     done = gpubalance("run", *TINY_PAIR, "--batches", "60", "60", "--micro-batches", "60", "30", *SHORT)
     assert done.returncode == 0, done.stderr
@@ -130,47 +111,6 @@ def test_micro_batches_past_memory_are_told_which_fit() -> None:
     assert done.returncode == 5
     assert "GPU:1 (Quick 2) at micro-batch 120 in the joint run of 200/240 in micro-batches 200/120" in done.stderr
     assert "--batches 200 224 --micro-batches 200 112" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "says"),
-    [
-        (["--gpus", "0", "1", "--batches", "820"], 2, "1 batch for 2 devices"),
-        (["--gpus", "0", "--batches", "820", "568"], 2, "2 batches for 1 device"),
-        (["--batches", "1", "2", "3"], 2, "3 batches for 2 devices"),
-        (["--gpus", "0", "0", "--batches", "1", "2"], 2, "named twice"),
-        (["--gpus", "7"], 2, "there is no device '7'"),
-        (["--batches", "0", "0"], 2, "above 0"),
-        (["--batches", "820", "0"], 2, "above 0"),
-        (["--batches", "-5", "3"], 2, "'-5'"),
-        (["--batches", "many"], 2, "'many'"),
-        (["--batches"], 2, "--batches needs a value"),
-        (["--gpus", "--json"], 2, "--gpus needs a value"),
-        (["--micro-batches", "8", "8"], 2, "--micro-batches needs --batches"),
-        (["--batches", "8", "8", "--micro-batches", "4"], 2, "1 micro-batch for 2 batches"),
-        (["--batches", "8", "8", "--micro-batches", "8", "0"], 2, "GPU:1's must be above 0"),
-        (["--batches", "8", "8", "--micro-batches", "8", "16"], 2, "GPU:1's 16 is above its batch, 8"),
-        (["--batches", "8", "8", "--micro-batches", "four"], 2, "'four'"),
-        (["--batches", "8", "--micro-batches"], 2, "--micro-batches needs a value"),
-        (["--windows", "0"], 2, "--windows"),
-        (["--duration", "0"], 2, "--duration"),
-        (["--duration", "nan"], 2, "--duration"),
-        (["--precision", "float8"], 2, "float8"),
-        (["--all-reduce", "nccl"], 2, "needs GPUs"),
-        (["--no-such-option"], 2, "--no-such-option"),
-        (["-o", "/nowhere/run.json"], 3, "does not exist"),
-        (["-o", "/tmp"], 2, "is a folder"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_wrong_inputs_get_one_line_that_says_what_is_right(
-    in_process: Program, arguments: list[str], code: int, says: str
-) -> None:
-    done = in_process(["run", "--simulate", QUICK_PAIR, *arguments, "--quiet"])
-    assert (done.code, done.out) == (code, "")
-    first = done.err.splitlines()[0]
-    assert first.startswith("error: ")
-    assert says in first
 
 
 def lives(process: psutil.Process) -> bool:
@@ -239,19 +179,10 @@ def test_nobody_reads_the_progress() -> None:
     assert program.wait(timeout=120) == 0
 
 
-@pytest.mark.parametrize(
-    "closed",
-    [
-        ">&- 2>&- <&-",
-        pytest.param(">&-", marks=pytest.mark.campaign),
-        pytest.param("2>&-", marks=pytest.mark.campaign),
-        pytest.param("<&-", marks=pytest.mark.campaign),
-    ],
-)
-def test_closed_standard_streams_do_no_harm(tmp_path: Path, closed: str) -> None:
+def test_closed_standard_streams_do_no_harm(tmp_path: Path) -> None:
     program = str(Path(sys.executable).with_name("gpubalance"))
     path = tmp_path / "run.json"
-    command = f'"{program}" run {" ".join(TINY_PAIR)} --gpus 0 {" ".join(SHORT)} -o "{path}" {closed}'
+    command = f'"{program}" run {" ".join(TINY_PAIR)} --gpus 0 {" ".join(SHORT)} -o "{path}" >&- 2>&- <&-'
     assert subprocess.run(["sh", "-c", command], timeout=120).returncode == 0
     assert json.loads(path.read_text())["complete"] is True
 

@@ -6,20 +6,10 @@ import itertools
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from gpubalance.results.run import Run
-from tests.cli.program import QUICK_PAIR, SHORT, TINY_PAIR, gpubalance
-
-
-def run_json(*arguments: str, **options: Any) -> dict[str, Any]:
-    done = gpubalance("run", *arguments, *SHORT, "--json", **options)
-    assert done.returncode == 0, done.stderr
-    result: dict[str, Any] = json.loads(done.stdout)
-    Run.model_validate_json(done.stdout)
-    return result
+from tests.cli.program import QUICK_PAIR, SHORT, TINY_PAIR, gpubalance, run_json
 
 
 def test_a_run_of_the_pair_tells_where_the_time_goes(tmp_path: Path) -> None:
@@ -127,6 +117,8 @@ def test_the_real_compute_is_too_slow_for_the_profile() -> None:
 
 
 def test_a_model_that_is_none_is_a_bad_input() -> None:
-    done = gpubalance("run", "--simulate", QUICK_PAIR, "--model", "NoSuchNet", "--quiet")
+    done = gpubalance("run", "--simulate", QUICK_PAIR, "--model", "\x1b[31mNoSuchNet")
     assert (done.returncode, done.stdout) == (4, "")
-    assert done.stderr.startswith("error: there is no model 'NoSuchNet'")
+    assert "building NoSuchNet on " in done.stderr
+    assert "error: there is no model" in done.stderr
+    assert "\x1b" not in done.stderr

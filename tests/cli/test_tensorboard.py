@@ -247,17 +247,6 @@ def test_what_can_no_longer_be_written_is_told_when_the_measurement_is_over(tmp_
     assert heard == [window, Doing("the next window"), window]
 
 
-def test_a_file_in_the_way_is_told_before_anything_is_measured(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.touch()
-    for option, folder in (("--tensorboard", path / "below"), ("--trace", path)):
-        done = gpubalance("run", "--simulate", QUICK_PAIR, option, str(folder))
-        assert done.returncode == 3
-        assert f"can't write to {option} {folder}" in done.stderr
-        assert "starting TensorFlow" not in done.stderr
-        assert done.stdout == ""
-
-
 def test_without_the_extra_it_is_told_how_to_install_it(tmp_path: Path) -> None:
     (tmp_path / "tensorboard.py").write_text("raise ModuleNotFoundError(\"No module named 'tensorboard'\")\n")
     paths = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))

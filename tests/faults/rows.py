@@ -84,7 +84,7 @@ ELSEWHERE = {
         "devices/test_profile.py::test_what_is_wrong_is_named_with_its_place",
         "jobs/test_journal.py::test_a_journal_that_was_cut_off_loses_only_its_last_line",
     ],
-    27: ["cli/test_run.py::test_wrong_inputs_get_one_line_that_says_what_is_right"],
+    27: ["cli/test_refused.py::test_what_is_wrong_gets_one_line_that_says_what_is_right"],
     28: [
         "engine/test_models.py::test_what_can_not_be_trained",
         "workers/test_process.py::test_the_users_own_traceback_and_nothing_of_ours",
@@ -105,5 +105,5 @@ ELSEWHERE = {
         "cli/test_live.py::test_the_screen_is_whole_in_any_width_and_goes_when_it_is_over",
         "cli/test_run.py::test_closed_standard_streams_do_no_harm",
     ],
-    37: ["cli/test_run.py::test_the_even_split_itself_is_its_own_baseline"],
+    37: ["cli/test_run.py::test_what_a_split_is_compared_with"],
 }

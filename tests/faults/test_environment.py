@@ -130,17 +130,6 @@ def built(devices):
     assert f"{PLAIN},{TI} PCI_BUS_ID 1" in done.stderr
 
 
-def test_08_rows_show_index_uuid_and_bus_id(tmp_path: Path) -> None:
-    broken = {"PYTHONPATH": str(tmp_path)}  # what TensorFlow would say of them is not what is asked here
-    (tmp_path / "tensorflow.py").write_text("raise ImportError('not here')")
-    done = gpubalance("devices", environment=environment(tmp_path, TWO_UNLIKE_GPUS) | broken)
-    assert done.returncode == 0
-    for line, uuid, bus in zip(("0  ", "1  "), (TI, PLAIN), ("0000:01:00.0", "0000:02:00.0"), strict=True):
-        assert line in done.stdout
-        assert uuid in done.stdout
-        assert bus in done.stdout
-
-
 @pytest.mark.parametrize("listed", [TI, f"{TI},nonsense,{PLAIN}"])
 def test_09_what_cuda_visible_devices_hides_is_said(tmp_path: Path, listed: str) -> None:
     machine = Machine(tmp_path, CUDA_VISIBLE_DEVICES=listed)

@@ -1,0 +1,133 @@
+"""What is refused before any device is touched: one line that says what is wrong, one that says what to do."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.bench.in_process import ESCAPE, Program
+from tests.cli.program import QUICK_PAIR, ROOT
+from tests.render.samples import BALANCE
+
+NAMES = {
+    "quick": shlex.quote(QUICK_PAIR),
+    "saved": ROOT / "tests" / "saved",
+    "long": "x" * 10_000,
+    "digits": "9" * 10_000,
+}
+# In a folder with a plan, plan.json, and there.html, which is no result.
+REFUSED = {
+    "run --simulate {quick} --quiet": [
+        ("--gpus 0 1 --batches 820", 2, "1 batch for 2 devices"),
+        ("--gpus 0 --batches 820 568", 2, "2 batches for 1 device"),
+        ("--batches 1 2 3", 2, "3 batches for 2 devices"),
+        ("--gpus 0 0 --batches 1 2", 2, "named twice"),
+        ("--gpus 7", 2, "there is no device '7'"),
+        ("--gpus '\u202e0\x1b[2J'", 2, "there is no device"),
+        ("--batches 0 0", 2, "above 0"),
+        ("--batches 820 0", 2, "above 0"),
+        ("--batches -5 3", 2, "'-5'"),
+        ("--batches many", 2, "'many'"),
+        ("--batches", 2, "--batches needs a value"),
+        ("--gpus --json", 2, "--gpus needs a value"),
+        ("--micro-batches 8 8", 2, "--micro-batches needs --batches"),
+        ("--batches 8 8 --micro-batches 4", 2, "1 micro-batch for 2 batches"),
+        ("--batches 8 8 --micro-batches 8 0", 2, "GPU:1's must be above 0"),
+        ("--batches 8 8 --micro-batches 8 16", 2, "GPU:1's 16 is above its batch, 8"),
+        ("--batches 8 8 --micro-batches 8 four", 2, "'four'"),
+        ("--windows 0", 2, "--windows"),
+        ("--duration 0", 2, "--duration"),
+        ("--duration nan", 2, "--duration"),
+        ("--precision float8", 2, "float8"),
+        ("--all-reduce nccl", 2, "needs GPUs"),
+        ("--no-such-option", 2, "--no-such-option"),
+        ("--model '\udc80.py:build'", 2, "its name is not UTF-8"),
+        ("-o /nowhere/run.json", 3, "does not exist"),
+        ("-o /tmp", 2, "is a folder"),
+        ("--plan nowhere.json", 4, "can't read nowhere.json"),
+        ("--plan plan.json --batches 8 8", 2, "--plan says --batches itself"),
+        ("--tensorboard there.html/below", 3, "can't write to --tensorboard there.html/below"),
+        ("--trace there.html", 3, "can't write to --trace there.html"),
+    ],
+    "probe --simulate {quick}": [
+        ("--max-batch 0", 2, "--max-batch"),
+        ("--batch-multiple 0", 2, "--batch-multiple"),
+        ("--margin '5 GB'", 2, "--margin: '5 GB' is no size"),
+        ("--duration nan", 2, "--duration takes seconds"),
+        ("--time-limit -1", 2, "--time-limit takes seconds"),
+        ("--deadline 0", 2, "--deadline takes seconds"),
+    ],
+    "balance --simulate {quick}": [
+        ("--rounds 0", 2, "--rounds"),
+        ("--global-batch 0", 2, "--global-batch"),
+        ("--global-batch 100", 2, "the nearest that is possible: 96 or 104"),
+        ("--max-global-batch 4", 2, "is less than --batch-multiple 8"),
+        ("--round-duration nan", 2, "--round-duration takes seconds"),
+        ("--accumulate {digits}", 2, "--accumulate takes auto, off or a number"),
+    ],
+    "plan": [
+        ("--simulate {quick}", 4, "make one: gpubalance probe --simulate {quick} --gpus 0 1"),
+        ("{quick}", 4, "is no JSON"),
+        ("'\x1b[31m[red]no.json'", 4, "can't read [red]no.json"),
+        ("--simulate {quick} --model '\x1b]0;title\x07small'", 4, "make one: gpubalance probe"),
+        ("--simulate {quick} --accumulate many", 2, "--accumulate takes auto, off or a number"),
+        ("--simulate {quick} --sync -1", 2, "--sync"),
+    ],
+    "compare": [
+        ("", 2, "gpubalance compare --help"),
+        ("{saved}/guess.json", 2, "guess.json OTHER.json"),
+        ("{saved}/guess.json nowhere.json", 4, "can't read nowhere.json"),
+        ("{saved}/guess.json {quick}", 4, "is no JSON"),
+        ("{saved}/guess.json {saved}/balanced.json --fail-slower 0.05", 2, "write --fail-slower 5%"),
+        ("{saved}/guess.json {saved}/balanced.json --fail-slower 100%", 2, "for example --fail-slower 5%"),
+        ("{saved}/guess.json {saved}/balanced.json --fail-slower 2,5%", 2, "for example --fail-slower 5%"),
+        ("{saved}/guess.json {saved}/balanced.json -o {saved}/guess.json", 2, "guess.json exists"),
+    ],
+    "report plan.json": [
+        ("", 2, "error: nothing was asked for\n  → give --html FILE, --png DIR, --markdown or --csv\n"),
+        ("--markdown --csv", 2, "--markdown and --csv both print on stdout\n  → give one of them at a time"),
+        ("--html plan.json --overwrite", 2, "--html plan.json is one of the results\n  → give another --html"),
+        ("--html there.html", 2, "there.html exists\n  → give another --html, or --overwrite"),
+        ("--html .", 2, "--html . is a folder\n  → give a file's name"),
+        ("--html no/a.html", 3, "the folder of --html no/a.html does not exist\n  → mkdir -p no"),
+        ("--png there.html", 2, "--png there.html is no folder\n  → give a folder's name"),
+        ("--png no/a", 3, "the folder above --png no/a does not exist\n  → mkdir -p no/a"),
+        ("nix.json --csv", 4, "can't read nix.json: No such file or directory\n  → give the file of"),
+        ("there.html --csv", 4, "there.html is no JSON: expected value at line 1 column 1\n  → "),
+    ],
+    # Ten thousand characters, where a name, a number, a file or a command is wanted.
+    "run --simulate 2": [
+        ("--gpus {long}", 2, "there is no device"),
+        ("--plan {long}", 4, "can't read"),
+        ("--config {long}", 4, "can't read"),
+        ("-o {long}", 2, ""),
+        ("-o {long}/run.json", 2, ""),
+        ("--batches {digits}", 2, ""),
+        ("--precision {long}", 2, ""),
+        ("--{long}", 2, ""),
+    ],
+    "devices": [
+        ("--simulate {long}", 4, "can't read the profile"),
+        ("--simulate {digits}", 2, "--simulate"),
+        ("--simulate 'no\x9b2J.toml'", 4, "can't read the profile"),
+    ],
+    "": [("{long}", 2, "")],
+}
+ROWS = [(f"{command} {words}", code, says) for command, rows in REFUSED.items() for words, code, says in rows]
+
+
+@pytest.mark.parametrize(("line", "code", "says"), ROWS, ids=[ascii(line[:60]) for line, _, _ in ROWS])
+def test_what_is_wrong_gets_one_line_that_says_what_is_right(
+    in_process: Program, line: str, code: int, says: str
+) -> None:
+    shutil.copy(BALANCE, "plan.json")
+    Path("there.html").write_text("mine")
+    done = in_process(shlex.split(line.format(**NAMES)))
+    assert (done.code, done.out) == (code, "")
+    assert done.err.startswith("error: ")
+    assert says.format(**NAMES) in done.err
+    assert not ESCAPE.search(done.err)
+    assert Path("there.html").read_text() == "mine"
