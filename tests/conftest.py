@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from tests.bench.in_process import Program, apart, program
 from tests.stand_in import engine
 
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
@@ -40,6 +41,13 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathF
     """The workers that the test's programs start have an engine without TensorFlow: see tests/stand_in/session.py."""
     for name, value in engine(tmp_path_factory.mktemp("engine")).items():
         monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def in_process(tmp_path: Path) -> Iterator[Program]:
+    """The program's own main(), in this process and with no worker: for what is refused before one is needed."""
+    with apart(tmp_path):
+        yield program
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,7 @@ from gpubalance.results.probe import Probe
 from gpubalance.results.records import read_result
 from gpubalance.results.run import Run
 from tests.bench.killed import COMMANDS, Kill, Program
+from tests.cli.program import own
 
 Limits = tuple[tuple[int | None, int | None], ...]
 
@@ -91,8 +92,7 @@ def _look_at_the_end(program: Program, seen: Seen, out: str, err: str) -> None:
         if out or not err:  # the signal itself, while Python begins and ends
             right.add(-number)
     seen.expect(code in right, f"exit code {code}: {err[-500:]}")
-    own = "\n".join(line for line in err.splitlines() if not line.startswith("  | "))  # without a worker's log
-    seen.expect("Traceback" not in own, f"a traceback: {err[-1500:]}")
+    seen.expect("Traceback" not in own(err), f"a traceback: {err[-1500:]}")
     seen.expect("a bug in" not in err, f"a bug: {err[-500:]}")
 
 

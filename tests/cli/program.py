@@ -56,8 +56,13 @@ def gpubalance(
 ) -> subprocess.CompletedProcess[str]:
     process = start(*arguments, environment=environment, cwd=cwd)
     out, err = process.communicate(timeout=240)
-    assert "Traceback" not in err, err
+    assert "Traceback" not in own(err), err
     return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+
+def own(err: str) -> str:
+    """What the program says itself: without the lines of a worker's log, which it quotes."""
+    return "\n".join(line for line in err.splitlines() if not line.lstrip().startswith("| "))
 
 
 def run_json(*arguments: str, cwd: Path | None = None) -> dict[str, Any]:

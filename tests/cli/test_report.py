@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpubalance.cli.report import report
-from gpubalance.errors import BadInput, GpubalanceError
-from gpubalance.jobs.report import read_subjects
+from gpubalance.errors import GpubalanceError
 from tests.cli.program import ROOT, gpubalance
 from tests.render import samples
 
@@ -57,36 +56,6 @@ def test_tables_go_to_stdout_beside_a_page(plan: Path, tmp_path: Path, capsys: p
     assert printed.out.startswith('"file","kind","created","table",')
     assert printed.err == ""
     assert (tmp_path / "charts" / "plan-step.png").exists()
-
-
-@pytest.mark.parametrize(
-    ("where", "value", "said"),
-    [
-        (("batches",), [1], "batches: 1 of 2 devices"),
-        (("balance", "run", "replicas", 0, "device"), 7, "balance.run.replicas.0.device: there is no device 7"),
-        (("balance", "run", "replicas", 0, "device"), 1, "balance.run.replicas: a device is there twice"),
-        (("balance", "run", "replicas", 0, "batch"), 0, "balance.run.replicas.0.batch: Input should be greater"),
-        (("balance", "run", "step_time_s", "median"), 0, "balance.run.step_time_s.median: Input should be greater"),
-        (("balance", "run", "step_time_s", "at_s"), [1.0], "balance.run.step_time_s.at_s: 1 of "),
-        (("balance", "run", "sync_s"), 1e300, "balance.run.sync_s: Input should be less than"),
-        (("balance", "solo_gap", "slowdown"), [], "balance.solo_gap.slowdown: 0 of 2 devices"),
-        (("micro_batches",), [0, 0], "micro_batches: micro-batches must be from 1 to their batch, not 0 of "),
-        (("devices",), [], "devices: there is none"),
-        (("predicted", "throughput"), None, "predicted.throughput: "),
-    ],
-)
-def test_a_result_that_does_not_fit_together_is_no_result(
-    tmp_path: Path, where: tuple[str | int, ...], value: object, said: str
-) -> None:
-    document = samples.document(samples.BALANCE)
-    inner = document
-    for key in where[:-1]:
-        inner = inner[key]  # type: ignore[index]
-    inner[where[-1]] = value  # type: ignore[index]
-    with pytest.raises(BadInput) as caught:
-        read_subjects([samples.written(tmp_path, "bad.json", document)])
-    assert f"bad.json is damaged: {said}" in caught.value.message
-    assert caught.value.remedy == "make the plan again"
 
 
 def test_without_the_extra_the_error_says_how_to_install_it(plan: Path, tmp_path: Path) -> None:

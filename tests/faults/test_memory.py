@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.keep.saved_probes import save
 from gpubalance.results.plan import Plan
@@ -42,29 +40,15 @@ def test_15_out_of_memory_at_one_sample_tells_needed_against_free(tmp_path: Path
         'memory = "64 MiB"\nbase_memory = "60 MiB"\nmemory_per_sample = "8 MiB"\n'
     )
     machine = Machine(tmp_path)
-    for command in (
-        ("run", "--batches", "1"),
-        ("run", "--batches", "16"),
-        ("probe", "--no-ahead", "--duration", "0.1"),
-    ):
+    for command in (("run", "--batches", "16"), ("probe", "--no-ahead", "--duration", "0.1")):
         done = machine.runs(*command, "--simulate", str(profile), "--quiet")
         assert (done.returncode, done.stdout.strip() and command[0]) == (5, "" if command[0] == "run" else "probe")
         assert "needs 68.0 MiB, and 64.0 MiB are free" in done.stderr
         assert "use a smaller model" in done.stderr
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "CUDNN_STATUS_ALLOC_FAILED",
-        *(
-            pytest.param(text, marks=pytest.mark.campaign)
-            for text in ("failed to create cublas handle", "No algorithm worked!", "scratch space")
-        ),
-    ],
-)
-def test_16_a_disguised_out_of_memory_counts_as_one_where_a_smaller_batch_passes(tmp_path: Path, text: str) -> None:
-    steps = fails_above(16, f"InternalError(None, None, {text!r})")
+def test_16_a_disguised_out_of_memory_counts_as_one_where_a_smaller_batch_passes(tmp_path: Path) -> None:
+    steps = fails_above(16, "InternalError(None, None, 'CUDNN_STATUS_ALLOC_FAILED')")
     few = (*PROBE[:3], "--max-batch", "24", *PROBE[5:])
     done = Machine(tmp_path, steps).runs(*few, "--json")
     assert done.returncode == 0, done.stderr

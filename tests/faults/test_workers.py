@@ -32,23 +32,20 @@ def first_line(done: subprocess.CompletedProcess[str]) -> str:
     return done.stderr.splitlines()[0]
 
 
-@pytest.mark.parametrize("number", [signal.SIGABRT, signal.SIGSEGV])
-def test_18_a_crash_fails_its_device_with_the_logs_end_and_the_others_go_on(
-    tmp_path: Path, number: signal.Signals
-) -> None:
-    steps = f"""
+def test_18_a_crash_fails_its_device_with_the_logs_end_and_the_others_go_on(tmp_path: Path) -> None:
+    steps = """
 import os, sys
 def step(devices, batches, number):
     if devices[0].index == 0 and max(batches) > 8:
         print("CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered", file=sys.stderr, flush=True)
-        os.kill(os.getpid(), {int(number)})
+        os.abort()
 """
     done = Machine(tmp_path, steps).runs("probe", *FEW)
     assert done.returncode == 6
     first, second = json.loads(done.stdout)["probes"]
     assert second["complete"]
     assert [point["batch"] for point in first["curve"]] == [8]
-    assert number.name in first["failures"][0]["message"]
+    assert "SIGABRT" in first["failures"][0]["message"]
     assert "| CUDA_ERROR_ILLEGAL_ADDRESS" in done.stderr
 
 
@@ -65,9 +62,8 @@ def step(devices, batches, number):
     assert json.loads(done.stdout)["complete"] is False
 
 
-@pytest.mark.parametrize(("chosen", "other"), [("auto", "hierarchical"), ("hierarchical", "one-device")])
 def test_20_21_a_silent_worker_is_ended_by_force_and_another_all_reduce_is_suggested(
-    tmp_path: Path, chosen: str, other: str
+    tmp_path: Path,
 ) -> None:
     steps = """
 def built(devices):
@@ -78,11 +74,11 @@ def step(devices, batches, number):
 """
     many = ("--windows", "500", "--duration", "0.1", "--json", "--quiet")
     machine = Machine(tmp_path, steps)
-    done = machine.runs("run", "--deadline", SILENCE, "--all-reduce", chosen, *many)
+    done = machine.runs("run", "--deadline", SILENCE, "--all-reduce", "hierarchical", *many)
     assert done.returncode == 8
     assert first_line(done).startswith("error: the worker said nothing for 5 s while training with batches 64/64")
     assert "a step or a collective hangs" in done.stderr
-    assert f"try another all-reduce, which may be what hangs: --all-reduce {other}" in done.stderr
+    assert "try another all-reduce, which may be what hangs: --all-reduce one-device" in done.stderr
     assert json.loads(done.stdout)["complete"] is False
     (pid,) = machine.noted()
     assert gone(pid)
@@ -102,15 +98,14 @@ def step(devices, batches, number):
     assert second["complete"]
 
 
-@pytest.mark.parametrize("at", [8, 16])
-def test_18_what_died_is_tried_again_by_a_probe_that_goes_on(tmp_path: Path, at: int) -> None:
+def test_18_what_died_is_tried_again_by_a_probe_that_goes_on(tmp_path: Path) -> None:
     """The cause may have been mended: the batch is no limit that was found."""
     broken = tmp_path / "broken"
     broken.touch()
     steps = f"""{HOLDS_32}
 import os, pathlib
 def step(devices, batches, number):
-    if pathlib.Path({str(broken)!r}).exists() and batches == ({at},):
+    if pathlib.Path({str(broken)!r}).exists() and batches == (16,):
         os.abort()
 """
     machine, command = Machine(tmp_path, steps), ("probe", "--gpus", "0", "--duration", "0.1", "--no-ahead", "--json")
@@ -123,7 +118,7 @@ def step(devices, batches, number):
     assert found["failures"] == []
 
 
-@pytest.mark.parametrize(("command", "where"), [("run", "built"), ("probe", "step"), ("balance", "step")])
+@pytest.mark.parametrize(("command", "where"), [("run", "built"), ("probe", "step")])
 def test_20_the_time_limit_ends_a_worker_that_never_answers(tmp_path: Path, command: str, where: str) -> None:
     """Longer than that no wait is: neither for the model nor for the first step, which may take 900 s by themselves."""
     steps = f"""
@@ -228,7 +223,6 @@ def step(devices, batches, number):
     assert len(machine.noted()) == 1
 
 
-SHORT = ("--max-batch", "8", "--duration", "0.3")
 SLOWLY = """
 import time
 def step(devices, batches, number):
@@ -294,12 +288,11 @@ def measuring(folder: Path, steps: str) -> tuple[subprocess.Popen[str], int]:
     return machine.starts("run", "--windows", "500"), machine.wait_for_note()
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_29_an_interrupt_ends_even_a_worker_that_hangs(tmp_path: Path, number: signal.Signals, code: int) -> None:
+def test_29_an_interrupt_ends_even_a_worker_that_hangs(tmp_path: Path) -> None:
     process, pid = measuring(tmp_path, HANGS)
-    process.send_signal(number)
+    process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
-    assert process.returncode == code, err
+    assert process.returncode == 130, err
     assert gone(pid)
 
 

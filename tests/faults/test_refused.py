@@ -1,7 +1,8 @@
-"""What is refused before any device is touched: one line that says what is wrong, one that says what to do."""
+"""What is refused before any device is touched, of rows 26, 27, 31, 32 and 34 among others: each gets one error."""
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from tests.bench.in_process import ESCAPE, Program
 from tests.cli.program import QUICK_PAIR, ROOT
-from tests.render.samples import BALANCE
+from tests.render.samples import BALANCE, PROBE
 
 NAMES = {
     "quick": shlex.quote(QUICK_PAIR),
@@ -18,7 +19,7 @@ NAMES = {
     "long": "x" * 10_000,
     "digits": "9" * 10_000,
 }
-# In a folder with a plan, plan.json, and there.html, which is no result.
+# In a folder with plan.json, probe.json, there.html, which is no result, and huge, a file of 100 MB.
 REFUSED = {
     "run --simulate {quick} --quiet": [
         ("--gpus 0 1 --batches 820", 2, "1 batch for 2 devices"),
@@ -47,7 +48,9 @@ REFUSED = {
         ("--model '\udc80.py:build'", 2, "its name is not UTF-8"),
         ("-o /nowhere/run.json", 3, "does not exist"),
         ("-o /tmp", 2, "is a folder"),
+        ("-o none/run.json", 3, "mkdir -p none"),
         ("--plan nowhere.json", 4, "can't read nowhere.json"),
+        ("--plan huge", 4, "huge is larger than 32 MiB"),
         ("--plan plan.json --batches 8 8", 2, "--plan says --batches itself"),
         ("--tensorboard there.html/below", 3, "can't write to --tensorboard there.html/below"),
         ("--trace there.html", 3, "can't write to --trace there.html"),
@@ -71,6 +74,7 @@ REFUSED = {
     "plan": [
         ("--simulate {quick}", 4, "make one: gpubalance probe --simulate {quick} --gpus 0 1"),
         ("{quick}", 4, "is no JSON"),
+        ("probe.json --global-batch 4", 2, "the nearest that is possible: 8"),
         ("'\x1b[31m[red]no.json'", 4, "can't read [red]no.json"),
         ("--simulate {quick} --model '\x1b]0;title\x07small'", 4, "make one: gpubalance probe"),
         ("--simulate {quick} --accumulate many", 2, "--accumulate takes auto, off or a number"),
@@ -112,6 +116,8 @@ REFUSED = {
     "devices": [
         ("--simulate {long}", 4, "can't read the profile"),
         ("--simulate {digits}", 2, "--simulate"),
+        ("--simulate huge", 4, "is larger than 1 MiB"),
+        ("--simulate /dev/zero", 4, "is larger than 1 MiB"),
         ("--simulate 'no\x9b2J.toml'", 4, "can't read the profile"),
     ],
     "": [("{long}", 2, "")],
@@ -120,10 +126,13 @@ ROWS = [(f"{command} {words}", code, says) for command, rows in REFUSED.items() 
 
 
 @pytest.mark.parametrize(("line", "code", "says"), ROWS, ids=[ascii(line[:60]) for line, _, _ in ROWS])
-def test_what_is_wrong_gets_one_line_that_says_what_is_right(
+def test_26_27_31_32_34_what_is_wrong_gets_one_line_that_says_what_is_right(
     in_process: Program, line: str, code: int, says: str
 ) -> None:
     shutil.copy(BALANCE, "plan.json")
+    shutil.copy(PROBE, "probe.json")
+    Path("huge").touch()
+    os.truncate("huge", 100 << 20)
     Path("there.html").write_text("mine")
     done = in_process(shlex.split(line.format(**NAMES)))
     assert (done.code, done.out) == (code, "")
