@@ -13,7 +13,6 @@ import numpy as np
 import tensorflow as tf
 
 from gpubalance.engine import cuda_libraries, runtime
-from gpubalance.settings.device import Device
 
 _TIMES = 3  # the first is slower: buffers, streams and NCCL's rings are made
 
@@ -21,27 +20,17 @@ _TIMES = 3  # the first is slower: buffers, streams and NCCL's rings are made
 def inspect() -> dict[str, Any]:
     """TensorFlow's build, and what comes of loading each CUDA library that it wants. No device is touched."""
     build = tf.sysconfig.get_build_info()
-    cuda, cudnn = build.get("cuda_version"), build.get("cudnn_version")
-    packages = Path(tf.__file__).parents[1]
-    libraries = []
-    for name in cuda_libraries.wanted(cuda, cudnn):
-        path, problem = cuda_libraries.load(name, packages, os.environ)
-        libraries.append({"name": name, "path": path, "problem": problem})
-    loaded = next((lib["path"] for lib in libraries if str(lib["name"]).startswith("libcudnn") and lib["path"]), None)
+    libraries = cuda_libraries.load_wanted(build, Path(tf.__file__).parents[1], os.environ)
+    cudnn = next((path for name, path, _ in libraries if name.startswith("libcudnn") and path), None)
     return {
         "tensorflow": tf.__version__,
         "keras": keras.__version__,
-        "cuda": cuda,
-        "cudnn": cudnn,
+        "cuda": build.get("cuda_version"),
+        "cudnn": build.get("cudnn_version"),
         "capabilities": tuple(build.get("cuda_compute_capabilities", ())),
-        "libraries": tuple(libraries),
-        "cudnn_loaded": cuda_libraries.cudnn_version(loaded) if loaded else None,
+        "libraries": [{"name": name, "path": path, "problem": problem} for name, path, problem in libraries],
+        "cudnn_loaded": cuda_libraries.cudnn_version(cudnn) if cudnn else None,
     }
-
-
-def use(devices: Sequence[Device]) -> tuple[str, ...]:
-    """TensorFlow's names for the devices. Raises EnvironmentFault where it lacks one."""
-    return runtime.use_devices(devices)
 
 
 def move(values: Any, target: str) -> Any:
@@ -55,20 +44,14 @@ def copy(source: str, target: str, nbytes: int, move: Callable[[Any, str], Any] 
     sent = np.random.default_rng().integers(1, 256, nbytes, np.uint8)  # without zeros: those are what is looked for
     with tf.device(source):
         there = tf.identity(sent)
-    fastest = float("inf")
-    for _ in range(_TIMES):
-        runtime.wait_for([source, target])
-        began = time.perf_counter()
-        moved = move(there, target)
-        runtime.wait_for([source, target])
-        fastest = min(fastest, time.perf_counter() - began)
+    moved, seconds = _fastest([source, target], lambda: move(there, target))
     came = moved.numpy()
     differs = came != sent
     return {
         "elements": nbytes,
         "differing": int(np.count_nonzero(differs)),
         "zeros": int(np.count_nonzero(differs & (came == 0))),
-        "seconds": fastest,
+        "seconds": seconds,
     }
 
 
@@ -92,13 +75,19 @@ def reduce(names: Sequence[str], nbytes: int) -> dict[str, Any]:
     def step(values: Any) -> Any:
         return strategy.run(replica_sum, args=(values,))
 
-    fastest = float("inf")
+    summed, seconds = _fastest(names, lambda: step(values))
+    total = np.sum(parts, axis=0, dtype=np.float32)
+    results = strategy.experimental_local_results(summed)
+    return {"differing": tuple(int(np.count_nonzero(r.numpy() != total)) for r in results), "seconds": seconds}
+
+
+def _fastest(names: Sequence[str], act: Callable[[], Any]) -> tuple[Any, float]:
+    """What the last of some times gave, and the seconds of the fastest, until these devices have done it."""
+    seconds = []
     for _ in range(_TIMES):
         runtime.wait_for(names)
         began = time.perf_counter()
-        summed = step(values)
+        result = act()
         runtime.wait_for(names)
-        fastest = min(fastest, time.perf_counter() - began)
-    total = np.sum(parts, axis=0, dtype=np.float32)
-    results = strategy.experimental_local_results(summed)
-    return {"differing": tuple(int(np.count_nonzero(r.numpy() != total)) for r in results), "seconds": fastest}
+        seconds.append(time.perf_counter() - began)
+    return result, min(seconds)

@@ -6,6 +6,7 @@ import ctypes
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from gpubalance.system.versions import numbers
 
@@ -25,6 +26,14 @@ def wanted(cuda: str | None, cudnn: str | None) -> tuple[str, ...]:
     names = _NAMES.get(built_for[0], _NAMES[max(_NAMES)])
     cudnn_major, *_ = numbers(cudnn) or (9,)
     return tuple(f"lib{name}" for name in (*names, f"cudnn.so.{cudnn_major}", "nccl.so.2"))
+
+
+def load_wanted(
+    build: Mapping[str, Any], packages: Path, environment: Mapping[str, str]
+) -> list[tuple[str, str | None, str | None]]:
+    """Name, path and problem of each library that TensorFlow's `build` wants, as `load` gives them."""
+    names = wanted(build.get("cuda_version"), build.get("cudnn_version"))
+    return [(name, *load(name, packages, environment)) for name in names]
 
 
 def load(name: str, packages: Path, environment: Mapping[str, str]) -> tuple[str | None, str | None]:

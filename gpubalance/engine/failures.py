@@ -1,17 +1,15 @@
-"""What went wrong in a step or while a model was built, in terms that a parent process can act on."""
+"""What went wrong while a model was built, measured or checked, as the error that the command will end with."""
 
 from __future__ import annotations
 
 import os
 import re
 import traceback
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 import tensorflow as tf
 
-from gpubalance.errors import BadInput, GpubalanceError
+from gpubalance.errors import BadInput, EnvironmentFault, GpubalanceError, OutOfMemory
 from gpubalance.remedies import match
 from gpubalance.settings.requests import Settings
 
@@ -26,73 +24,50 @@ _REPLICA = (
 )
 
 
-@dataclass(frozen=True)
-class Failure:
-    """`fault` says whose: the device's memory, the user's model or flags, or the step's."""
+def explain(error: BaseException, settings: Settings | None = None) -> GpubalanceError:
+    """OutOfMemory; BadInput for the user's model or flags; EnvironmentFault for all else. The log gets the traceback.
 
-    fault: Literal["memory", "input", "step"]
-    message: str
-    cause: str = ""
-    remedy: str = ""
-    replica: int | None = None
-
-
-def explain(error: BaseException, settings: Settings) -> Failure:
-    """Sorts an exception from building or training a model. The whole of it goes to the log as well."""
-    traceback.print_exception(error)
-    failure = _sorted(error, settings)
-    # A user's own exception may say anything; TensorFlow's and Keras' texts are what the table knows.
-    row = None if failure.remedy else match(str(error))
-    return replace(failure, cause=row.cause, remedy=row.remedy) if row else failure
-
-
-def explain_check(error: Exception) -> Failure:
-    """The same of a check, which trains nothing."""
-    traceback.print_exception(error)
+    `settings` are those of the training that failed; a check of `doctor` has none.
+    """
     if isinstance(error, GpubalanceError):
-        return Failure("step", error.message, error.cause, error.remedy)
-    text = _first_line(str(error))
-    row = match(str(error))
-    return Failure("step", f"{type(error).__name__}: {text}", *((row.cause, row.remedy) if row else ()))
+        return error
+    traceback.print_exception(error)
+    found = (
+        _of_training(error, settings) if settings else EnvironmentFault(f"{type(error).__name__}: {_line_of(error)}")
+    )
+    # A user's own exception may say anything; TensorFlow's and Keras' texts are what the table knows.
+    row = None if found.remedy else match(str(error))
+    if row:
+        found.cause, found.remedy = row.cause, row.remedy
+    return found
 
 
-def _sorted(error: BaseException, settings: Settings) -> Failure:
-    text = str(error)
-    if isinstance(error, BadInput):
-        return Failure("input", error.message, error.cause, error.remedy)
+def _of_training(error: BaseException, settings: Settings) -> GpubalanceError:
+    text, line = str(error), _line_of(error)
     if isinstance(error, MemoryError):
-        return Failure(
-            "step", f"this host's memory does not hold it: {_first_line(text)}", remedy="use smaller batches"
-        )
+        return EnvironmentFault(f"this host's memory does not hold it: {line}", remedy="use smaller batches")
     if isinstance(error, tf.errors.ResourceExhaustedError):
-        return Failure("memory", _first_line(text, "OOM"), replica=failing_replica(text))
+        return OutOfMemory(_line_of(error, "OOM"), replica=failing_replica(text))
     if isinstance(error, _OF_THE_DEVICE) and "ompil" not in text:
-        return Failure("step", f"training {settings.model} failed on the device: {_first_line(text)}")
+        return EnvironmentFault(f"training {settings.model} failed on the device: {line}")
     if settings.xla and "xla" in text.lower():
-        row = match(text)
-        return Failure(
-            "input",
-            f"{settings.model} does not compile with XLA: {_first_line(text)}",
-            *((row.cause, row.remedy) if row else ("", "use --no-xla")),
-        )
+        remedy = "" if match(text) else "use --no-xla"
+        return BadInput(f"{settings.model} does not compile with XLA: {line}", remedy=remedy)
     if ":" in settings.model:
-        return Failure("input", f"--model {settings.model} failed:\n{_own_traceback(error)}")
-    return Failure("step", f"training {settings.model} failed: {type(error).__name__}: {_first_line(text)}")
+        return BadInput(f"--model {settings.model} failed:\n{_own_traceback(error)}")
+    return EnvironmentFault(f"training {settings.model} failed: {type(error).__name__}: {line}")
 
 
 def failing_replica(text: str) -> int | None:
-    """Which replica an out-of-memory text of TensorFlow is about; None where it does not say."""
-    for pattern in _REPLICA:
-        match = pattern.search(text)
-        if match:
-            return int(match[1])
-    return None
+    """The replica that TensorFlow's out-of-memory text names; None where it names none."""
+    found = filter(None, (pattern.search(text) for pattern in _REPLICA))
+    return next((int(match[1]) for match in found), None)
 
 
-def _first_line(text: str, holding: str = "") -> str:
-    """The first line that says something, of TensorFlow's many."""
-    lines = [line.strip() for line in text.splitlines() if line.strip() and holding in line]
-    return (lines or [text.strip()])[0][:500]
+def _line_of(error: BaseException, holding: str = "") -> str:
+    """The first line of its text that is not empty, or the first with `holding` in it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip() and holding in line]
+    return (lines or [str(error).strip()])[0][:500]
 
 
 def _own_traceback(error: BaseException) -> str:

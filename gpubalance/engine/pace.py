@@ -9,7 +9,6 @@ is paid k times. A device without a profile has a clock that only reads the time
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections.abc import Sequence
 
@@ -25,12 +24,12 @@ LATE_BY = 0.01
 class Clock:
     """Reads the time at three points of a replica's step. Seconds on the monotonic clock."""
 
-    def begin(self, batch: int, micro_batch: int | None = None) -> float:
+    def begin(self, batch: int, micro_batch: int) -> float:
         """The replica's inputs are there, and its compute begins."""
         del batch, micro_batch
         return time.perf_counter()
 
-    def computed(self, batch: int, micro_batch: int | None = None) -> float:
+    def computed(self, batch: int, micro_batch: int) -> float:
         """The replica's own gradients are there."""
         del batch, micro_batch
         return time.perf_counter()
@@ -38,26 +37,6 @@ class Clock:
     def finished(self) -> float:
         """The replica's weights are updated."""
         return time.perf_counter()
-
-
-class Rendezvous:
-    """What the paced replicas of one step share: when the last of them ended its compute, and the sync after it."""
-
-    def __init__(self, replicas: int, joint: JointProfile) -> None:
-        self.extra_memory = joint.extra_memory if replicas > 1 else 0
-        self.sync_s = joint.sync_s if replicas > 1 else 0.0
-        self._lock = threading.Lock()
-        self._last_s = 0.0
-
-    def arrive(self, computed_s: float) -> None:
-        """A replica's compute ended. Steps follow each other, so the latest of a step is the latest of all."""
-        with self._lock:
-            self._last_s = max(self._last_s, computed_s)
-
-    def free_at(self) -> float:
-        """When the step is over for every replica. Only called after all of them arrived."""
-        with self._lock:
-            return self._last_s + self.sync_s
 
 
 class ComputeTimes:
@@ -77,12 +56,19 @@ class ComputeTimes:
 
 
 class PacedClock(Clock):
-    """A simulated device's clock: it sleeps until the profile's time, and refuses what its memory does not hold."""
+    """A simulated device's clock: it sleeps until the profile's time, and refuses what its memory does not hold.
 
-    def __init__(self, replica: int, profile: DeviceProfile, rendezvous: Rendezvous, *, seed: int) -> None:
+    `steps` counts those it has seen, `late_steps` those whose real compute took longer than the profile says.
+    """
+
+    def __init__(
+        self, replica: int, profile: DeviceProfile, joint: JointProfile, computed_s: list[float], *, seed: int
+    ) -> None:
+        """`computed_s` is the replicas' common list: when each ended its last compute."""
         self._replica = replica
         self._profile = profile
-        self._rendezvous = rendezvous
+        self._joint = joint if len(computed_s) > 1 else JointProfile()
+        self._computed_s = computed_s
         self._times = ComputeTimes(profile, seed=seed)
         self._first_s: float | None = None
         self._began_s = 0.0
@@ -91,54 +77,48 @@ class PacedClock(Clock):
         self.steps = 0
         self.late_steps = 0
 
-    def begin(self, batch: int, micro_batch: int | None = None) -> float:
+    def begin(self, batch: int, micro_batch: int) -> float:
         """Raises MemoryError for samples past the profile's memory; else when the step's compute counts from."""
+        del batch
         profile = self._profile
-        at_a_time = int(batch if micro_batch is None else micro_batch)
-        needed = profile.memory_at(at_a_time, self._rendezvous.extra_memory)
+        needed = profile.memory_at(int(micro_batch), self._joint.extra_memory)
         if profile.memory is not None and needed > profile.memory:
             # TensorFlow turns a MemoryError in the graph into its own ResourceExhaustedError.
-            raise MemoryError(f"OOM on replica {self._replica}: batch {at_a_time} needs {needed} of {profile.memory} B")
-        self._late = False
+            raise MemoryError(
+                f"OOM on replica {self._replica}: batch {micro_batch} needs {needed} of {profile.memory} B"
+            )
         now = time.perf_counter()
         self._began_s = self._free_s if now - self._free_s < QUEUED_WITHIN_S else now
         if self._first_s is None:
             self._first_s = self._began_s
         return self._began_s
 
-    def computed(self, batch: int, micro_batch: int | None = None) -> float:
+    def computed(self, batch: int, micro_batch: int) -> float:
         """Sleeps until the profile's compute time is over."""
-        count = 1 if micro_batch is None else -(-int(batch) // int(micro_batch))  # a first one may be smaller
-        target = self._began_s + self._compute_s(int(batch), count)
-        now = time.perf_counter()
-        self.steps += 1
-        if now < target:
-            time.sleep(target - now)
-        else:
-            self._note_late(now - target > LATE_BY * (target - self._began_s))
-        ended = max(time.perf_counter(), target)
-        self._rendezvous.arrive(ended)
-        return ended
+        assert self._first_s is not None  # noqa: S101  (begin ran before)
+        micro_batches = -(-int(batch) // int(micro_batch))  # the first one may be smaller
+        compute_s = self._times.next_s(int(batch), micro_batches, elapsed_s=self._began_s - self._first_s)
+        self._late = _sleep_until(self._began_s + compute_s) > LATE_BY * compute_s
+        ended_s = max(time.perf_counter(), self._began_s + compute_s)
+        self._computed_s[self._replica] = ended_s
+        return ended_s
 
     def finished(self) -> float:
-        """Sleeps until the joint run's sync is over."""
-        target = self._rendezvous.free_at()
-        now = time.perf_counter()
-        if now < target:
-            time.sleep(target - now)
-        else:
-            self._note_late(now - target > QUEUED_WITHIN_S)
-        self._free_s = target if now - target < QUEUED_WITHIN_S else now
+        """Sleeps until the joint run's sync is over. Called after all replicas have computed."""
+        target = max(self._computed_s) + self._joint.sync_s
+        late_s = _sleep_until(target)
+        self._free_s = target if late_s < QUEUED_WITHIN_S else target + late_s
+        self.steps += 1
+        self.late_steps += self._late or late_s > QUEUED_WITHIN_S
         return max(time.perf_counter(), target)
 
-    def _note_late(self, late: bool) -> None:
-        """A step counts once, however often it is late."""
-        self.late_steps += late and not self._late
-        self._late = self._late or late
 
-    def _compute_s(self, batch: int, micro_batches: int = 1) -> float:
-        assert self._first_s is not None  # noqa: S101  (begin ran before)
-        return self._times.next_s(batch, micro_batches, elapsed_s=self._began_s - self._first_s)
+def _sleep_until(target_s: float) -> float:
+    """Returns by how many seconds it came too late; below 0 where it slept."""
+    late_s = time.perf_counter() - target_s
+    if late_s < 0:
+        time.sleep(-late_s)
+    return late_s
 
 
 def noise_seed(seed: int, replica: int) -> int:
@@ -148,8 +128,8 @@ def noise_seed(seed: int, replica: int) -> int:
 
 def clocks(profiles: Sequence[DeviceProfile | None], joint: JointProfile, *, seed: int) -> list[Clock]:
     """A clock a replica, in order."""
-    rendezvous = Rendezvous(len(profiles), joint)
+    computed_s = [0.0] * len(profiles)
     return [
-        PacedClock(index, profile, rendezvous, seed=noise_seed(seed, index)) if profile else Clock()
-        for index, profile in enumerate(profiles)
+        PacedClock(replica, profile, joint, computed_s, seed=noise_seed(seed, replica)) if profile else Clock()
+        for replica, profile in enumerate(profiles)
     ]

@@ -50,7 +50,13 @@ def _set_up_cpus(count: int) -> tuple[str, ...]:
     cpu = tf.config.list_physical_devices("CPU")[0]
     if len(tf.config.get_logical_device_configuration(cpu) or ()) < count:  # else they are there, or will be
         try:
-            _configure_cpus(cpu, count)
+            # Each device may sleep or compute in a thread of its own, while others hand the work on.
+            tf.config.threading.set_inter_op_parallelism_threads(2 * count + 2)
+            # Several devices share the cores; a single plain one may have them all.
+            cores = len(os.sched_getaffinity(0))
+            tf.config.threading.set_intra_op_parallelism_threads(max(1, cores // count))
+            logical = [tf.config.LogicalDeviceConfiguration() for _ in range(count)]
+            tf.config.set_logical_device_configuration(cpu, logical)
         except RuntimeError as error:
             raise _used_before(f"has fewer CPU devices than {count}") from error
     return tuple(f"CPU:{i}" for i in range(count))
@@ -61,14 +67,6 @@ def _used_before(how: str) -> EnvironmentFault:
         f"TensorFlow was used before the split's devices were set up, and {how}",
         remedy="enter split.scope() before anything else that uses TensorFlow",
     )
-
-
-def _configure_cpus(cpu: Any, count: int) -> None:
-    # Each device may sleep or compute in a thread of its own, while others hand the work on.
-    tf.config.threading.set_inter_op_parallelism_threads(2 * count + 2)
-    # Several devices share the cores; a single plain one may have them all.
-    tf.config.threading.set_intra_op_parallelism_threads(max(1, len(os.sched_getaffinity(0)) // count))
-    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration() for _ in range(count)])
 
 
 def _set_up_gpus(devices: Sequence[Device]) -> tuple[str, ...]:
@@ -86,23 +84,21 @@ def _set_up_gpus(devices: Sequence[Device]) -> tuple[str, ...]:
         if not all(map(tf.config.experimental.get_memory_growth, physical)):
             fault = _used_before("took all of the GPUs' memory")
             warnings.warn(f"{fault.message}: {fault.remedy} ({error})", stacklevel=2)
-    logical = tf.config.list_logical_devices("GPU")
-    found = bus_ids(_descriptions())
-    missing = missing_devices(devices, found, len(logical))
+    numbers = numbers_of(devices, _bus_ids())
+    missing = [device for device, number in zip(devices, numbers, strict=True) if number is None]
     if missing:
         raise EnvironmentFault(
             f"TensorFlow {tf.__version__} leaves out {_names(missing)}",
             cause=known("left-out").cause,
             remedy=known("left-out").remedy,
         )
-    return tuple(f"GPU:{i}" for i in order_of(devices, found))
+    return tuple(f"GPU:{number}" for number in numbers)
 
 
 def _missing_libraries() -> str:
     """`: these can't be loaded: libcudnn.so.9`, of those that TensorFlow's build wants; empty where all can."""
-    build, packages = tf.sysconfig.get_build_info(), Path(tf.__file__).parents[1]
-    wanted = cuda_libraries.wanted(build.get("cuda_version"), build.get("cudnn_version"))
-    missing = [name for name in wanted if cuda_libraries.load(name, packages, os.environ)[0] is None]
+    tried = cuda_libraries.load_wanted(tf.sysconfig.get_build_info(), Path(tf.__file__).parents[1], os.environ)
+    missing = [name for name, path, _ in tried if path is None]
     return f"; these libraries can't be loaded: {', '.join(missing)}" if missing else ""
 
 
@@ -113,39 +109,39 @@ def survey(devices: Sequence[Device]) -> tuple[dict[str, str], bool | None]:
         return {d.uuid: f"TensorFlow {tf.__version__} sees no GPU: a CUDA library is missing" for d in devices}, None
     for gpu in physical:
         tf.config.experimental.set_memory_growth(gpu, True)
-    count = len(tf.config.list_logical_devices("GPU"))
-    missing = missing_devices(devices, bus_ids(_descriptions()), count)
+    numbers = numbers_of(devices, _bus_ids())
     growth = all(map(tf.config.experimental.get_memory_growth, physical))
-    return {d.uuid: f"TensorFlow {tf.__version__} leaves it out" for d in missing}, growth
+    left_out = [device for device, number in zip(devices, numbers, strict=True) if number is None]
+    return {device.uuid: f"TensorFlow {tf.__version__} leaves it out" for device in left_out}, growth
 
 
-def _descriptions() -> list[str]:
-    """TensorFlow's own description of each of its GPUs, in its order; it holds the PCI bus id."""
-    from tensorflow.python.client import device_lib  # the only door to a device's bus id
+def _local_gpus() -> list[Any]:
+    """TensorFlow's own descriptions of its GPUs, in its order: the only door to a bus id or a memory limit."""
+    from tensorflow.python.client import device_lib
 
-    return [d.physical_device_desc for d in device_lib.list_local_devices() if d.device_type == "GPU"]
-
-
-def bus_ids(descriptions: Sequence[str]) -> list[str | None]:
-    """The PCI bus id in each of TensorFlow's device descriptions, lower case; None where there is none."""
-    matches = [_BUS_ID.search(text) for text in descriptions]
-    return [match[1].lower() if match else None for match in matches]
+    tf.config.list_logical_devices("GPU")  # sets them up first, as this process wants them
+    return [device for device in device_lib.list_local_devices() if device.device_type == "GPU"]
 
 
-def missing_devices(devices: Sequence[Device], found: Sequence[str | None], count: int) -> list[Device]:
-    """The devices asked for that TensorFlow does not have. By bus id; where it gives none, those past its count."""
-    if any(bus_id is None for bus_id in found) or len(found) != count or any(d.bus_id is None for d in devices):
-        return list(devices[count:])
-    return [device for device in devices if (device.bus_id or "").lower() not in found]
+def _bus_ids() -> list[str | None]:
+    return [bus_id(device.physical_device_desc) for device in _local_gpus()]
 
 
-def order_of(devices: Sequence[Device], found: Sequence[str | None]) -> list[int]:
-    """TensorFlow's number of each device; by bus id, never by position where the bus ids are known."""
-    numbers = {bus_id: number for number, bus_id in enumerate(found)}
-    wanted = [(d.bus_id or "").lower() for d in devices]
-    if not all(bus_id in numbers for bus_id in wanted):
-        return list(range(len(devices)))  # CUDA_VISIBLE_DEVICES gave them in this order
-    return [numbers[bus_id] for bus_id in wanted]
+def bus_id(description: str) -> str | None:
+    """The PCI bus id in TensorFlow's description of a device, lower case; None where there is none."""
+    match = _BUS_ID.search(description)
+    return match[1].lower() if match else None
+
+
+def numbers_of(devices: Sequence[Device], bus_ids: Sequence[str | None]) -> list[int | None]:
+    """TensorFlow's number of each device, None for one that it leaves out.
+
+    By the bus ids of TensorFlow's GPUs; where one is unknown, by position, as CUDA_VISIBLE_DEVICES gave them in order.
+    """
+    if None in bus_ids or any(device.bus_id is None for device in devices):
+        return [number if number < len(bus_ids) else None for number in range(len(devices))]
+    numbers = {bus_id: number for number, bus_id in enumerate(bus_ids)}
+    return [numbers.get((device.bus_id or "").lower()) for device in devices]
 
 
 def _names(devices: Sequence[Device]) -> str:
@@ -166,10 +162,7 @@ def build_strategy(names: Sequence[str], all_reduce: str) -> Any:
 def memory_limit_bytes(name: str) -> int | None:
     """What TensorFlow's allocator may take of a device; None where it has no limit of its own."""
     if name.startswith("GPU"):
-        from tensorflow.python.client import device_lib  # nothing public tells it
-
-        limits = {d.name: int(d.memory_limit) for d in device_lib.list_local_devices()}
-        return limits.get(f"/device:{name}")
+        return next((int(gpu.memory_limit) for gpu in _local_gpus() if gpu.name == f"/device:{name}"), None)
     limit = os.environ.get("TF_CPU_BFC_MEM_LIMIT_IN_MB", "")
     limited = os.environ.get("TF_CPU_ALLOCATOR_USE_BFC", "").lower() in ("1", "true") and limit.isdigit()
     return int(limit) << 20 if limited else None

@@ -16,7 +16,7 @@ from gpubalance.engine.flops import count_forward
 from gpubalance.engine.losses import fit_loss
 from gpubalance.engine.models import build_model
 from gpubalance.engine.pace import PacedClock, clocks
-from gpubalance.engine.step import build_step
+from gpubalance.engine.step import BEGAN, COMPUTED, FINISHED, build_step
 from gpubalance.engine.trace import record_trace
 from gpubalance.errors import BadInput
 from gpubalance.results.timing import Timing
@@ -40,6 +40,7 @@ class Session:
         self._names = runtime.set_up(devices, settings, seed=seed)
         self._strategy = runtime.build_strategy(self._names, settings.all_reduce)
         self._clocks = clocks([d.profile for d in devices], joint, seed=seed)
+        self._paced = [clock for clock in self._clocks if isinstance(clock, PacedClock)]
         with self._strategy.scope():
             self._model = build_model(settings.model)
             self._optimizer = self._build_optimizer()
@@ -63,22 +64,12 @@ class Session:
     def _step(self, *, stamped: bool, micro: bool) -> Any:
         """Built when it is needed: most sessions never accumulate."""
         if (stamped, micro) not in self._steps:
-            self._steps[stamped, micro] = self._build_step(stamped, micro)
+            spec = data.element_spec(self._strategy, self._samples)
+            options = {"stamped": stamped, "micro": micro, "xla": self.settings.xla}
+            self._steps[stamped, micro] = build_step(
+                self._strategy, self._model, self._loss, self._optimizer, self._clocks, spec, **options
+            )
         return self._steps[stamped, micro]
-
-    def _build_step(self, stamped: bool, micro: bool) -> Any:
-        spec = data.element_spec(self._strategy, self._samples)
-        return build_step(
-            self._strategy,
-            self._model,
-            self._loss,
-            self._optimizer,
-            self._clocks,
-            spec,
-            stamped=stamped,
-            micro=micro,
-            xla=self.settings.xla,
-        )
 
     def facts(self) -> dict[str, Any]:
         """What the result records of the model and of TensorFlow. `gradient_bytes` is what an all-reduce moves."""
@@ -118,11 +109,12 @@ class Session:
         through when a device's memory does not hold its micro-batch.
         """
         self._train_with(split)
-        self._forget_late_steps()
+        for clock in self._paced:
+            clock.steps = clock.late_steps = 0
         end = time.perf_counter() + seconds
         given = 0
         while given < at_least or time.perf_counter() < end:
-            yield self._stamped_timing() if stamped else self._timing(steps_per_timing)
+            yield self._timing(1 if stamped else steps_per_timing, stamped=stamped)
             given += 1
 
     def trace(self, split: Shares, tracing: Tracing) -> str | None:
@@ -161,43 +153,26 @@ class Session:
                 sizes.append(tf.constant(split.micro_batches, tf.int32))
         return *self._step(stamped=stamped, micro=split.accumulates)(values, *sizes), waited
 
-    def _timing(self, steps: int) -> Timing:
+    def _timing(self, steps: int, *, stamped: bool) -> Timing:
+        if stamped:
+            # A stamped step is queued behind another, as steps are: an idle GPU would wait for its first kernels.
+            self._run()
         input_wait_s, began = 0.0, time.perf_counter()
         for _ in range(steps):
-            loss, _stamps, waited = self._run()
+            loss, stamps, waited = self._run(stamped=stamped)
             input_wait_s += waited
         runtime.wait_for(self._names)
-        seconds = time.perf_counter() - began
         return Timing(
-            steps=steps, seconds=seconds, input_wait_s=input_wait_s, loss_is_finite=math.isfinite(float(loss))
-        )
-
-    def _stamped_timing(self) -> Timing:
-        # The stamped step is queued behind another, as steps are: a GPU that is idle would wait for its first kernels.
-        self._run()
-        began = time.perf_counter()
-        loss, stamps, waited = self._run(stamped=True)
-        runtime.wait_for(self._names)
-        seconds = time.perf_counter() - began
-        stamps = stamps.numpy()
-        return Timing(
-            steps=1,
-            seconds=seconds,
-            input_wait_s=waited,
-            compute_s=tuple(max(SHORTEST_S, float(s)) for s in stamps[:, 1] - stamps[:, 0]),
-            step_s=max(SHORTEST_S, float(stamps[:, 2].max() - stamps[:, 0].min())),
+            steps=steps,
+            seconds=time.perf_counter() - began,
+            input_wait_s=input_wait_s,
             loss_is_finite=math.isfinite(float(loss)),
+            **(_stamped_times(stamps.numpy()) if stamped else {}),
         )
 
     def late_part(self) -> float | None:
         """Part of the last measured steps whose real compute took longer than the profile's; the worst device's."""
-        parts = [c.late_steps / c.steps for c in self._clocks if isinstance(c, PacedClock) and c.steps]
-        return max(parts, default=None)
-
-    def _forget_late_steps(self) -> None:
-        for clock in self._clocks:
-            if isinstance(clock, PacedClock):
-                clock.steps = clock.late_steps = 0
+        return max((clock.late_steps / clock.steps for clock in self._paced if clock.steps), default=None)
 
     def memory_peaks(self) -> tuple[int | None, ...]:
         """Each device's peak since the last call; of a simulated one what its profile says for its micro-batch."""
@@ -213,3 +188,11 @@ class Session:
                 peaks.append(runtime.memory_peak_bytes(name))
                 runtime.reset_memory_peak(name)
         return tuple(peaks)
+
+
+def _stamped_times(stamps: Any) -> dict[str, Any]:
+    """A timing's seconds of a stamped step, by its stamps [replica, (began, computed, finished)]."""
+    return {
+        "compute_s": tuple(max(SHORTEST_S, float(s)) for s in stamps[:, COMPUTED] - stamps[:, BEGAN]),
+        "step_s": max(SHORTEST_S, float(stamps[:, FINISHED].max() - stamps[:, BEGAN].min())),
+    }

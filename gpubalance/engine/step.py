@@ -19,8 +19,8 @@ from gpubalance.engine.losses import Loss
 from gpubalance.engine.pace import Clock, PacedClock
 
 Step = Any  # a tf.function: TensorFlow has no type for one
-# Of a replica's stamps, after the first, at which its compute began.
-COMPUTED, FINISHED = 1, 2
+# A replica's stamps in their order: it began to compute, it had its own gradients, its weights were updated.
+BEGAN, COMPUTED, FINISHED = range(3)
 
 
 def build_step(
@@ -37,12 +37,15 @@ def build_step(
 ) -> Step:
     """One `tf.function` for every split: `step(data, global_batch) -> (loss, stamps)`.
 
-    With `micro` it is `step(data, global_batch, micro_batches)`, the last one an int32 size for each replica: batches
-    are taken in micro-batches of that size. It is another trace, so that a step without pays nothing for it.
-    `data` holds each replica's (inputs, labels), `global_batch` a float32 scalar. The loss is that of the global
-    batch before the update. `stamps` is float64 [replicas, 3], seconds at which a replica's compute began, its own
-    gradients were there, and its weights were updated; empty when not `stamped`: then a step has no stamps to pay for.
-    The optimizer is changed: from now on it takes gradients that are summed.
+    `data` holds each replica's (inputs, labels), `global_batch` is a float32 scalar. The loss is that of the global
+    batch before the update. `stamps` is float64 [replicas, 3]: the seconds at which a replica began to compute, had its
+    own gradients, and had updated its weights. Where it is not `stamped` they are empty and cost nothing.
+
+    With `micro` it is `step(data, global_batch, micro_batches)`, the last an int32 size for each replica: batches are
+    taken in micro-batches of that size. It is another trace, so that a step without micro-batches pays nothing.
+
+    The optimizer is changed: from now on it takes gradients that are summed. Raises BadInput for a model or an
+    optimizer that can't be trained so.
     """
     optimizer = applies_summed_gradients(optimizer)
     gradients = _gradient_function(model, loss, optimizer, xla=xla)
@@ -50,17 +53,18 @@ def build_step(
         refuse_what_cannot_accumulate(model)
 
     def replica_step(data: Any, global_batch: Any, *micro_batches: Any) -> tuple[Any, Any]:
-        """One replica's part: its loss, and its stamps."""
         context = tf.distribute.get_replica_context()
         replica = tf.get_static_value(context.replica_id_in_sync_group)
-        own = [sizes[replica] for sizes in micro_batches]
-        points = Points(clocks[replica], [batch_of(data), *own], stamped=stamped)
+        batch = batch_of(data)
+        size = micro_batches[0][replica] if micro else batch
+        points = Points(clocks[replica], batch, size, stamped=stamped)
         data = points.begin(data)
-        local_loss, grads = (
-            accumulated(gradients, data, global_batch, *own) if micro else gradients(*data, global_batch)
-        )
-        grads = points.computed(local_loss, grads)
-        optimizer.apply(sum_over_replicas(context, grads), model.trainable_variables)
+        if micro:
+            local_loss, grads = accumulated(gradients, data, global_batch, size)
+        else:
+            local_loss, grads = gradients(*data, global_batch)
+        summed = sum_over_replicas(context, points.computed(local_loss, grads))
+        optimizer.apply(summed, model.trainable_variables)
         return local_loss, points.finished(local_loss, model.trainable_variables)
 
     sizes = [tf.TensorSpec((len(clocks),), tf.int32)] if micro else []
@@ -104,49 +108,52 @@ def batch_of(inputs: Any) -> Any:
 
 
 class Points:
-    """The three points in one replica's graph at which its clock is called: only where it paces or is stamped."""
+    """Calls a clock at the three points of one replica's step; not at all where it neither paces nor is stamped."""
 
-    def __init__(self, clock: Clock, sizes: Sequence[Any], *, stamped: bool) -> None:
-        """`sizes` are the batch and, where it is accumulated, the micro-batch."""
+    def __init__(self, clock: Clock, batch: Any, micro_batch: Any, *, stamped: bool) -> None:
+        """`batch` is the replica's, `micro_batch` what it takes at a time: int32 scalars."""
         self._clock = clock
         self._paced = isinstance(clock, PacedClock)
-        self._active = stamped or self._paced
         self._stamped = stamped
-        self._sizes = sizes
+        self._sizes = [batch, micro_batch]
         self._stamps: list[Any] = []
 
     def begin(self, data: Any) -> Any:
-        if not self._active:
+        """The data; a paced replica gets it when its step begins, if its memory holds a micro-batch."""
+        if not self._called:
             return data
         # On a GPU the stamp waits for what is queued before: the marker is computed on the device, after all of that.
         numbers = [values for values in tf.nest.flatten(data) if values.dtype != tf.string]
         first = tf.reshape(numbers[0], [-1])[0] if numbers else 0.0
-        marker = tf.negative(tf.cast(first, tf.float32))
-        return self._after_call(self._clock.begin, [*self._sizes, marker], data)
+        return self._call(self._clock.begin, self._sizes, tf.negative(tf.cast(first, tf.float32)), data)
 
     def computed(self, loss: Any, grads: Sequence[Any]) -> Sequence[Any]:
-        if not self._active:
+        """The gradients; a paced replica gets them when its profile's compute time is over."""
+        if not self._called:
             return grads
-        marker = _marker(loss, [g for g in grads if g is not None])
-        return self._after_call(self._clock.computed, [*self._sizes, marker], grads)  # type: ignore[no-any-return]
+        marker = _marker(loss, [grad for grad in grads if grad is not None])
+        return self._call(self._clock.computed, self._sizes, marker, grads)  # type: ignore[no-any-return]
 
     def finished(self, loss: Any, variables: Sequence[Any]) -> Any:
-        if not self._active:
-            return tf.zeros((0,), tf.float64)
-        # Reading each variable comes after its update: that is what TensorFlow orders by.
-        marker = _marker(loss, [tf.convert_to_tensor(v.value) for v in variables])
-        self._after_call(self._clock.finished, [marker], ())
+        """The replica's three stamps, float64 seconds; empty where it is not stamped."""
+        if self._called:
+            # Reading each variable comes after its update: that is what TensorFlow orders by.
+            marker = _marker(loss, [tf.convert_to_tensor(v.value) for v in variables])
+            self._call(self._clock.finished, [], marker, ())
         return tf.stack(self._stamps) if self._stamped else tf.zeros((0,), tf.float64)
 
-    def _after_call(self, function: Callable[..., float], inputs: Sequence[Any], values: Any) -> Any:
-        """Calls the clock on the host, and gives the values again; on a paced device not before the call returned.
+    @property
+    def _called(self) -> bool:
+        return self._paced or self._stamped
+
+    def _call(self, function: Callable[..., float], sizes: Sequence[Any], marker: Any, values: Any) -> Any:
+        """Calls the clock on the host when `marker` is there; returns `values`, on a paced device after the call.
 
         TensorFlow chains stateful ops of all replicas of a function: sleeping replicas would take turns. This one is
         told to run independently. On a GPU nothing waits for the call, or measuring would slow down what it measures.
         """
         with tf.device("/CPU:0"):
-            # The last input is a marker: it is waited for, and the clock does not take it.
-            stamp = tf.numpy_function(lambda *given: function(*given[:-1]), list(inputs), tf.float64)
+            stamp = tf.numpy_function(lambda *given: function(*given[:-1]), [*sizes, marker], tf.float64)
         stamp.set_shape(())
         if not tf.executing_eagerly():  # as a user's model may want it
             tf.compat.v1.get_default_graph().experimental_acd_manager.run_independently(stamp.op)

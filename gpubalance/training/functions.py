@@ -29,8 +29,8 @@ def training(model: Any, place: Place, *, whole: bool, accumulates: bool, stampe
         context = tf.distribute.get_replica_context()
         number = _number(context)
         data, own, size = values[number], weights[number], micro_batches[number]
-        sizes = [batch_of(data), size] if accumulates else [batch_of(data)]
-        points = Points(place.clocks[number], sizes, stamped=stamped)
+        batch = batch_of(data)
+        points = Points(place.clocks[number], batch, size if accumulates else batch, stamped=stamped)
         data = points.begin(data)
         if accumulates:
             grads, variables, logs = _accumulated(model, data, global_batch, size)

@@ -193,7 +193,7 @@ class Failed(Record):
     """
 
     kind: Literal["failed"] = "failed"
-    fault: Literal["memory", "input", "environment", "step"]
+    fault: Literal["memory", "input", "environment"]
     message: str
     cause: str = ""
     remedy: str = ""

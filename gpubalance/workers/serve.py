@@ -15,11 +15,10 @@ import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpubalance.errors import BadInput, EnvironmentFault
+from gpubalance.errors import BadInput, OutOfMemory
 from gpubalance.remedies import known, match
 from gpubalance.settings.record import Record
 from gpubalance.settings.requests import Settings
@@ -101,22 +100,23 @@ def _open(request: Open, replies: Any) -> Session | None:
 
     try:
         session = Session(request.devices, request.settings, request.joint, seed=request.seed)
-    except (BadInput, EnvironmentFault) as error:
-        fault = "input" if isinstance(error, BadInput) else "environment"
-        _say(replies, Failed(fault=fault, message=error.message, cause=error.cause, remedy=error.remedy))
-        return None
     except (Exception, SystemExit) as error:  # noqa: BLE001  (the user's own code, or TensorFlow's: told to the parent)
-        _say(replies, Failed(**_explained(error, request.settings)))
+        _say(replies, _failed(error, request.settings))
         return None
     _say(replies, Ready(**session.facts()))
     return session
 
 
-def _explained(error: BaseException, settings: Settings) -> dict[str, Any]:
-    """What went wrong, as a message has it."""
-    from gpubalance.engine import failures
+def _failed(error: BaseException, settings: Settings | None = None, session: Session | None = None) -> Failed:
+    """What the parent is told; where it was out of memory, with what each device of the session held."""
+    from gpubalance.engine.failures import explain
 
-    return asdict(failures.explain(error, settings))
+    found = explain(error, settings)
+    message: dict[str, Any] = {"message": found.message, "cause": found.cause, "remedy": found.remedy}
+    if isinstance(found, OutOfMemory):
+        peaks = session.memory_peaks() if session else ()
+        return Failed(fault="memory", replica=found.replica, memory_peak_bytes=peaks, **message)
+    return Failed(fault="input" if isinstance(found, BadInput) else "environment", **message)
 
 
 def _load_engine() -> Failed | None:
@@ -161,18 +161,18 @@ def _survey(request: Survey, replies: Any) -> None:
 
 
 def _check(request: Inspect | Copy | Reduce, replies: Any) -> None:
-    from gpubalance.engine import checks, failures
-
     try:
-        _say(replies, _checked(request, checks))
+        _say(replies, _checked(request))
     except Exception as error:  # noqa: BLE001  (whatever a check raises is told to the parent)
-        _say(replies, Failed(**asdict(failures.explain_check(error))))
+        _say(replies, _failed(error))
 
 
-def _checked(request: Inspect | Copy | Reduce, checks: Any) -> Inspected | Copied | Reduced:
+def _checked(request: Inspect | Copy | Reduce) -> Inspected | Copied | Reduced:
+    from gpubalance.engine import checks, runtime
+
     if isinstance(request, Inspect):
         return Inspected(**checks.inspect())
-    names = checks.use(request.devices)
+    names = runtime.use_devices(request.devices)
     if isinstance(request, Copy):
         return Copied(**checks.copy(names[request.source], names[request.target], request.nbytes))
     return Reduced(**checks.reduce(names, request.nbytes))
@@ -199,9 +199,7 @@ def _measure(session: Session, request: Measure, replies: Any) -> None:
         ):
             _say(replies, timing)
     except Exception as error:  # noqa: BLE001  (whatever a step raises is told to the parent)
-        failure = _explained(error, session.settings)
-        peaks = session.memory_peaks() if failure["fault"] == "memory" else ()
-        _say(replies, Failed(**failure, memory_peak_bytes=peaks))
+        _say(replies, _failed(error, session.settings, session))
         return
     _say(replies, Measured(memory_peak_bytes=session.memory_peaks(), late_part=session.late_part()))
 

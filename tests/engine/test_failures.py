@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gpubalance.errors import BadInput, EnvironmentFault
 from gpubalance.remedies import known
 from gpubalance.settings.requests import Settings
 
@@ -32,12 +33,13 @@ def test_tensorflows_errors_are_known_by_their_texts(tensorflow: Any) -> None:
 def test_a_mistake_in_a_model_is_called_nothing_else(tensorflow: Any, settings: Settings) -> None:
     from gpubalance.engine.failures import explain
 
+    kind = BadInput if settings is USERS else EnvironmentFault
     for text in ("Shapes (32, 10) and (16, 10) are incompatible", "Incompatible shapes: [32,10] vs. [32,11]"):
         for error in (ValueError(text), tensorflow.errors.InvalidArgumentError(None, None, text)):
             failure = explain(error, settings)
             assert (failure.cause, failure.remedy) == ("", "")
             assert text in failure.message
-            assert failure.fault == ("input" if settings is USERS else "step")
+            assert isinstance(failure, kind)
 
 
 def test_xla_without_its_tools_says_how_to_get_them(tensorflow: Any) -> None:
@@ -53,10 +55,24 @@ def test_xla_without_its_tools_says_how_to_get_them(tensorflow: Any) -> None:
 
 
 def test_a_check_tells_its_error_too(tensorflow: Any) -> None:
-    from gpubalance.engine.failures import explain_check
-    from gpubalance.errors import EnvironmentFault
+    from gpubalance.engine.failures import explain
 
-    failure = explain_check(tensorflow.errors.InternalError(None, None, "NCCL: unhandled system error."))
+    failure = explain(tensorflow.errors.InternalError(None, None, "NCCL: unhandled system error."))
     assert failure.remedy == known("nccl-system").remedy
-    own = explain_check(EnvironmentFault("it lacks one", cause="of this", remedy="do that"))
-    assert (own.message, own.cause, own.remedy) == ("it lacks one", "of this", "do that")
+    own = EnvironmentFault("it lacks one", cause="of this", remedy="do that")
+    assert explain(own) is own
+
+
+@pytest.mark.parametrize(
+    ("text", "replica"),
+    [
+        ("MemoryError: OOM on replica 1: batch 710 needs 9 bytes of 8", 1),
+        ("OOM when allocating tensor with shape[820,64] on /job:localhost/replica:0/task:0/device:GPU:1 by", 1),
+        ("failed to allocate memory [[{{node replica_2/conv/Conv2D}}]]", 2),
+        ("out of memory", None),
+    ],
+)
+def test_which_replica_an_out_of_memory_is_about(tensorflow: Any, text: str, replica: int | None) -> None:
+    from gpubalance.engine.failures import failing_replica
+
+    assert failing_replica(text) == replica

@@ -53,19 +53,17 @@ def test_the_all_reduce_waits_for_the_straggler(tensorflow: Any) -> None:
 
 def test_a_queued_step_counts_from_the_end_of_the_one_before() -> None:
     """The host's own time between two steps is hidden behind the step before, as on a GPU; a pause is not."""
-    from gpubalance.engine.pace import QUEUED_WITHIN_S, PacedClock, Rendezvous
+    from gpubalance.engine.pace import QUEUED_WITHIN_S, PacedClock
 
-    clock = PacedClock(0, paced(0.001), Rendezvous(1, JointProfile()), seed=0)
-    clock.begin(1)
-    clock.computed(1)
+    clock = PacedClock(0, paced(0.001), JointProfile(), [0.0], seed=0)
     for _ in range(20):  # this process may have to wait for that long, but not each time
         clock._free_s = time.perf_counter() - QUEUED_WITHIN_S / 3
-        if clock.begin(1) == clock._free_s:
+        if clock.begin(1, 1) == clock._free_s:
             break
     else:
         raise AssertionError("no step counts from the end of the one before")
     clock._free_s = time.perf_counter() - QUEUED_WITHIN_S * 2
-    assert clock.begin(1) > clock._free_s + QUEUED_WITHIN_S
+    assert clock.begin(1, 1) > clock._free_s + QUEUED_WITHIN_S
 
 
 def test_a_step_is_late_once_however_often_it_is(tensorflow: Any) -> None:
@@ -95,20 +93,16 @@ def test_alone_a_device_has_the_memory_that_a_joint_run_takes(tensorflow: Any) -
         steps.step(*data(91), (91,))
 
 
-def test_noise_is_the_devices_own_and_repeatable(tensorflow: Any) -> None:
-    from gpubalance.engine.pace import PacedClock, clocks
+def test_noise_is_the_devices_own_and_repeatable() -> None:
+    from gpubalance.engine.pace import ComputeTimes, noise_seed
 
-    def drawn(seed: int) -> list[float]:
-        found = []
-        for clock in clocks([paced(1.0, noise=0.1)] * 2, JointProfile(), seed=seed):
-            assert isinstance(clock, PacedClock)
-            clock.begin(0)
-            found += [clock._compute_s(0) for _ in range(50)]
-        return found
+    def drawn(seed: int, replica: int) -> list[float]:
+        times = ComputeTimes(paced(1.0, noise=0.1), seed=noise_seed(seed, replica))
+        return [times.next_s(1) for _ in range(50)]
 
-    assert drawn(1) == drawn(1)
-    assert drawn(1)[:50] != drawn(1)[50:]
-    assert np.std(drawn(1)) == pytest.approx(0.1, rel=0.3)
+    assert drawn(1, 0) == drawn(1, 0)
+    assert drawn(1, 0) != drawn(1, 1)
+    assert np.std(drawn(1, 0)) == pytest.approx(0.1, rel=0.3)
 
 
 def test_drift_follows_its_points() -> None:
