@@ -1,7 +1,8 @@
-"""What the step needs of Keras' optimizers' insides, checked when it is used; for training see training.keras_inside.
+"""What every step leans on of Keras' insides, checked when it is used: where an optimizer sums gradients.
 
 A Keras optimizer clips gradients, and looks for infinities in them, before it sums them over the replicas: each
-replica would clip its own part. Here the sum comes first, so the optimizer must not sum again.
+replica would clip its own part. Here the sum comes first, so the optimizer must not sum again. What only training
+leans on is in training/keras_inside.py.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ KNOWN = "3.12 to 3.15"
 SUM = "_all_reduce_sum_gradients"
 
 
-def applies_summed_gradients(optimizer: Any) -> Any:
-    """The optimizer, changed so that `apply` takes gradients that are summed over the replicas already.
+def summing(optimizer: Any) -> Any:
+    """The optimizer whose method SUM sums gradients over the replicas: itself, or the one that a loss scale wraps.
+
+    With `list` in the place of that method, `apply` takes gradients that are summed already.
 
     Raises EnvironmentFault for a Keras that sums somewhere else, BadInput for an optimizer that accumulates gradients
     over steps, which Keras can't do under a strategy.
@@ -33,5 +36,4 @@ def applies_summed_gradients(optimizer: Any) -> Any:
             "the model's optimizer has gradient_accumulation_steps, which Keras can't do over several devices",
             remedy="leave it out; a plan's micro-batches do the same within a step",
         )
-    setattr(inner, SUM, list)
-    return optimizer
+    return inner

@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from gpubalance.engine.accumulate import accumulated, refuse_what_cannot_accumulate
-from gpubalance.engine.keras_inside import applies_summed_gradients
+from gpubalance.engine.keras_inside import SUM, summing
 from gpubalance.engine.losses import Loss
 from gpubalance.engine.pace import Clock, PacedClock
 
@@ -47,7 +47,7 @@ def build_step(
     The optimizer is changed: from now on it takes gradients that are summed. Raises BadInput for a model or an
     optimizer that can't be trained so.
     """
-    optimizer = applies_summed_gradients(optimizer)
+    setattr(summing(optimizer), SUM, list)
     gradients = _gradient_function(model, loss, optimizer, xla=xla)
     if micro:
         refuse_what_cannot_accumulate(model)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from gpubalance.errors import BadInput
@@ -159,51 +158,3 @@ def signature_of(kind: Kind, known: Any = None) -> Any:
 def _either(one: tf.TensorSpec, other: tf.TensorSpec) -> tf.TensorSpec:
     sizes = [a if a == b else None for a, b in zip(one.shape, other.shape, strict=True)]
     return tf.TensorSpec(sizes, one.dtype)
-
-
-def is_dataset(data: Any) -> bool:
-    """Whether it is TensorFlow's own pipeline, which can be batched again."""
-    return isinstance(data, tf.data.Dataset)
-
-
-def is_array(data: Any) -> bool:
-    """Whether Keras makes the batches."""
-    return not isinstance(data, (tf.data.Dataset, keras.utils.PyDataset)) and not hasattr(data, "__next__")
-
-
-def check_length(data: tf.data.Dataset, steps: int | None) -> None:
-    """Raises BadInput for a stream without an end where nothing says how much of it an epoch is."""
-    if steps is None and int(data.cardinality()) == tf.data.INFINITE_CARDINALITY:
-        raise BadInput("the dataset never ends, and an epoch would not either", remedy="give steps_per_epoch")
-
-
-def in_global_batches(data: tf.data.Dataset, model: Any, global_batch: int) -> tf.data.Dataset:
-    """The dataset, batched or not, in batches of the split's size; the last one may be smaller.
-
-    Batches that differ in more than the number of samples, as padded sentences do, stay as they are.
-    """
-    specs = tf.nest.flatten(data.element_spec)
-    if not _is_batched(specs, model):
-        return data.batch(global_batch, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
-    shapes = [getattr(spec, "shape", tf.TensorShape(None)) for spec in specs]
-    if any(shape.rank is None or None in shape[1:] for shape in shapes):
-        return data
-    return (
-        data
-        if {shape[0] for shape in shapes} == {global_batch}
-        else data.rebatch(global_batch).prefetch(tf.data.AUTOTUNE)
-    )
-
-
-def _is_batched(specs: Sequence[Any], model: Any) -> bool:
-    """Whether all parts begin with the same dimension; where that says nothing, by the model's inputs."""
-    shapes = [spec.shape for spec in specs if getattr(spec, "shape", None) is not None and spec.shape.rank is not None]
-    if any(shape.rank == 0 for shape in shapes):
-        return False
-    first = {shape[0] for shape in shapes}
-    if first == {None}:
-        return True
-    inputs = getattr(model, "inputs", None) if getattr(model, "built", False) else None
-    if len(first) > 1 or not inputs:
-        return len(first) <= 1
-    return bool(shapes[0].rank >= min(len(given.shape) for given in inputs))

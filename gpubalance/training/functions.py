@@ -44,7 +44,8 @@ def training(model: Any, place: Place, *, whole: bool, accumulates: bool, stampe
         return _own_logs(model, logs, own), points.finished(own, variables)
 
     def step(*arguments: Any) -> tuple[Any, Any]:
-        logs, stamps = place.strategy.run(replica, args=arguments)
+        with keras_inside.by_parts(model), keras_inside.taking_gradients(model):
+            logs, stamps = place.strategy.run(replica, args=arguments)
         return _logs(model, place, logs), tf.stack(place.strategy.experimental_local_results(stamps))
 
     return step
@@ -59,7 +60,12 @@ def testing(model: Any, place: Place, *, whole: bool) -> Callable[..., Any]:
         with keras_inside.part_of(weights[number], whole=whole, counts=not whole or number == 0):
             return _own_logs(model, model.test_step(values[number]), weights[number])
 
-    return lambda *arguments: _logs(model, place, place.strategy.run(replica, args=arguments))
+    def step(*arguments: Any) -> Any:
+        with keras_inside.by_parts(model):
+            logs = place.strategy.run(replica, args=arguments)
+        return _logs(model, place, logs)
+
+    return step
 
 
 def predicting(model: Any, place: Place, *, whole: bool) -> Callable[..., Any]:

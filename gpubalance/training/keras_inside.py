@@ -17,7 +17,7 @@ import keras
 import tensorflow as tf
 from keras.src.losses import loss as keras_loss
 
-from gpubalance.engine.keras_inside import KNOWN, SUM, applies_summed_gradients
+from gpubalance.engine.keras_inside import KNOWN, SUM, summing
 from gpubalance.errors import BadInput, EnvironmentFault
 from gpubalance.system.versions import numbers
 
@@ -111,19 +111,24 @@ def build(model: Any, strategy: Any, data: Any) -> None:
 
 
 @contextlib.contextmanager
-def on_one_device(model: Any, functions: dict[str, Any]) -> Iterator[None]:
-    """Keras' `fit`, `evaluate` and `predict` deal with whole batches, as on one device, and call these functions."""
-    strategy = model._distribute_strategy
-    before = {name: getattr(model, name) for name in functions}
-    model._distribute_strategy = None
-    for name, function in functions.items():
-        setattr(model, name, function)
+def _replaced(owner: Any, **values: Any) -> Iterator[None]:
+    """Gives an object other attributes or methods for a while."""
+    before = {name: vars(owner)[name] for name in values if name in vars(owner)}
+    for name, value in values.items():
+        setattr(owner, name, value)
     try:
         yield
     finally:
-        model._distribute_strategy = strategy
-        for name, function in before.items():
-            setattr(model, name, function)
+        for name in values:
+            if name in before:
+                setattr(owner, name, before[name])
+            else:
+                delattr(owner, name)
+
+
+def on_one_device(model: Any, **functions: Any) -> contextlib.AbstractContextManager[None]:
+    """Keras' `fit`, `evaluate` and `predict` deal with whole batches, as on one device, and call these functions."""
+    return _replaced(model, _distribute_strategy=None, **functions)
 
 
 @contextlib.contextmanager
@@ -175,7 +180,6 @@ def _part_of_the_sum(sample_weight: Any, mask: Any) -> Any:
 def taking_gradients(model: Any) -> Iterator[None]:
     """`model.train_step` hands its gradients to `gradients_of` instead of applying them; they are summed first."""
     optimizer = model.optimizer
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
     apply, scale_loss = optimizer.apply, optimizer.scale_loss
 
     def take(grads: Any, trainable_variables: Any = None) -> Any:
@@ -191,13 +195,8 @@ def taking_gradients(model: Any) -> Iterator[None]:
         part.is_scaled = True
         return scale_loss(loss * tf.cast(part.weight, loss.dtype))
 
-    applies_summed_gradients(optimizer)
-    optimizer.apply, optimizer.scale_loss = take, weigh
-    try:
+    with _replaced(summing(optimizer), **{SUM: list}), _replaced(optimizer, apply=take, scale_loss=weigh):
         yield
-    finally:
-        del optimizer.apply, optimizer.scale_loss
-        delattr(inner, SUM)
 
 
 def gradients_of(model: Any, data: Any) -> tuple[list[Any], list[Any], dict[str, Any]]:
@@ -232,17 +231,20 @@ def _weighed(model: Any, grads: Sequence[Any], weight: Any) -> list[Any]:
 
 
 @contextlib.contextmanager
-def summing_activities(model: Any) -> Iterator[None]:
-    """Before 3.14 Keras takes an activity regulariser's sum over the batch, not its mean: its weight is 1 then."""
+def by_parts(model: Any) -> Iterator[None]:
+    """The metrics of a model that is built count each sample once, and weigh all of them alike.
+
+    Before 3.14 Keras takes an activity regulariser's sum over the batch, not its mean: its weight is 1 then.
+    """
+    trackers = list(model._compile_loss.metrics) if model._compile_loss is not None else []
+    metrics = {id(metric): metric for metric in (*model.metrics, *trackers)}
     regularised = [layer for layer in model._flatten_layers() if getattr(layer, "activity_regularizer", None)]
-    before = [(layer, layer.activity_regularizer) for layer in regularised if _SUMS_ACTIVITIES]
-    for layer, regularizer in before:
-        layer.activity_regularizer = _summed(regularizer)
-    try:
+    with contextlib.ExitStack() as undo:
+        for metric in metrics.values():
+            undo.enter_context(_replaced(metric, update_state=_counted(metric, metric.update_state)))
+        for layer in regularised if _SUMS_ACTIVITIES else []:
+            undo.enter_context(_replaced(layer, activity_regularizer=_summed(layer.activity_regularizer)))
         yield
-    finally:
-        for layer, regularizer in before:
-            layer.activity_regularizer = regularizer
 
 
 def _summed(regularizer: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -251,20 +253,6 @@ def _summed(regularizer: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return loss if part is None or part.whole else loss / tf.cast(part.weight, loss.dtype)
 
     return over_the_batch
-
-
-@contextlib.contextmanager
-def counting_once(model: Any) -> Iterator[None]:
-    """The metrics of a model that is built count each sample once, and weigh all of them alike."""
-    trackers = list(model._compile_loss.metrics) if model._compile_loss is not None else []
-    metrics = {id(metric): metric for metric in (*model.metrics, *trackers)}
-    for metric in metrics.values():
-        metric.update_state = _counted(metric, metric.update_state)
-    try:
-        yield
-    finally:
-        for metric in metrics.values():
-            del metric.update_state
 
 
 def _counted(metric: Any, update: Callable[..., Any]) -> Callable[..., Any]:

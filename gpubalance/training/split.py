@@ -184,6 +184,7 @@ class Split:
         steps = next((steps for steps in self._steps if steps.is_of(model)), None)
         if steps is not None and steps.is_open:
             return keras_method(model, *arguments, **options)  # Keras' fit evaluates, and so may a callback
+        from gpubalance.training import data
         from gpubalance.training.keras_inside import made_under
 
         self._refuse_in_scope(name)
@@ -191,9 +192,12 @@ class Split:
         bound = inspect.signature(keras_method).bind(model, *arguments, **options).arguments
         bound.update(bound.pop("kwargs", {}))
         del bound["self"]
-        counts = self._take_data(name, model, bound)
-        with self._steps_of(model), warnings.catch_warnings():
-            if not counts:
+        counts = bound.get("steps_per_epoch" if name == "fit" else "steps")
+        data.check(bound, steps=counts, devices=len(self.devices), trains=name == "fit")
+        if not self._of_any_batch:
+            data.in_batches_of(self.global_batch, model, bound)
+        with self._steps_of(model).used(), warnings.catch_warnings():
+            if counts is None:
                 # A regrouped dataset does not know its length, so Keras warns when it ends.
                 warnings.filterwarnings("ignore", message="Your input ran out of data")
             return keras_method(model, **bound)
@@ -206,26 +210,6 @@ class Split:
                 f"split.{name} was called inside `with split.scope():`",
                 remedy="un-indent it: the scope is for building, loading and compiling the model",
             )
-
-    def _take_data(self, name: str, model: Any, bound: dict[str, Any]) -> bool:
-        """Puts data into global batches. Returns whether the caller said how many there are."""
-        from gpubalance.training import feed
-
-        x, size = bound.get("x"), bound.get("batch_size")
-        steps = bound.get("steps_per_epoch" if name == "fit" else "steps")
-        for part in ("x", "validation_data"):
-            if feed.is_dataset(bound.get(part)) and not self._of_any_batch:
-                bound[part] = feed.in_global_batches(bound[part], model, self.global_batch)
-        if feed.is_dataset(x):
-            feed.check_length(x, steps)
-        elif feed.is_array(x) and size is None and not self._of_any_batch:
-            bound["batch_size"] = self.global_batch
-        elif name == "fit" and size is not None and size < len(self.devices):
-            raise BadInput(
-                f"a batch of {size} can't be shared among {len(self.devices)} devices",
-                remedy="give a larger batch_size, or a split over fewer devices",
-            )
-        return steps is not None
 
     def _there(self) -> Place:
         """TensorFlow, set up once."""

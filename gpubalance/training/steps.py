@@ -7,7 +7,7 @@ function of `functions` that is for it is called.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import contextmanager
 from typing import Any
 
 import tensorflow as tf
@@ -23,7 +23,7 @@ OnStamps = Callable[[Any, Sequence[int]], None]
 
 
 class Steps:
-    """The functions for one model on one place. A context manager: while it is open, Keras' own `fit` uses them."""
+    """The functions for one model on one place, traced when they are first needed."""
 
     def __init__(self, model: Any, place: Place, shares: Shares) -> None:
         keras_inside.check(model)
@@ -35,29 +35,29 @@ class Steps:
         self._functions: dict[tuple[Any, ...], Any] = {}
         self._signatures: dict[tuple[str, str], Any] = {}
         self._last_kinds: dict[tuple[str, str], Kind] = {}
-        self._open = ExitStack()
         self.is_open = False
-        self._is_prepared = self._takes_gradients = False
+        self._is_built = False
         self.stamp_every = 0
         self.on_stamps: OnStamps | None = None
         self._steps = 0
 
-    def __enter__(self) -> Steps:
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """For a while Keras' own `fit`, `evaluate` and `predict` of the model call these functions."""
         optimizer = getattr(self._model, "optimizer", None)
         if self._model.built and optimizer is not None and not optimizer.built:
             with self._place.strategy.scope():  # a callback that restores it would build it outside
                 optimizer.build(self._model.trainable_variables)
-        functions = {"train_function": self.train, "test_function": self.test, "predict_function": self.predict}
-        self._open.enter_context(keras_inside.on_one_device(self._model, functions))
-        self.is_open = True
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.is_open = False
-        self._open.close()
-        self._is_prepared = self._takes_gradients = False
-        self.stamp_every, self.on_stamps = 0, None
-        self._feed.forget()
+        self.is_open, self._is_built = True, False
+        try:
+            with keras_inside.on_one_device(
+                self._model, train_function=self.train, test_function=self.test, predict_function=self.predict
+            ):
+                yield
+        finally:
+            self.is_open = False
+            self.stamp_every, self.on_stamps = 0, None
+            self._feed.forget()
 
     def is_of(self, model: Any) -> bool:
         """Whether these functions are for that model."""
@@ -86,21 +86,23 @@ class Steps:
         outputs = [self._call("predict", self._feed.deal(batch)) for batch in batches]
         return tf.nest.map_structure(lambda *parts: tf.concat(parts, axis=0), *outputs)
 
-    def _several(self, iterator: Iterator[Any], step: Callable[[Any, Dealt], Any]) -> Any:
+    def _several(self, iterator: Iterator[Any], step: Callable[[Dealt], Any]) -> Any:
         logs = None
         for _ in range(self._model.steps_per_execution):
             try:
                 batch, dealt = self._feed.take(iterator)
             except StopIteration:
                 break
-            logs = step(batch, dealt)
+            if not self._is_built:  # what Keras leaves to the first batch
+                keras_inside.build(self._model, self._place.strategy, batch)
+                self._is_built = True
+            logs = step(dealt)
             self._feed.look_ahead(iterator)
         if logs is None:
             raise StopIteration
         return logs
 
-    def _train_on(self, batch: Any, dealt: Dealt) -> Any:
-        self._prepare(batch, trains=True)
+    def _train_on(self, dealt: Dealt) -> Any:
         self._steps += 1
         stamped = bool(self.stamp_every) and self._steps % self.stamp_every == 0
         known = len(self._functions)
@@ -111,20 +113,8 @@ class Steps:
             self.on_stamps(stamps.numpy(), dealt.shares)
         return logs
 
-    def _test_on(self, batch: Any, dealt: Dealt) -> Any:
-        self._prepare(batch)
+    def _test_on(self, dealt: Dealt) -> Any:
         return self._call("test", dealt)
-
-    def _prepare(self, batch: Any, *, trains: bool = False) -> None:
-        """Builds what Keras leaves to the first batch, under the strategy, before steps are changed for it."""
-        if not self._is_prepared:
-            keras_inside.build(self._model, self._place.strategy, batch)
-            self._open.enter_context(keras_inside.counting_once(self._model))
-            self._open.enter_context(keras_inside.summing_activities(self._model))
-            self._is_prepared = True
-        if trains and not self._takes_gradients:
-            self._open.enter_context(keras_inside.taking_gradients(self._model))
-            self._takes_gradients = True
 
     def _call(self, kind: str, dealt: Dealt, *, stamped: bool = False) -> Any:
         like = kind, dealt.kind.like
