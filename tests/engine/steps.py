@@ -19,16 +19,15 @@ class Steps:
         joint: JointProfile | None = None,
         *,
         xla: bool = False,
-        all_reduce: str = "auto",
     ) -> None:
         import keras
 
-        from gpubalance.engine import data, losses, pace, runtime, step
+        from gpubalance.engine import data, losses, pace, runtime
 
         separate_collectives()
         keras.utils.set_random_seed(7)
         self.names = tuple(f"CPU:{i}" for i in range(len(profiles)))
-        self.strategy = runtime.build_strategy(self.names, all_reduce)
+        self.strategy = runtime.build_strategy(self.names, "auto")
         self.clocks = pace.clocks(profiles, joint or JointProfile(), seed=0)
         with self.strategy.scope():
             self.model = make_model()
@@ -36,33 +35,18 @@ class Steps:
             self.optimizer.build(self.model.trainable_variables)
         self.loss = losses.fit_loss(self.model)
         self.samples = data.Samples(self.model, self.loss, seed=0)
-        spec = data.element_spec(self.strategy, self.samples)
-        self.functions = {
-            stamped: step.build_step(
-                self.strategy, self.model, self.loss, self.optimizer, self.clocks, spec, stamped=stamped, xla=xla
-            )
-            for stamped in (False, True)
-        }
-        self._spec, self._xla = spec, xla
-        self._accumulating: dict[bool, Any] = {}
+        self._xla = xla
+        self._functions: dict[tuple[bool, bool], Any] = {}
 
-    def accumulating(self, *, stamped: bool = False) -> Any:
-        """The variant with micro-batches; not every model has one."""
-        from gpubalance.engine import step
+    def function(self, *, stamped: bool = False, micro: bool = False) -> Any:
+        """The product's step, built when it is first asked for."""
+        from gpubalance.engine import data, step
 
-        if stamped not in self._accumulating:
-            self._accumulating[stamped] = step.build_step(
-                self.strategy,
-                self.model,
-                self.loss,
-                self.optimizer,
-                self.clocks,
-                self._spec,
-                stamped=stamped,
-                micro=True,
-                xla=self._xla,
-            )
-        return self._accumulating[stamped]
+        if (stamped, micro) not in self._functions:
+            spec = data.element_spec(self.strategy, self.samples)
+            parts = self.strategy, self.model, self.loss, self.optimizer, self.clocks, spec
+            self._functions[stamped, micro] = step.build_step(*parts, stamped=stamped, micro=micro, xla=self._xla)
+        return self._functions[stamped, micro]
 
     def deal(self, inputs: Any, labels: Any, batches: Sequence[int]) -> Any:
         """NumPy samples, dealt to the replicas in order."""
@@ -92,11 +76,9 @@ class Steps:
         """One step; the loss and the stamps [replica, (begin, computed, finished)]."""
         import tensorflow as tf
 
-        data, global_batch = self.deal(inputs, labels, batches), tf.constant(float(sum(batches)))
-        if micro_batches is None:
-            loss, stamps = self.functions[stamped](data, global_batch)
-        else:
-            loss, stamps = self.accumulating(stamped=stamped)(data, global_batch, tf.constant(micro_batches, tf.int32))
+        sizes = [] if micro_batches is None else [tf.constant(micro_batches, tf.int32)]
+        step = self.function(stamped=stamped, micro=micro_batches is not None)
+        loss, stamps = step(self.deal(inputs, labels, batches), tf.constant(float(sum(batches))), *sizes)
         return float(loss), stamps.numpy()
 
     def weights(self) -> list[Any]:

@@ -1,8 +1,7 @@
-"""A batch in micro-batches gives one device's weights on the whole batch, in one trace, each replica by itself."""
+"""A batch in micro-batches: what is special of it. That it gives one device's weights is tested in test_exact.py."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,87 +12,13 @@ from gpubalance.settings.device import DeviceProfile
 from tests.engine.steps import Steps
 from tests.engine.test_exact import (
     TOLERANCE,
-    activity_model,
     adam,
-    clipped_by_global_norm,
     dense_model,
     difference,
-    dropout_off_model,
-    float16_model,
-    l2_model,
     samples,
-    scaled_sgd,
     sgd,
     synchronised_batch_norm_model,
-    train_on_one_device,
-    with_an_unused_weight,
 )
-
-SPLITS = [(sgd, (70, 30), (35, 30)), (adam, (60, 40), (25, 40)), (adam, (100,), (20,))]
-
-
-def train(steps: Steps, batches: tuple[int, ...], micro_batches: tuple[int, ...]) -> list[float]:
-    shape = steps.model.input_shape[1:]
-    return [steps.step(x, (y,), batches, micro_batches)[0] for x, y in samples(shape)]
-
-
-@pytest.mark.parametrize(("make_optimizer", "batches", "micro_batches"), SPLITS)
-@pytest.mark.parametrize("make_model", [l2_model, activity_model, dropout_off_model])
-def test_micro_batches_equal_one_device(
-    tensorflow: Any,
-    make_model: Callable[[], Any],
-    make_optimizer: Callable[[], Any],
-    batches: tuple[int, ...],
-    micro_batches: tuple[int, ...],
-) -> None:
-    expected, expected_losses = train_on_one_device(make_model, make_optimizer)
-    steps = Steps(make_model, make_optimizer, [None] * len(batches))
-    losses = train(steps, batches, micro_batches)
-
-    assert losses == pytest.approx(expected_losses, abs=TOLERANCE)
-    assert difference(steps.weights(), expected) < TOLERANCE
-
-
-def test_gradients_are_clipped_after_all_micro_batches_are_summed(tensorflow: Any) -> None:
-    expected, _ = train_on_one_device(dense_model, clipped_by_global_norm)
-    steps = Steps(dense_model, clipped_by_global_norm, [None, None])
-    train(steps, (60, 40), (10, 20))
-    assert difference(steps.weights(), expected) < TOLERANCE
-
-
-@pytest.mark.parametrize("xla", [False, True], ids=["", "xla"])
-@pytest.mark.parametrize("profile", [None, DeviceProfile(name="paced", alpha_s=0.001, beta_s=0)], ids=["", "paced"])
-def test_neither_xla_nor_pace_and_stamps_change_the_weights(
-    tensorflow: Any, profile: DeviceProfile | None, xla: bool
-) -> None:
-    expected, _ = train_on_one_device(activity_model, adam)
-    steps = Steps(activity_model, adam, [profile, profile], xla=xla)
-    for x, y in samples((6,)):
-        steps.step(x, (y,), (70, 30), (35, 10), stamped=profile is not None)
-    assert difference(steps.weights(), expected) < TOLERANCE
-
-
-@pytest.mark.parametrize("xla", [False, True], ids=["", "xla"])
-def test_float16_with_loss_scaling_follows_float32(tensorflow: Any, xla: bool) -> None:
-    import keras
-
-    expected, _ = train_on_one_device(dense_model, lambda: keras.optimizers.SGD(0.5))
-    steps = Steps(float16_model, scaled_sgd, [None, None], xla=xla)
-    train(steps, (70, 30), (35, 10))
-    assert difference(steps.weights(), expected) < 0.01
-
-
-def test_an_infinity_in_the_last_micro_batch_skips_the_step(tensorflow: Any) -> None:
-    steps = Steps(float16_model, scaled_sgd, [None, None])
-    (x, y), *_ = samples((6,))
-    x[69] = np.inf
-    before = steps.weights()
-    steps.step(x, (y,), (70, 30), (35, 30))
-    assert difference(steps.weights(), before) == 0
-
-
-def test_a_weight_without_a_gradient_does_no_harm(tensorflow: Any) -> None:
-    assert all(np.isfinite(train(Steps(with_an_unused_weight, sgd, [None, None]), (70, 30), (35, 30))))
 
 
 def embedding_model() -> Any:
@@ -119,15 +44,6 @@ def test_sparse_gradients_add_up_and_stay_sparse(tensorflow: Any) -> None:
         whole.step(x, (y,), (70, 30))
         accumulated.step(x, (y,), (70, 30), (7, 10))
     assert difference(accumulated.weights(), whole.weights()) < TOLERANCE
-
-
-def test_one_trace_serves_every_size_and_none_is_made_unasked(tensorflow: Any) -> None:
-    steps = Steps(dense_model, adam, [None, None])
-    (x, y), *_ = samples((6,))
-    for batches, micro_batches in (((70, 30), (35, 30)), ((50, 50), (5, 1)), ((4, 96), (4, 48))):
-        steps.step(x, (y,), batches, micro_batches)
-    assert steps.accumulating().experimental_get_tracing_count() == 1
-    assert steps.functions[False].experimental_get_tracing_count() == 0
 
 
 @pytest.mark.parametrize("xla", [False, True], ids=["", "xla"])
@@ -163,7 +79,7 @@ def test_no_replicas_loop_waits_for_anothers(tensorflow: Any) -> None:
     steps = Steps(batch_norm_model, adam, [None, None])
     (x, y), *_ = samples((6,))
     steps.step(x, (y,), (70, 30), (35, 10))
-    graph = steps.accumulating().get_concrete_function().graph
+    graph = steps.function(micro=True).get_concrete_function().graph
     first, second = (op for op in graph.get_operations() if op.type in ("While", "StatelessWhile"))
     assert first.device != second.device
     assert first not in ancestors(second)
@@ -194,7 +110,7 @@ def test_batch_normalisation_sees_each_micro_batch(tensorflow: Any) -> None:
 
 def test_synchronised_batch_normalisation_is_refused(tensorflow: Any) -> None:
     with pytest.raises(BadInput, match="synchronises batch normalisation"):
-        Steps(synchronised_batch_norm_model, sgd, [None, None]).accumulating()
+        Steps(synchronised_batch_norm_model, sgd, [None, None]).function(micro=True)
 
 
 def test_memory_is_a_micro_batchs_and_time_is_k_times_one(tensorflow: Any) -> None:

@@ -12,6 +12,7 @@ from gpubalance.settings.device import DeviceProfile
 from tests.engine.steps import Steps
 
 STEPS = 5
+PACED = DeviceProfile(name="paced", alpha_s=0.005, beta_s=0)
 GLOBAL_BATCH = 100
 # Float32 with another order of summation: Adam divides by gradients near 0, where that shows most.
 TOLERANCE = 1e-5
@@ -142,54 +143,6 @@ def difference(a: list[Any], b: list[Any]) -> float:
     return max(float(np.max(np.abs(x - y))) for x, y in zip(a, b, strict=True))
 
 
-@pytest.mark.parametrize(("make_optimizer", "batches"), [(sgd, (70, 30)), (adam, (99, 1)), (adam, (1, 1, 98))])
-@pytest.mark.parametrize(
-    "make_model", [dense_model, l2_model, activity_model, synchronised_batch_norm_model, dropout_off_model]
-)
-def test_uneven_steps_equal_one_device(
-    tensorflow: Any, make_model: Callable[[], Any], make_optimizer: Callable[[], Any], batches: tuple[int, ...]
-) -> None:
-    expected, expected_losses = train_on_one_device(make_model, make_optimizer)
-    steps = Steps(make_model, make_optimizer, [None] * len(batches))
-    losses = [steps.step(x, (y,), batches)[0] for x, y in samples(steps.model.input_shape[1:])]
-
-    assert losses == pytest.approx(expected_losses, abs=TOLERANCE)
-    assert difference(steps.weights(), expected) < TOLERANCE
-
-
-@pytest.mark.parametrize(
-    "make_optimizer", [clipped_by_global_norm, clipped_by_norm, clipped_by_value, adamw_with_averages]
-)
-def test_gradients_are_clipped_after_they_are_summed(tensorflow: Any, make_optimizer: Callable[[], Any]) -> None:
-    """Keras' own order, each replica's part clipped and then summed, is off by 0.02 here."""
-    expected, _ = train_on_one_device(dense_model, make_optimizer)
-    steps = Steps(dense_model, make_optimizer, [None, None])
-    for x, y in samples((6,)):
-        steps.step(x, (y,), (70, 30))
-    assert difference(steps.weights(), expected) < TOLERANCE
-
-
-def test_an_optimizer_that_accumulates_over_steps_is_refused(tensorflow: Any) -> None:
-    import keras
-
-    from gpubalance.errors import BadInput
-
-    with pytest.raises(BadInput, match="gradient_accumulation_steps"):
-        Steps(dense_model, lambda: keras.optimizers.SGD(0.5, gradient_accumulation_steps=2), [None, None])
-
-
-@pytest.mark.parametrize("profile", [None, DeviceProfile(name="paced", alpha_s=0.01, beta_s=0)], ids=["plain", "paced"])
-@pytest.mark.parametrize("stamped", [False, True], ids=["unstamped", "stamped"])
-def test_neither_stamps_nor_pace_change_the_weights(
-    tensorflow: Any, profile: DeviceProfile | None, stamped: bool
-) -> None:
-    expected, _ = train_on_one_device(l2_model, adam)
-    steps = Steps(l2_model, adam, [profile, profile])
-    for x, y in samples((6,)):
-        steps.step(x, (y,), (70, 30), stamped=stamped)
-    assert difference(steps.weights(), expected) < TOLERANCE
-
-
 def with_an_unused_weight() -> Any:
     import keras
 
@@ -203,19 +156,123 @@ def with_an_unused_weight() -> Any:
     return keras.Sequential([keras.Input((6,)), Unused(), keras.layers.Dense(5, activation="softmax")])
 
 
-@pytest.mark.parametrize("profile", [None, DeviceProfile(name="paced", alpha_s=0.01, beta_s=0)], ids=["plain", "paced"])
-def test_a_weight_without_a_gradient_does_no_harm(tensorflow: Any, profile: DeviceProfile | None) -> None:
-    steps = Steps(with_an_unused_weight, sgd, [profile, profile])
-    losses = [steps.step(x, (y,), (70, 30))[0] for x, y in samples((6,))]
-    assert all(np.isfinite(losses))
+def float16_model() -> Any:
+    import keras
+
+    return keras.Sequential(
+        [
+            keras.Input((6,)),
+            keras.layers.Dense(16, activation="tanh", dtype="mixed_float16"),
+            keras.layers.Dense(5, activation="softmax", dtype="float32"),
+        ]
+    )
 
 
-def test_xla_gives_the_same(tensorflow: Any) -> None:
-    expected, _ = train_on_one_device(dense_model, sgd)
-    steps = Steps(dense_model, sgd, [None, None], xla=True)
-    for x, y in samples((6,)):
-        steps.step(x, (y,), (70, 30))
+def scaled_sgd() -> Any:
+    import keras
+
+    return keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.5), initial_scale=2.0**10)
+
+
+def trained(
+    make_model: Callable[[], Any],
+    make_optimizer: Callable[[], Any],
+    batches: tuple[int, ...] = (70, 30),
+    micro_batches: tuple[int, ...] | None = None,
+    *,
+    profile: DeviceProfile | None = None,
+    stamped: bool = False,
+    xla: bool = False,
+) -> tuple[Steps, list[float]]:
+    """The product's step after some steps, and the loss of each."""
+    steps = Steps(make_model, make_optimizer, [profile] * len(batches), xla=xla)
+    data = samples(steps.model.input_shape[1:])
+    return steps, [steps.step(x, (y,), batches, micro_batches, stamped=stamped)[0] for x, y in data]
+
+
+MODELS = [dense_model, l2_model, activity_model, dropout_off_model, synchronised_batch_norm_model]
+SPLITS: list[tuple[Any, ...]] = [(sgd, (70, 30), None), (adam, (99, 1), None), (adam, (1, 1, 98), None)]
+IN_MICRO_BATCHES = [(sgd, (70, 30), (35, 30)), (adam, (60, 40), (25, 40)), (adam, (100,), (20,))]
+# Each model with one split of either kind, each split with several models; the others are a campaign.
+EVERY = [
+    pytest.param(make_model, *split, marks=[pytest.mark.campaign] * ((i + j) % len(splits) != 0))
+    for splits in (SPLITS, IN_MICRO_BATCHES)
+    for i, make_model in enumerate(MODELS if splits is SPLITS else MODELS[1:4])
+    for j, split in enumerate(splits)
+]
+
+
+@pytest.mark.parametrize(("make_model", "make_optimizer", "batches", "micro_batches"), EVERY)
+def test_uneven_steps_equal_one_device(
+    tensorflow: Any,
+    make_model: Callable[[], Any],
+    make_optimizer: Callable[[], Any],
+    batches: tuple[int, ...],
+    micro_batches: tuple[int, ...] | None,
+) -> None:
+    expected, expected_losses = train_on_one_device(make_model, make_optimizer)
+    steps, losses = trained(make_model, make_optimizer, batches, micro_batches)
+    assert losses == pytest.approx(expected_losses, abs=TOLERANCE)
     assert difference(steps.weights(), expected) < TOLERANCE
+    assert replicas_are_equal(steps)
+
+
+def replicas_are_equal(steps: Steps) -> bool:
+    copies = [steps.strategy.experimental_local_results(v.value) for v in steps.model.trainable_variables]
+    return all((own[0].numpy() == other.numpy()).all() for own in copies for other in own)
+
+
+@pytest.mark.parametrize(
+    ("make_optimizer", "micro_batches"),
+    [
+        (clipped_by_global_norm, None),
+        (clipped_by_norm, None),
+        (clipped_by_value, None),
+        (adamw_with_averages, None),
+        (clipped_by_global_norm, (10, 15)),
+    ],
+)
+def test_gradients_are_clipped_after_they_are_summed(
+    tensorflow: Any, make_optimizer: Callable[[], Any], micro_batches: tuple[int, ...] | None
+) -> None:
+    """Keras' own order, each replica's part clipped and then summed, is off by 0.02 here."""
+    expected, _ = train_on_one_device(dense_model, make_optimizer)
+    steps, _ = trained(dense_model, make_optimizer, (70, 30), micro_batches)
+    assert difference(steps.weights(), expected) < TOLERANCE
+
+
+def test_an_optimizer_that_accumulates_over_steps_is_refused(tensorflow: Any) -> None:
+    import keras
+
+    from gpubalance.errors import BadInput
+
+    with pytest.raises(BadInput, match="gradient_accumulation_steps"):
+        trained(dense_model, lambda: keras.optimizers.SGD(0.5, gradient_accumulation_steps=2))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"stamped": True},
+        {"profile": PACED},
+        {"profile": PACED, "stamped": True, "micro_batches": (35, 10)},
+        {"xla": True},
+        {"xla": True, "micro_batches": (35, 10)},
+        {"xla": True, "profile": PACED, "stamped": True, "micro_batches": (35, 10)},
+    ],
+    ids=lambda options: " ".join(options),
+)
+def test_neither_stamps_nor_pace_nor_xla_change_the_weights(tensorflow: Any, options: dict[str, Any]) -> None:
+    expected, _ = train_on_one_device(activity_model, adam)
+    steps, _ = trained(activity_model, adam, **options)
+    assert difference(steps.weights(), expected) < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    "options", [{"profile": PACED}, {"micro_batches": (35, 30)}], ids=["paced", "in micro-batches"]
+)
+def test_a_weight_without_a_gradient_does_no_harm(tensorflow: Any, options: dict[str, Any]) -> None:
+    assert all(np.isfinite(trained(with_an_unused_weight, sgd, **options)[1]))
 
 
 def test_mean_of_means_would_fail(tensorflow: Any) -> None:
@@ -238,67 +295,45 @@ def test_mean_of_means_would_fail(tensorflow: Any) -> None:
     assert difference([v.numpy() for v in model.weights], expected) > 100 * TOLERANCE
 
 
-def test_replicas_stay_equal(tensorflow: Any) -> None:
-    steps = Steps(dense_model, adam, [None, None])
-    for x, y in samples((6,)):
-        steps.step(x, (y,), (70, 30))
-    for variable in steps.model.trainable_variables:
-        first, second = steps.strategy.experimental_local_results(variable.value)
-        np.testing.assert_array_equal(first.numpy(), second.numpy())
-
-
-def float16_model() -> Any:
-    import keras
-
-    return keras.Sequential(
-        [
-            keras.Input((6,)),
-            keras.layers.Dense(16, activation="tanh", dtype="mixed_float16"),
-            keras.layers.Dense(5, activation="softmax", dtype="float32"),
-        ]
-    )
-
-
-def scaled_sgd() -> Any:
-    import keras
-
-    return keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.5), initial_scale=2.0**10)
-
-
-@pytest.mark.parametrize("bad_sample", [0, 99], ids=["on replica 0", "on replica 1"])
-def test_an_infinity_on_any_replica_skips_the_step_on_all(tensorflow: Any, bad_sample: int) -> None:
-    steps = Steps(float16_model, scaled_sgd, [None, None])
+@pytest.mark.parametrize(
+    ("bad_sample", "micro_batches"),
+    [(0, None), (99, None), (69, (35, 30))],
+    ids=["on replica 0", "on replica 1", "in the last micro-batch"],
+)
+def test_an_infinity_on_any_replica_skips_the_step_on_all(
+    tensorflow: Any, bad_sample: int, micro_batches: tuple[int, ...] | None
+) -> None:
+    steps, _ = trained(float16_model, scaled_sgd, (70, 30), micro_batches)
     (x, y), *_ = samples((6,))
-    steps.step(x, (y,), (70, 30))
     before, scale = steps.weights(), float(steps.optimizer.dynamic_scale.numpy())
 
     spoilt = x.copy()
     spoilt[bad_sample] = np.inf
-    steps.step(spoilt, (y,), (70, 30))
+    steps.step(spoilt, (y,), (70, 30), micro_batches)
     assert difference(steps.weights(), before) == 0
     assert float(steps.optimizer.dynamic_scale.numpy()) == scale / 2
 
-    steps.step(x, (y,), (70, 30))
+    steps.step(x, (y,), (70, 30), micro_batches)
     assert difference(steps.weights(), before) > 0
     assert all(np.isfinite(w).all() for w in steps.weights())
-    first, second = steps.strategy.experimental_local_results(steps.model.trainable_variables[0].value)
-    np.testing.assert_array_equal(first.numpy(), second.numpy())
+    assert replicas_are_equal(steps)
 
 
-@pytest.mark.parametrize("xla", [False, True], ids=["", "xla"])
-def test_float16_with_loss_scaling_follows_float32(tensorflow: Any, xla: bool) -> None:
+@pytest.mark.parametrize(("xla", "micro_batches"), [(False, None), (True, None), (True, (35, 10))])
+def test_float16_with_loss_scaling_follows_float32(
+    tensorflow: Any, xla: bool, micro_batches: tuple[int, ...] | None
+) -> None:
     import keras
 
     expected, _ = train_on_one_device(dense_model, lambda: keras.optimizers.SGD(0.5))
-    steps = Steps(float16_model, scaled_sgd, [None, None], xla=xla)
-    for x, y in samples((6,)):
-        steps.step(x, (y,), (70, 30))
+    steps, _ = trained(float16_model, scaled_sgd, (70, 30), micro_batches, xla=xla)
     assert difference(steps.weights(), expected) < 0.01
 
 
-def test_one_trace_serves_every_split(tensorflow: Any) -> None:
+@pytest.mark.parametrize("micro_batches", [None, ((35, 30), (5, 1), (3, 48))], ids=["", "in micro-batches"])
+def test_one_trace_serves_every_split(tensorflow: Any, micro_batches: tuple[tuple[int, ...], ...] | None) -> None:
     steps = Steps(dense_model, adam, [None, None])
     (x, y), *_ = samples((6,))
-    for batches in ((70, 30), (50, 50), (3, 97)):
-        steps.step(x, (y,), batches)
-    assert steps.functions[False].experimental_get_tracing_count() == 1
+    for batches, micro in zip(((70, 30), (50, 50), (3, 97)), micro_batches or [None] * 3, strict=True):
+        steps.step(x, (y,), batches, micro)
+    assert steps.function(micro=micro_batches is not None).experimental_get_tracing_count() == 1
