@@ -64,21 +64,23 @@ class Output:
             if error.partial is not None:
                 if not self.quiet:
                     say("", sys.stderr)
-                self.give(_with(noted, error.partial), text)
+                self.give(error.partial, text, noted)
             raise
         if not self.quiet:
             say("", sys.stderr)
-        if not self.give(_with(noted, result), text) and journal is not None:
+        if not self.give(result, text, noted) and journal is not None:
             journal.keep()
             if not self.quiet:
                 say("nobody reads stdout any more: the same command with --resume gives the result", sys.stderr)
 
-    def give(self, result: Record, text: Callable[[Any], str]) -> bool:
-        """Writes the result, then prints it as JSON or as `text` says it.
+    def give(self, result: Any, text: Callable[[Any], str], noted: Sequence[Warning_] = ()) -> bool:
+        """Writes the result, then prints it as JSON or as `text` says it; the warnings in `noted` come before its own.
 
         False if it is in no file and stdout's reader has gone. Raises EnvironmentFault if it can't be written; it is
         printed all the same.
         """
+        if noted:
+            result = result.model_copy(update={"warnings": (*noted, *result.warnings)})
         redaction = redaction_here() if self.redact else None
         result = redaction.record(result) if redaction else result
         shown = redaction.text(text(result)) if redaction else text(result)
@@ -93,11 +95,6 @@ class Output:
         finally:
             said = say(document if self.json else shown, sys.stdout)
         return said or self.path is not None
-
-
-def _with(noted: Sequence[Warning_], result: Any) -> Any:
-    """The probe, plan or run with these warnings before its own; a record without warnings has nothing noted."""
-    return result if not noted else result.model_copy(update={"warnings": (*noted, *result.warnings)})
 
 
 def redaction_here() -> Redaction:

@@ -40,34 +40,34 @@ class Progress:
                     self._screen.close()
 
     def __call__(self, event: Event) -> None:
+        from gpubalance.render.plan import round_text
+        from gpubalance.render.probe import point_text, trial_text
+        from gpubalance.render.run import window_text
+
         if self._quiet:
             return
-        if self._screen is not None:
-            try:
-                self._screen.show(event)
-                if isinstance(event, RoundDone | TrialDone):  # what was tried stays, and what came of it
-                    self._screen.say(_wrapped(clean_lines(_text(event))))
-            except OSError:
-                self._quiet = True
-        elif text := _text(event):
-            say(_wrapped(clean_lines(text)), sys.stderr)
-
-
-def _text(event: Event) -> str:
-    """One line an event; empty for what only a screen shows."""
-    from gpubalance.render.plan import round_text
-    from gpubalance.render.probe import point_text, trial_text
-    from gpubalance.render.run import window_text
-
-    if isinstance(event, RoundDone):
-        return round_text(event.round, event.devices)
-    if isinstance(event, Doing):
-        return f"… {event.text}"
-    if isinstance(event, WindowDone):
-        return window_text(event.number, event.of, event.name, event.devices, event.measurement)
-    if isinstance(event, TrialDone):
-        return f"… {trial_text(event.device, event.trial)}"
-    return point_text(event.device, event.point) if isinstance(event, PointDone) else ""
+        text = ""  # for what only a screen shows
+        if isinstance(event, RoundDone):
+            text = round_text(event.round, event.devices)
+        elif isinstance(event, Doing):
+            text = f"… {event.text}"
+        elif isinstance(event, WindowDone):
+            text = window_text(event.number, event.of, event.name, event.devices, event.measurement)
+        elif isinstance(event, TrialDone):
+            text = f"… {trial_text(event.device, event.trial)}"
+        elif isinstance(event, PointDone):
+            text = point_text(event.device, event.point)
+        line = _wrapped(clean_lines(text))
+        if self._screen is None:
+            if line:
+                say(line, sys.stderr)
+            return
+        try:
+            self._screen.show(event)
+            if isinstance(event, RoundDone | TrialDone):  # what was tried stays, and what came of it
+                self._screen.say(line)
+        except OSError:
+            self._quiet = True
 
 
 def _wrapped(text: str) -> str:

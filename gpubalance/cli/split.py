@@ -149,8 +149,7 @@ class GivenSplitOptions:
 
         sizes = values.whole_numbers("--batches", self.batches)
         micro_sizes = values.whole_numbers("--micro-batches", self.micro_batches)
-        devices = _match(machine.select(gpus.named), sizes, named=gpus.named is not None)
-        _check_micro_batches(devices, sizes, micro_sizes)
+        devices = _match(machine.select(gpus.named), sizes, micro_sizes, named=gpus.named is not None)
         return RunRequest(
             devices=devices,
             split=Shares(tuple(sizes or [choices.DEFAULT_BATCH] * len(devices)), tuple(micro_sizes or ())),
@@ -197,12 +196,17 @@ def _planned_model(plan: Plan, model: str | None) -> str:
     return model or plan.settings.model
 
 
-def _match(devices: Sequence[Device], sizes: Sequence[int] | None, *, named: bool) -> tuple[Device, ...]:
+def _match(
+    devices: Sequence[Device], sizes: Sequence[int] | None, micro_sizes: Sequence[int] | None, *, named: bool
+) -> tuple[Device, ...]:
     """The devices that the batches are for: those named, or, with --batches alone, the first ones.
 
-    Raises UsageError where the numbers of both differ, or a batch is 0.
+    Raises UsageError unless there is one batch a device, above 0, and where there are micro-batches, one a batch, none
+    larger than it.
     """
     if sizes is None:
+        if micro_sizes is not None:
+            raise UsageError("--micro-batches needs --batches", remedy="give both, in the order of --gpus")
         return tuple(devices)
     if not all(sizes):
         raise UsageError(
@@ -213,23 +217,12 @@ def _match(devices: Sequence[Device], sizes: Sequence[int] | None, *, named: boo
             f"{_count(len(sizes), 'batch')} for {_count(len(devices), 'device')}",
             remedy="give one batch a device, in the order of --gpus",
         )
-    return tuple(devices[: len(sizes)])
-
-
-def _check_micro_batches(
-    devices: Sequence[Device], sizes: Sequence[int] | None, micro_sizes: Sequence[int] | None
-) -> None:
-    """Raises UsageError unless there is one a batch, and none is larger than its batch."""
-    if micro_sizes is None:
-        return
-    if sizes is None:
-        raise UsageError("--micro-batches needs --batches", remedy="give both, in the order of --gpus")
-    if len(micro_sizes) != len(sizes):
+    if micro_sizes is not None and len(micro_sizes) != len(sizes):
         raise UsageError(
             f"{_count(len(micro_sizes), 'micro-batch')} for {_count(len(sizes), 'batch')}",
             remedy="give one micro-batch a device, in the order of --gpus; the batch itself where it is taken whole",
         )
-    for device, batch, micro in zip(devices, sizes, micro_sizes, strict=True):
+    for device, batch, micro in zip(devices, sizes, micro_sizes or sizes, strict=False):
         if not micro:
             raise UsageError(
                 f"--micro-batches: {device.label}'s must be above 0",
@@ -240,6 +233,7 @@ def _check_micro_batches(
                 f"--micro-batches: {device.label}'s {micro} is above its batch, {batch}",
                 remedy=f"give {batch}, to take it whole, or less",
             )
+    return tuple(devices[: len(sizes)])
 
 
 def _count(number: int, word: str) -> str:

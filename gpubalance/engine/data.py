@@ -27,28 +27,25 @@ class Samples:
         """`count` samples as NumPy arrays; the same for the same seed and salt."""
         random = np.random.default_rng([self._seed, salt])
 
-        def given(spec: Any) -> Any:
-            return _values(random, (count, *spec.shape[1:]), tf.as_dtype(spec.dtype), self._vocabulary)
+        def values(shape: Sequence[int], dtype: tf.DType, below: int) -> Any:
+            """Whole numbers from 0 to `below`, truths, or fractions from 0 to 1."""
+            size = (count, *shape)
+            if dtype.is_integer:
+                return random.integers(0, below, size).astype(dtype.as_numpy_dtype)
+            if dtype.is_bool:
+                return random.integers(0, 2, size).astype(bool)
+            return random.random(size, np.float32).astype(dtype.as_numpy_dtype)
 
-        def wanted(target: Any) -> Any:
-            # int64: TensorFlow keeps int32 in the host's memory and would copy it to a GPU in every step.
-            dtype = tf.int64 if target.classes else tf.float32
-            return _values(random, (count, *target.shape), dtype, target.classes)
-
-        return tf.nest.map_structure(given, self._inputs), tuple(map(wanted, self._loss.targets))
+        inputs = tf.nest.map_structure(
+            lambda spec: values(spec.shape[1:], tf.as_dtype(spec.dtype), self._vocabulary), self._inputs
+        )
+        # int64: TensorFlow keeps int32 in the host's memory and would copy it to a GPU in every step.
+        labels = [values(one.shape, tf.int64 if one.classes else tf.float32, one.classes) for one in self._loss.targets]
+        return inputs, tuple(labels)
 
     def dataset(self) -> tf.data.Dataset:
         """An endless stream of single samples."""
         return tf.data.Dataset.from_tensor_slices(self.make(_POOL)).repeat()
-
-
-def _values(random: np.random.Generator, shape: tuple[int, ...], dtype: tf.DType, below: int) -> Any:
-    """Whole numbers from 0 to `below`, truths, or fractions from 0 to 1."""
-    if dtype.is_integer:
-        return random.integers(0, below, shape).astype(dtype.as_numpy_dtype)
-    if dtype.is_bool:
-        return random.integers(0, 2, shape).astype(bool)
-    return random.random(shape, np.float32).astype(dtype.as_numpy_dtype)
 
 
 def _input_structure(model: Any) -> Any:

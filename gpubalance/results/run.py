@@ -131,7 +131,7 @@ class Run(Record):
         even = self.baselines.even
         if even is not None:
             check_devices("baselines.even.replicas", [replica.device for replica in even.replicas], count)
-            check_length("baselines.even.batches", even.batches, len(self.replicas))
+            check_length("baselines.even.batches", len(even.batches), len(self.replicas))
         check_devices("baselines.solo_best", [best.device for best in self.baselines.solo_best or ()], count)
         return self
 

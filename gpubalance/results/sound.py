@@ -25,16 +25,16 @@ def check_devices(field: str, numbers: Sequence[int], count: int) -> None:
         raise unsound(field, "a device is there twice")
 
 
-def check_length(field: str, values: Sequence[object], count: int) -> None:
+def check_length(field: str, found: int, count: int) -> None:
     """There must be one value for each device."""
-    if len(values) != count:
-        raise unsound(field, f"{len(values)} of {count} devices")
+    if found != count:
+        raise unsound(field, f"{found} of {count} devices")
 
 
 def check_split(batches: tuple[int, ...], micro_batches: tuple[int, ...], count: int) -> None:
     """The two must be a split over `count` devices."""
-    check_length("batches", batches, count)
-    check_length("micro_batches", micro_batches, count)
+    check_length("batches", len(batches), count)
+    check_length("micro_batches", len(micro_batches), count)
     try:
         Shares(batches, micro_batches)
     except ValueError as error:

@@ -113,5 +113,4 @@ def pieces_text(batch: int, micro_batch: int) -> str:
 
 def share_text(batch: int, micro_batch: int) -> str:
     """`820`, or `1640 = 2×820` where it is taken in several micro-batches."""
-    text = pieces_text(batch, micro_batch)
-    return text if batch == micro_batch else f"{batch} = {text}"
+    return str(batch) if batch == micro_batch else f"{batch} = {pieces_text(batch, micro_batch)}"

@@ -115,7 +115,7 @@ class Worker(Process):
         key = (split, stamped)
         given = 0
         while True:
-            reply = self._heard(self._patience_s(key, steps_per_timing), doing)
+            reply = self._heard(self._patience_s(self._slowest_s.get(key), steps_per_timing), doing)
             self._check(reply, stamped=stamped)
             if isinstance(reply, Timing):
                 given += 1
@@ -184,11 +184,11 @@ class Worker(Process):
                 error.remedy = f"try another all-reduce, which may be what hangs: --all-reduce {other}\n{error.remedy}"
             raise
 
-    def _patience_s(self, key: tuple[object, ...], steps: int) -> float:
+    def _patience_s(self, slowest_s: float | None, steps: int) -> float:
+        """How long steps may take; `slowest_s` is the slowest like them so far."""
         if self._deadline_s is not None:
             return self._deadline_s
-        known = self._slowest_s.get(key)
-        return _FIRST_STEP_WITHIN_S if known is None else max(_STEP_WITHIN_S, _STEPS_WITHIN * known * steps)
+        return _FIRST_STEP_WITHIN_S if slowest_s is None else max(_STEP_WITHIN_S, _STEPS_WITHIN * slowest_s * steps)
 
     def _names(self) -> str:
         return ", ".join(d.label for d in self.devices)

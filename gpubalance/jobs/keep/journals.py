@@ -40,18 +40,8 @@ def probe_journal(request: ProbeRequest, driver: str | None, *, resume: bool) ->
 
 def run_journal(request: RunRequest, driver: str | None, *, resume: bool) -> Journal:
     """The journal of a run of that split; with more windows or another time limit it is the same run."""
-    key = content_key(
-        "run",
-        *request.devices,
-        *request.split.batches,
-        *request.split.micro_batches,
-        request.settings,
-        request.joint,
-        _without_bounds(request.measuring),
-        driver,
-        software_key(request.settings.model),
-    )
-    return _journal(key, resume=resume)
+    same = request.model_copy(update={"measuring": _without_bounds(request.measuring), "tracing": None})
+    return _journal(content_key("run", same, driver, software_key(request.settings.model)), resume=resume)
 
 
 def balance_journal(request: BalanceRequest, driver: str | None, *, resume: bool) -> Journal:

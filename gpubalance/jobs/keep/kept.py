@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated
 
 from pydantic import Field, model_validator
@@ -85,9 +86,10 @@ class Kept:
     """The journal of a joint measurement; without a journal nothing is kept. Gives each thing that was left once."""
 
     def __init__(self, journal: Journal | None, watch: Watch) -> None:
-        self._journal = journal
+        self._keep: Callable[[Record], None] = lambda _: None
         if journal is not None:
             journal.tell = lambda text: watch(Doing(text))
+            self._keep = partial(journal.add, _JOINT)
         self._windows = journal.of(_JOINT, KeptWindow) if journal else []
         self._rounds = journal.of(_JOINT, KeptRound) if journal else []
         self._probes = journal.of(_JOINT, KeptProbe) if journal else []
@@ -100,7 +102,7 @@ class Kept:
 
     def probe(self, created: str) -> None:
         """Keeps when this balance made its probe. Of a probe that was there before, the rounds tell."""
-        self._add(KeptProbe(created=created))
+        self._keep(KeptProbe(created=created))
 
     def restore(self, run: RunKey, series: Series) -> list[Timings]:
         """Adds the windows that were left of its split in that run to the series, and gives each by itself."""
@@ -114,7 +116,7 @@ class Kept:
 
     def window(self, run: RunKey, name: str, window: Timings) -> None:
         """Keeps a window that is over."""
-        self._add(
+        self._keep(
             KeptWindow(
                 run=run,
                 name=name,
@@ -137,11 +139,7 @@ class Kept:
 
     def round(self, tried: KeptRound) -> None:
         """Keeps a round that is over."""
-        self._add(tried)
-
-    def _add(self, record: Record) -> None:
-        if self._journal is not None:
-            self._journal.add(_JOINT, record)
+        self._keep(tried)
 
 
 def _ending_now(windows: Sequence[KeptWindow]) -> list[KeptWindow]:
