@@ -5,22 +5,18 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections import deque
-from collections.abc import Sequence
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
 from gpubalance.jobs.events import DeviceDone, Doing, Event, PointDone, TimeLeft, TimingDone, TrialDone, WindowDone
-from gpubalance.render.live import LiveRow, LiveTotal, header_lines, joint_lines, probe_lines
+from gpubalance.render.live import Course, header_lines, joint_lines, probe_lines
 from gpubalance.render.probe import curve_lines, device_line
 from gpubalance.results.probe import CurvePoint
-from gpubalance.results.telemetry import Gauges
 from gpubalance.settings.device import Device
 
 _REFRESHES_A_SECOND = 2
-_KEPT = 60
 
 
 def can_redraw() -> bool:
@@ -95,32 +91,13 @@ class LiveScreen:
         self._live.stop()
 
 
-class _Course:
-    """The last rates of a split, and what its stamped steps took."""
-
-    def __init__(self, batches: tuple[int, ...]) -> None:
-        self.batches = batches
-        self.step_s: float | None = None
-        self.rates: deque[float] = deque(maxlen=_KEPT)
-        self.compute_s: tuple[float, ...] | None = None
-        self.memory_bytes: tuple[int | None, ...] = (None,) * len(batches)
-
-    def take(self, event: TimingDone) -> None:
-        if event.compute_s is not None:
-            self.compute_s = event.compute_s
-            return
-        self.step_s = event.step_s
-        self.rates.append(sum(self.batches) / event.step_s)
-
-
 class JointState:
     """A joint run of some devices: the split, and the even split beside it."""
 
     def __init__(self, devices: tuple[Device, ...]) -> None:
         self._devices = devices
-        self._own: _Course | None = None
-        self._even: _Course | None = None
-        self._gauges: Sequence[Gauges | None] = ()
+        self._own: Course | None = None
+        self._even: Course | None = None
 
     def is_of(self, event: TimingDone | WindowDone) -> bool:
         """Whether these are its devices."""
@@ -131,47 +108,25 @@ class JointState:
         batches = event.batches if isinstance(event, TimingDone) else event.measurement.batches
         course = self._even if event.name else self._own
         if course is None or course.batches != batches:
-            course = _Course(batches)
+            course = Course(self._devices, batches)
             if event.name:
                 self._even = course
             else:
                 self._own, self._even = course, None
-        if isinstance(event, TimingDone):
-            course.take(event)
-            self._gauges = event.gauges
+        if isinstance(event, WindowDone):
+            course.memory_bytes = [replica.memory_peak_bytes for replica in event.measurement.replicas]
+            return
+        if self._own is not None:
+            self._own.gauges = event.gauges
+        if event.compute_s is not None:
+            course.compute_s = event.compute_s
         else:
-            course.memory_bytes = tuple(replica.memory_peak_bytes for replica in event.measurement.replicas)
+            course.step_s = event.step_s
+            course.rates.append(sum(batches) / event.step_s)
 
     def lines(self, width: int, height: int) -> list[Text]:
         """What the screen shows, in that many columns and lines."""
-        own = self._own
-        if own is None:
-            return []
-        computes = own.compute_s or (None,) * len(own.batches)
-        gauges = self._gauges or (None,) * len(own.batches)
-        rows = [
-            LiveRow(
-                label=device.label,
-                name=device.name,
-                batch=str(batch),
-                throughput=None if own.step_s is None else batch / own.step_s,
-                compute_s=compute,
-                memory_bytes=memory,
-                gauges=gauge,
-            )
-            for device, batch, compute, memory, gauge in zip(
-                self._devices, own.batches, computes, own.memory_bytes, gauges, strict=True
-            )
-        ]
-        even = self._even
-        total = LiveTotal(
-            batch=sum(own.batches),
-            step_s=own.step_s,
-            rates=list(own.rates),
-            even="/".join(map(str, even.batches)) if even else "",
-            even_rates=list(even.rates) if even else [],
-        )
-        return joint_lines(rows, total, width, height)
+        return joint_lines(self._own, self._even, width, height) if self._own is not None else []
 
 
 class ProbeState:

@@ -55,6 +55,11 @@ def format_seconds(seconds: float | None) -> str:
     return "0 s" if seconds == 0 else f"{seconds * 1e6:.2g} µs"
 
 
+def format_duration(seconds: float) -> str:
+    """`1 s`, `99 s`, `2 min`: how long something will take, about."""
+    return f"{max(1, round(seconds))} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+
+
 def format_rate(rate: float | None) -> str:
     """Samples per second: `2127`, `91.3`; `n/a` for an unknown rate."""
     if rate is None:

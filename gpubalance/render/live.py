@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rich.text import Text
 
-from gpubalance.numbers.units import format_bytes, format_rate, format_seconds
+from gpubalance.numbers.units import format_bytes, format_duration, format_rate, format_seconds
 from gpubalance.render.probe import curve_lines, device_line
 from gpubalance.render.sparkline import sparkline
 from gpubalance.render.table import prose, shorten, table
@@ -19,36 +20,26 @@ _COMPUTE, _WAIT, _REST = "█", "░", "·"
 _STYLES = {_COMPUTE: "green", _WAIT: "yellow", _REST: "dim"}
 _LONGEST_BAR, _SHORTEST_BAR = 30, 8
 _NAME_WIDTH = 22
+_KEPT = 60  # rates
 _TOGETHER = 0.01
 
 
-@dataclass(frozen=True)
-class LiveRow:
-    """One device of the split that is being measured; None is not known yet."""
+@dataclass
+class Course:
+    """A split while it is measured: its last rates, and what its stamped steps took. None is not known yet."""
 
-    label: str
-    name: str
-    batch: str
-    throughput: float | None
-    compute_s: float | None
-    memory_bytes: int | None
-    gauges: Gauges | None
-
-
-@dataclass(frozen=True)
-class LiveTotal:
-    """All devices together: the last rates of the split, and of the even split beside it."""
-
-    batch: int
-    step_s: float | None
-    rates: Sequence[float]
-    even: str
-    even_rates: Sequence[float]
+    devices: Sequence[Device]
+    batches: Sequence[int]
+    step_s: float | None = None
+    rates: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    compute_s: Sequence[float] = ()
+    memory_bytes: Sequence[int | None] = ()
+    gauges: Sequence[Gauges | None] = ()
 
 
 def header_lines(text: str, left_s: float | None, width: int) -> list[Text]:
     """What is being done and about how long it will take, on as few lines as the width allows."""
-    left = "" if left_s is None or left_s < 0 else f"about {_duration(left_s)} left"
+    left = "" if left_s is None or left_s < 0 else f"about {format_duration(left_s)} left"
     if not left:
         return [Text(line) for line in prose(text, width)]
     gap = width - len(text) - len(left)
@@ -57,77 +48,73 @@ def header_lines(text: str, left_s: float | None, width: int) -> list[Text]:
     return [*map(Text, prose(text, width)), Text(left, "dim")]
 
 
-def _duration(seconds: float) -> str:
-    return f"{max(1, round(seconds))} s" if seconds < 100 else f"{seconds / 60:.0f} min"
-
-
-def joint_lines(rows: Sequence[LiveRow], total: LiveTotal, width: int, height: int) -> list[Text]:
-    """The devices of a split, who waits for whom, and all together."""
-    shown = rows[: max(1, height - 6)]
-    lines = _table(shown, total, width)
-    if len(shown) < len(rows):
-        lines.append(Text(f"… and {len(rows) - len(shown)} more devices", "dim"))
-    lines += [Text(line, "yellow") for row in shown for line in prose(_throttled(row), width)]
-    lines.append(_total_line("total", str(total.batch), total.rates, width))
-    if total.even_rates:
-        lines.append(_total_line("even split", total.even, total.even_rates, width))
-    if any(row.compute_s for row in rows):
-        lines += [*map(Text, prose(waiting_text(rows, total.step_s), width)), *_legend(width)]
+def joint_lines(course: Course, even: Course | None, width: int, height: int) -> list[Text]:
+    """The devices of a split, who waits for whom, and all together; the even split if it has been measured too."""
+    shown, count = max(1, height - 6), len(course.devices)
+    lines = _table(course, shown, width)
+    if shown < count:
+        lines.append(Text(f"… and {count - shown} more devices", "dim"))
+    throttled = map(_throttled, course.devices[:shown], course.gauges[:shown])
+    lines += [Text(line, "yellow") for text in throttled for line in prose(text, width)]
+    lines.append(_total_line(f"total {sum(course.batches)}", course.rates, width))
+    if even is not None and even.rates:
+        lines.append(_total_line(f"even split {'/'.join(map(str, even.batches))}", even.rates, width))
+    if course.compute_s:
+        lines += [*map(Text, prose(_waiting(course), width)), *_legend(width)]
     return lines
 
 
 _BEFORE, _AFTER = ("device", "name", "batch", "samples/s"), ("compute", "state", "memory")  # the bar
 _BY_WORTH = ("device", "batch", "samples/s", "compute", "state", "memory", "name")
+_WITHOUT_HEAD = ("name", "state")
 
 
-def _table(rows: Sequence[LiveRow], total: LiveTotal, width: int) -> list[Text]:
+def _table(course: Course, shown: int, width: int) -> list[Text]:
     """Leaves out the least important columns on a narrow terminal; the bar takes the rest of the line."""
     columns = {
-        "device": ["device", *(row.label for row in rows)],
-        "name": ["", *(shorten(row.name, _NAME_WIDTH) for row in rows)],
-        "batch": ["batch", *(row.batch for row in rows)],
-        "samples/s": ["samples/s", *("" if r.throughput is None else format_rate(r.throughput) for r in rows)],
-        "compute": ["compute", *("" if r.compute_s is None else format_seconds(r.compute_s) for r in rows)],
-        "memory": ["memory", *("" if r.memory_bytes is None else format_bytes(r.memory_bytes) for r in rows)],
-        "state": ["", *(_state(row.gauges) for row in rows)],
+        "device": [device.label for device in course.devices],
+        "name": [shorten(device.name, _NAME_WIDTH) for device in course.devices],
+        "batch": list(map(str, course.batches)),
+        "samples/s": [format_rate(batch / course.step_s) for batch in course.batches if course.step_s],
+        "compute": [format_seconds(compute_s) for compute_s in course.compute_s],
+        "memory": ["" if size is None else format_bytes(size) for size in course.memory_bytes],
+        "state": [_state(gauges) for gauges in course.gauges],
     }
     kept: dict[str, list[str]] = {}
     left = width
     for name in _BY_WORTH:
-        needed = max(map(len, columns[name])) + 2
-        if any(columns[name][1:]) and needed + _SHORTEST_BAR <= left:
-            kept[name] = columns[name]
+        cells = ["" if name in _WITHOUT_HEAD else name, *columns[name][:shown]]
+        needed = max(map(len, cells)) + 2
+        if any(cells[1:]) and needed + _SHORTEST_BAR <= left:
+            kept[name] = cells
             left -= needed
     bar = max(0, min(_LONGEST_BAR, left))
+    rows = min(shown, len(course.devices)) + 1
     before = _beside([kept[name] for name in _BEFORE if name in kept], rows, left=(0, 1) if "name" in kept else (0,))
     after = _beside([kept[name] for name in _AFTER if name in kept], rows)
     lines = [Text(f"{before[0]}{' ' * bar}  {after[0]}".rstrip(), "dim")]
-    for row, start, end in zip(rows, before[1:], after[1:], strict=True):
-        lines.append(Text.assemble(start, _bar(row, rows, total.step_s, bar), f"  {end}" if end else ""))
+    for device, (start, end) in enumerate(zip(before[1:], after[1:], strict=True)):
+        lines.append(Text.assemble(start, _bar(course, device, bar), f"  {end}" if end else ""))
     return lines
 
 
-def _beside(columns: Sequence[Sequence[str]], rows: Sequence[LiveRow], *, left: Sequence[int] = ()) -> list[str]:
+def _beside(columns: Sequence[Sequence[str]], rows: int, *, left: Sequence[int] = ()) -> list[str]:
     """The lines of some columns with their heads, all of one length, and two spaces where the bar may begin."""
-    lines = table(list(zip(*columns, strict=True)), left=left) if columns else [""] * (len(rows) + 1)
+    lines = table(list(zip(*columns, strict=True)), left=left) if columns else [""] * rows
     longest = max(map(len, lines))
     return [f"{line.ljust(longest)}  " if left else line for line in lines]
 
 
-def _bar(row: LiveRow, rows: Sequence[LiveRow], step_s: float | None, width: int) -> Text:
+def _bar(course: Course, device: int, width: int) -> Text:
     """The step from left to right: compute, wait for the slowest, the rest (sync)."""
-    if row.compute_s is None or not step_s:
+    if not course.compute_s or not course.step_s:
         return Text(" " * width)
-    slowest = max(r.compute_s or 0.0 for r in rows)
-    whole = max(step_s, slowest)
-    compute = round(width * row.compute_s / whole)
+    slowest = max(course.compute_s)
+    whole = max(course.step_s, slowest)
+    compute = round(width * course.compute_s[device] / whole)
     until = round(width * slowest / whole)
-    return Text.assemble(
-        *[
-            (sign * n, _STYLES[sign])
-            for sign, n in ((_COMPUTE, compute), (_WAIT, until - compute), (_REST, width - until))
-        ]
-    )
+    lengths = ((_COMPUTE, compute), (_WAIT, until - compute), (_REST, width - until))
+    return Text.assemble(*[(sign * length, _STYLES[sign]) for sign, length in lengths])
 
 
 def _legend(width: int) -> list[Text]:
@@ -136,13 +123,14 @@ def _legend(width: int) -> list[Text]:
     return [text] if text.cell_len <= width else []
 
 
-def waiting_text(rows: Sequence[LiveRow], step_s: float | None) -> str:
+def _waiting(course: Course) -> str:
     """Who waits for whom: `GPU:1 waits 90 ms of each step for GPU:0`."""
-    known = [(row.compute_s, row.label) for row in rows if row.compute_s is not None]
-    if len(known) < 2 or not step_s:
+    if len(course.compute_s) < 2 or not course.step_s:
         return ""
+    labels = [device.label for device in course.devices]
+    known = list(zip(course.compute_s, labels, strict=True))
     (least_s, first), (most_s, last) = min(known), max(known)
-    if most_s - least_s <= _TOGETHER * step_s:
+    if most_s - least_s <= _TOGETHER * course.step_s:
         return "they finish together"
     return f"{first} waits {format_seconds(most_s - least_s)} of each step for {last}"
 
@@ -155,17 +143,17 @@ def _state(gauges: Gauges | None) -> str:
     return " ".join([*heat, *power])
 
 
-def _throttled(row: LiveRow) -> str:
-    reasons = throttling([row.gauges.reasons]) if row.gauges and row.gauges.reasons else ()
-    return f"{row.label} is throttled: {', '.join(reasons)}" if reasons else ""
+def _throttled(device: Device, gauges: Gauges | None) -> str:
+    reasons = throttling([gauges.reasons]) if gauges and gauges.reasons else ()
+    return f"{device.label} is throttled: {', '.join(reasons)}" if reasons else ""
 
 
-def _total_line(name: str, batch: str, rates: Sequence[float], width: int) -> Text:
+def _total_line(name: str, rates: Sequence[float], width: int) -> Text:
     """`total 1584  2205 samples/s  ▅▆▅▆` with as many of the last rates as there is room for."""
     rate = f"{format_rate(rates[-1])} samples/s" if rates else "…"
-    text = shorten(f"{name} {batch}  {rate}  ", width)
+    text = shorten(f"{name}  {rate}  ", width)
     room = min(_LONGEST_BAR, width - len(text))
-    return Text.assemble(text, (sparkline(rates[-room:]) if room > 0 else "", "cyan"))
+    return Text.assemble(text, (sparkline(list(rates)[-room:]) if room > 0 else "", "cyan"))
 
 
 def probe_lines(devices: Sequence[tuple[Device, Sequence[CurvePoint]]], width: int, height: int) -> list[Text]:

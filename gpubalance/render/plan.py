@@ -106,7 +106,7 @@ def _gap(plan: Plan, balance: Balance) -> str:
     if not shown:
         return ""
     told = [*shown, *([Loss("the rest", rest)] if len(largest) > _MOST_CAUSES else [])]
-    causes = ", ".join(f"{'−' if rate >= 0 else '+'}{format_rate(abs(rate))} {cause}" for cause, rate in told)
+    causes = ", ".join(f"{loss.text} {loss.cause}" for loss in told)
     return f"why not the {format_rate(gap.solo_sum)} samples/s: {causes}"
 
 

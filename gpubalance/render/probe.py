@@ -5,7 +5,14 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from gpubalance.numbers.units import format_bytes, format_flops, format_percent, format_rate, format_seconds
+from gpubalance.numbers.units import (
+    format_bytes,
+    format_duration,
+    format_flops,
+    format_percent,
+    format_rate,
+    format_seconds,
+)
 from gpubalance.render.run import warning_lines
 from gpubalance.render.sparkline import sparkline
 from gpubalance.render.table import WIDTH, prose, shorten, table
@@ -34,7 +41,7 @@ def estimate_text(expected: Estimate) -> str:
     lines = [f"{request.settings.model}, {request.settings.precision}; each device alone, {how}"]
     for one in expected.devices:
         lines += _expected_lines(request.devices[one.device], one)
-    return "\n".join([*lines, f"about {_minutes(expected.seconds)} in all; nothing was run"])
+    return "\n".join([*lines, f"about {format_duration(expected.seconds)} in all; nothing was run"])
 
 
 def _expected_lines(device: Device, one: DeviceEstimate) -> list[str]:
@@ -42,13 +49,9 @@ def _expected_lines(device: Device, one: DeviceEstimate) -> list[str]:
     known = "its limit is not known before" if one.guessed else f"to its limit of {one.limit} by its profile"
     text = (
         f"batch {', '.join(sizes)} ({known}), more where the curve bends; about {one.children} workers, "
-        f"about {_minutes(one.seconds)}"
+        f"about {format_duration(one.seconds)}"
     )
     return [device_line(device), *textwrap.wrap(text, WIDTH - 2, initial_indent="  ", subsequent_indent="  ")]
-
-
-def _minutes(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
 
 def curve_lines(points: Sequence[CurvePoint], width: int = WIDTH) -> list[str]:

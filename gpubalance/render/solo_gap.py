@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from gpubalance.numbers.units import format_rate
 from gpubalance.results.gap import SoloGap
 from gpubalance.settings.device import Device
 
@@ -14,6 +15,11 @@ class Loss(NamedTuple):
 
     cause: str
     rate: float
+
+    @property
+    def text(self) -> str:
+        """`−38`, or `+38` for a gain, in samples per second."""
+        return f"{'−' if self.rate >= 0 else '+'}{format_rate(abs(self.rate))}"
 
 
 def losses(devices: Sequence[Device], gap: SoloGap) -> tuple[Loss, ...]:

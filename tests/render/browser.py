@@ -62,7 +62,9 @@ def look(page: Path, views: Sequence[View], questions: Mapping[str, str], folder
     frames = "\n".join(_frame(page, *view) for view in views)
     around = folder / "around.html"
     around.write_text(_AROUND.format(frames=frames, questions=json.dumps(dict(questions))), encoding="utf-8")
-    done = chromium(folder, "--dump-dom", around.resolve().as_uri())
+    assert CHROMIUM is not None
+    command = [CHROMIUM, *_FLAGS, f"--user-data-dir={folder / 'profile'}", "--dump-dom", around.resolve().as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_WITHIN_S)
     (title,) = re.findall(r"(?s)<title>(.*)</title>", done.stdout)
     return Seen(json.loads(html.unescape(title)), re.findall(r"CONSOLE.*", done.stderr))
 
@@ -71,10 +73,3 @@ def _frame(page: Path, width: int, look: str) -> str:
     scheme = "dark" if look == "dark" else "light"
     style = f"width: {width}px; height: 900px; border: 0; color-scheme: {scheme}"
     return f'<iframe data-look="{look}" src="{page.resolve().as_uri()}" style="{style}"></iframe>'
-
-
-def chromium(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Runs Chromium without a screen until it is done."""
-    assert CHROMIUM is not None
-    command = [CHROMIUM, *_FLAGS, f"--user-data-dir={folder / 'profile'}", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=_WITHIN_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,13 +11,12 @@ from rich.console import Console
 from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
-from gpubalance.render.live import LiveRow, LiveTotal, header_lines, joint_lines
+from gpubalance.render.live import Course, header_lines, joint_lines
 from gpubalance.render.plan import plan_text
 from gpubalance.results.plan import Plan
 from gpubalance.results.records import read_record
 from gpubalance.results.run import Measurement, Run
 from gpubalance.settings.device import Device
-from gpubalance.settings.shares import share_text
 from tests.render.golden import DATA
 
 PICTURE = Path(__file__).parents[2] / ".github" / "balance.svg"
@@ -72,23 +72,17 @@ def lines() -> list[Text]:
 
 
 def _screen(devices: Sequence[Device], measured: Measurement | Run) -> list[Text]:
-    rows = [
-        LiveRow(
-            label=devices[replica.device].label,
-            name=devices[replica.device].name,
-            batch=share_text(replica.batch, replica.micro_batch),
-            throughput=replica.throughput,
-            compute_s=replica.compute_s,
-            memory_bytes=replica.memory_peak_bytes,
-            gauges=None,
-        )
-        for replica in measured.replicas
-    ]
     step = measured.step_time_s
-    rates = [measured.global_batch / sample for sample in step.samples]
-    total = LiveTotal(measured.global_batch, step.median, rates, even="", even_rates=[])
+    course = Course(
+        devices,
+        measured.batches,
+        step.median,
+        deque(measured.global_batch / sample for sample in step.samples),
+        [replica.compute_s for replica in measured.replicas],
+        [replica.memory_peak_bytes for replica in measured.replicas],
+    )
     doing = f"measuring {'/'.join(map(str, measured.batches))}, window 3 of 3"
-    return [*header_lines(doing, 4.0, _WIDTH), *joint_lines(rows, total, _WIDTH, 24)]
+    return [*header_lines(doing, 4.0, _WIDTH), *joint_lines(course, None, _WIDTH, 24)]
 
 
 def svg() -> str:

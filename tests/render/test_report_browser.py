@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.render.browser import CHROMIUM, Seen, View, chromium, look
+from tests.render.browser import CHROMIUM, Seen, View, look
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here to open the page with")
 
@@ -87,24 +87,3 @@ def test_on_paper_it_is_light_and_nothing_is_cut_off(seen: Seen) -> None:
     assert found["paper"] == "rgb(255, 255, 255)"
     assert found["scroll_width"] <= PAPER.width
     assert found["scroll"] == 0
-
-
-def test_it_is_drawn_and_printed(page: Path) -> None:
-    picture, printed = page.with_suffix(".png"), page.with_suffix(".pdf")
-    files = (f"--screenshot={picture}", f"--print-to-pdf={printed}")
-    chromium(page.parent, *files, "--window-size=800,1200", page.as_uri())
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    assert picture.stat().st_size > 50_000
-    assert printed.read_bytes().startswith(b"%PDF")
-
-
-def test_a_page_with_a_script_would_be_found_out(page: Path, html: str) -> None:
-    """What the tests above look for can fail."""
-    bad = page.with_name("bad.html")
-    more = "<script>1</script><img src='https://localhost/x'><p style='min-width:3000px'>x</p>"
-    bad.write_text(html.replace("</main>", f"{more}</main>"), encoding="utf-8")
-    answers, console = look(bad, VIEWS[2:3], QUESTIONS, page.parent)
-    assert any("script" in line for line in console)
-    assert answers[0]["asked_for"] == ["https://localhost/x"]
-    assert answers[0]["scroll_width"] > 800
-    assert answers[0]["stick_out"] != []

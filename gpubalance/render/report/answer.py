@@ -9,7 +9,7 @@ from gpubalance.numbers.units import format_bytes, format_percent, format_rate, 
 from gpubalance.render.plan import bounds_text
 from gpubalance.render.report.steps import steps_of
 from gpubalance.render.report.subject import Subject
-from gpubalance.results.plan import Plan, Predicted
+from gpubalance.results.plan import Predicted
 from gpubalance.results.probe import Probe
 from gpubalance.results.run import Run
 from gpubalance.settings.shares import share_text
@@ -42,36 +42,31 @@ def answer_of(subject: Subject) -> Answer:
     if isinstance(subject.result, Probe):
         return _of_probe(subject.result)
     if subject.run is not None:
-        return _of_run(subject, subject.run)
-    if subject.plan is None:
+        facts, complete = _measured(subject.run), subject.run.complete
+    elif subject.plan is not None:
+        facts, complete = _predicted(subject.plan.predicted), True
+    else:
         raise AssertionError("a subject is a probe, a plan or a run")
-    return _of_plan(subject, subject.plan)
+    bound = Fact("bound by", bounds_text(subject.plan) if subject.plan else _slowest(subject), _step(subject))
+    notes = () if complete else ("This run was cut short: the figures are of what was measured until then.",)
+    return Answer(str(subject.result.split), (*facts, bound), (*notes, *_left_out(subject)), *_devices(subject))
 
 
-def _of_run(subject: Subject, run: Run) -> Answer:
+def _measured(run: Run) -> tuple[Fact, ...]:
     even, against = run.baselines.even, "it was not measured"
     if even is not None:
         interval = run.speedup_ci95
         known = f"{interval[0]:.3f} to {interval[1]:.3f}; " if interval else ""
         against = f"{known}{even.split} gave {format_rate(even.throughput.median)} samples/s"
-    facts = (
-        _throughput(run.throughput.median, _range(run.throughput.ci95)),
-        *_ratios(run, against, run.baselines.solo_sum),
-        Fact("bound by", bounds_text(subject.plan) if subject.plan else _slowest(subject), _step(subject)),
-    )
-    notes = () if run.complete else ("This run was cut short: the figures are of what was measured until then.",)
-    return Answer(str(run.split), facts, (*notes, *_left_out(subject)), *_devices(subject))
+    throughput = _throughput(run.throughput.median, _range(run.throughput.ci95))
+    return (throughput, *_ratios(run, against, run.baselines.solo_sum))
 
 
-def _of_plan(subject: Subject, plan: Plan) -> Answer:
-    predicted, even = plan.predicted, plan.predicted.even
+def _predicted(predicted: Predicted) -> tuple[Fact, ...]:
+    even = predicted.even
     against = f"predicted; {even.split}: {format_rate(even.throughput)} samples/s" if even else ""
-    facts = (
-        _throughput(predicted.throughput, "predicted; no run has proven it yet"),
-        *_ratios(predicted, against, predicted.solo_sum),
-        Fact("bound by", bounds_text(plan), _step(subject)),
-    )
-    return Answer(str(plan.split), facts, _left_out(subject), *_devices(subject))
+    throughput = _throughput(predicted.throughput, "predicted; no run has proven it yet")
+    return (throughput, *_ratios(predicted, against, predicted.solo_sum))
 
 
 def _throughput(rate: float, more: str) -> Fact:

@@ -27,24 +27,20 @@ def chart(subject: Subject) -> Drawing | str:
 
 
 def _text(gap: SoloGap, parts: list[Loss]) -> str:
-    said = ", ".join(f"{part.cause} {_lost(part.rate)}" for part in parts)
+    said = ", ".join(f"{part.cause} {part.text}" for part in parts)
     return (
         f"The devices give {format_rate(gap.solo_sum)} samples/s alone, in sum, and {format_rate(gap.throughput)} "
         f"together. Between the two, in samples/s: {said or 'nothing'}. A part below 0 is lost, one above is a gain."
     )
 
 
-def _lost(rate: float) -> str:
-    return f"−{format_rate(rate)}" if rate >= 0 else f"+{format_rate(-rate)}"
-
-
 def _draw(gap: SoloGap, parts: list[Loss], width: int) -> Figure:
     narrow = width <= NARROW
     ends = f"{format_rate(gap.solo_sum)} alone" if narrow else f"{format_rate(gap.solo_sum)} samples/s alone"
     rows = [Row(ends, f"{format_rate(gap.throughput)} together", heading=True)]
-    for cause, rate in parts:
-        share = f"{100 * rate / gap.solo_sum:.2g} %".replace("-", "−")
-        left = "batches not the best alone" if narrow and cause.startswith("batches") else cause
-        right = _lost(rate) if narrow else f"{_lost(rate)} samples/s ({share} of the solo sum)"
-        rows.append(Row(left, right, ((_LOSS if rate >= 0 else _GAIN, rate),)))
+    for part in parts:
+        share = f"{100 * part.rate / gap.solo_sum:.2g} %".replace("-", "−")
+        left = "batches not the best alone" if narrow and part.cause.startswith("batches") else part.cause
+        right = part.text if narrow else f"{part.text} samples/s ({share} of the solo sum)"
+        rows.append(Row(left, right, ((_LOSS if part.rate >= 0 else _GAIN, part.rate),)))
     return draw_rows(rows, width, "lost, samples/s")
