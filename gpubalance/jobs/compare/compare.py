@@ -22,8 +22,6 @@ def compare(paths: Sequence[Path]) -> Comparison:
     """
     subjects = [read_subject(path) for path in paths]
     baseline, *others = subjects
-    for other in others:
-        _refuse_other_kind(baseline, other)
     return Comparison(
         created=now(),
         results=tuple(subject.result for subject in subjects),
@@ -31,18 +29,15 @@ def compare(paths: Sequence[Path]) -> Comparison:
     )
 
 
-def _refuse_other_kind(baseline: Subject, other: Subject) -> None:
+def _against(baseline: Subject, other: Subject, number: int) -> Against:
     kinds = [subject.result.kind for subject in (baseline, other)]
-    if ("probe" in kinds) and kinds[0] != kinds[1]:
+    if "probe" in kinds and kinds[0] != kinds[1]:
         what = {"run": "a run", "probe": "a probe", "prediction": "a plan that was never run"}
         raise BadInput(
             f"{baseline.result.file} is {what[kinds[0]]}, {other.result.file} is {what[kinds[1]]}: "
             "devices alone and a split of them can't be held against each other",
             remedy="compare runs and plans with each other, and probes with probes",
         )
-
-
-def _against(baseline: Subject, other: Subject, number: int) -> Against:
     pairs = pair_devices(baseline.devices, other.devices)
     return Against(
         result=number,
@@ -69,10 +64,9 @@ def _device_ratio(baseline: Subject, other: Subject, mine: int | None, theirs: i
     parts, points = [], []
     for batch in sorted(before.keys() & after.keys()):
         old, new = before[batch], after[batch]
-        old_rate, new_rate = old.throughput.median, new.throughput.median
-        part = (new_rate / old_rate, new.step_time_s.samples, old.step_time_s.samples)
-        parts.append(part)
-        points.append(PointRatio(batch=batch, baseline=old_rate, other=new_rate, ratio=_record(ratio(*part))))
+        rates = (old.throughput.median, new.throughput.median)
+        parts.append((rates[1] / rates[0], new.step_time_s.samples, old.step_time_s.samples))
+        points.append(PointRatio(batch=batch, baseline=rates[0], other=rates[1], ratio=_record(ratio(*parts[-1]))))
     return DeviceRatio(
         baseline=mine,
         other=theirs,

@@ -19,29 +19,30 @@ def check_regression(comparison: Comparison, most: float) -> None:
     found: list[str] = []
     for against in comparison.against_first:
         baseline, other = comparison.results[0], comparison.results[against.result]
-        _refuse_another_model(baseline, other, against)
+        for one in against.unlike:
+            if one.what in _OF_ANOTHER_MODEL:
+                raise BadInput(
+                    f"{other.file} is not the same work as {baseline.file} ({one.what} {one.other}, not "
+                    f"{one.baseline}): --fail-slower can't judge",
+                    remedy="measure both with the same --model, or leave out --fail-slower",
+                )
         if against.same_measurement:
             raise BadInput(
                 f"{other.file} is the same measurement as {baseline.file}: --fail-slower can't judge",
                 remedy="give the file of another run",
             )
         for where, ratio in _ratios(baseline, other, against):
-            if ratio.verdict is None:
-                _refuse(baseline, other, where)
+            if ratio.ci95 is None:
+                raise _no_verdict(baseline, other, where)
             if ratio.verdict == "slower" and 1 - ratio.value > most:
-                found.append(f"{other.file}{where} is {_slower(ratio)} slower than {baseline.file}")
+                lost, low, high = (format_percent(1 - value, 1) for value in (ratio.value, *reversed(ratio.ci95)))
+                found.append(f"{other.file}{where} is {lost} ({low} to {high}) slower than {baseline.file}")
     if found:
         raise Regression(
             f"{'; '.join(found)}: more than --fail-slower {100 * most:g}%",
             remedy="measure it once more before looking for a cause: what two runs of the same differ by is in no "
             "interval",
         )
-
-
-def _slower(ratio: ThroughputRatio) -> str:
-    assert ratio.ci95 is not None  # noqa: S101  (it has a verdict)
-    low, high = (format_percent(1 - end, 1) for end in reversed(ratio.ci95))
-    return f"{format_percent(1 - ratio.value, 1)} ({low} to {high})"
 
 
 def _ratios(baseline: ComparedResult, other: ComparedResult, against: Against) -> Iterator[tuple[str, ThroughputRatio]]:
@@ -60,24 +61,14 @@ def _ratios(baseline: ComparedResult, other: ComparedResult, against: Against) -
         yield f" on {other.devices[one.other].label}", one.ratio
 
 
-def _refuse(baseline: ComparedResult, other: ComparedResult, where: str) -> None:
+def _no_verdict(baseline: ComparedResult, other: ComparedResult, where: str) -> BadInput:
     predicted = [result for result in (baseline, other) if result.kind == "prediction"]
     if predicted:
-        raise BadInput(
+        return BadInput(
             f"{predicted[0].file} was never run: its figures are predicted, and --fail-slower judges what is measured",
             remedy="gpubalance run --plan PLAN.json -o RUN.json measures it",
         )
-    raise BadInput(
+    return BadInput(
         f"{other.file}{where}: too few timings in it or in {baseline.file} for an interval: --fail-slower can't judge",
         remedy="measure longer: --windows, --duration",
     )
-
-
-def _refuse_another_model(baseline: ComparedResult, other: ComparedResult, against: Against) -> None:
-    for one in against.unlike:
-        if one.what in _OF_ANOTHER_MODEL:
-            raise BadInput(
-                f"{other.file} is not the same work as {baseline.file} ({one.what} {one.other}, not {one.baseline}): "
-                "--fail-slower can't judge",
-                remedy="measure both with the same --model, or leave out --fail-slower",
-            )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpubalance.results.common import Environment, Throughput, Warning_
+from gpubalance.results.common import Throughput, Warning_
 from gpubalance.results.comparison import ComparedDevice, ComparedResult
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import CurvePoint, Probe
@@ -29,11 +30,6 @@ class Subject:
     result: ComparedResult
     source: Run | Probe | Plan
     devices: tuple[Device, ...]
-
-    @property
-    def environment(self) -> Environment | None:
-        """None where it is not known; for a prediction, that of its probe."""
-        return self.source.environment
 
     @property
     def times_s(self) -> tuple[float, ...]:
@@ -94,17 +90,20 @@ def _of_prediction(name: str, plan: Plan) -> Subject:
 
 def _of_probe(name: str, probe: Probe) -> Subject:
     used = [(probe.devices[one.device], one) for one in probe.probes]
-    devices = []
-    for device, one in used:
-        model = one.step_time_model
-        alpha_s, beta_s = (model.alpha_s, model.beta_s) if model else (None, None)
-        limit = one.batch_limit.fits if one.batch_limit else None
-        devices.append(_device(device, one, limit=limit, alpha_s=alpha_s, beta_s=beta_s))
     result = _result(
         probe,
         file=name,
         kind="probe",
-        devices=tuple(devices),
+        devices=tuple(
+            _device(
+                device,
+                one,
+                limit=one.batch_limit and one.batch_limit.fits,
+                alpha_s=one.step_time_model and one.step_time_model.alpha_s,
+                beta_s=one.step_time_model and one.step_time_model.beta_s,
+            )
+            for device, one in used
+        ),
         warnings=_warnings(probe.warnings, [(d, point.telemetry) for d, one in used for point in one.curve]),
     )
     return Subject(result, probe, tuple(device for device, _ in used))
@@ -126,18 +125,18 @@ def _shared(source: Record, target: type[Record]) -> dict[str, Any]:
 
 def _warnings(given: Iterable[Warning_], readings: Iterable[tuple[Device, Telemetry | None]]) -> tuple[Warning_, ...]:
     """The warnings of the figures themselves, each once, and what the GPUs said while they were measured."""
-    found = {(w.code, w.message): _clean(w) for w in given if w.code not in _BESIDE}
-    reasons: dict[str, set[str]] = {}
+    found = {
+        (w.code, w.message): Warning_(code=clean(w.code), message=clean(w.message, 1000), next=clean(w.next, 1000))
+        for w in given
+        if w.code not in _BESIDE
+    }
+    reasons = defaultdict[str, set[str]](set)
     for device, telemetry in readings:
         if telemetry is not None and telemetry.throttle_reasons:
-            reasons.setdefault(device.label, set()).update(telemetry.throttle_reasons)
+            reasons[device.label].update(telemetry.throttle_reasons)
     if reasons and all(warning.code != "throttled" for warning in found.values()):
         where = "; ".join(f"{label}: {', '.join(sorted(why))}" for label, why in reasons.items())
         found["throttled", ""] = Warning_(
             code="throttled", message=f"clocks were lowered: {where}", next="look at temperature and power limit"
         )
     return tuple(found.values())
-
-
-def _clean(warning: Warning_) -> Warning_:
-    return Warning_(code=clean(warning.code), message=clean(warning.message, 1000), next=clean(warning.next, 1000))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from gpubalance.jobs.compare.subject import Subject
@@ -31,27 +30,24 @@ def pair_devices(baseline: Sequence[Device], other: Sequence[Device]) -> list[tu
 
     A UUID that was redacted, or that several devices have, does not count.
     """
-    pairs: list[tuple[int | None, int | None]] = []
-    left = set(range(len(other)))
-    labels = {device.label: place for place, device in enumerate(other)}
-    here, there = _unique(baseline), _unique(other)
-    by_uuid = [there.get(device.uuid) if device.uuid in here else None for device in baseline]
-    left -= {place for place in by_uuid if place is not None}
-    for number, device in enumerate(baseline):
-        found = by_uuid[number]
-        if found is None and labels.get(device.label) in left:
-            found = labels[device.label]
-            left.discard(found)
-        pairs.append((number, found))
-    return [*pairs, *((None, place) for place in sorted(left))]
+    pairs = dict[int, int]()
+    for names in (_uuids, _labels):
+        here, there = names(baseline), names(other)
+        for name in here.keys() & there.keys():
+            if here[name] not in pairs and there[name] not in pairs.values():
+                pairs[here[name]] = there[name]
+    left = set(range(len(other))) - set(pairs.values())
+    return [*((place, pairs.get(place)) for place in range(len(baseline))), *((None, place) for place in sorted(left))]
 
 
-def _unique(devices: Sequence[Device]) -> dict[str, int]:
-    count = Counter(device.uuid for device in devices)
+def _labels(devices: Sequence[Device]) -> dict[str, int]:
+    return {device.label: place for place, device in enumerate(devices)}
+
+
+def _uuids(devices: Sequence[Device]) -> dict[str, int]:
+    all_of_them = [device.uuid for device in devices]
     return {
-        device.uuid: place
-        for place, device in enumerate(devices)
-        if count[device.uuid] == 1 and not is_redacted(device.uuid)
+        uuid: place for place, uuid in enumerate(all_of_them) if all_of_them.count(uuid) == 1 and not is_redacted(uuid)
     }
 
 
@@ -82,14 +78,13 @@ def _devices(baseline: Sequence[Device], other: Sequence[Device]) -> Iterator[Un
         if before is None or after is None:
             yield Unlike(what=(before or after or other[0]).label, baseline=_named(before), other=_named(after))
             continue
-        redacted = [is_redacted(device.uuid) for device in (before, after)]
-        if any(redacted):  # it may be the same device, or not
-            uuids = [None if hidden else d.uuid for hidden, d in zip(redacted, (before, after), strict=True)]
+        uuids = [None if is_redacted(device.uuid) else device.uuid for device in (before, after)]
+        if None in uuids:  # it may be the same device, or not
             yield Unlike(what=f"{before.label} UUID", baseline=uuids[0], other=uuids[1])
-        elif before.uuid != after.uuid:
+        if None not in uuids and before.uuid != after.uuid:
             yield Unlike(what=before.label, baseline=_named(before), other=_named(after))
-            continue
-        yield from _same_device(before, after)
+        else:
+            yield from _same_device(before, after)
 
 
 def _named(device: Device | None) -> str:
@@ -112,11 +107,8 @@ def _same_device(baseline: Device, other: Device) -> Iterator[Unlike]:
 
 
 def _environment(before: Environment | None, after: Environment | None) -> Iterator[Unlike]:
-    if before is None and after is None:
-        return
     if before is None or after is None:
-        yield Unlike(what="software", baseline=before and _software(before), other=after and _software(after))
-        return
+        yield from _if_unlike("software", before and _software(before), after and _software(after))
     yield from _fields(before, after, {name: name.replace("_", " ") for name in Environment.model_fields})
 
 
