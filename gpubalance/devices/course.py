@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from gpubalance.numbers.stats import median
@@ -20,32 +21,20 @@ class Counters(NamedTuple):
     ecc_uncorrected: int | None
 
 
+@dataclass
 class _Stretch:
-    """What one GPU counted while it was watched without a pause."""
+    """What one GPU counted while it was watched without a pause. A power is taken until the next one is told."""
 
-    def __init__(self, first: Counters) -> None:
-        self.first = self.last = first
-        self._power_mw: int | None = None
-        self._integral_mj: float | None = None
-
-    def count(self, counters: Counters) -> None:
-        if self._power_mw is not None:
-            passed_s = counters.at_s - self.last.at_s
-            self._integral_mj = (self._integral_mj or 0.0) + self._power_mw * passed_s
-        self.last = counters
-
-    def power(self, power_mw: int | None) -> None:
-        """Takes this power until the next one is told."""
-        self._power_mw = self._power_mw if power_mw is None else power_mw
+    first: Counters
+    last: Counters
+    power_mw: int = 0
+    integral_mj: float = 0.0
 
     @property
-    def seconds(self) -> float:
-        return self.last.at_s - self.first.at_s
-
-    @property
-    def energy_mj(self) -> float | None:
+    def energy_mj(self) -> float:
+        """0 where neither counter nor power tell it."""
         # A counter that stood still was not updated yet: no GPU takes no power
-        return _rise(self.first.energy_mj, self.last.energy_mj) or self._integral_mj
+        return _rise(self.first.energy_mj, self.last.energy_mj) or self.integral_mj
 
 
 class Course:
@@ -61,11 +50,12 @@ class Course:
 
     def count(self, counters: Counters) -> None:
         """Takes the counters: before each reading of the gauges, and at the end."""
-        if self._watched:
-            self._stretches[-1].count(counters)
-        else:
-            self._stretches.append(_Stretch(counters))
+        if not self._watched:
+            self._stretches.append(_Stretch(counters, counters))
             self._watched = True
+        stretch = self._stretches[-1]
+        stretch.integral_mj += stretch.power_mw * (counters.at_s - stretch.last.at_s)
+        stretch.last = counters
 
     def gauge(self, gauges: Gauges) -> None:
         """Takes a reading, after its counters."""
@@ -73,7 +63,8 @@ class Course:
             if value is not None:
                 values[value] += 1
         stretch = self._stretches[-1]
-        stretch.power(gauges.power_mw)
+        if gauges.power_mw is not None:
+            stretch.power_mw = gauges.power_mw
         if self.readings % self._apart == 0:
             self._moments.append((stretch.last.at_s, gauges))
         self.readings += 1
@@ -100,13 +91,13 @@ class Course:
         origin_s = self._stretches[0].first.at_s if origin_s is None else origin_s
         temperatures, powers, sm_clocks, memory_clocks, reasons = self._gauges
         first, last = self._stretches[0].first, self._stretches[-1].last
-        energies = [stretch.energy_mj for stretch in self._stretches if stretch.energy_mj]
+        energy_mj = sum(stretch.energy_mj for stretch in self._stretches)
         return Telemetry(
             readings=self.readings,
-            duration_s=round(sum(stretch.seconds for stretch in self._stretches), 3),
+            duration_s=round(sum(one.last.at_s - one.first.at_s for one in self._stretches), 3),
             temperature_c=max(temperatures, default=None),
             power_w=round(sum(powers.elements()) / powers.total()) / 1000 if powers else None,
-            energy_j=round(sum(energies)) / 1000 if energies else None,
+            energy_j=round(energy_mj) / 1000 if energy_mj else None,
             sm_clock_mhz=_middle(sm_clocks),
             memory_clock_mhz=_middle(memory_clocks),
             throttle_reasons=throttling(reasons) if reasons else None,

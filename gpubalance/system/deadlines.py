@@ -6,6 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from typing import TypeVar
 
 from gpubalance.errors import DeadlinePassed, TimeLimitPassed
@@ -16,23 +17,18 @@ ANSWERS_WITHIN_S = 20.0
 
 def within(work: Callable[[], T], seconds: float = ANSWERS_WITHIN_S) -> T:
     """What `work` gives or raises. Raises DeadlinePassed when it takes longer; it is left behind then."""
-    results: list[T] = []
-    errors: list[Exception] = []
+    answer = Future[T]()
 
     def run() -> None:
         try:
-            results.append(work())
+            answer.set_result(work())
         except Exception as error:  # noqa: BLE001  (raised again where it is waited for)
-            errors.append(error)
+            answer.set_exception(error)
 
-    thread = threading.Thread(target=run, daemon=True)  # or one that hangs would hold up the end of the process
-    thread.start()
-    thread.join(seconds)
-    if errors:
-        raise errors[0]
-    if not results:
+    threading.Thread(target=run, daemon=True).start()  # or one that hangs would hold up the end of the process
+    if not wait([answer], seconds).done:
         raise DeadlinePassed(f"no answer within {seconds:.0f} s")
-    return results[0]
+    return answer.result()
 
 
 def within_or(otherwise: T, work: Callable[[], T]) -> T:

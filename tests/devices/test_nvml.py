@@ -43,20 +43,8 @@ def test_two_unlike_gpus(tmp_path: Path) -> None:
 def test_what_is_not_supported_is_null(tmp_path: Path) -> None:
     result = reading(tmp_path, "gpu 0 uuid GPU-1\ngpu 1 uuid GPU-2\ngpu 1 memory 0 0")
     assert (result["driver_version"], result["cuda_driver_version"], result["problem"]) == (None, None, None)
-    for index, gpu in enumerate(result["gpus"]):
-        assert gpu.pop("uuid") == f"GPU-{index + 1}"
-        assert gpu.pop("processes") == []
-        assert gpu == {
-            "index": index,
-            "bus_id": None,
-            "name": None,
-            "compute_capability": None,
-            "memory_bytes": None,
-            "memory_free_bytes": None,
-            "mig": False,
-            "mig_slices": [],
-            "unusable": None,
-        }
+    told = [Gpu.model_validate(gpu) for gpu in result["gpus"]]
+    assert told == [Gpu(index=index, uuid=f"GPU-{index + 1}", processes=()) for index in (0, 1)]
 
 
 def test_each_refused_field_is_null_and_the_others_stay(tmp_path: Path) -> None:
@@ -85,18 +73,12 @@ gpu 0 process graphics 0 64
     ]
 
 
-def test_processes_of_an_old_driver(tmp_path: Path) -> None:
-    old = "\ngpu 0 error processes_v3 13\ngpu 0 process compute 7 1000 python"
-    assert reading(tmp_path, TWO_UNLIKE_GPUS + old)["gpus"][0]["processes"] == [
-        {"pid": 7, "name": "python", "memory_bytes": 1000}
-    ]
-
-
-def test_no_permission_for_processes(tmp_path: Path) -> None:
+def test_what_an_old_driver_or_one_without_permission_tells_of_processes(tmp_path: Path) -> None:
     script = f"""{TWO_UNLIKE_GPUS}
 error process_name 4
 gpu 0 error compute 4
 gpu 0 error graphics 4
+gpu 1 error processes_v3 13
 gpu 1 error graphics 3
 gpu 1 process compute 7 1000 python
 """

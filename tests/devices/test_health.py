@@ -1,0 +1,52 @@
+"""What one GPU could do, and which cards are on the bus. How a GPU is set is tested with `doctor`, which judges it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gpubalance.devices.health import nvidia_cards
+from tests.stand_in import TWO_UNLIKE_GPUS, child, environment
+
+FIRST = "GPU-1080aaaa-0000-4000-8000-000000000001"
+PRECISIONS = ("float32", "tf32", "mixed_float16", "mixed_bfloat16")
+
+
+def peaks(folder: Path, more: str = "", uuid: str = FIRST) -> list[float | None]:
+    """The peak in each precision."""
+    code = (
+        "import json; from gpubalance.devices.health import peak_flops; "
+        f"print(json.dumps([peak_flops({uuid!r}, precision) for precision in {PRECISIONS}]))"
+    )
+    result: list[float | None] = json.loads(child(code, environment(folder, f"{more}\n{TWO_UNLIKE_GPUS}")))
+    return result
+
+
+def test_the_peak_is_two_operations_a_core_and_cycle_and_nothing_tells_that_of_tensor_cores(tmp_path: Path) -> None:
+    assert peaks(tmp_path) == [2 * 3584 * 1911e6, None, None, None]
+
+
+@pytest.mark.parametrize(
+    "fault", ["gpu 0 error cores 13", "gpu 0 cores 0", "gpu 0 error max_clock_sm 3", "gpu 0 error max_clock_sm 15"]
+)
+def test_a_peak_that_is_not_told_is_null(tmp_path: Path, fault: str) -> None:
+    assert peaks(tmp_path, fault) == [None] * 4
+
+
+def test_a_mig_slice_and_an_unknown_gpu_have_no_peak(tmp_path: Path) -> None:
+    for uuid in ("MIG-1", "GPU-none"):
+        assert peaks(tmp_path, "gpu 0 mig 1\ngpu 0 slice 0 uuid MIG-1", uuid) == [None] * 4
+
+
+def test_a_card_without_a_driver_is_found_on_the_bus(tmp_path: Path) -> None:
+    for name, vendor, kind in (
+        ("0000:01:00.0", "0x10de", "0x030000"),
+        ("0000:01:00.1", "0x10de", "0x040300"),  # its sound
+        ("0000:02:00.0", "0x8086", "0x030000"),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "vendor").write_text(f"{vendor}\n")
+        (tmp_path / name / "class").write_text(f"{kind}\n")
+    assert nvidia_cards(tmp_path) == ("0000:01:00.0",)
