@@ -36,13 +36,12 @@ def run_of(batches: tuple[int, ...] = (820, 568), seed: int = 1) -> Run:
 
 def slower(run: Run, factor: float) -> Run:
     """The same run on a machine that takes so much longer, which its settings do not show."""
-    scaled = tuple(factor * t for t in run.step_time_s.samples)
+    times, throughput = run.step_time_s, run.throughput
+    scaled = {"median": factor * times.median, "samples": tuple(factor * time for time in times.samples)}
     return run.model_copy(
         update={
-            "step_time_s": run.step_time_s.model_copy(
-                update={"median": factor * run.step_time_s.median, "samples": scaled}
-            ),
-            "throughput": run.throughput.model_copy(update={"median": run.throughput.median / factor}),
+            "step_time_s": times.model_copy(update=scaled),
+            "throughput": throughput.model_copy(update={"median": throughput.median / factor}),
         }
     )
 
@@ -90,12 +89,8 @@ def test_other_batches_are_what_is_compared_and_nothing_unlike(compared: Compare
     assert [[d.batch for d in result.devices] for result in found.results] == [[820, 568], [400, 568]]
 
 
-def _settings(**changed: Any) -> Callable[[Run], Run]:
-    return lambda run: run.model_copy(update={"settings": run.settings.model_copy(update=changed)})
-
-
-def _environment(**changed: Any) -> Callable[[Run], Run]:
-    return lambda run: run.model_copy(update={"environment": run.environment.model_copy(update=changed)})
+def _changed(field: str, **changed: Any) -> Callable[[Run], Run]:
+    return lambda run: run.model_copy(update={field: getattr(run, field).model_copy(update=changed)})
 
 
 def _first_device(**changed: Any) -> Callable[[Run], Run]:
@@ -113,22 +108,19 @@ assert PROFILE is not None
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (_settings(model="train.py:build"), ("model", "small", "train.py:build")),
-        (_settings(precision="mixed_float16"), ("precision", "float32", "mixed_float16")),
-        (_settings(xla=True), ("xla", "no", "yes")),
-        (_settings(input="host"), ("input", "device", "host")),
-        (_settings(all_reduce="nccl"), ("all-reduce", "auto", "nccl")),
-        (_environment(gpubalance="9.9"), ("gpubalance", None, "9.9")),
-        (_environment(tensorflow="2.20.0"), ("tensorflow", "2.21.0", "2.20.0")),
-        (_environment(driver="580.1"), ("driver", None, "580.1")),
+        (_changed("settings", model="train.py:build"), ("model", "small", "train.py:build")),
+        (_changed("settings", precision="mixed_float16"), ("precision", "float32", "mixed_float16")),
+        (_changed("settings", xla=True), ("xla", "no", "yes")),
+        (_changed("settings", input="host"), ("input", "device", "host")),
+        (_changed("settings", all_reduce="nccl"), ("all-reduce", "auto", "nccl")),
+        (_changed("environment", gpubalance="9.9"), ("gpubalance", None, "9.9")),
+        (_changed("environment", tensorflow="2.20.0"), ("tensorflow", "2.21.0", "2.20.0")),
+        (_changed("environment", driver="580.1"), ("driver", None, "580.1")),
         (_first_device(uuid="GPU-0123456789"), ("GPU:0", "GeForce GTX 1080 Ti (SIM-0)", None)),
         (_first_device(name="Other"), ("GPU:0 name", "GeForce GTX 1080 Ti", "Other")),
         (_first_device(profile=None), ("GPU:0 has a profile", "yes", "no")),
         (_first_device(profile=PROFILE.model_copy(update={"noise": 0.5})), ("GPU:0 noise", "0.02", "0.5")),
-        (
-            lambda run: run.model_copy(update={"model": run.model.model_copy(update={"parameters": 7})}),
-            ("the model's parameters", "648", "7"),
-        ),
+        (_changed("model", parameters=7), ("the model's parameters", "648", "7")),
     ],
 )
 def test_what_is_not_the_same_is_named(
@@ -248,20 +240,6 @@ def test_what_makes_a_result_doubtful_goes_with_it(compared: Compared) -> None:
     assert not found.complete
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"step_time_s": BASELINE.step_time_s.model_copy(update={"samples": (0.5, 0.0)})},
-        {"step_time_s": BASELINE.step_time_s.model_copy(update={"median": -1.0})},
-        {"throughput": BASELINE.throughput.model_copy(update={"median": 1e300})},
-        {"replicas": (BASELINE.replicas[0].model_copy(update={"device": 9}),)},
-    ],
-)
-def test_a_record_that_no_measurement_gives_is_damaged(compared: Compared, changed: dict[str, Any]) -> None:
-    with pytest.raises(BadInput, match="is damaged"):
-        compared(BASELINE, BASELINE.model_copy(update=changed))
-
-
 def test_the_gate_fails_where_it_is_slower_by_more_and_only_then(compared: Compared) -> None:
     found = compared(BASELINE, slower(OTHER, 1.07), slower(OTHER, 1.03))
     with pytest.raises(Regression) as caught:
@@ -291,7 +269,7 @@ def test_a_gate_that_can_not_judge_does_not_pass(compared: Compared) -> None:
         (compared(BASELINE, plan_of()), "was never run"),
         (compared(BASELINE, BASELINE), "is the same measurement"),
         (compared(BASELINE, short), "too few timings"),
-        (compared(BASELINE, _settings(model="probe")(OTHER)), "is not the same work"),
+        (compared(BASELINE, _changed("settings", model="probe")(OTHER)), "is not the same work"),
         (compared(sampled(probe_of(DEVICES)), sampled(fewer, seed=1)), "no batch size of GPU:1 in common"),
     ]
     for found, says in cases:
