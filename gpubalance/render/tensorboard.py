@@ -72,8 +72,7 @@ class Summaries:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._runs: dict[tuple[object, ...], str] = {}
-        self._steps: dict[str, int] = {}
-        self._times_s: dict[str, list[float]] = {}
+        self._windows: dict[str, list[_Window]] = {}
         self._points: dict[str, dict[int, CurvePoint]] = {}
 
     def window(self, name: str, devices: Sequence[Device], measured: Measurement, now_s: float) -> list[Summary]:
@@ -141,15 +140,14 @@ class Summaries:
 
     def _window(self, run: str, times: StepTime, now_s: float) -> _Window:
         """The window of these step times; from now on the run has trained its steps too."""
-        window = _Window(run, self._steps.get(run, 0), times, now_s)
-        self._steps[run] = window.last
-        self._times_s.setdefault(run, []).extend(times.samples)
-        return window
+        windows = self._windows.setdefault(run, [])
+        windows.append(_Window(run, windows[-1].last if windows else 0, times, now_s))
+        return windows[-1]
 
     def _measured(self, run: str, devices: Sequence[Device], measured: Measurement, now_s: float) -> Iterator[Scalar]:
         window = self._window(run, measured.step_time_s, now_s)
         yield from window.timings(measured.global_batch)
-        median_s = median(self._times_s[run])
+        median_s = median([step_s for one in self._windows[run] for step_s in one.times.samples])
         figures = {
             "median/samples_per_s": measured.global_batch / median_s,
             "median/step_time_s": median_s,
