@@ -88,32 +88,23 @@ def sweep(folder: Path, name: str | None = None) -> None:
     whose = re.escape(name) if name else ".+"
     with contextlib.suppress(OSError):
         for left in folder.iterdir():
-            match = re.fullmatch(rf"\.{whose}\.(\d+)\.tmp", left.name)
-            if match and not _lives(int(match[1])):
+            match = re.fullmatch(rf"\.{whose}\.(\d{{1,9}})\.tmp", left.name)
+            if match and not _lives(match[1]):
                 left.unlink()
 
 
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        pass
-    return True
+def _lives(pid: str) -> bool:
+    import psutil  # here, as most commands meet no such file
+
+    return bool(psutil.pid_exists(int(pid)))
 
 
 def new_log(purpose: str) -> Path:
     """A path for a worker's log. Deletes the oldest logs."""
     folder = state_folder("logs")
     for old in sorted(folder.glob("*.log"))[:-_LOGS_KEPT]:
-        if not _writes(old):
+        match = re.match(r"[^-]*-(\d{1,9})-", old.name)
+        if not (match and _lives(match[1])):  # a gpubalance may run for a whole night
             old.unlink(missing_ok=True)
     stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S.%f")
     return folder / f"{stamp}-{os.getpid()}-{purpose}.log"
-
-
-def _writes(log: Path) -> bool:
-    """Whether the gpubalance that a log belongs to still runs, as it may do for a whole night."""
-    pid = log.name.split("-")[1:2]
-    return bool(pid) and pid[0].isdigit() and _lives(int(pid[0]))

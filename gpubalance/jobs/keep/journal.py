@@ -22,7 +22,6 @@ from gpubalance.system.state import state_folder, sync_folder
 
 _KEPT = 100
 _MOST_BYTES = 256 << 20  # hours of steps of a millisecond, and no more than can be read again
-_LINE_ENDS = 2  # its own, and that of one that was cut off
 
 R = TypeVar("R", bound=BaseModel)
 
@@ -99,7 +98,7 @@ class Journal:
 
     def _append(self, line: str) -> None:
         self._file = self._file or self._opened()
-        if os.fstat(self._file.fileno()).st_size + len(line) + _LINE_ENDS > self._most_bytes:
+        if os.fstat(self._file.fileno()).st_size + len(line) >= self._most_bytes:
             raise OSError(errno.EFBIG, f"it holds {format_bytes(self._most_bytes)}")
         self._file.write(line + "\n")
         self._file.flush()

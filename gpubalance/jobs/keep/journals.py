@@ -23,39 +23,32 @@ def tell_resumed(journal: Journal | None, watch: Watch) -> None:
 
 def probe_journal(request: ProbeRequest, driver: str | None, *, resume: bool) -> Journal:
     """The journal of this probe. Raises InUse where another process makes the same one."""
-    key = content_key(
-        *request.devices,
-        request.settings,
-        request.max_batch,
-        request.batch_multiple,
-        request.margin_bytes,
-        request.duration_s,
-        request.seed,
-        request.parallel,
-        driver,
-        software_key(request.settings.model),
-    )
+    key = _key(request, driver, deadline_s=None, time_limit_s=None, ahead=True, tracing=None)
     return Journal(key, "a probe of the same devices and settings", resume=resume)
 
 
 def run_journal(request: RunRequest, driver: str | None, *, resume: bool) -> Journal:
     """The journal of a run of that split; with more windows or another time limit it is the same run."""
-    same = request.model_copy(update={"measuring": _without_bounds(request.measuring), "tracing": None})
-    return _journal(content_key("run", same, driver, software_key(request.settings.model)), resume=resume)
+    return _free_journal(_key(request, driver, measuring=_without_bounds(request.measuring), tracing=None), resume)
 
 
 def balance_journal(request: BalanceRequest, driver: str | None, *, resume: bool) -> Journal:
     """The journal of a balance; with more rounds, more windows or another time limit it is the same balance."""
     measuring = _without_bounds(request.measuring)
-    same = request.model_copy(update={"measuring": measuring, "rounds": 1, "fresh": False, "tracing": None})
-    return _journal(content_key("balance", same, driver, software_key(request.settings.model)), resume=resume)
+    return _free_journal(_key(request, driver, measuring=measuring, rounds=1, fresh=False, tracing=None), resume)
+
+
+def _key(request: RunRequest | ProbeRequest | BalanceRequest, driver: str | None, **beside: object) -> str:
+    """The same for all requests that differ only in what is given as `beside`."""
+    same = request.model_copy(update=beside)
+    return content_key(type(request).__name__, same, driver, software_key(request.settings.model))
 
 
 def _without_bounds(measuring: Measuring) -> Measuring:
     return measuring.model_copy(update={"windows": 1, "deadline_s": None, "time_limit_s": None})
 
 
-def _journal(key: str, *, resume: bool) -> Journal:
+def _free_journal(key: str, resume: bool) -> Journal:
     """One for each of several commands at once, which simulated devices allow: the first that nobody has.
 
     With `resume`, one in which something was left comes first.
