@@ -14,7 +14,7 @@ def test_the_end_of_the_log_is_made_harmless(tmp_path: Path) -> None:
     assert len(tail(log).splitlines()) == 12
 
 
-def test_the_end_of_the_log_leaves_out_what_tensorflow_tells_of_every_start(tmp_path: Path) -> None:
+def test_the_end_of_the_log_leaves_out_tracebacks_and_what_tensorflow_tells_of_every_start(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text(
         "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR\n"
@@ -23,12 +23,17 @@ def test_the_end_of_the_log_leaves_out_what_tensorflow_tells_of_every_start(tmp_
         "To enable the following instructions: AVX2 FMA, in other operations, rebuild TensorFlow.\n"
         "2026-11-21 18:00:00.000001: I tensorflow/core/util/port.cc:153] oneDNN custom operations are on.\n"
         "E0000 00:00:1795283362.943216   20307 cuda_platform.cc:52] failed call to cuInit\n"
+        "Traceback (most recent call last):\n"
+        '  File "session.py", line 1, in step\n'
+        "    raise ValueError\n"
+        "ValueError: what happened\n"
     )
-    (line,) = tail(log).splitlines()
+    line, error = tail(log).splitlines()
     assert line.endswith("failed call to cuInit")
+    assert error == "ValueError: what happened"
 
 
-def test_a_log_that_is_too_long_begins_anew_under_its_writer(tmp_path: Path) -> None:
+def test_a_log_that_is_too_long_begins_again_under_its_writer(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with log.open("ab", buffering=0) as writer:
         writer.write(b"x" * 100)
