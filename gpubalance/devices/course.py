@@ -78,7 +78,7 @@ class Course:
 
     @property
     def latest(self) -> Gauges | None:
-        """The last reading that is kept; None where there is none yet."""
+        """The last reading that is kept, or None before the first."""
         return self._moments[-1][1] if self._moments else None
 
     def telemetry(self, origin_s: float | None = None) -> Telemetry | None:

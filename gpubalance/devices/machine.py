@@ -63,7 +63,7 @@ class Machine:
             Warning_(
                 code="gpu-left-out",
                 message=f"GPU {gpu.index} ({gpu.name or 'unknown GPU'}) is left out: {gpu.unusable}",
-                next="name the devices that are meant (--gpus), or make it usable: gpubalance doctor says how",
+                next="name the devices that you mean (--gpus), or make it usable: gpubalance doctor says how",
             )
             for gpu in self._left_out
             if set(devices) == set(self.devices)  # who names devices knows
@@ -84,7 +84,7 @@ class Machine:
                 yield Warning_(
                     code="gpu-in-use",
                     message=f"{device.label} is used by {shown}{more}",
-                    next="figures and limits are of what they leave: end what you don't need there, and measure again",
+                    next="figures and limits count only what they leave: end what you don't need, and measure again",
                 )
 
 

@@ -27,7 +27,7 @@ def planned_devices(plan: Plan, devices: Sequence[Device], *, force: bool | None
     if any(is_redacted(device.uuid) for device in plan.devices):
         indices = " ".join(str(plan.devices[number].index) for number in plan.split.used)
         raise PlanMismatch(
-            "the plan does not tell which GPUs it is for: their UUIDs were taken out by --redact",
+            "the plan does not say which GPUs it is for: their UUIDs were taken out by --redact",
             # As options: only the owner of the devices knows whether they still have these indices
             remedy=f"use the plan as it was, or name the GPUs: --gpus {indices} {plan.split.of_used.options}",
         )

@@ -15,7 +15,7 @@ from gpubalance.remedies.row import Known
 
 TABLE: tuple[Known, ...] = (*driver.ROWS, *installation.ROWS, *memory.ROWS, *step.ROWS)
 _BY_CODE = {known.code: known for known in TABLE}
-# Whose text holds a wider one's: searched first.
+# Their texts also match a wider row: searched first.
 _FIRST = ("cudnn-version", "nccl-system", "dst-tensor", "no-algorithm")
 
 
@@ -25,12 +25,12 @@ def known(code: str) -> Known:
 
 
 def match(text: str) -> Known | None:
-    """The row that a text is about; None where none is."""
+    """The row that matches a text, or None."""
     return next((row for row, signs in _searched() if signs.search(text)), None)
 
 
 def match_log(log: str) -> Known | None:
-    """The row that a dead process' log ends with; None where none of them ends a process."""
+    """The last row in a dead process' log that ends a process, or None."""
     for line in reversed(log.splitlines()):
         row = match(line)
         if row is not None and row.fatal:

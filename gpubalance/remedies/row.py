@@ -10,7 +10,7 @@ class Known:
     """A row. `message` is how its author writes it, shortened to what tells it from others.
 
     `signs` are regular expressions, any of which is enough; a row without is found by its code alone. `fatal` says that
-    it ends a process: only then is a dead worker's log searched for it, as logs hold many complaints that are none.
+    it ends a process: only then is a dead worker's log searched for it, as logs hold many harmless complaints.
     """
 
     code: str

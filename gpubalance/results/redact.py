@@ -115,7 +115,7 @@ def _path(folder: str) -> re.Pattern[str]:
 def _not_to_be_run() -> Warning_:
     return Warning_(
         code="redacted",
-        message="the devices' UUIDs were taken out, so this plan does not tell which GPUs it is for: run --plan and "
+        message="the devices' UUIDs were taken out, so this plan does not say which GPUs it is for: run --plan and "
         "load_plan refuse it",
         next="make it without --redact to use it, or name the GPUs and their batches: --gpus, --batches",
     )

@@ -32,7 +32,7 @@ def within(work: Callable[[], T], seconds: float = ANSWERS_WITHIN_S) -> T:
 
 
 def within_or(otherwise: T, work: Callable[[], T]) -> T:
-    """The same, or the other where it takes longer."""
+    """What `work` gives, or `otherwise` where it takes longer."""
     try:
         return within(work)
     except DeadlinePassed:

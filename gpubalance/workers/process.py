@@ -63,7 +63,7 @@ class Process:
     """One process. Use it as a context manager: however that ends, the process and its group end with it."""
 
     def __init__(self, purpose: str, environment: Mapping[str, str], limit: TimeLimit = NO_LIMIT) -> None:
-        """`limit`: nothing is waited for past its end. Raises EnvironmentFault where none can be started."""
+        """`limit`: nothing is waited for past its end. Raises EnvironmentFault where the process can't be started."""
         self._limit = limit
         self._buffer = bytearray()
         self._gone = False
@@ -244,7 +244,7 @@ def _pipe(at_a_failure: contextlib.ExitStack) -> tuple[int, int]:
 
 
 def _name(number: int) -> str:
-    """A signal's name; those of real time have none."""
+    """A signal's name, or its number where it is a real-time signal."""
     try:
         return signal.Signals(number).name
     except ValueError:

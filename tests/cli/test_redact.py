@@ -141,7 +141,7 @@ def test_a_plan_says_that_it_can_not_be_run_and_gives_its_split(tmp_path: Path) 
     named = shlex.split(done.stdout.split("next: ")[1].splitlines()[0])[-2:]  # a plan starts no code by itself
     run = gpubalance("run", "--plan", str(plan), *named, environment=environment(tmp_path, TWO_UNLIKE_GPUS))
     assert run.returncode == 7
-    assert run.stderr.startswith("error: the plan does not tell which GPUs it is for")
+    assert run.stderr.startswith("error: the plan does not say which GPUs it is for")
 
 
 def test_what_is_printed_is_redacted_where_it_is_not_of_the_result(

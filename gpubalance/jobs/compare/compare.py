@@ -35,7 +35,7 @@ def _against(baseline: Subject, other: Subject, number: int) -> Against:
         what = {"run": "a run", "probe": "a probe", "prediction": "a plan that was never run"}
         raise BadInput(
             f"{baseline.result.file} is {what[kinds[0]]}, {other.result.file} is {what[kinds[1]]}: "
-            "devices alone and a split of them can't be held against each other",
+            "devices measured alone can't be compared with a split of them",
             remedy="compare runs and plans with each other, and probes with probes",
         )
     pairs = pair_devices(baseline.devices, other.devices)

@@ -40,8 +40,8 @@ def check_regression(comparison: Comparison, most: float) -> None:
     if found:
         raise Regression(
             f"{'; '.join(found)}: more than --fail-slower {100 * most:g}%",
-            remedy="measure it once more before looking for a cause: what two runs of the same differ by is in no "
-            "interval",
+            remedy="measure it once more before looking for a cause: no interval includes how much two runs of the "
+            "same split differ",
         )
 
 

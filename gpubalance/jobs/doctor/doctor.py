@@ -118,7 +118,7 @@ def _software(found: _Findings, party: Party, reading: Reading | None, chosen: S
         surveyed = party.ask(Worker.survey)
     except GpubalanceError as error:
         found.checks.append(failed("tensorflow-devices", error))
-        return "TensorFlow did not tell its GPUs"
+        return "TensorFlow did not list its GPUs"
     found.checks += tensorflow_devices(surveyed, found.devices)
     found.devices = tuple(device for device in found.devices if device.uuid not in surveyed.missing)
     return None if found.devices else "TensorFlow has none of the GPUs"

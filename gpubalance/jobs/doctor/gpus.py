@@ -1,4 +1,4 @@
-"""The driver, NVML, and each GPU as NVML tells of it. Everything is only read."""
+"""The driver, NVML, and each GPU as NVML describes it. Nothing is ever set."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from gpubalance.results.checkup import Check, Status
 from gpubalance.system.deadlines import within_or
 
 _OFTEN_HARMLESS = ("hidden", "mig")  # somebody wanted it so
-_NOT_TOLD = "the driver does not tell"
+_NOT_TOLD = "the driver does not say"
 
 
 def driver_checks(reading: Reading) -> list[Check]:
-    """The driver and NVML. Without a driver and a card nothing is wrong, and nothing is said."""
+    """The driver and NVML. Without a driver and without a card nothing is wrong, and there is no check."""
     if reading.problem is not None:
         cards = nvidia_cards()
         here = f" (there is a card at {', '.join(cards)})" if cards else ""
@@ -32,7 +32,7 @@ def _nvml(reading: Reading) -> Check:
     """NVML's version is CUDA's major version, then the driver version that it belongs to: 12.550.54.14."""
     version, driver = reading.nvml_version, reading.driver_version
     if version and driver and version.partition(".")[2] != driver:
-        return explained("nvml", "warning", "driver-mismatch", f"{version} is not of driver {driver}")
+        return explained("nvml", "warning", "driver-mismatch", f"{version} belongs to another driver than {driver}")
     return ok("nvml", f"{version or NOT_AVAILABLE}, {len(reading.gpus)} GPU{'' if len(reading.gpus) == 1 else 's'}")
 
 
@@ -81,12 +81,12 @@ def _processes(gpu: Gpu) -> Check:
         None if gpu.processes is None else bool(held),
         "none",
         f"is not alone: {', '.join(held)}",
-        "`gpubalance devices` shows whose they are; end those of yours",
+        "`gpubalance devices` lists them; end those that you do not need",
     )
 
 
 def _judged(code: str, wrong: bool | None, good: str, bad: str, remedy: str) -> Check:
-    """`wrong` is None where NVML does not tell."""
+    """`wrong` is None where NVML does not say."""
     if wrong is None:
         return skipped(code, _NOT_TOLD)
     return check(code, "warning", bad, remedy) if wrong else ok(code, good)
@@ -112,7 +112,7 @@ def _health(index: int, health: Health) -> Iterator[Check]:
         "power-cap",
         cap < default if cap else None,
         f"{cap:.0f} W",
-        f"is capped at {cap:.0f} W of {default:.0f} W: slower, but maybe so wanted",
+        f"is capped at {cap:.0f} W of {default:.0f} W: slower, but perhaps on purpose",
         f"sudo nvidia-smi -i {index} -pl {default:.0f}",
     )
     reasons = health.throttle_reasons
@@ -123,7 +123,7 @@ def _health(index: int, health: Health) -> Iterator[Check]:
         None if reasons is None else bool(reasons),
         "none now",
         f"is throttled now: {', '.join(reasons or ())}",
-        f"{mend}; `nvidia-smi -i {index} -q -d PERFORMANCE,TEMPERATURE,POWER` tells more",
+        f"{mend}; `nvidia-smi -i {index} -q -d PERFORMANCE,TEMPERATURE,POWER` says more",
     )
     yield _memory_errors(index, health)
 

@@ -36,7 +36,7 @@ def driver_for_build(found: Inspected, reading: Reading) -> Check:
     """The CUDA that the driver serves against the one that TensorFlow is built for."""
     serves, version = reading.cuda_driver_version, reading.driver_version
     if not serves:
-        return skipped("tensorflow-driver", "the driver does not tell which CUDA it serves")
+        return skipped("tensorflow-driver", "the driver does not say which CUDA it serves")
     problem = too_old(version, serves, found.cuda)
     if problem:
         return explained("tensorflow-driver", "failure", "driver-too-old", problem)
@@ -58,7 +58,7 @@ def cudnn(found: Inspected, gpus: Sequence[Gpu]) -> Check:
     """The cuDNN that was loaded against the build and against each GPU's compute capability."""
     loaded, built = numbers(found.cudnn_loaded), numbers(found.cudnn)
     if not loaded:
-        return skipped("cudnn", "none was loaded")
+        return skipped("cudnn", "cuDNN was not loaded")
     if loaded[: len(built)] < built:
         detail = f"{found.cudnn_loaded} was loaded, TensorFlow is built for {found.cudnn}"
         return explained("cudnn", "failure", "cudnn-version", detail)
@@ -73,7 +73,7 @@ def capabilities(found: Inspected, gpus: Sequence[Gpu]) -> Check:
     """Whether the build has code for each GPU, or at least what the driver makes code of (PTX)."""
     known = [gpu for gpu in gpus if gpu.compute_capability]
     if not known or not found.capabilities:
-        return skipped("compute-capability", "the compute capability is not told")
+        return skipped("compute-capability", "the driver does not say the compute capability")
     without = [gpu for gpu in known if not _runs(gpu, found.capabilities)]
     if without:
         detail = f"none for {_with_capability(without)}; it is built for {', '.join(found.capabilities)}"
@@ -84,7 +84,7 @@ def capabilities(found: Inspected, gpus: Sequence[Gpu]) -> Check:
             "compute-capability",
             "warning",
             f"none for {_with_capability(compiled)}: the driver compiles it at the first start, for minutes",
-            "wait once; `export CUDA_CACHE_MAXSIZE=4294967296` keeps all of what it compiled",
+            "wait once; `export CUDA_CACHE_MAXSIZE=4294967296` keeps all that it compiled",
         )
     return ok("compute-capability", f"for {_with_capability(known)}")
 

@@ -38,7 +38,7 @@ def tensorflow_devices(found: Surveyed, devices: Sequence[Device]) -> list[Check
         checks.append(check("tensorflow-devices", "failure", f"{', '.join(lacking)}: {why}", row.remedy))
     has = [device.label for device in devices if device.uuid not in found.missing]
     if has:
-        checks.append(ok("tensorflow-devices", f"it has {', '.join(has)}, as NVML has"))
+        checks.append(ok("tensorflow-devices", f"it has {', '.join(has)}, like NVML"))
         checks.append(memory_growth(found.memory_growth, os.environ.get(_GROWTH)))
     return checks
 
@@ -88,7 +88,7 @@ def _steps(
             continue
         done.append(names)
         if not all(reply.loss_is_finite for reply in replies if isinstance(reply, Timing)):
-            detail = f"{names}: the loss is no number on random data"
+            detail = f"{names}: the loss is not a number on random data"
             remedy = "nvidia-smi -q -d ECC, and compare with the same step on another GPU: --gpus"
             checks.append(check("training-step", "warning", detail, remedy))
     if done:
@@ -173,7 +173,7 @@ def all_reduce(
     )
     wrong = [device.label for device, number in zip(devices, found.differing, strict=True) if number]
     if wrong:
-        detail = f"{', '.join(wrong)} got another sum than the devices' parts give"
+        detail = f"{', '.join(wrong)} got a wrong sum of the devices' parts"
         return explained("all-reduce", "failure", "copy-differs", detail), time
     text = f"{format_bytes(gradient_bytes)} of gradients in {format_seconds(found.seconds)}"
     return ok("all-reduce", f"{text}, {format_bytes(round(rate))}/s"), time

@@ -36,7 +36,7 @@ def save(probe: Probe) -> Path | None:
 
 
 def latest(devices: Sequence[Device], settings: Settings, *, up_to: float = 0) -> Probe | None:
-    """The latest probe that measured all these devices to the end with these settings; None where there is none.
+    """The latest probe that measured all these devices to the end with these settings, or None.
 
     A probe that --max-batch bounded counts only where its bound is at least `up_to`.
     """
