@@ -46,11 +46,7 @@ _OF_A_DEVICE = (
 )
 
 
-class _Row(NamedTuple):
-    name: str
-    baseline: str
-    other: str
-    ratio: str = ""
+_Row = tuple[str, str, str, str]  # its name, both figures and their ratio
 
 
 def column_heads(baseline: str, other: str, width: int) -> tuple[str, str]:
@@ -72,7 +68,7 @@ def figures(
         before = None if one.baseline is None else baseline.devices[one.baseline]
         after = None if one.other is None else other.devices[one.other]
         sections.append((shorten(_title(before, after), width), [*_of_a_device(before, after), *_of_points(one)]))
-    rows = [_Row("", *heads, "ratio"), *(row for _, rows in sections for row in rows)]
+    rows = [("", *heads, "ratio"), *(row for _, rows in sections for row in rows)]
     columns = 3 if width < _NARROW else 4
     head, *lines = table([row[:columns] for row in rows])
     shown, rest = [head], iter(lines)
@@ -87,8 +83,8 @@ def _title(before: ComparedDevice | None, after: ComparedDevice | None) -> str:
 
 
 def _of_a_device(before: ComparedDevice | None, after: ComparedDevice | None) -> list[_Row]:
-    batches = [_batch(device) for device in (before, after)]
-    first = [_Row("  batch", *batches)] if any(batches) else []
+    batches = _batch(before), _batch(after)
+    first = [("  batch", *batches, "")] if any(batches) else []
     return [*first, *_rows(_OF_A_DEVICE, before, after)]
 
 
@@ -105,7 +101,7 @@ def _of_points(one: DeviceRatio) -> Iterator[_Row]:
         ratio, interval = f"{point.ratio.value:.3f}", point.ratio.ci95
         if interval is not None:
             ratio += f" ± {format_percent((interval[1] - interval[0]) / 2 / point.ratio.value, 1)}"
-        yield _Row(f"  at {point.batch}", format_rate(point.baseline), format_rate(point.other), ratio)
+        yield f"  at {point.batch}", format_rate(point.baseline), format_rate(point.other), ratio
 
 
 def _rows(figures: Sequence[_Figure], baseline: Record | None, other: Record | None) -> list[_Row]:
@@ -120,7 +116,7 @@ def _rows(figures: Sequence[_Figure], baseline: Record | None, other: Record | N
             for one, number in ((baseline, before), (other, after))
         ]
         ratio = f"{after / before:.3f}" if before and after and figure.has_ratio else ""
-        rows.append(_Row(figure.name, cells[0], cells[1], ratio))
+        rows.append((figure.name, cells[0], cells[1], ratio))
     return rows
 
 

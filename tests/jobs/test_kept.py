@@ -77,7 +77,7 @@ def windows(heard: list[Event]) -> list[tuple[int, str]]:
 
 
 def as_kept(one: Round) -> tuple[tuple[int, ...], str | None]:
-    """Without what was predicted of it: that is computed anew, from figures as they were written."""
+    """Without its prediction, which is computed again from the figures in the file."""
     return one.batches, None if one.measured is None else one.measured.model_dump_json()
 
 

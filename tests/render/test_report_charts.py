@@ -242,7 +242,7 @@ def palettes() -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("palette", palettes(), ids=["light", "dark"])
 @pytest.mark.parametrize("seen", _SEEN)
-def test_parts_of_a_bar_and_devices_are_told_apart_by_whoever_looks(palette: dict[str, str], seen: str) -> None:
+def test_colour_blind_readers_tell_parts_and_devices_apart(palette: dict[str, str], seen: str) -> None:
     named = {found: palette[name] for found, name in VARIABLES.items()}
     together = [*combinations((COMPUTE, WAIT, SYNC), 2), *combinations([colour(i) for i in range(4)], 2)]
     for one, other in together:

@@ -95,9 +95,8 @@ def _draw_device(axes: Axes, subject: Subject, i: int, one: DeviceProbe) -> None
     points = sorted(one.curve, key=lambda point: point.batch)
     batches = [point.batch for point in points]
     rates = [point.throughput.median for point in points]
-    low = [r - (p.throughput.ci95[0] if p.throughput.ci95 else r) for r, p in zip(rates, points, strict=True)]
-    high = [(p.throughput.ci95[1] if p.throughput.ci95 else r) - r for r, p in zip(rates, points, strict=True)]
-    errors = np.clip(np.array([low, high]), 0.0, None)
+    low, high = np.transpose([p.throughput.ci95 or (p.throughput.median,) * 2 for p in points])
+    errors = np.clip([rates - low, high - rates], 0.0, None)
     axes.errorbar(
         batches,
         rates,
