@@ -24,7 +24,7 @@ def distribute(
     and gives what one device with 1000 gives. Weights, the compiled loss, metrics and optimizer with its state are
     copied. `copy.split` is the split, for its `monitor()`; `copy.compile` compiles it again.
 
-    Raises BadInput for a model that `keras.models.clone_model` can't copy, and what `Split` raises.
+    Raises BadInput for a model that `keras.models.clone_model` can't copy, and whatever `Split` raises.
     """
     import keras
 

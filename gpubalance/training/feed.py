@@ -17,10 +17,10 @@ _NOT_YET = object()
 
 @dataclass(frozen=True, eq=False)
 class Kind:
-    """What batches have in common that one trace can take: `like` tells structure, types and numbers of dimensions.
+    """What batches have in common that differ in their number of samples only. They share one Kind object.
 
-    `signature` is of batches with any number of samples, `cut` gives each replica its own. The same object for batches
-    that differ in their samples only, so that a step needs no look at them.
+    `signature` has a TensorSpec for each tensor, with the number of samples left open; `cut` gives each replica its own
+    part. `like` is equal for kinds of the same structure, dtypes and ranks: one trace can take them all.
     """
 
     like: str
@@ -30,7 +30,10 @@ class Kind:
 
 @dataclass(frozen=True)
 class Dealt:
-    """Each replica's samples in `values`, on its device. One with fewer than replicas is `whole` on each."""
+    """A global batch, dealt out: each replica's samples in `values`, on its device.
+
+    A batch with fewer samples than there are replicas is `whole` on each of them.
+    """
 
     values: tuple[Any, ...]
     kind: Kind
@@ -40,7 +43,7 @@ class Dealt:
 
     @property
     def weights(self) -> tuple[float, ...]:
-        """What each replica's mean loss counts for in the global one; they sum to 1."""
+        """Each replica's weight in the global mean loss. They sum to 1."""
         if self.whole:
             return (1 / len(self.shares),) * len(self.shares)
         return tuple(share / self.samples for share in self.shares)
@@ -79,7 +82,7 @@ class Feed:
         return batch, self.deal(batch)
 
     def deal(self, batch: Any) -> Dealt:
-        """In order: the first samples are the first replica's."""
+        """Deals in order: the first samples are the first replica's. Raises BadInput for what can't be dealt out."""
         samples = _samples_of(batch)
         if not samples:
             raise BadInput("the data gave a batch without samples", remedy="leave it out of the dataset")
@@ -120,7 +123,7 @@ def _part(values: Any, place: Any, device: str) -> Any:
 
 
 def _cleaned(batch: Any) -> Any:
-    """Without the parts that are not there, which Keras gives as an empty Optional."""
+    """The batch without its missing last parts: Keras gives an empty Optional for labels or weights it has not."""
     if not isinstance(batch, tuple):
         return batch
     there = [part for part in batch if part is not None and not isinstance(part, tf.experimental.Optional)]
@@ -151,7 +154,7 @@ def _layout(batch: Any) -> Any:
 
 
 def signature_of(kind: Kind, known: Any = None) -> Any:
-    """What a step must take for this kind, and for those like it before: sizes that differ are left open."""
+    """The signature of a step that takes this kind and those `known` before: sizes that differ are left open."""
     return kind.signature if known is None else tf.nest.map_structure(_either, known, kind.signature)
 
 

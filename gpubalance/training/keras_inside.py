@@ -1,8 +1,8 @@
-"""All that training leans on of Keras' insides, checked when it is used.
+"""What only training leans on of Keras' insides, checked when it is used; see engine/keras_inside.py too.
 
-Every replica's loss is the mean over its own samples. `part_of` gives it its weight in the global mean once, where a
-`train_step` scales its loss, so that the replicas' gradients sum to those of one device with the whole batch. A loss
-that divides by something else than samples, as their weights or what a mask leaves, is brought to that first.
+Every replica's loss is the mean over its own samples. Where a `train_step` scales its loss, that is multiplied once by
+the replica's weight in the global mean: so the replicas' gradients sum to those of one device with the whole batch. A
+loss that divides by something other than samples (sample weights, what a mask leaves) is first brought to that form.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ _originals: dict[str, Any] = {name: getattr(keras_loss, name, None) for name in 
 
 @dataclass
 class _Part:
-    """What the replica that this thread traces has of the global batch.
+    """The part of the global batch that is of the replica which this thread traces.
 
-    `weight` is its part of the samples, of 1. A batch that all replicas have `whole` counts in one's metrics only.
+    `weight` is its fraction of the samples. A batch that all replicas have `whole` counts in one's metrics only.
+    `micro`: it is a micro-batch. `is_scaled`: the loss has been multiplied by the weight.
     """
 
     weight: Any
@@ -54,8 +55,11 @@ class _Current(threading.local):
 _current = _Current()
 
 
-def check(model: Any) -> None:
-    """Raises EnvironmentFault for a Keras whose insides are not what this file knows."""
+def take_over_losses(model: Any) -> None:
+    """Keras' losses go by each replica's part from now on, wherever `part_of` says what that is.
+
+    Raises EnvironmentFault for a Keras whose insides are not what this file knows.
+    """
     missing = [f"losses.{name}" for name, found in _originals.items() if not callable(found)]
     missing += [f"Model.{name}" for name in _OF_MODELS if not hasattr(model, name)]
     if missing:
@@ -100,7 +104,7 @@ def _strategy_of(optimizer: Any, default: Any) -> Any:
 
 
 def compiled(model: Any) -> list[Any]:
-    """What becomes another object when the model is compiled again."""
+    """The objects that compiling the model again replaces."""
     return [getattr(model, name, None) for name in ("optimizer", "_compile_loss", "_compile_metrics", "run_eagerly")]
 
 
@@ -148,7 +152,7 @@ def _reduce_weighted_values(
     reduction: Any = "sum_over_batch_size",
     dtype: Any = None,
 ) -> Any:
-    """Keras' own, brought to where its `weight` makes it the replica's part of the global loss."""
+    """Keras' own, changed so that times the part's `weight` it is the replica's part of the global loss."""
     part = _current.part
     loss = _originals["reduce_weighted_values"](values, sample_weight, mask, reduction, dtype)
     if part is None or part.whole:
@@ -164,7 +168,7 @@ def _reduce_weighted_values(
 
 
 def _part_of_the_sum(sample_weight: Any, mask: Any) -> Any:
-    """What this replica has of the divisor: of all samples that a mask leaves, or of all their weights."""
+    """This replica's fraction of what the loss is divided by: samples that the mask leaves, or sample weights."""
     if _current.part is not None and _current.part.micro:
         raise BadInput(
             "the model's loss divides by weights or a mask, which micro-batches do not have of the whole batch",
@@ -221,7 +225,7 @@ def gradients_of(model: Any, data: Any) -> tuple[list[Any], list[Any], dict[str,
 
 
 def _weighed(model: Any, grads: Sequence[Any], weight: Any) -> list[Any]:
-    """For a `train_step` that does not call `optimizer.scale_loss`: its gradients are its loss's all the same."""
+    """A `train_step` that does not call `optimizer.scale_loss` has the unweighted loss's gradients: weighs those."""
     if any(getattr(layer, "synchronized", False) for layer in model._flatten_layers()):
         raise BadInput(
             f"the train_step of the model {model.name} does not scale its loss, which synchronised layers need",
@@ -259,7 +263,7 @@ def _counted(metric: Any, update: Callable[..., Any]) -> Callable[..., Any]:
     takes_values = isinstance(metric, keras.metrics.Mean) and not isinstance(metric, keras.metrics.MeanMetricWrapper)
 
     def counted(*arguments: Any, **named: Any) -> Any:
-        """`update_state`, by what the replica that this thread traces has of the global batch."""
+        """`update_state` for this thread's part of the global batch."""
         part = _current.part
         if part is None:
             return update(*arguments, **named)
@@ -276,6 +280,6 @@ def _counted(metric: Any, update: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def kept_by_each(model: Any) -> list[Any]:
-    """Variables that no gradient changes and each replica has its own of: a batch normalisation's moving averages."""
+    """Variables that no gradient changes and that each replica keeps by itself, such as moving averages."""
     found = [variable for layer in model._flatten_layers() for variable in layer._non_trainable_variables]
     return [variable for variable in found if tf.as_dtype(variable.dtype).is_floating]

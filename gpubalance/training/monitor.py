@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from gpubalance.engine.step import COMPUTED, FINISHED
+from gpubalance.engine.step import BEGAN, COMPUTED, FINISHED
 from gpubalance.planning.allocate import allocate
 from gpubalance.planning.model import Curve, Line, fit_line
 from gpubalance.planning.problem import Load, NoSplitError, Problem
@@ -24,12 +24,26 @@ _REBALANCED_FROM = 1.02
 
 @dataclass(frozen=True)
 class EpochTimes:
-    """An epoch, by the median of its stamped steps: seconds of each device's compute, and of its wait."""
+    """An epoch's medians over its stamped steps: each device's compute in seconds, and the sync.
+
+    `sync_s` is from the slowest device's gradients to the last updated weight, so the update is in it.
+    """
 
     epoch: int
     batches: tuple[int, ...]
     compute_s: tuple[float, ...]
     sync_s: float
+
+    @classmethod
+    def of(cls, epoch: int, steps: Sequence[tuple[Any, tuple[int, ...]]]) -> EpochTimes:
+        """Of steps as (stamps, batches). Only the largest global batch counts: a last one may be smaller."""
+        batches = max((batches for _, batches in steps), key=sum)
+        stamps = [own for own, others in steps if others == batches]
+        compute_s = (
+            statistics.median(float(own[i, COMPUTED] - own[i, BEGAN]) for own in stamps) for i in range(len(batches))
+        )
+        sync_s = statistics.median(float(own[:, FINISHED].max() - own[:, COMPUTED].max()) for own in stamps)
+        return cls(epoch, batches, tuple(compute_s), sync_s)
 
     @property
     def wait_s(self) -> tuple[float, ...]:
@@ -54,7 +68,7 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         self._writer = tf.summary.create_file_writer(log_dir) if log_dir else None
         self._stamps: list[tuple[Any, tuple[int, ...]]] = []
         self._seen: dict[int, dict[int, float]] = {}  # device → batch → compute
-        self._said = False
+        self._has_warned = False
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Stamps every `every`-th step from now on."""
@@ -71,29 +85,20 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         self._stamps.append((stamps, tuple(shares)))
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Reports what was measured, and warns if the split no longer fits or changes it."""
+        """Reports what was measured. Where the split no longer fits, warns once, or changes it."""
         del logs
         noted, self._stamps = self._stamps, []
         if not noted:
             return
-        batches = max((shares for _, shares in noted), key=sum)  # a last one may be smaller
-        stamps = [own for own, shares in noted if shares == batches]
-        times = EpochTimes(
-            epoch,
-            batches,
-            tuple(
-                statistics.median(float(own[i, COMPUTED] - own[i, 0]) for own in stamps) for i in range(len(batches))
-            ),
-            statistics.median(float(own[:, FINISHED].max() - own[:, COMPUTED].max()) for own in stamps),
-        )
+        times = EpochTimes.of(epoch, noted)
         self.epochs.append(times)
         self._write(times)
         for device, (batch, compute_s) in enumerate(zip(times.batches, times.compute_s, strict=True)):
             self._seen.setdefault(device, {})[batch] = compute_s
         if self._rebalance and times.imbalance > _REBALANCED_FROM:
-            self._make_anew()
-        elif not self._rebalance and times.imbalance > _FITS_UP_TO and not self._said:
-            self._said = True
+            self._change_split()
+        elif not self._rebalance and times.imbalance > _FITS_UP_TO and not self._has_warned:
+            self._has_warned = True
             warnings.warn(self._no_longer_fits(times), stacklevel=2)
 
     def _no_longer_fits(self, times: EpochTimes) -> str:
@@ -109,7 +114,7 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
             f"{waits}. `gpubalance balance` finds a new one, split.monitor(rebalance=True) follows while it trains"
         )
 
-    def _make_anew(self) -> None:
+    def _change_split(self) -> None:
         """The best split of the same global batch, by what was measured of each device."""
         loads = tuple(Load(_model(self._seen[device]), limit) for device, limit in enumerate(self._split.limits))
         try:

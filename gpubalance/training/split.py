@@ -1,4 +1,4 @@
-"""A split that a training script uses: `scope()`, and Keras' `fit`, `evaluate` and `predict` over unlike devices."""
+"""The split in a training script: `scope()`, and Keras' `fit`, `evaluate` and `predict` over unlike devices."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpubalance.results.records import read_record
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.shares import Shares
 
-# Traces are kept for this many models that are trained in turns.
+# How many models can train in turns without being traced again.
 _MODELS_KEPT = 4
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Split:
 
     @property
     def micro_batches(self) -> tuple[int, ...]:
-        """How many of its samples each device takes at a time."""
+        """Samples that each device takes at a time: its batch, where it does not accumulate."""
         return self.shares.micro_batches
 
     @property
@@ -124,26 +124,26 @@ class Split:
         return self.shares.global_batch
 
     def scope(self) -> AbstractContextManager[Any]:
-        """Where the model is built and compiled: a tf.distribute strategy on the split's devices.
+        """Build, load and compile the model in here: the scope of a tf.distribute strategy on the split's devices.
 
-        The first call sets TensorFlow up. Raises EnvironmentFault if TensorFlow was used before with other devices, or
-        took all of a GPU's memory.
+        The first call sets TensorFlow up. Raises EnvironmentFault if TensorFlow was used before with other devices;
+        warns if it has already taken all of a GPU's memory.
         """
         return self._there().strategy.scope()  # type: ignore[no-any-return]
 
     def fit(self, model: Any, *arguments: Any, **options: Any) -> Any:
         """Keras' `model.fit`, with all its arguments, over the split's devices; returns its History.
 
-        Datasets, batched or not, are taken in global batches of the split's size (`steps_per_epoch` counts those),
-        arrays too where no `batch_size` is given, which is the global batch. Batches of other sizes, a PyDataset's or a
-        generator's, are dealt in the split's proportion, and so is a last one that is smaller.
+        A `tf.data.Dataset`, batched or not, is regrouped into global batches of the split's size, which
+        `steps_per_epoch` counts; so are arrays, unless `batch_size`, the global batch, says otherwise. Batches of other
+        sizes (from a generator or PyDataset, or a smaller last one) are dealt out in the split's proportion.
 
-        Raises BadInput for a model that was not built and compiled in `scope()`, and for data that can't be dealt.
+        Raises BadInput for a model that was not built and compiled in `scope()`, and for data that can't be dealt out.
         """
         return self._with_keras("fit", model, arguments, options)
 
     def evaluate(self, model: Any, *arguments: Any, **options: Any) -> Any:
-        """Keras' `model.evaluate` over the split's devices."""
+        """Keras' `model.evaluate` over the split's devices: the losses and metrics of all samples."""
         return self._with_keras("evaluate", model, arguments, options)
 
     def predict(self, model: Any, *arguments: Any, **options: Any) -> Any:
@@ -153,10 +153,11 @@ class Split:
     def monitor(self, *, every: int = 50, rebalance: bool = False, log_dir: str | None = None) -> Any:
         """A Keras callback for `fit` that measures each device's compute and wait in every `every`-th step.
 
-        It warns once when the split no longer fits: a card throttles, or this is not the model that was balanced. With
-        `rebalance` it changes the split between epochs instead, keeping the global batch and the plan's limits; without
-        a plan no limits are known. With `log_dir` it writes for TensorBoard. Raises UsageError if it shall rebalance a
-        split with micro-batches, whose limits are not the devices'.
+        The callback's `epochs` have the medians of each epoch. It warns once when the split no longer fits: a card
+        throttles, or this is not the model that was balanced. With `rebalance` it changes the split between epochs
+        instead, keeping the global batch and the plan's limits; without a plan no limits are known. With `log_dir` it
+        also writes for TensorBoard. Raises UsageError for `rebalance` of a split with micro-batches, whose limits are
+        those of micro-batches.
         """
         if rebalance and self.shares.accumulates:
             raise UsageError(

@@ -1,7 +1,7 @@
 """Keras' train, test and predict functions, over replicas whose batches differ.
 
-Keras' `fit` deals with global batches as on one device, and calls these for each. Here the batch is dealt out, and the
-function of `functions` that is for it is called.
+Keras' `fit` handles global batches as on one device, and calls these for each. They deal the batch out and call the
+traced function that fits it, one of those in functions.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gpubalance.training.feed import Dealt, Feed, Kind, signature_of
 from gpubalance.training.functions import predicting, testing, training
 from gpubalance.training.place import Place
 
-# Each stamped step's [replica, (begin, computed, finished)], in seconds, and its shares.
+# Called with a stamped step's seconds [replica, (began, computed, finished)], and with its batches.
 OnStamps = Callable[[Any, Sequence[int]], None]
 
 
@@ -26,7 +26,7 @@ class Steps:
     """The functions for one model on one place, traced when they are first needed."""
 
     def __init__(self, model: Any, place: Place, shares: Shares) -> None:
-        keras_inside.check(model)
+        keras_inside.take_over_losses(model)
         self._model = model
         self._compiled = keras_inside.compiled(model)
         self._place = place
@@ -79,7 +79,7 @@ class Steps:
 
     def test(self, iterator: Iterator[Any]) -> Any:
         """The same for `evaluate`."""
-        return self._several(iterator, self._test_on)
+        return self._several(iterator, lambda dealt: self._call("test", dealt))
 
     def predict(self, batches: Sequence[Any]) -> Any:
         """The outputs for all samples of some batches, in their order."""
@@ -113,22 +113,20 @@ class Steps:
             self.on_stamps(stamps.numpy(), dealt.shares)
         return logs
 
-    def _test_on(self, dealt: Dealt) -> Any:
-        return self._call("test", dealt)
-
     def _call(self, kind: str, dealt: Dealt, *, stamped: bool = False) -> Any:
         like = kind, dealt.kind.like
         if self._last_kinds.get(like) is not dealt.kind:
             self._last_kinds[like] = dealt.kind
             self._widen(like)
-        accumulates = kind == "train" and not dealt.whole and self._accumulates(dealt.shares)
+        sizes = self._at_a_time(dealt.shares)
+        accumulates = kind == "train" and not dealt.whole and sizes != dealt.shares
         key = (like, dealt.whole, accumulates, stamped)
         if key not in self._functions:
             self._functions[key] = self._traced(key, self._signatures[like])
         with tf.device("/CPU:0"):
             weights = tf.constant(dealt.weights, tf.float32)
-            sizes = tf.constant(self._at_a_time(dealt.shares), tf.int32)
-        return self._functions[key](dealt.values, weights, tf.constant(float(dealt.samples)), sizes)
+            at_a_time = tf.constant(sizes, tf.int32)
+        return self._functions[key](dealt.values, weights, tf.constant(float(dealt.samples)), at_a_time)
 
     def _widen(self, like: tuple[str, str]) -> None:
         """Makes the step accept the last kind of batch too, and traces it again if it did not."""
@@ -137,13 +135,10 @@ class Steps:
         if self._signatures[like] != known:
             self._functions = {key: made for key, made in self._functions.items() if key[0] != like}
 
-    def _accumulates(self, shares: Sequence[int]) -> bool:
-        return tuple(shares) != self._at_a_time(shares)
-
-    def _at_a_time(self, shares: Sequence[int]) -> tuple[int, ...]:
+    def _at_a_time(self, shares: tuple[int, ...]) -> tuple[int, ...]:
         """What each replica may have in its memory: a larger share, of a larger batch, is taken in parts."""
         if not self._shares.accumulates:
-            return tuple(shares)
+            return shares
         return tuple(min(share, micro) for share, micro in zip(shares, self._shares.micro_batches, strict=True))
 
     def _traced(self, key: tuple[Any, ...], signature: Any) -> Any:
