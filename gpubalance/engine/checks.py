@@ -21,15 +21,16 @@ def inspect() -> dict[str, Any]:
     """TensorFlow's build, and what comes of loading each CUDA library that it wants. No device is touched."""
     build = tf.sysconfig.get_build_info()
     libraries = cuda_libraries.load_wanted(build, Path(tf.__file__).parents[1], os.environ)
-    cudnn = next((path for name, path, _ in libraries if name.startswith("libcudnn") and path), None)
+    problems = {name: one if isinstance(one, str) else None for name, one in libraries.items()}
+    cudnn = next((one for name, one in libraries.items() if name.startswith("libcudnn")), "")
     return {
         "tensorflow": tf.__version__,
         "keras": keras.__version__,
         "cuda": build.get("cuda_version"),
         "cudnn": build.get("cudnn_version"),
         "capabilities": tuple(build.get("cuda_compute_capabilities", ())),
-        "libraries": [{"name": name, "path": path, "problem": problem} for name, path, problem in libraries],
-        "cudnn_loaded": cuda_libraries.cudnn_version(cudnn) if cudnn else None,
+        "libraries": problems,
+        "cudnn_loaded": None if isinstance(cudnn, str) else cuda_libraries.cudnn_version(cudnn),
     }
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,31 +29,32 @@ def wanted(cuda: str | None, cudnn: str | None) -> tuple[str, ...]:
 
 def load_wanted(
     build: Mapping[str, Any], packages: Path, environment: Mapping[str, str]
-) -> list[tuple[str, str | None, str | None]]:
-    """Name, path and problem of each library that TensorFlow's `build` wants, as `load` gives them."""
+) -> dict[str, ctypes.CDLL | str]:
+    """Each library that TensorFlow's `build` wants, by its file name: loaded, or why it can't be."""
     names = wanted(build.get("cuda_version"), build.get("cudnn_version"))
-    return [(name, *load(name, packages, environment)) for name in names]
+    return {name: load(name, packages, environment) for name in names}
 
 
-def load(name: str, packages: Path, environment: Mapping[str, str]) -> tuple[str | None, str | None]:
-    """(path, None) of a library that loads, else (None, why).
+def load(name: str, packages: Path, environment: Mapping[str, str]) -> ctypes.CDLL | str:
+    """The library, or why it can't be loaded.
 
     Looked for where TensorFlow's own search goes: LD_LIBRARY_PATH, NVIDIA's wheels under `packages` (the folder of
     site-packages), then wherever the system has it.
     """
-    found = next(_candidates(name, packages, environment), None)
+    folders = [Path(folder) for folder in environment.get("LD_LIBRARY_PATH", "").split(":") if folder]
+    found = [folder / name for folder in folders if (folder / name).exists()]
+    found += sorted(packages.glob(f"nvidia/*/lib/{name}"))
     try:
-        library = ctypes.CDLL(str(found) if found else name)
+        return ctypes.CDLL(str(found[0]) if found else name)
     except OSError as error:
-        return None, str(error)
-    return str(found or _mapped(name) or library._name), None
+        return str(error)
 
 
-def cudnn_version(path: str) -> str | None:
-    """`9.10.2` of a cuDNN that was loaded from there; None where it does not tell."""
+def cudnn_version(cudnn: ctypes.CDLL) -> str | None:
+    """`9.10.2`; None where the library does not tell."""
     try:
-        ask = ctypes.CDLL(path).cudnnGetVersion
-    except (OSError, AttributeError):
+        ask = cudnn.cudnnGetVersion
+    except AttributeError:
         return None
     ask.restype = ctypes.c_size_t
     number = int(ask())
@@ -62,19 +62,3 @@ def cudnn_version(path: str) -> str | None:
         return None
     thousands = 10_000 if number >= 90_000 else 1000  # since 9 there are two digits for each part
     return f"{number // thousands}.{number % thousands // 100}.{number % 100}"
-
-
-def _candidates(name: str, packages: Path, environment: Mapping[str, str]) -> Iterator[Path]:
-    for folder in environment.get("LD_LIBRARY_PATH", "").split(":"):
-        if folder and (Path(folder) / name).exists():
-            yield Path(folder) / name
-    yield from sorted(packages.glob(f"nvidia/*/lib/{name}"))
-
-
-def _mapped(name: str) -> str | None:
-    """Where the system found it, of this process' map of memory."""
-    try:
-        lines = Path(f"/proc/{os.getpid()}/maps").read_text().splitlines()
-    except OSError:
-        return None
-    return next((line.split(maxsplit=5)[5] for line in lines if f"/{name}" in line), None)

@@ -98,7 +98,7 @@ def _set_up_gpus(devices: Sequence[Device]) -> tuple[str, ...]:
 def _missing_libraries() -> str:
     """`: these can't be loaded: libcudnn.so.9`, of those that TensorFlow's build wants; empty where all can."""
     tried = cuda_libraries.load_wanted(tf.sysconfig.get_build_info(), Path(tf.__file__).parents[1], os.environ)
-    missing = [name for name, path, _ in tried if path is None]
+    missing = [name for name, library in tried.items() if isinstance(library, str)]
     return f"; these libraries can't be loaded: {', '.join(missing)}" if missing else ""
 
 

@@ -125,16 +125,8 @@ class Inspect(Record):
     kind: Literal["inspect"] = "inspect"
 
 
-class Library(Record):
-    """A library that was loaded from `path`, or why it was not."""
-
-    name: str
-    path: str | None = None
-    problem: str | None = None
-
-
 class Inspected(Record):
-    """What TensorFlow's build wants, and what loading its CUDA libraries gave.
+    """What TensorFlow's build wants, and of each CUDA library why it can't be loaded, None where it can.
 
     `capabilities` are the build's: `sm_60` is code, `compute_90` what a newer GPU's driver compiles. `cudnn` is the
     version it is built for, `cudnn_loaded` that of the library that was loaded.
@@ -146,7 +138,7 @@ class Inspected(Record):
     cuda: str | None
     cudnn: str | None
     capabilities: tuple[str, ...]
-    libraries: tuple[Library, ...]
+    libraries: dict[str, str | None]
     cudnn_loaded: str | None
 
 

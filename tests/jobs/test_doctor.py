@@ -24,7 +24,7 @@ from gpubalance.remedies import known
 from gpubalance.results.checkup import Check, Checkup
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import Settings
-from gpubalance.workers.messages import Inspected, Library, Surveyed
+from gpubalance.workers.messages import Inspected, Surveyed
 from gpubalance.workers.party import Party
 from gpubalance.workers.worker import Worker
 from tests.cli.program import gpubalance
@@ -49,7 +49,7 @@ BUILD = Inspected(
     cuda="12.5.1",
     cudnn="9",
     capabilities=("sm_60", "sm_70", "sm_80", "sm_89", "compute_90"),
-    libraries=(Library(name="libcudart.so.12", path="/a"), Library(name="libcudnn.so.9", path="/b")),
+    libraries={"libcudart.so.12": None, "libcudnn.so.9": None},
     cudnn_loaded="9.10.2",
 )
 
@@ -185,9 +185,9 @@ def test_peer_to_peer_is_what_the_driver_says(tmp_path: Path) -> None:
 
 def test_libraries_are_told_by_name_and_broken_ones_with_why() -> None:
     assert software.libraries(BUILD).status == "ok"
-    gone = Library(name="libcudnn.so.9", problem="libcudnn.so.9: cannot open shared object file: No such file")
-    broken = Library(name="libnccl.so.2", problem="libnccl.so.2: file too short")
-    check = software.libraries(BUILD.model_copy(update={"libraries": (gone, broken)}))
+    gone = {"libcudnn.so.9": "libcudnn.so.9: cannot open shared object file: No such file"}
+    broken = {"libnccl.so.2": "libnccl.so.2: file too short"}
+    check = software.libraries(BUILD.model_copy(update={"libraries": gone | broken}))
     assert check.status == "failure"
     assert check.detail.startswith("can't be loaded: libcudnn.so.9, libnccl.so.2 (libnccl.so.2: file too short)")
     assert check.next == known("cuda-library-missing").remedy
@@ -223,7 +223,7 @@ def test_the_build_has_code_for_a_gpu_or_the_driver_makes_it(capability: str, st
 
 
 def test_a_build_without_cuda_is_a_failure_only_where_there_are_gpus() -> None:
-    found = BUILD.model_copy(update={"cuda": None, "cudnn": None, "libraries": (), "capabilities": ()})
+    found = BUILD.model_copy(update={"cuda": None, "cudnn": None, "libraries": {}, "capabilities": ()})
     assert [c.status for c in software.software_checks(found, Reading(), [gpu(0, "8.6")])] == ["failure"]
     assert [c.status for c in software.software_checks(found, None, [])] == ["ok"]
 

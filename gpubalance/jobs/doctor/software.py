@@ -45,12 +45,12 @@ def driver_for_build(found: Inspected, reading: Reading) -> Check:
 
 def libraries(found: Inspected) -> Check:
     """Each CUDA library that TensorFlow wants, loaded."""
-    missing = [library for library in found.libraries if library.path is None]
-    if not missing:
+    problems = {name: problem for name, problem in found.libraries.items() if problem is not None}
+    if not problems:
         return ok("cuda-libraries", f"all {len(found.libraries)} load")
-    names = ", ".join(library.name for library in missing)
-    broken = [library for library in missing if f"{library.name}: cannot open" not in (library.problem or "")]
-    why = f" ({broken[0].problem})" if broken else ""
+    names = ", ".join(problems)
+    broken = [problem for name, problem in problems.items() if f"{name}: cannot open" not in problem]
+    why = f" ({broken[0]})" if broken else ""
     return explained("cuda-libraries", "failure", "cuda-library-missing", f"can't be loaded: {names}{why}")
 
 
