@@ -126,6 +126,43 @@ def masked() -> Any:
     return model
 
 
+def own_loss(kind: str) -> Callable[[], Any]:
+    """A classifier whose loss does not come from Keras' reduction, but from its `kind` of the user's own code."""
+
+    def make() -> Any:
+        import keras
+        import tensorflow as tf
+        from keras import ops
+
+        def mean(y: Any, p: Any) -> Any:
+            return ops.mean(keras.losses.sparse_categorical_crossentropy(y, p))
+
+        class Computing(keras.Sequential):  # type: ignore[misc]
+            def compute_loss(self, x: Any, y: Any, y_pred: Any, *rest: Any, **named: Any) -> Any:
+                return super().compute_loss(x, y, y_pred, *rest, **named) + 0.1 * ops.mean(y_pred**2)
+
+        class Stepping(keras.Sequential):  # type: ignore[misc]
+            def __init__(self, *layers: Any) -> None:
+                super().__init__(*layers)
+                self.tracker = keras.metrics.Mean(name="own")
+
+            def train_step(self, data: Any) -> Any:
+                x, y = data
+                with tf.GradientTape() as tape:
+                    loss = mean(y, self(x, training=True))
+                grads = tape.gradient(loss, self.trainable_weights)
+                self.optimizer.apply_gradients(zip(grads, self.trainable_weights, strict=True))
+                self.tracker.update_state(loss)
+                return {"own": self.tracker.result(), "now": loss}
+
+        kinds = {"compute_loss": Computing, "train_step": Stepping, "function": keras.Sequential}
+        model = kinds[kind](dense())
+        model.compile("adam", mean if kind == "function" else "sparse_categorical_crossentropy")
+        return model
+
+    return make
+
+
 def numbers(count: int) -> tuple[Any, ...]:
     random = np.random.default_rng(5)
     return random.random((count, 6), np.float32), random.integers(0, 3, count)
@@ -166,6 +203,12 @@ CASES: dict[str, Case] = {
     "masked sentences": Case(masked, sentences),
     "mixed_bfloat16": Case(classifier("adam", layers={"dtype": "mixed_bfloat16"}), numbers, within=2e-2),
     "mixed_float16": Case(classifier(loss_scaled, layers={"dtype": "mixed_float16"}), numbers, within=2e-3),
+    "compute_loss of one's own": Case(own_loss("compute_loss"), numbers),
+    "train_step of one's own": Case(own_loss("train_step"), numbers),
+    "loss function of one's own": Case(own_loss("function"), numbers),
+    "loss function of one's own, class_weight": Case(
+        own_loss("function"), numbers, {"class_weight": {0: 1.0, 1: 1.0, 2: 1.0}}
+    ),
     "steps_per_execution 4": Case(classifier("adam", compiled={"steps_per_execution": 4}), numbers),
 }
 

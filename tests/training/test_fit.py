@@ -165,69 +165,6 @@ def test_a_users_own_train_step_is_what_runs(tensorflow: Any) -> None:
     assert history.history["share"][-1] == pytest.approx(28 * 0.7 + 12 * 0.3)
 
 
-def own_loss(kind: str) -> Any:
-    """A classifier whose loss does not come from Keras' reduction."""
-    import keras
-    import tensorflow as tf
-    from keras import ops
-
-    from tests.training.cases import dense
-
-    def mean(y: Any, p: Any) -> Any:
-        return ops.mean(keras.losses.sparse_categorical_crossentropy(y, p))
-
-    class Own(keras.Sequential):  # type: ignore[misc]
-        def compute_loss(
-            self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
-        ) -> Any:
-            if kind != "compute_loss":
-                return super().compute_loss(x, y, y_pred, sample_weight, training)
-            return super().compute_loss(x, y, y_pred, sample_weight, training) + 0.1 * ops.mean(y_pred**2)
-
-    class Stepping(Own):
-        def __init__(self, *layers: Any) -> None:
-            super().__init__(*layers)
-            self.tracker = keras.metrics.Mean(name="own")
-
-        def train_step(self, data: Any) -> Any:
-            x, y = data
-            with tf.GradientTape() as tape:
-                loss = mean(y, self(x, training=True))
-            self.optimizer.apply_gradients(
-                zip(tape.gradient(loss, self.trainable_weights), self.trainable_weights, strict=True)
-            )
-            self.tracker.update_state(loss)
-            return {"own": self.tracker.result(), "now": loss}
-
-    def make() -> Any:
-        model = (Stepping if kind == "train_step" else Own)(dense())
-        model.compile("adam", mean if kind == "function" else "sparse_categorical_crossentropy")
-        return model
-
-    return make
-
-
-@pytest.mark.parametrize("kind", ["compute_loss", "train_step", "function", "function with weights"])
-def test_a_loss_of_the_users_own_is_the_mean_of_all_samples(tensorflow: Any, kind: str) -> None:
-    import keras
-
-    make = own_loss(kind.split()[0])
-    options: dict[str, Any] = {"epochs": 3, "shuffle": False, "verbose": 0}
-    if "weights" in kind:
-        options["class_weight"] = {0: 1.0, 1: 1.0, 2: 1.0}
-    keras.utils.set_random_seed(3)
-    alone = make()
-    start = alone.get_weights()
-    expected = alone.fit(X[:200], Y[:200], batch_size=100, **options).history
-    split = simulated((70, 30))
-    model = in_scope(split, start, make)
-    found = split.fit(model, X[:200], Y[:200], **options).history
-    assert apart(model, alone) < 1e-6
-    assert set(found) == set(expected)
-    for name in found:
-        assert found[name] == pytest.approx(expected[name], abs=1e-5)
-
-
 def test_validation_between_does_not_lose_a_batch(tensorflow: Any) -> None:
     import keras
 
