@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -12,10 +12,12 @@ from gpubalance.planning.fleet import TIE, Fleet, Floats
 from gpubalance.planning.problem import TooFineError
 
 # So many granules are put in order at once: about the price of dividing the time before them further.
-_AT_ONCE = 1 << 16
+_AT_ONCE = 1 << 12
 _PARTS = 8
-# More than this many, all so nearly as good that no bound tells them apart, would fill the memory.
-_MOST = 1 << 25
+# More parts of time than this, all so nearly as good that no bound tells them apart, would take too long.
+_MOST = 1 << 18
+# So many numbers at a time stay in the processor's cache.
+_IN_CACHE = 1 << 15
 
 # What granules of all devices by a deadline in seconds are worth: 0 where that is not what is wanted.
 Value: TypeAlias = Callable[[Floats, Floats], Floats]
@@ -40,48 +42,48 @@ def best_deadline(
     rest is few. So nothing is left out that could be the best. Raises TooFineError where too many granules remain.
     """
 
-    def total(units: Floats) -> Floats:
-        done: Floats = units.max(axis=-1) if alone else units @ fleet.count
-        return done
+    able = fleet.may_be_alone if alone else True
 
-    begin, end, low = np.array([0.0]), np.array([fleet.last_s]), fleet.floor[None]
-    high = np.where(fleet.may_be_alone, fleet.largest, 0.0)[None] if alone else fleet.largest[None]
-    times = np.append(begin, end)
-    values = np.append(value(total(low), begin), value(total(high), end))
-    while True:
-        best = max(above, values.max())
-        kept = (total(high) > total(low)) & (np.nextafter(begin, end) < end)
-        kept &= value(total(high), begin) >= best * (1 - TIE)
-        begin, end, low, high = begin[kept], end[kept], low[kept], high[kept]
-        granules = (high - low).sum()
-        if granules <= max(at_once, _PARTS * low.size):
-            break
-        if low.size > _MOST // _PARTS:
+    def done(deadlines_s: Floats) -> tuple[Floats, Floats]:
+        """G, and the same with each kind counted once."""
+        total, each_once = np.empty_like(deadlines_s), np.empty_like(deadlines_s)
+        for block in _blocks(fleet, deadlines_s.size):
+            units = fleet.most(deadlines_s[block]) * able
+            total[block] = units.max(axis=1) if alone else units @ fleet.count
+            each_once[block] = units.sum(axis=1)
+        return total, each_once
+
+    begin, end = np.array([0.0]), np.array([fleet.last_s])
+    times, values, best, granules = [], [], above, np.inf
+    while granules > max(at_once, _PARTS * begin.size * fleet.count.size):
+        if begin.size > _MOST:
             raise TooFineError(f"{granules:,.0f} batch sizes are too many to compare")
-        begin, end, low, high = _divided(fleet, begin, end, low, high)
-        times, values = np.append(times, end), np.append(values, value(total(high), end))
-    done_s, totals = _in_order(fleet, low, high, total(low), alone=alone)
-    times, values = np.append(times, done_s), np.append(values, value(totals, done_s))
-    best = values.max()
+        edges = begin[:, None] + (end - begin)[:, None] * np.linspace(0, 1, _PARTS + 1)
+        times.append(edges.ravel())
+        total, each_once = done(edges.ravel())
+        values.append(value(total, edges.ravel()))
+        best = max(best, values[-1].max())
+        begin, end, total = edges[:, :-1], edges[:, 1:], total.reshape(edges.shape)
+        kept = (np.diff(total) > 0) & (np.nextafter(begin, end) < end)
+        kept &= value(total[:, 1:], begin) >= best * (1 - TIE)
+        begin, end = begin[kept], end[kept]
+        granules = np.diff(each_once.reshape(edges.shape))[kept].sum()
+    for block in _blocks(fleet, begin.size):
+        low, high = (fleet.most(deadlines_s[block]) * able for deadlines_s in (begin, end))
+        done_s, total = _in_order(fleet, low, high, low @ fleet.count, alone=alone)
+        times.append(done_s)
+        values.append(value(total, done_s))
+    all_times, all_values = np.concatenate(times), np.concatenate(values)
+    best = all_values.max()
     if best <= above:
         return Deadline(np.inf, 0.0)
-    return Deadline(float(times[values >= best * (1 - TIE)].min()), float(best))
+    return Deadline(float(all_times[all_values >= best * (1 - TIE)].min()), float(best))
 
 
-def _divided(fleet: Fleet, begin: Floats, end: Floats, low: Floats, high: Floats) -> tuple[Floats, ...]:
-    """Each interval in equal parts, with what each kind has done when they begin and end."""
-    parts = np.arange(1, _PARTS) / _PARTS
-    between_s = begin[:, None] + (end - begin)[:, None] * parts
-    between = fleet.most(between_s, low[:, None], high[:, None])
-    times = np.concatenate([begin[:, None], between_s, end[:, None]], axis=1)
-    units = np.concatenate([low[:, None], between, high[:, None]], axis=1)
-    kinds = low.shape[1]
-    return (
-        times[:, :-1].ravel(),
-        times[:, 1:].ravel(),
-        units[:, :-1].reshape(-1, kinds),
-        units[:, 1:].reshape(-1, kinds),
-    )
+def _blocks(fleet: Fleet, deadlines: int) -> Iterator[slice]:
+    """Some deadlines at a time."""
+    size = max(1, _IN_CACHE // fleet.width)
+    return (slice(start, start + size) for start in range(0, deadlines, size))
 
 
 def _in_order(fleet: Fleet, low: Floats, high: Floats, before: Floats, *, alone: bool) -> tuple[Floats, Floats]:

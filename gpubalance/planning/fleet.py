@@ -21,6 +21,8 @@ TIE = 1e-12
 
 _ALL = slice(None)
 _SIZES = 32
+# Of a granule: more than rounding makes of a division.
+_ROUNDED = 1e-6
 
 
 class Fleet:
@@ -45,9 +47,9 @@ class Fleet:
         most: float = np.inf,
         required: int | None = None,
     ) -> None:
-        sizes_of = _sizes if micro_batches > 1 else _limit
         keys = [
-            (sizes_of(load, multiple), _pieces(load.model, multiple), i == required) for i, load in enumerate(loads)
+            (_sizes(load, multiple, micro_batches), _pieces(load.model, multiple), i == required)
+            for i, load in enumerate(loads)
         ]
         kinds = sorted(set(keys))
         number = {key: kind for kind, key in enumerate(kinds)}
@@ -56,39 +58,62 @@ class Fleet:
         self.floor = np.array([float(of[2]) for of in kinds])
         self._multiple = multiple
         self._micro_batches = micro_batches
-        self._begins, self._base_s, self._slope_s = _table([pieces for _, pieces, _ in kinds], (np.inf, 0.0, 0.0))
-        size_table = _table([sizes for sizes, _, _ in kinds], 0.0)
-        self.limit: Floats = size_table[0]
+        self._begins, self._low_s, self._slope_s = _table([pieces for _, pieces, _ in kinds], (np.inf, np.inf, 0.0))
+        self._sizes = _table([sizes for sizes, _, _ in kinds], 0.0)
+        self._sizes_s = np.array([self.piece_s(sizes) for sizes in self._sizes])
+        self.limit: Floats = self._sizes[0]
         self.largest: Floats = np.minimum(self.limit * micro_batches, most)
-        self._sizes = [(size, self.piece_s(size)) for size in size_table]
+        there = self._sizes.T > 0
+        there[:, 0] = True  # one of 0, where a device can do nothing
+        self._kind, column = np.nonzero(there)  # of each size, by kind
+        self._size, self._size_s = self._sizes[column, self._kind], self._sizes_s[column, self._kind]
+        self.width = len(self._kind)
+
+    def _piece_at(self, begins: Floats, reached: Floats, kinds: Ints | slice) -> Ints:
+        """The last piece that begins before what each kind has reached, as an index into a flat table, by bisection."""
+        at = np.arange(len(self.count))[kinds]
+        step = begins.size // 2
+        while step >= len(self.count):
+            at = at + step * (begins.ravel()[at + step] < reached)
+            step //= 2
+        return at
+
+    def _in_piece(self, units: Floats, at: Ints) -> Floats:
+        time_s: Floats = units - self._begins.ravel()[at]
+        time_s *= self._slope_s.ravel()[at]
+        time_s += self._low_s.ravel()[at]
+        return time_s
 
     def piece_s(self, units: Floats, kinds: Ints | slice = _ALL) -> Floats:
         """t(u) of so many granules each."""
-        base_s, slope_s = self._base_s[0, kinds], self._slope_s[0, kinds]
-        if len(self._begins) > 1:
-            at = np.broadcast_to(np.arange(len(self.count))[kinds], units.shape).copy()
-            for begins in self._begins[1:]:
-                at += len(self.count) * (begins[kinds] < units)
-            base_s, slope_s = self._base_s.ravel()[at], self._slope_s.ravel()[at]
-        time_s: Floats = slope_s * units
-        time_s += base_s
-        return time_s
+        return self._in_piece(units, self._piece_at(self._begins, units, kinds))
 
-    def time_s(self, units: Floats, kinds: Ints | slice = _ALL) -> Floats:
+    def _units_in(self, deadlines_s: Floats, begun_s: Floats | float = 0.0, kinds: Ints | slice = _ALL) -> Floats:
+        """The most granules up to the limit that are done by a deadline if they are begun then.
+
+        A division says nearly how many, and rather one too many: so t itself is asked whether the last is in time.
+        """
+        left_s = np.nextafter(deadlines_s, np.inf) - begun_s
+        at = self._piece_at(self._low_s, left_s, kinds)
+        with np.errstate(all="ignore"):  # a flat piece: all of it
+            units = (left_s - self._low_s.ravel()[at]) / self._slope_s.ravel()[at]
+        units += self._begins.ravel()[at] + _ROUNDED
+        units = np.floor(np.minimum(np.fmax(units, 0.0), self.limit[kinds]))
+        done: Floats = units - ((begun_s + self._in_piece(units, at) > deadlines_s) & (units > 0))
+        return done
+
+    def time_s(self, units: Floats, kinds: Ints) -> Floats:
         """c(u) of so many granules each, up to the kinds' `largest`."""
         if self._micro_batches == 1:
             return self.piece_s(units, kinds)
         least: Floats = np.full(units.shape, np.inf)
-        for sizes, size_s in self._sizes:
-            able, size = self._able(units, sizes[kinds])
-            full = np.ceil(units / size) - 1
-            times = full * size_s[kinds] + self.piece_s(units - full * size, kinds)
-            np.minimum(least, times, out=least, where=able)
+        for sizes, size_s in zip(self._sizes, self._sizes_s, strict=True):
+            some = np.nonzero(units <= self._micro_batches * sizes[kinds])[0]
+            its, of = units[some], kinds[some]
+            full = np.ceil(its / sizes[of]) - 1
+            times = full * size_s[of] + self.piece_s(its - full * sizes[of], of)
+            least[some] = np.minimum(least[some], times)
         return least
-
-    def _able(self, units: Floats, sizes: Floats) -> tuple[NDArray[np.bool_], Floats]:
-        """Where u granules are few enough for a size; and the size, 1 where there is none."""
-        return units <= self._micro_batches * sizes, np.maximum(sizes, 1)
 
     def pieces_s(self, units: Floats, size: Floats, kinds: Ints | slice = _ALL) -> Floats:
         """Seconds of u granules in micro-batches of a size."""
@@ -102,27 +127,28 @@ class Fleet:
         """
         kinds = self.kind_of
         chosen, times = np.zeros(len(units)), np.zeros(len(units))
-        for sizes in [units, *(size[kinds] for size, _ in self._sizes)]:
-            able, size = self._able(units, np.minimum(sizes, self.limit[kinds]))
+        for sizes in [units, *self._sizes[:, kinds]]:
+            size = np.minimum(sizes, self.limit[kinds]).clip(1)
             time_s = self.pieces_s(units, size, kinds)
             even = np.maximum(1, np.ceil(units / np.ceil(units / size).clip(1)))
             even_s = self.pieces_s(units, even, kinds)
             as_long = np.abs(even_s - time_s) <= TIE * time_s
-            able &= (chosen == 0) & (units > 0) & (time_s <= deadline_s)
+            able = (chosen == 0) & (units > 0) & (units <= self._micro_batches * size) & (time_s <= deadline_s)
             chosen = np.where(able, np.where(as_long, even, size), chosen)
             times = np.where(able, np.where(as_long, even_s, time_s), times)
         return chosen, times
 
-    def most(self, deadlines_s: Floats, low: Floats | float = 0.0, high: Floats | None = None) -> Floats:
-        """F(T), the most that each kind has done by a deadline, at [..., kind], if it is from `low` to `high`."""
-        deadlines_s = deadlines_s[..., None]
-        shape = (*deadlines_s.shape[:-1], len(self.count))
-        low, high = np.broadcast_to(low, shape), np.broadcast_to(self.largest if high is None else high, shape)
-        while (low < high).any():
-            middle = np.ceil((low + high) / 2)
-            in_time = self.time_s(middle) <= deadlines_s
-            low, high = np.where(in_time, middle, low), np.where(in_time, high, middle - 1)
-        done: Floats = np.maximum(low, self.floor)
+    def most(self, deadlines_s: Floats) -> Floats:
+        """F(T), the most that each kind has done by a deadline, at [T, kind]: full micro-batches, and what is left."""
+        deadlines_s = deadlines_s[:, None]
+        if self._micro_batches == 1:
+            units = self._units_in(deadlines_s)
+        else:
+            full = np.floor(deadlines_s / np.where(self._size > 0, self._size_s, np.inf))
+            each = full * self._size + self._units_in(deadlines_s, full * self._size_s, self._kind)
+            each = np.minimum(each, self._micro_batches * self._size)
+            units = np.maximum.reduceat(each, np.searchsorted(self._kind, np.arange(len(self.count))), axis=1)
+        done: Floats = np.clip(units, self.floor, self.largest)
         return done
 
     @property
@@ -139,17 +165,14 @@ class Fleet:
     @property
     def last_s(self) -> float:
         """When all have done all that they may be given."""
-        return float(self.time_s(self.largest)[self.limit >= 1].max(initial=0.0))
+        able = np.nonzero(self.limit >= 1)[0]
+        return float(self.time_s(self.largest[able], able).max(initial=0.0))
 
 
-def _limit(load: Load, multiple: int) -> tuple[float, ...]:
-    return (load.limit // multiple,)
-
-
-def _sizes(load: Load, multiple: int) -> tuple[float, ...]:
+def _sizes(load: Load, multiple: int, micro_batches: int) -> tuple[float, ...]:
     """The micro-batches that a device may be given, in granules, the largest first."""
     limit = load.limit // multiple
-    if isinstance(load.model, Line):
+    if isinstance(load.model, Line) or micro_batches == 1:
         return (limit,)
     sizes = {math.ceil(limit * part / _SIZES) for part in range(1, _SIZES + 1)}
     sizes |= {batch // multiple for batch in load.model.batches}
@@ -162,14 +185,14 @@ def _sizes(load: Load, multiple: int) -> tuple[float, ...]:
 
 
 def _pieces(model: Line | Curve, multiple: int) -> tuple[tuple[float, float, float], ...]:
-    """(begin, base, slope) of each straight piece, which is base + slope · u seconds for u granules above `begin`."""
+    """(begin, low, slope) of each straight piece: low + slope · (u − begin) seconds for u granules above `begin`."""
     if isinstance(model, Line):
         return ((0.0, model.alpha_s, model.beta_s * multiple),)
     slopes = [(left, low, (high - low) / (right - left)) for (left, low), (right, high) in pairwise(model.knots)]
-    return tuple((left / multiple, low - slope * left, slope * multiple) for left, low, slope in slopes)
+    return tuple((left / multiple, low, slope * multiple) for left, low, slope in slopes)
 
 
 def _table(rows: Sequence[Sequence[Any]], fill: Any) -> Floats:
     """Rows of unlike lengths as an array, filled up, with its axes turned round."""
-    most = max(map(len, rows))
+    most = 1 << (max(map(len, rows)) - 1).bit_length()
     return np.ascontiguousarray(np.array([[*row, *[fill] * (most - len(row))] for row in rows], dtype=float).T)
