@@ -48,7 +48,7 @@ def accumulated(
 
 
 def _first(grad: Any, count: Any) -> tuple[Any, ...]:
-    """What a gradient's sum begins with: itself; of an embedding's, lists of the rows that `count` of them hit."""
+    """What a gradient's sum begins with: the gradient; for an embedding's, lists of the rows of `count` gradients."""
     if grad is None:
         return ()
     if not isinstance(grad, tf.IndexedSlices):

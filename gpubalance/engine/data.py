@@ -28,7 +28,7 @@ class Samples:
         random = np.random.default_rng([self._seed, salt])
 
         def values(shape: Sequence[int], dtype: tf.DType, below: int) -> Any:
-            """Whole numbers from 0 to `below`, truths, or fractions from 0 to 1."""
+            """Whole numbers from 0 and below `below`, booleans, or fractions from 0 to 1, as the dtype asks."""
             size = (count, *shape)
             if dtype.is_integer:
                 return random.integers(0, below, size).astype(dtype.as_numpy_dtype)
@@ -56,14 +56,14 @@ def _input_structure(model: Any) -> Any:
 
 
 def _vocabularies(model: Any) -> Iterator[int]:
-    """How many words each embedding knows: integer inputs must lie below."""
+    """The number of words that each embedding knows: integer inputs must be smaller."""
     for layer in model._flatten_layers():
         if isinstance(layer, keras.layers.Embedding):
             yield int(layer.input_dim)
 
 
 def element_spec(strategy: Any, samples: Samples) -> Any:
-    """What a step takes, with the batch of every replica unknown, so that one trace serves every split."""
+    """The step's input signature, with every replica's batch left open, so that one trace serves every split."""
     one = tf.data.Dataset.from_tensor_slices(samples.make(1))
     return strategy.distribute_datasets_from_function(lambda _: one.batch(1)).element_spec
 

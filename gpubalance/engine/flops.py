@@ -11,8 +11,8 @@ import tensorflow as tf
 def count_forward(model: Any, one_sample: Any) -> float | None:
     """Floating-point operations of one sample's forward pass; a multiply-add is two.
 
-    Of the operations that TensorFlow has a count for, which are those that take the time: convolutions, products of
-    matrices, biases. None where its profiler can't read the model's graph, or finds nothing.
+    Counts the operations that TensorFlow has a formula for, which take nearly all of the time: convolutions, matrix
+    products, biases. None where its profiler can't read the model's graph, or finds nothing.
     """
     inputs = tf.nest.map_structure(lambda array: tf.TensorSpec(array.shape, array.dtype), one_sample)
     try:

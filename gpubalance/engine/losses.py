@@ -12,7 +12,7 @@ import tensorflow as tf
 
 @dataclass(frozen=True)
 class Target:
-    """One output's labels: their shape without the batch, and below what they lie (0: real numbers from 0 to 1)."""
+    """One output's labels: their shape without the batch, and the number of classes (0: real numbers from 0 to 1)."""
 
     shape: tuple[int, ...]
     classes: int
@@ -39,7 +39,7 @@ class Loss:
 def fit_loss(model: Any) -> Loss:
     """Softmax outputs get sparse categorical cross-entropy, one sigmoid unit the binary one, others squared error.
 
-    What an output is, its last layer's activation tells. Raises ValueError for an output of unknown shape.
+    The last layer's activation tells what an output is. Raises ValueError for an output of unknown shape.
     """
     pairs = [_fit_output(tensor) for tensor in model.outputs]
     return Loss(targets=tuple(t for t, _ in pairs), functions=tuple(f for _, f in pairs))

@@ -39,9 +39,9 @@ def set_up(devices: Sequence[Device], settings: Settings, *, seed: int) -> tuple
 
 
 def use_devices(devices: Sequence[Device]) -> tuple[str, ...]:
-    """TensorFlow's names for these devices, which it is set up for if it was not used before.
+    """TensorFlow's names for these devices, in order. Sets TensorFlow up for them, unless it has them already.
 
-    Raises EnvironmentFault where it was, without them.
+    Raises EnvironmentFault if it was used before without them, or leaves one out.
     """
     return _set_up_cpus(len(devices)) if devices[0].simulated else _set_up_gpus(devices)
 
@@ -103,7 +103,7 @@ def _missing_libraries() -> str:
 
 
 def survey(devices: Sequence[Device]) -> tuple[dict[str, str], bool | None]:
-    """UUID → why, of each GPU that TensorFlow can't use here; and whether all it has take memory as they need it."""
+    """UUID → why, for each GPU that TensorFlow can't use here; and whether its GPUs take memory only as needed."""
     physical = tf.config.list_physical_devices("GPU")
     if not physical:
         return {d.uuid: f"TensorFlow {tf.__version__} sees no GPU: a CUDA library is missing" for d in devices}, None
@@ -160,7 +160,7 @@ def build_strategy(names: Sequence[str], all_reduce: str) -> Any:
 
 
 def memory_limit_bytes(name: str) -> int | None:
-    """What TensorFlow's allocator may take of a device; None where it has no limit of its own."""
+    """Bytes that TensorFlow's allocator may take of a device; None where it has no limit of its own."""
     if name.startswith("GPU"):
         return next((int(gpu.memory_limit) for gpu in _local_gpus() if gpu.name == f"/device:{name}"), None)
     limit = os.environ.get("TF_CPU_BFC_MEM_LIMIT_IN_MB", "")
@@ -169,9 +169,9 @@ def memory_limit_bytes(name: str) -> int | None:
 
 
 def memory_peak_bytes(name: str) -> int | None:
-    """The most memory that TensorFlow held on a device since the last reset; None where its allocator does not tell.
+    """The most bytes that TensorFlow held on a device since the last reset; None where its allocator does not tell.
 
-    All CPU devices of a process have one allocator: of several, none has a peak of its own.
+    All CPU devices of a process share one allocator, so several of them have no peaks of their own.
     """
     try:
         return int(tf.config.experimental.get_memory_info(name)["peak"]) or None
@@ -180,7 +180,7 @@ def memory_peak_bytes(name: str) -> int | None:
 
 
 def reset_memory_peak(name: str) -> None:
-    """Resets the peak."""
+    """Starts a new peak, where the allocator keeps one."""
     with contextlib.suppress(ValueError):
         tf.config.experimental.reset_memory_stats(name)
 

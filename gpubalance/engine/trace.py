@@ -18,7 +18,7 @@ _GPU_PLANE = "/device:GPU:"
 def record_trace(step: Callable[[], Any], wait: Callable[[], None], tracing: Tracing, *, gpus: int) -> str | None:
     """Runs and traces `tracing.steps` steps; `wait` returns when the devices have done them.
 
-    Gives why not all of so many GPUs are in the trace, None where they are. Raises OSError where it can't be written
+    Returns why fewer than `gpus` GPUs are in the trace, None where all are. Raises OSError where it can't be written,
     and TensorFlow's own errors where its profiler does not start.
     """
     folder = Path(tracing.folder)

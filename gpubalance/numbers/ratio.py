@@ -12,7 +12,7 @@ from gpubalance.numbers.stats import Spread, mad, spread, t95
 
 Verdict = Literal["faster", "slower", "no difference"]
 
-# An interval is of two runs alone. What two runs of the same differ by is not in it: nearer to 1 nothing is called.
+# An interval knows two runs only, not how much equal runs differ: nothing nearer to 1 is called a difference.
 MATTERS = 0.005
 _BATCHES = 10  # fewer than for one run's interval: what wanders over seconds must not look better known than it is
 _MOST_CORRELATED = 0.95
@@ -22,9 +22,9 @@ _NINE_IN_TEN = 1.2816  # one-sided 90 % quantile of the normal distribution
 
 
 class Ratio(NamedTuple):
-    """`value` is of throughputs: above 1 is faster. `ci95` is null where there are fewer than three samples of either.
+    """`value` is a ratio of throughputs: above 1 is faster. `ci95` is None with fewer than three samples of either.
 
-    `detectable` is the smallest true difference, as a part, that would be called one nine times in ten.
+    `detectable` is the smallest true difference, as a fraction, that would be found nine times in ten.
     """
 
     value: float
