@@ -77,9 +77,11 @@ class Session:
         sizes = [int(np.prod(v.shape)) for v in variables]
         build = tf.sysconfig.get_build_info()
         return {
-            "model": str(self._model.name),
-            "parameters": sum(sizes),
-            "gradient_bytes": sum(n * tf.as_dtype(v.dtype).size for n, v in zip(sizes, variables, strict=True)),
+            "model": {
+                "name": str(self._model.name),
+                "parameters": sum(sizes),
+                "gradient_bytes": sum(n * tf.as_dtype(v.dtype).size for n, v in zip(sizes, variables, strict=True)),
+            },
             "tensorflow": tf.__version__,
             "keras": keras.__version__,
             "cuda": build.get("cuda_version"),

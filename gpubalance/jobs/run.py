@@ -9,7 +9,7 @@ from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.journals import tell_resumed
 from gpubalance.jobs.keep.kept import Kept
 from gpubalance.jobs.measure.fitting import Fitting
-from gpubalance.jobs.measure.joint import JointRun, model_of, party_for
+from gpubalance.jobs.measure.joint import JointRun, party_for
 from gpubalance.jobs.measure.lost import lost_gpus_told
 from gpubalance.jobs.measure.trace import trace
 from gpubalance.results.common import Model
@@ -41,7 +41,7 @@ def run(
     try:
         with lost_gpus_told(used.devices), party_for(used, watch, limit) as party:
             party.start()
-            check_model(planned, model_of(party))
+            check_model(planned, party.facts.model)
             try:
                 result = JointRun(request, party, driver, watch, Kept(journal, watch), solo).run()
             except OutOfMemory as error:

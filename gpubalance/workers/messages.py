@@ -18,6 +18,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
+from gpubalance.results.common import Model
 from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.record import Record, Seconds
@@ -76,9 +77,7 @@ class Ready(Record):
     """
 
     kind: Literal["ready"] = "ready"
-    model: str
-    parameters: int
-    gradient_bytes: int
+    model: Model
     tensorflow: str
     keras: str
     cuda: str | None

@@ -12,6 +12,7 @@ from gpubalance.engine.pace import ComputeTimes, noise_seed
 from gpubalance.jobs.events import Event
 from gpubalance.jobs.keep.kept import Kept
 from gpubalance.jobs.measure.joint import JointRun
+from gpubalance.results.common import Model
 from gpubalance.results.run import Run
 from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device, JointProfile
@@ -36,9 +37,7 @@ def noisy_devices(profile: Path, noise: float, slower: float = 1.0) -> tuple[tup
 def ready(devices: int) -> Ready:
     """What a worker says that has built the small model on so many devices."""
     return Ready(
-        model="small",
-        parameters=648,
-        gradient_bytes=2592,
+        model=Model(name="small", parameters=648, gradient_bytes=2592),
         tensorflow="2.21.0",
         keras="3.15.1",
         cuda=None,

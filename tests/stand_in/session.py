@@ -47,9 +47,7 @@ class Session:
 
     def facts(self) -> dict[str, Any]:
         return {
-            "model": self.settings.model,
-            "parameters": 648,
-            "gradient_bytes": 2592,
+            "model": {"name": self.settings.model, "parameters": 648, "gradient_bytes": 2592},
             "tensorflow": "0",
             "keras": "0",
             "cuda": None,

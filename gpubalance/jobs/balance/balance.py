@@ -19,7 +19,7 @@ from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.kept import Kept, KeptRound
 from gpubalance.jobs.keep.saved_probes import solo_bests
 from gpubalance.jobs.measure.fitting import Fitting
-from gpubalance.jobs.measure.joint import JointRun, model_of, party_for
+from gpubalance.jobs.measure.joint import JointRun, party_for
 from gpubalance.jobs.measure.lost import lost_gpus_told
 from gpubalance.jobs.measure.series import Series
 from gpubalance.jobs.measure.trace import trace
@@ -206,7 +206,7 @@ class _Balancing:
         self._party.regroup([self._request.devices[i] for i in split.used])
         if not self._party.alive:
             self._party.start()
-            check_model(self._probe.model, model_of(self._party), what="probe", remedy="--fresh probes it again")
+            check_model(self._probe.model, self._party.facts.model, what="probe", remedy="--fresh probes it again")
         return self._party
 
     def _limits_beside(self, split: Shares, error: OutOfMemory) -> list[tuple[int, int]]:

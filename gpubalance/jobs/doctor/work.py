@@ -82,7 +82,7 @@ def _steps(
         try:
             with Party(group, build=build, purpose="check", deadline_s=patience_s) as party:
                 replies = party.ask(lambda worker: list(worker.measure(Shares((BATCH,) * len(worker.devices)))))
-                size = party.facts.gradient_bytes
+                size = party.facts.model.gradient_bytes
         except GpubalanceError as error:
             checks.append(failed("training-step", error, f"{names}: "))
             continue

@@ -26,7 +26,7 @@ from gpubalance.jobs.measure.warnings import (
     throttled,
     wide_interval,
 )
-from gpubalance.results.common import Model, Throughput, Warning_
+from gpubalance.results.common import Throughput, Warning_
 from gpubalance.results.run import Baselines, Measurement, Run, SoloBest
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import BalanceRequest, RunRequest
@@ -45,12 +45,6 @@ def party_for(request: RunRequest | BalanceRequest, watch: Watch, limit: TimeLim
         limit=limit,
         tell=lambda text: watch(Doing(text)),
     )
-
-
-def model_of(party: Party) -> Model:
-    """What a party that has started trains."""
-    facts = party.facts
-    return Model(name=facts.model, parameters=facts.parameters, gradient_bytes=facts.gradient_bytes)
 
 
 @dataclass
@@ -110,7 +104,7 @@ class JointRun:
     def key(self) -> RunKey:
         """Which run its windows are of, in a journal."""
         uuids = tuple(device.uuid for device in self.request.devices)
-        return RunKey(devices=uuids, model=model_of(self.party), proof=self.proof)
+        return RunKey(devices=uuids, model=self.party.facts.model, proof=self.proof)
 
     def _warm_up(self) -> None:
         self._take_over()
@@ -225,7 +219,7 @@ class JointRun:
             created=now(),
             settings=asked.settings,
             environment=environment(self.party.facts, self.driver),
-            model=model_of(self.party),
+            model=self.party.facts.model,
             devices=asked.devices,
             **{
                 **{name: getattr(measured, name) for name in Measurement.model_fields},

@@ -28,7 +28,6 @@ from gpubalance.jobs.probe.halt import Halt
 from gpubalance.jobs.probe.result import device_probe, nothing_fits, what_failed
 from gpubalance.jobs.probe.trace import trace_alone
 from gpubalance.jobs.probe.warnings import device_warnings, parallel_warning
-from gpubalance.results.common import Model
 from gpubalance.results.probe import Probe
 from gpubalance.settings.requests import ProbeRequest
 from gpubalance.system.deadlines import TimeLimit
@@ -155,9 +154,7 @@ class _Probing:
             created=now(),
             settings=request.settings,
             environment=environment(facts, self._driver) if facts else None,
-            model=Model(name=facts.model, parameters=facts.parameters, gradient_bytes=facts.gradient_bytes)
-            if facts
-            else None,
+            model=facts.model if facts else None,
             devices=request.devices,
             batch_multiple=request.batch_multiple,
             margin_bytes=request.margin_bytes,
