@@ -14,6 +14,7 @@ import typer
 from typer.exceptions import TyperException
 
 from gpubalance.cli import balance, compare, complete, devices, doctor, guide, plan, probe, report, run
+from gpubalance.cli.command import Command
 from gpubalance.cli.config import Given
 from gpubalance.cli.failures import hide, show_bug, show_error, show_usage
 from gpubalance.cli.groups import grouped
@@ -64,7 +65,7 @@ for _command in (
     doctor.doctor,
     guide.guide,
 ):
-    app.command(cls=complete.Command, add_help_option=False)(grouped(_command, unseen=CommonOptions))
+    app.command(cls=Command, add_help_option=False)(grouped(_command, unseen=CommonOptions))
 
 
 def _fill_standard_streams() -> None:

@@ -2,46 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import typer
-from typer.core import TyperCommand, TyperOption
 
-from gpubalance.cli.values import LIST_OPTIONS, join_lists
-from gpubalance.errors import UsageError
 from gpubalance.settings import choices
 
 _LARGEST_FILE = 1 << 20
-_TYPED = "gpubalance.typed"
 Offers = list[tuple[str, str]]  # a word and what it is
-
-
-class Command(TyperCommand):
-    """Takes lists as people write them, and completes them: Typer knows one value for an option."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Of a line that is not finished the words come as the shell has cut them; see `shell_complete`."""
-        if not ctx.resilient_parsing:
-            return super().parse_args(ctx, join_lists(args))
-        args = [word for word in args if word != "="]  # bash cuts --simulate=2 into three
-        ctx.meta[_TYPED] = tuple(args)
-        with contextlib.suppress(UsageError):  # nothing is typed after it yet
-            args = join_lists(args)
-        return super().parse_args(ctx, args)
-
-    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        """Flags; or, where Typer does not see which flag the word is a value of, what that one takes."""
-        typed: tuple[str, ...] = ctx.meta[_TYPED]
-        last = next((word for word in reversed(typed) if word.startswith("-")), "")
-        values_follow = last in LIST_OPTIONS or typed[-1:] == (last,)
-        for option in self.params if values_follow and not incomplete.startswith("-") else ():
-            if isinstance(option, TyperOption) and last in option.opts and not option.is_flag:
-                return option.shell_complete(ctx, incomplete)
-        return super().shell_complete(ctx, incomplete or "-")
 
 
 def is_asked() -> bool:

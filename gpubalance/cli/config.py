@@ -20,7 +20,7 @@ from typer import BadParameter
 from typer.core import TyperCommand, TyperGroup, TyperOption
 from typer.exceptions import TyperException
 
-from gpubalance.cli.values import LIST_OPTIONS, join_lists
+from gpubalance.cli.command import LIST_OPTIONS, join_lists
 from gpubalance.errors import BadInput, GpubalanceError, PlanMismatch, UsageError
 from gpubalance.text import clean
 

@@ -1,7 +1,4 @@
-"""What the values of options mean: lists, numbers, seconds, sizes. A list is written as people write lists:
-
-`--gpus 0 1`, `--gpus 0,1`, `--gpus 0 --gpus 1`.
-"""
+"""What the values of options mean: lists, numbers, seconds, sizes."""
 
 from __future__ import annotations
 
@@ -11,40 +8,14 @@ from typing import Literal, TypeVar
 
 import typer
 
+from gpubalance.cli.command import LIST_OPTIONS
 from gpubalance.errors import UsageError
 from gpubalance.numbers.units import parse_bytes
 from gpubalance.text import clean
 
-LIST_OPTIONS = {"--gpus": "0 1", "--batches": "820 568", "--micro-batches": "410 568"}  # each with an example
 Number = TypeVar("Number", int, float)
 _LARGEST, _DIGITS = 10**9, 20
 _MOST_MICRO_BATCHES = 1024
-_NUMBER = re.compile(r"-\d")
-
-
-def join_lists(arguments: Sequence[str]) -> list[str]:
-    """The arguments with each list option's values joined by commas, as Typer takes one value for an option.
-
-    Values go on until the next option; `-5` is a value, so that the error says what is wrong with it. Raises UsageError
-    for a list option without a value.
-    """
-    joined: list[str] = []
-    rest = list(arguments)
-    while rest:
-        argument = rest.pop(0)
-        if argument == "--":
-            return [*joined, argument, *rest]
-        name, equals, value = argument.partition("=")
-        if name not in LIST_OPTIONS:
-            joined.append(argument)
-            continue
-        found = [value] if equals else []
-        while rest and (not rest[0].startswith("-") or _NUMBER.match(rest[0])):
-            found.append(rest.pop(0))
-        if not any(v.strip(" ,") for v in found):
-            raise UsageError(f"{name} needs a value", remedy=f"for example {name} {LIST_OPTIONS[name]}")
-        joined.append(f"{name}={','.join(found)}")
-    return joined
 
 
 def words(texts: Sequence[str] | None) -> list[str] | None:

@@ -25,7 +25,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from gpubalance.cli.app import app
-from gpubalance.cli.values import join_lists, micro_batches, size, whole_numbers
+from gpubalance.cli.command import join_lists
+from gpubalance.cli.values import micro_batches, size, whole_numbers
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.devices.select import select
 from gpubalance.errors import GpubalanceError

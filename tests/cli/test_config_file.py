@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from typer.core import TyperArgument, TyperOption
 
+from gpubalance.cli.command import LIST_OPTIONS, join_lists
 from gpubalance.cli.config import defaults, long_name
-from gpubalance.cli.values import LIST_OPTIONS, join_lists
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import BadInput, UsageError
 from gpubalance.results.plan import Plan

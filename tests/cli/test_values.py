@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubalance.cli.values import join_lists, whole_numbers, words
+from gpubalance.cli.command import join_lists
+from gpubalance.cli.values import whole_numbers, words
 from gpubalance.errors import UsageError
 
 
