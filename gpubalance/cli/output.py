@@ -99,8 +99,7 @@ class Output:
 
 def redaction_here() -> Redaction:
     """What --redact takes out of a result that is made on this machine."""
-    from gpubalance.results.identity import identity
-    from gpubalance.results.redact import Redaction
+    from gpubalance.results.redact import Redaction, identity
 
     return Redaction(identity())
 

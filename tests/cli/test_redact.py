@@ -14,10 +14,9 @@ from gpubalance.devices.planned import planned_devices
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import PlanMismatch
 from gpubalance.results.common import Warning_
-from gpubalance.results.identity import Identity, identity
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Failure, Probe
-from gpubalance.results.redact import Redaction
+from gpubalance.results.redact import Identity, Redaction, identity
 from gpubalance.settings.device import Device, DeviceProfile
 from tests.cli.program import QUICK_PAIR, gpubalance
 from tests.jobs.probes import probe_of
