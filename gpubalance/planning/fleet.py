@@ -69,8 +69,10 @@ class Fleet:
         self._size, self._size_s = self._sizes[column, self._kind], self._sizes_s[column, self._kind]
         self.width = len(self._kind)
 
-    def _piece_at(self, begins: Floats, reached: Floats, kinds: Ints | slice) -> Ints:
+    def _piece_at(self, begins: Floats, reached: Floats, kinds: Ints | slice) -> Ints | slice:
         """The last piece that begins before what each kind has reached, as an index into a flat table, by bisection."""
+        if len(begins) == 1:
+            return kinds
         at = np.arange(len(self.count))[kinds]
         step = begins.size // 2
         while step >= len(self.count):
@@ -78,7 +80,7 @@ class Fleet:
             step //= 2
         return at
 
-    def _in_piece(self, units: Floats, at: Ints) -> Floats:
+    def _in_piece(self, units: Floats, at: Ints | slice) -> Floats:
         time_s: Floats = units - self._begins.ravel()[at]
         time_s *= self._slope_s.ravel()[at]
         time_s += self._low_s.ravel()[at]
