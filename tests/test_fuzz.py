@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.bench import fuzz
-from tests.bench.fuzz_records import talk
+from tests.bench.fuzz_input import talk
 from tests.bench.in_process import apart
 
 

@@ -6,45 +6,16 @@ The campaigns kills, fuzz and soak take how much of it, and the seed that an ear
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
+from importlib import import_module
 
 import psutil
 
-from tests.bench import (
-    balance,
-    campaign,
-    compare,
-    curves,
-    engine,
-    exact,
-    fuzz,
-    kills,
-    limit,
-    plan,
-    probe,
-    soak,
-    startup,
-    training,
+# Each a module with a main(), which yields the lines.
+BENCHES = (
+    *("startup", "limit", "probe", "plan", "engine", "balance", "exact", "curves", "training", "compare", "campaign"),
+    *("soak", "fuzz", "kills", "kills-without-tensorflow"),
 )
-
-BENCHES: dict[str, Callable[..., Iterator[str]]] = {
-    "startup": startup.main,
-    "limit": limit.main,
-    "probe": probe.main,
-    "plan": plan.main,
-    "engine": engine.main,
-    "balance": balance.main,
-    "exact": exact.main,
-    "curves": curves.main,
-    "training": training.main,
-    "compare": compare.main,
-    "campaign": campaign.main,
-    "soak": soak.main,
-    "fuzz": fuzz.main,
-    "kills": kills.main,
-    "kills-without-tensorflow": kills.without_tensorflow,
-}
 _COUNTED = ("kills", "kills-without-tensorflow", "fuzz", "soak")
 
 
@@ -70,7 +41,9 @@ def main(words: list[str]) -> None:
         f"{datetime.now(timezone.utc):%Y-%m-%d}, {psutil.cpu_count()} cores, {memory:.0f} GiB, no GPU used", flush=True
     )
     for name, numbers in asked:
-        for line in BENCHES[name](*numbers):
+        of, _, without_tensorflow = name.partition("-")
+        bench = import_module(f"tests.bench.{of}")
+        for line in (bench.without_tensorflow if without_tensorflow else bench.main)(*numbers):
             print(f"{name}: {line}", flush=True)
 
 

@@ -25,10 +25,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from gpubalance.cli.app import app
-from gpubalance.cli.command import join_lists
-from gpubalance.cli.values import micro_batches, size, whole_numbers
 from gpubalance.devices.profile import simulated_devices
-from gpubalance.devices.select import select
 from gpubalance.errors import GpubalanceError
 from gpubalance.jobs.events import Event
 from gpubalance.jobs.keep.journal import Journal
@@ -38,11 +35,22 @@ from gpubalance.jobs.probe.attempt import Attempt
 from gpubalance.settings.device import JointProfile
 from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
-from gpubalance.text import clean
 from gpubalance.workers.worker import Worker
-from tests.bench.fuzz_input import PROFILES, RESULTS, any_json, mutated_json, mutated_toml, number, text
-from tests.bench.fuzz_records import RUN, SPLIT, spoiled_entry, spoiled_talk
-from tests.bench.in_process import ESCAPE, apart, program, within_time
+from tests.bench.fuzz_input import (
+    PROFILES,
+    RESULTS,
+    RUN,
+    SPLIT,
+    any_json,
+    mutated_json,
+    mutated_toml,
+    number,
+    scripts,
+    spoiled_entry,
+    spoiled_talk,
+    text,
+)
+from tests.bench.in_process import apart, program, within_time
 from tests.cli.program import ROOT
 from tests.stand_in import TWO_UNLIKE_GPUS, environment
 
@@ -176,23 +184,6 @@ def journals(content: bytes) -> None:
     journal.close()
 
 
-def words_alone(words: list[str]) -> None:
-    """What reads a flag's words, without the program around it: sizes, numbers, lists and devices."""
-    devices, _ = simulated_devices("2")
-    readers: tuple[Callable[[], object], ...] = (
-        lambda: join_lists(["--gpus", *words]),
-        lambda: whole_numbers("--batches", words),
-        lambda: select(words, devices),
-        lambda: [size("--margin", word) for word in words],
-        lambda: [micro_batches(word) for word in words],
-    )
-    for read in readers:
-        with contextlib.suppress(GpubalanceError):
-            read()
-    for word in words:
-        assert not ESCAPE.search(clean(word)), ascii(word)
-
-
 def _use(*arguments: str, codes: tuple[int, ...] = ()) -> None:
     arguments = tuple(word.replace("\0", "") for word in arguments)  # which no command line can have
     Path(PAIR).write_text(_PAIR_TEXT)
@@ -243,10 +234,9 @@ TARGETS: tuple[Target, ...] = (
         ),
     ),
     ("configs", 0.10, configs, (mutated_toml((_CONFIG,), _KEYS), st.sampled_from(["plan", "devices", "run"]))),
-    ("command lines", 0.10, lambda line: command_lines(*line), (command_line(),)),
+    ("command lines", 0.20, lambda line: command_lines(*line), (command_line(),)),
     ("worker messages", 0.15, messages, (_MESSAGES,)),
     ("journals", 0.10, journals, (_JOURNALS,)),
-    ("words", 0.10, words_alone, (st.lists(_word(), max_size=4),)),
 )
 _NAMES = 0.05
 
@@ -323,10 +313,48 @@ def main(count: int = 100_000, seed: int | None = None) -> Iterator[str]:
 def _names(folder: Path, count: int, seed: int) -> Iterator[tuple[str, int, str]]:
     """Names that the driver gives: in a process that has the NVML stand-in, which is loaded once a process."""
     variables = environment(folder, TWO_UNLIKE_GPUS)
-    command = [sys.executable, "-m", "tests.bench.fuzz_names", str(count), str(seed)]
+    command = [sys.executable, "-m", "tests.bench.fuzz", str(count), str(seed)]
     done = subprocess.run(
         command, cwd=ROOT, env=os.environ | variables, capture_output=True, text=True, check=False, timeout=36_000
     )
     told = done.stdout.splitlines()
     cases = int(told[0]) if told and told[0].isdigit() else 0
     yield "device names", cases, "\n".join(told[1:]) or (done.stderr[-2000:] if done.returncode else "")
+
+
+_DEVICE_COMMANDS = (
+    ("devices",),
+    ("devices", "--json"),
+    ("devices", "--redact"),
+    ("run", "--gpus", "0", "1", "--duration", "0.1"),
+    ("plan", "--gpus", "GPU-1080"),
+)
+
+
+def device_names(script: str, command: tuple[str, ...]) -> None:
+    """In a fork of this process, as the stand-in reads its script when it is loaded, and this has not loaded it."""
+    Path("nvml.txt").write_text(script, encoding="utf-8", errors="replace")
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.environ["NVML_STAND_IN"] = "nvml.txt"
+            program(command).check(*command)
+        except BaseException:  # noqa: BLE001  (told to the parent)
+            Path("fault").write_text(traceback.format_exc(), errors="replace")
+            os._exit(1)
+        os._exit(0)
+    _, status = os.waitpid(pid, 0)
+    assert status == 0, Path("fault").read_text() if Path("fault").exists() else f"status {status}"
+
+
+def fuzz_names(count: int, seed: int) -> None:
+    """`python -m tests.bench.fuzz N SEED`, in an environment with the stand-in."""
+    target: Target = ("names", 1.0, device_names, (scripts(), st.sampled_from(_DEVICE_COMMANDS)))
+    with tempfile.TemporaryDirectory() as folder, apart(Path(folder)):
+        cases, fault = run(target, count, seed)
+    print(cases)
+    print(fault[-3000:])
+
+
+if __name__ == "__main__":
+    fuzz_names(int(sys.argv[1]), int(sys.argv[2]))

@@ -10,7 +10,15 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from gpubalance.jobs.keep.kept import KeptRound, KeptWindow, RunKey
+from gpubalance.results.common import Model
+from gpubalance.results.timing import Timing
+from gpubalance.settings.shares import Shares
+from gpubalance.workers.messages import Flops, Measured
 from tests.cli.program import ROOT
+from tests.jobs.drawn import ready
+from tests.render.measurements import measurement, step_time
+from tests.stand_in import TWO_UNLIKE_GPUS
 
 RESULTS = sorted((ROOT / "tests/render/data").glob("pair-*.json"))
 PROFILES = sorted((ROOT / "configs").glob("*.toml"))
@@ -128,3 +136,92 @@ def mutated_toml(draw: Any, seeds: tuple[str, ...], names: tuple[str, ...]) -> b
         else:
             lines.insert(at, f"{draw(st.sampled_from(names))} = {draw(literal)}")
     return _spoiled(draw, "\n".join(lines).encode("utf-8", "surrogatepass"))
+
+
+_FIELDS = (
+    "uuid",
+    "name",
+    "bus",
+    "memory",
+    "capability",
+    "mig",
+    "process compute",
+    "error all",
+    "error name",
+    "slice 0 uuid",
+)
+
+
+@st.composite
+def scripts(draw: Any) -> str:
+    """The script of two GPUs with lines put before it: of two for one field the first counts."""
+    lines = []
+    for _ in range(draw(st.integers(1, 4))):
+        field = draw(st.sampled_from(_FIELDS))
+        value = draw(st.one_of(text, text, number.map(str), st.sampled_from(["1", "999", "15"])))
+        value = "".join(f"\\x{byte:02x}" for byte in value.encode("utf-8", "surrogatepass")[:2000])
+        if field in ("memory", "capability", "mig", "error all", "error name"):
+            value = draw(st.sampled_from(["0 0", "1 1", "-1", "15", "999", "18446744073709551615 0", "4 3"]))
+        elif field == "process compute":
+            pid, size = draw(st.sampled_from(["1", "77", "self"])), draw(st.sampled_from(["none", "1", "99999999"]))
+            value = f"{pid} {size} {value}"
+        lines.append(f"gpu {draw(st.integers(0, 1))} {field} {value}")
+    return "\n".join(lines) + "\n" + TWO_UNLIKE_GPUS
+
+
+RUN = RunKey(devices=("CPU-0", "CPU-1"), model=Model(name="small", parameters=648, gradient_bytes=2592))
+SPLIT = Shares((8, 8))
+_PLAIN = Timing(steps=2, seconds=0.5, ended_s=7.5, input_wait_s=0.0)
+_STAMPED = Timing(steps=1, seconds=0.25, ended_s=7.0, input_wait_s=0.0, compute_s=(0.1, 0.2), step_s=0.25)
+_WINDOW = KeptWindow(
+    run=RUN,
+    name="",
+    split=SPLIT,
+    timings=(_PLAIN, _PLAIN),
+    stamped=(_STAMPED,),
+    memory_peak_bytes=(None, 5),
+    throttled=((), ("sw-thermal",)),
+    late_part=0.5,
+)
+_ROUND = KeptRound(
+    probe="now",
+    split=SPLIT,
+    measured=measurement((8, 8), step_time(0.2)),
+    limits=((0, 8),),
+)
+_DONE = Measured(memory_peak_bytes=(None, 5), late_part=0.0)
+_TALK = [
+    one.model_dump(mode="json")
+    for one in (ready(2), _STAMPED, _STAMPED, _STAMPED, _DONE, _PLAIN, _DONE, Flops(forward=1e9))
+]
+_ENTRIES = [
+    {"kind": type(one).__name__, "device": "joint", "record": one.model_dump(mode="json")} for one in (_WINDOW, _ROUND)
+]
+
+
+@st.composite
+def _changed(draw: Any, base: Any) -> Any:
+    """The same with one value changed, or as it is."""
+    found = copy.deepcopy(base)
+    if draw(st.integers(0, 5)):
+        change(draw, found)
+    return found
+
+
+def _line(record: Any) -> bytes:
+    return json.dumps(record).encode("utf-8", "surrogatepass")
+
+
+def talk() -> list[bytes]:
+    """All that a worker says from its start on, rightly, a line each."""
+    return [_line(line) + b"\n" for line in _TALK]
+
+
+def spoiled_talk() -> st.SearchStrategy[bytes]:
+    """The same with one thing wrong, or none."""
+    return _changed(_TALK).map(lambda lines: b"".join(_line(line) + b"\n" for line in lines))
+
+
+def spoiled_entry() -> st.SearchStrategy[bytes]:
+    """A line of a journal."""
+    return st.sampled_from(_ENTRIES).flatmap(_changed).map(_line)

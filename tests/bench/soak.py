@@ -9,7 +9,7 @@ import gc
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,43 +40,28 @@ class Level(NamedTuple):
     def now(cls, folder: Path) -> Level:
         gc.collect()
         process = psutil.Process()
-        files = sum(1 for path in folder.rglob("*") if path.is_file())
+        # Logs are kept up to their number; what is beyond that is left behind.
+        files = max(_LOGS_KEPT, sum(1 for path in folder.rglob("*") if path.is_file()))
         return cls(process.memory_info().rss, process.num_fds(), threading.active_count(), files)
 
     def __str__(self) -> str:
         return f"{self.memory_bytes >> 20} MiB, {self.handles} handles, {self.threads} threads, {self.files} files"
 
 
-def faults(warm: Level, end: Level) -> list[str]:
-    """What has grown."""
-    more = end.memory_bytes - warm.memory_bytes
-    found = [f"memory grew by {more >> 20} MiB"] if more > _MORE_BYTES else []
-    rest = list(zip(Level._fields, warm, end, strict=True))[1:]
-    return found + [f"{now} {name}, and {then} before" for name, then, now in rest if now > then]
+def grown(what: str, levels: dict[int, Level]) -> Iterator[str]:
+    """What has grown since a fifth of so many were done, and the levels then and at the end."""
+    count = max(levels)
+    first = next(number for number in levels if number >= _WARM * count)
+    warm, end = levels[first], levels[count]
+    if end.memory_bytes - warm.memory_bytes > _MORE_BYTES:
+        yield f"FAILED memory grew by {end.memory_bytes - warm.memory_bytes >> 20} MiB"
+    for name, then, now in list(zip(Level._fields, warm, end, strict=True))[1:]:
+        if now > then:
+            yield f"FAILED {now} {name}, and {then} before"
+    yield f"{count} {what}: {warm} after {first}, {end} at the end"
 
 
-class Levels:
-    """Looks at what the parent holds, as it goes."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._at: dict[int, Level] = {}
-
-    def look(self, number: int) -> None:
-        """After so many."""
-        self._at[number] = Level.now(self._folder)
-
-    def told(self, count: int, what: str) -> Iterator[str]:
-        """What has grown since things were warm, and the levels then and at the end."""
-        warm = next(number for number in self._at if number >= _WARM * count)
-        # Logs are kept up to their number; what is beyond that is left behind.
-        both = (level._replace(files=max(level.files, _LOGS_KEPT)) for level in (self._at[warm], self._at[count]))
-        for fault in faults(*both):
-            yield f"FAILED {fault}"
-        yield f"{count} {what}: {self._at[warm]} after {warm}, {self._at[count]} at the end"
-
-
-def child_starts(count: int, look: Callable[[int], None]) -> None:
+def child_starts(count: int, folder: Path) -> Iterator[tuple[int, Level]]:
     """Fresh workers of one device, one after the other, each trained with for a step."""
     (device, *_), _ = simulated_devices(str(_profile()))
     with Party([device], build=Build(Settings(model="small"))) as party:
@@ -84,11 +69,11 @@ def child_starts(count: int, look: Callable[[int], None]) -> None:
             party.start(ahead=number < count - 1)
             party.ask(lambda worker: list(worker.measure(Shares((8,)))))
             party.drop()
-            look(number + 1)
+            yield number + 1, Level.now(folder)
 
 
-def steps(count: int, look: Callable[[int], None]) -> int:
-    """Runs of so many measured steps at least: their number."""
+def steps(count: int, folder: Path) -> Iterator[tuple[int, Level]]:
+    """Runs of so many measured steps at least."""
     devices, joint = simulated_devices(str(_profile()))
     done = 0
     while done < count:
@@ -100,8 +85,7 @@ def steps(count: int, look: Callable[[int], None]) -> int:
             measuring=Measuring(windows=3, duration_s=0.5, baseline="none"),
         )
         done += run(request, None, watch=lambda _: None).steps
-        look(done)
-    return done
+        yield done, Level.now(folder)
 
 
 def _profile() -> Path:
@@ -116,11 +100,8 @@ def main(count: int = 200) -> Iterator[str]:
         os.environ.update(TMPDIR=name, XDG_STATE_HOME=str(folder / "state"))
         tempfile.tempdir = None  # it is looked for again
         try:
-            of_steps, of_starts = Levels(folder), Levels(folder)
-            done = steps(_STEPS_A_CHILD * count, of_steps.look)
-            yield from of_steps.told(done, "steps")
-            child_starts(count, of_starts.look)
-            yield from of_starts.told(count, "worker starts")
+            yield from grown("steps", dict(steps(_STEPS_A_CHILD * count, folder)))
+            yield from grown("worker starts", dict(child_starts(count, folder)))
         finally:
             os.environ.clear()
             os.environ.update(before)
