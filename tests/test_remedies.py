@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import signal
-
 import pytest
 
 from gpubalance.cli.failures import show_bug, show_error
-from gpubalance.errors import BadInput, DeadlinePassed, EnvironmentFault, NothingFits, PartialResult
+from gpubalance.errors import BadInput, EnvironmentFault, NothingFits
 from gpubalance.remedies import TABLE, known, match, match_log
-from gpubalance.workers.environment import worker_environment
-from gpubalance.workers.process import Process
 
 # Whole or as excerpts, as TensorFlow, CUDA, NVML and the kernel's module wrote them in people's reports.
 REAL = [
@@ -182,40 +177,6 @@ def test_a_log_full_of_complaints_that_end_nothing_is_no_cause_of_death() -> Non
     assert match_log(f"{complaint}\nloading\n") is None
     row = match_log(f"{complaint}\nF] CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered\nAborted\n")
     assert row is known("illegal-address")
-
-
-@pytest.mark.parametrize(
-    ("last", "number", "code"),
-    [
-        (
-            "F] could not synchronize: CUDA_ERROR_ECC_UNCORRECTABLE: uncorrectable ECC error",
-            signal.SIGABRT,
-            "ecc-error",
-        ),
-        ("nothing of note", signal.SIGKILL, "host-memory"),
-    ],
-)
-def test_a_dead_workers_error_has_its_cause_and_remedy(last: str, number: signal.Signals, code: str) -> None:
-    with Process("test", worker_environment([])) as worker:
-        os.kill(worker.pid, signal.SIGSTOP)  # nothing else is written any more
-        with worker.log.open("a") as log:
-            log.write(f"{last}\n")
-        os.kill(worker.pid, number)
-        os.kill(worker.pid, signal.SIGCONT)
-        with pytest.raises(PartialResult) as caught:
-            worker.receive(10, "training")
-    assert caught.value.cause == known(code).cause
-    assert known(code).remedy in caught.value.remedy
-    assert str(worker.log) in caught.value.remedy
-
-
-def test_the_error_of_a_worker_that_never_spoke_has_its_cause_and_remedy() -> None:
-    with Process("test", worker_environment([])) as worker:
-        os.kill(worker.pid, signal.SIGSTOP)
-        with pytest.raises(DeadlinePassed) as caught:
-            worker.receive(0.1, "training")
-    assert "TensorFlow is still being loaded" in caught.value.cause
-    assert "--deadline" in caught.value.remedy
 
 
 def test_an_error_is_shown_with_cause_and_remedy(capsys: pytest.CaptureFixture[str]) -> None:

@@ -83,7 +83,7 @@ def _look_at_the_end(program: Program, seen: Seen, out: str, err: str) -> None:
     code, number = program.process.returncode, int(seen.kill.number)
     if not seen.killed:
         right = {0}
-    elif seen.kill.victim == "child":
+    elif seen.kill.victim == "worker":
         right = {0, 6}  # one that waited for its work is not missed
     elif seen.kill.number == signal.SIGKILL:
         right = {-number}

@@ -57,7 +57,7 @@ COMMANDS = {
     "run": ("run", "--batches", "8", "8", *_SHORT, "--windows", "12"),
 }
 SIGNALS = (signal.SIGTERM, signal.SIGKILL, signal.SIGINT)
-VICTIMS = ("parent", "child")
+VICTIMS = ("parent", "worker")
 _MARK = "GPUBALANCE_CAMPAIGN"
 _LASTS_AT_MOST_S = 300.0
 
@@ -114,7 +114,7 @@ class Program:
         return printed
 
     def kill(self, victim: str, number: signal.Signals) -> bool:
-        """Whether there was somebody to kill: a child may not be there yet, and is waited for."""
+        """Whether there was somebody to kill: a worker may not be there yet, and is waited for."""
         while self.process.poll() is None:
             others = [p for p in self.processes() if p.pid != self.process.pid]
             if victim == "parent" or others:

@@ -1,6 +1,6 @@
 """`scripts/bench kills [N [SEED]]`: probe, balance and run on a fast profile, each killed at a random moment.
 
-The parent or a child of its gets TERM, KILL or INT. Nothing may be left running, no file may be half, what was told to
+The parent or a worker of its gets TERM, KILL or INT. Nothing may be left running, no file may be half, what was told to
 be finished must be on disk, and `--resume` must end as an undisturbed command does: a probe with the same limits, a
 balance with the same split, it and a run whole, with all that was finished before as part of it. `balance` begins with
 a probe that is kept: its own is a probe as any other.
@@ -105,7 +105,7 @@ def main(count: int = 1000, seed: int | None = None, variables: Mapping[str, str
 
 
 def without_tensorflow(count: int = 1000, seed: int | None = None) -> Iterator[str]:
-    """The same with children that load no TensorFlow, which takes most of the time: many more in an hour."""
+    """The same with workers that load no TensorFlow, which takes most of the time: many more in an hour."""
     with tempfile.TemporaryDirectory(prefix="gpubalance-engine-") as name:
         yield from main(count, seed, engine(Path(name), ENGINE))
 

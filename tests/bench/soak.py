@@ -22,7 +22,7 @@ from gpubalance.settings.shares import Shares
 from gpubalance.workers.party import Build, Party
 from tests.bench.killed import PROFILE
 
-_STEPS_A_CHILD = 5
+_STEPS_A_WORKER = 5
 _WARM = 0.2  # of the starts, after which things must be flat
 _MORE_BYTES = 16 << 20
 _LOGS_KEPT = 52  # 50 old ones, and those of two workers that live
@@ -61,7 +61,7 @@ def grown(what: str, levels: dict[int, Level]) -> Iterator[str]:
     yield f"{count} {what}: {warm} after {first}, {end} at the end"
 
 
-def child_starts(count: int, folder: Path) -> Iterator[tuple[int, Level]]:
+def worker_starts(count: int, folder: Path) -> Iterator[tuple[int, Level]]:
     """Fresh workers of one device, one after the other, each trained with for a step."""
     (device, *_), _ = simulated_devices(str(_profile()))
     with Party([device], build=Build(Settings(model="small"))) as party:
@@ -100,8 +100,8 @@ def main(count: int = 200) -> Iterator[str]:
         os.environ.update(TMPDIR=name, XDG_STATE_HOME=str(folder / "state"))
         tempfile.tempdir = None  # it is looked for again
         try:
-            yield from grown("steps", dict(steps(_STEPS_A_CHILD * count, folder)))
-            yield from grown("worker starts", dict(child_starts(count, folder)))
+            yield from grown("steps", dict(steps(_STEPS_A_WORKER * count, folder)))
+            yield from grown("worker starts", dict(worker_starts(count, folder)))
         finally:
             os.environ.clear()
             os.environ.update(before)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.bench.ratio import in_turns, shown
+from tests.cli.program import PROGRAM
 
 _BARE = """
 import typer
@@ -32,8 +33,7 @@ def main() -> Iterator[str]:
     with tempfile.TemporaryDirectory() as folder:
         bare = Path(folder) / "bare.py"
         bare.write_text(_BARE)
-        program = str(Path(sys.executable).with_name("gpubalance"))
         for arguments in (["--help"], ["run", "--help"]):
             theirs = [sys.executable, str(bare), *(["one"] if len(arguments) > 1 else []), "--help"]
-            ratios = in_turns(lambda ours=[program, *arguments]: _seconds(ours), lambda c=theirs: _seconds(c), 20)  # type: ignore[misc]
+            ratios = in_turns(lambda ours=[PROGRAM, *arguments]: _seconds(ours), lambda c=theirs: _seconds(c), 20)  # type: ignore[misc]
             yield f"gpubalance {' '.join(arguments)} over a bare Typer and Rich program's: {shown(ratios)}; at most 1.5"

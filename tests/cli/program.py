@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from gpubalance.results.run import Run
 
@@ -58,6 +61,30 @@ def gpubalance(
     out, err = process.communicate(timeout=240)
     assert "Traceback" not in own(err), err
     return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+
+def lines_until(process: subprocess.Popen[str], pattern: str) -> list[str]:
+    """The lines on its stderr up to one that matches."""
+    assert process.stderr is not None
+    lines = []
+    for line in process.stderr:
+        lines.append(line.rstrip("\n"))
+        if re.search(pattern, line):
+            return lines
+    raise AssertionError(f"{pattern} did not come: {lines}")
+
+
+def children_of(pid: int) -> list[psutil.Process]:
+    children: list[psutil.Process] = psutil.Process(pid).children(recursive=True)
+    return children
+
+
+def lives(process: psutil.Process) -> bool:
+    """A zombie is dead: it waits for a parent that may be no program of ours."""
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def own(err: str) -> str:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
 from gpubalance.results.comparison import Comparison
-from tests.cli.program import gpubalance
+from tests.cli.program import PROGRAM, gpubalance
 from tests.cli.terminal import command_in_terminal
 from tests.jobs.test_compare import BASELINE, OTHER, slower
 
@@ -36,8 +35,7 @@ def test_a_gate_prints_the_comparison_and_exits_with_9(files: tuple[str, str, st
 
 
 def test_a_narrow_terminal_gets_narrow_lines(files: tuple[str, str, str]) -> None:
-    program = str(Path(sys.executable).with_name("gpubalance"))
-    code, seen = command_in_terminal([program, "compare", *files], 40)
+    code, seen = command_in_terminal([PROGRAM, "compare", *files], 40)
     assert code == 0
     assert max(map(len, seen.written.decode().splitlines())) <= 40
 

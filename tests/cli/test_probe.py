@@ -15,7 +15,7 @@ import pytest
 
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
-from tests.cli.program import QUICK_PAIR, SHORT, TINY_PAIR, gpubalance, start
+from tests.cli.program import QUICK_PAIR, SHORT, TINY_PAIR, children_of, gpubalance, lines_until, lives, start
 from tests.stand_in import engine
 
 QUICK = ("--duration", "0.2")
@@ -49,27 +49,12 @@ def own_state() -> Path:
     return Path(os.environ["XDG_STATE_HOME"])
 
 
-def lines_of(process: subprocess.Popen[str], until: str) -> list[str]:
-    """The lines of its progress up to one that matches."""
-    assert process.stderr is not None
-    lines = []
-    for line in process.stderr:
-        lines.append(line.rstrip("\n"))
-        if re.search(until, line):
-            return lines
-    raise AssertionError(f"{until} did not come: {lines}")
-
-
-def children_of(pid: int) -> list[psutil.Process]:
-    """By age: the one that works, and the one that waits."""
-    return sorted(psutil.Process(pid).children(), key=lambda child: child.create_time())
-
-
 def journals(state: Path) -> list[dict[str, Any]]:
     (path,) = (state / "gpubalance" / "journals").glob("*.jsonl")
     return [json.loads(line) for line in path.read_text().splitlines() if line]
 
 
+@pytest.mark.usefixtures("stand_in")
 def test_the_pair_is_probed_kept_and_then_held_against(tmp_path: Path, own_state: Path) -> None:
     path = tmp_path / "probe.json"
     done = gpubalance("probe", *TINY_PAIR, *QUICK, "-o", str(path))
@@ -79,7 +64,6 @@ def test_the_pair_is_probed_kept_and_then_held_against(tmp_path: Path, own_state
         (224, 232),
         (128, 136),
     ]
-    assert all(p.flops_per_sample and p.mfu is None and p.curve[0].telemetry is None for p in result.probes)
     assert result.complete
     # As it goes: each size, each trial with its reason; then what they amount to, and what to do next.
     assert re.search(r"(?m)^GPU:0 batch 8: \d+ samples/s, .* ms, 320 MiB", done.stderr)
@@ -117,12 +101,12 @@ def test_an_interrupted_probe_keeps_what_is_measured_and_goes_on(
     command = ("probe", *FEW, "--json", *(("--parallel",) if number == signal.SIGTERM else ()))
     slowly = engine(tmp_path, SLOWLY)
     process = start(*command, environment=slowly)
-    lines_of(process, "batch 16")
+    lines_until(process, "batch 16")
     children = children_of(process.pid)
     process.send_signal(number)
     out, err = process.communicate(timeout=30)
     assert process.returncode == code, err
-    assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
+    assert not any(map(lives, children))
     # Of all devices at once, any may have been the first to come so far.
     assert [8, 16] in [[point.batch for point in one.curve][:2] for one in Probe.model_validate_json(out).probes]
     measured = {(e["device"], e["record"]["trial"]["batch"]) for e in journals(own_state) if e["kind"] == "Attempt"}
@@ -143,7 +127,7 @@ def test_the_time_limit_ends_it_with_what_is_measured(tmp_path: Path) -> None:
 
 def test_all_at_once_says_so_and_the_parent_stays_small_without_tensorflow() -> None:
     process = start("probe", *FEW, "--parallel", "--json")
-    lines_of(process, "batch 32")
+    lines_until(process, "batch 32")
     parent = psutil.Process(process.pid)
     loaded = {Path(m.path).name for m in parent.memory_maps()}
     assert not [name for name in loaded if "tensorflow" in name]
@@ -157,6 +141,7 @@ def test_all_at_once_says_so_and_the_parent_stays_small_without_tensorflow() -> 
     result = Probe.model_validate_json(process.communicate()[0])
     assert 0 < largest < 100 * 2**20
     assert result.parallel
+    assert all(p.flops_per_sample and p.mfu is None and p.curve[0].telemetry is None for p in result.probes)
     assert "measured-in-parallel" in {warning.code for warning in result.warnings}
     assert [len(p.curve) for p in result.probes] == [len(result.probes[0].curve)] * 2
 
@@ -186,10 +171,9 @@ def result_of(process: subprocess.Popen[str]) -> Probe:
 
 
 @pytest.mark.campaign  # TensorFlow's allocator waits 10 s at each out-of-memory
-@pytest.mark.parametrize("times", [1, 2])
-def test_a_real_out_of_memory_is_found_exactly_and_repeatably(tmp_path: Path, times: int) -> None:
+def test_a_real_out_of_memory_is_found_exactly_and_repeatably(tmp_path: Path) -> None:
     # At once: each waits 10 s at an out-of-memory, as TensorFlow's allocator does.
-    environments = [BFC | {"XDG_STATE_HOME": str(tmp_path / str(i))} for i in range(times)]
+    environments = [BFC | {"XDG_STATE_HOME": str(tmp_path / str(i))} for i in range(2)]
     all_of_them = [started_probe("small", tmp_path, environment=environment) for environment in environments]
     limits = [result_of(process).probes[0].batch_limit for process in all_of_them]
     for limit in limits:

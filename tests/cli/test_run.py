@@ -6,14 +6,25 @@ import json
 import re
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
-from tests.cli.program import QUICK_PAIR, ROOT, SHORT, TINY, TINY_PAIR, gpubalance, run_json, start
+from tests.cli.program import (
+    PROGRAM,
+    QUICK_PAIR,
+    ROOT,
+    SHORT,
+    TINY,
+    TINY_PAIR,
+    children_of,
+    gpubalance,
+    lines_until,
+    lives,
+    run_json,
+    start,
+)
 from tests.stand_in import engine
 
 pytestmark = pytest.mark.usefixtures("stand_in")
@@ -113,28 +124,12 @@ def test_micro_batches_past_memory_are_told_which_fit() -> None:
     assert "--batches 200 224 --micro-batches 200 112" in done.stderr
 
 
-def lives(process: psutil.Process) -> bool:
-    """A zombie is dead: it waits for a parent that may be no program of ours."""
-    try:
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
-
-
 def start_measuring(folder: Path) -> subprocess.Popen[str]:
     """A long run, of which the first window is measured."""
     long = ("run", *TINY_PAIR, "--batches", "30", "20", "--windows", "50", "--duration", "0.3", "--json")
     program = start(*long, environment=engine(folder, SLOWLY))
-    assert program.stderr is not None
-    for line in program.stderr:
-        if "total" in line:
-            break
+    lines_until(program, "total")
     return program
-
-
-def children_of(pid: int) -> list[psutil.Process]:
-    children: list[psutil.Process] = psutil.Process(pid).children(recursive=True)
-    return children
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -180,17 +175,15 @@ def test_nobody_reads_the_progress() -> None:
 
 
 def test_closed_standard_streams_do_no_harm(tmp_path: Path) -> None:
-    program = str(Path(sys.executable).with_name("gpubalance"))
     path = tmp_path / "run.json"
-    command = f'"{program}" run {" ".join(TINY_PAIR)} --gpus 0 {" ".join(SHORT)} -o "{path}" >&- 2>&- <&-'
+    command = f'"{PROGRAM}" run {" ".join(TINY_PAIR)} --gpus 0 {" ".join(SHORT)} -o "{path}" >&- 2>&- <&-'
     assert subprocess.run(["sh", "-c", command], timeout=120).returncode == 0
     assert json.loads(path.read_text())["complete"] is True
 
 
 def test_a_full_disk_behind_stdout_loses_no_file(tmp_path: Path) -> None:
-    program = str(Path(sys.executable).with_name("gpubalance"))
     path = tmp_path / "run.json"
-    command = f'"{program}" run {" ".join(TINY_PAIR)} --gpus 0 {" ".join(SHORT)} -q -o "{path}" >/dev/full'
+    command = f'"{PROGRAM}" run {" ".join(TINY_PAIR)} --gpus 0 {" ".join(SHORT)} -q -o "{path}" >/dev/full'
     done = subprocess.run(["sh", "-c", command], timeout=120, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 3
     assert done.stderr.startswith("error: can't write to stdout: No space left")

@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -26,6 +26,7 @@ from gpubalance.settings.requests import Settings
 from tests.cli.program import QUICK_PAIR, SHORT, gpubalance
 from tests.jobs.probes import probe_of
 from tests.render.measurements import PAIR, measurement, step_time
+from tests.stand_in import engine
 
 # The program as its entry point runs it, and then which heavy packages its process has loaded.
 _TELLING = """
@@ -59,11 +60,11 @@ class Done:
         return sorted((self.folder / "plugins" / "profile").glob("*/*.xplane.pb"))
 
 
-def told(folder: Path, *arguments: str) -> Done:
+def told(folder: Path, *arguments: str, variables: Mapping[str, str] = {}) -> Done:
     both = ("--tensorboard", str(folder), "--trace", str(folder))
     program = [sys.executable, "-c", _TELLING, *arguments, *both, "--json"]
     environment = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"}
-    done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(program, env={**environment, **variables}, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     (own,) = [path for path in folder.iterdir() if path.name.startswith(arguments[0])]
     return Done(folder, own.name, done.stdout, done.stderr)
@@ -80,23 +81,28 @@ def _state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
+def trains_nothing(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return engine(tmp_path_factory.mktemp("engine"))
+
+
+@pytest.fixture(scope="module")
 def run(_state: None, tmp_path_factory: pytest.TempPathFactory) -> Done:
     options = ("--simulate", QUICK_PAIR, "--batches", "120", "80", "--windows", "2", "--duration", "0.5")
     return told(tmp_path_factory.mktemp("run"), "run", *options)
 
 
 @pytest.fixture(scope="module")
-def balance(_state: None, tmp_path_factory: pytest.TempPathFactory) -> Done:
+def balance(_state: None, trains_nothing: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Done:
     options = ("--simulate", QUICK_PAIR, *SHORT, "--round-duration", "0.5", "--accumulate", "off")
-    return told(tmp_path_factory.mktemp("balance"), "balance", *options)
+    return told(tmp_path_factory.mktemp("balance"), "balance", *options, variables=trains_nothing)
 
 
 @pytest.fixture(scope="module")
-def probe(_state: None, tmp_path_factory: pytest.TempPathFactory) -> Done:
+def probe(_state: None, trains_nothing: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Done:
     folder = tmp_path_factory.mktemp("probe")
     (folder / "plugins").write_text("in the way of a trace")
     options = ("--simulate", QUICK_PAIR, "--gpus", "1", "--max-batch", "16", "--duration", "0.2", "--no-ahead")
-    return told(folder, "probe", *options)
+    return told(folder, "probe", *options, variables=trains_nothing)
 
 
 def test_the_parent_loads_tensorboard_and_never_tensorflow(run: Done, balance: Done) -> None:
@@ -208,13 +214,13 @@ def test_a_trace_of_steady_steps_is_made_when_all_is_measured(run: Done, balance
     for done in (run, balance):
         (path,) = done.traces
         assert path.parent.name == done.name
-        data = path.read_bytes()  # what is in it is tested in tests/engine/test_trace.py
-        assert b"step_num" in data
-        assert b"replica_1" in data
         said = done.err.splitlines()
         (traced,) = [number for number, line in enumerate(said) if "tracing 10 steps of" in line]
         assert not [line for line in said[traced:] if "window" in line or "round" in line or "proving" in line]
         assert not [path for path in done.folder.iterdir() if path.name.startswith(".")]
+    data = run.traces[0].read_bytes()  # what is in it is tested in tests/engine/test_trace.py
+    assert b"step_num" in data
+    assert b"replica_1" in data
 
 
 def test_a_trace_that_cannot_be_recorded_is_a_warning(probe: Done) -> None:
@@ -225,10 +231,9 @@ def test_a_trace_that_cannot_be_recorded_is_a_warning(probe: Done) -> None:
     assert "plugins" in warning["message"]
 
 
-@pytest.mark.campaign
-def test_each_device_is_traced_after_its_probe(tmp_path: Path) -> None:
+def test_each_device_is_traced_after_its_probe(trains_nothing: dict[str, str], tmp_path: Path) -> None:
     options = ("--simulate", QUICK_PAIR, "--max-batch", "16", "--duration", "0.2", "--parallel")
-    done = told(tmp_path, "probe", *options)
+    done = told(tmp_path, "probe", *options, variables=trains_nothing)
     assert [path.parent.name for path in done.traces] == [f"{done.name}-GPU-0", f"{done.name}-GPU-1"]
 
 

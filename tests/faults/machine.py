@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 from tests.cli.program import gpubalance, start
 from tests.stand_in import TWO_UNLIKE_GPUS, engine, environment
@@ -46,6 +48,19 @@ class Machine:
         """What the program said and how it ended; no traceback is among it."""
         return gpubalance(*arguments, environment=self.environment, cwd=cwd)
 
+    def result(self, *arguments: str) -> dict[str, Any]:
+        """What a command that ends well prints as JSON."""
+        done = self.runs(*arguments, "--json")
+        assert done.returncode == 0, done.stderr
+        result: dict[str, Any] = json.loads(done.stdout)
+        return result
+
+    def refuses(self, code: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """A command that ends with that code and prints no result."""
+        done = self.runs(*arguments)
+        assert (done.returncode, done.stdout) == (code, "")
+        return done
+
     def starts(self, *arguments: str) -> subprocess.Popen[str]:
         """The program, on its way."""
         return start(*arguments, environment=self.environment)
@@ -60,3 +75,7 @@ class Machine:
         while not self.noted() and time.monotonic() < end:
             time.sleep(0.02)
         return self.noted()[0]
+
+
+def first_line(done: subprocess.CompletedProcess[str]) -> str:
+    return done.stderr.splitlines()[0]

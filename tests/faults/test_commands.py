@@ -19,7 +19,7 @@ import pytest
 from gpubalance.errors import EnvironmentFault
 from gpubalance.system.lock import Lock
 from gpubalance.system.state import state_folder
-from tests.cli.program import PROGRAM, QUICK_PAIR, SHORT, gpubalance
+from tests.cli.program import PROGRAM, QUICK_PAIR, SHORT, gpubalance, lines_until
 from tests.cli.terminal import command_in_terminal
 from tests.faults.machine import BRIEF, HOLDS_32, Machine
 from tests.stand_in import TWO_UNLIKE_GPUS
@@ -142,18 +142,14 @@ def step(devices, batches, number):
     machine = Machine(tmp_path, steps)
     fast = ("--round-duration", "0.2", "--duration", "0.2", "--windows", "6", "--accumulate", "off")
     program = machine.starts("balance", *fast)
-    assert program.stderr is not None
-    told: list[str] = []
-    for line in program.stderr:
-        told.append(line)
-        if line.startswith("window 1 of 6: "):
-            full.touch()
-        if line.startswith("window 2 of 6: ") and sum("… proving" in one for one in told) > 1:
-            break
+    told = lines_until(program, "^window 1 of 6: ")
+    full.touch()
+    for line in ("… proving", "^window 2 of 6: "):
+        told += lines_until(program, line)
     program.kill()
     program.communicate()
     again = machine.runs("balance", *fast, "--resume", "--json")
-    assert again.returncode == 0, "".join(told) + again.stderr
+    assert again.returncode == 0, "\n".join(told) + again.stderr
     proof = again.stderr.split("… proving")[-1]
     assert "window 1 of 6: " in proof
     assert not re.search(r"… measuring 16/16, window [12] of", proof)
@@ -173,8 +169,7 @@ def step(devices, batches, number):
     machine = Machine(tmp_path, steps)
     command = ("balance", "--round-duration", "0.2", "--duration", "0.2", "--windows", "2", "--accumulate", "off")
     program = machine.starts(*command)
-    assert program.stderr is not None
-    assert any(line.startswith("GPU:0 batch 16: ") for line in program.stderr)
+    lines_until(program, "^GPU:0 batch 16: ")
     program.kill()
     program.communicate()
     assert {"0 (8,)", "0 (16,)"} <= set(trained.read_text().splitlines())
@@ -248,11 +243,9 @@ import os
 def built(devices):
     assert "TF_CONFIG" not in os.environ
 """
-    done = Machine(tmp_path, steps, TF_CONFIG=json.dumps(CLUSTER)).runs("run", *BRIEF, "--json")
-    assert done.returncode == 0, done.stderr
-    assert "tf-config-ignored" in {warning["code"] for warning in json.loads(done.stdout)["warnings"]}
-    wrong = Machine(tmp_path, TF_CONFIG="{").runs("probe")
-    assert (wrong.returncode, wrong.stdout) == (4, "")
+    found = Machine(tmp_path, steps, TF_CONFIG=json.dumps(CLUSTER)).result("run", *BRIEF)
+    assert "tf-config-ignored" in {warning["code"] for warning in found["warnings"]}
+    Machine(tmp_path, TF_CONFIG="{").refuses(4, "probe")
 
 
 SMALL = ("--round-duration", "0.2", "--max-global-batch", "64", "--json")

@@ -11,14 +11,10 @@ import psutil
 import pytest
 
 from tests.cli.program import QUICK_PAIR, gpubalance
-from tests.faults.machine import BRIEF, PLAIN, TI, Machine
+from tests.faults.machine import BRIEF, PLAIN, TI, Machine, first_line
 from tests.stand_in import TWO_UNLIKE_GPUS, child, environment
 
 GIB = 1 << 30
-
-
-def first_line(done: subprocess.CompletedProcess[str]) -> str:
-    return done.stderr.splitlines()[0]
 
 
 def test_01_no_nvml_library_is_said_with_the_way_on() -> None:
@@ -94,8 +90,7 @@ import tensorflow as tf
 def step(devices, batches, number):
     raise tf.errors.InternalError(None, None, "CUDNN_STATUS_ARCH_MISMATCH in conv_ops.cc")
 """
-    done = Machine(tmp_path, steps).runs("run", "--quiet")
-    assert (done.returncode, done.stdout) == (3, "")
+    done = Machine(tmp_path, steps).refuses(3, "run", "--quiet")
     assert "pip install nvidia-cudnn-cu12==9.10.2.21" in done.stderr
 
 
@@ -114,8 +109,7 @@ def test_06_a_gpu_that_this_build_can_not_use_fails_and_the_others_go_on(tmp_pat
     first, second = json.loads(done.stdout)["probes"]
     assert first["complete"]
     assert [failure["exit_code"] for failure in second["failures"]] == [3]
-    alone = Machine(tmp_path, LEFT_OUT).runs("probe", "--gpus", "1", "--max-batch", "8")
-    assert (alone.returncode, alone.stdout) == (3, "")
+    Machine(tmp_path, LEFT_OUT).refuses(3, "probe", "--gpus", "1", "--max-batch", "8")
 
 
 def test_07_08_a_worker_sees_its_gpus_by_uuid_in_nvmls_order_and_leaves_none_out(tmp_path: Path) -> None:
@@ -150,8 +144,7 @@ def test_09_nonsense_hides_all_and_is_quoted(tmp_path: Path) -> None:
 
 
 def test_10_an_ambiguous_device_is_answered_with_the_candidates(tmp_path: Path) -> None:
-    done = Machine(tmp_path).runs("run", "--gpus", "GPU-1080")
-    assert (done.returncode, done.stdout) == (2, "")
+    done = Machine(tmp_path).refuses(2, "run", "--gpus", "GPU-1080")
     assert first_line(done) == "error: 'GPU-1080' names 2 devices"
     assert TI in done.stderr
     assert PLAIN in done.stderr
@@ -167,9 +160,8 @@ gpu 0 slice 0 uuid MIG-s0
 gpu 0 slice 1 uuid MIG-s1
 """
     machine = Machine(tmp_path, gpus=slices)
-    done = machine.runs("probe", "--gpus", "MIG-s1", "--max-batch", "8", "--duration", "0.2", "--json")
-    assert done.returncode == 0, done.stderr
-    assert [device["uuid"] for device in json.loads(done.stdout)["devices"]] == ["MIG-s1"]
+    found = machine.result("probe", "--gpus", "MIG-s1", "--max-batch", "8", "--duration", "0.2")
+    assert [device["uuid"] for device in found["devices"]] == ["MIG-s1"]
     joint = machine.runs("balance")
     assert joint.returncode == 2
     assert "there is no joint run" in first_line(joint)

@@ -44,13 +44,10 @@ def test_25_a_plan_for_other_devices_is_refused_with_the_difference_unless_force
     tmp_path: Path, plan_file: str
 ) -> None:
     machine = Machine(tmp_path)
-    refused = machine.runs("run", "--simulate", FOUR, "--plan", plan_file)
-    assert (refused.returncode, refused.stdout) == (7, "")
+    refused = machine.refuses(7, "run", "--simulate", FOUR, "--plan", plan_file)
     assert "GPU:0 (Quick 3, SIM-0) has another name" in refused.stderr
     assert "--force" in refused.stderr
-    done = machine.runs("run", "--simulate", FOUR, "--plan", plan_file, "--force", *BRIEF, "--json")
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+    result = machine.result("run", "--simulate", FOUR, "--plan", plan_file, "--force", *BRIEF)
     assert tuple(result["batches"]) == PLAN.batches
     (warning,) = [warning for warning in result["warnings"] if warning["code"] == "plan-forced"]
     assert "has another name: Unlike A, not Quick 3" in warning["message"]
@@ -59,9 +56,8 @@ def test_25_a_plan_for_other_devices_is_refused_with_the_difference_unless_force
 def test_25_on_other_uuids_each_place_is_taken_by_its_index(tmp_path: Path, plan_file: str) -> None:
     machine = Machine(tmp_path, gpus=TWO_UNLIKE_GPUS)
     assert "GPU:1 (Quick 2, SIM-1) is not here" in machine.runs("run", "--plan", plan_file).stderr
-    done = machine.runs("run", "--plan", plan_file, "--force", *BRIEF, "--json")
-    assert done.returncode == 0, done.stderr
-    assert [device["index"] for device in json.loads(done.stdout)["devices"]] == [0, 1]
+    found = machine.result("run", "--plan", plan_file, "--force", *BRIEF)
+    assert [device["index"] for device in found["devices"]] == [0, 1]
     few = Machine(tmp_path, gpus="gpu 0 uuid GPU-0").runs("run", "--plan", plan_file, "--force")
     assert few.returncode == 7
     assert "is for 2 devices, and there are 1 here" in few.stderr
@@ -301,8 +297,8 @@ def test_32_an_output_file_that_exists_is_not_replaced_unasked(tmp_path: Path) -
     assert [one.name for one in path.parent.iterdir()] == ["run.json"]
 
 
-NASTY = "\x1b[31m[red]bold[/red]<script>alert(1)</script>\x1b]0;owned\x07\u202e"
-SHOWN = "[red]bold[/red]<script>alert(1)</script>"
+NASTY = "$(touch ran)\x1b[31m[red]bold[/red]<script>alert(1)</script>\x1b]0;owned\x07\u202e"
+SHOWN = "$(touch ran)[red]bold[/red]<script>alert(1)</script>"
 
 
 def test_34_a_name_with_escapes_and_markup_is_shown_as_it_is(tmp_path: Path) -> None:
@@ -393,10 +389,8 @@ def step(devices, batches, number):
     assert "--resume goes on with what is measured" in ended.stderr
     assert json.loads(path.read_text())["complete"] is False
     assert machine.runs(*command).returncode == 2
-    another = machine.runs("probe", "--max-batch", "8", "-o", str(path), "--resume")
-    assert (another.returncode, another.stdout) == (2, "")
-    of_others = machine.runs(*command, "--seed", "5", "--resume")
-    assert (of_others.returncode, of_others.stdout) == (2, "")
+    machine.refuses(2, "probe", "--max-batch", "8", "-o", str(path), "--resume")
+    machine.refuses(2, *command, "--seed", "5", "--resume")
     assert machine.runs(*command, "--resume").returncode == 0
     assert json.loads(path.read_text())["complete"] is True
     assert machine.runs(*command, "--resume").returncode == 2
@@ -419,8 +413,7 @@ def test_32_what_a_model_prints_is_bounded(tmp_path: Path) -> None:
 def step(devices, batches, number):
     print("x" * (4 << 20))
 """
-    done = Machine(tmp_path, steps, XDG_STATE_HOME=str(tmp_path / "state")).runs("run", *BRIEF, "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["steps"] * 4 << 20 > LONGEST_BYTES
+    found = Machine(tmp_path, steps, XDG_STATE_HOME=str(tmp_path / "state")).result("run", *BRIEF)
+    assert found["steps"] * 4 << 20 > LONGEST_BYTES
     (log,) = (tmp_path / "state").rglob("*.log")
     assert 0 < log.stat().st_size < 2 * LONGEST_BYTES

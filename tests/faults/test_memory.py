@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from gpubalance.devices.profile import simulated_devices
@@ -25,9 +24,8 @@ def step(devices, batches, number):
 
 def test_14_an_out_of_memory_narrows_the_search(tmp_path: Path) -> None:
     steps = fails_above(24, "ResourceExhaustedError(None, None, 'OOM when allocating tensor with shape[32]')")
-    done = Machine(tmp_path, steps).runs(*PROBE, "--json")
-    assert done.returncode == 0, done.stderr
-    limit = json.loads(done.stdout)["probes"][0]["batch_limit"]
+    found = Machine(tmp_path, steps).result(*PROBE)
+    limit = found["probes"][0]["batch_limit"]
     assert (limit["fits"], limit["fails"]) == (24, 32)
     assert {trial["outcome"] for trial in limit["trials"] if trial["batch"] > 24} == {"oom"}
 
@@ -50,16 +48,14 @@ def test_15_out_of_memory_at_one_sample_tells_needed_against_free(tmp_path: Path
 def test_16_a_disguised_out_of_memory_counts_as_one_where_a_smaller_batch_passes(tmp_path: Path) -> None:
     steps = fails_above(16, "InternalError(None, None, 'CUDNN_STATUS_ALLOC_FAILED')")
     few = (*PROBE[:3], "--max-batch", "24", *PROBE[5:])
-    done = Machine(tmp_path, steps).runs(*few, "--json")
-    assert done.returncode == 0, done.stderr
-    limit = json.loads(done.stdout)["probes"][0]["batch_limit"]
+    found = Machine(tmp_path, steps).result(*few)
+    limit = found["probes"][0]["batch_limit"]
     assert (limit["fits"], limit["fails"]) == (16, 24)
 
 
 def test_16_and_is_the_environments_fault_where_none_does(tmp_path: Path) -> None:
     steps = fails_above(0, "InternalError(None, None, 'Could not create cudnn handle: CUDNN_STATUS_ALLOC_FAILED')")
-    done = Machine(tmp_path, steps).runs("run", "--gpus", "0", "--batches", "8", "--quiet")
-    assert (done.returncode, done.stdout) == (3, "")
+    done = Machine(tmp_path, steps).refuses(3, "run", "--gpus", "0", "--batches", "8", "--quiet")
     assert "CUDNN_STATUS_ALLOC_FAILED" in done.stderr
     assert "free the GPU's memory" in done.stderr
 

@@ -15,21 +15,18 @@ import psutil
 import pytest
 
 from gpubalance.errors import DeadlinePassed
+from gpubalance.remedies import known
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.environment import worker_environment
 from gpubalance.workers.messages import Measure
 from gpubalance.workers.process import Process
-from tests.faults.machine import BRIEF, HOLDS_32, Machine
+from tests.faults.machine import BRIEF, HOLDS_32, Machine, first_line
 from tests.stand_in import TWO_UNLIKE_GPUS
 from tests.workers.test_process import gone
 
 # Seconds: more than a worker takes to start on a busy machine.
 SILENCE = "5"
 FEW = ("--max-batch", "16", "--duration", "0.2", "--no-ahead", "--json")
-
-
-def first_line(done: subprocess.CompletedProcess[str]) -> str:
-    return done.stderr.splitlines()[0]
 
 
 def test_18_a_crash_fails_its_device_with_the_logs_end_and_the_others_go_on(tmp_path: Path) -> None:
@@ -47,6 +44,7 @@ def step(devices, batches, number):
     assert [point["batch"] for point in first["curve"]] == [8]
     assert "SIGABRT" in first["failures"][0]["message"]
     assert "| CUDA_ERROR_ILLEGAL_ADDRESS" in done.stderr
+    assert known("illegal-address").remedy in done.stderr
 
 
 def test_19_a_worker_ended_by_signal_9_is_probably_out_of_host_memory(tmp_path: Path) -> None:
@@ -59,6 +57,7 @@ def step(devices, batches, number):
     done = Machine(tmp_path, steps).runs("run", "--windows", "500", "--duration", "0.1", "--json", "--quiet")
     assert done.returncode == 6
     assert "probably as the host's memory ran out" in first_line(done)
+    assert known("host-memory").remedy in done.stderr
     assert json.loads(done.stdout)["complete"] is False
 
 
@@ -127,17 +126,17 @@ def {where}(*_):
     hang()
 """
     machine = Machine(tmp_path, steps)
-    done = machine.runs(command, "--time-limit", "2", "--quiet")
-    assert (done.returncode, done.stdout) == (8, "")
+    done = machine.refuses(8, command, "--time-limit", "2", "--quiet")
     assert first_line(done) == "error: the time limit of 2 s passed"
     assert all(map(gone, machine.noted()))
 
 
 def test_20_a_worker_that_never_starts_is_ended_at_the_deadline(tmp_path: Path) -> None:
     machine = Machine(tmp_path, "hang()")
-    done = machine.runs("run", "--deadline", "0.5", "--quiet")
-    assert (done.returncode, done.stdout) == (8, "")
+    done = machine.refuses(8, "run", "--deadline", "0.5", "--quiet")
     assert "said nothing for 0.5 s while building" in first_line(done)
+    assert "TensorFlow is still being loaded" in done.stderr
+    assert "--deadline" in done.stderr
 
 
 def test_20_a_stopped_worker_that_takes_nothing_in_is_ended_too() -> None:
@@ -234,7 +233,6 @@ def step(devices, batches, number):
 def test_23_a_gpu_that_gets_hot_marks_the_run_with_nvmls_reason_and_is_measured_again(tmp_path: Path) -> None:
     hot = TWO_UNLIKE_GPUS.replace("gpu 1 throttle 0", "gpu 1 throttle 0x40")
     done = Machine(tmp_path, SLOWLY, gpus=hot).runs("run", *BRIEF, "--json")
-    assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     (warning,) = [warning for warning in result["warnings"] if warning["code"] == "throttled"]
     assert "GPU:1 was throttled (thermal)" in warning["message"]
