@@ -37,6 +37,8 @@ _TAKES_WITHIN_S = 60.0
 _ENDS_WITHIN_S = 0.5
 # A killed worker is gone at once, but for a driver that gives back much memory: the next one must not begin before.
 _DIES_WITHIN_S = 30.0
+# What arrives this long after a deadline must end a line, or the wait would have no end.
+_LATE_S = 5.0
 _LOOKS_EVERY_S = 1.0
 _STARTING = "TensorFlow is still being loaded, or the function that builds the model does not return"
 _LACKS = "free what it lacks: memory, disk, processes (ulimit -u) or open files (ulimit -n)"
@@ -171,6 +173,8 @@ class Process:
             if not chunk or len(self._buffer) > _LONGEST_MESSAGE:
                 return b""
             self._buffer += chunk
+            if left < -_LATE_S and b"\n" not in chunk:
+                return None
         line, _, rest = bytes(self._buffer).partition(b"\n")
         self._buffer = bytearray(rest)
         return line
