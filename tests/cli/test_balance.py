@@ -1,4 +1,4 @@
-"""`plan` and `balance` as a user runs them, on devices that an engine without TensorFlow holds to their profiles."""
+"""`plan` and `balance` as a user runs them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from gpubalance.results.plan import Plan
 from tests.cli.program import ROOT, gpubalance
 from tests.jobs.probes import probe_of
 
-pytestmark = pytest.mark.usefixtures("stand_in")
 QUICK = str(ROOT / "configs" / "quick-pair.toml")
 SHORT = ("--windows", "1", "--duration", "0.6", "--round-duration", "0.5")
 
@@ -38,6 +37,7 @@ def test_balance_finds_proves_and_writes_a_plan_that_run_takes(tmp_path: Path) -
     assert tuple(json.loads(run.stdout)["batches"]) == plan.batches
 
 
+@pytest.mark.usefixtures("stand_in")
 def test_a_device_that_is_probed_on_the_way_needs_no_other_command() -> None:
     done = gpubalance("balance", "--simulate", QUICK, "--gpus", "1", *SHORT, "--max-global-batch", "32", "--json")
     assert done.returncode == 0, done.stderr

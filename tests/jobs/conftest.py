@@ -1,4 +1,5 @@
-"""Jobs on simulated devices, with an engine that only counts the time; the campaign has the real one too."""
+"""Jobs on simulated devices, with an engine that only counts the time. TensorFlow trains in the tests that ask for both
+engines, and in all of them in the campaign."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from tests.cli.program import TINY
 from tests.jobs.probes import SMALL, devices_of, probe_of
 
 pytestmark = pytest.mark.usefixtures("either_engine")
+with_tensorflow_too = pytest.mark.parametrize("either_engine", ["counted", "trained"], indirect=True)
 ROOT = Path(__file__).parents[2]
 PAIR, _ = simulated_devices(str(ROOT / "configs/gtx1080ti-gtx1080.toml"))
 MIB = 1 << 20
@@ -151,6 +152,7 @@ def test_a_device_without_a_limit_ends_on_its_plateau() -> None:
     assert limit.fits == limit.max_batch == one.curve[-1].batch <= 1024
 
 
+@with_tensorflow_too
 def test_a_margin_is_kept_free() -> None:
     (one,) = probe(request(QUICK, margin_bytes=100 * MIB, batch_multiple=1, duration_s=0.2), None, quiet).probes
     limit = limit_of(one)
@@ -165,6 +167,7 @@ def test_a_limit_below_the_multiple() -> None:
     assert (limit_of(one).fits, limit_of(one).fails) == (5, 6)
 
 
+@with_tensorflow_too
 def test_where_not_even_one_sample_fits_it_says_what_is_needed_and_the_others_are_measured() -> None:
     none = QUICK.model_copy(update={"name": "none", "memory": 66 * MIB})
     with pytest.raises(NothingFits) as caught:
