@@ -33,6 +33,7 @@ def read_health(uuid: str) -> Health | None:
     """None where NVML does not start, or loses the GPU on the way."""
 
     def health(nvml: Any, handle: Any) -> Health:
+        """What NVML tells of it now; powers in watts."""
         mask = throttle_mask(nvml, handle)
         cap, default = (
             ask(nvml, call, handle)
@@ -55,6 +56,7 @@ def read_peer_to_peer(source: str, target: str) -> str | None:
     """Whether a GPU may read another's memory: `direct`, or NVML's reason why not; None where it does not tell."""
 
     def status_of(nvml: Any, handle: Any) -> str | None:
+        """NVML's answer in words; None for one that this version does not know."""
         other = ask(nvml, nvml.nvmlDeviceGetHandleByUUID, target)
         status = ask(nvml, nvml.nvmlDeviceGetP2PStatus, handle, other, _READ) if other else None
         return {

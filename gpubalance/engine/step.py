@@ -53,6 +53,7 @@ def build_step(
         refuse_what_cannot_accumulate(model)
 
     def replica_step(data: Any, global_batch: Any, *micro_batches: Any) -> tuple[Any, Any]:
+        """One replica's part of the step: its loss, and its stamps."""
         context = tf.distribute.get_replica_context()
         replica = tf.get_static_value(context.replica_id_in_sync_group)
         batch = batch_of(data)

@@ -154,6 +154,7 @@ class Party:
         answers: dict[int, T] = {}
 
         def attempt(number: int) -> None:
+            """Notes the answer or the failure, and ends a worker that can't be asked again."""
             worker = self._workers[number]
             try:
                 answers[number] = work(worker)
