@@ -145,7 +145,8 @@ def assert_best(problem: Problem, required: int | None = None) -> None:
     found = allocate(problem, required=required)
     assert_split(problem, found)
     assert required is None or found.split.batches[required] > 0
-    assert problem.value(found) == pytest.approx(best, rel=1e-12)
+    # Splits within 1e-12 of each other are ties: add the rounding of the times.
+    assert problem.value(found) == pytest.approx(best, rel=2e-12)
 
 
 @settings(max_examples=1000)
@@ -322,7 +323,7 @@ def test_dividing_and_putting_in_order_find_the_same(of: list[Load], micro: int,
         return granules / (np.maximum(deadline_s, fleet.first_s) + sync_s)
 
     found = [best_deadline(fleet, value, alone=alone, at_once=n) for n in (1, 20, 10**6)]
-    assert [one.value for one in found] == pytest.approx([found[-1].value] * 3, rel=1e-12)
+    assert [one.value for one in found] == pytest.approx([found[-1].value] * 3, rel=2e-12)
     assert [one.time_s for one in found] == pytest.approx([found[-1].time_s] * 3, rel=1e-12)
 
 
