@@ -22,6 +22,10 @@ from gpubalance.settings.shares import Shares
 
 # Of so many devices without samples it is said what they would bring: each takes the solver twice.
 _MOST_EXPLAINED = 16
+# The micro-batches of `--accumulate auto`. And by what part of throughput accumulation has to be better than with fewer
+# of them, left to us or asked for: a larger global batch costs learning progress that throughput does not show.
+_AUTO_MICRO_BATCHES = 8
+_AUTO_WITHIN, _WITHIN = 0.05, 0.01
 
 
 def check_global_batch(request: PlanRequest, multiple: int) -> None:
@@ -88,13 +92,16 @@ def plan(probe: Probe, devices: Sequence[Device], request: PlanRequest) -> Plan:
 
 def problem_of(loads: tuple[Load, ...], probe: Probe, request: PlanRequest) -> Problem:
     """What is asked of the solver."""
+    asked = request.accumulate
+    most, within = (_AUTO_MICRO_BATCHES, _AUTO_WITHIN) if asked == "auto" else (asked, _WITHIN)
     return Problem(
         loads=loads,
         sync_s=request.sync_s or 0.0,
         multiple=request.batch_multiple or probe.batch_multiple,
         global_batch=request.global_batch,
         max_global_batch=request.max_global_batch,
-        micro_batches=request.accumulate,
+        micro_batches=most,
+        within=within,
     )
 
 
@@ -196,7 +203,7 @@ def _even(problem: Problem, split: Shares, sync_s: float) -> EvenPrediction | No
 
 def _left_out(problem: Problem, found: Allocation) -> tuple[LeftOut, ...]:
     # In as many micro-batches with a device as without it: else it is theirs, what it is said to bring.
-    problem = replace(problem, micro_batches=max(found.split.counts))
+    problem = replace(problem, micro_batches=max(found.split.counts), within=0.0)
     idle = [i for i, batch in enumerate(found.split.batches) if not batch]
     return tuple(
         LeftOut(device=i, gain=worth(problem, i).gain if number < _MOST_EXPLAINED else None)

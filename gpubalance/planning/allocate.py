@@ -9,7 +9,7 @@ import numpy as np
 
 from gpubalance.planning.deadline import Value, best_deadline
 from gpubalance.planning.fleet import TIE, Fleet, Floats, Ints
-from gpubalance.planning.problem import AUTO_MOST, AUTO_WITHIN, Allocation, Binds, NoSplitError, Problem
+from gpubalance.planning.problem import Allocation, Binds, NoSplitError, Problem
 from gpubalance.settings.shares import Shares
 
 # Rounding in a sum of times; well below a tie.
@@ -32,15 +32,19 @@ def allocate(problem: Problem, *, required: int | None = None) -> Allocation:
     the shorter step, which is the smaller global batch; batches as even as they can be; the first of equal devices.
     A device has the fewest micro-batches that keep the deadline, as even as they can be without another time.
     """
-    if problem.micro_batches != "auto":
-        return _Solver(problem, required).best()
-    bar = problem.value(allocate(replace(problem, micro_batches=AUTO_MOST), required=required)) * (1 - AUTO_WITHIN)
-    low, high = 0, AUTO_MOST
+    best = _Solver(problem, required).best()
+    if not problem.within or problem.global_batch is not None:
+        return best
+    bar = problem.value(best) * (1 - problem.within)
+    low, high = 0, problem.micro_batches
     while high - low > 1:  # the best never falls with K: what K allows, K + 1 does
         middle = (low + high) // 2
-        found = _or_none(replace(problem, micro_batches=middle), required)
-        low, high = (low, middle) if found and problem.value(found) >= bar else (middle, high)
-    return allocate(replace(problem, micro_batches=high), required=required)
+        fewer = _or_none(replace(problem, micro_batches=middle, within=0.0), required)
+        if fewer and problem.value(fewer) >= bar:
+            high, best = middle, fewer
+        else:
+            low = middle
+    return best
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,7 @@ class _Solver:
         self._fleet = Fleet(
             problem.loads,
             multiple=self._multiple,
-            micro_batches=problem.most_micro_batches,
+            micro_batches=problem.micro_batches,
             most=min(asked) // self._multiple + 1 if asked else np.inf,  # one more says which larger one is possible
             required=required,
         )

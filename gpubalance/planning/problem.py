@@ -11,10 +11,6 @@ from typing import Any, Literal, TypeAlias
 from gpubalance.planning.model import Curve, Line
 from gpubalance.settings.shares import Shares
 
-# With micro_batches="auto": the most, and how near to the best of them the fewest must come.
-AUTO_MOST = 8
-AUTO_WITHIN = 0.05
-
 Binds: TypeAlias = Literal["speed", "memory", "granularity", "global batch", "sync"]
 
 # What (global batch, step time in seconds) are worth: above 0, and for arrays of them too. A larger global batch in
@@ -61,8 +57,8 @@ class Load:
 class Problem:
     """What a split is wanted for. Batches are multiples of `multiple`; `sync_s` is a step's sync over devices.
 
-    `micro_batches` is the most that a device may take its batch in; 1 is no accumulation. "auto" is the fewest, up to
-    8, that are worth within 5 % of the best with up to 8: so a global batch grows only where that clearly pays.
+    `micro_batches` is the most that a device may take its batch in; 1 is no accumulation. Where the global batch is
+    free, the fewest are taken that are worth `within` that part of the best: it grows only where that clearly pays.
     """
 
     loads: tuple[Load, ...]
@@ -70,19 +66,15 @@ class Problem:
     multiple: int = 1
     global_batch: int | None = None
     max_global_batch: int | None = None
-    micro_batches: int | Literal["auto"] = 1
+    micro_batches: int = 1
+    within: float = 0.0
     objective: Objective = throughput
 
     def __post_init__(self) -> None:
-        if not (0 <= self.sync_s < math.inf and self.multiple >= 1 and self.most_micro_batches >= 1):
+        if not (0 <= self.sync_s < math.inf and self.multiple >= 1 and self.micro_batches >= 1):
             raise ValueError("sync must not be below 0, the multiple and the micro-batches not below 1")
         if not self.loads:
             raise ValueError("a split needs a device")
-
-    @property
-    def most_micro_batches(self) -> int:
-        """K: no device takes its batch in more."""
-        return AUTO_MOST if self.micro_batches == "auto" else self.micro_batches
 
     def value(self, found: Allocation) -> float:
         """What a split is worth, by the objective."""
