@@ -58,7 +58,7 @@ def copy(source: str, target: str, nbytes: int, move: Callable[[Any, str], Any] 
 
 def reduce(names: Sequence[str], nbytes: int) -> dict[str, Any]:
     """Sums whole numbers, which float32 holds exactly, over the devices with the strategy's own all-reduce."""
-    strategy = runtime.build_strategy(names, "auto")
+    strategy = runtime.build_strategy(tuple(names), "auto")
     random = np.random.default_rng()
     parts = [random.integers(0, 1000, max(1, nbytes // 4)).astype(np.float32) for _ in names]
 

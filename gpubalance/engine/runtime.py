@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import os
 import re
 import warnings
@@ -148,15 +150,32 @@ def _names(devices: Sequence[Device]) -> str:
     return ", ".join(f"{d.label} ({d.name}, {d.uuid})" for d in devices)
 
 
-def build_strategy(names: Sequence[str], all_reduce: str) -> Any:
-    """MirroredStrategy on these devices. `auto` is TensorFlow's own choice: NCCL for GPUs, a ring for CPUs."""
+# TensorFlow numbers each strategy's groups of collective operations from 1, and takes two groups of one number in a
+# process for the same one, of other devices and sizes too. These are far from the numbers of a user's own strategies.
+_group_numbers = itertools.count(1 << 20)
+
+
+class _Strategy(tf.distribute.MirroredStrategy):  # type: ignore[misc]
+    """MirroredStrategy, with a collective group of its own."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self._collective_key_base = next(_group_numbers)
+        super().__init__(*arguments)
+
+
+@functools.cache
+def build_strategy(names: tuple[str, ...], all_reduce: str) -> Any:
+    """The process's MirroredStrategy on these devices: a model that was built for a split can go on with another one.
+
+    `auto` is TensorFlow's own choice: NCCL for GPUs, a ring for CPUs.
+    """
     choices: dict[str, Any] = {
         "auto": lambda: None,
         "nccl": tf.distribute.NcclAllReduce,
         "hierarchical": tf.distribute.HierarchicalCopyAllReduce,
         "one-device": tf.distribute.ReductionToOneDevice,
     }
-    return tf.distribute.MirroredStrategy(list(names), cross_device_ops=choices[all_reduce]())
+    return _Strategy(list(names), choices[all_reduce]())
 
 
 def memory_limit_bytes(name: str) -> int | None:

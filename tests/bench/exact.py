@@ -28,12 +28,9 @@ def _worst(found: list[Differences]) -> str:
 
 
 def _keras(case: Case, last: int) -> str:
-    import tensorflow as tf
+    from gpubalance.engine.runtime import build_strategy
 
-    from tests.engine.steps import separate_collectives
-
-    separate_collectives()
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    strategy = build_strategy(("CPU:0", "CPU:1"), "auto")
     try:
         return _worst([compared(case, strategy.scope(), _fit, last)])
     except Exception as error:  # noqa: BLE001  (whatever Keras raises is the answer)

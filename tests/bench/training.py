@@ -11,7 +11,6 @@ from gpubalance.training.split import Split
 from tests.bench.engine import BATCHES, EVEN, KerasFit, Ours
 from tests.bench.ratio import in_a_process, in_turns, shown
 from tests.cli.program import ROOT
-from tests.engine.steps import separate_collectives
 
 _PAIR = str(ROOT / "configs" / "gtx1080ti-gtx1080.toml")
 _CASES: dict[str, tuple[str, Sequence[int], float]] = {
@@ -35,7 +34,6 @@ class SplitFit(KerasFit):
     """The same training, with the split."""
 
     def __init__(self, simulate: str, batches: Sequence[int]) -> None:
-        separate_collectives()
         self._split = Split(batches=batches, simulate=simulate)
         super().__init__(sum(batches))
 

@@ -24,7 +24,6 @@ class Steps:
 
         from gpubalance.engine import data, losses, pace, runtime
 
-        separate_collectives()
         keras.utils.set_random_seed(7)
         self.names = tuple(f"CPU:{i}" for i in range(len(profiles)))
         self.strategy = runtime.build_strategy(self.names, "auto")
@@ -83,13 +82,3 @@ class Steps:
 
     def weights(self) -> list[Any]:
         return [v.numpy() for v in self.model.weights]
-
-
-def separate_collectives() -> None:
-    """TensorFlow numbers collective groups from 1 in every strategy, and thinks two strategies' groups the same one.
-
-    gpubalance has one strategy a process; a test process has many, so each gets numbers of its own.
-    """
-    import tensorflow as tf
-
-    tf.distribute.MirroredStrategy._collective_key_base += 1000

@@ -12,7 +12,6 @@ from gpubalance.remedies import known
 from gpubalance.settings.device import Device
 from gpubalance.workers.messages import Copied, Reduced
 from gpubalance.workers.party import Party
-from tests.engine.steps import separate_collectives
 
 NBYTES = 4096
 PAIR = simulated_devices("2")[0]
@@ -52,7 +51,6 @@ class Through(Party):
     def reduce(self, nbytes: int) -> Reduced:
         from gpubalance.engine import checks
 
-        separate_collectives()
         told = checks.reduce(["CPU:0", "CPU:1"], nbytes)
         return Reduced(**(told | {"differing": (0, 3)} if self._move is zeros else told))
 
@@ -92,7 +90,6 @@ def test_one_wrong_byte_is_told_from_zeros(tensorflow: Any) -> None:
 def test_the_sum_is_compared_on_each_device(tensorflow: Any) -> None:
     from gpubalance.engine import checks
 
-    separate_collectives()
     told = checks.reduce(["CPU:0", "CPU:1", "CPU:2"], NBYTES)
     assert told["differing"] == (0, 0, 0)
     good, time = all_reduce(Through(PAIR, checks.move), PAIR, NBYTES, lambda _: None)

@@ -11,7 +11,6 @@ import numpy as np
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.shares import Shares
 from gpubalance.training.split import Split
-from tests.engine.steps import separate_collectives
 
 SAMPLES = 100  # of a global batch
 EPOCHS = 3
@@ -214,8 +213,7 @@ CASES: dict[str, Case] = {
 
 
 def simulated(batches: Sequence[int], micro_batches: Sequence[int] | None = None) -> Split:
-    """A split over plain CPU devices of this process, with collectives of its own."""
-    separate_collectives()
+    """A split over plain CPU devices of this process."""
     devices = [
         Device(index=i, uuid=f"SIM-{i}", name="CPU", memory_bytes=None, simulated=True) for i in range(len(batches))
     ]

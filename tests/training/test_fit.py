@@ -17,7 +17,6 @@ from gpubalance.errors import BadInput, UsageError
 from gpubalance.settings.device import Device, DeviceProfile, DriftPoint, JointProfile
 from gpubalance.settings.shares import Shares
 from gpubalance.training.split import Split, load_plan
-from tests.engine.steps import separate_collectives
 from tests.training.cases import classifier, numbers, simulated
 
 ROOT = Path(__file__).parents[2]
@@ -84,6 +83,29 @@ def test_every_kind_of_input_is_dealt_in_the_split(tensorflow: Any, kind: str) -
         split.fit(model, of_generator(), **{**options, "steps_per_epoch": 3})
     else:
         split.fit(model, py_dataset() if kind == "PyDataset" else of_dataset(kind), **options)
+    assert apart(model, alone) < 1e-6
+
+
+def test_splits_of_every_size_and_keras_own_strategy_train_in_one_process(tensorflow: Any) -> None:
+    import keras
+
+    alone, start = trained_alone()
+    with tensorflow.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+        keras_own = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3, "softmax")])
+        keras_own.compile("sgd", "sparse_categorical_crossentropy")
+    for batches in ((70, 30), (50, 30, 20), (40, 60)):
+        split = simulated(batches)
+        model = in_scope(split, start)
+        split.fit(model, X, Y, epochs=2, shuffle=False, verbose=0)
+        assert apart(model, alone) < 1e-6
+        keras_own.fit(X, Y, batch_size=80, verbose=0)
+
+
+def test_a_model_of_one_split_goes_on_with_another_of_the_same_devices(tensorflow: Any) -> None:
+    alone, start = trained_alone()
+    model = in_scope(simulated((70, 30)), start)
+    for batches in ((70, 30), (20, 80)):
+        simulated(batches).fit(model, X, Y, shuffle=False, verbose=0)
     assert apart(model, alone) < 1e-6
 
 
@@ -310,7 +332,6 @@ def test_a_model_that_exists_is_copied_with_all_it_has_learned(tensorflow: Any) 
     import gpubalance
 
     alone, _ = trained_alone()
-    separate_collectives()
     model = gpubalance.distribute(alone, ratios=[4, 3], simulate="2")
     assert model.split.batches == (4, 3)
     for one in (alone, model):
@@ -323,7 +344,6 @@ def test_a_model_that_exists_is_copied_with_all_it_has_learned(tensorflow: Any) 
 
 def hot_pair() -> Split:
     """Two equal devices, of which the first becomes slower after some seconds of training."""
-    separate_collectives()
     cool = DeviceProfile(name="cool", alpha_s=0.01, beta_s=0.002)
     hot = cool.model_copy(update={"name": "hot", "drift": (DriftPoint(from_s=0.3, factor=2.0),)})
     devices = [
