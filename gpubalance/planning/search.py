@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from gpubalance.planning.bracket import Bracket
-from gpubalance.planning.memory import Points, forecast
+from gpubalance.planning.memory import Forecast, Points, forecast
 
 # A prediction that grows by more than this with a larger batch is not to be trusted.
 _RISING = 1.05
@@ -32,7 +32,7 @@ class Proposal:
 
 @dataclass(frozen=True)
 class Trial:
-    """A batch that was tried. `memory_peak_bytes` is what it took, None where that is not known."""
+    """A batch that was tried. `memory_peak_bytes` is what it took or, where it failed, asked for; None if unknown."""
 
     batch: int
     fits: bool
@@ -96,13 +96,17 @@ def search(
     larger batches take less, it stays at eighths, and goes singly between near ends: there a try that fails is what
     is to be saved. `Bracket` bends each wish so that the search stays short.
 
+    A failure may be a chance: another program's memory, an allocator in pieces. So the one that decides is tried once
+    more where memory says that it should fit, or says nothing. If it then fits, the search goes on above it.
+
     Tries: two, one of them failing, for linear memory with two points or more. Four with none: a batch of 1; the
     batch that fits if all of its memory grows with the batch, as fixed memory only leaves room for more; and those
     two. For any memory whatever at most 2·⌈log₂ n⌉ + 12 on a grid of n batches: ⌈log₂ n⌉ + 6 until one fails and
-    ⌈log₂ n⌉ + 5 until they are neighbours (`Bracket`), and one more where the largest point is no multiple. If that
-    one fails, though a larger batch ran, the search closes the ends once more below it. Among w batches that memory
-    does not tell apart, as on the tread of an allocator's staircase, a try says fits or not and nothing more: there
-    no search does with fewer than log₂ w.
+    ⌈log₂ n⌉ + 5 until they are neighbours (`Bracket`), one more where the largest point is no multiple, and one for
+    the failure that decides. If the first of these fails, though a larger batch ran, the search closes the ends once
+    more below it; each failure that was a chance adds as many tries again. Among w batches that memory does not tell
+    apart, as on the tread of an allocator's staircase, a try says fits or not and nothing more: there no search does
+    with fewer than log₂ w.
     """
     state = _Search(points, memory_bytes, max_batch, Grid(multiple), failed)
     while (proposal := state.next()) is not None:
@@ -150,6 +154,7 @@ class _Search:
         self._fitted = {grid.rung(batch) for batch in self._peaks if grid.has(batch)}
         high = None if failed is None else grid.rung(failed)
         self._bracket = Bracket(min(self._top, grid.rung(max(self._peaks, default=0))), high)
+        self._failed = {} if high is None else {high: False}  # rungs, and whether that is certain
         self._trials: list[Trial] = []
         self._aims: list[int] = []
         self._rises = 0
@@ -163,23 +168,27 @@ class _Search:
     def tell(self, trial: Trial) -> None:
         """Takes in what a trial showed."""
         self._trials.append(trial)
-        rung = self._grid.rung(trial.batch)
+        rung, low, high = self._grid.rung(trial.batch), self._bracket.low, self._bracket.high
         if trial.fits:
             self._fitted.add(rung)
+            self._failed.pop(rung, None)
             if trial.memory_peak_bytes is not None:
                 self._peaks[trial.batch] = trial.memory_peak_bytes
-        if rung != self._bracket.low:
+        else:
+            asked_for = trial.memory_peak_bytes or 0
+            self._failed[rung] = rung in self._failed or asked_for > (self._memory or math.inf)
+        if rung not in (low, high):
             self._bracket.tell(rung, trial.fits)
-        elif not trial.fits:
+        elif trial.fits:
+            self._bracket = Bracket(rung, min((r for r in self._failed if r > rung), default=None))
+        else:
             self._bracket = Bracket(max((r for r in self._fitted if r < rung), default=0), rung)
 
     def next(self) -> Proposal | None:
         """What to try now; None when both ends are known."""
         bracket = self._bracket
         if bracket.joined or bracket.low >= self._top:
-            if bracket.low in self._fitted or not bracket.low:
-                return None
-            return Proposal(self._grid.batch(bracket.low), "only a larger batch was run, no multiple")
+            return self._unsure_end()
         wish, reason = next((wish, why) for wish, why in self._wishes() if bracket.contains(wish))
         rung = bracket.nearest(wish)
         if bracket.high is None and rung >= self._top:
@@ -188,17 +197,31 @@ class _Search:
             reason = f"memory is not as predicted; {self._ends()}"
         return Proposal(self._grid.batch(rung), reason)
 
+    def _unsure_end(self) -> Proposal | None:
+        """The end that is to be tried, or tried again, once the two are neighbours."""
+        low, high = self._bracket.low, self._bracket.high
+        if low and low not in self._fitted:
+            return Proposal(self._grid.batch(low), "only a larger batch was run, no multiple")
+        if high is None or self._failed[high] or not self._bracket.joined:
+            return None
+        batch, said = self._grid.batch(high), self._forecast()
+        if said is None:
+            return Proposal(batch, f"once more, to be sure; {self._ends()}")
+        return Proposal(batch, f"once more, as memory predicts {said.best}") if batch <= said.best else None
+
+    def _forecast(self) -> Forecast | None:
+        return None if self._memory is None else forecast(sorted(self._peaks.items()), self._memory)
+
     def _wishes(self) -> Iterator[tuple[int, str]]:
         """What to try, the best first, and why."""
         singly = self._width <= _FEW_PIECES if self._cautious else len(self._trials) + self._width <= _SINGLY_WITHIN + 1
         if self._rises and singly:
             yield self._bracket.low + 1, self._ends()
-        points = sorted(self._peaks.items())
-        said = forecast(points, self._memory) if self._memory is not None else None
+        said = self._forecast()
         if said is not None:
-            yield from self._foretold(said.sure, said.best, said.doubt, len(points))
-        elif self._memory is not None and len(points) == 1:
-            batch, peak = points[0]
+            yield from self._foretold(said.sure, said.best, said.doubt, len(self._peaks))
+        elif self._memory is not None and len(self._peaks) == 1:
+            ((batch, peak),) = self._peaks.items()
             least = self._grid.rung(self._memory * batch // max(1, peak))
             yield max(self._bracket.low + 1, least), "fits even if all of the memory grows with the batch"
         yield self._blind(proven=said is not None and said.proven)

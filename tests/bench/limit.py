@@ -3,31 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from statistics import mean
 
 from gpubalance.planning.search import Grid, Limit, Trial, find_limit
 
 Memory = Callable[[int], int]  # bytes of a batch
+TryBatch = Callable[[int, str], Trial]
 MOST = 1 << 21  # no search goes on past this batch
 _CASES = 400
+_CHANCE = 0.01
 _STEP = 2 << 20
 
 
 @dataclass(frozen=True)
 class Case:
-    """A memory function, the device's memory, and what a curve measured of it."""
+    """A memory function, the device's memory, and what a curve measured of it; `known` if that can be read."""
 
     memory: Memory
     memory_bytes: int
     multiple: int
     points: tuple[tuple[int, int], ...]
+    known: bool = True
+
+    def fits(self, batch: int) -> bool:
+        return self.memory(batch) <= self.memory_bytes
 
     def try_batch(self, batch: int, _: str = "") -> Trial:
-        peak = self.memory(batch)
-        fits = peak <= self.memory_bytes
-        return Trial(batch, fits, peak if fits else None)
+        fits = self.fits(batch)
+        return Trial(batch, fits, self.memory(batch) if fits and self.known else None)
+
+
+class ByChance:
+    """Tries of a case of which some fail by chance. A `believing` one answers a batch as it did before."""
+
+    def __init__(self, case: Case, random: Random, *, believing: bool) -> None:
+        self._case = case
+        self._random = random
+        self._known: dict[int, Trial] | None = {} if believing else None
+
+    def try_batch(self, batch: int, _: str = "") -> Trial:
+        failed = self._random.random() < _CHANCE
+        trial = Trial(batch, False) if failed else self._case.try_batch(batch)
+        return trial if self._known is None else self._known.setdefault(batch, trial)
 
 
 def linear(base: int, slope: int, limit: int, random: Random) -> Memory:
@@ -93,10 +112,14 @@ def random_case(shape: str, random: Random) -> Case:
     return case(shape, random, limit=limit, multiple=random.choice([1, 8]), slope=slope)
 
 
-def by_prediction(case: Case) -> Limit:
+def by_prediction(case: Case, try_batch: TryBatch | None = None) -> Limit:
     """This program's search, which is given the curve's points."""
     return find_limit(
-        case.try_batch, case.points, memory_bytes=case.memory_bytes, max_batch=MOST, multiple=case.multiple
+        try_batch or case.try_batch,
+        case.points if case.known else [(batch, 0) for batch, _ in case.points],
+        memory_bytes=case.memory_bytes if case.known else None,
+        max_batch=MOST,
+        multiple=case.multiple,
     )
 
 
@@ -143,10 +166,32 @@ SEARCHES = {"predicting": by_prediction, "doubling, bisecting": by_doubling, "ti
 def main() -> Iterator[str]:
     yield f"{_CASES} memory functions a row, limits 10 to 100,000; tries and out of memory: mean (most)"
     yield f"{'memory':15}{'search':21}{'tries':>12}{'out of memory':>16}{'not exact':>11}"
-    for shape in SHAPES:
-        cases = [random_case(shape, Random(f"{shape} {seed}")) for seed in range(_CASES)]
+    drawn = {shape: [random_case(shape, Random(f"{shape} {seed}")) for seed in range(_CASES)] for shape in SHAPES}
+    for shape, cases in drawn.items():
         for name, search in SEARCHES.items():
             yield f"{shape:15}{name:21}{_figures(cases, search)}"
+    cases = [case for cases in drawn.values() for case in cases]
+    for known in (True, False):
+        yield _by_chance(cases if known else [replace(case, known=False) for case in cases])
+
+
+def _by_chance(cases: list[Case]) -> str:
+    """What failures by chance do to limits, and to the tries, beside a search that believes each failure."""
+    quiet = [by_prediction(case) for case in cases]
+    told = [f"memory {'known' if cases[0].known else 'not known'}, {_CHANCE:.0%} of tries out of memory by chance"]
+    for believing in (True, False):
+        tried = [ByChance(case, Random(i), believing=believing).try_batch for i, case in enumerate(cases)]
+        limits = [by_prediction(case, own) for case, own in zip(cases, tried, strict=True)]
+        fails = [limit.fails for limit in limits]
+        wrong = sum(batch is not None and case.fits(batch) for case, batch in zip(cases, fails, strict=True))
+        tries = mean(len(limit.trials) - believing * _repeated(limit) for limit in limits)
+        told.append(f"{'each believed' if believing else 'as it is'}: {wrong} of {len(cases)} wrong, {tries:.2f} tries")
+    repeated = mean(_repeated(limit) for limit in quiet)
+    return "; ".join([*told, f"{repeated:.2f} tries more where none is"])
+
+
+def _repeated(limit: Limit) -> int:
+    return len(limit.trials) - len({trial.batch for trial in limit.trials})
 
 
 def _figures(cases: list[Case], search: Callable[[Case], Limit]) -> str:

@@ -101,3 +101,27 @@ def test_17_and_is_a_partial_result_where_no_step_back_helps(tmp_path: Path) -> 
     code, out, err = balanced(tmp_path, 64, "--accumulate", "off", "--rounds", "1")
     assert (code, out) == (6, "")
     assert "error: every split that was tried ran out of memory, 3 of them" in err
+
+
+def test_an_out_of_memory_by_chance_far_below_what_memory_predicts_moves_no_limit(tmp_path: Path) -> None:
+    """Each fails once: one while its curve is measured, one as its limit is tried, one whose memory is not known."""
+    profile = tmp_path / "three.toml"
+    common = 'alpha_s = 0.01\nbeta_s = 0.001\nbase_memory = "64 MiB"\nmemory_per_sample = "4 MiB"\n'
+    known = "".join(f'[[device]]\nname = "{name}"\nmemory = "512 MiB"\n{common}' for name in ("early", "late"))
+    profile.write_text(f'{known}[[device]]\nname = "unknown"\n{common}')
+    script = f"""
+from pathlib import Path
+import tensorflow as tf
+CHANCE = {{"early": 8, "late": 112, "unknown": 64}}
+def step(devices, batches, number):
+    name = devices[0].name
+    failed = Path({str(tmp_path)!r}, name)
+    by_chance = batches[0] == CHANCE[name] and not failed.exists()
+    if by_chance or batches[0] > 112:
+        failed.touch()
+        raise tf.errors.ResourceExhaustedError(None, None, "OOM on replica 0")
+"""
+    options = ("--simulate", str(profile), "--duration", "0.1", "--no-ahead", "--max-batch", "4096")
+    found = Machine(tmp_path, script).result("probe", *options)
+    limits = [(one["batch_limit"]["fits"], one["batch_limit"]["fails"]) for one in found["probes"]]
+    assert limits == [(112, 120)] * 3

@@ -96,16 +96,6 @@ class Alone:
         return [(b, p.memory_peak_bytes) for b, p in sorted(self.points.items()) if p.memory_peak_bytes is not None]
 
     def _find_limit(self) -> Limit:
-        limit = self._searched()
-        if self._failed is not None and limit.fails == self._failed:
-            # It failed in a worker that had trained with other batches: is it memory in pieces?
-            if not self._try(self._failed, "to be sure, in a fresh worker").fits:
-                return limit
-            self._failed = None
-            return self._searched()
-        return limit
-
-    def _searched(self) -> Limit:
         request = self.bench.request
         fitted = self._peaks() or [(batch, 0) for batch in self.points]
         return find_limit(

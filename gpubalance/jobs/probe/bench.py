@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from functools import partial
 
 from gpubalance.errors import (
@@ -37,8 +38,10 @@ class Bench:
         self._halt = halt
         self.watch = watch
         # A death may have been the machine's fault, and that may have been mended: it is tried again.
-        attempts = journal.of(self.device.uuid, Attempt)
-        self._known = {attempt.trial.batch: attempt for attempt in attempts if not attempt.died}
+        self._known: dict[int, list[Attempt]] = defaultdict(list)
+        for attempt in journal.of(self.device.uuid, Attempt):
+            if not attempt.died:
+                self._known[attempt.trial.batch].append(attempt)
         self.party = Party(
             [self.device],
             build=Build(request.settings, seed=request.seed),
@@ -91,9 +94,16 @@ class Bench:
         return attempt
 
     def _answer(self, batch: int, *, trial: bool) -> Attempt | None:
-        """What is known of a batch. A trial needs more than that it failed in a worker that held others' memory."""
-        known = self._known.get(batch)
-        return known if known and (known.point or known.trial.fresh or not trial) else None
+        """What is known of a batch. A trial needs more than that it failed in a worker that held others' memory.
+
+        A trial that failed and is asked for again is tried again, once.
+        """
+        known = self._known[batch]
+        if not trial:
+            return known[-1] if known else None
+        sure = [attempt for attempt in known if attempt.point or attempt.trial.fresh]
+        untold = next((attempt for attempt in sure if attempt.trial not in self.trials), None)
+        return untold or (sure[-1] if sure and len(known) > 1 else None)
 
     def _is_uncertain(self, attempt: Attempt) -> bool:
         """A death, and an out-of-memory of a worker with memory in pieces: a larger batch has passed."""
@@ -101,10 +111,10 @@ class Bench:
         return attempt.died or (attempt.trial.outcome == "oom" and in_pieces)
 
     def _keep(self, attempt: Attempt, *, trial: bool) -> None:
-        if self._known.get(attempt.trial.batch) != attempt:
+        known = self._known[attempt.trial.batch]
+        if attempt not in known:
+            known.append(attempt)
             self.journal.add(self.device.uuid, attempt)
-        if not attempt.died:
-            self._known[attempt.trial.batch] = attempt
         if trial and attempt.trial not in self.trials:
             self.trials.append(attempt.trial)
             self.watch(TrialDone(self.device, attempt.trial))
