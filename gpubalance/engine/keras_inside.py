@@ -2,7 +2,7 @@
 
 A Keras optimizer clips gradients, and looks for infinities in them, before it sums them over the replicas: each
 replica would clip its own part. Here the sum comes first, so the optimizer must not sum again. What only training
-leans on is in training/keras_inside.py.
+leans on is in training/.
 """
 
 from __future__ import annotations

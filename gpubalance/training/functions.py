@@ -1,6 +1,6 @@
 """What all replicas do with a dealt batch, in one graph each: train, test, predict.
 
-Every replica runs the model's own `train_step` on its share; what they give sums to one device's: see `keras_inside`.
+Every replica runs the model's own `train_step` on its share; what they give sums to one device's: see losses.py.
 Each function takes the dealt values, and of each replica the weight in the global loss; of training also the global
 batch and each replica's micro-batch.
 """
@@ -15,8 +15,11 @@ import tensorflow as tf
 
 from gpubalance.engine.accumulate import accumulated, refuse_what_cannot_accumulate
 from gpubalance.engine.step import Points, batch_of, sum_over_replicas
-from gpubalance.training import keras_inside
+from gpubalance.training.gradients import gradients_of, taking_gradients
+from gpubalance.training.metrics import by_parts
+from gpubalance.training.part import part_of
 from gpubalance.training.place import Place
+from gpubalance.training.state import kept_by_each
 
 
 def training(model: Any, place: Place, *, whole: bool, accumulates: bool, stamped: bool) -> Callable[..., Any]:
@@ -35,16 +38,16 @@ def training(model: Any, place: Place, *, whole: bool, accumulates: bool, stampe
         if accumulates:
             grads, variables, logs = _accumulated(model, data, global_batch, size)
         else:
-            with keras_inside.part_of(own, whole=whole, counts=not whole or number == 0):
-                grads, variables, logs = keras_inside.gradients_of(model, data)
+            with part_of(own, whole=whole, counts=not whole or number == 0) as mine:
+                grads, variables, logs = gradients_of(model, mine, data)
         grads = points.computed(own, grads)
         if variables:
             model.optimizer.apply(sum_over_replicas(context, grads), variables)
-        _average(context, keras_inside.kept_by_each(model), own)
+        _average(context, kept_by_each(model), own)
         return _own_logs(model, logs, own), points.finished(own, variables)
 
     def step(*arguments: Any) -> tuple[Any, Any]:
-        with keras_inside.by_parts(model), keras_inside.taking_gradients(model):
+        with by_parts(model), taking_gradients(model):
             logs, stamps = place.strategy.run(replica, args=arguments)
         return _logs(model, place, logs), tf.stack(place.strategy.experimental_local_results(stamps))
 
@@ -57,11 +60,11 @@ def testing(model: Any, place: Place, *, whole: bool) -> Callable[..., Any]:
     def replica(values: Sequence[Any], weights: Any, *unused: Any) -> Any:
         del unused
         number = _number(tf.distribute.get_replica_context())
-        with keras_inside.part_of(weights[number], whole=whole, counts=not whole or number == 0):
+        with part_of(weights[number], whole=whole, counts=not whole or number == 0):
             return _own_logs(model, model.test_step(values[number]), weights[number])
 
     def step(*arguments: Any) -> Any:
-        with keras_inside.by_parts(model):
+        with by_parts(model):
             logs = place.strategy.run(replica, args=arguments)
         return _logs(model, place, logs)
 
@@ -122,8 +125,8 @@ def _accumulated(model: Any, data: Any, global_batch: Any, micro_batch: Any) -> 
 
     def gradients(part: Any, _: Any, of: Any) -> tuple[Any, Any]:
         weight = tf.cast(batch_of(part), tf.float32) / of
-        with keras_inside.part_of(weight, micro=True):
-            grads, variables[:], _logs = keras_inside.gradients_of(model, part)
+        with part_of(weight, micro=True) as mine:
+            grads, variables[:], _logs = gradients_of(model, mine, part)
         return weight, grads
 
     _, grads = accumulated(gradients, (data, ()), global_batch, micro_batch)

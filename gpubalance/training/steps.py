@@ -26,7 +26,7 @@ class Steps:
     """The functions for one model on one place, traced when they are first needed."""
 
     def __init__(self, model: Any, place: Place, shares: Shares) -> None:
-        keras_inside.take_over_losses(model)
+        keras_inside.take_over(model)
         self._model = model
         self._compiled = keras_inside.compiled(model)
         self._place = place

@@ -1,0 +1,72 @@
+"""Keras' losses over parts of a batch.
+
+Every replica's loss is the mean over its own samples. Where a `train_step` scales its loss, that is multiplied once by
+the replica's weight in the global mean: so the replicas' gradients sum to those of one device with the whole batch. A
+loss that divides by something other than samples (sample weights, what a mask leaves) is first brought to that form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+from keras.src.losses import loss as keras_loss
+
+from gpubalance.errors import BadInput
+from gpubalance.training.part import current
+
+_NAMES = (
+    "apply_mask",
+    "reduce_weighted_values",
+    "scale_loss_for_distribution",
+    "unscale_loss_for_distribution",
+)
+ORIGINALS: dict[str, Any] = {name: getattr(keras_loss, name, None) for name in _NAMES}
+
+
+def take_over() -> None:
+    """Keras' losses go by each replica's part from now on, wherever `part_of` says what that is."""
+    keras_loss.reduce_weighted_values = _reduce_weighted_values
+    # Keras divides a replica's loss by the number of replicas, and multiplies where it logs it: here neither is done.
+    for name in ("scale_loss_for_distribution", "unscale_loss_for_distribution"):
+        setattr(keras_loss, name, _unchanged_inside(ORIGINALS[name]))
+
+
+def _unchanged_inside(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: original(value) if current.part is None else value
+
+
+def _reduce_weighted_values(
+    values: Any,
+    sample_weight: Any = None,
+    mask: Any = None,
+    reduction: Any = "sum_over_batch_size",
+    dtype: Any = None,
+) -> Any:
+    """Keras' own, changed so that times the part's `weight` it is the replica's part of the global loss."""
+    part = current.part
+    loss = ORIGINALS["reduce_weighted_values"](values, sample_weight, mask, reduction, dtype)
+    if part is None or part.whole:
+        return loss
+    by_weights = reduction == "mean_with_sample_weight" and sample_weight is not None
+    if reduction in ("sum", "none", None):
+        own = 1.0
+    elif mask is not None or by_weights:
+        own = _part_of_the_sum(sample_weight if by_weights else None, mask)
+    else:
+        return loss
+    return loss * tf.cast(own / part.weight, loss.dtype)
+
+
+def _part_of_the_sum(sample_weight: Any, mask: Any) -> Any:
+    """This replica's fraction of what the loss is divided by: samples that the mask leaves, or sample weights."""
+    if current.part is not None and current.part.micro:
+        raise BadInput(
+            "the model's loss divides by weights or a mask, which micro-batches do not have of the whole batch",
+            remedy="use a plan without micro-batches: gpubalance balance --accumulate off",
+        )
+    merged = sample_weight if mask is None else ORIGINALS["apply_mask"](sample_weight, mask, "float32", "sum")
+    own = tf.reduce_sum(tf.cast(merged, tf.float32))
+    everyones = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, own)
+    return tf.stop_gradient(tf.math.divide_no_nan(own, everyones))
