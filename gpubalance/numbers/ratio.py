@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-import statistics
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from gpubalance.numbers.stats import Spread, mad, spread, t95
+from gpubalance.numbers.stats import Spread, spread, t95
 
 Verdict = Literal["faster", "slower", "no difference"]
 
 # An interval knows two runs only, not how much equal runs differ: nothing nearer to 1 is called a difference.
 MATTERS = 0.005
-_BATCHES = 10  # fewer than for one run's interval: what wanders over seconds must not look better known than it is
-_MOST_CORRELATED = 0.95
-_LEAST_INDEPENDENT = 3  # samples that any series is worth, however it wanders
-_NORMAL_MAD = 1.4826  # a normal distribution's standard deviation over its median absolute deviation
-_NINE_IN_TEN = 1.2816  # one-sided 90 % quantile of the normal distribution
+# One-sided quantiles of the normal distribution, 90 % and 95 %.
+_NINE_IN_TEN = 1.2816
+_NINETEEN_IN_TWENTY = 1.6449
 
 
 class Ratio(NamedTuple):
     """`value` is a ratio of throughputs: above 1 is faster. `ci95` is None with fewer than three samples of either.
 
-    `detectable` is the smallest true difference, as a fraction, that would be found nine times in ten.
+    `detectable` is the smallest true difference, as a fraction, that two runs like these show nine times in ten.
     """
 
     value: float
@@ -42,40 +38,14 @@ class Ratio(NamedTuple):
 
 def ratio(value: float, times_s: Sequence[float], baseline_times_s: Sequence[float]) -> Ratio:
     """The ratio `value` of two throughputs whose step times, in order of time, are these. All are above 0."""
-    return _welch(value, [_log_spread(times_s), _log_spread(baseline_times_s)])
+    return _welch(value, [spread(times_s), spread(baseline_times_s)])
 
 
 def mean_ratio(parts: Sequence[tuple[float, Sequence[float], Sequence[float]]]) -> Ratio:
     """The geometric mean of several such ratios, each (value, times, baseline's times), measured one by one."""
     value = math.exp(sum(math.log(part[0]) for part in parts) / len(parts))
-    spreads = [_log_spread(times_s) for part in parts for times_s in part[1:]]
+    spreads = [spread(times_s) for part in parts for times_s in part[1:]]
     return _welch(value, [s and Spread(s.error / len(parts), s.freedom) for s in spreads])
-
-
-def _log_spread(times_s: Sequence[float]) -> Spread | None:
-    """Of the median of the logarithms: by batch means, and no less than by the samples' own autocorrelation.
-
-    Ten batches do not see all of a step time that wanders over as long as a batch takes. So where samples follow each
-    other with a correlation ρ above its own standard error, they count as n·(1 − ρ)/(1 + ρ) independent ones, as those
-    of a first-order autoregression. ρ is Kendall's (1954), for whom a short series' own is too small by (1 + 4ρ)/n.
-    """
-    logs = [math.log(t) for t in times_s]
-    batched = spread(logs, _BATCHES)
-    count = len(logs)
-    if batched is None or (known := _correlation(logs)) < 1 / math.sqrt(count):
-        return batched
-    worth = max(_LEAST_INDEPENDENT, count * (1 - known) / (1 + known))
-    error = math.sqrt(math.pi / 2) * _NORMAL_MAD * mad(logs) / math.sqrt(worth)
-    return Spread(max(batched.error, error), min(batched.freedom, worth - 1))
-
-
-def _correlation(samples: Sequence[float]) -> float:
-    """Of each sample with the next, up to 0.95."""
-    middle = statistics.fmean(samples)
-    off = [sample - middle for sample in samples]
-    squares = sum(x * x for x in off)
-    found = sum(a * b for a, b in itertools.pairwise(off)) / squares if squares else 0.0
-    return min(_MOST_CORRELATED, found + (1 + 4 * found) / len(samples))
 
 
 def _welch(value: float, spreads: Sequence[Spread | None]) -> Ratio:
@@ -84,8 +54,18 @@ def _welch(value: float, spreads: Sequence[Spread | None]) -> Ratio:
     if len(known) < len(spreads):
         return Ratio(value, None, None)
     variance = sum(s.error**2 for s in known)
-    least = sum(s.error**4 / s.freedom for s in known)
-    t = t95(variance**2 / least) if least else 0.0
-    error = math.sqrt(variance)
+    if not variance:
+        return Ratio(value, (value, value), MATTERS)
+    freedom = variance**2 / sum(s.error**4 / s.freedom for s in known)
+    error, t = math.sqrt(variance), t95(freedom)
     factor = math.exp(t * error)
-    return Ratio(value, (value / factor, value * factor), math.expm1(math.log1p(MATTERS) + (t + _NINE_IN_TEN) * error))
+    detectable = math.expm1(math.log1p(MATTERS) + (t + _NINE_IN_TEN) * error * _larger(freedom))
+    return Ratio(value, (value / factor, value * factor), detectable)
+
+
+def _larger(freedom: float) -> float:
+    """By what factor another run's error may be larger, all but one time in twenty: √(freedom/χ²).
+
+    χ² as of Wilson and Hilferty (1931), for two degrees of freedom or more.
+    """
+    return math.pow(1 - 2 / (9 * freedom) - _NINETEEN_IN_TWENTY * math.sqrt(2 / (9 * freedom)), -1.5)

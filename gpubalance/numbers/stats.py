@@ -1,4 +1,4 @@
-"""Statistics of step times. Samples of one run are not independent: their intervals come from batch means."""
+"""Statistics of step times, all above 0. Samples of one run are not independent: their intervals allow for it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ _T95 = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
     2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093,
 )  # fmt: skip
-_MOST_BATCHES = len(_T95) + 1
-_TREND_Z = 2.576  # 99 %
-_TREND_MATTERS = 0.01
-_SHIFT_Z = 3.5  # at the best of all places to cut, so stricter than one test
-_SHIFT_MATTERS = 0.03
+_NORMAL_MAD = 1.4826  # a normal distribution's standard deviation over its median absolute deviation
+# Samples further from the median, in standard deviations, count as that far, as it does not feel them: a fifth at most,
+# as more of them are no outliers but another level.
+_FAR = 5.0
+_FEW = 5
+_BATCHES = 5
+_MOST_CORRELATED = 0.95
+_LEAST_INDEPENDENT = 3  # samples that any series is worth, however it wanders
 
 
 def median(samples: Sequence[float]) -> float:
@@ -32,7 +35,7 @@ def mad(samples: Sequence[float]) -> float:
 
 
 class Spread(NamedTuple):
-    """The standard error of a median, in the samples' unit, and its degrees of freedom."""
+    """The standard error of a median's logarithm, and its degrees of freedom."""
 
     error: float
     freedom: float
@@ -48,17 +51,46 @@ def t95(freedom: float) -> float:
     return low + (high - low) * min(1.0, freedom - whole)
 
 
-def spread(samples: Sequence[float], most_batches: int = _MOST_BATCHES) -> Spread | None:
-    """How exactly the samples' median is known; None for fewer than three samples.
+def spread(samples: Sequence[float]) -> Spread | None:
+    """How exactly the median of samples, in order of time, is known; None for fewer than three.
 
-    Method of batch means (Law and Kelton, Simulation Modeling and Analysis, 9.5.3), with medians: at most
-    `most_batches` batches of consecutive samples, which are far less correlated than the samples; s/√k of the batches'
-    medians. The last factor is as the mean of k medians of m varies less than one median of k · m: a normal sample's
-    median has a variance of about πσ²/(2m − 2 + π).
+    By the samples' correlation with the next, and no less than by batch means: a first-order autoregression does not
+    tell all of what wanders for long. `scripts/bench compare` has the coverage: from 12 samples on at least 92 % up to
+    a correlation of 0.7.
     """
     if len(samples) < 3:
         return None
-    count = min(most_batches, len(samples))
+    logs = [math.log(sample) for sample in samples]
+    middle = median(logs)
+    off = [x - middle for x in logs]
+    usual = sorted(map(abs, off))[-1 - len(off) // _FEW]
+    far = max(usual, _FAR * _NORMAL_MAD * mad(logs))
+    near = [min(far, max(-far, x)) for x in off]
+    return max(_of_correlated(near), _of_batches(near))
+
+
+def _of_correlated(samples: Sequence[float]) -> Spread:
+    """√(π/2) · s / √n′, as of a normal median; n′ = n · (1 − ρ)/(1 + ρ) independent samples are worth these n.
+
+    A short series' own ρ is too small by (1 + 4ρ)/n (Kendall 1954). Here it gets (2 + 4ρ)/n more, as one that is too
+    small does more harm; and s² gets n′/(n′ − 1), as correlated samples stay near their own mean.
+    """
+    count, middle = len(samples), statistics.fmean(samples)
+    off = [sample - middle for sample in samples]
+    squares = sum(x * x for x in off)
+    found = sum(a * b for a, b in itertools.pairwise(off)) / squares if squares else 0.0
+    known = min(_MOST_CORRELATED, max(0.0, found + (2 + 4 * found) / count))
+    worth = max(_LEAST_INDEPENDENT, count * (1 - known) / (1 + known))
+    return Spread(math.sqrt(math.pi / 2 * squares / count / (worth - 1)), worth - 1)
+
+
+def _of_batches(samples: Sequence[float]) -> Spread:
+    """s/√k of the medians of k = 5 batches of consecutive samples (Law and Kelton, Simulation Modeling, 9.5.3).
+
+    Times √(1 + (π − 2)/2 · k/n), as the mean of k medians of m varies less than one median of k · m: a normal sample's
+    median has a variance of about πσ²/(2m − 2 + π).
+    """
+    count = min(_BATCHES, len(samples))
     edges = [round(i * len(samples) / count) for i in range(count + 1)]
     medians = [median(samples[a:b]) for a, b in itertools.pairwise(edges)]
     short = math.sqrt(1 + (math.pi - 2) / 2 * count / len(samples))
@@ -66,48 +98,17 @@ def spread(samples: Sequence[float], most_batches: int = _MOST_BATCHES) -> Sprea
 
 
 def interval95(samples: Sequence[float]) -> tuple[float, float] | None:
-    """A 95 % confidence interval around the median; None for fewer than three samples.
-
-    Median ± t · error, of at most 20 batches. The tests hold the interval's coverage against simulation.
-    """
-    known = spread(samples)
-    if known is None:
-        return None
-    half = t95(known.freedom) * known.error
-    middle = median(samples)
-    return middle - half, middle + half
+    """A 95 % confidence interval of the median, median · exp(± t · error); None for fewer than three samples."""
+    half = _half(samples)
+    return None if half is None else (median(samples) * math.exp(-half), median(samples) * math.exp(half))
 
 
 def half_width(samples: Sequence[float]) -> float | None:
     """Half the interval as a part of the median: 0.01 is ±1 %. None where there is no interval."""
-    interval = interval95(samples)
-    return None if interval is None else (interval[1] - interval[0]) / 2 / median(samples)
+    half = _half(samples)
+    return None if half is None else math.sinh(half)
 
 
-def has_trend(samples: Sequence[float]) -> bool:
-    """Whether the samples rise or fall, clearly (Mann–Kendall, 99 %) and by enough to matter (Theil–Sen, 1 %)."""
-    n = len(samples)
-    if n < 4:
-        return False
-    rises = sum((b > a) - (b < a) for i, a in enumerate(samples) for b in samples[i + 1 :])
-    deviation = math.sqrt(n * (n - 1) * (2 * n + 5) / 18)
-    if (abs(rises) - 1) / deviation < _TREND_Z:
-        return False
-    slopes = [(samples[j] - samples[i]) / (j - i) for i in range(n) for j in range(i + 1, n)]
-    return abs(median(slopes)) * n > _TREND_MATTERS * median(samples)
-
-
-def has_shift(samples: Sequence[float]) -> bool:
-    """Whether the samples change their level once and keep it, as when a card's clocks drop: by 3 % or more, clearly.
-
-    Pettitt's rank statistic (Applied Statistics 28, 1979) finds where; it is the Mann–Whitney statistic of the samples
-    before against those after, here asked for 3.5 standard deviations. A trend misses a change near an end, as most
-    pairs of samples lie on one side of it.
-    """
-    n = len(samples)
-    above = [sum((b > a) - (b < a) for b in samples) for a in samples]
-    scores = [abs(u) / math.sqrt(k * (n - k) * (n + 1) / 3) for k, u in enumerate(itertools.accumulate(above[:-1]), 1)]
-    if max(scores, default=0.0) < _SHIFT_Z:
-        return False
-    cut = scores.index(max(scores)) + 1
-    return abs(median(samples[cut:]) / median(samples[:cut]) - 1) >= _SHIFT_MATTERS
+def _half(samples: Sequence[float]) -> float | None:
+    known = spread(samples)
+    return None if known is None else t95(known.freedom) * known.error

@@ -16,6 +16,7 @@ from gpubalance.numbers.stats import interval95
 from gpubalance.results.comparison import Against, Comparison
 from gpubalance.results.run import Run
 from gpubalance.settings.requests import Measuring
+from tests.bench import intervals
 from tests.bench.measured import measured
 from tests.cli.program import ROOT, gpubalance
 from tests.jobs.drawn import drawn_run, noisy_devices
@@ -47,6 +48,7 @@ def main() -> Iterator[str]:
         same, _ = pairs("gtx1080ti-gtx1080", between=between)
         part = called_part(same, called_different)
         yield f"runs of the same that differ by {between:.1%} (standard deviation) from run to run: {part:.1%}"
+    yield from intervals.main()
     yield from _real()
 
 

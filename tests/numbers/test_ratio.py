@@ -52,17 +52,16 @@ def zigzag(values: list[float]) -> list[float]:
     return [ordered[i // 2] if i % 2 else ordered[-1 - i // 2] for i in range(len(ordered))]
 
 
-@pytest.mark.parametrize(("first", "second"), [(10, 10), (4, 9), (3, 3)])
-def test_short_series_are_scipys_welch_test_but_for_a_medians_own_error(first: int, second: int) -> None:
+@pytest.mark.parametrize(("first", "second"), [(10, 10), (4, 9), (40, 12)])
+def test_where_samples_do_not_follow_each_other_it_is_scipys_welch_test_of_medians(first: int, second: int) -> None:
     stats = pytest.importorskip("scipy.stats")
     a, b = zigzag(noisy(first, 1)), zigzag(noisy(second, 2, 0.05))
     found = ratio(1.0, a, b).ci95
     assert found is not None
     welch = stats.ttest_ind([math.log(t) for t in a], [math.log(t) for t in b], equal_var=False)
     interval = welch.confidence_interval(0.95)
-    error = (interval.high - interval.low) / 2 / stats.t.ppf(0.975, welch.df)
-    # A normal median's error is √(π/2) of the mean's.
-    expected = stats.t.ppf(0.975, welch.df) * error * math.sqrt(math.pi / 2)
+    # A normal median's error is √(π/2) of the mean's. The quantiles of more than 19 degrees of freedom are those of 19.
+    expected = (interval.high - interval.low) / 2 * math.sqrt(math.pi / 2)
     assert expected * 0.999 <= math.log(found[1]) == pytest.approx(expected, rel=0.03)
 
 
@@ -98,17 +97,6 @@ def test_what_has_no_noise_still_needs_to_differ_by_enough() -> None:
     assert ratio(1.002, still, still).ci95 == (1.002, 1.002)
     assert ratio(1.002, still, still).verdict == "no difference"
     assert ratio(1.006, still, still).verdict == "faster"
-
-
-def test_what_is_called_detectable_is_found_nine_times_in_ten() -> None:
-    found, runs = 0, 300
-    for seed in range(runs):
-        a, b = noisy(40, 2 * seed), noisy(40, 2 * seed + 1)
-        detectable = ratio(1.0, a, b).detectable
-        assert detectable is not None
-        measured = (1 + detectable) * sorted(b)[20] / sorted(a)[20]
-        found += ratio(measured, a, b).verdict == "faster"
-    assert found / runs == pytest.approx(0.9, abs=0.06)
 
 
 @pytest.mark.parametrize("name", ["gtx1080ti-gtx1080", "quick-pair"])

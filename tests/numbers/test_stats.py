@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubalance.numbers.stats import half_width, has_shift, has_trend, interval95, mad, median
+from gpubalance.numbers.stats import half_width, interval95, mad, median, spread
+from gpubalance.numbers.steady import has_trend, is_steady
+from tests.bench.intervals import promises
 
 times = st.lists(st.floats(0.001, 100), min_size=1, max_size=60)
 
@@ -34,23 +36,37 @@ def test_scaling_the_samples_scales_everything(samples: list[float], factor: flo
         assert other == pytest.approx(width, rel=1e-6, abs=1e-9)
 
 
-def coverage(correlation: float) -> float:
-    """How often the interval holds the true median, for AR(1) samples of that correlation."""
-    source, hits, runs = random.Random(1), 0, 400
-    for _ in range(runs):
-        value, samples = source.gauss(0, 1), []
-        for _ in range(60):
-            value = correlation * value + (1 - correlation**2) ** 0.5 * source.gauss(0, 1)
-            samples.append(10 + value)
-        low, high = interval95(samples) or (0, 0)
-        hits += low <= 10 <= high
-    return hits / runs
+@pytest.mark.parametrize(("count", "correlation"), [(12, 0.0), (12, 0.7), (24, 0.5), (54, 0.7)])
+def test_what_is_promised_of_correlated_samples_holds(count: int, correlation: float) -> None:
+    """The rows of scripts/bench compare, with fewer draws."""
+    kept = promises(count, correlation, draws=500)
+    assert kept.covered >= 0.92
+    assert kept.called_different <= 0.05
+    assert kept.found >= 0.88
+    assert kept.called_unsteady <= 0.05
 
 
-def test_the_interval_covers_as_it_says() -> None:
-    assert coverage(0.0) == pytest.approx(0.95, abs=0.035)
-    # Correlated samples, as step times are: batch means keep most of the promise, plain ones would be at 0.68.
-    assert coverage(0.5) > 0.8
+def test_five_samples_are_enough_for_an_interval() -> None:
+    assert promises(5, 0.0, draws=500).covered >= 0.94
+    assert promises(5, 0.7, draws=500).covered >= 0.82
+
+
+def test_one_slow_sample_says_nothing_of_the_median() -> None:
+    source = random.Random(1)
+    samples = [source.gauss(1, 0.02) for _ in range(40)]
+    usual, disturbed = spread(samples), spread([3.0, *samples[1:20], 3.0, *samples[21:]])
+    assert usual is not None
+    assert disturbed is not None
+    assert disturbed.error < 2 * usual.error
+
+
+def test_what_wanders_for_long_is_known_less_well_than_its_next_sample_tells() -> None:
+    """Each fifth has a level of its own: the samples' correlation, about 0.4, would give half of that error."""
+    source = random.Random(4)
+    samples = [level + source.gauss(0, 0.02) for level in (1.0, 1.03, 0.99, 1.04, 0.98) for _ in range(20)]
+    known = spread(samples)
+    assert known is not None
+    assert known.error == pytest.approx(statistics.stdev((1.0, 1.03, 0.99, 1.04, 0.98)) / 5**0.5, rel=0.2)
 
 
 def test_steady_noise_is_no_trend_and_a_warm_up_is() -> None:
@@ -63,15 +79,15 @@ def test_steady_noise_is_no_trend_and_a_warm_up_is() -> None:
 
 
 @pytest.mark.parametrize(("before", "after"), [(7, 29), (29, 7), (18, 18)])
-def test_another_level_is_a_shift_and_noise_is_none(before: int, after: int) -> None:
+def test_another_level_is_not_steady_and_noise_is(before: int, after: int) -> None:
     source = random.Random(3)
 
     def level(height: float, count: int) -> list[float]:
         return [height + source.gauss(0, 0.02) for _ in range(count)]
 
-    assert statistics.mean(has_shift(level(1, before + after)) for _ in range(500)) < 0.01
-    assert statistics.mean(has_shift(level(1, before) + level(1.4, after)) for _ in range(100)) == 1
-    assert statistics.mean(has_shift(level(1, before) + level(0.9, after)) for _ in range(100)) == 1
+    assert statistics.mean(is_steady(level(1, before + after)) for _ in range(300)) > 0.99
+    assert not any(is_steady(level(1, before) + level(1.4, after)) for _ in range(100))
+    assert statistics.mean(is_steady(level(1, before) + level(0.9, after)) for _ in range(100)) < 0.05
     # Clear, but too small to matter.
-    assert not has_shift([1.0 + 1e-6 * i for i in range(before)] + [1.01 + 1e-6 * i for i in range(after)])
-    assert not has_shift([])
+    assert is_steady([1.0 + 1e-6 * i for i in range(before)] + [1.005 + 1e-6 * i for i in range(after)])
+    assert is_steady([])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -26,7 +25,8 @@ from gpubalance.jobs.measure.warnings import (
     throttled,
     wide_interval,
 )
-from gpubalance.results.common import Throughput, Warning_
+from gpubalance.numbers.ratio import ratio
+from gpubalance.results.common import Warning_
 from gpubalance.results.run import Baselines, Measurement, Run, SoloBest
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import BalanceRequest, RunRequest
@@ -231,7 +231,7 @@ class JointRun:
             stamp_cost=own.stamp_cost,
             baselines=Baselines(even=even, solo_best=self.solo, solo_sum=solo_sum),
             speedup_over_even=even and measured.throughput.median / even.throughput.median,
-            speedup_ci95=even and _ratio_interval(measured.throughput, even.throughput),
+            speedup_ci95=even and _speedup_ci95(measured, even),
             scaling_efficiency=solo_sum and measured.throughput.median / solo_sum,
             complete=self.complete,
             warnings=(*self.warnings, *self._found(measured.excess_s / measured.step_time_s.median)),
@@ -259,12 +259,9 @@ class JointRun:
         return wanted and split == Shares.even(split.global_batch, len(split.batches))
 
 
-def _ratio_interval(a: Throughput, b: Throughput) -> tuple[float, float] | None:
-    """95 % interval of a/b, the relative half-widths added in squares; 1 exactly for the same measurement."""
-    if a is b:
+def _speedup_ci95(own: Measurement, even: Measurement) -> tuple[float, float] | None:
+    """1 exactly for the same measurement."""
+    if own is even:
         return 1.0, 1.0
-    if a.ci95 is None or b.ci95 is None:
-        return None
-    ratio = a.median / b.median
-    half = ratio * math.hypot(*((t.ci95[1] - t.ci95[0]) / 2 / t.median for t in (a, b) if t.ci95))
-    return ratio - half, ratio + half
+    value = own.throughput.median / even.throughput.median
+    return ratio(value, own.step_time_s.samples, even.step_time_s.samples).ci95

@@ -10,7 +10,8 @@ from gpubalance.errors import BadInput
 from gpubalance.jobs.events import TimingDone, Watch
 from gpubalance.jobs.measure.sensors import Sensors
 from gpubalance.jobs.measure.timings import Timings
-from gpubalance.numbers.stats import has_trend, median
+from gpubalance.numbers.stats import median
+from gpubalance.numbers.steady import has_trend
 from gpubalance.results.telemetry import all_reasons
 from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device

@@ -77,10 +77,9 @@ class Timings:
         """Samples per second: the global batch over the step time."""
         times, global_batch = self.step_times_s, self.split.global_batch
         interval = interval95(times)
-        known = interval is not None and interval[0] > 0
         return Throughput(
             median=global_batch / median(times),
-            ci95=(global_batch / interval[1], global_batch / interval[0]) if interval and known else None,
+            ci95=(global_batch / interval[1], global_batch / interval[0]) if interval else None,
         )
 
     @property

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from gpubalance.devices.telemetry import Sampler
 from gpubalance.jobs.measure.series import Series
 from gpubalance.jobs.measure.warnings import PRECISE_ENOUGH
-from gpubalance.numbers.stats import has_shift, has_trend
+from gpubalance.numbers.steady import is_steady
 from gpubalance.results.probe import CurvePoint
 from gpubalance.results.telemetry import Telemetry, passing
 from gpubalance.settings.shares import Shares
@@ -39,8 +39,7 @@ def measure_point(
     series.settle(worker, first=first)
     telemetry = _windows(series, worker, duration_s, until_s, gpu)
     spent_s = _seconds(series)
-    times = series.step_times_s
-    steady = not (has_trend(times) or has_shift(times) or passing(_throttled(telemetry)))
+    steady = is_steady(series.step_times_s) and not passing(_throttled(telemetry))
     again = not steady and time.monotonic() < until_s
     if again:
         series.timings.clear()

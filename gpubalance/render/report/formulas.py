@@ -43,14 +43,22 @@ STEP = (
     ),
     Formula(
         "its interval",
-        "q ± q · √(h² + h′²)",
-        "q is the ratio; h and h′ are half the 95 % intervals of the two throughputs, relative to them",
+        "q · exp(± t · √(e² + e′²))",
+        "q is the ratio; e and e′ are the errors of the two step times, and t is for Welch's degrees of freedom",
     ),
     Formula(
         "± and ranges",
-        "median ± t · s / √k · √(1 + (π − 2)/2 · k/n)",
-        "95 % confidence, within this run, by the method of batch means: n timings in k ≤ 20 consecutive groups, s "
-        "the standard deviation of the groups' medians, t Student's for k − 1 degrees of freedom",
+        "median · exp(± t · e)",
+        "95 % confidence, within this run; e is the error, below, and t Student's for its degrees of freedom",
+    ),
+    Formula(
+        "error e of a step time",
+        "√(π/2) · s / √n′, n′ = n · (1 − ρ)/(1 + ρ)",
+        "s is the standard deviation of the logarithms of n timings, ρ their correlation, each with the next, and n′ "
+        "how many independent ones they are worth: at least 3, with n′ − 1 degrees of freedom. A short series shows "
+        "too small a ρ and s, so (2 + 4ρ)/n is added to ρ, and s² is taken n′/(n′ − 1) times. A timing more than 5 "
+        "(scaled) MADs off counts as that far, of a fifth of them at most. e is no less than that of batch means: "
+        "s / √k · √(1 + (π − 2)/2 · k/n) of the medians of k = 5 consecutive groups",
     ),
     Formula("MAD", "median |xᵢ − median x|", "median absolute deviation of the timings, unscaled"),
     Formula("stamp cost", "T(timestamped) / T − 1", "by what part a timestamped step takes longer"),
