@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpubalance.cli import complete, config, values
+from gpubalance.cli import complete, config, model_name, values
 from gpubalance.errors import UsageError
 from gpubalance.settings import choices
 
@@ -62,15 +62,6 @@ class DeviceOptions:
         return values.words(self.gpus)
 
 
-def _readable(model: str | None) -> str | None:
-    """A result's JSON must be able to hold it."""
-    try:
-        (model or "").encode()
-    except UnicodeEncodeError:
-        raise typer.BadParameter("its name is not UTF-8: give the file or module another") from None
-    return model
-
-
 ModelOption = Annotated[
     str | None,
     training_option(
@@ -79,7 +70,7 @@ ModelOption = Annotated[
         help="probe, small, a keras.applications name, package.module:function, file.py:function or saved.keras. "
         "Default: probe on GPUs, small on simulated devices.",
         autocompletion=complete.models,
-        callback=_readable,
+        callback=model_name.checked,
     ),
 ]
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
+import difflib
 import inspect
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,21 +11,46 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from gpubalance.engine.user_models import user_function
 from gpubalance.errors import BadInput
 from gpubalance.settings.choices import SAVED_MODEL, UNSAFE_MODELS
 from gpubalance.text import clean
 
 
-def build_model(name: str) -> Any:
-    """The model of that name, built, with every dimension but the batch known. Call it in the strategy's scope.
+def build_model(name: str, make: Callable[[], Any]) -> Any:
+    """The model of that name, made, with every dimension but the batch known. Call it in the strategy's scope.
 
-    Raises BadInput when there is no such model or it can't be trained here. An error in the user's own code goes
-    through as it is, so that its own traceback is shown.
+    Raises BadInput when it can't be trained here. An error in the user's own code goes through as it is, so that its
+    own traceback is shown.
     """
-    model = _maker(name)()
+    model = make()
     if not isinstance(model, keras.Model):
         raise BadInput(f"--model {name} gave a {type(model).__name__}, not a Keras model")
     return _check(name, model)
+
+
+def find_model(name: str) -> Callable[[], Any]:
+    """What makes the model of that name. Call it in the strategy's scope, as a user's file may build it when imported.
+
+    Raises BadInput when there is no such model.
+    """
+    if name == "probe":
+        return probe_model
+    if name == "small":
+        return small_model
+    if ":" in name:
+        return user_function(name)
+    if name.lower().endswith((SAVED_MODEL, *UNSAFE_MODELS)):
+        return lambda: _saved_model(Path(name))
+    applications = {n: f for n, f in vars(keras.applications).items() if inspect.isfunction(f)}
+    if name not in applications:
+        nearest = difflib.get_close_matches(name, [*applications, "probe", "small"], n=1)
+        raise BadInput(
+            f"there is no model {name!r}" + "".join(f": did you mean {one}?" for one in nearest),
+            remedy="use probe, small, a keras.applications name such as MobileNetV2, package.module:function, "
+            "file.py:function or saved.keras",
+        )
+    return lambda: applications[name](weights=None)
 
 
 def probe_model() -> Any:
@@ -62,25 +85,6 @@ def _vgg(
     return model
 
 
-def _maker(name: str) -> Callable[[], Any]:
-    if name == "probe":
-        return probe_model
-    if name == "small":
-        return small_model
-    if ":" in name:
-        return _user_function(name)
-    if name.lower().endswith((SAVED_MODEL, *UNSAFE_MODELS)):
-        return lambda: _saved_model(Path(name))
-    application = getattr(keras.applications, name, None)
-    if not inspect.isfunction(application):
-        raise BadInput(
-            f"there is no model {name!r}",
-            remedy="use probe, small, a keras.applications name such as MobileNetV2, package.module:function, "
-            "file.py:function or saved.keras",
-        )
-    return lambda: application(weights=None)
-
-
 def _saved_model(path: Path) -> Any:
     """Raises BadInput for a file of another format, and for one that Keras' safe mode refuses."""
     if path.suffix.lower() != SAVED_MODEL:
@@ -97,42 +101,6 @@ def _saved_model(path: Path) -> Any:
             f"--model {path} can't be loaded, with Keras' safe mode on: {clean(str(error), 400)}",
             remedy="give a function that builds it: file.py:function",
         ) from None
-
-
-def _user_function(name: str) -> Callable[[], Any]:
-    place, _, attribute = name.rpartition(":")
-    if not place or not attribute:
-        raise BadInput(
-            f"--model {name!r} names no function", remedy="write package.module:function or file.py:function"
-        )
-    module = _load_file(Path(place)) if place.endswith(".py") else _load_module(place)
-    function = getattr(module, attribute, None)
-    if not callable(function):
-        names = [n for n, f in vars(module).items() if inspect.isfunction(f) and f.__module__ == module.__name__]
-        raise BadInput(f"{place} has no function {attribute!r}", remedy=f"it has: {', '.join(names) or 'none'}")
-    return function  # type: ignore[no-any-return]
-
-
-def _load_file(path: Path) -> Any:
-    if not path.is_file():
-        raise BadInput(f"--model: there is no file {path}")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None  # noqa: S101  (a path that ends in .py has a loader)
-    assert spec.loader is not None  # noqa: S101
-    module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(path.stem, module)  # dataclasses and pickling look it up by its name
-    sys.path.append(str(path.parent.resolve()))  # the modules beside it
-    spec.loader.exec_module(module)
-    return module
-
-
-def _load_module(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name and (name == error.name or name.startswith(error.name + ".")):
-            raise BadInput(f"--model: there is no module {name!r} on the path or in this folder") from None
-        raise  # the user's module needs one that is missing: its own traceback tells
 
 
 def _check(name: str, model: Any) -> Any:

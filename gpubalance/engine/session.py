@@ -14,7 +14,7 @@ import tensorflow as tf
 from gpubalance.engine import data, runtime
 from gpubalance.engine.flops import count_forward
 from gpubalance.engine.losses import fit_loss
-from gpubalance.engine.models import build_model
+from gpubalance.engine.models import build_model, find_model
 from gpubalance.engine.pace import PacedClock, clocks
 from gpubalance.engine.step import BEGAN, COMPUTED, FINISHED, build_step
 from gpubalance.engine.trace import record_trace
@@ -42,7 +42,10 @@ class Session:
         self._clocks = clocks([d.profile for d in devices], joint, seed=seed)
         self._paced = [clock for clock in self._clocks if isinstance(clock, PacedClock)]
         with self._strategy.scope():
-            self._model = build_model(settings.model)
+            began = time.monotonic()
+            make = find_model(settings.model)
+            self._import_s = time.monotonic() - began
+            self._model = build_model(settings.model, make)
             self._optimizer = self._build_optimizer()
         try:
             self._loss = fit_loss(self._model)
@@ -82,6 +85,7 @@ class Session:
                 "parameters": sum(sizes),
                 "gradient_bytes": sum(n * tf.as_dtype(v.dtype).size for n, v in zip(sizes, variables, strict=True)),
             },
+            "import_s": self._import_s,
             "tensorflow": tf.__version__,
             "keras": keras.__version__,
             "cuda": build.get("cuda_version"),

@@ -73,11 +73,13 @@ class Survey(Record):
 class Ready(Record):
     """The model is built. CUDA's and cuDNN's versions are those that TensorFlow was built for.
 
+    `import_s` is how long importing a user's own file took.
     `memory_limit_bytes` is what TensorFlow's allocator may take of each device, None where that is not known.
     """
 
     kind: Literal["ready"] = "ready"
     model: Model
+    import_s: Seconds = 0.0
     tensorflow: str
     keras: str
     cuda: str | None

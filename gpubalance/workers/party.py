@@ -126,11 +126,16 @@ class Party:
             self._open(self._build, missing)
 
     def _open(self, build: Build, numbers: Sequence[int]) -> None:
+        place = build.settings.model.rpartition(":")[0]  # a user's file or module
         if self._tell is not None:
+            imports = f", importing {place}" if place else ""
             devices = ", ".join(f"{device.label} {device.name}" for n in numbers for device in self.groups[n])
-            self._tell(f"starting TensorFlow, building {build.settings.model} on {devices}")
+            self._tell(f"starting TensorFlow{imports}, building {build.settings.model} on {devices}")
         self._at_once(lambda worker: worker.open(build.settings, build.joint, seed=build.seed), numbers)
         self._raise_failure()
+        if self._tell is not None and place:
+            import_s = max(self._workers[number].facts.import_s for number in numbers)
+            self._tell(f"importing {place} took {import_s:.1f} s")
         facts = [worker.facts for _, worker in sorted(self._workers.items())]
         limits = tuple(limit for one in facts for limit in one.memory_limit_bytes)
         self.facts = facts[0].model_copy(update={"memory_limit_bytes": limits})

@@ -6,6 +6,7 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gpubalance.errors import BadInput
@@ -47,9 +48,9 @@ def file(tmp_path: Path) -> Path:
 
 
 def build(name: str) -> Any:
-    from gpubalance.engine.models import build_model
+    from gpubalance.engine.models import build_model, find_model
 
-    return build_model(name)
+    return build_model(name, find_model(name))
 
 
 def flops_of(model: Any, tf: Any) -> float:
@@ -150,6 +151,7 @@ class _Touches:
     [
         ("NoSuchNet", "there is no model 'NoSuchNet'"),
         ("resnet50", "there is no model"),  # a module of keras.applications, not a model
+        ("ResNet5", "did you mean ResNet50?"),
         ("absent.keras", "there is no file absent.keras"),
         ("{file}.keras", "there is no file"),
         (":", "names no function"),
@@ -168,7 +170,53 @@ class _Touches:
 def test_what_can_not_be_trained(tensorflow: Any, file: Path, name: str, says: str) -> None:
     with pytest.raises(BadInput) as caught:
         build(name.format(file=file))
-    assert says in f"{caught.value.message} {caught.value.remedy}"
+    assert says.format(file=file) in f"{caught.value.message} {caught.value.remedy}"
+
+
+SCRIPT = """
+import keras
+import numpy as np
+
+def build():
+    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+
+{guard}
+    model = build()
+    model.compile("adam", "mse")
+    try:
+        {harm}
+    except Exception:
+        raise
+"""
+
+
+@pytest.mark.parametrize(
+    ("harm", "says"),
+    [
+        ("model.fit(np.ones((8, 4)), np.ones((8, 2)))", "trains a model (train.py, line 12)"),
+        ("model.optimizer.apply([v * 0 for v in model.trainable_variables], model.trainable_variables)", "trains"),
+        ("import tensorflow; tensorflow.distribute.get_strategy().scope()", "opens a strategy's scope"),
+        ("model.save('{path}')", "saves a model (train.py, line 12)"),
+        ("model.save_weights('{path}')", "saves a model's weights"),
+    ],
+)
+def test_a_script_that_trains_or_saves_is_stopped_unless_guarded(
+    tensorflow: Any, tmp_path: Path, harm: str, says: str
+) -> None:
+    saved = tmp_path / "kept.weights.h5"
+    saved.write_text("of the user's")
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT.format(guard="if True:", harm=harm.format(path=saved)))
+    with pytest.raises(BadInput) as caught:
+        build(f"{script}:build")
+    assert says in caught.value.message
+    assert 'if __name__ == "__main__"' in caught.value.remedy
+    assert saved.read_text() == "of the user's"
+    script.write_text(SCRIPT.format(guard='if __name__ == "__main__":', harm=harm.format(path=saved)))
+    model = build(f"{script}:build")
+    model.compile("sgd", "mse")
+    model.fit(np.ones((2, 4)), np.ones((2, 2)), verbose=0)
+    assert saved.read_text() == "of the user's"
 
 
 def test_the_users_own_error_goes_through(tensorflow: Any, file: Path) -> None:

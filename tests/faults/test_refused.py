@@ -19,7 +19,7 @@ NAMES = {
     "long": "x" * 10_000,
     "digits": "9" * 10_000,
 }
-# In a folder with plan.json, probe.json, there.html, which is no result, and huge, a file of 100 MB.
+# In a folder with plan.json, probe.json, models.py, there.html, which is no result, and huge, a file of 100 MB.
 REFUSED = {
     "run --simulate {quick} --quiet": [
         ("--gpus 0 1 --batches 820", 2, "1 batch for 2 devices"),
@@ -46,6 +46,13 @@ REFUSED = {
         ("--all-reduce nccl", 2, "needs GPUs"),
         ("--no-such-option", 2, "--no-such-option"),
         ("--model '\udc80.py:build'", 2, "its name is not UTF-8"),
+        ("--model no.py:build", 2, "there is no file no.py"),
+        ("--model no.keras", 2, "there is no file no.keras"),
+        (
+            "--model models.py",
+            2,
+            "name the one that builds the model: --model models.py:net or --model models.py:two",
+        ),
         ("-o /nowhere/run.json", 3, "does not exist"),
         ("-o /tmp", 2, "is a folder"),
         ("-o none/run.json", 3, "mkdir -p none"),
@@ -134,6 +141,7 @@ def test_26_27_31_32_34_what_is_wrong_gets_one_line_that_says_what_is_right(
     Path("huge").touch()
     os.truncate("huge", 100 << 20)
     Path("there.html").write_text("mine")
+    Path("models.py").write_text("exit()\ndef net(): ...\ndef two(size=3): ...\ndef no(size): ...\ndef _no(): ...\n")
     done = in_process(shlex.split(line.format(**NAMES)))
     assert (done.code, done.out) == (code, "")
     assert done.err.startswith("error: ")

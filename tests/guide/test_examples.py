@@ -28,6 +28,7 @@ def words(text: str) -> str:
 def folder(tmp_path: Path) -> Path:
     """What a user has below a checkout."""
     (tmp_path / "configs").symlink_to(ROOT / "configs")
+    (tmp_path / "train.py").touch()
     return tmp_path
 
 

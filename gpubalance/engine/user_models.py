@@ -1,0 +1,103 @@
+"""The user's own functions that build models, in files and modules that are imported for them."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from gpubalance.errors import BadInput
+
+# What must not happen while a user's file is imported, and what it is called.
+_HARMFUL = {
+    (keras.Model, "fit"): "trains a model",
+    (keras.Model, "train_on_batch"): "trains a model",
+    (keras.optimizers.Optimizer, "apply"): "trains a model",
+    (keras.Model, "save"): "saves a model",
+    (keras.Model, "save_weights"): "saves a model's weights",
+    (keras.Model, "export"): "exports a model",
+    (tf.distribute.Strategy, "scope"): "opens a strategy's scope",
+}
+_PACKAGE = str(Path(__file__).parents[1]) + os.sep
+
+
+def user_function(name: str) -> Callable[[], Any]:
+    """The function that `file.py:function` or `package.module:function` names; its file is imported, as `import` does.
+
+    `__name__` is not `__main__` in it, so what stands under `if __name__ == "__main__":` does not run. Raises BadInput
+    where there is no such function, and where the import would train or save a model. An error in the user's own code
+    goes through.
+    """
+    place, _, attribute = name.rpartition(":")
+    if not place or not attribute:
+        raise BadInput(
+            f"--model {name!r} names no function", remedy="write package.module:function or file.py:function"
+        )
+    with _harmless(place, attribute):
+        module = _load_file(Path(place)) if place.endswith(".py") else _load_module(place)
+    function = getattr(module, attribute, None)
+    if not callable(function):
+        names = [n for n, f in vars(module).items() if inspect.isfunction(f) and f.__module__ == module.__name__]
+        raise BadInput(f"{place} has no function {attribute!r}", remedy=f"it has: {', '.join(names) or 'none'}")
+    return function  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _harmless(place: str, attribute: str) -> Iterator[None]:
+    """Raises BadInput before anything is trained or saved meanwhile.
+
+    A training script without a guard would train in every worker, and overwrite what it has saved.
+    """
+    before = {key: getattr(*key) for key in _HARMFUL}
+
+    def refuse(does: str) -> Callable[..., Any]:
+        def refused(*_args: object, **_options: object) -> None:
+            caller = sys._getframe(1)
+            while caller.f_back and caller.f_code.co_filename.startswith(_PACKAGE):  # `split.scope()`, `split.fit`
+                caller = caller.f_back
+            where = f"{Path(caller.f_code.co_filename).name}, line {caller.f_lineno}"
+            raise BadInput(
+                f"importing {place} {does} ({where}): nothing was trained or saved",
+                remedy=f'put that under `if __name__ == "__main__":`, or move {attribute} to a file of its own',
+            )
+
+        return refused
+
+    for (owner, method), does in _HARMFUL.items():
+        setattr(owner, method, refuse(does))
+    try:
+        yield
+    finally:
+        for (owner, method), original in before.items():
+            setattr(owner, method, original)
+
+
+def _load_file(path: Path) -> Any:
+    if not path.is_file():
+        raise BadInput(f"--model: there is no file {path}")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None  # noqa: S101  (a path that ends in .py has a loader)
+    assert spec.loader is not None  # noqa: S101
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(path.stem, module)  # dataclasses and pickling look it up by its name
+    sys.path.append(str(path.parent.resolve()))  # the modules beside it
+    spec.loader.exec_module(module)
+    return module
+
+
+def _load_module(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and (name == error.name or name.startswith(error.name + ".")):
+            raise BadInput(f"--model: there is no module {name!r} on the path or in this folder") from None
+        raise  # the user's module needs one that is missing: its own traceback tells
