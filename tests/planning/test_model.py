@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpubalance.planning.fleet import Fleet
 from gpubalance.planning.model import fit_line, monotone_curve
+from gpubalance.planning.problem import Load
 
 batches = st.lists(st.integers(1, 10**5), min_size=2, max_size=12, unique=True)
 
@@ -59,3 +62,19 @@ def test_between_points_it_is_straight_and_past_them_it_goes_on() -> None:
 def test_one_batch_makes_no_line() -> None:
     with pytest.raises(ValueError, match="two batches"):
         fit_line([(8, 1.0), (8, 1.1)])
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 10**5), st.floats(1e-6, 10)), min_size=1, max_size=8, unique_by=lambda p: p[0]),
+    st.sampled_from([1, 8, 30]),
+)
+def test_below_the_first_point_and_above_the_last_too_a_step_takes_time_and_as_much_as_for_the_solver(
+    points: list[tuple[int, float]], multiple: int
+) -> None:
+    curve, largest = monotone_curve(points), 10 * max(batch for batch, _ in points)
+    solver = Fleet([Load(curve, largest)], multiple=multiple)
+    granules = sorted({1, 2, *(batch // multiple for batch, _ in points), largest // multiple} - {0})
+    times = [curve.step_time_s(count * multiple) for count in granules]
+    assert times[0] > 0
+    assert all(after >= before * (1 - 1e-9) for before, after in pairwise(times))
+    assert times == pytest.approx([float(solver.piece_s(np.array([float(count)]))[0]) for count in granules])
