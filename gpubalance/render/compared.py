@@ -31,6 +31,7 @@ _OF_A_SPLIT = (
     _Figure("sync", "sync_s", format_seconds, has_ratio=False),
     _Figure("imbalance", "imbalance", "{:.3f}".format, has_ratio=False),
     _Figure("× even split", "speedup_over_even", "{:.3f}".format, has_ratio=False),
+    _Figure("  its batch", "even_global_batch", str, has_ratio=False),
     _Figure("of solo sum", "scaling_efficiency", lambda x: format_percent(x, 1), has_ratio=False),
 )
 _OF_A_DEVICE = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpubalance.numbers.units import format_percent, format_rate, format_seconds
+from gpubalance.render.even import other_batch
 from gpubalance.render.run import run_lines, warning_lines
 from gpubalance.render.solo_gap import Loss, losses
 from gpubalance.render.table import WIDTH, prose, shorten, table
@@ -66,6 +67,7 @@ def _answer(plan: Plan, width: int) -> list[str]:
     even = predicted.even
     if even is not None and predicted.speedup_over_even is not None:
         ratio, rate = f"{predicted.speedup_over_even:.3f}", format_rate(even.throughput)
+        rate += other_batch(plan.global_batch, even.split.global_batch)
         lines += prose(f"{ratio} × the even split {even.split}, for which it is {rate}", width)
     if predicted.scaling_efficiency is not None:
         efficiency = format_percent(predicted.scaling_efficiency, 1)

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Sequence
 
 from gpubalance.numbers.units import format_bytes, format_percent, format_rate, format_seconds
+from gpubalance.render.even import other_batch
 from gpubalance.render.table import WIDTH, prose, shorten, shorten_front, table
 from gpubalance.results.common import Warning_
 from gpubalance.results.run import Measurement, Run
@@ -67,7 +68,7 @@ def _answer(run: Run, width: int) -> list[str]:
         lines += prose(f"this is the even split, {even.split}", width)
     elif even is not None and run.speedup_over_even is not None:
         known = f" ({interval[0]:.3f} to {interval[1]:.3f})" if interval else ""
-        rate = f"{format_rate(even.throughput.median)} samples/s"
+        rate = f"{format_rate(even.throughput.median)} samples/s{other_batch(run.global_batch, even.global_batch)}"
         lines += prose(f"{run.speedup_over_even:.3f} × the even split {even.split}{known}, which gave {rate}", width)
     if run.scaling_efficiency is not None:
         efficiency, solo_sum = format_percent(run.scaling_efficiency, 1), format_rate(run.baselines.solo_sum)

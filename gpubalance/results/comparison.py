@@ -48,6 +48,7 @@ class ComparedResult(Record):
     sync_s: Number | None = None
     imbalance: Number | None = None
     speedup_over_even: Number | None = None
+    even_global_batch: int | None = None
     scaling_efficiency: Number | None = None
     devices: tuple[ComparedDevice, ...]
     warnings: tuple[Warning_, ...]

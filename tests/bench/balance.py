@@ -33,7 +33,10 @@ def _figures(plan: Plan) -> str:
     assert plan.balance is not None
     run = plan.balance.run
     assert run is not None
-    even = f"{run.speedup_over_even:.3f} × the even split" if run.speedup_over_even else "one device"
+    even = "one device"
+    if run.baselines.even is not None:
+        batches = f"global batch {run.global_batch} beside {run.baselines.even.global_batch}"
+        even = f"{run.speedup_over_even:.3f} × the even split ({batches})"
     solo = f"{run.scaling_efficiency:.3f} of the solo sum" if run.scaling_efficiency else ""
     split = "/".join(map(str, plan.batches))
     micro = "/".join(map(str, plan.micro_batches))

@@ -134,9 +134,18 @@ def test_the_answer_comes_first_and_is_the_runs() -> None:
     assert throughput.value == f"{run.throughput.median:.0f} samples/s"
     assert run.speedup_over_even is not None
     assert even.value == f"{run.speedup_over_even:.3f} ×"
+    assert even.more.endswith("samples/s with a global batch of 1290, not 1584")
     assert run.scaling_efficiency is not None
     assert solo.value == f"{run.scaling_efficiency:.1%}".replace("%", " %")
     assert binds.value.startswith("GPU:0 ")
+
+
+def test_with_the_same_global_batch_nothing_is_said_of_it() -> None:
+    run = samples.the_run(samples.subject(samples.BALANCE))
+    assert run.baselines.even is not None
+    even = run.baselines.even.model_copy(update={"global_batch": run.global_batch})
+    run = run.model_copy(update={"baselines": run.baselines.model_copy(update={"even": even})})
+    assert answer_of(Subject("", run, (None, None))).facts[1].more.endswith("gave 1783 samples/s")
 
 
 def test_the_answer_stands_before_the_charts(html: str) -> None:

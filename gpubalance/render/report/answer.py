@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpubalance.numbers.units import format_bytes, format_percent, format_rate, format_seconds
+from gpubalance.render.even import other_batch
 from gpubalance.render.plan import bounds_text
 from gpubalance.render.report.steps import steps_of
 from gpubalance.render.report.subject import Subject
-from gpubalance.results.plan import Predicted
+from gpubalance.results.plan import Plan, Predicted
 from gpubalance.results.probe import Probe
 from gpubalance.results.run import Run
 from gpubalance.settings.shares import share_text
@@ -44,7 +45,7 @@ def answer_of(subject: Subject) -> Answer:
     if subject.run is not None:
         facts, complete = _measured(subject.run), subject.run.complete
     elif subject.plan is not None:
-        facts, complete = _predicted(subject.plan.predicted), True
+        facts, complete = _predicted(subject.plan), True
     else:
         raise AssertionError("a subject is a probe, a plan or a run")
     bound = Fact("bound by", bounds_text(subject.plan) if subject.plan else _slowest(subject), _step(subject))
@@ -58,13 +59,17 @@ def _measured(run: Run) -> tuple[Fact, ...]:
         interval = run.speedup_ci95
         known = f"{interval[0]:.3f} to {interval[1]:.3f}; " if interval else ""
         against = f"{known}{even.split} gave {format_rate(even.throughput.median)} samples/s"
+        against += other_batch(run.global_batch, even.global_batch)
     throughput = _throughput(run.throughput.median, _range(run.throughput.ci95))
     return (throughput, *_ratios(run, against, run.baselines.solo_sum))
 
 
-def _predicted(predicted: Predicted) -> tuple[Fact, ...]:
+def _predicted(plan: Plan) -> tuple[Fact, ...]:
+    predicted, against = plan.predicted, ""
     even = predicted.even
-    against = f"predicted; {even.split}: {format_rate(even.throughput)} samples/s" if even else ""
+    if even is not None:
+        batch = other_batch(plan.global_batch, even.split.global_batch)
+        against = f"predicted; {even.split}: {format_rate(even.throughput)} samples/s{batch}"
     throughput = _throughput(predicted.throughput, "predicted; no run has proven it yet")
     return (throughput, *_ratios(predicted, against, predicted.solo_sum))
 

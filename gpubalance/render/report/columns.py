@@ -22,6 +22,7 @@ _COLUMNS: dict[str, tuple[str, Unit]] = {
     "batch": ("batch", ""),
     "micro_batch": ("micro-batch", ""),
     "global_batch": ("global batch", ""),
+    "even_global_batch": ("even split's", ""),
     "limit": ("up to", ""),
     "binds": ("bound by", "text"),
     # throughput

@@ -39,7 +39,10 @@ STEP = (
     Formula("used", "cᵢ / T", "part of the step in which a device computes"),
     Formula("imbalance", "max cᵢ / mean cᵢ", "1 is perfect"),
     Formula(
-        "× the even split", "(B / T) / (B′ / T′)", "the total over that of the even split (B′, T′), measured in turns"
+        "× the even split",
+        "(B / T) / (B′ / T′)",
+        "the total over that of the even split (B′, T′), measured in turns; B′ is less than B where equal shares of B "
+        "do not fit, and is told then",
     ),
     Formula(
         "its interval",

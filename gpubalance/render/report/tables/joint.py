@@ -93,8 +93,11 @@ def _predicted(subject: Subject) -> tuple[Table, ...]:
 
 
 def _against(subject: Subject, run: Run) -> tuple[Table, ...]:
+    even = run.baselines.even
     row: Row = {
         "speedup_over_even": run.speedup_over_even,
+        "global_batch": run.global_batch,
+        "even_global_batch": None if even is None else even.global_batch,
         **interval("speedup", run.speedup_ci95),
         "solo_sum": run.baselines.solo_sum,
         **fields(run, "scaling_efficiency", "stamp_cost", "warmup_steps", "steps"),

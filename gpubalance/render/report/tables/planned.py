@@ -35,10 +35,17 @@ def tables(subject: Subject) -> tuple[Table, ...]:
 def _predicted(plan: Plan) -> Iterator[Row]:
     names = ("sync_s", "imbalance", "speedup_over_even", "solo_sum", "scaling_efficiency")
     p = plan.predicted
-    yield {"split": "chosen", "batches": str(plan.split), **fields(p, "step_time_s", "throughput", *names)}
+    yield {
+        "split": "chosen",
+        "batches": str(plan.split),
+        "global_batch": plan.global_batch,
+        **fields(p, "step_time_s", "throughput", *names),
+    }
     if p.even is not None:
         known = fields(p.even, "step_time_s", "throughput")
-        yield {"split": "even", "batches": str(p.even.split), **known, **fields(None, *names)}
+        split = p.even.split
+        row: Row = {"split": "even", "batches": str(split), "global_batch": split.global_batch}
+        yield {**row, **known, **fields(None, *names)}
 
 
 def _rounds(plan: Plan) -> Iterator[Row]:
