@@ -6,6 +6,7 @@ import json
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -18,6 +19,7 @@ from gpubalance.results.run import Run
 from gpubalance.settings.requests import Measuring
 from tests.bench import intervals
 from tests.bench.measured import measured
+from tests.bench.wanted import Share, Wanted, judged_shares
 from tests.cli.program import ROOT, gpubalance
 from tests.jobs.drawn import drawn_run, noisy_devices
 
@@ -34,16 +36,16 @@ Called = Callable[[Run, Run], bool]
 
 
 def main() -> Iterator[str]:
-    yield f"{COMPARISONS} comparisons a row of drawn runs, {NOISE:.0%} noise; called different: of the same (wanted: at"
-    yield f"most 5 %), of one {SLOWER - 1:.0%} slower (wanted: at least 90 %)"
+    yield f"comparisons of drawn runs, {NOISE:.0%} noise; called different: of the same ({_WANTED[0]}), of one"
+    yield f"{SLOWER - 1:.0%} slower ({_WANTED[1]}); {COMPARISONS} a row, and more until that is decided; then rivals"
     for name, correlation, measuring in _CASES:
-        same, slower = pairs(name, correlation=correlation, measuring=measuring)
-        length = "--duration 3" if measuring else "default"
-        figures = "; ".join(
-            f"{rival} {called_part(same, called):.1%}, {called_part(slower, called):.1%}"
-            for rival, called in RIVALS.items()
-        )
-        yield f"{name}, {length}, correlation {correlation}: {figures}"
+        of = partial(pairs, name, correlation=correlation, measuring=measuring)
+        own = judged_shares(lambda number, of=of: _shares(of(number=number), called_different), _WANTED, _MOST)  # type: ignore[misc]
+        drawn = of()
+        figures = [f"compare {', '.join(own)}"]
+        for rival, called in RIVALS.items():
+            figures.append(f"{rival} {', '.join(f'{share.part:.1%}' for share in _shares(drawn, called))}")
+        yield f"{name}, {'--duration 3' if measuring else 'default'}, correlation {correlation}: {'; '.join(figures)}"
     for between in _BETWEEN:
         same, _ = pairs("gtx1080ti-gtx1080", between=between)
         part = called_part(same, called_different)
@@ -52,6 +54,12 @@ def main() -> Iterator[str]:
     yield from _real()
 
 
+def _shares(drawn: tuple[list[tuple[Run, Run]], ...], called: Called) -> list[Share]:
+    return [Share(sum(called(a, b) for a, b in found), len(found)) for found in drawn]
+
+
+_WANTED = (Wanted(0.05, at_most=True), Wanted(0.9))
+_MOST = 8  # times COMPARISONS
 _BETWEEN = (0.005, 0.01)  # what is in no run's own interval
 _CASES: tuple[tuple[str, float, Measuring | None], ...] = tuple(
     (name, correlation, measuring)
@@ -68,10 +76,11 @@ def pairs(
     between: float = 0.0,
     measuring: Measuring | None = None,
     count: int = COMPARISONS,
+    number: int = 0,
 ) -> tuple[list[tuple[Run, Run]], list[tuple[Run, Run]]]:
     """Pairs of runs of one profile, and pairs whose second is of one that is slower by 3 %.
 
-    Each run as a whole is off by `between`, a relative standard deviation.
+    Each run as a whole is off by `between`, a relative standard deviation. There are other ones for each `number`.
     """
 
     def run(seed: int, slower: float = 1.0) -> Run:
@@ -79,7 +88,7 @@ def pairs(
         devices, joint = noisy_devices(ROOT / "configs" / f"{name}.toml", NOISE, slower * off)
         return drawn_run(devices, joint, _SPLITS[name], seed=seed, correlation=correlation, measuring=measuring)
 
-    runs = [(run(3 * n), run(3 * n + 1), run(3 * n + 2, SLOWER)) for n in range(count)]
+    runs = [(run(3 * n), run(3 * n + 1), run(3 * n + 2, SLOWER)) for n in range(number * count, (number + 1) * count)]
     return [(a, b) for a, b, _ in runs], [(a, c) for a, _, c in runs]
 
 
@@ -123,7 +132,6 @@ def _bootstrap(baseline: Run, other: Run) -> bool:
 
 
 RIVALS: dict[str, Called] = {
-    "compare": called_different,
     "Welch of all samples": _independent,
     "block bootstrap": _bootstrap,
     "intervals apart": _apart,

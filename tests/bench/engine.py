@@ -9,32 +9,31 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 from gpubalance.numbers.stats import median
-from tests.bench.ratio import in_a_process, in_turns, shown
+from tests.bench.ratio import in_processes, in_turns
+from tests.bench.wanted import Wanted, judged
 
 BATCHES = (1680, 1120)  # steps of some 30 ms here: a GPU's are longer yet
 EVEN = (sum(BATCHES) // 2,) * 2
 _WINDOW_S = 0.6
 _PAIRS = 8
-_PROCESSES = 8
+_MOST_PROCESSES = 24
 
 
 def main() -> Iterator[str]:
     for against, batches, least in (("a bare MirroredStrategy loop", BATCHES, 0.98), ("Keras' fit", EVEN, 1.0)):
-        ratios = [in_a_process("tests.bench.engine", against) for _ in range(_PROCESSES)]
-        yield (
-            f"our step over {against}, both {batches[0]}/{batches[1]} on plain CPU devices: {shown(ratios)} "
-            f"in as many processes; at least {least}"
-        )
+        figure = judged(in_processes("tests.bench.engine", against), Wanted(least), _MOST_PROCESSES)
+        yield f"our step over {against}, both {batches[0]}/{batches[1]} on plain CPU devices: {figure}, in processes"
 
 
 def _ratio(against: str) -> float:
     """Of this process: the median over pairs of windows."""
     ours = Ours()
     other, batches = (KerasFit(sum(EVEN)), EVEN) if "fit" in against else (_BareLoop(BATCHES), BATCHES)
-    return median(in_turns(lambda: ours.throughput(batches), other.throughput, _PAIRS))
+    return median([*islice(in_turns(lambda: ours.throughput(batches), other.throughput), _PAIRS)])
 
 
 class Ours:

@@ -7,9 +7,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
-from tests.bench.ratio import in_turns, shown
+from tests.bench.ratio import in_turns
+from tests.bench.wanted import Wanted, judged
 from tests.cli.program import PROGRAM
 
 _BARE = """
@@ -35,5 +37,6 @@ def main() -> Iterator[str]:
         bare.write_text(_BARE)
         for arguments in (["--help"], ["run", "--help"]):
             theirs = [sys.executable, str(bare), *(["one"] if len(arguments) > 1 else []), "--help"]
-            ratios = in_turns(lambda ours=[PROGRAM, *arguments]: _seconds(ours), lambda c=theirs: _seconds(c), 20)  # type: ignore[misc]
-            yield f"gpubalance {' '.join(arguments)} over a bare Typer and Rich program's: {shown(ratios)}; at most 1.5"
+            ratios = in_turns(partial(_seconds, [PROGRAM, *arguments]), partial(_seconds, theirs))
+            figure = judged(ratios, Wanted(1.5, at_most=True), most=48)
+            yield f"gpubalance {' '.join(arguments)} over a bare Typer and Rich program's: {figure}"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 from gpubalance.numbers.stats import median
 from gpubalance.training.split import Split
 from tests.bench.engine import BATCHES, EVEN, KerasFit, Ours
-from tests.bench.ratio import in_a_process, in_turns, shown
+from tests.bench.ratio import in_processes, in_turns
+from tests.bench.wanted import Wanted, judged
 from tests.cli.program import ROOT
 
 _PAIR = str(ROOT / "configs" / "gtx1080ti-gtx1080.toml")
@@ -19,15 +21,13 @@ _CASES: dict[str, tuple[str, Sequence[int], float]] = {
     "Keras' fit, on plain CPU devices at an even split": ("2", EVEN, 1.0),
 }
 _PAIRS = 6
-_PROCESSES = 5
+_MOST_PROCESSES = 24
 
 
 def main() -> Iterator[str]:
-    for name, (simulate, batches, least) in _CASES.items():
-        # A paced step takes what its profile says in every process.
-        processes = 1 if simulate == _PAIR else _PROCESSES
-        ratios = [in_a_process("tests.bench.training", name) for _ in range(processes)]
-        yield f"Split.fit over {name} ({'/'.join(map(str, batches))}): {shown(ratios)}; at least {least}"
+    for name, (_, batches, least) in _CASES.items():
+        figure = judged(in_processes("tests.bench.training", name), Wanted(least), _MOST_PROCESSES)
+        yield f"Split.fit over {name} ({'/'.join(map(str, batches))}): {figure}, in processes"
 
 
 class SplitFit(KerasFit):
@@ -50,9 +50,13 @@ def _ratio(name: str) -> float:
     simulate, batches, _ = _CASES[name]
     if "Keras" in name:
         mine = SplitFit(simulate, batches)  # sets the devices up
-        return median(in_turns(mine.throughput, KerasFit(sum(batches)).throughput, _PAIRS))
+        return _median(mine.throughput, KerasFit(sum(batches)).throughput)
     run = Ours(simulate)
-    return median(in_turns(SplitFit(simulate, batches).throughput, lambda: run.throughput(batches), _PAIRS))
+    return _median(SplitFit(simulate, batches).throughput, lambda: run.throughput(batches))
+
+
+def _median(first: Callable[[], float], second: Callable[[], float]) -> float:
+    return median([*islice(in_turns(first, second), _PAIRS)])
 
 
 if __name__ == "__main__":

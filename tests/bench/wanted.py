@@ -1,0 +1,89 @@
+"""What a bench wants of a figure, and whether it was met: measured on until its 95 % interval is clear of the bound."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from gpubalance.numbers.stats import interval95, median
+
+Decision = Literal["met", "missed", "not decided"]
+
+_LEAST = 3  # that have an interval
+_Z = 1.96
+
+
+class Wanted(NamedTuple):
+    """A bound: at least that, or `at_most`."""
+
+    bound: float
+    at_most: bool = False
+
+    def decision(self, low: float, high: float) -> Decision:
+        """Of a figure in that interval."""
+        if low >= self.bound:
+            return "missed" if self.at_most else "met"
+        if high <= self.bound:
+            return "met" if self.at_most else "missed"
+        return "not decided"
+
+    def __str__(self) -> str:
+        return f"{'at most' if self.at_most else 'at least'} {self.bound:g}"
+
+
+def judged(ratios: Iterator[float], wanted: Wanted, most: int) -> str:
+    """Takes ratios until their median meets or misses what is wanted, `most` at most; looks after 3, 6, 12, …
+
+    Twice as many each time, as who looks after each one finds what they want to see sooner or later.
+    """
+    taken: list[float] = []
+    decision: Decision = "not decided"
+    look = _LEAST
+    while decision == "not decided" and len(taken) < most:
+        taken += [next(ratios) for _ in range(min(look, most) - len(taken))]
+        decision, look = wanted.decision(*(interval95(taken) or (-math.inf, math.inf))), 2 * look
+    low, high = interval95(taken) or (math.nan, math.nan)
+    return f"{median(taken):.3f} (95 %: {low:.3f} to {high:.3f}), {len(taken)} times; wanted {wanted}: {decision}"
+
+
+@dataclass(frozen=True)
+class Share:
+    """So many of so many."""
+
+    count: int
+    of: int
+
+    def __add__(self, other: Share) -> Share:
+        return Share(self.count + other.count, self.of + other.of)
+
+    @property
+    def part(self) -> float:
+        """As a fraction."""
+        return self.count / self.of
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Wilson's (1927), 95 %."""
+        spread = _Z**2 / self.of
+        middle = self.part + spread / 2
+        half = _Z * math.sqrt(self.part * (1 - self.part) / self.of + spread / self.of / 4)
+        return (middle - half) / (1 + spread), (middle + half) / (1 + spread)
+
+
+def judged_shares(draw: Callable[[int], Sequence[Share]], wanted: Sequence[Wanted], most: int) -> list[str]:
+    """`draw(n)` gives more of each share, for n = 0, 1, …: until each meets or misses what is wanted, `most` draws."""
+    shares, drawn = draw(0), 1
+    while drawn < most and "not decided" in _decisions(shares, wanted):
+        for number in range(drawn, min(most, 2 * drawn)):
+            shares = [a + b for a, b in zip(shares, draw(number), strict=True)]
+        drawn = min(most, 2 * drawn)
+    return [
+        f"{share.part:.1%} of {share.of} ({decision})"
+        for share, decision in zip(shares, _decisions(shares, wanted), strict=True)
+    ]
+
+
+def _decisions(shares: Sequence[Share], wanted: Sequence[Wanted]) -> list[Decision]:
+    return [one.decision(*share.interval) for share, one in zip(shares, wanted, strict=True)]
