@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
+from typing import Any
 
 from typer.exceptions import TyperException
 
@@ -52,9 +53,19 @@ def show_usage(error: TyperException) -> int:
     if not text:  # no command at all: the help was printed
         return error.exit_code
     context = getattr(error, "ctx", None)
-    remedy = f"\n  → {context.command_path} --help" if context is not None else ""
+    remedy = f"\n  → {_line_that_works(error, context)}" if context is not None else ""
     say(clean_lines(f"error: {text}{remedy}"), sys.stderr)
     return error.exit_code
+
+
+def _line_that_works(error: TyperException, context: Any) -> str:
+    """The help; or, for a command's option before the command, where it belongs."""
+    option, commands = getattr(error, "option_name", None), getattr(context.command, "commands", {})
+    having = [name for name, command in commands.items() if any(option in param.opts for param in command.params)]
+    if not having:
+        return f"{context.command_path} --help"
+    command = next((word for word in sys.argv[1:] if word in having), having[0])
+    return f"options come after the command: {context.command_path} {command} {option} …"
 
 
 def show_bug(error: Exception, *, verbose: bool) -> int:

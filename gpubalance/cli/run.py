@@ -41,7 +41,7 @@ def run(
     from gpubalance.results.run import Run
 
     how = windows.measuring(measuring, baseline)
-    machine, plan = find_machine(gpus.simulate), split.read_plan(gpus, training)
+    plan, machine = split.read_plan(gpus, training), find_machine(gpus.simulate)
     if plan is None:
         request = split.by_hand(machine, gpus, training, how)
     else:

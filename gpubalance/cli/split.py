@@ -180,14 +180,19 @@ class GivenSplitOptions:
         others = training != replace(JointTrainingOptions(), model=training.model)
         name = next((name for name, value in given if value), "the model's settings" if others else None)
         if name is not None:
-            raise UsageError(f"--plan says {name} itself", remedy="leave it out; gpubalance plan makes another plan")
+            raise UsageError(
+                f"{name} and --plan: the plan has its own", remedy="leave one out; gpubalance plan makes another plan"
+            )
 
 
 def _planned_model(plan: Plan, model: str | None) -> str:
     """What is trained with a plan. Only a built-in model is taken from it, as a file must not start code."""
     built_in = not choices.names_file_or_code(plan.settings.model)
     if model is not None and built_in:
-        raise UsageError("--plan says --model itself", remedy="leave it out; gpubalance plan makes another plan")
+        raise UsageError(
+            f"the plan's batches are for {plan.settings.model}, and suit no other model: --model {model}",
+            remedy=f"leave --model out, or make a plan for it: gpubalance balance --model {shlex.quote(model)}",
+        )
     if model is None and not built_in:
         raise BadInput(
             f"the plan is for a model of your own, {plan.settings.model}, and a plan starts no code and opens no file",

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
 from gpubalance.errors import PlanMismatch
+from gpubalance.numbers.units import format_bytes
 from gpubalance.results.common import Model, Warning_
 from gpubalance.results.plan import Plan
 from gpubalance.results.redact import is_redacted
@@ -73,7 +74,7 @@ def _changes(planned: Device, found: Device | None) -> Iterator[str]:
         yield f"{where} is now {found.label} ({found.name}, {found.uuid})"
     for name, was, is_now in (
         ("name", planned.name, found.name),
-        ("memory", planned.memory_bytes, found.memory_bytes),
+        ("memory", format_bytes(planned.memory_bytes), format_bytes(found.memory_bytes)),
         ("profile", planned.profile, found.profile),
     ):
         if was != is_now:

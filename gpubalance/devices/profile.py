@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
 from typing import Annotated
 
@@ -37,9 +38,10 @@ def load_profile(path: Path) -> Profile:
 
 
 def _wrong(error: ValidationError) -> str:
-    """What is wrong, with its place, in words of the file; that there is no device is no news beside a bad one."""
+    """What is wrong, with its place, in words of the file."""
     found = [(e["loc"], e["type"], e["msg"]) for e in error.errors()]
-    told = [f for f in found if not (f[1] == "too_short" and len(found) > 1)]
+    # Beside something else that is wrong, it is no news that there is no device: its key may just be misspelt.
+    told = [f for f in found if not (f[0] == ("device",) and f[1] in ("too_short", "missing") and len(found) > 1)]
     words = {
         "extra_forbidden": "no such key",
         "missing": "is missing",
@@ -47,9 +49,16 @@ def _wrong(error: ValidationError) -> str:
         "too_short": "there is none",
     }
     return "; ".join(
-        f"{_place(place)}: {words.get(kind) or clean(text.removeprefix('Value error, '))}"
+        f"{_place(place)}: {words.get(kind) or clean(text.removeprefix('Value error, '))}{_meant(place, kind)}"
         for place, kind, text in told[:5]
     )
+
+
+def _meant(place: tuple[int | str, ...], kind: str) -> str:
+    """The key that a misspelt one is nearest to."""
+    keys = {*Profile.model_fields, *DeviceProfile.model_fields, *JointProfile.model_fields}
+    nearest = difflib.get_close_matches(str(place[-1]), keys, n=1) if kind == "extra_forbidden" else []
+    return f", did you mean {nearest[0]}?" if nearest else ""
 
 
 def _place(location: tuple[int | str, ...]) -> str:

@@ -158,9 +158,14 @@ def test_a_plan_with_the_flags_of_a_file(tmp_path: Path, before: bool) -> None:
             "[run]\nplan = 'p.json'",
             ("--simulate", "2", "--batches", "3", "4"),
             2,
-            "error: --plan says --batches itself",
+            "error: --batches and --plan",
         ),
-        ("[run]\nbatches = [3, 4]", ("--simulate", "2", "--plan", "p"), 2, "error: --plan says --batches itself"),
+        (
+            "[run]\nbatches = [3, 4]",
+            ("--simulate", "2", "--plan", "p"),
+            2,
+            "error: --batches and --plan",
+        ),
     ],
 )
 def test_a_wrong_value_is_refused_as_on_the_command_line_and_the_file_is_named(

@@ -138,7 +138,8 @@ def test_a_plan_says_that_it_can_not_be_run_and_gives_its_split(tmp_path: Path) 
     assert "taken out by --redact" in caught.value.message
     assert f"--gpus 0 1 --batches {batches}" in caught.value.remedy
     named = shlex.split(done.stdout.split("next: ")[1].splitlines()[0])[-2:]  # a plan starts no code by itself
-    run = gpubalance("run", "--plan", str(plan), *named, environment=environment(tmp_path, TWO_UNLIKE_GPUS))
+    assert named == ["--model", "~/nets/train.py:build"]
+    run = gpubalance("run", "--plan", str(plan), "--model", "small", environment=environment(tmp_path, TWO_UNLIKE_GPUS))
     assert run.returncode == 7
     assert run.stderr.startswith("error: the plan does not say which GPUs it is for")
 

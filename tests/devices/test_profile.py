@@ -55,6 +55,7 @@ def test_a_number_makes_plain_cpu_devices(source: int | str) -> None:
         (DEVICE.replace("0.1", "-1"), "device[0].alpha_s"),
         (DEVICE.replace("0.1", "inf"), "device[0].alpha_s"),
         (DEVICE + "[joint]\nsync = 1\n", "joint.sync"),
+        (DEVICE.replace("device", "devices"), "toml: devices: no such key, did you mean device?"),
         ("device = 3\n", "device"),
         ("[[device]\n", "is not TOML"),
         ("x = " + "[" * 100_000, "is not TOML"),

@@ -58,7 +58,8 @@ REFUSED = {
         ("-o none/run.json", 3, "mkdir -p none"),
         ("--plan nowhere.json", 4, "can't read nowhere.json"),
         ("--plan huge", 4, "huge is larger than 32 MiB"),
-        ("--plan plan.json --batches 8 8", 2, "--plan says --batches itself"),
+        ("--plan plan.json --model VGG16", 2, "make a plan for it: gpubalance balance --model VGG16"),
+        ("--plan plan.json --batches 8 8", 2, "--batches and --plan: the plan has its own"),
         ("--tensorboard there.html/below", 3, "can't write to --tensorboard there.html/below"),
         ("--trace there.html", 3, "can't write to --trace there.html"),
     ],
@@ -78,6 +79,8 @@ REFUSED = {
         ("--round-duration nan", 2, "--round-duration takes seconds"),
         ("--accumulate {digits}", 2, "--accumulate takes auto, off or a number"),
     ],
+    "run": [("--plan nowhere.json", 4, "can't read nowhere.json")],
+    "--simulate {quick}": [("balance", 2, "options come after the command: gpubalance balance --simulate …")],
     "plan": [
         ("--simulate {quick}", 4, "make one: gpubalance probe --simulate {quick} --gpus 0 1"),
         ("{quick}", 4, "is no JSON"),

@@ -291,19 +291,20 @@ def test_after_a_worker_that_died_or_hung_the_next_check_has_a_fresh_one() -> No
         assert party.started == 2
 
 
-def test_without_a_gpu_it_says_so_in_one_line_and_checks_the_rest(tmp_path: Path) -> None:
+def test_without_a_driver_it_says_so_first_and_checks_the_rest(tmp_path: Path) -> None:
     if nvidia_cards():
         pytest.skip("this machine has an NVIDIA card")
     path = tmp_path / "checkup.json"
     done = gpubalance("doctor", "-o", str(path))
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 3, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[0].startswith("nothing is wrong: ")
-    assert sum("GPU" in line for line in lines) == 1
+    assert lines[0] == "1 failure, 1 skipped, 6 ok"
+    assert lines[1].startswith("failure  driver                  no NVIDIA driver")
     assert max(map(len, lines)) <= 80
     assert "\x1b" not in done.stdout
     checkup = Checkup.model_validate_json(path.read_text())
     assert [(check.code, check.status) for check in checkup.checks] == [
+        ("driver", "failure"),
         ("no-gpu", "skipped"),
         ("host-memory", "ok"),
         ("disk", "ok"),

@@ -98,7 +98,7 @@ def _machine(
     if not found.devices:
         found.devices, found.joint = simulated_devices(_INSTEAD)
         none = "none can be used" if reading.gpus else "none here"
-        detail = f"{none}: the rest is checked on {len(found.devices)} simulated devices"
+        detail = f"{none}: the rest is checked on {len(found.devices)} simulated devices; --simulate asks for no GPU"
         found.checks.append(skipped("no-gpu", detail))
     return reading, chosen
 

@@ -17,12 +17,11 @@ _NOT_TOLD = "the driver does not say"
 
 
 def driver_checks(reading: Reading) -> list[Check]:
-    """The driver and NVML. Without a driver and without a card nothing is wrong, and there is no check."""
+    """The driver and NVML."""
     if reading.problem is not None:
         cards = nvidia_cards()
         here = f" (there is a card at {', '.join(cards)})" if cards else ""
-        fault = explained("driver", "failure", reading.code or "nvml-broken", f"{reading.problem}{here}")
-        return [] if reading.code == "no-driver" and not cards else [fault]
+        return [explained("driver", "failure", reading.code or "nvml-broken", f"{reading.problem}{here}")]
     driver, cuda = reading.driver_version, reading.cuda_driver_version
     detail = f"{driver or 'version ' + NOT_AVAILABLE}{f', for CUDA up to {cuda}' if cuda else ''}"
     return [ok("driver", detail), _nvml(reading)]
