@@ -20,6 +20,8 @@ from gpubalance.settings.device import Device
 from gpubalance.settings.requests import PlanRequest
 from gpubalance.settings.shares import Shares
 
+# Of a step's fixed cost: it may be fitted as less than the update, which is part of it, and some compute must be left.
+_MOST_UPDATE = 0.99
 # Of so many devices without samples it is said what they would bring: each takes the solver twice.
 _MOST_EXPLAINED = 16
 # The micro-batches of `--accumulate auto`. And by what part of throughput accumulation has to be better than with fewer
@@ -59,7 +61,7 @@ def find_probes(probe: Probe, devices: Sequence[Device]) -> tuple[DeviceProbe, .
 
 
 def loads_of(probe: Probe, probes: Sequence[DeviceProbe], request: PlanRequest) -> tuple[Load, ...]:
-    """Each device's step time, and its batch limit less what a joint run takes and the margin."""
+    """Each device's compute and update, and its batch limit less what a joint run takes and the margin."""
     extra = request.margin_bytes
     if probe.model is not None:
         together = sum(one.batch_limit is not None and one.batch_limit.fits is not None for one in probes)
@@ -73,7 +75,8 @@ def _load(one: DeviceProbe, extra_bytes: int, multiple: int) -> Load:
         return Load(Line(1.0, 0.0, 0.0), 0)
     points = [(p.batch, p.memory_peak_bytes) for p in one.curve if p.memory_peak_bytes is not None]
     largest = joint_limit(sorted(points), limit.fits, memory_bytes=limit.memory_bytes, extra_bytes=extra_bytes)
-    return Load(model, largest // multiple * multiple)
+    update_s = min(one.update_s or 0.0, _MOST_UPDATE * model.step_time_s(0))
+    return Load(model.less(update_s), largest // multiple * multiple, update_s)
 
 
 def _model(one: DeviceProbe) -> Line | Curve | None:
@@ -158,6 +161,7 @@ def _shares(problem: Problem, found: Allocation, probes: Sequence[DeviceProbe]) 
             micro_batch=micro,
             limit=load.limit,
             compute_s=compute_s,
+            update_s=load.update_s if batch else 0.0,
             utilisation=compute_s / found.step_time_s,
             binds="max batch" if binds == "memory" and not _is_memory(one, load, problem.multiple) else binds,
         )
@@ -175,8 +179,8 @@ def _is_memory(one: DeviceProbe, load: Load, multiple: int) -> bool:
 
 def _predicted(problem: Problem, found: Allocation, probes: Sequence[DeviceProbe]) -> Predicted:
     used = found.split.used
-    computes = [found.compute_s[i] for i in used]
-    sync_s = found.step_time_s - max(computes)
+    busy_s = [found.compute_s[i] + problem.loads[i].update_s for i in used]
+    sync_s = found.step_time_s - max(busy_s)
     even = _even(problem, found.split, sync_s) if len(used) > 1 else None
     bests = [best.throughput for i in used if (best := probes[i].solo_best) is not None]
     solo_sum = sum(bests) if len(bests) == len(used) else None
@@ -184,7 +188,7 @@ def _predicted(problem: Problem, found: Allocation, probes: Sequence[DeviceProbe
         step_time_s=found.step_time_s,
         throughput=found.throughput,
         sync_s=sync_s,
-        imbalance=max(computes) * len(computes) / sum(computes),
+        imbalance=max(busy_s) * len(busy_s) / sum(busy_s),
         even=even,
         speedup_over_even=even and found.throughput / even.throughput,
         solo_sum=solo_sum,
@@ -197,7 +201,8 @@ def _even(problem: Problem, split: Shares, sync_s: float) -> EvenPrediction | No
     even = Shares.even_within(split.global_batch, [load.limit for load in loads])
     if even is None:
         return None
-    step_s = sync_s + max(load.model.step_time_s(batch) for load, batch in zip(loads, even.batches, strict=True))
+    pairs = zip(loads, even.batches, strict=True)
+    step_s = sync_s + max(load.model.step_time_s(batch) + load.update_s for load, batch in pairs)
     return EvenPrediction(batches=even.batches, step_time_s=step_s, throughput=even.global_batch / step_s)
 
 

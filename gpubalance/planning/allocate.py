@@ -20,9 +20,12 @@ def allocate(problem: Problem, *, required: int | None = None) -> Allocation:
     """The split that is worth the most; with a global batch, of that batch. Raises NoSplitError and TooFineError.
 
     Problem: a device does b samples, a multiple of the granularity, in c(b) seconds (see `Fleet`), which never falls
-    with b. Maximise the objective of B = Σb and T = max c(b) + s, where s is sync if two devices or more have samples,
-    and 0 for one alone, which has nobody to wait for. B is the global batch, or at most the largest one. The device
-    `required` gets at least one granule.
+    with b, and updates its weights in u seconds; without samples it does neither. Maximise the objective of B = Σb and
+    T = max (c(b) + u) + s, where s is sync if two devices or more have samples, and 0 for one alone, which has nobody
+    to wait for. B is the global batch, or at most the largest one. The device `required` gets at least one granule.
+
+    (Only the all-reduce is a barrier: a device whose update is over begins with its next batch. So each device's own
+    update adds to its own compute, and it is no max u of all devices that adds to T.)
 
     Method: by a deadline T a device may have done any number of granules up to the most, F(T). So the best split is
     that of the deadline at which (min(ΣF(T), largest B), T + s) is worth the most, or for one alone (max F(T), T): see
@@ -127,11 +130,12 @@ class _Solver:
     def _allocation(self, units: Floats, deadline_s: float) -> Allocation:
         deadline_s = max(deadline_s, self._first_s) * (1 + _ROUNDING)
         sizes, times = self._fleet.micro_batches(units, deadline_s)
-        several = np.count_nonzero(units) > 1
+        used = units > 0
+        computes = np.where(used, times - self._fleet.update_s[self._fleet.kind_of], 0.0)
         return Allocation(
             split=Shares(self._samples(units), self._samples(sizes)),
-            compute_s=tuple(times.tolist()),
-            step_time_s=float(times.max()) + (self._problem.sync_s if several else 0.0),
+            compute_s=tuple(computes.tolist()),
+            step_time_s=float(times.max()) + (self._problem.sync_s if used.sum() > 1 else 0.0),
             binds=tuple(self._binds(units, sizes, deadline_s)),
         )
 
@@ -146,8 +150,9 @@ class _Solver:
         neither, but the samples are all given, or another is faster alone.
         """
         kinds, k = self._fleet.kind_of, np.ceil(units / np.maximum(sizes, 1)).clip(1)
+        later_s = deadline_s + (k - 1) * self._fleet.update_s[kinds]  # of k pieces only the last is followed by one
         granule, sample = (
-            k * self._fleet.piece_s((units + more) / k, kinds) <= deadline_s for more in (1, 1 / self._multiple)
+            k * self._fleet.piece_s((units + more) / k, kinds) <= later_s for more in (1, 1 / self._multiple)
         )
         free = self._problem.global_batch is None  # then the deadline itself is where the limits leave no more
         full = units + 1 > k * self._fleet.limit[kinds]

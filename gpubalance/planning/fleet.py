@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from gpubalance.planning.model import Curve, Line
+from gpubalance.planning.model import Line
 from gpubalance.planning.problem import Load
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -31,11 +31,11 @@ class Fleet:
     Kinds are sorted by what they are, so that nothing depends on the order of the devices. A device that is `required`
     is a kind of its own, with a granule as its `floor`.
 
-    In micro-batches of m granules, u of them take q·t(m) + t(u − q·m) seconds with q = ⌈u/m⌉ − 1: t is the device's
-    model, and the engine takes what is left first. m may be the limit. It may also be a batch that was measured, or one
-    of 32 equal parts of the limit, rounded up, where that has a higher throughput than all larger ones. c(u) is the
-    least over these with u ≤ K·m. With each m a granule less takes no longer, so c never falls. No device does more
-    than `most` granules.
+    In micro-batches of m granules, u of them take q·t(m) + t(u − q·m) seconds with q = ⌈u/m⌉ − 1, and the update: t is
+    the device's model, and the engine takes what is left first. m may be the limit. It may also be a batch that was
+    measured, or one of 32 equal parts of the limit, rounded up, where that has a higher throughput than all larger
+    ones. d(u) is the least over these with u ≤ K·m. With each m a granule less takes no longer, so d never falls. No
+    device does more than `most` granules.
     """
 
     def __init__(
@@ -48,19 +48,20 @@ class Fleet:
         required: int | None = None,
     ) -> None:
         keys = [
-            (_sizes(load, multiple, micro_batches), _pieces(load.model, multiple), i == required)
+            (_sizes(load, multiple, micro_batches), _pieces(load, multiple), load.update_s, i == required)
             for i, load in enumerate(loads)
         ]
         kinds = sorted(set(keys))
         number = {key: kind for kind, key in enumerate(kinds)}
         self.kind_of = np.array([number[key] for key in keys], dtype=np.intp)
         self.count = np.bincount(self.kind_of).astype(float)
-        self.floor = np.array([float(of[2]) for of in kinds])
+        self.update_s = np.array([of[2] for of in kinds])
+        self.floor = np.array([float(of[3]) for of in kinds])
         self._multiple = multiple
         self._micro_batches = micro_batches
-        self._begins, self._low_s, self._slope_s = _table([pieces for _, pieces, _ in kinds], (np.inf, np.inf, 0.0))
-        self._sizes = _table([sizes for sizes, _, _ in kinds], 0.0)
-        self._sizes_s = np.array([self.piece_s(sizes) for sizes in self._sizes])
+        self._begins, self._low_s, self._slope_s = _table([pieces for _, pieces, *_ in kinds], (np.inf, np.inf, 0.0))
+        self._sizes = _table([sizes for sizes, *_ in kinds], 0.0)
+        self._sizes_s = np.array([self.piece_s(sizes) - self.update_s for sizes in self._sizes])
         self.limit: Floats = self._sizes[0]
         self.largest: Floats = np.minimum(self.limit * micro_batches, most)
         there = self._sizes.T > 0
@@ -69,14 +70,19 @@ class Fleet:
         self._size, self._size_s = self._sizes[column, self._kind], self._sizes_s[column, self._kind]
         self.width = len(self._kind)
 
-    def _piece_at(self, begins: Floats, reached: Floats, kinds: Ints | slice) -> Ints | slice:
-        """The last piece that begins before what each kind has reached, as an index into a flat table, by bisection."""
+    def _piece_at(
+        self, begins: Floats, reached: Floats, kinds: Ints | slice, moved: Floats | float = 0.0
+    ) -> Ints | slice:
+        """The last piece that begins before what each kind has reached, as an index into a flat table, by bisection.
+
+        Each begins by `moved` later than the table says.
+        """
         if len(begins) == 1:
             return kinds
         at = np.arange(len(self.count))[kinds]
         step = begins.size // 2
         while step >= len(self.count):
-            at = at + step * (begins.ravel()[at + step] < reached)
+            at = at + step * (begins.ravel()[at + step] + moved < reached)
             step //= 2
         return at
 
@@ -87,25 +93,26 @@ class Fleet:
         return time_s
 
     def piece_s(self, units: Floats, kinds: Ints | slice = _ALL) -> Floats:
-        """t(u) of so many granules each."""
+        """t(u) of so many granules each, and the update, as of the last micro-batch or the only one."""
         return self._in_piece(units, self._piece_at(self._begins, units, kinds))
 
     def _units_in(self, deadlines_s: Floats, begun_s: Floats | float = 0.0, kinds: Ints | slice = _ALL) -> Floats:
         """The most granules up to the limit that are done by a deadline if they are begun then.
 
-        A division says nearly how many, and rather one too many: so t itself is asked whether the last is in time.
+        They are the last micro-batch. A division says nearly how many, and rather one too many: so t itself is asked
+        whether the last is in time.
         """
-        left_s = np.nextafter(deadlines_s, np.inf) - begun_s
-        at = self._piece_at(self._low_s, left_s, kinds)
+        after_s = np.nextafter(deadlines_s, np.inf)
+        at = self._piece_at(self._low_s, after_s, kinds, begun_s)
         with np.errstate(all="ignore"):  # a flat piece: all of it
-            units = (left_s - self._low_s.ravel()[at]) / self._slope_s.ravel()[at]
+            units = (after_s - (begun_s + self._low_s.ravel()[at])) / self._slope_s.ravel()[at]
         units += self._begins.ravel()[at] + _ROUNDED
         units = np.floor(np.minimum(np.fmax(units, 0.0), self.limit[kinds]))
         done: Floats = units - ((begun_s + self._in_piece(units, at) > deadlines_s) & (units > 0))
         return done
 
     def time_s(self, units: Floats, kinds: Ints) -> Floats:
-        """c(u) of so many granules each, up to the kinds' `largest`."""
+        """d(u) of so many granules each, up to the kinds' `largest`."""
         if self._micro_batches == 1:
             return self.piece_s(units, kinds)
         least: Floats = np.full(units.shape, np.inf)
@@ -118,12 +125,15 @@ class Fleet:
         return least
 
     def pieces_s(self, units: Floats, size: Floats, kinds: Ints | slice = _ALL) -> Floats:
-        """Seconds of u granules in micro-batches of a size."""
+        """Seconds of u granules in micro-batches of a size, and of the update."""
         full = np.ceil(units / size) - 1
-        return full * self.piece_s(size, kinds) + self.piece_s(units - full * size, kinds)
+        time_s: Floats = full * (self.piece_s(size, kinds) - self.update_s[kinds]) + self.piece_s(
+            units - full * size, kinds
+        )
+        return time_s
 
     def micro_batches(self, units: Floats, deadline_s: float) -> tuple[Floats, Floats]:
-        """The micro-batch of each device for so many granules, and the seconds they take.
+        """The micro-batch of each device for so many granules, and the seconds they take with the update.
 
         The fewest micro-batches that keep the deadline, and as even as they can be without another time.
         """
@@ -146,8 +156,11 @@ class Fleet:
         if self._micro_batches == 1:
             units = self._units_in(deadlines_s)
         else:
-            full = np.floor(deadlines_s / np.where(self._size > 0, self._size_s, np.inf))
-            each = full * self._size + self._units_in(deadlines_s, full * self._size_s, self._kind)
+            # Rather one too few full ones: the last micro-batch, which the update follows, may be as large.
+            left_s = (deadlines_s - self.update_s[self._kind]) * (1 - _ROUNDED)
+            full = np.floor(left_s / np.where(self._size > 0, self._size_s, np.inf)).clip(0)
+            last = self._units_in(deadlines_s, full * self._size_s, self._kind)
+            each = full * self._size + np.minimum(last, self._size)
             each = np.minimum(each, self._micro_batches * self._size)
             units = np.maximum.reduceat(each, np.searchsorted(self._kind, np.arange(len(self.count))), axis=1)
         done: Floats = np.clip(units, self.floor, self.largest)
@@ -186,12 +199,16 @@ def _sizes(load: Load, multiple: int, micro_batches: int) -> tuple[float, ...]:
     return tuple(faster)
 
 
-def _pieces(model: Line | Curve, multiple: int) -> tuple[tuple[float, float, float], ...]:
-    """(begin, low, slope) of each straight piece: low + slope · (u − begin) seconds for u granules above `begin`."""
+def _pieces(load: Load, multiple: int) -> tuple[tuple[float, float, float], ...]:
+    """(begin, low, slope) of each straight piece: low + slope · (u − begin) seconds for u granules above `begin`.
+
+    With the update: so a deadline is held against one sum, and no rounding of a difference decides.
+    """
+    model, update_s = load.model, load.update_s
     if isinstance(model, Line):
-        return ((0.0, model.alpha_s, model.beta_s * multiple),)
+        return ((0.0, model.alpha_s + update_s, model.beta_s * multiple),)
     slopes = [(left, low, (high - low) / (right - left)) for (left, low), (right, high) in pairwise(model.knots)]
-    return tuple((left / multiple, low, slope * multiple) for left, low, slope in slopes)
+    return tuple((left / multiple, low + update_s, slope * multiple) for left, low, slope in slopes)
 
 
 def _table(rows: Sequence[Sequence[Any]], fill: Any) -> Floats:

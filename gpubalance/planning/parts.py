@@ -1,4 +1,4 @@
-"""Where a step's time goes: compute, wait and sync, from the stamps of some steps."""
+"""Where a step's time goes: compute, update, wait and sync, from the stamps of some steps."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from gpubalance.numbers.stats import median
 
 @dataclass(frozen=True)
 class StepParts:
-    """For each replica compute + wait + sync + input wait is the step time, in seconds, up to `excess_s`.
+    """For each replica compute + update + wait + sync + input wait is the step time, in seconds, up to `excess_s`.
 
-    `excess_s` is by how much the stamped steps' straggler took longer than a whole unstamped step: 0 unless
-    measuring disturbs.
+    `update_s` is None where it is not known, and part of sync. `excess_s` is by how much the stamped steps' straggler
+    took longer than a whole unstamped step: 0 unless measuring disturbs.
     """
 
     compute_s: tuple[float, ...]
+    update_s: tuple[float, ...] | None
     wait_s: tuple[float, ...]
     sync_s: float
     input_wait_s: float
@@ -24,24 +25,48 @@ class StepParts:
 
     @property
     def imbalance(self) -> float:
-        """max c / mean c: 1 is perfect."""
-        return max(self.compute_s) * len(self.compute_s) / sum(self.compute_s)
+        """max (c + u) / mean (c + u): 1 is perfect."""
+        busy = self.compute_s if self.update_s is None else _sums(self.compute_s, self.update_s)
+        return max(busy) * len(busy) / sum(busy)
 
 
-def split_step(step_time_s: float, computes: Sequence[Sequence[float]], input_wait_s: float) -> StepParts:
-    """Divides a step of `step_time_s` seconds by the compute times of some steps ([step][replica], at least one).
+def split_step(
+    step_time_s: float,
+    computes: Sequence[Sequence[float]],
+    updates: Sequence[Sequence[float]] | None,
+    input_wait_s: float,
+) -> StepParts:
+    """Divides a step of `step_time_s` seconds by the compute and update times of some steps ([step][replica]).
 
-    Replica i computes cᵢ = median over steps; the barrier opens at m = median over steps of the slowest replica's
-    time. Then wᵢ = m − cᵢ and s = T − input wait − m. (m, not max cᵢ: with noise another replica is the slowest each
-    step, and that time is spent waiting.)
+    There must be a step at least; `updates` are None where they are not known. Replica i computes cᵢ and updates uᵢ,
+    medians over steps; m is the median over steps of the slowest replica's sum of both. Then wᵢ = m − cᵢ − uᵢ and
+    s = T − input wait − m. (m, not max (cᵢ + uᵢ): with noise another replica is the slowest each step, and that time
+    is spent waiting.) One replica has nothing to sync: what is left of its step counts as compute.
     """
-    compute = tuple(median(times) for times in zip(*computes, strict=True))
-    barrier = max(median([max(step) for step in computes]), *compute)
+    compute, update = _medians(computes), None if updates is None else _medians(updates)
+    if update is not None and len(update) == 1:
+        compute = (max(*compute, step_time_s - input_wait_s - update[0]),)
+        barrier = compute[0] + update[0]
+    else:
+        busy_s = computes if updates is None else [_sums(*step) for step in zip(computes, updates, strict=True)]
+        barrier = median([max(step) for step in busy_s])
+    busy = compute if update is None else _sums(compute, update)
+    barrier = max(barrier, *busy)
     left = step_time_s - input_wait_s - barrier
     return StepParts(
         compute_s=compute,
-        wait_s=tuple(barrier - c for c in compute),
+        update_s=update,
+        wait_s=tuple(barrier - own for own in busy),
         sync_s=max(0.0, left),
         input_wait_s=input_wait_s,
         excess_s=max(0.0, -left),
     )
+
+
+def _medians(steps: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    """Each replica's over the steps."""
+    return tuple(median(times) for times in zip(*steps, strict=True))
+
+
+def _sums(one: Sequence[float], other: Sequence[float]) -> tuple[float, ...]:
+    return tuple(a + b for a, b in zip(one, other, strict=True))

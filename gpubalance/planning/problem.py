@@ -38,14 +38,20 @@ class TooFineError(ValueError):
 
 @dataclass(frozen=True)
 class Load:
-    """A device: its step time over the batch, and the most samples, in one micro-batch, that it may be given."""
+    """A device: its compute time over the batch, and the most samples, in one micro-batch, that it may be given.
+
+    `update_s` is its weight update: once a step, whatever its batch and micro-batches.
+    """
 
     model: Line | Curve
     limit: int
+    update_s: float = 0.0
 
     def __post_init__(self) -> None:
         if self.limit < 0:
             raise ValueError(f"a batch limit of {self.limit}")
+        if not 0 <= self.update_s < math.inf:
+            raise ValueError(f"an update of {self.update_s} s")
         if isinstance(self.model, Line):
             if min(self.model.alpha_s, self.model.beta_s) < 0 or self.model.alpha_s + self.model.beta_s <= 0:
                 raise ValueError("a step time that is not above 0, or falls with the batch")
@@ -85,7 +91,8 @@ class Problem:
 class Allocation:
     """A split, and each device's compute time in it, by the models.
 
-    `step_time_s` is max `compute_s` and, with two devices or more in use, sync. `binds` is why a device has no more.
+    `step_time_s` is the longest compute and update of a device in use and, with two or more of them, sync. `binds` is
+    why a device has no more.
     """
 
     split: Shares

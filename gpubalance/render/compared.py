@@ -37,6 +37,7 @@ _OF_A_SPLIT = (
 _OF_A_DEVICE = (
     _Figure("  samples/s", "throughput", format_rate),
     _Figure("  compute", "compute_s", format_seconds),
+    _Figure("  update", "update_s", format_seconds, has_ratio=False),
     _Figure("  wait", "wait_s", format_seconds, has_ratio=False),
     _Figure("  memory", "memory_peak_bytes", lambda x: format_bytes(int(x))),
     _Figure("  limit", "limit", str),

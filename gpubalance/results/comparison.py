@@ -26,6 +26,7 @@ class ComparedDevice(Record):
     micro_batch: int | None = None
     throughput: Number | None = None
     compute_s: Number | None = None
+    update_s: Number | None = None
     wait_s: Number | None = None
     memory_peak_bytes: int | None = None
     limit: int | None = None

@@ -10,12 +10,12 @@ from gpubalance.settings.record import Record
 
 
 class Ran(NamedTuple):
-    """One device in a run: its best alone (samples/s), its batch, and the compute times of it alone and in the run."""
+    """One device in a run: its best alone (samples/s), its batch, and its compute and update, alone and in the run."""
 
     solo_best: float
     batch: int
     alone_s: float
-    compute_s: float
+    busy_s: float
 
 
 class SoloGap(Record):
@@ -38,15 +38,15 @@ class SoloGap(Record):
 def divide_gap(devices: Sequence[Ran], step_time_s: float) -> SoloGap:
     """The parts of Σ rᵢ − B/T, by going from one to the other a cause at a time, so that the sum telescopes.
 
-    Σ rᵢ, of devices with samples; Σ bᵢ/tᵢ(bᵢ) alone at their batches; Σ bᵢ/cᵢ at their compute times in the run;
-    B / max cᵢ when all wait for the slowest; B/T with sync.
+    Σ rᵢ, of devices with samples; Σ bᵢ/tᵢ(bᵢ) alone at their batches; Σ bᵢ/(cᵢ+uᵢ) with their compute and update in
+    the run; B / max (cᵢ+uᵢ) when all wait for the slowest; B/T with sync.
     """
     used = [device for device in devices if device.batch]
     global_batch = sum(device.batch for device in used)
     solo = sum(device.solo_best for device in used)
     alone = [d.batch / d.alone_s if d.batch else 0.0 for d in devices]
-    joint = [d.batch / d.compute_s if d.batch else 0.0 for d in devices]
-    together = global_batch / max(d.compute_s for d in used)
+    joint = [d.batch / d.busy_s if d.batch else 0.0 for d in devices]
+    together = global_batch / max(d.busy_s for d in used)
     return SoloGap(
         solo_sum=sum(device.solo_best for device in devices),
         left_out=sum(device.solo_best for device in devices if not device.batch),

@@ -31,7 +31,7 @@ class Share(Record):
     """One device's part of the split. `batch` samples in micro-batches of `micro_batch`, 0 where it is left out.
 
     `limit` is the largest micro-batch that was allowed for, `binds` why it has no more samples: "max batch" where none
-    larger was probed.
+    larger was probed. `update_s` follows its compute in every step; null in older results, where it is part of that.
     """
 
     device: Count
@@ -39,6 +39,7 @@ class Share(Record):
     micro_batch: Samples
     limit: Count
     compute_s: Number
+    update_s: Annotated[Number, Field(ge=0)] | None = None
     utilisation: Number
     binds: Binds | Literal["max batch"]
 

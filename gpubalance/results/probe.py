@@ -130,6 +130,8 @@ class DeviceProbe(Record):
 
     `sensible` is the smallest batch from which on throughput is within 5 % of the best. `flops_per_sample` is of a
     training step (three times the forward pass), `flops_per_s` and `mfu` are at the solo best. `samples_per_joule` too.
+    `update_s` is the part of every step in which the weights are updated, whatever the batch. It is null where it was
+    not measured, as in older probes: a planner then takes it for 0, and the whole step for compute.
     `measured_s` is the time spent in measured steps, `elapsed_s` the whole probe's.
     """
 
@@ -137,6 +139,7 @@ class DeviceProbe(Record):
     curve: tuple[CurvePoint, ...]
     batch_limit: BatchLimit | None
     step_time_model: StepTimeModel | None
+    update_s: Annotated[Number, Field(ge=0)] | None = None
     solo_best: SoloRate | None
     sensible: SoloRate | None
     flops_per_sample: Number | None

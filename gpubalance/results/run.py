@@ -31,7 +31,8 @@ from gpubalance.settings.shares import Shares
 class Replica(Record):
     """One device's part in a step. Where `micro_batch` is the batch, the device takes it in one piece.
 
-    compute_s + wait_s + the measurement's sync_s + input_wait_s − excess_s is the step time.
+    compute_s + update_s + wait_s + the measurement's sync_s + input_wait_s − excess_s is the step time. `update_s` is
+    null in older results, where the update is part of sync_s.
     """
 
     device: Count
@@ -39,10 +40,16 @@ class Replica(Record):
     micro_batch: Size
     throughput: Number
     compute_s: Number
+    update_s: Annotated[Number, Field(ge=0)] | None = None
     wait_s: Number
     utilisation: Number
     memory_peak_bytes: Count | None
     telemetry: Telemetry | None = None
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds of a step that the device works: compute and, where it is known, update."""
+        return self.compute_s + (self.update_s or 0.0)
 
 
 Replicas = Annotated[tuple[Replica, ...], Field(min_length=1)]
@@ -51,8 +58,8 @@ Replicas = Annotated[tuple[Replica, ...], Field(min_length=1)]
 class Measurement(Record):
     """A measured split. `batches` are the replicas'; a replica's `device` is its place in the result's devices.
 
-    `excess_s` is by how much the slowest compute in the stamped steps took longer than a whole unstamped step; it is
-    above 0 only where stamping slows the step down.
+    `excess_s` is by how much the slowest compute and update in the stamped steps took longer than a whole unstamped
+    step; it is above 0 only where stamping slows the step down.
     """
 
     batches: tuple[Samples, ...]

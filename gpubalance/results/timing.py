@@ -17,8 +17,9 @@ class Timing(Record):
     """Some consecutive steps timed as one, with the devices idle at both ends.
 
     `seconds` is their wall time, `input_wait_s` how much of it the host waited for data. A stamped timing is one step;
-    it has each replica's `compute_s`, and `step_s` from the first replica's begin to the last one's end. `ended_s` is
-    on the system's monotonic clock, which all processes share.
+    it has each replica's `compute_s` and `update_s`, and `step_s`, the longest from a replica's begin to its end.
+    Timings of older versions have no `update_s`. `ended_s` is on the system's monotonic clock, which all processes
+    share.
     """
 
     kind: Literal["timing"] = "timing"
@@ -27,5 +28,6 @@ class Timing(Record):
     ended_s: Annotated[float, Field(ge=-1e12, le=1e12)] = Field(default_factory=time.monotonic)
     input_wait_s: Seconds
     compute_s: tuple[Duration, ...] | None = None
+    update_s: tuple[Seconds, ...] | None = None
     step_s: Duration | None = None
     loss_is_finite: bool = True

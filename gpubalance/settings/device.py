@@ -33,6 +33,7 @@ def _drift(points: object) -> object:
 class DeviceProfile(Record):
     """How a simulated device behaves: a step's compute of b samples takes alpha_s + beta_s · b seconds.
 
+    Its weight update takes update_s, whatever the batch, without noise or drift.
     Its memory is base_memory + b · memory_per_sample bytes (plus the joint run's extra) and may not pass `memory`.
     Without `memory` there is no limit. `noise` is the relative standard deviation of a step's compute time.
     """
@@ -40,6 +41,7 @@ class DeviceProfile(Record):
     name: Annotated[str, Field(min_length=1, max_length=200)]
     alpha_s: Seconds
     beta_s: Seconds
+    update_s: Seconds = 0.0
     memory: Annotated[Bytes, Field(gt=0)] | None = None
     base_memory: Bytes = 0
     memory_per_sample: Bytes = 0

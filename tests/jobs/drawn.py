@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.engine.pace import ComputeTimes, noise_seed
@@ -64,8 +64,9 @@ class DrawnWorker:
     ) -> None:
         self._profiles = [device.profile for device in devices if device.profile]
         self._times = [ComputeTimes(p, seed=noise_seed(seed, i)) for i, p in enumerate(self._profiles)]
+        self._updates_s = tuple(profile.update_s for profile in self._profiles)
         self._off = [0.0] * len(self._times)
-        self._joint = joint
+        self._sync_s = joint.sync_s if len(devices) > 1 else 0.0
         self._correlation = correlation
         self._elapsed_s = 0.0
         self._clock_s = clock_s
@@ -84,23 +85,27 @@ class DrawnWorker:
         while given < at_least or self._elapsed_s < end:
             count = 1 if stamped else steps_per_timing
             steps = [self._step(split.batches) for _ in range(count)]
-            taken_s = sum(max(computes) + self._joint.sync_s for computes in steps)
-            compute_s = steps[0] if stamped else None
+            taken_s = sum(map(self._taken_s, steps))
+            stamps: Any = {"compute_s": steps[0], "update_s": self._updates_s} if stamped else {}
             yield Timing(
                 steps=count,
                 seconds=taken_s,
                 ended_s=self._clock_s + self._elapsed_s,
                 input_wait_s=0.0,
-                compute_s=compute_s,
                 step_s=taken_s,
+                **stamps,
             )
             given += 1
         yield Measured(memory_peak_bytes=(None,) * len(split.batches), late_part=0.0)
 
     def _step(self, batches: Sequence[int]) -> tuple[float, ...]:
         computes = tuple(self._compute_s(replica, batch) for replica, batch in enumerate(batches))
-        self._elapsed_s += max(computes) + self._joint.sync_s
+        self._elapsed_s += self._taken_s(computes)
         return computes
+
+    def _taken_s(self, computes: Sequence[float]) -> float:
+        """A step's time: a device whose update is over begins with its next batch, and they meet in the all-reduce."""
+        return max(map(sum, zip(computes, self._updates_s, strict=True))) + self._sync_s
 
     def _compute_s(self, replica: int, batch: int) -> float:
         drawn = self._times[replica].next_s(batch, elapsed_s=self._elapsed_s)

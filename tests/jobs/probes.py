@@ -63,7 +63,7 @@ def _device_probe(number: int, profile: DeviceProfile, factor: float, multiple: 
     assert profile.memory is not None
     fits = (profile.memory - profile.base_memory) // profile.memory_per_sample // multiple * multiple
     curve = tuple(_point(profile, batch, factor) for batch in (multiple, fits // 2, fits))
-    alpha, beta = factor * profile.alpha_s, factor * profile.beta_s
+    alpha, beta = factor * profile.alpha_s + profile.update_s, factor * profile.beta_s
     best = SoloRate(batch=fits, throughput=fits / (alpha + beta * fits))
     return DeviceProbe(
         device=number,
@@ -77,6 +77,7 @@ def _device_probe(number: int, profile: DeviceProfile, factor: float, multiple: 
             trials=(),
         ),
         step_time_model=StepTimeModel(alpha_s=alpha, beta_s=beta, residual=0.0, planned_with="line", curve=None),
+        update_s=profile.update_s,
         solo_best=best,
         sensible=best,
         flops_per_sample=None,
@@ -94,7 +95,7 @@ def _device_probe(number: int, profile: DeviceProfile, factor: float, multiple: 
 
 
 def _point(profile: DeviceProfile, batch: int, factor: float) -> CurvePoint:
-    seconds = factor * (profile.alpha_s + profile.beta_s * batch)
+    seconds = factor * (profile.alpha_s + profile.beta_s * batch) + profile.update_s
     return CurvePoint(
         batch=batch,
         step_time_s=StepTime(median=seconds, mad=0.0, ci95=None, steps_per_sample=1, samples=(seconds,)),
@@ -105,10 +106,12 @@ def _point(profile: DeviceProfile, batch: int, factor: float) -> CurvePoint:
     )
 
 
-def measurement_of(batches: Sequence[int], computes_s: Sequence[float], sync_s: float = 0.0) -> Measurement:
-    """What a split gave whose devices took so long."""
+def measurement_of(
+    batches: Sequence[int], computes_s: Sequence[float], sync_s: float = 0.0, update_s: float = 0.0
+) -> Measurement:
+    """What a split gave whose devices took so long, each with that update."""
     longest = max(computes_s)
-    step_s = longest + sync_s
+    step_s = longest + update_s + sync_s
     return Measurement(
         batches=tuple(batches),
         micro_batches=tuple(batches),
@@ -122,6 +125,7 @@ def measurement_of(batches: Sequence[int], computes_s: Sequence[float], sync_s: 
                 micro_batch=b,
                 throughput=b / step_s,
                 compute_s=c,
+                update_s=update_s,
                 wait_s=longest - c,
                 utilisation=c / step_s,
                 memory_peak_bytes=None,

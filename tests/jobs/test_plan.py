@@ -15,7 +15,7 @@ from gpubalance.results.common import Model
 from gpubalance.results.plan import Plan
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import PlanRequest
-from tests.jobs.probes import holding_nothing, probe_of, with_second
+from tests.jobs.probes import devices_of, holding_nothing, probe_of, with_second
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 GIB = 1 << 30
@@ -44,6 +44,59 @@ def test_the_published_global_batch_is_split_as_by_hand_or_better() -> None:
     assert made.predicted.speedup_over_even == pytest.approx(1.17, abs=0.06)
     assert made.predicted.scaling_efficiency is not None
     assert made.predicted.scaling_efficiency < 1
+
+
+def with_updates(*updates_s: float) -> tuple[Device, ...]:
+    """The published pair, with those updates."""
+    profiles = [device.profile for device in PAIR if device.profile]
+    changed = [p.model_copy(update={"update_s": u}) for p, u in zip(profiles, updates_s, strict=True)]
+    return devices_of(*changed)
+
+
+def test_a_step_is_compute_update_and_sync_each_once() -> None:
+    there = with_updates(0.030, 0.050)
+    made = plan(probe_of(there), there, PlanRequest(global_batch=1384, accumulate=1, sync_s=0.012))
+    longest_s = 0.0
+    for share, device in zip(made.shares, there, strict=True):
+        profile = device.profile
+        assert profile is not None
+        assert share.update_s == pytest.approx(profile.update_s)
+        assert share.compute_s == pytest.approx(profile.alpha_s + profile.beta_s * share.batch)
+        longest_s = max(longest_s, share.compute_s + profile.update_s)
+    assert made.predicted.step_time_s == pytest.approx(longest_s + 0.012)
+    assert made.predicted.sync_s == pytest.approx(0.012)
+    assert made.predicted.imbalance == pytest.approx(1, abs=0.01)
+    alone = plan(probe_of(there), there, PlanRequest(global_batch=64, accumulate=1, sync_s=1.0))
+    assert alone.split.used == (0,)
+    assert alone.predicted.step_time_s == pytest.approx(0.04898 + 64 * 0.00069634 + 0.030)
+    assert alone.predicted.sync_s == 0
+
+
+def test_a_probe_without_an_update_is_planned_with_as_if_all_of_its_step_were_compute() -> None:
+    there = with_updates(0.030, 0.050)
+    probe = probe_of(there)
+    older = probe.model_copy(update={"probes": tuple(o.model_copy(update={"update_s": None}) for o in probe.probes)})
+    new, old = (plan(one, there, PlanRequest(accumulate=1, sync_s=0.012)) for one in (probe, older))
+    assert old.batches == new.batches
+    assert old.predicted == new.predicted
+    assert [share.compute_s for share in old.shares] == pytest.approx(
+        [share.compute_s + (share.update_s or 0.0) for share in new.shares]
+    )
+
+
+def test_an_update_that_is_all_of_a_steps_fixed_cost_leaves_some_compute() -> None:
+    there = with_updates(0.030, 0.050)
+    probe = probe_of(there)
+    first = probe.probes[0].model_copy(update={"update_s": 10.0})
+    assert first.step_time_model is not None
+    made = plan(
+        probe.model_copy(update={"probes": (first, probe.probes[1])}), there, PlanRequest(sync_s=0.0, accumulate=1)
+    )
+    share = made.shares[0]
+    assert share.update_s is not None
+    assert share.compute_s + share.update_s == pytest.approx(
+        first.step_time_model.planned.step_time_s(share.batch), rel=1e-6
+    )
 
 
 def test_the_sync_that_nobody_measured_is_said() -> None:

@@ -11,29 +11,57 @@ from gpubalance.planning.parts import split_step
 seconds = st.floats(0.001, 10.0)
 
 
+pairs = st.tuples(seconds, seconds)
+
+
 @given(
-    st.integers(1, 5).flatmap(lambda n: st.lists(st.lists(seconds, min_size=n, max_size=n), min_size=1, max_size=9)),
+    st.integers(1, 5).flatmap(lambda n: st.lists(st.lists(pairs, min_size=n, max_size=n), min_size=1, max_size=9)),
     st.floats(0, 5),
     st.floats(0, 5),
+    st.booleans(),
 )
-def test_compute_wait_sync_and_input_add_up(computes: list[list[float]], sync: float, waited: float) -> None:
-    step = max(map(max, computes)) + sync + waited
-    parts = split_step(step, computes, waited)
-    for compute, wait in zip(parts.compute_s, parts.wait_s, strict=True):
-        assert compute + wait + parts.sync_s + parts.input_wait_s - parts.excess_s == pytest.approx(step)
+def test_compute_update_wait_sync_and_input_add_up(
+    steps: list[list[tuple[float, float]]], sync: float, waited: float, known: bool
+) -> None:
+    step = max(sum(pair) for pairs in steps for pair in pairs) + sync + waited
+    computes = [[compute for compute, _ in pairs] for pairs in steps]
+    updates = [[update for _, update in pairs] for pairs in steps]
+    parts = split_step(step, computes, updates if known else None, waited)
+    others = parts.sync_s + parts.input_wait_s - parts.excess_s
+    for compute, update, wait in zip(
+        parts.compute_s, parts.update_s or [0.0] * len(parts.wait_s), parts.wait_s, strict=True
+    ):
+        assert compute + update + wait + others == pytest.approx(step)
         assert wait >= 0
     assert parts.sync_s >= 0
     assert parts.imbalance >= 1 - 1e-12
 
 
 def test_noise_that_makes_another_replica_the_slowest_each_step_is_wait() -> None:
-    parts = split_step(1.3, [[1.0, 1.2], [1.2, 1.0], [1.0, 1.2], [1.2, 1.0]], 0.0)
+    parts = split_step(1.3, [[1.0, 1.2], [1.2, 1.0], [1.0, 1.2], [1.2, 1.0]], None, 0.0)
     assert parts.compute_s == (1.1, 1.1)
     assert parts.wait_s == pytest.approx((0.1, 0.1))
     assert parts.sync_s == pytest.approx(0.1)
 
 
 def test_a_straggler_longer_than_the_step_is_told_as_excess() -> None:
-    parts = split_step(1.0, [[1.2]], 0.0)
-    assert parts.sync_s == 0
-    assert parts.excess_s == pytest.approx(0.2)
+    for replicas in (1, 2):
+        parts = split_step(1.0, [[1.2] * replicas], [[0.0] * replicas], 0.0)
+        assert parts.sync_s == 0
+        assert parts.update_s == (0.0,) * replicas
+        assert parts.excess_s == pytest.approx(0.2)
+
+
+def test_the_update_is_not_sync() -> None:
+    """The second device updates 50 ms longer, and so begins as much later than the first."""
+    parts = split_step(1.4, [[1.0, 0.95]] * 3, [[0.2, 0.25]] * 3, 0.0)
+    assert parts.update_s == (0.2, 0.25)
+    assert parts.wait_s == pytest.approx((0.0, 0.0))
+    assert parts.sync_s == pytest.approx(0.2)
+    assert parts.imbalance == pytest.approx(1.0)
+
+
+def test_one_device_alone_has_no_sync() -> None:
+    parts = split_step(1.0, [[0.8]], [[0.15]], 0.02)
+    assert parts.sync_s == parts.wait_s[0] == 0
+    assert (parts.compute_s, parts.update_s) == (pytest.approx((0.83,)), (0.15,))

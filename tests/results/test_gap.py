@@ -19,7 +19,7 @@ def runs(draw: st.DrawFn) -> list[Ran]:
 
 @given(runs(), st.floats(0, 1))
 def test_the_parts_sum_to_the_whole(ran: list[Ran], sync_s: float) -> None:
-    step_s = max(one.compute_s for one in ran if one.batch) + sync_s
+    step_s = max(one.busy_s for one in ran if one.batch) + sync_s
     gap = divide_gap(ran, step_s)
     throughput = sum(one.batch for one in ran) / step_s
     solo = sum(one.solo_best for one in ran)

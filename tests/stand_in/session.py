@@ -37,6 +37,7 @@ class Session:
         self._extra_memory = joint.extra_memory if len(devices) > 1 else 0
         seeds = {device.uuid: noise_seed(seed, replica) for replica, device in enumerate(devices)}
         self._times = {d.uuid: ComputeTimes(d.profile, seed=seeds[d.uuid]) for d in devices if d.profile}
+        self._updates_s = tuple(device.profile.update_s if device.profile else 0.0 for device in devices)
         self._elapsed_s = 0.0
         self._script = runpy.run_path(_SCRIPT) if _SCRIPT and Path(_SCRIPT).exists() else {}
         self._number = 0
@@ -74,18 +75,22 @@ class Session:
             self._number += 1
             told = self._call("step", self._devices, split.batches, self._number)
             computes = [self._step(split) for _ in range(1 if stamped else steps_per_timing)]
-            taken_s = len(computes) * told if told else sum(max(each) + self._sync_s for each in computes)
+            taken_s = len(computes) * told if told else sum(map(self._taken_s, computes))
             spent += taken_s
             given += 1
-            stamps: Any = {"compute_s": computes[0], "step_s": taken_s} if stamped else {}
+            stamps: Any = {"compute_s": computes[0], "update_s": self._updates_s, "step_s": taken_s} if stamped else {}
             yield Timing(steps=len(computes), seconds=taken_s, input_wait_s=0.0, **stamps)
 
     def _step(self, split: Any) -> tuple[float, ...]:
         """Each device's compute in one step, after which the time that drift goes by has passed."""
         sizes = zip(self._devices, split.batches, split.micro_batches, strict=True)
         computes = tuple(self._compute_s(*each) for each in sizes)
-        self._elapsed_s += max(computes) + self._sync_s
+        self._elapsed_s += self._taken_s(computes)
         return computes
+
+    def _taken_s(self, computes: Any) -> float:
+        """A step's time: a device whose update is over begins with its next batch, and they meet in the all-reduce."""
+        return max(map(sum, zip(computes, self._updates_s, strict=True))) + self._sync_s
 
     def _compute_s(self, device: Any, batch: int, micro_batch: int) -> float:
         if device.profile is None:

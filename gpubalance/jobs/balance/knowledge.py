@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from gpubalance.jobs.keep.saved_probes import holds_nothing
 from gpubalance.jobs.plan import loads_of, problem_of
-from gpubalance.planning.problem import Allocation, Load, Problem
+from gpubalance.planning.problem import Allocation, Problem
 from gpubalance.results.gap import Ran, SoloGap, divide_gap
 from gpubalance.results.probe import DeviceProbe, Probe
 from gpubalance.results.run import Measurement, Run
@@ -67,20 +67,22 @@ class Knowledge:
         """The same split, with the times that are known now."""
         split = planned.split
         computes = tuple(self.compute_s(device, split) for device in range(len(split.batches)))
+        busy_s = max(computes[device] + self.loads[device].update_s for device in split.used)
         sync_s = (self.sync_s or 0.0) if len(split.used) > 1 else 0.0
-        return replace(planned, compute_s=computes, step_time_s=max(computes) + sync_s)
+        return replace(planned, compute_s=computes, step_time_s=busy_s + sync_s)
 
     def learn(self, split: Shares, measured: Measurement) -> None:
-        """Scales each device's step time so that it is what was measured, and takes the sync that was."""
+        """Scales each device's compute so that it is what was measured, and takes the update and sync that were."""
         loads = list(self.loads)
         for replica in measured.replicas:
             device = replica.device
             factor = replica.compute_s / self.compute_s(device, split, alone=True)
             self._seen[device].append(_Seen(split.batches[device], split.micro_batches[device], factor))
-            loads[device] = replace(loads[device], model=self.alone[device].model.scaled(factor))
+            model = self.alone[device].model.scaled(factor)
+            loads[device] = replace(loads[device], model=model, update_s=replica.update_s or 0.0)
         self.loads = tuple(loads)
         if len(measured.replicas) > 1:
-            self.sync_s = max(0.0, measured.step_time_s.median - max(r.compute_s for r in measured.replicas))
+            self.sync_s = max(0.0, measured.step_time_s.median - max(r.busy_s for r in measured.replicas))
 
     def moved(self) -> Iterator[tuple[int, float]]:
         """Each device whose speed is not what it was when first measured together, and by what part it is slower."""
@@ -95,17 +97,17 @@ class Knowledge:
     def step_back(self, device: int, limit: int) -> None:
         """A device holds no larger micro-batch in a joint run."""
         loads = list(self.loads)
-        loads[device] = Load(loads[device].model, min(loads[device].limit, limit))
+        loads[device] = replace(loads[device], limit=min(loads[device].limit, limit))
         self.loads = tuple(loads)
 
     def solo_gap(self, split: Shares, run: Run) -> SoloGap | None:
         """Why a run gave less than the devices alone; null where a device's best alone is not known."""
-        computes = {replica.device: replica.compute_s for replica in run.replicas}
+        busy_s = {replica.device: replica.busy_s for replica in run.replicas}
         ran = []
         for device, (one, batch) in enumerate(zip(self._probes, split.batches, strict=True)):
             if one.solo_best is None and not holds_nothing(one):
                 return None
             best = one.solo_best.throughput if one.solo_best else 0.0
-            alone_s = self.compute_s(device, split, alone=True)
-            ran.append(Ran(best, batch, alone_s, computes.get(device, 0.0)))
+            alone_s = self.compute_s(device, split, alone=True) + self.alone[device].update_s
+            ran.append(Ran(best, batch, alone_s, busy_s.get(device, 0.0)))
         return divide_gap(ran, run.step_time_s.median)

@@ -110,7 +110,13 @@ class Timings:
         step_time = self.step_time(origin_s)
         step_time_s = step_time.median
         input_wait_s = median([s.input_wait_s for s in self.stamped])
-        parts = split_step(step_time_s, [s.compute_s or () for s in self.stamped], input_wait_s)
+        updates = [s.update_s for s in self.stamped if s.update_s is not None]
+        parts = split_step(
+            step_time_s,
+            [s.compute_s or () for s in self.stamped],
+            updates if len(updates) == len(self.stamped) else None,
+            input_wait_s,
+        )
         peaks = self.memory_peak_bytes or (None,) * len(self.split.batches)
         return Measurement(
             batches=self.split.batches,
@@ -125,16 +131,18 @@ class Timings:
                     micro_batch=micro_batch,
                     throughput=batch / step_time_s,
                     compute_s=compute,
+                    update_s=update,
                     wait_s=wait,
                     utilisation=min(1.0, compute / step_time_s),
                     memory_peak_bytes=peak,
                     telemetry=told,
                 )
-                for device, batch, micro_batch, compute, wait, peak, told in zip(
+                for device, batch, micro_batch, compute, update, wait, peak, told in zip(
                     devices or range(len(self.split.batches)),
                     self.split.batches,
                     self.split.micro_batches,
                     parts.compute_s,
+                    parts.update_s or [None] * len(self.split.batches),
                     parts.wait_s,
                     peaks,
                     self.sensors.telemetry(origin_s) or [None] * len(self.split.batches),
