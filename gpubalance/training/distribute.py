@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import tempfile
+import warnings
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,25 +23,14 @@ def distribute(
     """Copies a Keras model. The copy's `fit`, `evaluate` and `predict` divide each batch over GPUs by `ratios`.
 
     `distribute(model, gpus=[0, 1], ratios=[4, 3]).fit(x, y, batch_size=1000)` trains with 571 and 429 samples a step,
-    and gives what one device with 1000 gives. Weights, the compiled loss, metrics and optimizer with its state are
-    copied. `copy.split` is the split, for its `monitor()`; `copy.compile` compiles it again.
+    and gives what one device with 1000 gives. What `model.save` saves and the compiled loss, metrics and optimizer with
+    its state are copied. `copy.split` is the split, for its `monitor()`; `copy.compile` compiles it again.
 
-    Raises BadInput for a model that `keras.models.clone_model` can't copy, and whatever `Split` raises.
+    Raises BadInput for a model that Keras can't save and load, and whatever `Split` raises. A model whose `compile` is
+    its own is copied as not compiled.
     """
-    import keras
-
     split = Split.by_ratios(gpus, ratios, simulate=simulate)
-    with split.scope():
-        try:
-            copy = keras.models.clone_model(model)
-        except (NotImplementedError, TypeError, ValueError) as error:
-            raise BadInput(
-                f"Keras can't copy the model {model.name}: {error}", remedy="build it in split.scope() instead"
-            ) from error
-        copy.set_weights(model.get_weights())
-        if model.compiled:
-            copy.compile_from_config(model.get_compile_config())
-            _copy_optimizer(model, copy)
+    copy = _copied(model, split.scope())
     for name in ("fit", "evaluate", "predict"):
         setattr(copy, name, partial(getattr(split, name), copy))
     copy.compile = partial(_compile, split, copy)
@@ -52,8 +43,53 @@ def _compile(split: Split, model: Any, *arguments: Any, **options: Any) -> None:
         type(model).compile(model, *arguments, **options)
 
 
-def _copy_optimizer(model: Any, copy: Any) -> None:
-    if model.optimizer.built:
-        copy.optimizer.build(copy.trainable_variables)
-        for own, other in zip(copy.optimizer.variables, model.optimizer.variables, strict=True):
-            own.assign(other)
+def _copied(model: Any, scope: Any) -> Any:
+    """By a file: a strategy's scope can't read the variables of another's, and layers learn more than variables."""
+    import keras
+
+    kinds = {type(layer).__name__: type(layer) for layer in model._flatten_layers()}
+    try:
+        with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what the file does not hold: `compile_it` knows it
+            file = str(Path(folder) / "model.keras")
+            model.save(file)
+            compile_it = _compiled(model)
+            with scope:
+                copy = keras.models.load_model(file, kinds, compile=False)
+                compile_it(copy)
+    except (AttributeError, NotImplementedError, TypeError, ValueError) as error:
+        raise BadInput(
+            f"Keras can't copy the model {model.name}: {str(error).split('. ')[0]}",
+            remedy="build it in split.scope() instead",
+        ) from error
+    return copy
+
+
+def _compiled(model: Any) -> Callable[[Any], None]:
+    """Compiles a copy as the model is, with the same loss objects and functions, which have no variables."""
+    import keras
+
+    if not model.compiled or type(model).compile is not keras.Model.compile:
+        return lambda _: None
+    optimizer = model.optimizer
+    given = {**model._compile_config.config, "optimizer": optimizer}
+    made = keras.tree.map_structure(_maker, given)
+    state = [variable.numpy() for variable in optimizer.variables] if optimizer.built else None
+
+    def compile_it(copy: Any) -> None:
+        copy.compile(**keras.tree.map_structure(lambda make: make(), made))
+        if state is not None:
+            copy.optimizer.build(copy.trainable_variables)
+            for variable, value in zip(copy.optimizer.variables, state, strict=True):
+                variable.assign(value)
+
+    return compile_it
+
+
+def _maker(given: Any) -> Callable[[], Any]:
+    """Makes the same again: an optimizer or a metric from its config, as its variables belong to one strategy."""
+    import keras
+
+    if isinstance(given, keras.Optimizer | keras.Metric):
+        return partial(type(given).from_config, given.get_config())
+    return lambda: given

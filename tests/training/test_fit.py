@@ -7,6 +7,8 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from gpubalance.errors import BadInput, UsageError
 from gpubalance.settings.device import Device, DeviceProfile, DriftPoint, JointProfile
 from gpubalance.settings.shares import Shares
 from gpubalance.training.split import Split, load_plan
-from tests.training.cases import classifier, numbers, simulated
+from tests.training.cases import classifier, loss_scaled, numbers, simulated
 
 ROOT = Path(__file__).parents[2]
 X, Y = numbers(240)
@@ -340,6 +342,65 @@ def test_a_model_that_exists_is_copied_with_all_it_has_learned(tensorflow: Any) 
         one.fit(of_dataset("in other batches"), shuffle=False, verbose=0)
     assert apart(model, alone) < 1e-6
     assert model.evaluate(X, Y, verbose=0) == pytest.approx(alone.evaluate(X, Y, verbose=0), abs=1e-6)
+
+
+def of_ones_own() -> Any:
+    """Of a class and a loss that Keras does not know, with a layer that has adapted to data."""
+    import keras
+
+    class Own(keras.Sequential):  # type: ignore[misc]
+        pass
+
+    adapted = keras.layers.Normalization()
+    adapted.adapt(5 * X + 3)
+    model = Own([keras.Input((6,)), adapted, keras.layers.Dense(3, "softmax")])
+    model.compile("adam", lambda y, p: keras.losses.sparse_categorical_crossentropy(y, p))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "built_for", "within"),
+    [
+        pytest.param(of_ones_own, None, 1e-6, id="of a class of one's own"),
+        pytest.param(classifier("adam"), (20, 50, 30), 1e-6, id="in another split's scope"),
+        pytest.param(classifier(loss_scaled, layers={"dtype": "mixed_float16"}), None, 2e-3, id="mixed_float16"),
+    ],
+)
+def test_a_copy_goes_on_as_the_model_would(tensorflow: Any, make: Any, built_for: Any, within: float) -> None:
+    import gpubalance
+
+    split = simulated(built_for) if built_for else None
+    with split.scope() if split else nullcontext():
+        model = make()
+    fit = partial(split.fit, model) if split else model.fit
+    options = {"batch_size": 100, "shuffle": False, "verbose": 0}
+    fit(X, Y, **options)
+    copy = gpubalance.distribute(model, ratios=[4, 3], simulate="2")
+    assert type(copy) is type(model)
+    assert copy.predict(X, verbose=0) == pytest.approx(model.predict(X, verbose=0), abs=1e-5)
+    fit(X, Y, **options)
+    copy.fit(X, Y, **options)
+    assert apart(copy, model) < within
+
+
+def test_what_a_vectoriser_learned_is_copied_and_what_keras_cannot_load_is_refused(tensorflow: Any) -> None:
+    import keras
+
+    import gpubalance
+
+    words = keras.layers.TextVectorization(output_sequence_length=4)
+    words.adapt(["one two three", "four five"])
+    model = keras.Sequential([keras.Input((), dtype="string"), words])
+    copy = gpubalance.distribute(model, ratios=[4, 3], simulate="2")
+    told = tensorflow.constant(["two one", "five six", "four"])
+    assert (copy.predict(told, verbose=0) == model.predict(told, verbose=0)).all()
+
+    class Unsaved(keras.Model):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+
+    with pytest.raises(BadInput, match=r"Keras can't copy the model unsaved: .*properly\n  → build it in"):
+        gpubalance.distribute(Unsaved(), ratios=[4, 3], simulate="2")
 
 
 def hot_pair() -> Split:
