@@ -12,9 +12,7 @@ Verdict = Literal["faster", "slower", "no difference"]
 
 # An interval knows two runs only, not how much equal runs differ: nothing nearer to 1 is called a difference.
 MATTERS = 0.005
-# One-sided quantiles of the normal distribution, 90 % and 95 %.
-_NINE_IN_TEN = 1.2816
-_NINETEEN_IN_TWENTY = 1.6449
+_NINETEEN_IN_TWENTY = 1.6449  # one-sided 95 % quantile of the normal distribution
 
 
 class Ratio(NamedTuple):
@@ -59,7 +57,8 @@ def _welch(value: float, spreads: Sequence[Spread | None]) -> Ratio:
     freedom = variance**2 / sum(s.error**4 / s.freedom for s in known)
     error, t = math.sqrt(variance), t95(freedom)
     factor = math.exp(t * error)
-    detectable = math.expm1(math.log1p(MATTERS) + (t + _NINE_IN_TEN) * error * _larger(freedom))
+    # Two things may hide it in other runs, each one time in twenty: their noise, and that their errors look larger.
+    detectable = math.expm1(math.log1p(MATTERS) + (t + _NINETEEN_IN_TWENTY) * error * _larger(freedom))
     return Ratio(value, (value / factor, value * factor), detectable)
 
 
