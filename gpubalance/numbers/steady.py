@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 from collections.abc import Sequence
 
 from gpubalance.numbers.stats import median, spread
+from gpubalance.numbers.units import format_percent
 
 _TREND_Z = 2.576  # 99 %
 _TREND_MATTERS = 0.01
@@ -14,6 +16,22 @@ _TREND_ERRORS = 12.1  # 3.5 standard errors of a rise over all samples, each √
 _SHIFT_Z = 3.5  # at the best of all places to cut, so stricter than one test
 _SHIFT_MATTERS = 0.03
 _SHIFT_ERRORS = 4.0
+_QUIET = 0.03
+_NORMAL_QUARTERS = 1.349  # between a normal distribution's quartiles, in standard deviations
+
+
+def unquiet(samples: Sequence[float]) -> str | None:
+    """What they say of a machine that has other work to do, as `timings vary by 12 %`; None where it was quiet.
+
+    However many there are: an interval gets narrow with time, and yet such a machine gives something else tomorrow.
+    """
+    if len(samples) < 3:
+        return None
+    quarters = statistics.quantiles(samples, n=4, method="inclusive")
+    vary = (quarters[2] - quarters[0]) / _NORMAL_QUARTERS / median(samples)
+    if vary > _QUIET:
+        return f"timings vary by {format_percent(vary)}"
+    return None if is_steady(samples) else "timings did not keep their level"
 
 
 def has_trend(samples: Sequence[float]) -> bool:

@@ -53,7 +53,7 @@ def _verdict(comparison: Comparison, against: Against, names: Sequence[str], wid
         lines.append(f"no verdict, as {pair[1]} is the same measurement as {pair[0]}")
     elif against.ratio is not None:
         predicted = [n for n, r in zip(pair, (first, other), strict=True) if r.kind == "prediction"]
-        lines.append(_split_verdict(against.ratio, pair, predicted, alike=not against.unlike))
+        lines.append(_split_verdict(against.ratio, pair, predicted, _doubts(first, other, against, pair)))
     else:
         lines += _device_verdicts(first, other, against, pair)
     return [part for line in lines for part in prose(line, width)]
@@ -64,13 +64,24 @@ def _unlike(found: Sequence[Unlike], pair: tuple[str, str]) -> str:
     return f"not the same ({pair[0]} → {pair[1]}): {listed}"
 
 
-def _split_verdict(ratio: ThroughputRatio, pair: tuple[str, str], predicted: Sequence[str], *, alike: bool) -> str:
+def _doubts(first: ComparedResult, other: ComparedResult, against: Against, pair: tuple[str, str]) -> list[str]:
+    """What a verdict must not be read without."""
+    unquiet = [f"{name}: {r.not_quiet}" for name, r in zip(pair, (first, other), strict=True) if r.not_quiet]
+    return [
+        *(["not like with like"] if against.unlike else []),
+        *([f"the machine was not quiet ({'; '.join(unquiet)})"] if unquiet else []),
+    ]
+
+
+def _split_verdict(
+    ratio: ThroughputRatio, pair: tuple[str, str], predicted: Sequence[str], doubts: Sequence[str]
+) -> str:
     if predicted:
         which = " and ".join(dict.fromkeys(predicted))
         several = len(set(predicted)) > 1
         why = f"{which} {'were' if several else 'was'} never run, {'their' if several else 'its'} figures are predicted"
         return f"no verdict, as {why}: {ratio.value:.3f} × the samples/s of {pair[0]}"
-    return _judged(ratio, pair, f"the samples/s of {pair[0]}", alike=alike)
+    return _judged(ratio, pair, f"the samples/s of {pair[0]}", doubts)
 
 
 def _device_verdicts(
@@ -88,23 +99,22 @@ def _device_verdicts(
                 continue
             sizes = f"{len(one.points)} batch size{'s' if len(one.points) > 1 else ''}"
             of = f"the samples/s over the {sizes} that both have"
-            yield f"{label}: {_judged(one.ratio, pair, of, alike=not against.unlike)}"
+            yield f"{label}: {_judged(one.ratio, pair, of, _doubts(first, other, against, pair))}"
 
 
-def _judged(ratio: ThroughputRatio, pair: tuple[str, str], of: str, *, alike: bool) -> str:
-    """The verdict in words, then the ratio with its interval."""
+def _judged(ratio: ThroughputRatio, pair: tuple[str, str], of: str, doubts: Sequence[str]) -> str:
+    """The verdict in words, with what makes it doubtful, then the ratio with its interval."""
     value = f"{ratio.value:.3f} × {of}"
     if ratio.verdict is None or ratio.ci95 is None:
         return f"no verdict on {pair[1]}, as there are too few timings: {value}"
     value += f" ({ratio.ci95[0]:.3f} to {ratio.ci95[1]:.3f}, 95 % within these runs)"
+    doubt = f", but {', and '.join(doubts)}" if doubts else ""
     if ratio.verdict == "no difference":
-        doubt = "" if alike else ", though they are not alike"
         unseen = format_percent(ratio.detectable, 1)
         return (
             f"no difference that shows between {pair[0]} and {pair[1]}{doubt}: {value}; a difference "
             f"under {unseen} may not show"
         )
-    doubt = "" if alike else ", but not like with like"
     return f"{pair[1]} is {ratio.verdict} than {pair[0]}{doubt}: {value}"
 
 

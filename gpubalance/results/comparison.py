@@ -36,7 +36,10 @@ class ComparedDevice(Record):
 
 
 class ComparedResult(Record):
-    """One file. Step time and throughput are the whole split's, null for a probe. `warnings` concern its figures."""
+    """One file. Step time and throughput are the whole split's, null for a probe. `warnings` concern its figures.
+
+    `not_quiet` is what its timings say of a machine that had other work to do meanwhile; null where it was quiet.
+    """
 
     file: str
     kind: Compared
@@ -52,6 +55,7 @@ class ComparedResult(Record):
     even_global_batch: int | None = None
     scaling_efficiency: Number | None = None
     devices: tuple[ComparedDevice, ...]
+    not_quiet: str | None = None
     warnings: tuple[Warning_, ...]
 
     @property

@@ -240,6 +240,25 @@ def test_what_makes_a_result_doubtful_goes_with_it(compared: Compared) -> None:
     assert not found.complete
 
 
+def disturbed(run: Run, factor: float = 1.0) -> Run:
+    """The same run, `factor` as slow, on a machine whose other work comes and goes."""
+    times = tuple(t * (1.3 if i // 5 % 2 else 1.0) for i, t in enumerate(run.step_time_s.samples))
+    longer = run.step_time_s.model_copy(update={"samples": times})
+    return slower(run.model_copy(update={"step_time_s": longer}), factor)
+
+
+def test_timings_of_a_machine_that_was_not_quiet_say_so(compared: Compared) -> None:
+    found = compared(BASELINE, disturbed(OTHER))
+    assert [result.not_quiet for result in found.results] == [None, "timings vary by 21 %"]
+    early, late = (tuple(s * f for s in OTHER.step_time_s.samples[:20]) for f in (1.0, 1.2))
+    shifted = OTHER.model_copy(
+        update={"step_time_s": OTHER.step_time_s.model_copy(update={"samples": early + early + late, "at_s": None})}
+    )
+    assert compared(BASELINE, shifted).results[1].not_quiet == "timings did not keep their level"
+    with pytest.raises(Regression, match=r"but the machine was not quiet \(.*1\.json: timings vary by 21 %\)"):
+        check_regression(compared(BASELINE, disturbed(OTHER, 2.0)), 0.05)
+
+
 def test_the_gate_fails_where_it_is_slower_by_more_and_only_then(compared: Compared) -> None:
     found = compared(BASELINE, slower(OTHER, 1.07), slower(OTHER, 1.03))
     with pytest.raises(Regression) as caught:

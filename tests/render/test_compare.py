@@ -12,7 +12,7 @@ from gpubalance.results.comparison import Comparison
 from gpubalance.results.run import Run
 from tests.jobs.drawn import drawn_run
 from tests.jobs.probes import probe_of
-from tests.jobs.test_compare import BASELINE, DEVICES, JOINT, OTHER, plan_of, sampled, slower
+from tests.jobs.test_compare import BASELINE, DEVICES, JOINT, OTHER, disturbed, plan_of, sampled, slower
 
 GOLDEN = Path(__file__).parent / "compare.txt"
 
@@ -58,6 +58,14 @@ def test_what_is_not_the_same_comes_before_every_verdict(tmp_path: Path) -> None
     text = comparison_text(of(tmp_path, a=BASELINE, b=mixed(slower(OTHER, 1.1))))
     assert text.startswith("not the same (a.json → b.json): precision float32 → mixed_float16\n")
     assert "b.json is slower than a.json, but not like with like" in text
+
+
+def test_a_verdict_on_runs_of_a_machine_that_was_not_quiet_carries_it(tmp_path: Path) -> None:
+    text = comparison_text(of(tmp_path, a=BASELINE, b=disturbed(OTHER, 2.0)))
+    verdict = " ".join(text.split("\n\n")[0].split())
+    assert verdict.startswith("b.json is slower than a.json, but the machine was not quiet (b.json: timings vary by")
+    same = comparison_text(of(tmp_path, a=BASELINE, b=mixed(disturbed(OTHER))))
+    assert "but not like with like, and the machine was not quiet (b.json:" in " ".join(same.split())
 
 
 def test_names_from_files_cannot_write_to_the_terminal(tmp_path: Path) -> None:

@@ -36,7 +36,9 @@ def check_regression(comparison: Comparison, most: float) -> None:
                 raise _no_verdict(baseline, other, where)
             if ratio.verdict == "slower" and 1 - ratio.value > most:
                 lost, low, high = (format_percent(1 - value, 1) for value in (ratio.value, *reversed(ratio.ci95)))
-                found.append(f"{other.file}{where} is {lost} ({low} to {high}) slower than {baseline.file}")
+                unquiet = [f"{one.file}: {one.not_quiet}" for one in (baseline, other) if one.not_quiet]
+                doubt = f", but the machine was not quiet ({'; '.join(unquiet)})" if unquiet else ""
+                found.append(f"{other.file}{where} is {lost} ({low} to {high}) slower than {baseline.file}{doubt}")
     if found:
         raise Regression(
             f"{'; '.join(found)}: more than --fail-slower {100 * most:g}%",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpubalance.numbers.steady import unquiet
 from gpubalance.results.common import Throughput, Warning_
 from gpubalance.results.comparison import ComparedDevice, ComparedResult
 from gpubalance.results.plan import Plan
@@ -65,6 +66,7 @@ def _of_run(name: str, run: Run, plan: Plan | None = None) -> Subject:
         even_global_batch=run.baselines.even and run.baselines.even.global_batch,
         step_time_s=run.step_time_s.median,
         devices=tuple(_device(device, replica, limit=limits.get(replica.device)) for device, replica in used),
+        not_quiet=unquiet(run.step_time_s.samples),
         warnings=_warnings(warnings, [(device, replica.telemetry) for device, replica in used]),
     )
     return Subject(result, run, tuple(device for device, _ in used))
@@ -92,6 +94,8 @@ def _of_prediction(name: str, plan: Plan) -> Subject:
 
 def _of_probe(name: str, probe: Probe) -> Subject:
     used = [(probe.devices[one.device], one) for one in probe.probes]
+    said = [unquiet(point.step_time_s.samples) for one in probe.probes for point in one.curve]
+    doubts = [doubt for doubt in said if doubt]
     result = _result(
         probe,
         file=name,
@@ -106,6 +110,8 @@ def _of_probe(name: str, probe: Probe) -> Subject:
             )
             for device, one in used
         ),
+        # Of many points one may look so by chance.
+        not_quiet=f"at {len(doubts)} of {len(said)} batch sizes {doubts[0]}" if 2 * len(doubts) > len(said) else None,
         warnings=_warnings(probe.warnings, [(d, point.telemetry) for d, one in used for point in one.curve]),
     )
     return Subject(result, probe, tuple(device for device, _ in used))
