@@ -15,6 +15,11 @@ from gpubalance.errors import BadInput, EnvironmentFault
 
 KNOWN = "3.12 to 3.15"
 SUM = "_all_reduce_sum_gradients"
+# What an optimizer can have, but not under a strategy, and what to do instead.
+_NOT_OVER_DEVICES = {
+    "gradient_accumulation_steps": "leave it out; a plan's micro-batches do the same within a step",
+    "ema_overwrite_frequency": "leave it out: the weights become their averages when the training ends",
+}
 
 
 def summing(optimizer: Any) -> Any:
@@ -22,8 +27,8 @@ def summing(optimizer: Any) -> Any:
 
     With `list` in the place of that method, `apply` takes gradients that are summed already.
 
-    Raises EnvironmentFault for a Keras that sums somewhere else, BadInput for an optimizer that accumulates gradients
-    over steps, which Keras can't do under a strategy.
+    Raises EnvironmentFault for a Keras that sums somewhere else, BadInput for an optimizer with what Keras can't do
+    under a strategy.
     """
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     if not callable(getattr(inner, SUM, None)):
@@ -31,9 +36,9 @@ def summing(optimizer: Any) -> Any:
             f"Keras {keras.__version__} sums gradients in another place than gpubalance knows",
             remedy=f"use Keras {KNOWN}",
         )
-    if getattr(inner, "gradient_accumulation_steps", None):
-        raise BadInput(
-            "the model's optimizer has gradient_accumulation_steps, which Keras can't do over several devices",
-            remedy="leave it out; a plan's micro-batches do the same within a step",
-        )
+    for option, instead in _NOT_OVER_DEVICES.items():
+        if getattr(inner, option, None):
+            raise BadInput(
+                f"the model's optimizer has {option}, which Keras can't do over several devices", remedy=instead
+            )
     return inner

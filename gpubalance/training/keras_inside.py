@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from typing import Any
 
 import keras
@@ -50,6 +51,23 @@ def made_under(model: Any, strategy: Any) -> None:
         f"{what} outside this split's scope(): its variables are elsewhere",
         remedy="with split.scope(): build it, load it and compile it",
     )
+
+
+def check(model: Any, *, trains: bool) -> None:
+    """Raises BadInput for a layer that keeps a state for each sample; warns where it `trains` without its XLA."""
+    for layer in model._flatten_layers():
+        if isinstance(layer, keras.layers.RNN) and layer.stateful:
+            raise BadInput(
+                f"the layer {layer.name} of the model {model.name} is stateful: it keeps a state for each sample of a "
+                "batch, of which a split gives each device a part",
+                remedy="stateful=False, or one device",
+            )
+    if trains and model.compiled and model.jit_compile:
+        warnings.warn(
+            f"the model {model.name} is compiled with jit_compile=True, which is for one device: with a split it "
+            "trains without XLA",
+            stacklevel=4,
+        )
 
 
 def _strategy_of(optimizer: Any, default: Any) -> Any:

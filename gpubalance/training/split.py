@@ -169,10 +169,15 @@ class Split:
         return Monitor(self, every=every, rebalance=rebalance, log_dir=log_dir)
 
     def stamp(self, every: int, told: OnStamps | None) -> None:
-        """Stamps every `every`-th step of the model in training; 0 stamps none."""
-        for steps in self._steps:
-            if steps.is_open:
-                steps.stamp_every, steps.on_stamps = every, told
+        """Stamps every `every`-th step of the model in training; 0 stamps none. Raises BadInput where none trains."""
+        training = [steps for steps in self._steps if steps.is_open]
+        if not training:
+            raise BadInput(
+                "the monitor's split is not what trains the model",
+                remedy="split.fit(model, …, callbacks=[split.monitor()]), both of one split",
+            )
+        for steps in training:
+            steps.stamp_every, steps.on_stamps = every, told
 
     def change_to(self, shares: Shares) -> None:
         """Trains with another split of the same devices from the next global batch on, without tracing again."""
@@ -186,10 +191,11 @@ class Split:
         if steps is not None and steps.is_open:
             return keras_method(model, *arguments, **options)  # Keras' fit evaluates, and so may a callback
         from gpubalance.training import data
-        from gpubalance.training.keras_inside import made_under
+        from gpubalance.training.keras_inside import check, made_under
 
         self._refuse_in_scope(name)
         made_under(model, self._there().strategy)
+        check(model, trains=name == "fit")
         bound = inspect.signature(keras_method).bind(model, *arguments, **options).arguments
         bound.update(bound.pop("kwargs", {}))
         del bound["self"]

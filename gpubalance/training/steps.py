@@ -45,7 +45,9 @@ class Steps:
     def used(self) -> Iterator[None]:
         """For a while Keras' own `fit`, `evaluate` and `predict` of the model call these functions."""
         optimizer = getattr(self._model, "optimizer", None)
-        if self._model.built and optimizer is not None and not optimizer.built:
+        # Not by the model's own `built`: build(shape) of a subclass sets it and makes no variables.
+        built = all(layer.built for layer in self._model._flatten_layers())
+        if built and optimizer is not None and not optimizer.built:
             with self._place.strategy.scope():  # a callback that restores it would build it outside
                 optimizer.build(self._model.trainable_variables)
         self.is_open, self._is_built = True, False

@@ -315,6 +315,45 @@ def test_a_model_from_elsewhere_is_refused_with_what_to_do(tensorflow: Any) -> N
         Split(batches=[10, 10], micro_batches=[5, 20], simulate="2")
 
 
+def test_a_subclass_that_was_built_without_its_layers_trains(tensorflow: Any) -> None:
+    import keras
+
+    class Lazy(keras.Model):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = keras.layers.Dense(3, "softmax")
+
+        def call(self, inputs: Any) -> Any:
+            return self.dense(inputs)
+
+    split = simulated((70, 30))
+    with split.scope():
+        model = Lazy()
+        with pytest.warns(UserWarning, match="has unbuilt state"):
+            model.build((None, 6))
+        model.compile("adam", "sparse_categorical_crossentropy")
+    losses = split.fit(model, X, Y, epochs=4, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+
+
+def test_what_a_split_cannot_do_is_told_in_a_sentence(tensorflow: Any) -> None:
+    import keras
+
+    split = simulated((70, 30))
+    with split.scope():
+        averaging = classifier(keras.optimizers.Adam(use_ema=True, ema_overwrite_frequency=2))()
+        stateful = keras.Sequential(
+            [keras.Input(batch_shape=(100, 3, 2)), keras.layers.LSTM(4, stateful=True, name="memory")]
+        )
+        compiled = classifier("adam", compiled={"jit_compile": True})()
+    with pytest.raises(BadInput, match="optimizer has ema_overwrite_frequency, which Keras can't do over several"):
+        split.fit(averaging, X, Y, verbose=0)
+    with pytest.raises(BadInput, match=r"the layer memory of the model .* is stateful"):
+        split.predict(stateful, X.reshape(-1, 3, 2)[:100], verbose=0)
+    with pytest.warns(UserWarning, match=r"jit_compile=True, which is for one device: .* trains without XLA"):
+        split.fit(compiled, X, Y, verbose=0)
+
+
 def test_what_micro_batches_cannot_do_is_refused(tensorflow: Any) -> None:
     from tests.training.cases import CASES
 
@@ -420,6 +459,8 @@ def test_the_monitor_says_when_the_split_no_longer_fits(tensorflow: Any, tmp_pat
     monitor = split.monitor(every=2, log_dir=str(tmp_path))
     with pytest.warns(UserWarning, match="no longer fits: part of the compute that is a wait for GPU:0: GPU:1"):
         split.fit(model, X, Y, epochs=10, verbose=0, callbacks=[monitor])
+    with pytest.raises(BadInput, match="the monitor's split is not what trains the model"):
+        model.fit(X, Y, verbose=0, callbacks=[monitor])
     assert 1.1 < monitor.epochs[-1].imbalance < 1.45  # 4/3 on a machine that does nothing else
     assert monitor.epochs[-1].wait_s[1] > 0
     (log,) = tmp_path.iterdir()
