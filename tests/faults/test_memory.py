@@ -7,8 +7,10 @@ from pathlib import Path
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.keep.saved_probes import save
 from gpubalance.results.plan import Plan
+from tests.cli.program import QUICK_PAIR, gpubalance
 from tests.faults.machine import BRIEF, Machine
 from tests.jobs.probes import probe_of
+from tests.stand_in import engine
 
 PROBE = ("probe", "--gpus", "0", "--max-batch", "40", "--duration", "0.2", "--no-ahead")
 
@@ -71,6 +73,13 @@ memory = "512 MiB"
 memory_per_sample = "4 MiB"
 """
 )
+
+
+def test_17_what_is_suggested_lowers_only_what_does_not_fit(tmp_path: Path) -> None:
+    done = gpubalance("run", "--simulate", QUICK_PAIR, "--batches", "5000", "80", environment=engine(tmp_path))
+    assert done.returncode == 5
+    assert "error: out of memory: GPU:0 (Quick 3) at batch 5000 in the joint run of 5000/80" in done.stderr
+    assert "this fits, tried: --batches 208 80" in done.stderr
 
 
 def balanced(tmp_path: Path, fits: int, *options: str) -> tuple[int, str, str]:

@@ -212,7 +212,7 @@ class _Balancing:
     def _limits_beside(self, split: Shares, error: OutOfMemory) -> list[tuple[int, int]]:
         """Each device that was asked for more than it holds beside the others, with its largest micro-batch."""
         party, numbers = self._gather(split), split.used
-        fitting, too_large = Fitting(party, self._run_request(split).of_used, self._watch).suggest()
+        fitting, too_large = Fitting(party, self._run_request(split).of_used, self._watch).suggest(error)
         if fitting is None:
             raise NothingFits(error.message, remedy="not even one sample a device fits: use a smaller model")
         if error.replica is not None:

@@ -17,7 +17,6 @@ from gpubalance.workers.party import Party
 
 # On a real device every failed try costs a worker and TensorFlow's own retries, 10 s and more.
 _TOLERANCE_ON_GPU = 0.01
-_POINTS = (4, 2)  # a memory line goes through this part of the batches
 
 
 class Fitting:
@@ -29,26 +28,48 @@ class Fitting:
         self._watch = watch
         self._refused: OutOfMemory | None = None  # the last that the search met
 
-    def suggest(self) -> tuple[Shares | None, list[int]]:
-        """A split that was tried and fits, and the replicas that have too much at a time.
+    def suggest(self, failed: OutOfMemory) -> tuple[Shares | None, list[int]]:
+        """A split that was tried and fits, or None; and the replicas that have too much at a time.
 
-        As near to the request's own as the predicted limits allow, then nine tenths of that, then halves. Each device
+        Only what does not fit is lowered: halved until it does, then raised to what memory lines predict, or nine
+        tenths of that. TensorFlow may blame another device than the one that is full: then all are lowered. Each device
         keeps its number of micro-batches, as it is their size that memory is for.
         """
+        wanted = self._request.split.micro_batches
+        lowered = self._lowered(failed, blamed=True) or self._lowered(failed, blamed=False)
+        if lowered is None:
+            return None, [failed.replica] if failed.replica is not None else []
+        sizes, too_large = lowered
+        limits = self._predicted(self._points([tuple(max(1, size // 2) for size in sizes), sizes]))
+        most = [min(size, limit) if limit else fits for size, limit, fits in zip(wanted, limits, sizes, strict=True)]
+        too_large |= {i for i, size in enumerate(wanted) if size > most[i]}
+        for part in (1.0, 0.9):
+            larger = tuple(
+                max(fits, int(part * limit)) if i in too_large else size
+                for i, (size, limit, fits) in enumerate(zip(wanted, most, sizes, strict=True))
+            )
+            if larger not in (sizes, wanted) and self._tried(self._with(larger)) is not None:
+                return self._with(larger), sorted(too_large)
+        return self._with(sizes), sorted(too_large)
+
+    def _lowered(self, failed: OutOfMemory, *, blamed: bool) -> tuple[tuple[int, ...], set[int]] | None:
+        """Micro-batches that fit, by halving those that an error blames, or all; and whom errors blamed."""
+        sizes, too_large, error = self._request.split.micro_batches, set[int](), failed
+        while True:
+            lower = range(len(sizes)) if error.replica is None or not blamed else (error.replica,)
+            if all(sizes[i] == 1 for i in lower):
+                return None
+            too_large |= set() if error.replica is None else {error.replica}
+            sizes = tuple(max(1, size // 2) if i in lower else size for i, size in enumerate(sizes))
+            if self._tried(self._with(sizes)) is not None:
+                return sizes, too_large
+            error = self._refused or error
+
+    def _with(self, sizes: tuple[int, ...]) -> Shares:
+        """The request's split with such micro-batches, as many as it has of each device, or fewer."""
         split = self._request.split
-        sizes = split.micro_batches
-        limits = self._predicted(self._points([tuple(max(1, size // part) for size in sizes) for part in _POINTS]))
-        too_large = [i for i, (b, most) in enumerate(zip(sizes, limits, strict=True)) if most and b > most]
-        nearest = [max(1, min(b, most)) if most else b for b, most in zip(sizes, limits, strict=True)]
-        for part in (1.0, 0.9, *(0.5**k for k in range(1, max(nearest).bit_length() + 1))):
-            smaller = tuple(max(1, int(b * part)) for b in nearest)
-            if smaller == sizes:
-                continue
-            most = zip(split.batches, smaller, split.counts, strict=True)
-            tried = Shares(tuple(min(batch, size * count) for batch, size, count in most), smaller)
-            if self._tried(tried) is not None:
-                return tried, too_large
-        return None, too_large
+        most = zip(split.batches, sizes, split.counts, strict=True)
+        return Shares(tuple(min(batch, size * count) for batch, size, count in most), sizes)
 
     def largest_even_share(self, share: int) -> int:
         """The largest equal share that fits on every device, when `share` does not and the request's own sizes do."""
@@ -78,11 +99,9 @@ class Fitting:
     def error(self, error: OutOfMemory) -> NothingFits:
         """The error of a run whose split does not fit, with one that was tried and does, where there is one."""
         self._watch(Doing(f"{error.message}; looking for what fits"))
-        fitting, too_large = self.suggest()
+        fitting, too_large = self.suggest(error)
         devices, split = self._request.devices, self._request.split
         word = "micro-batch" if split.accumulates else "batch"
-        if error.replica is not None and error.replica not in too_large:
-            too_large = sorted({*too_large, error.replica})
         places = [f"{devices[i].label} ({devices[i].name}) at {word} {split.micro_batches[i]}" for i in too_large]
         where = "the joint run" if len(devices) > 1 else "the run"
         message = f"out of memory: {' and '.join(places) or 'a device'} in {where} of {split}"
