@@ -119,13 +119,14 @@ class AloneOptions:
         measuring_option("--margin", metavar="SIZE", help="Memory to keep free on each device, such as 512MiB."),
     ] = "0"
     duration: Annotated[
-        float,
+        float | None,
         measuring_option(
             "--duration",
             metavar="S",
-            help="Seconds to measure a batch size; up to 4 times that while it is not known within ±1 %.",
+            help="Measure a batch size at least so long, and 4 times that at most. By default until it is known within "
+            "±1 %.",
         ),
-    ] = 3.0
+    ] = None
     parallel: Annotated[
         bool,
         measuring_option("--parallel", help="All devices at once, for hosts where they do not disturb each other."),
@@ -153,7 +154,7 @@ class AloneOptions:
             max_batch=self.max_batch,
             batch_multiple=self.batch_multiple,
             margin_bytes=values.size("--margin", self.margin),
-            duration_s=values.seconds("--duration", self.duration, 3600),
+            duration_s=values.seconds_or_none("--duration", self.duration, 3600),
             time_limit_s=measuring.time_limit_s,
             deadline_s=measuring.deadline_s,
             parallel=self.parallel,

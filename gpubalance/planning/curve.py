@@ -3,37 +3,61 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from itertools import pairwise
+
+from gpubalance.planning.model import fit_line
 
 # A third of an octave where the curve bends, an octave where it does not.
 _THIRDS = (2 ** (1 / 3), 2 ** (2 / 3))
 # Where the knee is: throughput is at least this part of the best, and an octave still changes it by so much of it.
 _KNEE_FROM = 0.5
 _KNEE_CHANGES = 0.08
+# The largest batch takes the place of an octave that is so near below it.
+_AS_GOOD = 9 / 8
+_ON_LINE = 0.01
+_FEW = 4
 
 
 def octaves(smallest: int, largest: int, multiple: int) -> list[int]:
-    """`smallest`, doubled up to `largest`, which is the last; all multiples of `multiple`."""
+    """`smallest`, doubled up to `largest`, which is the last; all multiples of `multiple`.
+
+    An octave within an eighth below the largest is left out.
+    """
     sizes, size = [], max(multiple, smallest // multiple * multiple)
     last = max(multiple, largest // multiple * multiple)
     while size < last:
         sizes.append(size)
         size *= 2
-    return [*sizes, last]
+    near = len(sizes) > 1 and last <= _AS_GOOD * sizes[-1]
+    return [*(sizes[:-1] if near else sizes), last]
 
 
-def knee_sizes(points: Sequence[tuple[int, float]], multiple: int) -> list[int]:
+def off_line(points: Sequence[tuple[int, float, float]]) -> set[int]:
+    """The batches whose step time the line through all misses by more than it is known, or by more than 1 %.
+
+    Points are (batch, seconds, half of their interval as a part). Fewer than four tell no line from a curve: all of
+    them are off.
+    """
+    if len(points) < _FEW:
+        return {batch for batch, _, _ in points}
+    line = fit_line([(batch, time) for batch, time, _ in points])
+    return {b for b, time, half in points if abs(line.step_time_s(b) / time - 1) > max(half, _ON_LINE)}
+
+
+def knee_sizes(points: Sequence[tuple[int, float]], multiple: int, off: Container[int]) -> list[int]:
     """The sizes between octaves that (batch, throughput) points still want: where throughput bends to its plateau.
 
     That is where it is at least half of the best and an octave changes it by more than 8 % of the best, up or down.
-    Such an octave is divided in thirds. Sizes that are there already are left out.
+    Such an octave is divided in thirds, if one of its ends is `off` the line through all: between others the line says
+    it. Sizes that are there already are left out.
     """
     ordered = sorted(points)
     best = max((rate for _, rate in ordered), default=0.0)
     wanted: set[int] = set()
     for (low, before), (high, after) in pairwise(ordered):
-        if max(before, after) >= _KNEE_FROM * best and abs(after - before) > _KNEE_CHANGES * best:
+        bends = max(before, after) >= _KNEE_FROM * best and abs(after - before) > _KNEE_CHANGES * best
+        if bends and (low in off or high in off):
             wanted.update(_between(low, high, multiple))
     return sorted(wanted - {batch for batch, _ in ordered})
 

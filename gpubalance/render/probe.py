@@ -17,7 +17,7 @@ from gpubalance.render.run import warning_lines
 from gpubalance.render.sparkline import sparkline
 from gpubalance.render.table import WIDTH, prose, shorten, table
 from gpubalance.results.estimate import DeviceEstimate, Estimate
-from gpubalance.results.probe import BatchLimit, CurvePoint, DeviceProbe, Probe, StepTimeModel, Trial
+from gpubalance.results.probe import BatchLimit, CurvePoint, DeviceProbe, Probe, Trial
 from gpubalance.settings.device import Device
 
 _NAME_WIDTH = 40
@@ -130,7 +130,7 @@ def _device_lines(device: Device, one: DeviceProbe, width: int, *, whole: bool) 
     facts = [
         _curve(one),
         _limit(one.batch_limit),
-        _model(one.step_time_model),
+        _model(one),
         "" if device.simulated else _compute(one),
     ]
     return [*lines, *(line for fact in facts for line in prose(fact, width, "  ")), *failures]
@@ -172,14 +172,17 @@ def _best(one: DeviceProbe) -> str:
     return best if one.sensible.batch == one.solo_best.batch else f"{best}, 95 % of it from {one.sensible.batch}"
 
 
-def _model(model: StepTimeModel | None) -> str:
+def _model(one: DeviceProbe) -> str:
+    model = one.step_time_model
     if model is None:
         return ""
     line = f"{format_seconds(model.alpha_s)} + {format_seconds(model.beta_s)} · batch"
     off = f"off by {format_percent(model.residual, 1)} at most"
-    if model.planned_with == "line":
-        return f"step time: {line}, {off}"
-    return f"step time: no line ({line} is {off}), so the curve is planned with"
+    if model.planned_with == "curve":
+        return f"step time: no line ({line} is {off}), so the curve is planned with"
+    sizes = len(one.curve)
+    decided = {None: "", True: f": {sizes} sizes are enough", False: f", so {sizes} sizes were measured"}[one.on_line]
+    return f"step time: {line}, {off}{decided}"
 
 
 def _compute(one: DeviceProbe) -> str:

@@ -132,6 +132,7 @@ class DeviceProbe(Record):
     training step (three times the forward pass), `flops_per_s` and `mfu` are at the solo best. `samples_per_joule` too.
     `update_s` is the part of every step in which the weights are updated, whatever the batch. It is null where it was
     not measured, as in older probes: a planner then takes it for 0, and the whole step for compute.
+    `on_line`: no octave of the curve is off the line by more than it is known for, or 1 %, so none was divided.
     `measured_s` is the time spent in measured steps, `elapsed_s` the whole probe's.
     """
 
@@ -148,6 +149,7 @@ class DeviceProbe(Record):
     mfu: Number | None
     samples_per_joule: Number | None
     steady: bool
+    on_line: bool | None = None
     measured_s: Number
     elapsed_s: Number
     children: Count

@@ -18,6 +18,7 @@ from gpubalance.settings.device import DeviceProfile, DriftPoint
 from gpubalance.settings.requests import ProbeRequest, Settings
 from tests.cli.program import TINY
 from tests.jobs.probes import SMALL, devices_of, probe_of
+from tests.stand_in import engine
 
 pytestmark = pytest.mark.usefixtures("either_engine")
 with_tensorflow_too = pytest.mark.parametrize("either_engine", ["counted", "trained"], indirect=True)
@@ -72,21 +73,56 @@ def test_the_published_pair(pair: Probe, number: int) -> None:
 
 
 def test_the_published_solo_figures(pair: Probe) -> None:
+    model = pair.probes[0].step_time_model
+    assert model is not None
     rates = {point.batch: point.throughput.median for point in pair.probes[0].curve}
+    rates[1024] = 1024 / model.planned.step_time_s(1024)
     published = {64: 684, 256: 1128, 512: 1260, 1024: 1345}
     assert {batch: rates[batch] for batch in published} == pytest.approx(published, rel=0.03)
 
 
-def test_the_curve_reaches_from_small_to_the_limit_and_is_dense_at_the_knee(pair: Probe) -> None:
+def test_on_a_line_the_curve_is_octaves_from_small_to_the_limit_and_the_sensible_size(pair: Probe) -> None:
     for one in pair.probes:
         sizes = [point.batch for point in one.curve]
+        assert one.on_line
         assert sizes[0] == 1
         assert sizes[-1] == limit_of(one).fits
-        assert any(0.9 * sizes[-1] <= size < sizes[-1] for size in sizes)
-        assert all(high <= 2 * low for low, high in pairwise(sizes))
-        at_knee = [size for size in sizes if 64 <= size <= 128]
-        assert len(at_knee) == 4
+        assert all(high <= 2.25 * low for low, high in pairwise(sizes))
+        assert len(sizes) <= sizes[-1].bit_length() + 2
         assert all(point.memory_peak_bytes for point in one.curve)
+
+
+def test_off_it_the_curve_is_dense_at_the_knee_and_has_a_size_just_under_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bent = "def step(devices, batches, number):\n    return max(0.05, 0.0005 * batches[0])\n"
+    for name, value in engine(tmp_path, bent).items():
+        monkeypatch.setenv(name, value)
+    roomy = QUICK.model_copy(update={"memory": 1024 * MIB, "memory_per_sample": MIB})
+    (one,) = probe(request(roomy), None, quiet).probes
+    sizes = [point.batch for point in one.curve]
+    assert one.on_line is False
+    assert {64, 80, 104, 128} <= set(sizes)
+    assert any(0.9 * sizes[-1] <= size < sizes[-1] for size in sizes)
+    assert one.step_time_model is not None
+    assert one.step_time_model.planned_with == "curve"
+
+
+def test_a_point_is_measured_until_it_is_precise_and_no_longer_unless_that_is_asked_for() -> None:
+    calm, noisy = QUICK, QUICK.model_copy(update={"noise": 0.02})
+    lengths = {}
+    for name, profile, options in (
+        ("calm", calm, {"duration_s": None}),
+        ("noisy", noisy, {"duration_s": None}),
+        ("long", calm, {"duration_s": 6.0}),
+    ):
+        (one,) = probe(request(profile, max_batch=16, **options), None, quiet).probes
+        assert all(point.precise for point in one.curve)
+        lengths[name] = [len(point.step_time_s.samples) for point in one.curve]
+    assert set(lengths["calm"]) == {5}
+    assert min(lengths["noisy"]) >= 5
+    assert sum(lengths["noisy"]) > sum(lengths["calm"])
+    assert min(lengths["long"]) >= 12
 
 
 def test_the_best_and_the_sensible_batch(pair: Probe) -> None:
@@ -102,7 +138,7 @@ def test_the_best_and_the_sensible_batch(pair: Probe) -> None:
 
 
 NOISY = QUICK.model_copy(update={"name": "noisy", "noise": 0.03, "alpha_s": 0.030, "beta_s": 0.0005})
-HOT = QUICK.model_copy(update={"name": "hot", "drift": (DriftPoint(from_s=4.0, factor=1.4),)})
+HOT = QUICK.model_copy(update={"name": "hot", "drift": (DriftPoint(from_s=2.0, factor=1.4),)})
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubalance.planning.curve import best_of, knee_sizes, octaves, sensible_of, sensible_size
+from gpubalance.planning.curve import best_of, knee_sizes, octaves, off_line, sensible_of, sensible_size
 
 
 @given(st.integers(1, 64), st.integers(1, 10**6), st.sampled_from([1, 8, 32]))
@@ -17,7 +17,8 @@ def test_octaves_double_up_to_the_largest(smallest: int, largest: int, multiple:
     assert sizes == sorted(set(sizes))
     assert all(size % multiple == 0 and size > 0 for size in sizes)
     assert sizes[-1] == max(multiple, largest // multiple * multiple)
-    assert all(b <= 2 * a for a, b in pairwise(sizes))
+    assert all(b <= 2.25 * a for a, b in pairwise(sizes))
+    assert all(b >= 1.125 * a for a, b in pairwise(sizes[-2:]) if len(sizes) > 2)
 
 
 def line_curve(alpha: float, beta: float, sizes: list[int]) -> list[tuple[int, float]]:
@@ -26,18 +27,36 @@ def line_curve(alpha: float, beta: float, sizes: list[int]) -> list[tuple[int, f
 
 def test_the_knee_of_a_line_gets_thirds_of_an_octave_and_its_ends_do_not() -> None:
     points = line_curve(0.05, 0.0007, octaves(8, 8192, 1))
-    wanted = knee_sizes(points, 1)
+    all_of_them = {size for size, _ in points}
+    wanted = knee_sizes(points, 1, all_of_them)
     knee = 0.05 / 0.0007  # where the throughput is half of its limit
     assert any(knee < size < 4 * knee for size in wanted)
     assert not any(size < knee / 4 or size > 32 * knee for size in wanted)
     # Once they are measured, no more are wanted between them.
-    again = knee_sizes(sorted(points + line_curve(0.05, 0.0007, wanted)), 1)
+    again = knee_sizes(sorted(points + line_curve(0.05, 0.0007, wanted)), 1, {*all_of_them, *wanted})
     assert again == []
+    # Between points that are on a line it says what they are.
+    assert knee_sizes(points, 1, ()) == []
+    assert {size for size in wanted if 128 < size < 512} == set(knee_sizes(points, 1, {256}))
+
+
+@given(st.floats(1e-3, 1), st.floats(1e-5, 1e-2), st.sampled_from([0.004, 0.02]))
+def test_a_point_is_off_the_line_by_more_than_it_is_known_for_or_one_percent(
+    alpha: float, beta: float, half: float
+) -> None:
+    sizes = octaves(8, 1024, 8)
+    points = [(size, alpha + beta * size, half) for size in sizes]
+    assert off_line(points) == set()
+    for factor, off in ((1 + 0.6 * max(half, 0.01), False), (1 + 4 * max(half, 0.01), True)):
+        moved = [(b, time * (factor if b == 128 else 1), half) for b, time, _ in points]
+        assert (128 in off_line(moved)) == off
+    assert off_line(points[:3]) == set(sizes[:3])
 
 
 def test_a_straight_curve_wants_nothing_more() -> None:
-    assert knee_sizes([(b, 1000.0) for b in octaves(8, 1024, 8)], 8) == []
-    assert knee_sizes([(8, 1.0)], 8) == []
+    sizes = octaves(8, 1024, 8)
+    assert knee_sizes([(b, 1000.0) for b in sizes], 8, sizes) == []
+    assert knee_sizes([(8, 1.0)], 8, sizes) == []
 
 
 def test_best_and_sensible() -> None:

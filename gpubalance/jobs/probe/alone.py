@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 from gpubalance.errors import DeadlinePassed, GpubalanceError, PartialResult
 from gpubalance.jobs.probe.attempt import Work
 from gpubalance.jobs.probe.bench import Bench
 from gpubalance.jobs.probe.drift import Drifting
-from gpubalance.planning.curve import knee_sizes, octaves, sensible_size
+from gpubalance.planning.curve import knee_sizes, octaves, off_line, sensible_size
 from gpubalance.planning.memory import predict_limit
 from gpubalance.planning.search import Limit, Trial, find_limit
 from gpubalance.results.common import Warning_
+from gpubalance.results.probe import CurvePoint
 from gpubalance.workers.worker import Worker
 
 # A line through the memory of fewer batches may be one through workspaces.
@@ -39,6 +42,7 @@ class Alone:
         self.forward_flops: float | None = None
         self.steady = True
         self.skipped: list[int] = []
+        self.on_line: bool | None = None
         self._failed: int | None = None
 
     @property
@@ -112,14 +116,17 @@ class Alone:
         return Trial(batch, attempt.point is not None, attempt.trial.memory_peak_bytes)
 
     def _fill(self) -> None:
-        """Measures the octaves that are still missing, just under the limit, and where the curve bends."""
+        """Measures the octaves that are still missing; where they are on no line, more: where throughput bends too."""
         largest = self.limit.fits if self.limit else None
         if largest is None:
             return
         multiple = min(self.bench.request.batch_multiple, largest)
         below = (largest - max(1, largest // _BELOW_THE_LIMIT)) // multiple * multiple
-        self._measure([*octaves(min(self.points), largest, multiple), *([below] if self._at_the_limit() else [])])
-        self._measure(knee_sizes(self._rates(largest), multiple))
+        self._measure(octaves(min(self.points), largest, multiple))
+        off = off_line([_known(p) for p in self.points.values() if p.batch <= largest])
+        self.on_line = not off
+        self._measure([below] if self._at_the_limit() and largest in off else [])
+        self._measure(knee_sizes(self._rates(largest), multiple, off))
         sensible = sensible_size(self._rates(largest), multiple)
         self._measure([sensible] if sensible else [])
 
@@ -162,3 +169,10 @@ class Alone:
             self.points[batch] = point.model_copy(update={"steady": False})
         for point in drifting.measure_again(sorted(self.points)):
             self.points[point.batch] = point.model_copy(update={"steady": False, "measured_again": True})
+
+
+def _known(point: CurvePoint) -> tuple[int, float, float]:
+    """Its batch, its step time, and half the interval of that, as a part."""
+    time = point.step_time_s
+    half_s = math.inf if time.ci95 is None else (time.ci95[1] - time.ci95[0]) / 2
+    return point.batch, time.median, half_s / time.median

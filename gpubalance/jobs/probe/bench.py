@@ -21,7 +21,7 @@ from gpubalance.jobs.measure.lost import lost_gpus_told
 from gpubalance.jobs.measure.sensors import check_memory
 from gpubalance.jobs.probe.attempt import Attempt
 from gpubalance.jobs.probe.halt import Halt
-from gpubalance.jobs.probe.point import measure_point
+from gpubalance.jobs.probe.point import Length, measure_point
 from gpubalance.results.probe import CurvePoint, Outcome, Trial
 from gpubalance.settings.requests import ProbeRequest
 from gpubalance.workers.messages import Ready
@@ -37,6 +37,7 @@ class Bench:
         self.journal = journal
         self._halt = halt
         self.watch = watch
+        self.length = Length.of(request.duration_s)
         # A death may have been the machine's fault, and that may have been mended: it is tried again.
         self._known: dict[int, list[Attempt]] = defaultdict(list)
         for attempt in journal.of(self.device.uuid, Attempt):
@@ -131,7 +132,7 @@ class Bench:
         outcome: Outcome = "fits"
         try:
             self.ready(fresh=fresh, last=last)
-            point = self.measured(batch, self.request.duration_s)
+            point = self.measured(batch, self.length)
             peak = point.memory_peak_bytes
         except OutOfMemory as error:
             outcome, peak = "oom", next(iter(error.memory_peak_bytes), None)
@@ -149,14 +150,14 @@ class Bench:
         trial = Trial(batch=batch, outcome=outcome, seconds=spent_s, reason=reason, fresh=fresh, memory_peak_bytes=peak)
         return Attempt(trial=trial, point=point)
 
-    def measured(self, batch: int, duration_s: float) -> CurvePoint:
+    def measured(self, batch: int, length: Length) -> CurvePoint:
         """Measures a point with the worker that is ready.
 
         cuDNN and cuBLAS say in many ways that memory is short, and some read like a fault of the model. It is memory
         only if a smaller batch trains: then this raises OutOfMemory. Where none has yet, `fault` keeps the error.
         """
         try:
-            return self._measured(batch, duration_s)
+            return self._measured(batch, length)
         except (EnvironmentFault, BadInput) as error:
             smaller_passed = any(smaller < batch for smaller in self._passed)
             if not smaller_passed and (batch == 1 or isinstance(error, BadInput)):
@@ -164,12 +165,12 @@ class Bench:
             self.fault = self.fault or (None if smaller_passed else error)
             raise OutOfMemory(error.message, log=error.log) from None
 
-    def _measured(self, batch: int, duration_s: float) -> CurvePoint:
+    def _measured(self, batch: int, length: Length) -> CurvePoint:
         began = time.monotonic()
         measure = partial(
             measure_point,
             batch=batch,
-            duration_s=duration_s,
+            length=length,
             until_s=self._halt.limit.until_s,
             gpu=None if self.device.simulated else self.device.uuid,
             first=not self._passed,

@@ -9,6 +9,7 @@ from gpubalance.errors import DeadlinePassed, OutOfMemory, PartialResult
 from gpubalance.jobs.events import PointDone
 from gpubalance.jobs.probe.attempt import Drift, HotPoint
 from gpubalance.jobs.probe.bench import Bench
+from gpubalance.jobs.probe.point import Length
 from gpubalance.results.common import StepTime
 from gpubalance.results.probe import CurvePoint
 
@@ -49,18 +50,19 @@ class Drifting:
     def _factor(self, before: CurvePoint) -> float:
         """The step time now over that before. A short look first; if it finds a change, a look as long as a point's."""
         factor = 1.0
-        for part in (0.5, 1.0):
-            now = self._measured(before.batch, part * self._bench.request.duration_s)
+        length = self._bench.length
+        for looked in (length.look, length):
+            now = self._measured(before.batch, looked)
             if now is None or not _differ(before.step_time_s, now.step_time_s):
                 return 1.0
             factor = now.step_time_s.median / before.step_time_s.median
         self._bench.tell(f"batch {before.batch} now takes {factor:.2f} times as long as at first: measuring once more")
         return factor
 
-    def _measured(self, batch: int, duration_s: float) -> CurvePoint | None:
+    def _measured(self, batch: int, length: Length) -> CurvePoint | None:
         try:
             self._bench.ready(last=True)
-            return self._bench.measured(batch, duration_s)
+            return self._bench.measured(batch, length)
         except (PartialResult, DeadlinePassed, OutOfMemory) as error:
             self._bench.lose(error)
             return None
@@ -71,7 +73,7 @@ class Drifting:
         for batch in batches:
             if batch not in known:
                 self._heat_up(batches[len(batches) // 2])
-            point = known.get(batch) or self._measured(batch, self._bench.request.duration_s)
+            point = known.get(batch) or self._measured(batch, self._bench.length)
             if point is not None:
                 if batch not in known:
                     self._bench.journal.add(self._bench.device.uuid, HotPoint(point=point))
@@ -83,7 +85,7 @@ class Drifting:
         while not self._bench.began_s or time.monotonic() - self._bench.began_s < self._after_s:
             self._bench.tell("warming the device up, as its speed changes with time")
             left = self._after_s - (time.monotonic() - self._bench.began_s if self._bench.began_s else 0.0)
-            if self._measured(batch, max(1.0, min(left, self._bench.request.duration_s))) is None:
+            if self._measured(batch, self._bench.length.lasting(max(1.0, left))) is None:
                 return
 
 

@@ -12,8 +12,9 @@ from gpubalance.settings.requests import ProbeRequest
 _WORKER_S = 2.0
 _FIRST_WORKER_S = 5.0
 _WORKERS = 4  # one for the curve, two to three for the limit, one for what is missing
-_KNEE_SIZES = 6
 _SETTLING_STEPS = 4
+_TIMINGS = 5
+_TIMING_S = 0.25
 _GUESSED_LIMIT = 1024
 _GUESSED_STEP_S = 0.2
 
@@ -30,9 +31,9 @@ def _device(number: int, device: Device, request: ProbeRequest) -> DeviceEstimat
     multiple = min(request.batch_multiple, max(1, limit))
     sizes = octaves(multiple, max(1, limit), multiple)
     seconds = _FIRST_WORKER_S + (_WORKERS - 1) * _WORKER_S
-    for size in [*sizes, *[sizes[-1] // 2] * _KNEE_SIZES]:
+    for size in [*sizes, sizes[-1] // 2]:  # and the size that is within 5 % of the best
         step_s = _step_s(device, size)
-        seconds += max(request.duration_s, 3 * step_s) + _SETTLING_STEPS * step_s
+        seconds += max(request.duration_s or 0.0, _TIMINGS * max(_TIMING_S, step_s)) + _SETTLING_STEPS * step_s
     return DeviceEstimate(
         device=number, sizes=tuple(sizes), limit=limit, guessed=guessed, children=_WORKERS, seconds=round(seconds)
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import nullcontext
+from typing import NamedTuple
 
 from gpubalance.devices.telemetry import Sampler
 from gpubalance.jobs.measure.series import Series
@@ -14,16 +15,41 @@ from gpubalance.results.telemetry import Telemetry, passing
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.worker import Worker
 
-_TIMINGS = 12  # in a measurement of the length that is asked for
-_LEAST_TIMINGS = 3
-_LONGEST = 4  # times that length, while the result is not precise
+_LEAST_TIMINGS = 5
+_TIMINGS = 12  # in a measurement of the usual length
+_USUAL_S = 3.0
+_LONGEST = 4  # times the usual length, while the result is not precise
+
+
+class Length(NamedTuple):
+    """How long a point is measured: until it is precise, but for at least and at most so many seconds of steps."""
+
+    least_s: float
+    most_s: float
+    timing_s: float
+
+    @classmethod
+    def of(cls, duration_s: float | None) -> Length:
+        """As a request asks for: at least its seconds, None for until it is precise."""
+        usual_s = duration_s or _USUAL_S
+        return cls(duration_s or 0.0, _LONGEST * usual_s, usual_s / _TIMINGS)
+
+    @property
+    def look(self) -> Length:
+        """Half as long, whether it is precise or not: for a first impression."""
+        return self._replace(least_s=self.least_s / 2, most_s=self.most_s / _LONGEST / 2)
+
+    def lasting(self, seconds: float) -> Length:
+        """That long, or as long as is usual if that is shorter."""
+        seconds = min(seconds, self.most_s / _LONGEST)
+        return self._replace(least_s=seconds, most_s=seconds)
 
 
 def measure_point(
     worker: Worker,
     batch: int,
     *,
-    duration_s: float,
+    length: Length,
     until_s: float = float("inf"),
     gpu: str | None = None,
     first: bool = True,
@@ -35,25 +61,24 @@ def measure_point(
     is the UUID of a GPU to read meanwhile; `first` is for the model's first measurement. Raises what `Worker.measure`
     does.
     """
-    series = Series(Shares((batch,)), timing_s=duration_s / _TIMINGS)
+    series = Series(Shares((batch,)), timing_s=length.timing_s)
     series.settle(worker, first=first)
-    telemetry = _windows(series, worker, duration_s, until_s, gpu)
+    telemetry = _windows(series, worker, length, until_s, gpu)
     spent_s = _seconds(series)
     steady = is_steady(series.step_times_s) and not passing(_throttled(telemetry))
     again = not steady and time.monotonic() < until_s
     if again:
         series.timings.clear()
-        telemetry = _windows(series, worker, duration_s, until_s, gpu)
+        telemetry = _windows(series, worker, length, until_s, gpu)
         spent_s += _seconds(series)
     return _point(series, telemetry, steady=steady, again=again), spent_s
 
 
-def _windows(series: Series, worker: Worker, duration_s: float, until_s: float, gpu: str | None) -> Telemetry | None:
-    end = time.monotonic() + _LONGEST * duration_s
+def _windows(series: Series, worker: Worker, length: Length, until_s: float, gpu: str | None) -> Telemetry | None:
     with nullcontext() if gpu is None else Sampler(gpu) as sampler:
-        series.measure(worker, duration_s, at_least=_LEAST_TIMINGS)
-        while series.precision > PRECISE_ENOUGH and time.monotonic() < min(end, until_s):
-            series.measure(worker, duration_s / 2)
+        series.measure(worker, length.least_s, at_least=_LEAST_TIMINGS)
+        while series.precision > PRECISE_ENOUGH and _seconds(series) < length.most_s and time.monotonic() < until_s:
+            series.measure(worker, 0.0, at_least=len(series.timings) // 4)
     return None if sampler is None else sampler.telemetry
 
 

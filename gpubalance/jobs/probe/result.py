@@ -43,6 +43,7 @@ def device_probe(alone: Alone) -> DeviceProbe:
         mfu=achieved / peak if achieved and peak else None,
         samples_per_joule=telemetry.samples_per_joule(best[1]) if telemetry and best else None,
         steady=alone.steady and all(point.steady for point in curve),
+        on_line=alone.on_line,
         measured_s=alone.bench.measured_s,
         elapsed_s=alone.elapsed_s,
         children=alone.bench.party.started,
