@@ -25,7 +25,7 @@ from typing import Any
 
 from gpubalance.remedies import known
 
-RESUME = "--resume goes on with what is measured"
+RESUME = "--resume continues it"
 
 
 class GpubalanceError(Exception):

@@ -33,7 +33,7 @@ def compare(
     output: OutputOptions,
     fail_slower: FailSlower = None,
 ) -> None:
-    """Hold results against the first, side by side: faster, slower, or no difference that shows.
+    """Compare results with the first: faster, slower, or no clear difference.
 
     Example: gpubalance compare before.json after.json --fail-slower 5%
     """

@@ -126,7 +126,7 @@ def _check(path: Path, key: str, known: Mapping[str, object], *, of: str = "") -
     place = f"{path}: [{of}] {clean(key, 40)}" if of else f"{path}: {clean(key, 40)}"
     if key == CONFIG.removeprefix("--"):
         raise BadInput(f"{place}: a config can't name another", remedy="give it on the command line")
-    what = f"gpubalance {of} has no such flag" if of else "no command has such a flag"
+    what = f"gpubalance {of} has no such option" if of else "no command has such an option"
     raise BadInput(f"{place}: {what}", remedy=_nearest(key.replace("_", "-"), known))
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def doctor(gpus: DeviceOptions, output: OutputOptions, model: ModelOption = None, quiet: QuietOption = False) -> None:
-    """Check the machine: driver, libraries, GPUs, copies between them, a training step; and say what mends it.
+    """Check the machine: driver, libraries, GPUs, copies between them, a training step; and say how to fix it.
 
     Example: gpubalance doctor
     """

@@ -73,7 +73,7 @@ class WantedSplitOptions:
         split_option(
             "--from-batch",
             metavar="B",
-            help="The global batch that your learning rate suits. Default: the best batch of the best single device.",
+            help="The global batch that your learning rate was tuned for. Default: the best device's best batch alone.",
             callback=values.between(1, 10**9),
         ),
     ] = None

@@ -54,7 +54,7 @@ def between(least: int, most: int) -> Callable[[Number | None], Number | None]:
 def seconds(option: str, value: float, most: float) -> float:
     """The value. Raises UsageError where it is not above 0 or above `most`; NaN is neither."""
     if not 0 < value <= most:
-        raise UsageError(f"{option} takes seconds, more than 0 and up to {most:g}")
+        raise UsageError(f"{option} takes seconds, more than 0 and up to {most:,.0f}")
     return value
 
 
@@ -64,7 +64,7 @@ def seconds_or_none(option: str, value: float | None, most: float) -> float | No
 
 
 def size(option: str, text: str) -> int:
-    """Bytes. Raises UsageError for what is no size."""
+    """Bytes. Raises UsageError for what is not a size."""
     try:
         return parse_bytes(text)
     except ValueError as error:

@@ -22,11 +22,11 @@ def parse_bytes(text: object) -> int:
     else:
         match = _SIZE.fullmatch(text)
         if not match or match[2].upper() not in _BINARY:
-            raise ValueError(f"{text!r} is no size; write bytes, or a number with KiB, MiB, GiB or TiB")
+            raise ValueError(f"{text!r} is not a size; write bytes, or a number with KiB, MiB, GiB or TiB")
         number, unit = float(match[1]), match[2].upper()
     size = number * _BINARY[unit]
     if not 0 <= size < 2**63:
-        raise ValueError(f"{text!r} is no size: it must be 0 or more, and less than 8 EiB")
+        raise ValueError(f"{text!r} is not a size: it must be 0 or more, and less than 8 EiB")
     return round(size)
 
 

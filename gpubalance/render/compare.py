@@ -112,7 +112,7 @@ def _judged(ratio: ThroughputRatio, pair: tuple[str, str], of: str, doubts: Sequ
     if ratio.verdict == "no difference":
         unseen = format_percent(ratio.detectable, 1)
         return (
-            f"no difference that shows between {pair[0]} and {pair[1]}{doubt}: {value}; a difference "
+            f"no clear difference between {pair[0]} and {pair[1]}{doubt}: {value}; a difference "
             f"under {unseen} may not show"
         )
     return f"{pair[1]} is {ratio.verdict} than {pair[0]}{doubt}: {value}"

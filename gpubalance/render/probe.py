@@ -116,7 +116,7 @@ def probe_text(probe: Probe, next_command: str, width: int = WIDTH) -> str:
     for one in probe.probes:
         lines += _device_lines(probe.devices[one.device], one, width, whole=len(probe.probes) <= _MOST_WHOLE)
     if not probe.complete:
-        lines += ["", *prose("This probe is not whole: --resume goes on with what is measured.", width)]
+        lines += ["", *prose("This probe is incomplete: --resume continues it.", width)]
     lines += warning_lines(probe.warnings, width)
     return "\n".join([*lines, *(["", f"next: {next_command}"] if next_command else [])])
 
@@ -154,7 +154,7 @@ def _limit(limit: BatchLimit | None) -> str:
     if limit.fits is None:
         return f"batch limit: not even {limit.fails} fits{tried}"
     if limit.fails is None:
-        return f"batch limit: none up to {limit.max_batch}{tried}"
+        return f"batch limit: none found up to batch {limit.max_batch}{tried}"
     why = next((t.outcome for t in reversed(limit.trials) if t.batch == limit.fails and t.outcome != "fits"), "oom")
     return f"batch limit: {limit.fits} trains, {limit.fails} does not ({OUTCOMES[why]}){tried}"
 
@@ -179,7 +179,7 @@ def _model(one: DeviceProbe) -> str:
     line = f"{format_seconds(model.alpha_s)} + {format_seconds(model.beta_s)} · batch"
     off = f"off by {format_percent(model.residual, 1)} at most"
     if model.planned_with == "curve":
-        return f"step time: no line ({line} is {off}), so the curve is planned with"
+        return f"step time: no line ({line} is {off}), so plans use the measured curve"
     sizes = len(one.curve)
     decided = {None: "", True: f": {sizes} sizes are enough", False: f", so {sizes} sizes were measured"}[one.on_line]
     return f"step time: {line}, {off}{decided}"

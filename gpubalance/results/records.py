@@ -77,7 +77,7 @@ def _document(path: Path, wanted: str, remedy: str) -> object:
     try:
         return _harmless(from_json(content.removeprefix(codecs.BOM_UTF8)))
     except ValueError as error:  # cut off, no JSON, no UTF-8, or deeper than 200 levels
-        raise BadInput(f"{path} is no JSON: {clean(str(error))}", remedy=remedy) from None
+        raise BadInput(f"{path} is not JSON: {clean(str(error))}", remedy=remedy) from None
 
 
 def _harmless(value: Any) -> Any:

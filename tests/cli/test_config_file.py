@@ -83,8 +83,8 @@ def test_a_list_is_written_as_one_likes(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "says", "remedy"),
     [
-        ("[balance]\nglobal_bach = 3", "[balance] global_bach: gpubalance balance has no such flag", "global-batch?"),
-        ("windows = 1\nglobal-bach = 3", "global-bach: no command has such a flag", "did you mean global-batch?"),
+        ("[balance]\nglobal_bach = 3", "[balance] global_bach: gpubalance balance has no such option", "global-batch?"),
+        ("windows = 1\nglobal-bach = 3", "global-bach: no command has such an option", "did you mean global-batch?"),
         ("[rum]\nwindows = 3", "there is no command [rum]", "did you mean run?"),
         ("[devices]\nzzz = 3", "[devices] zzz: ", "there are: "),
         ("[run.gpus]\nzero = 0", "[run] gpus takes text or a number, not a table", ""),

@@ -183,7 +183,7 @@ def test_26_a_truncated_file_is_no_result(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     for cut in range(0, len(whole), 97):
         path.write_text(whole[:cut])
-        with pytest.raises(BadInput, match="is no JSON"):
+        with pytest.raises(BadInput, match="is not JSON"):
             read_result(path)
 
 
@@ -386,7 +386,7 @@ def step(devices, batches, number):
     command = ("run", "--windows", "9", "--duration", "0.2", "-o", str(path), "--json")
     ended = machine.runs(*command)
     assert ended.returncode == 6
-    assert "--resume goes on with what is measured" in ended.stderr
+    assert "--resume continues it" in ended.stderr
     assert json.loads(path.read_text())["complete"] is False
     assert machine.runs(*command).returncode == 2
     machine.refuses(2, "probe", "--max-batch", "8", "-o", str(path), "--resume")

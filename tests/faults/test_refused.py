@@ -66,7 +66,7 @@ REFUSED = {
     "probe --simulate {quick}": [
         ("--max-batch 0", 2, "--max-batch"),
         ("--batch-multiple 0", 2, "--batch-multiple"),
-        ("--margin '5 GB'", 2, "--margin: '5 GB' is no size"),
+        ("--margin '5 GB'", 2, "--margin: '5 GB' is not a size"),
         ("--duration nan", 2, "--duration takes seconds"),
         ("--time-limit -1", 2, "--time-limit takes seconds"),
         ("--deadline 0", 2, "--deadline takes seconds"),
@@ -83,7 +83,7 @@ REFUSED = {
     "--simulate {quick}": [("balance", 2, "options come after the command: gpubalance balance --simulate …")],
     "plan": [
         ("--simulate {quick}", 4, "make one: gpubalance probe --simulate {quick} --gpus 0 1"),
-        ("{quick}", 4, "is no JSON"),
+        ("{quick}", 4, "is not JSON"),
         ("probe.json --global-batch 4", 2, "the nearest that is possible: 8"),
         ("'\x1b[31m[red]no.json'", 4, "can't read [red]no.json"),
         ("--simulate {quick} --model '\x1b]0;title\x07small'", 4, "make one: gpubalance probe"),
@@ -94,7 +94,7 @@ REFUSED = {
         ("", 2, "gpubalance compare --help"),
         ("{saved}/guess.json", 2, "guess.json OTHER.json"),
         ("{saved}/guess.json nowhere.json", 4, "can't read nowhere.json"),
-        ("{saved}/guess.json {quick}", 4, "is no JSON"),
+        ("{saved}/guess.json {quick}", 4, "is not JSON"),
         ("{saved}/guess.json {saved}/balanced.json --fail-slower 0.05", 2, "write --fail-slower 5%"),
         ("{saved}/guess.json {saved}/balanced.json --fail-slower 100%", 2, "for example --fail-slower 5%"),
         ("{saved}/guess.json {saved}/balanced.json --fail-slower 2,5%", 2, "for example --fail-slower 5%"),
@@ -110,7 +110,7 @@ REFUSED = {
         ("--png there.html", 2, "--png there.html is no folder\n  → give a folder's name"),
         ("--png no/a", 3, "the folder above --png no/a does not exist\n  → mkdir -p no/a"),
         ("nix.json --csv", 4, "can't read nix.json: No such file or directory\n  → give the file of"),
-        ("there.html --csv", 4, "there.html is no JSON: expected value at line 1 column 1\n  → "),
+        ("there.html --csv", 4, "there.html is not JSON: expected value at line 1 column 1\n  → "),
     ],
     # Ten thousand characters, where a name, a number, a file or a command is wanted.
     "run --simulate 2": [

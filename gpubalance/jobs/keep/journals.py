@@ -18,7 +18,7 @@ def tell_resumed(journal: Journal | None, watch: Watch) -> None:
     elif journal.resumed:
         watch(Doing("going on with what was measured before"))
     elif journal.resume:
-        watch(Doing("nothing was measured before: starting from the beginning"))
+        watch(Doing("nothing that this version can use was kept: starting from the beginning"))
 
 
 def probe_journal(request: ProbeRequest, driver: str | None, *, resume: bool) -> Journal:

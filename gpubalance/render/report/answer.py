@@ -112,7 +112,7 @@ def _of_probe(probe: Probe) -> Answer:
                 "yes" if one.steady else "no",
             )
         )
-    notes = () if probe.complete else ("This probe is not whole: --resume goes on with what is measured.",)
+    notes = () if probe.complete else ("This probe is incomplete: --resume continues it.",)
     head = ("device", "name", "batch limit", "best alone, samples/s", "within 5 % from", "steady")
     return Answer("each device alone", tuple(facts), notes, head, tuple(rows))
 
@@ -120,7 +120,7 @@ def _of_probe(probe: Probe) -> Answer:
 def _limit(fits: int | None, fails: int | None) -> str:
     if fits is None:
         return f"not even {fails} fits"
-    return f"{fits}; {fails} does not fit" if fails is not None else f"none up to {fits}"
+    return f"{fits}; {fails} does not fit" if fails is not None else f"none found up to {fits}"
 
 
 def _devices(subject: Subject) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:

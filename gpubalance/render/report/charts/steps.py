@@ -59,6 +59,6 @@ def _draw(subject: Subject, steps: tuple[Step, ...], width: int) -> Figure:
 def _row(subject: Subject, step: Step, part: Part, scale: float, width: int) -> Row:
     name = device_name(subject.devices[part.device], width)
     times_s = ((_INPUT, step.input_wait_s), (_COMPUTE, part.compute_s), (_WAIT, part.wait_s), (_SYNC, step.sync_s))
-    waits = f"waits {format_seconds(part.wait_s)}" if part.wait_s else "waits for none"
+    waits = f"waits {format_seconds(part.wait_s)}" if part.wait_s else "no wait"
     pieces = tuple((key, seconds * scale) for key, seconds in times_s)
     return Row(f"{name}, batch {share_text(part.batch, part.micro_batch)}", waits, pieces)
