@@ -64,4 +64,5 @@ def test_the_update_is_not_sync() -> None:
 def test_one_device_alone_has_no_sync() -> None:
     parts = split_step(1.0, [[0.8]], [[0.15]], 0.02)
     assert parts.sync_s == parts.wait_s[0] == 0
-    assert (parts.compute_s, parts.update_s) == (pytest.approx((0.83,)), (0.15,))
+    assert parts.compute_s == pytest.approx((0.83,))
+    assert parts.update_s == (0.15,)
