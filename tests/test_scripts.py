@@ -53,6 +53,7 @@ import json, os, sys
 
 def main():
     said = {"args": sys.argv[1:], "file": __file__, "cwd": os.getcwd(), "prefix": sys.prefix}
+    said["started_as"] = os.environ.get("GPUBALANCE_STARTED_AS")
     print(json.dumps(said))
     name = os.path.basename(__file__).removesuffix(".py").upper()
     sys.exit(int(os.environ.get(f"{name}_EXIT", "0")))
@@ -153,7 +154,8 @@ def test_later_uses_start_no_python_but_the_program_and_exit_as_it_does(checkout
     here = checkout.env | {"PATH": str(tmp_path), "GPUBALANCE_EXIT": "5"}
     done = subprocess.run([link], env=here, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (5, "")
-    assert json.loads(done.stdout)["prefix"] == str(checkout.folder / ".venv")
+    said = json.loads(done.stdout)
+    assert (said["prefix"], said["started_as"]) == (str(checkout.folder / ".venv"), str(link))
 
 
 def test_dev_is_added_and_serves_the_program_too(checkout: Checkout) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 def command(name: str, devices: Sequence[Device], settings: Settings, simulate: str | None, *split: str) -> str:
     """A command on these devices with these settings; the words of `split` are between the two."""
-    words = ["gpubalance", name, *_simulated(simulate), "--gpus", *(str(device.index) for device in devices), *split]
+    words = [_program(), name, *_simulated(simulate), "--gpus", *(str(device.index) for device in devices), *split]
     if settings.model != default_model(simulated=devices[0].simulated):
         words += ["--model", settings.model]
     for option in ("precision", "input", "all_reduce"):
@@ -40,6 +41,11 @@ def uses(plan: Plan, simulate: str | None, path: Path | None) -> tuple[str, tupl
     if plan.devices[0].simulated and simulate is None:
         return "", ()
     return _run_command(plan, simulate, path), _script(plan, simulate, path)
+
+
+def _program() -> str:
+    """How this program was started, which works again: scripts/gpubalance of a checkout says that of itself."""
+    return os.environ.get("GPUBALANCE_STARTED_AS") or "gpubalance"
 
 
 def _simulated(simulate: str | None) -> list[str]:
@@ -67,7 +73,7 @@ def _run_command(plan: Plan, simulate: str | None, path: Path | None) -> str:
     if path is not None:
         model = plan.settings.model
         named = ["--model", model] if names_file_or_code(model) else []
-        return clean_lines(shlex.join(["gpubalance", "run", *_simulated(simulate), "--plan", str(path), *named]))
+        return clean_lines(shlex.join([_program(), "run", *_simulated(simulate), "--plan", str(path), *named]))
     used = [share for share in plan.shares if share.batch]
     split = ["--batches", *(str(share.batch) for share in used)]
     if any(share.micro_batch != share.batch for share in used):

@@ -25,10 +25,16 @@ _NOT_RUN = ("pip", "tensorboard", "scripts/test", "gpubalance --install")
 
 
 class Example(NamedTuple):
-    """A command line without the program's name, and what the document says that it prints, or an empty text."""
+    """How the program is started, the rest of the line, and what the document says that it prints, or nothing."""
 
+    program: str
     command: tuple[str, ...]
     shown: str
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What scripts/gpubalance sets."""
+        return {"GPUBALANCE_STARTED_AS": self.program}
 
 
 def examples(name: str) -> list[Example]:
@@ -36,9 +42,11 @@ def examples(name: str) -> list[Example]:
     found = []
     for block in _BLOCK.finditer(read(name)):
         lines = [line.removeprefix("$ ") for line in block["commands"].splitlines()]
-        commands = [tuple(shlex.split(line)[1:]) for line in lines if not line.startswith(_NOT_RUN)]
+        commands = [shlex.split(line) for line in lines if not line.startswith(_NOT_RUN)]
         shown = [""] * (len(commands) - 1) + [block["shown"] or ""]
-        found += [Example(*pair) for pair in zip(commands, shown, strict=True)] if commands else []
+        found += (
+            [Example(c[0], tuple(c[1:]), text) for c, text in zip(commands, shown, strict=True)] if commands else []
+        )
     return found
 
 
@@ -49,7 +57,7 @@ def main(names: list[str]) -> None:
             made = examples(name)
             last = max(place for place, example in enumerate(made) if example.shown)
             for example in [example for example in made[: last + 1] if "…" not in example.shown]:
-                environment = {"XDG_STATE_HOME": folder, "CUDA_VISIBLE_DEVICES": "-1"}
+                environment = {"XDG_STATE_HOME": folder, "CUDA_VISIBLE_DEVICES": "-1", **example.environment}
                 done = gpubalance(*example.command, cwd=Path(folder), environment=environment)
                 print(name, *example.command, f"→ {done.returncode}", done.stderr if done.returncode else "")
                 if example.shown:

@@ -37,7 +37,7 @@ def test_the_commands_run_and_print_what_is_shown(name: str, folder: Path) -> No
     gpus = environment(folder, f"{TWO_UNLIKE_GPUS}gpu 0 persistence 0\n")
     for example in examples(name):
         trained = {} if example.command[0] == "doctor" else engine(folder)  # it tries the real TensorFlow
-        done = gpubalance(*example.command, cwd=folder, environment={**gpus, **trained})
+        done = gpubalance(*example.command, cwd=folder, environment={**gpus, **trained, **example.environment})
         assert done.returncode == (3 if example.command[0] == "doctor" else 0), (example.command, done.stderr)
         printed = words(done.stdout)
         for part in example.shown.split("\n…\n"):
