@@ -60,14 +60,15 @@ def _set_up_cpus(count: int) -> tuple[str, ...]:
             logical = [tf.config.LogicalDeviceConfiguration() for _ in range(count)]
             tf.config.set_logical_device_configuration(cpu, logical)
         except RuntimeError as error:
-            raise _used_before(f"has fewer CPU devices than {count}") from error
+            raise used_before(f"has fewer CPU devices than {count}") from error
     return tuple(f"CPU:{i}" for i in range(count))
 
 
-def _used_before(how: str) -> EnvironmentFault:
+def used_before(how: str) -> EnvironmentFault:
+    """TensorFlow is set up once in a process, and it was without what a split needs."""
     return EnvironmentFault(
         f"TensorFlow was used before the split's devices were set up, and {how}",
-        remedy="enter split.scope() before anything else that uses TensorFlow",
+        remedy="enter split.scope() before anything else that uses TensorFlow; of several splits, the largest one's first",
     )
 
 
@@ -84,7 +85,7 @@ def _set_up_gpus(devices: Sequence[Device]) -> tuple[str, ...]:
             tf.config.experimental.set_memory_growth(gpu, True)
     except (RuntimeError, ValueError) as error:
         if not all(map(tf.config.experimental.get_memory_growth, physical)):
-            fault = _used_before("took all of the GPUs' memory")
+            fault = used_before("took all of the GPUs' memory")
             warnings.warn(f"{fault.message}: {fault.remedy} ({error})", stacklevel=2)
     numbers = numbers_of(devices, _bus_ids())
     missing = [device for device, number in zip(devices, numbers, strict=True) if number is None]

@@ -59,10 +59,16 @@ def _copied(model: Any, scope: Any) -> Any:
                 compile_it(copy)
     except (AttributeError, NotImplementedError, TypeError, ValueError) as error:
         raise BadInput(
-            f"Keras can't copy the model {model.name}: {str(error).split('. ')[0]}",
+            f"Keras can't copy the model {model.name}: {_reason(error)}",
             remedy="build it in split.scope() instead",
         ) from error
     return copy
+
+
+def _reason(error: BaseException) -> str:
+    """The first sentence of what was raised first: Keras then raises again, with the configuration of every layer."""
+    before = error.__cause__ or error.__context__
+    return _reason(before) if before else str(error).split(". ")[0]
 
 
 def _compiled(model: Any) -> Callable[[Any], None]:

@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpubalance.engine.pace import Clock, clocks
-from gpubalance.engine.runtime import build_strategy, use_devices
+from gpubalance.engine.runtime import build_strategy, use_devices, used_before
 from gpubalance.settings.device import Device, JointProfile
+
+# The UUIDs that CUDA and TensorFlow were shown when this process first took a place on GPUs: they look only once.
+_shown: list[str] = []
 
 
 @dataclass(frozen=True)
@@ -24,11 +27,13 @@ class Place:
 def take_place(devices: Sequence[Device], joint: JointProfile, all_reduce: str) -> Place:
     """Sets TensorFlow up for these devices. Raises EnvironmentFault where it was used before without them."""
     gpus = [device.uuid for device in devices if not device.simulated]
-    if gpus:
-        # What CUDA and TensorFlow read when they are first used; where that was before, `use_devices` says so.
+    if gpus and not _shown:
         os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
         os.environ["TF_MIN_GPU_MULTIPROCESSOR_COUNT"] = "1"
+        _shown.extend(gpus)
+    if not set(gpus) <= set(_shown):
+        raise used_before("does not see all of its GPUs")
     names = use_devices(devices)
     strategy = build_strategy(names, all_reduce)
     return Place(strategy, names, tuple(clocks([device.profile for device in devices], joint, seed=0)))

@@ -126,10 +126,15 @@ class Split:
     def scope(self) -> AbstractContextManager[Any]:
         """Build, load and compile the model in here: the scope of a tf.distribute strategy on the split's devices.
 
-        The first call sets TensorFlow up. Raises EnvironmentFault if TensorFlow was used before with other devices;
-        warns if it has already taken all of a GPU's memory.
+        The first call sets TensorFlow up. Raises EnvironmentFault if TensorFlow was used before with other devices, and
+        BadInput inside another split's scope; warns if TensorFlow has already taken all of a GPU's memory.
         """
-        return self._there().strategy.scope()  # type: ignore[no-any-return]
+        strategy = self._there().strategy
+        import tensorflow as tf
+
+        if tf.distribute.has_strategy() and tf.distribute.get_strategy() is not strategy:
+            raise BadInput("a split's scope was entered inside the scope of other devices", remedy="un-indent it")
+        return strategy.scope()  # type: ignore[no-any-return]
 
     def fit(self, model: Any, *arguments: Any, **options: Any) -> Any:
         """Keras' `model.fit`, with all its arguments, over the split's devices; returns its History.

@@ -300,6 +300,8 @@ def test_a_model_from_elsewhere_is_refused_with_what_to_do(tensorflow: Any) -> N
         model = classifier("adam")()
         with pytest.raises(BadInput, match=r"called inside `with split\.scope\(\):`"):
             split.fit(model, X, Y)
+        with pytest.raises(BadInput, match="entered inside the scope of other devices"):
+            simulated((10, 60, 30)).scope()
     layer = keras.layers.Dense(3, "softmax")
     layer.build((None, 6))
     with split.scope():
@@ -438,7 +440,7 @@ def test_what_a_vectoriser_learned_is_copied_and_what_keras_cannot_load_is_refus
         def __init__(self) -> None:
             super().__init__()
 
-    with pytest.raises(BadInput, match=r"Keras can't copy the model unsaved: .*properly\n  → build it in"):
+    with pytest.raises(BadInput, match=r"copy the model unsaved: .*__init__\(\) got an unexpected .* 'trainable'\n"):
         gpubalance.distribute(Unsaved(), ratios=[4, 3], simulate="2")
 
 
