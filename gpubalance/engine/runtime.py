@@ -68,7 +68,7 @@ def used_before(how: str) -> EnvironmentFault:
     """TensorFlow is set up once in a process, and it was without what a split needs."""
     return EnvironmentFault(
         f"TensorFlow was used before the split's devices were set up, and {how}",
-        remedy="enter split.scope() before anything else that uses TensorFlow; of several splits, the largest one's first",
+        remedy="enter split.scope() before anything else that uses TensorFlow; of several splits, the largest's first",
     )
 
 

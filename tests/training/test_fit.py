@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpubalance.errors import BadInput, UsageError
+from gpubalance.errors import BadInput, EnvironmentFault, UsageError
 from gpubalance.settings.device import Device, DeviceProfile, DriftPoint, JointProfile
 from gpubalance.settings.shares import Shares
 from gpubalance.training.split import Split, load_plan
@@ -291,6 +291,10 @@ def test_a_model_from_elsewhere_is_refused_with_what_to_do(tensorflow: Any) -> N
         split.fit(classifier()(), X, Y)
     with split.scope():
         model = classifier()()
+    with pytest.raises(
+        EnvironmentFault, match=r"fewer CPU devices than 9(.|\n)*of several splits, the largest's first"
+    ):
+        simulated((1,) * 9).scope()
     with pytest.raises(BadInput, match="a batch of 1 can't be shared among 2 devices"):
         split.fit(model, X, Y, batch_size=1)
     model.compile("adam", "mse")
