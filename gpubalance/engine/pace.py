@@ -1,9 +1,10 @@
 """Holds a simulated device to its profile, from inside the step.
 
-A simulated device is a TensorFlow CPU device that runs the real replica step. Three calls in its graph make it
+A simulated device is a TensorFlow CPU device that runs the real replica step. Four calls in its graph make it
 behave like its profile: `begin` refuses a batch past its memory, `computed` sleeps until alpha + beta · batch is over,
-`finished` until the joint run's sync is. Of k micro-batches the memory is one's and the time is k times one's, so alpha
-is paid k times. A device without a profile has a clock that only reads the time.
+`summed` until the joint run's sync is, `finished` until the device's own update is. Of k micro-batches the memory is
+one's and the time is k times one's, so alpha is paid k times. A device without a profile has a clock that only reads
+the time.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ LATE_BY = 0.01
 
 
 class Clock:
-    """Reads the time at three points of a replica's step. Seconds on the monotonic clock."""
+    """Reads the time at four points of a replica's step. Seconds on the monotonic clock."""
 
     def begin(self, batch: int, micro_batch: int) -> float:
         """The replica's inputs are there, and its compute begins."""
@@ -32,6 +33,10 @@ class Clock:
     def computed(self, batch: int, micro_batch: int) -> float:
         """The replica's own gradients are there."""
         del batch, micro_batch
+        return time.perf_counter()
+
+    def summed(self) -> float:
+        """The gradients of all replicas are there, summed."""
         return time.perf_counter()
 
     def finished(self) -> float:
@@ -72,6 +77,7 @@ class PacedClock(Clock):
         self._times = ComputeTimes(profile, seed=seed)
         self._first_s: float | None = None
         self._began_s = 0.0
+        self._summed_s = 0.0
         self._free_s = 0.0
         self._late = False
         self.steps = 0
@@ -103,14 +109,25 @@ class PacedClock(Clock):
         self._computed_s[self._replica] = ended_s
         return ended_s
 
-    def finished(self) -> float:
+    def summed(self) -> float:
         """Sleeps until the joint run's sync is over. Called after all replicas have computed."""
-        target = max(self._computed_s) + self._joint.sync_s
-        late_s = _sleep_until(target)
-        self._free_s = target if late_s < QUEUED_WITHIN_S else target + late_s
+        self._summed_s = self._on_time(max(self._computed_s) + self._joint.sync_s)
+        return self._summed_s
+
+    def finished(self) -> float:
+        """Sleeps until the profile's update is over; the next step counts from then."""
+        self._free_s = self._on_time(self._summed_s + self._profile.update_s)
         self.steps += 1
-        self.late_steps += self._late or late_s > QUEUED_WITHIN_S
-        return max(time.perf_counter(), target)
+        self.late_steps += self._late
+        return self._free_s
+
+    def _on_time(self, target_s: float) -> float:
+        """Sleeps until then. What comes a little later counts as on time: the host's own work is not the device's."""
+        late_s = max(0.0, _sleep_until(target_s))
+        if late_s < QUEUED_WITHIN_S:
+            return target_s
+        self._late = True
+        return target_s + late_s
 
 
 def _sleep_until(target_s: float) -> float:

@@ -16,7 +16,7 @@ from gpubalance.engine.flops import count_forward
 from gpubalance.engine.losses import fit_loss
 from gpubalance.engine.models import build_model, find_model
 from gpubalance.engine.pace import PacedClock, clocks
-from gpubalance.engine.step import BEGAN, COMPUTED, FINISHED, build_step
+from gpubalance.engine.step import BEGAN, COMPUTED, FINISHED, SUMMED, build_step
 from gpubalance.engine.trace import record_trace
 from gpubalance.errors import BadInput
 from gpubalance.results.timing import Timing
@@ -26,7 +26,7 @@ from gpubalance.settings.shares import Shares
 
 # What trains three times trains on: with a new split, or in a new session, the first steps are not like the others.
 _STEPS_BEFORE_A_TRACE = 3
-# Nothing orders a replica's two stamps where it is not paced: of a tiny model a late one may come out of turn.
+# Nothing orders a replica's stamps where it is not paced: of a tiny model a late one may come out of turn.
 SHORTEST_S = 1e-9
 
 
@@ -197,8 +197,13 @@ class Session:
 
 
 def _stamped_times(stamps: Any) -> dict[str, Any]:
-    """A timing's seconds of a stamped step, by its stamps [replica, (began, computed, finished)]."""
+    """A timing's seconds of a stamped step, by its stamps [replica, (began, computed, summed, finished)].
+
+    A replica whose update is over begins with its next step: so a step's time is a replica's own, not that from the
+    first to begin to the last to end.
+    """
     return {
         "compute_s": tuple(max(SHORTEST_S, float(s)) for s in stamps[:, COMPUTED] - stamps[:, BEGAN]),
-        "step_s": max(SHORTEST_S, float(stamps[:, FINISHED].max() - stamps[:, BEGAN].min())),
+        "update_s": tuple(max(0.0, float(s)) for s in stamps[:, FINISHED] - stamps[:, SUMMED]),
+        "step_s": max(SHORTEST_S, float((stamps[:, FINISHED] - stamps[:, BEGAN]).max())),
     }

@@ -19,8 +19,9 @@ from gpubalance.engine.losses import Loss
 from gpubalance.engine.pace import Clock, PacedClock
 
 Step = Any  # a tf.function: TensorFlow has no type for one
-# A replica's stamps in their order: it began to compute, it had its own gradients, its weights were updated.
-BEGAN, COMPUTED, FINISHED = range(3)
+# A replica's stamps in their order: it began to compute, it had its own gradients, it had their sum over all replicas,
+# its weights were updated.
+BEGAN, COMPUTED, SUMMED, FINISHED = range(4)
 
 
 def build_step(
@@ -38,8 +39,9 @@ def build_step(
     """One `tf.function` for every split: `step(data, global_batch) -> (loss, stamps)`.
 
     `data` holds each replica's (inputs, labels), `global_batch` is a float32 scalar. The loss is that of the global
-    batch before the update. `stamps` is float64 [replicas, 3]: the seconds at which a replica began to compute, had its
-    own gradients, and had updated its weights. Where it is not `stamped` they are empty and cost nothing.
+    batch before the update. `stamps` is float64 [replicas, 4]: the seconds at which a replica began to compute, had its
+    own gradients, had their sum over all replicas, and had updated its weights. Where it is not `stamped` they are
+    empty and cost nothing.
 
     With `micro` it is `step(data, global_batch, micro_batches)`, the last an int32 size for each replica: batches are
     taken in micro-batches of that size. It is another trace, so that a step without micro-batches pays nothing.
@@ -65,7 +67,7 @@ def build_step(
         else:
             local_loss, grads = gradients(*data, global_batch)
         summed = sum_over_replicas(context, points.computed(local_loss, grads))
-        optimizer.apply(summed, model.trainable_variables)
+        optimizer.apply(points.summed(local_loss, summed), model.trainable_variables)
         return local_loss, points.finished(local_loss, model.trainable_variables)
 
     sizes = [tf.TensorSpec((len(clocks),), tf.int32)] if micro else []
@@ -109,7 +111,7 @@ def batch_of(inputs: Any) -> Any:
 
 
 class Points:
-    """Calls a clock at the three points of one replica's step; not at all where it neither paces nor is stamped."""
+    """Calls a clock at the four points of one replica's step; not at all where it neither paces nor is stamped."""
 
     def __init__(self, clock: Clock, batch: Any, micro_batch: Any, *, stamped: bool) -> None:
         """`batch` is the replica's, `micro_batch` what it takes at a time: int32 scalars."""
@@ -135,8 +137,17 @@ class Points:
         marker = _marker(loss, [grad for grad in grads if grad is not None])
         return self._call(self._clock.computed, self._sizes, marker, grads)  # type: ignore[no-any-return]
 
+    def summed(self, loss: Any, grads: Sequence[Any]) -> Sequence[Any]:
+        """The summed gradients; a stamped replica gets the first when all are there, a paced one when sync is over."""
+        if not self._called:
+            return grads
+        marker = _marker(loss, [grad for grad in grads if grad is not None])
+        grads = self._call(self._clock.summed, [], marker, grads)
+        # Alone a device would update some weights while it still computes others' gradients: two times in one.
+        return grads if self._paced else _after(marker, grads)
+
     def finished(self, loss: Any, variables: Sequence[Any]) -> Any:
-        """The replica's three stamps, float64 seconds; empty where it is not stamped."""
+        """The replica's four stamps, float64 seconds; empty where it is not stamped."""
         if self._called:
             # Reading each variable comes after its update: that is what TensorFlow orders by.
             marker = _marker(loss, [tf.convert_to_tensor(v.value) for v in variables])
@@ -159,10 +170,13 @@ class Points:
         if not tf.executing_eagerly():  # as a user's model may want it
             tf.compat.v1.get_default_graph().experimental_acd_manager.run_independently(stamp.op)
         self._stamps.append(stamp)
-        if not self._paced:
-            return values
-        with tf.control_dependencies([stamp]):
-            return tf.nest.map_structure(lambda value: None if value is None else tf.identity(value), values)
+        return _after(stamp, values) if self._paced else values
+
+
+def _after(op: Any, values: Any) -> Any:
+    """The values, there no earlier than `op` is."""
+    with tf.control_dependencies([op]):
+        return tf.nest.map_structure(lambda value: None if value is None else tf.identity(value), values)
 
 
 def _marker(loss: Any, done: Sequence[Any]) -> Any:

@@ -12,12 +12,12 @@ from gpubalance.numbers.stats import median
 class StepParts:
     """For each replica compute + update + wait + sync + input wait is the step time, in seconds, up to `excess_s`.
 
-    `update_s` is None where it is not known, and part of sync. `excess_s` is by how much the stamped steps' straggler
-    took longer than a whole unstamped step: 0 unless measuring disturbs.
+    `excess_s` is by how much the stamped steps' straggler took longer than a whole unstamped step: 0 unless measuring
+    disturbs.
     """
 
     compute_s: tuple[float, ...]
-    update_s: tuple[float, ...] | None
+    update_s: tuple[float, ...]
     wait_s: tuple[float, ...]
     sync_s: float
     input_wait_s: float
@@ -26,32 +26,29 @@ class StepParts:
     @property
     def imbalance(self) -> float:
         """max (c + u) / mean (c + u): 1 is perfect."""
-        busy = self.compute_s if self.update_s is None else _sums(self.compute_s, self.update_s)
+        busy = _sums(self.compute_s, self.update_s)
         return max(busy) * len(busy) / sum(busy)
 
 
 def split_step(
     step_time_s: float,
     computes: Sequence[Sequence[float]],
-    updates: Sequence[Sequence[float]] | None,
+    updates: Sequence[Sequence[float]],
     input_wait_s: float,
 ) -> StepParts:
     """Divides a step of `step_time_s` seconds by the compute and update times of some steps ([step][replica]).
 
-    There must be a step at least; `updates` are None where they are not known. Replica i computes cᵢ and updates uᵢ,
-    medians over steps; m is the median over steps of the slowest replica's sum of both. Then wᵢ = m − cᵢ − uᵢ and
-    s = T − input wait − m. (m, not max (cᵢ + uᵢ): with noise another replica is the slowest each step, and that time
-    is spent waiting.) One replica has nothing to sync: what is left of its step counts as compute.
+    There must be a step at least. Replica i computes cᵢ and updates uᵢ, medians over steps; m is the median over steps
+    of the slowest replica's sum of both. Then wᵢ = m − cᵢ − uᵢ and s = T − input wait − m. (m, not max (cᵢ + uᵢ): with
+    noise another replica is the slowest each step, and that time is spent waiting.) One replica has nothing to wait for
+    and to sync: what is left of its step counts as compute.
     """
-    compute, update = _medians(computes), None if updates is None else _medians(updates)
-    if update is not None and len(update) == 1:
+    compute, update = _medians(computes), _medians(updates)
+    if len(compute) == 1:
         compute = (max(*compute, step_time_s - input_wait_s - update[0]),)
-        barrier = compute[0] + update[0]
-    else:
-        busy_s = computes if updates is None else [_sums(*step) for step in zip(computes, updates, strict=True)]
-        barrier = median([max(step) for step in busy_s])
-    busy = compute if update is None else _sums(compute, update)
-    barrier = max(barrier, *busy)
+    busy = _sums(compute, update)
+    slowest = [max(_sums(*step)) for step in zip(computes, updates, strict=True)]
+    barrier = busy[0] if len(busy) == 1 else max(median(slowest), *busy)
     left = step_time_s - input_wait_s - barrier
     return StepParts(
         compute_s=compute,

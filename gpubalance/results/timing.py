@@ -18,8 +18,7 @@ class Timing(Record):
 
     `seconds` is their wall time, `input_wait_s` how much of it the host waited for data. A stamped timing is one step;
     it has each replica's `compute_s` and `update_s`, and `step_s`, the longest from a replica's begin to its end.
-    Timings of older versions have no `update_s`. `ended_s` is on the system's monotonic clock, which all processes
-    share.
+    `ended_s` is on the system's monotonic clock, which all processes share.
     """
 
     kind: Literal["timing"] = "timing"

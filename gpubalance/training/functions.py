@@ -23,7 +23,7 @@ from gpubalance.training.state import kept_by_each
 
 
 def training(model: Any, place: Place, *, whole: bool, accumulates: bool, stamped: bool) -> Callable[..., Any]:
-    """A step: its logs, and the stamps [replica, (begin, computed, finished)], empty where it is not stamped."""
+    """A step: its logs, and its stamps as `build_step` has them, empty where it is not stamped."""
     if accumulates:
         refuse_what_cannot_accumulate(model)
 
@@ -41,8 +41,9 @@ def training(model: Any, place: Place, *, whole: bool, accumulates: bool, stampe
             with part_of(own, whole=whole, counts=not whole or number == 0) as mine:
                 grads, variables, logs = gradients_of(model, mine, data)
         grads = points.computed(own, grads)
+        summed = points.summed(own, sum_over_replicas(context, grads) if variables else [])
         if variables:
-            model.optimizer.apply(sum_over_replicas(context, grads), variables)
+            model.optimizer.apply(summed, variables)
         _average(context, kept_by_each(model), own)
         return _own_logs(model, logs, own), points.finished(own, variables)
 

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from gpubalance.engine.step import BEGAN, COMPUTED, FINISHED
+from gpubalance.engine.step import BEGAN, COMPUTED, FINISHED, SUMMED
 from gpubalance.planning.allocate import allocate
 from gpubalance.planning.model import Curve, Line, fit_line
 from gpubalance.planning.problem import Load, NoSplitError, Problem
@@ -24,14 +24,15 @@ _REBALANCED_FROM = 1.02
 
 @dataclass(frozen=True)
 class EpochTimes:
-    """An epoch's medians over its stamped steps: each device's compute in seconds, and the sync.
+    """An epoch's medians over its stamped steps, in seconds: each device's compute and update, and the sync.
 
-    `sync_s` is from the slowest device's gradients to the last updated weight, so the update is in it.
+    `sync_s` is from the slowest device's gradients to when their sum is on all devices.
     """
 
     epoch: int
     batches: tuple[int, ...]
     compute_s: tuple[float, ...]
+    update_s: tuple[float, ...]
     sync_s: float
 
     @classmethod
@@ -39,21 +40,27 @@ class EpochTimes:
         """Of steps as (stamps, batches). Only the largest global batch counts: a last one may be smaller."""
         batches = max((batches for _, batches in steps), key=sum)
         stamps = [own for own, others in steps if others == batches]
-        compute_s = (
-            statistics.median(float(own[i, COMPUTED] - own[i, BEGAN]) for own in stamps) for i in range(len(batches))
+        compute_s, update_s = (
+            tuple(statistics.median(float(own[i, to] - own[i, of]) for own in stamps) for i in range(len(batches)))
+            for of, to in ((BEGAN, COMPUTED), (SUMMED, FINISHED))
         )
-        sync_s = statistics.median(float(own[:, FINISHED].max() - own[:, COMPUTED].max()) for own in stamps)
-        return cls(epoch, batches, tuple(compute_s), sync_s)
+        sync_s = statistics.median(float(own[:, SUMMED].max() - own[:, COMPUTED].max()) for own in stamps)
+        return cls(epoch, batches, compute_s, update_s, sync_s)
+
+    @property
+    def busy_s(self) -> tuple[float, ...]:
+        """cᵢ + uᵢ: each device's compute and update."""
+        return tuple(map(sum, zip(self.compute_s, self.update_s, strict=True)))
 
     @property
     def wait_s(self) -> tuple[float, ...]:
-        """maxⱼ cⱼ − cᵢ: how long each device waits for the slowest."""
-        return tuple(max(self.compute_s) - own for own in self.compute_s)
+        """maxⱼ (cⱼ + uⱼ) − cᵢ − uᵢ: how long each device waits for the slowest."""
+        return tuple(max(self.busy_s) - own for own in self.busy_s)
 
     @property
     def imbalance(self) -> float:
-        """max cᵢ / mean cᵢ; 1 is perfect."""
-        return max(self.compute_s) * len(self.compute_s) / sum(self.compute_s)
+        """max (cᵢ + uᵢ) / mean (cᵢ + uᵢ); 1 is perfect."""
+        return max(self.busy_s) * len(self.busy_s) / sum(self.busy_s)
 
 
 class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
@@ -96,16 +103,16 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         for device, (batch, compute_s) in enumerate(zip(times.batches, times.compute_s, strict=True)):
             self._seen.setdefault(device, {})[batch] = compute_s
         if self._rebalance and times.imbalance > _REBALANCED_FROM:
-            self._change_split()
+            self._change_split(times)
         elif not self._rebalance and times.imbalance > _FITS_UP_TO and not self._has_warned:
             self._has_warned = True
             warnings.warn(self._no_longer_fits(times), stacklevel=2)
 
     def _no_longer_fits(self, times: EpochTimes) -> str:
         labels = [device.label for device in self._split.devices]
-        slowest = labels[times.compute_s.index(max(times.compute_s))]
+        slowest = labels[times.busy_s.index(max(times.busy_s))]
         waits = ", ".join(
-            f"{label} {wait / max(times.compute_s):.0%}"
+            f"{label} {wait / max(times.busy_s):.0%}"
             for label, wait in zip(labels, times.wait_s, strict=True)
             if wait > 0
         )
@@ -114,9 +121,12 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
             f"{waits}. `gpubalance balance` finds a new one, split.monitor(rebalance=True) follows while it trains"
         )
 
-    def _change_split(self) -> None:
+    def _change_split(self, times: EpochTimes) -> None:
         """The best split of the same global batch, by what was measured of each device."""
-        loads = tuple(Load(_model(self._seen[device]), limit) for device, limit in enumerate(self._split.limits))
+        loads = tuple(
+            Load(_model(self._seen[device]), limit, update_s)
+            for device, (limit, update_s) in enumerate(zip(self._split.limits, times.update_s, strict=True))
+        )
         try:
             found = allocate(Problem(loads, global_batch=self._split.global_batch))
         except NoSplitError:
@@ -130,9 +140,9 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         with self._writer.as_default(step=times.epoch):
             _scalar("sync_s", times.sync_s)
             _scalar("imbalance", times.imbalance)
-            for device, own, wait in zip(self._split.devices, times.compute_s, times.wait_s, strict=True):
-                _scalar(f"compute_s/{device.label}", own)
-                _scalar(f"wait_s/{device.label}", wait)
+            for device, *own in zip(self._split.devices, times.compute_s, times.update_s, times.wait_s, strict=True):
+                for name, value in zip(("compute_s", "update_s", "wait_s"), own, strict=True):
+                    _scalar(f"{name}/{device.label}", value)
         self._writer.flush()
 
 

@@ -18,7 +18,7 @@ from gpubalance.training.feed import Dealt, Feed, Kind, signature_of
 from gpubalance.training.functions import predicting, testing, training
 from gpubalance.training.place import Place
 
-# Called with a stamped step's seconds [replica, (began, computed, finished)], and with its batches.
+# Called with a stamped step's seconds [replica, (began, computed, summed, finished)], and with its batches.
 OnStamps = Callable[[Any, Sequence[int]], None]
 
 

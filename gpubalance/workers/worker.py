@@ -168,11 +168,12 @@ class Worker(Process):
 
     def _check(self, reply: AnyReply, *, stamped: bool) -> None:
         """Raises PartialResult where it does not say of each device what it should."""
-        of_each: tuple[float | None, ...] | None = reply.memory_peak_bytes if isinstance(reply, Measured) else None
+        of_each: list[tuple[float | None, ...]] = [reply.memory_peak_bytes] if isinstance(reply, Measured) else []
         if isinstance(reply, Timing) and stamped:
-            of_each = reply.compute_s or ()
-        if of_each is not None and len(of_each) != len(self.devices):
-            raise self.unreadable(f"{len(of_each)} values for {len(self.devices)} devices")
+            of_each = [reply.compute_s or (), reply.update_s or ()]
+        for values in of_each:
+            if len(values) != len(self.devices):
+                raise self.unreadable(f"{len(values)} values for {len(self.devices)} devices")
 
     def _heard(self, within_s: float, doing: str) -> AnyReply:
         """As `receive`; but of a step the remedy is for one device or for several, whose all-reduce may hang."""

@@ -172,7 +172,9 @@ def scripts(draw: Any) -> str:
 RUN = RunKey(devices=("CPU-0", "CPU-1"), model=Model(name="small", parameters=648, gradient_bytes=2592))
 SPLIT = Shares((8, 8))
 _PLAIN = Timing(steps=2, seconds=0.5, ended_s=7.5, input_wait_s=0.0)
-_STAMPED = Timing(steps=1, seconds=0.25, ended_s=7.0, input_wait_s=0.0, compute_s=(0.1, 0.2), step_s=0.25)
+_STAMPED = Timing(
+    steps=1, seconds=0.25, ended_s=7.0, input_wait_s=0.0, compute_s=(0.1, 0.2), update_s=(0.01, 0.02), step_s=0.25
+)
 _WINDOW = KeptWindow(
     run=RUN,
     name="",

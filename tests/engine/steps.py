@@ -72,7 +72,7 @@ class Steps:
         *,
         stamped: bool = False,
     ) -> tuple[float, Any]:
-        """One step; the loss and the stamps [replica, (begin, computed, finished)]."""
+        """One step; the loss and the stamps [replica, (began, computed, summed, finished)]."""
         import tensorflow as tf
 
         sizes = [] if micro_batches is None else [tf.constant(micro_batches, tf.int32)]

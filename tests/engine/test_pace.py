@@ -45,6 +45,17 @@ def test_computes_no_shorter_than_the_profile(tensorflow: Any) -> None:
     assert stamps[:, 2].min() - stamps[:, 1].max() >= 0.03 - 1e-9
 
 
+def test_the_update_follows_sync_and_is_each_devices_own(tensorflow: Any) -> None:
+    """A device alone has it too."""
+    profiles = [paced(0.01, update_s=0.04), paced(0.02, update_s=0.2)]
+    stamps = stamps_of(Steps(dense_model, adam, profiles, JointProfile(sync_s=0.03)), (5, 5))
+    alone = stamps_of(Steps(dense_model, adam, profiles[:1]), (5,))
+    assert stamps[:, 2].min() >= stamps[:, 1].max() + 0.03 - 1e-9
+    updates = [*(stamps[:, 3] - stamps[:, 2]), alone[0, 3] - alone[0, 2]]
+    assert all(took >= least - 1e-9 for took, least in zip(updates, (0.04, 0.2, 0.04), strict=True))
+    assert stamps[0, 3] < stamps[1, 3]
+
+
 def test_the_all_reduce_waits_for_the_straggler(tensorflow: Any) -> None:
     steps = Steps(dense_model, adam, [paced(0.01), paced(0.2)])
     stamps = stamps_of(steps, (5, 5))

@@ -18,19 +18,16 @@ pairs = st.tuples(seconds, seconds)
     st.integers(1, 5).flatmap(lambda n: st.lists(st.lists(pairs, min_size=n, max_size=n), min_size=1, max_size=9)),
     st.floats(0, 5),
     st.floats(0, 5),
-    st.booleans(),
 )
 def test_compute_update_wait_sync_and_input_add_up(
-    steps: list[list[tuple[float, float]]], sync: float, waited: float, known: bool
+    steps: list[list[tuple[float, float]]], sync: float, waited: float
 ) -> None:
     step = max(sum(pair) for pairs in steps for pair in pairs) + sync + waited
     computes = [[compute for compute, _ in pairs] for pairs in steps]
     updates = [[update for _, update in pairs] for pairs in steps]
-    parts = split_step(step, computes, updates if known else None, waited)
+    parts = split_step(step, computes, updates, waited)
     others = parts.sync_s + parts.input_wait_s - parts.excess_s
-    for compute, update, wait in zip(
-        parts.compute_s, parts.update_s or [0.0] * len(parts.wait_s), parts.wait_s, strict=True
-    ):
+    for compute, update, wait in zip(parts.compute_s, parts.update_s, parts.wait_s, strict=True):
         assert compute + update + wait + others == pytest.approx(step)
         assert wait >= 0
     assert parts.sync_s >= 0
@@ -38,7 +35,7 @@ def test_compute_update_wait_sync_and_input_add_up(
 
 
 def test_noise_that_makes_another_replica_the_slowest_each_step_is_wait() -> None:
-    parts = split_step(1.3, [[1.0, 1.2], [1.2, 1.0], [1.0, 1.2], [1.2, 1.0]], None, 0.0)
+    parts = split_step(1.3, [[1.0, 1.2], [1.2, 1.0], [1.0, 1.2], [1.2, 1.0]], [[0.0, 0.0]] * 4, 0.0)
     assert parts.compute_s == (1.1, 1.1)
     assert parts.wait_s == pytest.approx((0.1, 0.1))
     assert parts.sync_s == pytest.approx(0.1)

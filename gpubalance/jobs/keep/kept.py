@@ -47,7 +47,8 @@ class KeptWindow(Record):
     def _has_a_value_for_each_device(self) -> KeptWindow:
         devices = len(self.split.batches)
         lengths = {len(values) for values in (self.memory_peak_bytes, self.throttled, self.run.devices)}
-        if lengths | {len(one.compute_s or ()) for one in self.stamped} != {devices}:
+        lengths |= {len(values or ()) for one in self.stamped for values in (one.compute_s, one.update_s)}
+        if lengths != {devices}:
             raise ValueError("a value for each device is needed")
         return self
 

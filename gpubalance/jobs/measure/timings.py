@@ -110,13 +110,8 @@ class Timings:
         step_time = self.step_time(origin_s)
         step_time_s = step_time.median
         input_wait_s = median([s.input_wait_s for s in self.stamped])
-        updates = [s.update_s for s in self.stamped if s.update_s is not None]
-        parts = split_step(
-            step_time_s,
-            [s.compute_s or () for s in self.stamped],
-            updates if len(updates) == len(self.stamped) else None,
-            input_wait_s,
-        )
+        stamps = ([s.compute_s or () for s in self.stamped], [s.update_s or () for s in self.stamped])
+        parts = split_step(step_time_s, *stamps, input_wait_s)
         peaks = self.memory_peak_bytes or (None,) * len(self.split.batches)
         return Measurement(
             batches=self.split.batches,
@@ -142,7 +137,7 @@ class Timings:
                     self.split.batches,
                     self.split.micro_batches,
                     parts.compute_s,
-                    parts.update_s or [None] * len(self.split.batches),
+                    parts.update_s,
                     parts.wait_s,
                     peaks,
                     self.sensors.telemetry(origin_s) or [None] * len(self.split.batches),

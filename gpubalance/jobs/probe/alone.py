@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
-from gpubalance.errors import DeadlinePassed, GpubalanceError, PartialResult
+from gpubalance.errors import DeadlinePassed, EnvironmentFault, GpubalanceError, OutOfMemory, PartialResult
 from gpubalance.jobs.probe.attempt import Work
 from gpubalance.jobs.probe.bench import Bench
 from gpubalance.jobs.probe.drift import Drifting
+from gpubalance.jobs.probe.point import measure_update
 from gpubalance.planning.curve import knee_sizes, octaves, off_line, sensible_size
 from gpubalance.planning.memory import predict_limit
 from gpubalance.planning.search import Limit, Trial, find_limit
@@ -39,7 +41,7 @@ class Alone:
         self.trace_warning: Warning_ | None = None
         self.limit: Limit | None = None
         self.max_batch = bench.request.max_batch or 0
-        self.forward_flops: float | None = None
+        self.work: Work | None = None
         self.steady = True
         self.skipped: list[int] = []
         self.on_line: bool | None = None
@@ -55,13 +57,13 @@ class Alone:
         """Measures. Raises what `Bench.try_batch` does; what was found until then stays."""
         drifting = Drifting(self.bench)
         self._explore()
-        self.forward_flops = self._flops()
+        self.work = self._work()
         drifting.look("explore", list(self.bench.here))
         self.limit = self._find_limit()
         if self.limit.fits is None and self.bench.fault is not None:
             raise self.bench.fault
         self._fill()
-        self.forward_flops = self.forward_flops or self._flops()
+        self.work = self.work or self._work()
         if not drifting.found:
             drifting.look("fill", list(self.points.values()))
         if drifting.found:
@@ -147,21 +149,22 @@ class Alone:
             if attempt.point is None:
                 self.skipped.append(size)
 
-    def _flops(self) -> float | None:
-        """Operations of one sample's forward pass; None where they are not known."""
+    def _work(self) -> Work | None:
+        """What is the same at every batch, by the worker that lives; None where there is none."""
         bench = self.bench
         known = bench.journal.of(bench.device.uuid, Work)
         if known:
-            return known[0].forward_flops
-        if not bench.party.alive:
+            return known[0]
+        if not bench.party.alive or not bench.here:
             return None
+        update = partial(measure_update, batch=max(point.batch for point in bench.here))
         try:
-            work = Work(forward_flops=bench.party.ask(Worker.forward_flops))
-        except (PartialResult, DeadlinePassed):
+            work = Work(forward_flops=bench.party.ask(Worker.forward_flops), update_s=bench.party.ask(update))
+        except (PartialResult, DeadlinePassed, OutOfMemory, EnvironmentFault):
             bench.drop()
             return None
         bench.journal.add(bench.device.uuid, work)
-        return work.forward_flops
+        return work
 
     def _measure_again(self, drifting: Drifting) -> None:
         self.steady = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpubalance.results.probe import CurvePoint, Trial
-from gpubalance.settings.record import Record
+from gpubalance.settings.record import Record, Seconds
 
 
 class Attempt(Record):
@@ -43,6 +43,7 @@ class HotPoint(Record):
 
 
 class Work(Record):
-    """Operations of one sample's forward pass."""
+    """Operations of one sample's forward pass, and the seconds of an update; None where they are not known."""
 
     forward_flops: float | None
+    update_s: Seconds | None = None

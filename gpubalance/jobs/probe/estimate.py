@@ -50,4 +50,4 @@ def _limit(device: Device, request: ProbeRequest) -> tuple[int, bool]:
 
 def _step_s(device: Device, batch: int) -> float:
     profile = device.profile
-    return profile.alpha_s + profile.beta_s * batch if profile else _GUESSED_STEP_S
+    return profile.alpha_s + profile.beta_s * batch + profile.update_s if profile else _GUESSED_STEP_S

@@ -9,9 +9,11 @@ from typing import NamedTuple
 from gpubalance.devices.telemetry import Sampler
 from gpubalance.jobs.measure.series import Series
 from gpubalance.jobs.measure.warnings import PRECISE_ENOUGH
+from gpubalance.numbers.stats import median
 from gpubalance.numbers.steady import is_steady
 from gpubalance.results.probe import CurvePoint
 from gpubalance.results.telemetry import Telemetry, passing
+from gpubalance.results.timing import Timing
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.worker import Worker
 
@@ -19,6 +21,8 @@ _LEAST_TIMINGS = 5
 _TIMINGS = 12  # in a measurement of the usual length
 _USUAL_S = 3.0
 _LONGEST = 4  # times the usual length, while the result is not precise
+_UPDATES = 7
+_UNLIKE_STEPS = 2  # stamped steps are another trace, and its first ones are like no other
 
 
 class Length(NamedTuple):
@@ -72,6 +76,12 @@ def measure_point(
         telemetry = _windows(series, worker, length, until_s, gpu)
         spent_s += _seconds(series)
     return _point(series, telemetry, steady=steady, again=again), spent_s
+
+
+def measure_update(worker: Worker, batch: int) -> float:
+    """Seconds of a step's weight update, the same at every batch. Raises what `Worker.measure` does."""
+    timings = worker.measure(Shares((batch,)), at_least=_UNLIKE_STEPS + _UPDATES, stamped=True)
+    return median([sum(one.update_s or ()) for one in timings if isinstance(one, Timing)][_UNLIKE_STEPS:])
 
 
 def _windows(series: Series, worker: Worker, length: Length, until_s: float, gpu: str | None) -> Telemetry | None:

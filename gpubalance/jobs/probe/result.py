@@ -26,7 +26,8 @@ def device_probe(alone: Alone) -> DeviceProbe:
     rates = [(point.batch, point.throughput.median) for point in usable]
     best = best_of(rates) if rates else None
     telemetry = next((p.telemetry for p in usable if best and p.batch == best[0]), None)
-    flops = alone.forward_flops * _TRAINING_OVER_FORWARD if alone.forward_flops else None
+    forward_flops = alone.work and alone.work.forward_flops
+    flops = forward_flops * _TRAINING_OVER_FORWARD if forward_flops else None
     achieved = flops * best[1] if flops and best else None
     device, settings = alone.bench.device, alone.bench.request.settings
     peak = None if device.simulated else within_or(None, lambda: peak_flops(device.uuid, settings.precision))
@@ -35,6 +36,7 @@ def device_probe(alone: Alone) -> DeviceProbe:
         curve=curve,
         batch_limit=limit,
         step_time_model=_step_time_model(usable),
+        update_s=alone.work and alone.work.update_s,
         solo_best=_rate(best),
         sensible=_rate(sensible_of(rates)) if rates else None,
         flops_per_sample=flops,
