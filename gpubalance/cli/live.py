@@ -118,8 +118,8 @@ class JointState:
             return
         if self._own is not None:
             self._own.gauges = event.gauges
-        if event.compute_s is not None:
-            course.compute_s = event.compute_s
+        if event.compute_s is not None and event.update_s is not None:
+            course.compute_s, course.update_s = event.compute_s, event.update_s
         else:
             course.step_s = event.step_s
             course.rates.append(sum(batches) / event.step_s)

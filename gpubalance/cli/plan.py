@@ -28,7 +28,7 @@ Sync = Annotated[
     split_option(
         "--sync",
         metavar="S",
-        help="Seconds that a step takes after the slowest compute, as a run has shown.",
+        help="Seconds of a step's sync, which is all but the slowest compute and update, as a run shows it.",
         callback=values.between(0, 10**6),
     ),
 ]

@@ -30,7 +30,7 @@ class TimeLeft:
 class TimingDone:
     """Some steps of a joint run are over, warm-up included: of the "even" split, or of the run's own ("").
 
-    `compute_s` is of each replica where they were stamped. `gauges` are the latest reading of each GPU.
+    `compute_s` and `update_s` are of each replica where they were stamped. `gauges` are the latest reading of each GPU.
     """
 
     name: str
@@ -38,6 +38,7 @@ class TimingDone:
     batches: tuple[int, ...]
     step_s: float
     compute_s: tuple[float, ...] | None
+    update_s: tuple[float, ...] | None
     gauges: tuple[Gauges | None, ...]
 
 

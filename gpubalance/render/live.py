@@ -16,8 +16,8 @@ from gpubalance.results.probe import CurvePoint
 from gpubalance.results.telemetry import Gauges, throttling
 from gpubalance.settings.device import Device
 
-_COMPUTE, _WAIT, _REST = "█", "░", "·"
-_STYLES = {_COMPUTE: "green", _WAIT: "yellow", _REST: "dim"}
+_BUSY, _WAIT, _REST = "█", "░", "·"
+_STYLES = {_BUSY: "green", _WAIT: "yellow", _REST: "dim"}
 _LONGEST_BAR, _SHORTEST_BAR = 30, 8
 _NAME_WIDTH = 22
 _KEPT = 60  # rates
@@ -33,8 +33,14 @@ class Course:
     step_s: float | None = None
     rates: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
     compute_s: Sequence[float] = ()
+    update_s: Sequence[float] = ()
     memory_bytes: Sequence[int | None] = ()
     gauges: Sequence[Gauges | None] = ()
+
+    @property
+    def busy_s(self) -> list[float]:
+        """Each device's compute and update."""
+        return [compute_s + update_s for compute_s, update_s in zip(self.compute_s, self.update_s, strict=True)]
 
 
 def header_lines(text: str, left_s: float | None, width: int) -> list[Text]:
@@ -106,29 +112,29 @@ def _beside(columns: Sequence[Sequence[str]], rows: int, *, left: Sequence[int] 
 
 
 def _bar(course: Course, device: int, width: int) -> Text:
-    """The step from left to right: compute, wait for the slowest, the rest (sync)."""
+    """The step from left to right: compute and update, wait for the slowest, the rest (sync)."""
     if not course.compute_s or not course.step_s:
         return Text(" " * width)
-    slowest = max(course.compute_s)
+    slowest = max(course.busy_s)
     whole = max(course.step_s, slowest)
-    compute = round(width * course.compute_s[device] / whole)
+    busy = round(width * course.busy_s[device] / whole)
     until = round(width * slowest / whole)
-    lengths = ((_COMPUTE, compute), (_WAIT, until - compute), (_REST, width - until))
+    lengths = ((_BUSY, busy), (_WAIT, until - busy), (_REST, width - until))
     return Text.assemble(*[(sign * length, _STYLES[sign]) for sign, length in lengths])
 
 
 def _legend(width: int) -> list[Text]:
-    parts = [(_COMPUTE, "compute"), (_WAIT, "waits"), (_REST, "sync")]
+    parts = [(_BUSY, "compute, update"), (_WAIT, "waits"), (_REST, "sync")]
     text = Text("  ").join(Text.assemble((sign, _STYLES[sign]), (f" {name}", "dim")) for sign, name in parts)
     return [text] if text.cell_len <= width else []
 
 
 def _waiting(course: Course) -> str:
     """Who waits for whom: `GPU:1 waits 90 ms of each step for GPU:0`."""
-    if len(course.compute_s) < 2 or not course.step_s:
+    if len(course.busy_s) < 2 or not course.step_s:
         return ""
     labels = [device.label for device in course.devices]
-    known = list(zip(course.compute_s, labels, strict=True))
+    known = list(zip(course.busy_s, labels, strict=True))
     (least_s, first), (most_s, last) = min(known), max(known)
     if most_s - least_s <= _TOGETHER * course.step_s:
         return "they finish together"

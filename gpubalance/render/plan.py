@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from gpubalance.numbers.units import format_percent, format_rate, format_seconds
 from gpubalance.render.even import other_batch
-from gpubalance.render.run import run_lines, warning_lines
+from gpubalance.render.run import run_lines, step_text, warning_lines
 from gpubalance.render.solo_gap import Loss, losses
 from gpubalance.render.table import WIDTH, prose, shorten, table
 from gpubalance.results.plan import Balance, LearningRate, LeftOut, Plan, Round, Share
@@ -119,11 +119,11 @@ def _bound(share: Share) -> str:
 
 
 def _step(plan: Plan) -> str:
-    predicted = plan.predicted
-    slowest = predicted.step_time_s - predicted.sync_s
-    parts = f"slowest compute {format_seconds(slowest)} + sync {format_seconds(predicted.sync_s)}"
-    imbalance = f"; imbalance {predicted.imbalance:.3f}" if len(plan.split.used) > 1 else ""
-    return f"step {format_seconds(predicted.step_time_s)} = {parts}{imbalance}"
+    predicted, several = plan.predicted, len(plan.split.used) > 1
+    slowest = max(plan.shares, key=lambda share: share.compute_s + (share.update_s or 0.0))
+    sync_s = predicted.sync_s if several else None
+    imbalance = f"; imbalance {predicted.imbalance:.3f}" if several else ""
+    return f"{step_text(predicted.step_time_s, slowest.compute_s, slowest.update_s, sync_s)}{imbalance}"
 
 
 def _left_out(plan: Plan, one: LeftOut) -> str:

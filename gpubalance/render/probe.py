@@ -178,11 +178,12 @@ def _model(one: DeviceProbe) -> str:
         return ""
     line = f"{format_seconds(model.alpha_s)} + {format_seconds(model.beta_s)} · batch"
     off = f"off by {format_percent(model.residual, 1)} at most"
+    update = f"; {format_seconds(one.update_s)} of it is the update" if one.update_s else ""
     if model.planned_with == "curve":
-        return f"step time: no line ({line} is {off}), so plans use the measured curve"
+        return f"step time: no line ({line} is {off}), so plans use the measured curve{update}"
     sizes = len(one.curve)
     decided = {None: "", True: f": {sizes} sizes are enough", False: f", so {sizes} sizes were measured"}[one.on_line]
-    return f"step time: {line}, {off}{decided}"
+    return f"step time: {line}, {off}{decided}{update}"
 
 
 def _compute(one: DeviceProbe) -> str:

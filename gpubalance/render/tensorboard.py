@@ -162,6 +162,7 @@ class Summaries:
             of_replica = {
                 "samples_per_s": replica.throughput,
                 "compute_s": replica.compute_s,
+                "update_s": replica.update_s,
                 "wait_s": replica.wait_s,
                 "memory_bytes": replica.memory_peak_bytes,
             }

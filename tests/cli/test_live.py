@@ -23,10 +23,11 @@ def work(watch):
     watch(Doing("measuring 120/80/40/30, window 1 of 3, in turns with the even split"))
     watch(TimeLeft(75.0))
     for name, batches, step_s in (("even", (68, 68, 67, 67), 0.08), ("", (120, 80, 40, 30), 0.065)):
-        watch(TimingDone(name, devices, batches, step_s, (0.060, 0.059, 0.061, 0.040), (hot, None, None, None)))
+        stamps = (0.060, 0.059, 0.061, 0.040), (0.001,) * 4
+        watch(TimingDone(name, devices, batches, step_s, *stamps, (hot, None, None, None)))
         for number in range(40):
-            watch(TimingDone(name, devices, batches, step_s * (1 + number / 400), None, (hot, None, None, None)))
-    watch(TimingDone("even", devices, (68, 68, 67, 67), 0.08, None, (hot, None, None, None)))
+            watch(TimingDone(name, devices, batches, step_s * (1 + number / 400), None, None, (hot, None, None, None)))
+    watch(TimingDone("even", devices, (68, 68, 67, 67), 0.08, None, None, (hot, None, None, None)))
     time.sleep(1.2)
     return "the result"
 

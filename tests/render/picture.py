@@ -79,6 +79,7 @@ def _screen(devices: Sequence[Device], measured: Measurement | Run) -> list[Text
         step.median,
         deque(measured.global_batch / sample for sample in step.samples),
         [replica.compute_s for replica in measured.replicas],
+        [replica.update_s or 0.0 for replica in measured.replicas],
         [replica.memory_peak_bytes for replica in measured.replicas],
     )
     doing = f"measuring {'/'.join(map(str, measured.batches))}, window 3 of 3"

@@ -56,7 +56,7 @@ def test_the_bars_of_a_step_are_its_times() -> None:
         seconds * 1e3
         for step in steps
         for part in step.parts
-        for seconds in (step.input_wait_s, part.compute_s, part.wait_s, step.sync_s)
+        for seconds in (step.input_wait_s, part.compute_s, part.wait_s, step.sync_s, part.update_s)
         if seconds
     ]
     found = bars(drawn(subject, "step"))

@@ -168,6 +168,7 @@ class Series(Timings):
             else:
                 self.loss_is_finite = self.loss_is_finite and reply.loss_is_finite
                 if self.watch is not None:
-                    step_s, gauges = reply.seconds / reply.steps, self.sensors.latest
-                    self.watch(TimingDone(self.name, self.devices, self.split.batches, step_s, reply.compute_s, gauges))
+                    step_s, stamps = reply.seconds / reply.steps, (reply.compute_s, reply.update_s)
+                    split = self.name, self.devices, self.split.batches
+                    self.watch(TimingDone(*split, step_s, *stamps, self.sensors.latest))
                 yield reply

@@ -10,6 +10,7 @@ from gpubalance.render.even import other_batch
 from gpubalance.render.plan import bounds_text
 from gpubalance.render.report.steps import steps_of
 from gpubalance.render.report.subject import Subject
+from gpubalance.render.run import step_text
 from gpubalance.results.plan import Plan, Predicted
 from gpubalance.results.probe import Probe
 from gpubalance.results.run import Run
@@ -147,15 +148,15 @@ def _slowest(subject: Subject) -> str:
     step = steps_of(subject)[-1]
     if len(step.parts) < 2:
         return "the one device"
-    slowest = max(step.parts, key=lambda part: part.compute_s)
+    slowest = max(step.parts, key=lambda part: part.busy_s)
     return f"{subject.devices[slowest.device].label}, the slowest"
 
 
 def _step(subject: Subject) -> str:
     step = steps_of(subject)[-1]
-    slowest = max((part.compute_s + part.wait_s for part in step.parts), default=0.0)
-    text = f"step {format_seconds(step.step_time_s)} = slowest compute {format_seconds(slowest)}"
-    return f"{text} + sync {format_seconds(step.sync_s)}"
+    slowest = max(step.parts, key=lambda part: part.busy_s)
+    sync_s = step.sync_s if len(step.parts) > 1 else None
+    return step_text(step.step_time_s, slowest.compute_s + slowest.wait_s, slowest.update_s, sync_s)
 
 
 def _left_out(subject: Subject) -> tuple[str, ...]:

@@ -48,6 +48,7 @@ _COLUMNS: dict[str, tuple[str, Unit]] = {
     "step_time_to_s": ("to (95 %)", "ms"),
     "mad_s": ("MAD", "ms"),
     "compute_s": ("compute", "ms"),
+    "update_s": ("update", "ms"),
     "wait_s": ("wait", "ms"),
     "sync_s": ("sync", "ms"),
     "input_wait_s": ("input wait", "ms"),

@@ -15,7 +15,8 @@ class Formula(NamedTuple):
 
 TERMS = (
     "A step is one synchronous forward, backward, all-reduce and weight update over all devices. bᵢ is a device's "
-    "batch, cᵢ its compute time, T the step time, rᵢ the most samples per second that the device gives alone."
+    "batch, cᵢ its compute time, uᵢ its update time, T the step time, rᵢ the most samples per second that the device "
+    "gives alone."
 )
 
 STEP = (
@@ -31,13 +32,19 @@ STEP = (
         "compute",
         "cᵢ",
         "from when a replica has its inputs to when its own gradients are on its device; median of the timestamped "
+        "steps. Of one device alone T − uᵢ − input wait: it has nothing to sync",
+    ),
+    Formula(
+        "update",
+        "uᵢ",
+        "from when the summed gradients are on a device to when its weights are updated; median of the timestamped "
         "steps",
     ),
-    Formula("wait", "m − cᵢ", "m is the slowest replica's compute, median of the timestamped steps"),
-    Formula("sync", "T − m − input wait", "what is left: all-reduce and update"),
+    Formula("wait", "m − cᵢ − uᵢ", "m is the slowest replica's cᵢ + uᵢ, median of the timestamped steps"),
+    Formula("sync", "T − m − input wait", "what is left: all-reduce"),
     Formula("input wait", "T − m − sync", "waiting for data, measured in the timestamped steps"),
     Formula("used", "cᵢ / T", "part of the step in which a device computes"),
-    Formula("imbalance", "max cᵢ / mean cᵢ", "1 is perfect"),
+    Formula("imbalance", "max (cᵢ + uᵢ) / mean (cᵢ + uᵢ)", "1 is perfect"),
     Formula(
         "× the even split",
         "(B / T) / (B′ / T′)",
@@ -72,7 +79,8 @@ ALONE = (
     Formula(
         "step-time model",
         "t(b) = α + β · b",
-        "the line with the least Σ ((α + β·b − t) / t)² through the measured points; α is the fixed cost of a step",
+        "the line with the least Σ ((α + β·b − t) / t)² through the measured points; α is the fixed cost of a step, "
+        "its update included",
     ),
     Formula("model's throughput", "b / (α + β · b)", "towards 1/β as the batch grows"),
     Formula("residual", "max |α + β·b − t| / t", "above 3 %, planning uses the measured curve, made monotone"),
@@ -87,16 +95,21 @@ ALONE = (
 GAP = (
     Formula("left out", "Σ rᵢ of devices without samples", "what they would give alone"),
     Formula("batches that are not the best alone", "Σ rᵢ − Σ bᵢ / tᵢ(bᵢ)", "because of memory or the global batch"),
-    Formula("slower than alone", "bᵢ / tᵢ(bᵢ) − bᵢ / cᵢ", "for each device, in the joint run"),
-    Formula("waiting for the slowest", "Σ bᵢ / cᵢ − B / max cᵢ", "the cost of the imbalance that is left"),
-    Formula("sync, of the distance", "B / max cᵢ − B / T", "everything after the slowest compute"),
+    Formula("slower than alone", "bᵢ / tᵢ(bᵢ) − bᵢ / (cᵢ + uᵢ)", "for each device, in the joint run"),
+    Formula(
+        "waiting for the slowest",
+        "Σ bᵢ / (cᵢ + uᵢ) − B / max (cᵢ + uᵢ)",
+        "the cost of the imbalance that is left",
+    ),
+    Formula("sync, of the distance", "B / max (cᵢ + uᵢ) − B / T", "everything but the slowest compute and update"),
 )
 
 PLAN = (
     Formula(
         "predicted step time",
-        "max tᵢ(bᵢ) + sync",
-        "in k micro-batches of m: (k − 1) · tᵢ(m), and tᵢ of the first",
+        "max (cᵢ(bᵢ) + uᵢ) + sync",
+        "cᵢ(b) = tᵢ(b) − uᵢ; in k micro-batches of m: (k − 1) · cᵢ(m), and cᵢ of the first. One device alone has no "
+        "sync. Only the all-reduce is a barrier: a device whose update is over begins with its next batch",
     ),
     Formula("learning rate, SGD", "B / B₀", "B₀ is the global batch that it suits now (Goyal et al. 2017)"),
     Formula("learning rate, Adam", "√(B / B₀)", "Malladi et al. 2022"),

@@ -12,13 +12,19 @@ from gpubalance.results.run import Measurement, Run
 
 
 class Part(NamedTuple):
-    """One device's part of a step: compute, then wait; sync and input wait are the same for all."""
+    """One device's part of a step: compute, wait, update; sync and input wait are the same for all."""
 
     device: int
     batch: int
     micro_batch: int
     compute_s: float
+    update_s: float
     wait_s: float
+
+    @property
+    def busy_s(self) -> float:
+        """Compute and update."""
+        return self.compute_s + self.update_s
 
 
 @dataclass(frozen=True)
@@ -69,21 +75,24 @@ def _measured(run: Run) -> tuple[Step, ...]:
 
 
 def _of(one: Run | Measurement, title: str) -> Step:
-    parts = tuple(Part(r.device, r.batch, r.micro_batch, r.compute_s, r.wait_s) for r in one.replicas)
+    parts = tuple(
+        Part(r.device, r.batch, r.micro_batch, r.compute_s, r.update_s or 0.0, r.wait_s) for r in one.replicas
+    )
     return Step(title, one.throughput.median, one.step_time_s.median, one.sync_s, one.input_wait_s, parts)
 
 
 def _predicted(subject: Subject, plan: Plan) -> tuple[Step, ...]:
     used = [share for share in plan.shares if share.batch]
-    parts = [Part(s.device, s.batch, s.micro_batch, s.compute_s, 0.0) for s in used]
+    parts = [Part(s.device, s.batch, s.micro_batch, s.compute_s, s.update_s or 0.0, 0.0) for s in used]
     chosen = _step("Chosen split, predicted", plan.predicted, plan.predicted.sync_s, parts)
     even = plan.predicted.even
     if even is None or even.batches == chosen.batches:
         return (chosen,)
     alone = [
-        Part(share.device, batch, batch, one.step_time_model.planned.step_time_s(batch), 0.0)
+        Part(share.device, batch, batch, one.step_time_model.planned.step_time_s(batch) - update_s, update_s, 0.0)
         for share, batch in zip(used, even.batches, strict=True)
         if (one := subject.probes[share.device]) is not None and one.step_time_model is not None
+        for update_s in [share.update_s or 0.0]
     ]
     if len(alone) < len(used):
         return (chosen,)
@@ -92,6 +101,6 @@ def _predicted(subject: Subject, plan: Plan) -> tuple[Step, ...]:
 
 def _step(title: str, predicted: Predicted | EvenPrediction, sync_s: float, parts: Sequence[Part]) -> Step:
     """The step of these parts, in which each waits for the slowest."""
-    slowest = max(part.compute_s for part in parts)
-    waiting = tuple(part._replace(wait_s=slowest - part.compute_s) for part in parts)
+    slowest = max(part.busy_s for part in parts)
+    waiting = tuple(part._replace(wait_s=slowest - part.busy_s) for part in parts)
     return Step(title, predicted.throughput, predicted.step_time_s, sync_s, 0.0, waiting)

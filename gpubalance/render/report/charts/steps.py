@@ -7,13 +7,13 @@ from matplotlib.figure import Figure
 from gpubalance.numbers.units import format_rate, format_seconds
 from gpubalance.render.report.charts.bars import Key, Row, draw_rows
 from gpubalance.render.report.charts.chart import NARROW, Drawing
-from gpubalance.render.report.charts.style import COMPUTE, INPUT, SYNC, WAIT, device_name
+from gpubalance.render.report.charts.style import COMPUTE, INPUT, SYNC, UPDATE, WAIT, device_name
 from gpubalance.render.report.steps import Part, Step, steps_of, why_no_even
 from gpubalance.render.report.subject import Subject
 from gpubalance.settings.shares import Shares, share_text
 
 _COMPUTE, _WAIT, _SYNC = Key("compute", COMPUTE), Key("wait", WAIT), Key("sync", SYNC)
-_INPUT = Key("wait for input", INPUT)
+_UPDATE, _INPUT = Key("update", UPDATE), Key("wait for input", INPUT)
 
 
 def chart(subject: Subject) -> Drawing | str:
@@ -29,7 +29,7 @@ def _text(subject: Subject, steps: tuple[Step, ...]) -> str:
     for step in steps:
         parts = [
             f"{subject.devices[p.device].label} computes {format_seconds(p.compute_s)} and waits "
-            f"{format_seconds(p.wait_s)}"
+            f"{format_seconds(p.wait_s)}{f', and updates {format_seconds(p.update_s)}' if p.update_s else ''}"
             for p in step.parts[:8]
         ]
         more = f", and {len(step.parts) - 8} more" if len(step.parts) > 8 else ""
@@ -52,13 +52,20 @@ def _draw(subject: Subject, steps: tuple[Step, ...], width: int) -> Figure:
         rows.append(Row(title, rate, heading=True))
         rows += [_row(subject, step, part, scale, width) for part in step.parts]
     waits_for_input = any(step.input_wait_s > 1e-4 * step.step_time_s for step in steps)
-    keys = [_COMPUTE, _WAIT, _SYNC, *([_INPUT] if waits_for_input else [])]
+    updates = any(part.update_s for step in steps for part in step.parts)
+    keys = [_COMPUTE, _WAIT, _SYNC, *([_UPDATE] if updates else []), *([_INPUT] if waits_for_input else [])]
     return draw_rows(rows, width, f"time in a step, {unit}", keys)
 
 
 def _row(subject: Subject, step: Step, part: Part, scale: float, width: int) -> Row:
     name = device_name(subject.devices[part.device], width)
-    times_s = ((_INPUT, step.input_wait_s), (_COMPUTE, part.compute_s), (_WAIT, part.wait_s), (_SYNC, step.sync_s))
+    times_s = (
+        (_INPUT, step.input_wait_s),
+        (_COMPUTE, part.compute_s),
+        (_WAIT, part.wait_s),
+        (_SYNC, step.sync_s),
+        (_UPDATE, part.update_s),
+    )
     waits = f"waits {format_seconds(part.wait_s)}" if part.wait_s else "no wait"
     pieces = tuple((key, seconds * scale) for key, seconds in times_s)
     return Row(f"{name}, batch {share_text(part.batch, part.micro_batch)}", waits, pieces)

@@ -40,8 +40,8 @@ VARIABLES = {
     BLACK: "--black",
 }
 
-COMPUTE, WAIT, SYNC, INPUT = BLUE, ORANGE, PURPLE, SKY
-HATCHES = {WAIT: "////", SYNC: "||||", INPUT: "xxx"}
+COMPUTE, UPDATE, WAIT, SYNC, INPUT = BLUE, GREEN, ORANGE, PURPLE, SKY
+HATCHES = {UPDATE: "\\\\\\\\", WAIT: "////", SYNC: "||||", INPUT: "xxx"}
 CHOSEN, EVEN = INK, MUTED  # devices have other colours
 
 # One of each for a device. Their numbers are coprime, so that 7 · 8 devices all look different.

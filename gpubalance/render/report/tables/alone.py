@@ -57,6 +57,7 @@ def _model(label: str, one: DeviceProbe) -> Row:
     return {
         "device": label,
         **fields(one.step_time_model, "alpha_s", "beta_s", "residual", "planned_with"),
+        **fields(one, "update_s"),
         **fields(one.batch_limit, "fits", "fails", "max_batch", "memory_bytes", "needed_bytes"),
         "solo_best": best.throughput if best else None,
         "solo_best_batch": best.batch if best else None,

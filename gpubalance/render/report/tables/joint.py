@@ -70,7 +70,8 @@ def _step(name: str, one: Run | Measurement) -> Row:
 
 
 def _parts(subject: Subject, run: Run) -> Iterator[Row]:
-    names = ("batch", "micro_batch", "throughput", "compute_s", "wait_s", "utilisation", "memory_peak_bytes")
+    times = ("compute_s", "update_s", "wait_s")
+    names = ("batch", "micro_batch", "throughput", *times, "utilisation", "memory_peak_bytes")
     for name, one in _splits(run):
         for replica in one.replicas:
             yield {"split": name, "device": subject.devices[replica.device].label, **fields(replica, *names)}
@@ -84,6 +85,7 @@ def _predicted(subject: Subject) -> tuple[Table, ...]:
             "batch": part.batch,
             "micro_batch": part.micro_batch,
             "compute_s": part.compute_s,
+            "update_s": part.update_s,
             "wait_s": part.wait_s,
         }
         for step in steps_of(subject)

@@ -15,7 +15,7 @@ def tables(subject: Subject) -> tuple[Table, ...]:
     plan = subject.plan
     if plan is None:
         return ()
-    names = ("batch", "micro_batch", "limit", "compute_s", "utilisation", "binds")
+    names = ("batch", "micro_batch", "limit", "compute_s", "update_s", "utilisation", "binds")
     shares: list[Row] = [{"device": plan.devices[s.device].label, **fields(s, *names)} for s in plan.shares]
     left_out: list[Row] = [{"device": plan.devices[one.device].label, "gain": one.gain} for one in plan.left_out]
     rates = [plan.learning_rate] if plan.learning_rate is not None else []
