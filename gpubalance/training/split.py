@@ -31,9 +31,14 @@ def load_plan(path: str | Path, *, simulate: int | str | Path | None = None) -> 
     `simulate` is the device profile, as in --simulate, of a plan for simulated devices.
 
     Raises PlanMismatch with the difference where other devices are here, BadInput for a file that is no plan,
-    EnvironmentFault where there is no GPU.
+    EnvironmentFault where there is no GPU. Warns of a plan that was measured with XLA, which training does not use.
     """
     plan = read_record(Path(path), Plan)
+    if plan.settings.xla:
+        warnings.warn(
+            f"{path} was measured with XLA, and a split trains without: gpubalance balance --no-xla finds its split",
+            stacklevel=2,
+        )
     if simulate is None and plan.devices[0].simulated:
         devices, joint = plan.devices, JointProfile()
     else:
