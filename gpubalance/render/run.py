@@ -52,6 +52,8 @@ def run_lines(run: Run, width: int) -> list[str]:
     if run.settings.input == "host":
         part = run.input_wait_s / run.step_time_s.median
         step += f" + waiting for input {format_seconds(run.input_wait_s)} ({format_percent(part, 1)})"
+    if run.slow_s:
+        step += f" + rare slow steps {format_seconds(run.slow_s)}"
     imbalance = f"; imbalance {run.imbalance:.3f}" if len(run.replicas) > 1 else ""
     lines += prose(f"{step}{imbalance}", width)
     if not run.complete:

@@ -31,8 +31,8 @@ from gpubalance.settings.shares import Shares
 class Replica(Record):
     """One device's part in a step. Where `micro_batch` is the batch, the device takes it in one piece.
 
-    compute_s + update_s + wait_s + the measurement's sync_s + input_wait_s − excess_s is the step time. `update_s` is
-    null in older results, where the update is part of sync_s.
+    compute_s + update_s + wait_s + the measurement's sync_s + input_wait_s + slow_s − excess_s is the step time.
+    `update_s` is null in older results, where the update is part of sync_s.
     """
 
     device: Count
@@ -58,6 +58,7 @@ Replicas = Annotated[tuple[Replica, ...], Field(min_length=1)]
 class Measurement(Record):
     """A measured split. `batches` are the replicas'; a replica's `device` is its place in the result's devices.
 
+    `slow_s` is what rare steps of over twice the time add to the step time; in older results it is part of sync_s.
     `excess_s` is by how much the slowest compute and update in the stamped steps took longer than a whole unstamped
     step; it is above 0 only where stamping slows the step down.
     """
@@ -70,6 +71,7 @@ class Measurement(Record):
     replicas: Replicas
     sync_s: Number
     input_wait_s: Number
+    slow_s: Number = 0.0
     excess_s: Number
     imbalance: Number
 
@@ -120,6 +122,7 @@ class Run(Record):
     replicas: Replicas
     sync_s: Number
     input_wait_s: Number
+    slow_s: Number = 0.0
     excess_s: Number
     stamp_cost: Number | None
     baselines: Baselines

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from gpubalance.jobs.measure.sensors import Sensors
 from gpubalance.numbers.stats import half_width, interval95, mad, median
 from gpubalance.planning.parts import split_step
+from gpubalance.planning.slow import slow_steps, slow_time
 from gpubalance.results.common import StepTime, Throughput
 from gpubalance.results.run import Measurement, Replica
 from gpubalance.results.telemetry import all_reasons
@@ -94,11 +95,25 @@ class Timings:
         return math.inf if known is None else known
 
     @property
+    def _single_steps_s(self) -> list[float]:
+        return [(s.step_s or 0.0) + s.input_wait_s for s in self.stamped]
+
+    @property
+    def slow_steps(self) -> int:
+        """How many of the stamped steps took over twice their median."""
+        return slow_steps(self._single_steps_s)
+
+    @property
+    def slow_s(self) -> float:
+        """What rare slow steps add to the step time."""
+        return slow_time(self.step_times_s, max(s.steps for s in self.timings), self._single_steps_s)
+
+    @property
     def stamp_cost(self) -> float | None:
-        """By what part a stamped step takes longer than one without stamps."""
+        """By what part a usual stamped step takes longer than one without stamps."""
         if not self.timings or not self.stamped:
             return None
-        return median([(s.step_s or 0.0) + s.input_wait_s for s in self.stamped]) / median(self.step_times_s) - 1
+        return median(self._single_steps_s) / (median(self.step_times_s) - self.slow_s) - 1
 
     def measurement(self, devices: Sequence[int] = (), origin_s: float | None = None) -> Measurement:
         """What they amount to, where there are both kinds.
@@ -111,7 +126,8 @@ class Timings:
         step_time_s = step_time.median
         input_wait_s = median([s.input_wait_s for s in self.stamped])
         stamps = ([s.compute_s or () for s in self.stamped], [s.update_s or () for s in self.stamped])
-        parts = split_step(step_time_s, *stamps, input_wait_s)
+        slow_s = self.slow_s
+        parts = split_step(step_time_s - slow_s, *stamps, input_wait_s)
         peaks = self.memory_peak_bytes or (None,) * len(self.split.batches)
         return Measurement(
             batches=self.split.batches,
@@ -146,6 +162,7 @@ class Timings:
             ),
             sync_s=parts.sync_s,
             input_wait_s=parts.input_wait_s,
+            slow_s=slow_s,
             excess_s=parts.excess_s,
             imbalance=parts.imbalance,
         )

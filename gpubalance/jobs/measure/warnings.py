@@ -12,6 +12,7 @@ from gpubalance.settings.shares import Shares
 PRECISE_ENOUGH = 0.01
 _STAMPS_CHEAP = 0.03
 LATE = 0.1
+_FEWEST_SLOW = 2
 
 
 def slowed_text(slowed: Sequence[tuple[Device, tuple[str, ...]]]) -> str:
@@ -92,6 +93,18 @@ def stamps_cost(cost: float) -> Warning_ | None:
         message=f"steps in which the devices were timed took {cost:.1%} longer: total throughput is from the others, "
         "but compute, wait and sync are only that exact",
         next="larger batches make it less",
+    )
+
+
+def slow_steps(found: int, of: int) -> Warning_ | None:
+    """Of the steps that were timed alone, so many took over twice the median."""
+    if found < _FEWEST_SLOW:
+        return None
+    return Warning_(
+        code="slow-steps",
+        message=f"{found} of {of} steps that were timed alone took over twice their median",
+        next="close other programs, or move them to another machine; if it stays, see whether the data or a checkpoint "
+        "makes a step wait",
     )
 
 

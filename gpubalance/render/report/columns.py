@@ -52,6 +52,7 @@ _COLUMNS: dict[str, tuple[str, Unit]] = {
     "wait_s": ("wait", "ms"),
     "sync_s": ("sync", "ms"),
     "input_wait_s": ("input wait", "ms"),
+    "slow_s": ("rare slow steps", "ms"),
     "excess_s": ("excess", "ms"),
     "utilisation": ("used", "%"),
     "imbalance": ("imbalance", ""),

@@ -41,7 +41,13 @@ STEP = (
         "steps",
     ),
     Formula("wait", "m − cᵢ − uᵢ", "m is the slowest replica's cᵢ + uᵢ, median of the timestamped steps"),
-    Formula("sync", "T − m − input wait", "what is left: all-reduce"),
+    Formula("sync", "T − m − input wait − rare slow steps", "what is left: all-reduce"),
+    Formula(
+        "rare slow steps",
+        "M₁ − M",
+        "what they add to T: M is the median of the timestamped steps, M₁ that of means of as many of them as a timing "
+        "has steps; 0 where none takes over twice M, and at most by what T is above the shortest timing",
+    ),
     Formula("input wait", "T − m − sync", "waiting for data, measured in the timestamped steps"),
     Formula("used", "cᵢ / T", "part of the step in which a device computes"),
     Formula("imbalance", "max (cᵢ + uᵢ) / mean (cᵢ + uᵢ)", "1 is perfect"),

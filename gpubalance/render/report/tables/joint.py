@@ -63,7 +63,7 @@ def _step(name: str, one: Run | Measurement) -> Row:
         "step_time_s": times.median,
         "mad_s": times.mad,
         **interval("step_time", times.ci95, "_s"),
-        **fields(one, "sync_s", "input_wait_s", "excess_s", "imbalance"),
+        **fields(one, "sync_s", "input_wait_s", "slow_s", "excess_s", "imbalance"),
         "steps_per_sample": times.steps_per_sample,
         "samples": len(times.samples),
     }
