@@ -60,7 +60,10 @@ def curve_lines(points: Sequence[CurvePoint], width: int = WIDTH) -> list[str]:
     On a narrow terminal the bar takes what the other columns leave, and is left out where that is nothing.
     """
     best = max(point.throughput.median for point in points)
-    rows: list[tuple[str, ...]] = [("batch", "samples/s", "step", "memory", "", "")]
+    longest = max(len(_marks(point)) for point in points)
+    room = min(_BAR_WIDTH, width - _OTHER_COLUMNS - (longest + 2 if longest else 0))
+    bars = [""] if room > 0 else []
+    rows: list[tuple[str, ...]] = [("batch", "samples/s", "step", "memory", *bars, "")]
     for point in sorted(points, key=lambda p: p.batch):
         rate = point.throughput.median
         rows.append(
@@ -69,7 +72,7 @@ def curve_lines(points: Sequence[CurvePoint], width: int = WIDTH) -> list[str]:
                 format_rate(rate),
                 format_seconds(point.step_time_s.median),
                 format_bytes(point.memory_peak_bytes),
-                bar(rate / best, min(_BAR_WIDTH, width - _OTHER_COLUMNS)),
+                *(bar(rate / best, room) for _ in bars),
                 _marks(point),
             )
         )

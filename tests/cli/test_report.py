@@ -48,7 +48,7 @@ def test_tables_go_to_stdout_beside_a_page(plan: Path, tmp_path: Path, capsys: p
     run = samples.document(plan)["balance"]["run"]
     report([plan], markdown=True)
     printed = capsys.readouterr()
-    assert printed.out.startswith(f"## plan.json: {'/'.join(map(str, run['batches']))}\n")
+    assert printed.out.startswith(f"## plan.json: batches {' / '.join(map(str, run['batches']))}\n")
     assert f"**{run['throughput']['median']:.0f} samples/s**" in printed.out
     assert printed.err == ""
     report([plan], csv=True, png=tmp_path / "charts", quiet=True)

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from gpubalance.render.probe import curve_lines
 from gpubalance.render.run import warning_lines
+from gpubalance.results.probe import Probe
 from gpubalance.results.records import read_result
 from tests.render.golden import DATA, NAMES, WIDTHS, path, summary
 
@@ -24,3 +26,10 @@ def test_a_summary_is_at_most_25_lines_beside_its_warnings_and_begins_with_the_a
     assert len(lines) - len(warning_lines(warnings)) <= 25
     assert "samples/s" in lines[0]
     assert any(line.startswith("next: gpubalance ") for line in lines)
+
+
+def test_a_curve_with_its_marks_is_whole_at_50_columns() -> None:
+    (first, _) = Probe.model_validate_json((DATA / "pair-probe.json").read_text()).probes
+    lines = curve_lines(first.curve, 50)
+    assert max(map(len, lines)) <= 50
+    assert any(line.endswith("± over 1 %") for line in lines)

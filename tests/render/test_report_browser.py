@@ -49,6 +49,7 @@ QUESTIONS = {
     "scroll_width": "document.documentElement.scrollWidth",
     "stick_out": _STICK_OUT,
     "scroll": "[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth + 1).length",
+    "devices": "[...document.querySelectorAll('.devices')].every(e => e.scrollWidth < e.parentElement.clientWidth + 2)",
     "text": _TEXT,
     "smallest": _SMALLEST,
     "asked_for": "window.performance.getEntriesByType('resource').map(e => e.name)",
@@ -77,6 +78,7 @@ def test_it_fits_and_its_text_can_be_read(seen: Seen, view: View) -> None:
     found = seen.answers[VIEWS.index(view)]
     assert (found["width"], found["dark"]) == (view.width, view.look == "dark")
     assert found["scroll_width"] <= view.width
+    assert found["devices"]  # what matters most is not behind a scroll bar
     assert found["stick_out"] == found["text"] == found["asked_for"] == []
     assert found["smallest"] > 10
     assert found["paper"] == ("rgb(21, 22, 26)" if view.look == "dark" else "rgb(255, 255, 255)")

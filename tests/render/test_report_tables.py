@@ -129,7 +129,7 @@ def test_the_answer_comes_first_and_is_the_runs() -> None:
     subject = samples.subject(samples.BALANCE)
     run = samples.the_run(subject)
     answer = answer_of(subject)
-    assert answer.headline == "/".join(map(str, run.batches))
+    assert answer.headline == f"batches {' / '.join(map(str, run.batches))}"
     throughput, even, solo, binds = answer.facts
     assert throughput.value == f"{run.throughput.median:.0f} samples/s"
     assert run.speedup_over_even is not None
@@ -182,7 +182,7 @@ def test_markdown_has_the_tables_but_for_the_longest() -> None:
     subject = samples.subject(samples.BALANCE)
     text = markdown([subject])
     run = samples.the_run(subject)
-    assert text.startswith(f"## pair-balance.json: {'/'.join(map(str, run.batches))}\n")
+    assert text.startswith(f"## pair-balance.json: batches {' / '.join(map(str, run.batches))}\n")
     assert "### Why not more" in text
     assert "### Step times" not in text
     tables = [block.splitlines() for block in text.split("\n\n") if block.startswith("|")]

@@ -51,7 +51,8 @@ def answer_of(subject: Subject) -> Answer:
         raise AssertionError("a subject is a probe, a plan or a run")
     bound = Fact("bound by", bounds_text(subject.plan) if subject.plan else _slowest(subject), _step(subject))
     notes = () if complete else ("This run was cut short: the figures are of what was measured until then.",)
-    return Answer(str(subject.result.split), (*facts, bound), (*notes, *_left_out(subject)), *_devices(subject))
+    headline = f"batches {str(subject.result.split).replace('/', ' / ')}"
+    return Answer(headline, (*facts, bound), (*notes, *_left_out(subject)), *_devices(subject))
 
 
 def _measured(run: Run) -> tuple[Fact, ...]:
