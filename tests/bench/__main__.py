@@ -1,6 +1,7 @@
 """`scripts/bench [NAME [N [SEED]] …]`: runs these measurements, or all, and prints a line each.
 
-The campaigns kills, fuzz and soak take how much of it, and the seed that an earlier one printed: `kills 30 7 fuzz`.
+The campaigns kills, fuzz, soak and decisions take how much of it, and the seed that an earlier one
+printed: `kills 30 7 fuzz`.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ import psutil
 # Each a module with a main(), which yields the lines.
 BENCHES = (
     *("startup", "limit", "probe", "plan", "engine", "balance", "exact", "curves", "training", "compare", "campaign"),
-    *("soak", "fuzz", "kills", "kills-without-tensorflow"),
+    *("decisions", "soak", "fuzz", "kills", "kills-without-tensorflow"),
 )
-_COUNTED = ("kills", "kills-without-tensorflow", "fuzz", "soak")
+_COUNTED = ("kills", "kills-without-tensorflow", "fuzz", "soak", "decisions")
 
 
 def read(words: list[str]) -> list[tuple[str, list[int]]]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.engine.pace import ComputeTimes, noise_seed
+from gpubalance.errors import OutOfMemory
 from gpubalance.jobs.events import Event
 from gpubalance.jobs.keep.kept import Kept
 from gpubalance.jobs.measure.joint import JointRun
@@ -46,6 +47,10 @@ def ready(devices: int) -> Ready:
     )
 
 
+T = TypeVar("T")
+Offset = Callable[[Device, int], float]  # by what factor a device's time with so many samples at a time is off its line
+
+
 class DrawnWorker:
     """Answers as a worker on simulated devices does, with a clock that only counts.
 
@@ -61,12 +66,15 @@ class DrawnWorker:
         seed: int,
         correlation: float = 0.0,
         clock_s: float = 0.0,
+        offset: Offset | None = None,
     ) -> None:
+        self._devices = [device for device in devices if device.profile]
+        self._offset = offset
         self._profiles = [device.profile for device in devices if device.profile]
         self._times = [ComputeTimes(p, seed=noise_seed(seed, i)) for i, p in enumerate(self._profiles)]
         self._updates_s = tuple(profile.update_s for profile in self._profiles)
         self._off = [0.0] * len(self._times)
-        self._sync_s = joint.sync_s if len(devices) > 1 else 0.0
+        self._joint = joint if len(devices) > 1 else JointProfile()
         self._correlation = correlation
         self._elapsed_s = 0.0
         self._clock_s = clock_s
@@ -76,15 +84,16 @@ class DrawnWorker:
         self,
         split: Shares,
         *,
-        seconds: float,
-        at_least: int,
-        steps_per_timing: int,
-        stamped: bool,
+        seconds: float = 0.0,
+        at_least: int = 1,
+        steps_per_timing: int = 1,
+        stamped: bool = False,
     ) -> Iterator[Timing | Measured]:
+        self._hold(split.micro_batches)
         end, given = self._elapsed_s + seconds, 0
         while given < at_least or self._elapsed_s < end:
             count = 1 if stamped else steps_per_timing
-            steps = [self._step(split.batches) for _ in range(count)]
+            steps = [self._step(split) for _ in range(count)]
             taken_s = sum(map(self._taken_s, steps))
             stamps: Any = {"compute_s": steps[0], "update_s": self._updates_s} if stamped else {}
             yield Timing(
@@ -98,24 +107,63 @@ class DrawnWorker:
             given += 1
         yield Measured(memory_peak_bytes=(None,) * len(split.batches), late_part=0.0)
 
-    def _step(self, batches: Sequence[int]) -> tuple[float, ...]:
-        computes = tuple(self._compute_s(replica, batch) for replica, batch in enumerate(batches))
+    def _hold(self, sizes: Sequence[int]) -> None:
+        """Raises OutOfMemory for the first device that has too little for so many samples at a time."""
+        for replica, (profile, size) in enumerate(zip(self._profiles, sizes, strict=True)):
+            if profile.memory is not None and profile.memory_at(size, self._joint.extra_memory) > profile.memory:
+                raise OutOfMemory(f"replica {replica} ran out of memory", replica=replica)
+
+    def _step(self, split: Shares) -> tuple[float, ...]:
+        parts = zip(split.batches, split.micro_batches, split.counts, strict=True)
+        computes = tuple(self._compute_s(replica, *part) for replica, part in enumerate(parts))
         self._elapsed_s += self._taken_s(computes)
         return computes
 
     def _taken_s(self, computes: Sequence[float]) -> float:
         """A step's time: a device whose update is over begins with its next batch, and they meet in the all-reduce."""
-        return max(map(sum, zip(computes, self._updates_s, strict=True))) + self._sync_s
+        return max(map(sum, zip(computes, self._updates_s, strict=True))) + self._joint.sync_s
 
-    def _compute_s(self, replica: int, batch: int) -> float:
-        drawn = self._times[replica].next_s(batch, elapsed_s=self._elapsed_s)
+    def _compute_s(self, replica: int, batch: int, micro_batch: int, count: int) -> float:
+        drawn = self._times[replica].next_s(batch, count, elapsed_s=self._elapsed_s)
+        if self._offset is not None:
+            drawn *= self._offset(self._devices[replica], micro_batch)
         if not self._correlation:
             return drawn
         profile = self._profiles[replica]
-        exact = profile.alpha_s + profile.beta_s * batch
+        exact = profile.alpha_s * count + profile.beta_s * batch
         fresh = (1 - self._correlation**2) ** 0.5 * (drawn / exact - 1)
         self._off[replica] = self._correlation * self._off[replica] + fresh
         return exact * (1 + self._off[replica])
+
+
+class DrawnParty:
+    """A party of such workers: another one for other devices, as a real party has."""
+
+    def __init__(self, devices: Sequence[Device], joint: JointProfile, *, seed: int, offset: Offset) -> None:
+        self._joint = joint
+        self._seed = seed
+        self._offset = offset
+        self.started = 0
+        self._devices: tuple[Device, ...] = ()
+        self.regroup(devices)
+
+    def regroup(self, devices: Sequence[Device]) -> None:
+        if tuple(devices) != self._devices:
+            self._devices = tuple(devices)
+            self._worker = DrawnWorker(devices, self._joint, seed=self._seed + self.started, offset=self._offset)
+            self.started += 1
+
+    @property
+    def facts(self) -> Ready:
+        return self._worker.facts
+
+    alive = True
+
+    def ask(self, work: Callable[[DrawnWorker], T]) -> T:
+        return work(self._worker)
+
+    def end(self) -> None:
+        pass
 
 
 def drawn_run(

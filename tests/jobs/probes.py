@@ -95,7 +95,11 @@ def _device_probe(number: int, profile: DeviceProfile, factor: float, multiple: 
 
 
 def _point(profile: DeviceProfile, batch: int, factor: float) -> CurvePoint:
-    seconds = factor * (profile.alpha_s + profile.beta_s * batch) + profile.update_s
+    return point_of(profile, batch, factor * (profile.alpha_s + profile.beta_s * batch) + profile.update_s)
+
+
+def point_of(profile: DeviceProfile, batch: int, seconds: float) -> CurvePoint:
+    """A batch size of a curve that takes so long."""
     return CurvePoint(
         batch=batch,
         step_time_s=StepTime(median=seconds, mad=0.0, ci95=None, steps_per_sample=1, samples=(seconds,)),

@@ -11,13 +11,13 @@ from gpubalance.errors import (
     PartialResult,
     UsageError,
 )
-from gpubalance.jobs.balance.knowledge import Knowledge
+from gpubalance.jobs.balance.knowledge import Knowledge, Tried
 from gpubalance.jobs.balance.probing import joint_s, probe_for
-from gpubalance.jobs.balance.rounds import EQUAL_WITHIN, Rounds
+from gpubalance.jobs.balance.rounds import Rounds
 from gpubalance.jobs.events import Doing, RoundDone, TimeLeft, Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.kept import Kept, KeptRound
-from gpubalance.jobs.keep.saved_probes import solo_bests
+from gpubalance.jobs.keep.saved_probes import solo_bests_of
 from gpubalance.jobs.measure.fitting import Fitting
 from gpubalance.jobs.measure.joint import JointRun, party_for
 from gpubalance.jobs.measure.lost import lost_gpus_told
@@ -35,6 +35,11 @@ from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.party import Party
 
+# A split that promises less than that part more is not worth a round.
+_WORTH_A_ROUND = 0.005
+_TIMINGS = 12  # in a round
+_LEAST_TIMINGS = 5  # where steps are long
+
 
 def balance(request: BalanceRequest, driver: str | None, watch: Watch, journal: Journal | None = None) -> Plan:
     """The best split of the request's devices, found and proven by running it; `driver` is recorded.
@@ -45,7 +50,8 @@ def balance(request: BalanceRequest, driver: str | None, watch: Watch, journal: 
     limit = TimeLimit(request.measuring.time_limit_s)
     kept = Kept(journal, watch)
     probe = probe_for(request, driver, limit, watch, journal, kept)
-    balancing = _Balancing(request, probe, driver, limit, watch, kept)
+    party = party_for(request, watch, limit)
+    balancing = Balancing(request, probe, driver, party, watch, kept)
     try:
         with lost_gpus_told(request.devices):
             return balancing.run()
@@ -55,19 +61,22 @@ def balance(request: BalanceRequest, driver: str | None, watch: Watch, journal: 
         error.partial = error.partial or balancing.so_far()
         raise
     finally:
-        balancing.close()
+        party.end()
 
 
-class _Balancing:
+class Balancing:
+    """The rounds and proofs of a balance, with what has been found so far."""
+
     def __init__(
         self,
         request: BalanceRequest,
         probe: Probe,
         driver: str | None,
-        limit: TimeLimit,
+        party: Party,
         watch: Watch,
         kept: Kept,
     ) -> None:
+        """`party` is regrouped for each split; whoever made it ends it."""
         self._request = request
         self._probe = probe
         self._driver = driver
@@ -75,36 +84,48 @@ class _Balancing:
         self._kept = kept
         self._known = Knowledge(probe, find_probes(probe, request.devices), request.plan)
         self._rounds = Rounds(request.rounds, len(request.devices))
-        self._party = party_for(request, watch, limit)
+        self._party = party
         self._warm: list[tuple[int, bool]] = []  # which worker, and whether for accumulation, which is another trace
         self._proofs = 0
         self._taken_over = 0
-        self._proven: tuple[Allocation, Run] | None = None
         self._stepped_back: list[Warning_] = []
         self._trace_warnings: list[Warning_] = []
 
     def run(self) -> Plan:
-        """Tries splits until another would gain nothing, then proves the best, which may lead to more rounds."""
+        """Tries splits until none promises more than was measured, and proves the best until it is a proven one."""
         while True:
-            self._approach()
-            best = self._best_measured()
-            left = self._kept.left_of(best.split, self._probe.created, ran_out=True)
-            if left is not None:
-                self._proofs += 1  # the windows of the next proof are kept under this number
-                self._take(best, left, again=True)
-                continue
-            try:
-                self._proven = best, self._prove(best)
-                # A device may have changed its speed while the run went on: it has the last word.
-                self._known.learn(best.split, self._measure(best.split))
-            except OutOfMemory as error:
-                self._take(best, self._out_of_memory(best.split, error))
-                continue
-            if self._rounds.are_over or not self._gains(self._best_known(), best):
-                self._trace(best.split)
-                return self._result(*self._proven)
-            self._watch(Doing("a device is not as fast as it was when the run began: planning again"))
-            self._rounds.devices_changed()
+            best = self._known.best()
+            promised = None if self._rounds.are_over else self._promising(best)
+            if promised is not None:
+                self._try(promised)
+            elif best is None:
+                raise PartialResult(
+                    f"every split that was tried ran out of memory, {len(self._rounds)} of them",
+                    remedy="--margin keeps more memory free, --rounds tries more",
+                )
+            elif best.run is None:
+                self._prove(best.planned)
+            else:
+                self._trace(best.planned.split)
+                return self._result(best)
+
+    def _promising(self, best: Tried | None) -> Allocation | None:
+        """The best split by what is known, if it promises clearly more than the best that was measured gave.
+
+        Raises NothingFits where none was measured and the devices stepped back from what is asked.
+        """
+        try:
+            promised = best_split(self._known.problem)
+        except (UsageError, NothingFits) as error:
+            if best is not None:
+                return None
+            if not self._stepped_back:
+                raise
+            raise NothingFits(f"{error.message} that fits in a joint run", remedy=error.remedy) from None
+        if best is None:
+            return promised
+        is_new = not self._known.has(promised.split)
+        return promised if is_new and promised.throughput > (1 + _WORTH_A_ROUND) * best.rate else None
 
     def _trace(self, split: Shares) -> None:
         """Traces steps of the final split, once nothing is measured any more."""
@@ -114,66 +135,26 @@ class _Balancing:
             self._trace_warnings += [warning] if warning else []
 
     def so_far(self) -> Plan | None:
-        """The plan of the last split that was proven, or else of the best that was measured, if there is one yet."""
-        if self._proven is not None:
-            return self._result(*self._proven)
-        best = self._rounds.best(self._known.limits)
-        return None if best is None else self._result(best, None)
+        """The plan of the best split that was proven, or else of the best that was measured, if there is one yet."""
+        best = self._known.best(proven=True) or self._known.best()
+        return None if best is None else self._result(best)
 
-    def close(self) -> None:
-        """Ends the worker."""
-        self._party.end()
-
-    def _approach(self) -> None:
-        """Tries splits, each planned by what the ones before it showed."""
-        while not self._rounds.are_over:
-            tried = self._best_known()
-            measured = self._try(tried)
-            if measured is None:
-                continue
-            self._known.learn(tried.split, measured)
-            better = self._best_known()
-            if self._rounds.has(better.split) or not self._gains(better, tried):
-                return
-
-    def _best_known(self) -> Allocation:
-        """The best split by what is known. Raises NothingFits where the devices stepped back from what is asked."""
-        try:
-            return best_split(self._known.problem)
-        except UsageError as error:
-            if not self._stepped_back:
-                raise
-            raise NothingFits(f"{error.message} that fits in a joint run", remedy=error.remedy) from None
-
-    def _gains(self, better: Allocation, tried: Allocation) -> bool:
-        """Whether a split promises clearly more than the one that was tried gives, by what is known now."""
-        return better.throughput > (1 + EQUAL_WITHIN) * self._known.again(tried).throughput
-
-    def _best_measured(self) -> Allocation:
-        best = self._rounds.best(self._known.limits)
-        if best is None:
-            raise PartialResult(
-                f"every split that was tried ran out of memory, {len(self._rounds)} of them",
-                remedy="--margin keeps more memory free, --rounds tries more",
-            )
-        return best
-
-    def _try(self, planned: Allocation) -> Measurement | None:
-        """Measures a split for a moment; None where it ran out of memory, and the devices stepped back."""
+    def _try(self, planned: Allocation) -> None:
+        """Measures a split for a moment; where it runs out of memory, the devices step back."""
         left = self._kept.left_of(planned.split, self._probe.created)
         if left is not None:
-            return self._take(planned, left, again=True)
+            self._take(planned, left, again=True)
+            return
         self._watch(Doing(f"round {len(self._rounds) + 1}: {planned.split}"))
         self._watch(TimeLeft(joint_s(self._request, rounds=1)))
         try:
-            measured = self._measure(planned.split)
-            tried = KeptRound(probe=self._probe.created, split=planned.split, measured=measured)
+            tried = self._round(planned.split, self._measure(planned.split))
         except OutOfMemory as error:
             tried = self._out_of_memory(planned.split, error)
-        return self._take(planned, tried)
+        self._take(planned, tried)
 
-    def _take(self, planned: Allocation, tried: KeptRound, *, again: bool = False) -> Measurement | None:
-        """Notes what a split gave, and holds the devices back that ran out of memory.
+    def _take(self, planned: Allocation, tried: KeptRound, *, again: bool = False) -> None:
+        """Notes what a split gave, or holds the devices back that ran out of memory.
 
         `again` is for a round that was measured before the balance was interrupted.
         """
@@ -182,11 +163,16 @@ class _Balancing:
         else:
             self._kept.round(tried)
         self._watch(RoundDone(self._rounds.note(planned, tried.measured), self._request.devices))
+        if tried.measured is None:
+            self._known.ran_out(planned.split, tried.limits)
+        else:
+            self._known.learn(planned, tried.measured)
         for device, limit in tried.limits:
-            self._known.step_back(device, limit)
             micro_batch = planned.split.micro_batches[device]
             self._stepped_back.append(stepped_back(self._request.devices[device], micro_batch, limit))
-        return tried.measured
+
+    def _round(self, split: Shares, measured: Measurement) -> KeptRound:
+        return KeptRound(probe=self._probe.created, split=split, measured=measured)
 
     def _out_of_memory(self, split: Shares, error: OutOfMemory) -> KeptRound:
         limits = self._limits_beside(split, error)
@@ -194,12 +180,14 @@ class _Balancing:
 
     def _measure(self, split: Shares) -> Measurement:
         party, used = self._gather(split), self._run_request(split).of_used
-        series = Series(used.split, devices=used.devices, watch=self._watch)
+        seconds = self._request.round_s
+        series = Series(used.split, devices=used.devices, watch=self._watch, timing_s=seconds / _TIMINGS)
         # A worker is warm once; then a split needs no more than a few steps of its own.
         warm = party.started, split.accumulates
         party.ask(series.settle if warm in self._warm else series.warm_up)
         self._warm.append(warm)
-        return party.ask(lambda worker: series.window(worker, self._request.round_s)).measurement(split.used)
+        window = party.ask(lambda worker: series.window(worker, seconds, at_least=_LEAST_TIMINGS))
+        return window.measurement(split.used)
 
     def _gather(self, split: Shares) -> Party:
         """The party of the devices that have samples in this split."""
@@ -225,18 +213,48 @@ class _Balancing:
             limits.append((device, max(below, default=0) // multiple * multiple))
         return limits
 
-    def _prove(self, planned: Allocation) -> Run:
+    def _prove(self, planned: Allocation) -> None:
+        """Runs a split in turns with the even split, then looks whether its devices are as fast as before.
+
+        A device may have changed its speed while the run went on: what it does now has the last word.
+        """
+        left = self._kept.left_of(planned.split, self._probe.created, ran_out=True)
+        if left is not None:
+            self._proofs += 1  # the windows of the next proof are kept under this number
+            self._take(planned, left, again=True)
+            return
+        try:
+            self._known.learn(planned, self._proof(planned))
+            if not self._rounds.are_over:
+                self._look_again(planned)
+        except OutOfMemory as error:
+            self._take(planned, self._out_of_memory(planned.split, error))
+
+    def _look_again(self, planned: Allocation) -> None:
+        """Another round of a proven split, where a device has another speed by now."""
+        left = self._kept.left_of(planned.split, self._probe.created)
+        if left is not None:
+            self._take(planned, left, again=True)
+            return
+        measured = self._measure(planned.split)
+        if self._known.moved(planned.split, measured):
+            self._watch(Doing("a device is not as fast as it was when the run began: planning again"))
+            self._take(planned, self._round(planned.split, measured))
+
+    def _proof(self, planned: Allocation) -> Run:
         """The run of the split, in turns with the even split."""
         self._watch(Doing(f"proving {planned.split}, in turns with the even split"))
         party = self._gather(planned.split)
         request, proof = self._run_request(planned.split), self._proofs
-        solo = solo_bests(request.devices, planned.split.used, request.settings)
+        solo = solo_bests_of(self._probe, request.devices, planned.split.used)
         self._proofs += 1
         try:
             return JointRun(request, party, self._driver, self._watch, self._kept, solo, proof).run()
         except GpubalanceError as error:
-            if isinstance(error.partial, Run):
-                error.partial = self._result(planned, error.partial)
+            if self._known.best(proven=True) is not None:
+                error.partial = self.so_far()
+            elif isinstance(error.partial, Run):
+                error.partial = self._result(Tried(planned, (error.partial,)))
             raise
 
     def _run_request(self, split: Shares) -> RunRequest:
@@ -248,9 +266,9 @@ class _Balancing:
             measuring=self._request.measuring,
         )
 
-    def _result(self, planned: Allocation, run: Run | None) -> Plan:
-        known = self._known
-        plan = plan_of(known.again(planned), known.problem, self._probe, self._request.devices, known.request)
+    def _result(self, tried: Tried) -> Plan:
+        known, run = self._known, tried.run
+        plan = plan_of(tried.as_measured, known.problem, self._probe, self._request.devices, known.request)
         return plan.model_copy(
             update={
                 "settings": self._request.settings,
@@ -258,7 +276,7 @@ class _Balancing:
                 "balance": Balance(
                     rounds=self._rounds.records,
                     run=run,
-                    solo_gap=None if run is None else self._known.solo_gap(planned.split, run),
+                    solo_gap=None if run is None else known.solo_gap(plan.split, run),
                 ),
             }
         )
@@ -268,4 +286,4 @@ class _Balancing:
 
     def _moved(self) -> list[Warning_]:
         """Warnings of devices that changed their speed while they were measured together."""
-        return [speed_changed(self._request.devices[device], change) for device, change in self._known.moved()]
+        return [speed_changed(self._request.devices[device], change) for device, change in self._known.changed()]

@@ -131,12 +131,12 @@ class Kept:
         )
 
     def left_of(self, split: Shares, probe: str, *, ran_out: bool = False) -> KeptRound | None:
-        """What was left of a round of that split by the same probe; with `ran_out` only one that ran out of memory."""
-        for one in self._rounds:
-            if (one.split, one.probe) == (split, probe) and not (ran_out and one.measured):
-                self._rounds.remove(one)
-                return one
-        return None
+        """What was left of the split's next round by the same probe; with `ran_out` only if that ran out of memory."""
+        left = next((one for one in self._rounds if (one.split, one.probe) == (split, probe)), None)
+        if left is None or (ran_out and left.measured):
+            return None
+        self._rounds.remove(left)
+        return left
 
     def round(self, tried: KeptRound) -> None:
         """Keeps a round that is over."""

@@ -67,7 +67,12 @@ def solo_bests(devices: Sequence[Device], used: Sequence[int], settings: Setting
     `used` are their places among the devices.
     """
     probe = latest([devices[number] for number in used], settings)
-    found = [(number, probe and find_device(probe, devices[number])) for number in used]
+    return solo_bests_of(probe, devices, used) if probe else None
+
+
+def solo_bests_of(probe: Probe, devices: Sequence[Device], used: Sequence[int]) -> tuple[SoloBest, ...] | None:
+    """The same, by that probe."""
+    found = [(number, find_device(probe, devices[number])) for number in used]
     bests = [
         SoloBest(device=number, batch=one.solo_best.batch, throughput=one.solo_best.throughput)
         for number, one in found

@@ -100,8 +100,8 @@ class Series(Timings):
                 remedy="inputs are random numbers from 0 to 1, labels fit the output: does the model take them?",
             )
 
-    def window(self, worker: Worker, seconds: float) -> Timings:
-        """Measures for that long. The window's timings are added to the series, and given by themselves.
+    def window(self, worker: Worker, seconds: float, *, at_least: int = 1) -> Timings:
+        """Measures for that long and so many timings. They are added to the series, and given by themselves.
 
         Raises PartialResult where a GPU's memory has failed, and what `Worker.measure` does.
         """
@@ -111,7 +111,7 @@ class Series(Timings):
             for timing in self._measure(worker, seconds=seconds * _STAMPED_PART, at_least=_STAMPED_STEPS, stamped=True):
                 window.stamped.append(timing)
                 self.stamped.append(timing)
-            window.timings += self.measure(worker, seconds * (1 - _STAMPED_PART))
+            window.timings += self.measure(worker, seconds * (1 - _STAMPED_PART), at_least=at_least)
         self.sensors.check()
         window.memory_peak_bytes = self.memory_peak_bytes
         window.late_parts = [self._last_late_part]

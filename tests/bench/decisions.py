@@ -1,0 +1,237 @@
+"""Whether `balance` ends with the best that it could know, on drawn machines whose times are off their lines."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from random import Random
+from typing import cast
+
+from gpubalance.errors import Interrupted
+from gpubalance.jobs.balance.balance import Balancing
+from gpubalance.jobs.events import Doing, Event, Watch
+from gpubalance.jobs.keep.kept import Kept
+from gpubalance.planning.curve import octaves
+from gpubalance.planning.model import LINE_WITHIN, fit_line, monotone_curve
+from gpubalance.results.plan import Balance, Plan
+from gpubalance.results.probe import DeviceProbe, Probe, SoloRate, StepTimeModel
+from gpubalance.settings.device import Device, DeviceProfile, JointProfile
+from gpubalance.settings.requests import BalanceRequest, Measuring, PlanRequest
+from gpubalance.settings.shares import Shares
+from gpubalance.workers.party import Party
+from tests.jobs.drawn import DrawnParty, Offset
+from tests.jobs.probes import SMALL, devices_of, point_of, probe_of
+
+_MACHINES = 800
+_MULTIPLE = 8
+_NOISE = 0.005
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Devices whose times are off their lines by up to `off`, up or down: as they please with each size.
+
+    With `updates` each has one of 0 to 10 % of its compute at its limit.
+    """
+
+    seed: int
+    off: float
+    updates: bool = True
+
+    @cached_property
+    def devices(self) -> tuple[Device, ...]:
+        random = Random(f"devices {self.seed}")
+        return devices_of(*(_profile(random, self.updates) for _ in range(random.randint(2, 5))))
+
+    @cached_property
+    def joint(self) -> JointProfile:
+        """Sync of up to a fifth of the slowest device's step at its limit; sometimes more memory than is foreseen."""
+        random = Random(f"joint {self.seed}")
+        longest = max(d.profile.alpha_s + d.profile.beta_s * 512 for d in self.devices if d.profile)
+        return JointProfile(sync_s=random.uniform(0, 0.2) * longest, extra_memory=random.choice([0, 0, 0, 40 * _MIB]))
+
+    @cached_property
+    def wanted(self) -> PlanRequest:
+        """Half of them with a global batch free, a quarter with one, a quarter in micro-batches."""
+        random = Random(f"wanted {self.seed}")
+        kind = random.choice(["free", "free", "global batch", "accumulate"])
+        if kind == "global batch":
+            most = sum(limit_of(device) for device in self.devices)
+            return PlanRequest(accumulate=1, global_batch=random.randint(8, most // 16) * _MULTIPLE)
+        return PlanRequest(accumulate="auto" if kind == "accumulate" else 1)
+
+    def offset(self, device: Device, size: int) -> float:
+        """Its time with so many samples at a time, over that of its line."""
+        return 1 + Random(f"{self.seed} {device.uuid} {size}").uniform(-self.off, self.off)
+
+    def time_s(self, device: Device, batch: int, micro_batch: int) -> float:
+        """Seconds of compute and update, without noise."""
+        profile = device.profile
+        assert profile is not None
+        count = -(-batch // micro_batch)
+        compute_s = (count * profile.alpha_s + profile.beta_s * batch) * self.offset(device, micro_batch)
+        return compute_s + profile.update_s
+
+    def rate(self, split: Shares) -> float:
+        """What a split gives in truth."""
+        parts = zip(self.devices, split.batches, split.micro_batches, strict=True)
+        longest = max(self.time_s(*part) for part in parts if part[1])
+        return split.global_batch / (longest + (self.joint.sync_s if len(split.used) > 1 else 0.0))
+
+    @cached_property
+    def probe(self) -> Probe:
+        probe = probe_of(self.devices, multiple=_MULTIPLE)
+        alone = tuple(self._alone(one, probe.devices[one.device]) for one in probe.probes)
+        return probe.model_copy(update={"probes": alone})
+
+    def _alone(self, one: DeviceProbe, device: Device) -> DeviceProbe:
+        profile = device.profile
+        assert profile is not None
+        sizes = octaves(_MULTIPLE, limit_of(device), _MULTIPLE)
+        times = [(size, self.time_s(device, size, size)) for size in sizes]
+        best = max(times, key=lambda point: point[0] / point[1])
+        return one.model_copy(
+            update={
+                "curve": tuple(point_of(profile, size, seconds) for size, seconds in times),
+                "step_time_model": _fitted(times),
+                "solo_best": SoloRate(batch=best[0], throughput=best[0] / best[1]),
+            }
+        )
+
+    def balanced(self, watch: Watch | None = None, offset: Offset | None = None) -> Plan:
+        """What the job ends with; `offset` takes the place of the machine's own."""
+        watch = watch or _unwatched
+        request = BalanceRequest(
+            devices=self.devices,
+            settings=SMALL,
+            joint=self.joint,
+            plan=self.wanted,
+            measuring=Measuring(baseline="none"),
+        )
+        party = DrawnParty(self.devices, self.joint, seed=self.seed, offset=offset or self.offset)
+        balancing = Balancing(request, self.probe, None, cast("Party", party), watch, Kept(None, watch))
+        try:
+            return balancing.run()
+        except KeyboardInterrupt as interrupt:
+            raise Interrupted.by(interrupt, partial=balancing.so_far()) from None
+
+
+def _profile(random: Random, updates: bool) -> DeviceProfile:
+    limit = random.randint(8, 128) * _MULTIPLE
+    alpha_s, beta_s = random.uniform(0.005, 0.05), 2e-4 * 10 ** random.uniform(0, 0.8)
+    update_s = random.uniform(0, 0.1) * (alpha_s + beta_s * limit)
+    return DeviceProfile(
+        name="drawn",
+        alpha_s=alpha_s,
+        beta_s=beta_s,
+        update_s=update_s if updates else 0.0,
+        memory=(limit + 1) * 4 * _MIB + 64 * _MIB,
+        base_memory=64 * _MIB,
+        memory_per_sample=4 * _MIB,
+        noise=_NOISE,
+    )
+
+
+def limit_of(device: Device) -> int:
+    """Its batch limit alone."""
+    profile = device.profile
+    assert profile is not None
+    assert profile.memory is not None
+    return (profile.memory - profile.base_memory) // profile.memory_per_sample // _MULTIPLE * _MULTIPLE
+
+
+def _fitted(times: list[tuple[int, float]]) -> StepTimeModel:
+    line = fit_line(times)
+    curve = monotone_curve(times) if line.residual > LINE_WITHIN else None
+    return StepTimeModel(
+        alpha_s=line.alpha_s,
+        beta_s=line.beta_s,
+        residual=line.residual,
+        planned_with="line" if curve is None else "curve",
+        curve=tuple(zip(curve.batches, curve.step_times_s, strict=True)) if curve else None,
+    )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How far a balance ended below the best that it measured, and below the optimum by arithmetic, as parts.
+
+    That is by what splits give in truth. None where micro-batches were asked for: the fewest are not the fastest.
+    """
+
+    below_measured: float
+    below_optimum: float | None
+    rounds: int
+    proofs: int
+
+
+def outcome(machine: Machine) -> Outcome:
+    """Balances it."""
+    proofs: list[Event] = []
+
+    def watch(event: Event) -> None:
+        if isinstance(event, Doing) and event.text.startswith("proving"):
+            proofs.append(event)
+
+    plan = machine.balanced(watch)
+    how = plan.balance
+    assert how is not None
+    measured = [one.split for one in how.rounds if one.measured is not None]
+    ended = machine.rate(plan.split)
+    return Outcome(
+        1 - ended / max(map(machine.rate, measured)),
+        None if machine.wanted.accumulate != 1 else 1 - ended / optimum(machine, plan, how),
+        len(how.rounds),
+        len(proofs),
+    )
+
+
+def optimum(machine: Machine, plan: Plan, how: Balance) -> float:
+    """The most samples per second by brute arithmetic: by each time that a device may take, the most that each does.
+
+    A device takes what it did with a batch that was measured together, and else what its line says, by the mean of
+    the factors between the two. That is without noise, which nobody can know.
+    """
+    measured = [one.measured for one in how.rounds if one.measured is not None]
+    tables = []
+    for share, one, device in zip(plan.shares, machine.probe.probes, machine.devices, strict=True):
+        assert one.step_time_model is not None
+        line = one.step_time_model.planned
+        batches = {r.batch for m in measured for r in m.replicas if r.device == share.device}
+        taken = {batch: machine.time_s(device, batch, batch) for batch in batches}
+        factor = statistics.mean([t / line.step_time_s(b) for b, t in taken.items()] or [1.0])
+        table = {b: factor * line.step_time_s(b) for b in range(_MULTIPLE, share.limit + 1, _MULTIPLE)}
+        tables.append({**table, **taken})
+    wanted = machine.wanted.global_batch
+    best = 0.0
+    for deadline in sorted(t for table in tables for t in table.values()):
+        most = [max((b for b, t in table.items() if t <= deadline), default=0) for table in tables]
+        for total, sync_s in ((sum(most), machine.joint.sync_s), (max(most), 0.0)):
+            if wanted is None or total >= wanted:
+                best = max(best, (wanted or total) / (deadline + sync_s))
+    return best
+
+
+def main(machines: int = _MACHINES, seed: int = 0) -> Iterator[str]:
+    yield f"{machines} drawn machines a row"
+    for off, updates in ((0.0, False), (0.02, False), (0.03, False), (0.03, True)):
+        found = [outcome(Machine(seed + number, off, updates)) for number in range(machines)]
+        yield f"±{off:.0%}{', updates' if updates else ''}: {_figures(found)}"
+
+
+def _figures(found: list[Outcome]) -> str:
+    below = [one.below_measured for one in found]
+    lost = [one.below_optimum for one in found if one.below_optimum is not None]
+    return (
+        f"{sum(one > 0.005 for one in below)} end over 0.5 % below a split that they measured, worst {max(below):.1%}; "
+        f"{sum(one > 0.01 for one in lost)} of {len(lost)} over 1 % below the optimum, worst {max(lost):.1%}; "
+        f"{statistics.mean(one.rounds for one in found):.1f} rounds, "
+        f"{statistics.mean(one.proofs for one in found):.2f} proofs"
+    )
+
+
+def _unwatched(event: Event) -> None:
+    del event
