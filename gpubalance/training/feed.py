@@ -43,9 +43,12 @@ class Dealt:
 
     @property
     def weights(self) -> tuple[float, ...]:
-        """Each replica's weight in the global mean loss. They sum to 1."""
+        """Each replica's weight in the global mean loss. They sum to 1; of a `whole` batch only the first one counts.
+
+        Else every replica would add the same rows to an embedding's gradient, which optimizers square before they add.
+        """
         if self.whole:
-            return (1 / len(self.shares),) * len(self.shares)
+            return (1.0, *[0.0] * (len(self.shares) - 1))
         return tuple(share / self.samples for share in self.shares)
 
 

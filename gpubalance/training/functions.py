@@ -15,11 +15,13 @@ import tensorflow as tf
 
 from gpubalance.engine.accumulate import accumulated, refuse_what_cannot_accumulate
 from gpubalance.engine.step import Points, batch_of, sum_over_replicas
+from gpubalance.training.changes import watched
 from gpubalance.training.gradients import gradients_of, taking_gradients
-from gpubalance.training.metrics import by_parts
-from gpubalance.training.part import part_of
+from gpubalance.training.layers import meeting
+from gpubalance.training.metrics import counting, warn_of_set_state
+from gpubalance.training.part import Part, part_of
 from gpubalance.training.place import Place
-from gpubalance.training.state import kept_by_each
+from gpubalance.training.state import State
 
 
 def training(model: Any, place: Place, *, whole: bool, accumulates: bool, stamped: bool) -> Callable[..., Any]:
@@ -34,21 +36,22 @@ def training(model: Any, place: Place, *, whole: bool, accumulates: bool, stampe
         data, own, size = values[number], weights[number], micro_batches[number]
         batch = batch_of(data)
         points = Points(place.clocks[number], batch, size if accumulates else batch, stamped=stamped)
-        data = points.begin(data)
+        data, state = points.begin(data), State(model)
         if accumulates:
-            grads, variables, logs = _accumulated(model, data, global_batch, size)
+            grads, variables, logs, part = _accumulated(model, data, global_batch, size)
         else:
-            with part_of(own, whole=whole, counts=not whole or number == 0) as mine:
-                grads, variables, logs = gradients_of(model, mine, data)
+            with part_of(own, whole=whole, counts=not whole or number == 0) as part:
+                grads, variables, logs = gradients_of(model, part, data)
         grads = points.computed(own, grads)
         summed = points.summed(own, sum_over_replicas(context, grads) if variables else [])
         if variables:
             model.optimizer.apply(summed, variables)
-        _average(context, kept_by_each(model), own)
+        state.meet(context, part.changes, own, whole=whole)
+        warn_of_set_state(model, part)
         return _own_logs(model, logs, own), points.finished(own, variables)
 
     def step(*arguments: Any) -> tuple[Any, Any]:
-        with by_parts(model), taking_gradients(model):
+        with counting(model), meeting(model), watched(), taking_gradients(model):
             logs, stamps = place.strategy.run(replica, args=arguments)
         return _logs(model, place, logs), tf.stack(place.strategy.experimental_local_results(stamps))
 
@@ -61,11 +64,13 @@ def testing(model: Any, place: Place, *, whole: bool) -> Callable[..., Any]:
     def replica(values: Sequence[Any], weights: Any, *unused: Any) -> Any:
         del unused
         number = _number(tf.distribute.get_replica_context())
-        with part_of(weights[number], whole=whole, counts=not whole or number == 0):
-            return _own_logs(model, model.test_step(values[number]), weights[number])
+        with part_of(weights[number], whole=whole, counts=not whole or number == 0) as part:
+            logs = model.test_step(values[number])
+        warn_of_set_state(model, part)
+        return _own_logs(model, logs, weights[number])
 
     def step(*arguments: Any) -> Any:
-        with by_parts(model):
+        with counting(model), meeting(model), watched():
             logs = place.strategy.run(replica, args=arguments)
         return _logs(model, place, logs)
 
@@ -110,25 +115,20 @@ def _logs(model: Any, place: Place, of_replicas: Any) -> Any:
     return {name: over_all(name, value) for name, value in of_replicas.items()}
 
 
-def _average(context: Any, variables: Sequence[Any], weight: Any) -> None:
-    """Each replica moved its own; the mean, by samples, of moving means is that of the whole batch's mean."""
-    if not variables:
-        return
-    own = [tf.convert_to_tensor(variable.value) for variable in variables]
-    parts = [value * tf.cast(weight, value.dtype) for value in own]
-    for variable, value in zip(variables, context.all_reduce(tf.distribute.ReduceOp.SUM, parts), strict=True):
-        variable.assign(value)
+def _accumulated(model: Any, data: Any, global_batch: Any, micro_batch: Any) -> tuple[Any, Any, dict[str, Any], Part]:
+    """The gradients, their variables, the metrics and the last micro-batch.
 
-
-def _accumulated(model: Any, data: Any, global_batch: Any, micro_batch: Any) -> tuple[Any, Any, dict[str, Any]]:
-    """The gradients, their variables and the metrics; what else a `train_step` returns is a micro-batch's only."""
+    What a `train_step` returns and no metric is, would be of that one only.
+    """
     variables: list[Any] = []
+    parts: list[Part] = []
 
-    def gradients(part: Any, _: Any, of: Any) -> tuple[Any, Any]:
-        weight = tf.cast(batch_of(part), tf.float32) / of
-        with part_of(weight, micro=True) as mine:
-            grads, variables[:], _logs = gradients_of(model, mine, part)
+    def gradients(some: Any, _: Any, of: Any) -> tuple[Any, Any]:
+        weight = tf.cast(batch_of(some), tf.float32) / of
+        with part_of(weight, micro=True) as part:
+            grads, variables[:], _logs = gradients_of(model, part, some)
+        parts.append(part)
         return weight, grads
 
     _, grads = accumulated(gradients, (data, ()), global_batch, micro_batch)
-    return grads, variables, dict.fromkeys(model.get_metrics_result())
+    return grads, variables, dict.fromkeys(model.get_metrics_result()), parts[-1]

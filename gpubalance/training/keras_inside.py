@@ -10,18 +10,26 @@ import keras
 
 from gpubalance.engine.keras_inside import KNOWN
 from gpubalance.errors import BadInput, EnvironmentFault
-from gpubalance.training import losses
+from gpubalance.training import losses, metrics
 from gpubalance.training.part import replaced
 
-_OF_MODELS = ("_compile_loss", "_compile_metrics", "_distribute_strategy", "_flatten_layers", "_symbolic_build")
+_OF_MODELS = (
+    "_compile_loss",
+    "_compile_metrics",
+    "_distribute_strategy",
+    "_flatten_layers",
+    "_loss_tracker",
+    "_symbolic_build",
+)
 
 
 def take_over(model: Any) -> None:
-    """Keras' losses go by each replica's part from now on.
+    """Keras' losses and metrics go by each replica's part from now on.
 
     Raises EnvironmentFault for a Keras whose insides are not what training knows.
     """
     missing = [f"losses.{name}" for name, found in losses.ORIGINALS.items() if not callable(found)]
+    missing += [] if callable(metrics.ORIGINAL) else ["metrics.reduce_to_samplewise_values"]
     missing += [f"Model.{name}" for name in _OF_MODELS if not hasattr(model, name)]
     if missing:
         raise EnvironmentFault(
@@ -29,6 +37,7 @@ def take_over(model: Any) -> None:
             remedy=f"use Keras {KNOWN}",
         )
     losses.take_over()
+    metrics.take_over()
 
 
 def made_under(model: Any, strategy: Any) -> None:

@@ -23,14 +23,28 @@ _NAMES = (
     "unscale_loss_for_distribution",
 )
 ORIGINALS: dict[str, Any] = {name: getattr(keras_loss, name, None) for name in _NAMES}
+_call = keras_loss.Loss.__call__
 
 
 def take_over() -> None:
     """Keras' losses go by each replica's part from now on, wherever `part_of` says what that is."""
     keras_loss.reduce_weighted_values = _reduce_weighted_values
+    keras_loss.Loss.__call__ = _within
     # Keras divides a replica's loss by the number of replicas, and multiplies where it logs it: here neither is done.
     for name in ("scale_loss_for_distribution", "unscale_loss_for_distribution"):
         setattr(keras_loss, name, _unchanged_inside(ORIGINALS[name]))
+
+
+def _within(loss: Any, *arguments: Any, **named: Any) -> Any:
+    """Keras' own; the part knows how deep in losses that call losses it is."""
+    part = current.part
+    if part is None:
+        return _call(loss, *arguments, **named)
+    part.depth += 1
+    try:
+        return _call(loss, *arguments, **named)
+    finally:
+        part.depth -= 1
 
 
 def _unchanged_inside(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -47,10 +61,15 @@ def _reduce_weighted_values(
     """Keras' own, changed so that times the part's `weight` it is the replica's part of the global loss."""
     part = current.part
     loss = ORIGINALS["reduce_weighted_values"](values, sample_weight, mask, reduction, dtype)
-    if part is None or part.whole:
+    if part is None:
+        return loss
+    part.losses.append((reduction, loss))
+    if part.whole or reduction in ("none", None):
         return loss
     by_weights = reduction == "mean_with_sample_weight" and sample_weight is not None
-    if reduction in ("sum", "none", None):
+    if reduction == "sum" and part.depth > 1:
+        return loss  # what the user's loss makes of it counts: a mean, if `own_loss` let it through
+    if reduction == "sum":
         own = 1.0
     elif mask is not None or by_weights:
         own = _part_of_the_sum(sample_weight if by_weights else None, mask)

@@ -3,58 +3,89 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.src.metrics import reduction_metrics
 
-from gpubalance.system.versions import numbers
-from gpubalance.training.part import current, replaced
+from gpubalance.training.changes import SAMPLES, adds, is_keras_own, sources
+from gpubalance.training.part import Part, current, replaced
 
-_SUMS_ACTIVITIES = numbers(keras.__version__) < (3, 14)
+ORIGINAL: Any = getattr(reduction_metrics, "reduce_to_samplewise_values", None)
+
+
+def take_over() -> None:
+    """Keras' means and sums go by each replica's part from now on."""
+    reduction_metrics.reduce_to_samplewise_values = _samplewise
 
 
 @contextlib.contextmanager
-def by_parts(model: Any) -> Iterator[None]:
-    """The metrics of a model that is built count each sample once, and weigh all of them alike.
-
-    Before 3.14 Keras takes an activity regulariser's sum over the batch, not its mean: its weight is 1 then.
-    """
+def counting(model: Any) -> Iterator[None]:
+    """The metrics of a model that is built count each sample once."""
     trackers = list(model._compile_loss.metrics) if model._compile_loss is not None else []
-    metrics = {id(metric): metric for metric in (*model.metrics, *trackers)}
-    regularised = [layer for layer in model._flatten_layers() if getattr(layer, "activity_regularizer", None)]
+    metrics = {id(metric): metric for metric in (*_all(model.metrics), *trackers)}
     with contextlib.ExitStack() as undo:
         for metric in metrics.values():
-            undo.enter_context(replaced(metric, update_state=_counted(metric, metric.update_state)))
-        for layer in regularised if _SUMS_ACTIVITIES else []:
-            undo.enter_context(replaced(layer, activity_regularizer=_summed(layer.activity_regularizer)))
+            undo.enter_context(replaced(metric, update_state=_counted(metric)))
         yield
 
 
-def _summed(regularizer: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def over_the_batch(output: Any) -> Any:
-        part, loss = current.part, regularizer(output)
-        return loss if part is None or part.whole else loss / tf.cast(part.weight, loss.dtype)
-
-    return over_the_batch
-
-
-def _counted(metric: Any, update: Callable[..., Any]) -> Callable[..., Any]:
-    takes_values = isinstance(metric, keras.metrics.Mean) and not isinstance(metric, keras.metrics.MeanMetricWrapper)
+def _counted(metric: Any) -> Callable[..., Any]:
+    update = metric.update_state
 
     def counted(*arguments: Any, **named: Any) -> Any:
         """`update_state` for this thread's part of the global batch."""
-        part = current.part
-        if part is None:
-            return update(*arguments, **named)
-        if not part.counts:
-            return None
-        unweighted = len(arguments) < 2 and named.get("sample_weight") is None
-        value = arguments[0] if arguments else named.get("values")
-        if takes_values and unweighted and not part.whole and len(getattr(value, "shape", ())) == 0:
-            # One number for a batch, as a mean loss: the replicas' numbers together count as that one would.
-            named = {**named, "sample_weight": part.weight}
-        return update(*arguments, **named)
+        if current.part is not None:
+            current.part.metric = metric.name
+        return update(*arguments, **named) if current.part is None or current.part.counts else None
 
     return counted
+
+
+def _samplewise(values: Any, sample_weight: Any, reduce_fn: Callable[..., Any], dtype: Any) -> Any:
+    """Keras' own, changed so that one number for a batch, as a mean, counts for the part's `weight` in the global one.
+
+    Whole numbers that are computed are how many: they sum to the global batch's.
+    """
+    part = current.part
+    one_number = not _rank(values) or (sample_weight is not None and reduce_fn is keras.ops.mean)
+    fixed = sample_weight is None or (not _rank(sample_weight) and tf.get_static_value(sample_weight) is not None)
+    if part is None or part.whole or not (one_number and fixed):
+        return ORIGINAL(values, sample_weight, reduce_fn, dtype)
+    if tf.is_symbolic_tensor(values) and tf.get_static_value(values) is None:
+        if values.dtype.is_integer:
+            values = tf.cast(values, dtype) / tf.cast(part.weight, dtype)
+        elif reduce_fn is keras.ops.sum:
+            warnings.warn(
+                f"the metric {part.metric} adds up one number a batch: the devices' are averaged by samples, which is "
+                "what one device would have only if it is a mean over samples; give it a value for each sample",
+                stacklevel=2,
+            )
+    weight = tf.cast(part.weight, dtype) * (1 if sample_weight is None else sample_weight)
+    return ORIGINAL(values, weight, reduce_fn, dtype)
+
+
+def _rank(values: Any) -> int:
+    return len(getattr(values, "shape", ()))
+
+
+def warn_of_set_state(model: Any, part: Part) -> None:
+    """Keras sums a metric's state over devices: warns of one that a user's metric sets instead of adding to it."""
+    owners = {id(variable): metric for metric in _all(model.metrics) for variable in metric._variables}
+    for change in part.changes:
+        metric = owners.get(id(change.variable))
+        if metric is None or is_keras_own(metric) or adds(change.value) or SAMPLES not in sources(change.value):
+            continue
+        warnings.warn(
+            f"the metric {metric.name} sets {change.variable.name} instead of adding to it: the devices' are summed, "
+            "which is not what one device would log",
+            stacklevel=2,
+        )
+
+
+def _all(metrics: Any) -> list[Any]:
+    """The metrics and those that they are made of."""
+    return [one for metric in metrics for one in (metric, *_all(getattr(metric, "metrics", metric._metrics)))]

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from gpubalance.settings.shares import Shares
-from gpubalance.training import keras_inside
+from gpubalance.training import keras_inside, own_loss
 from gpubalance.training.feed import Dealt, Feed, Kind, signature_of
 from gpubalance.training.functions import predicting, testing, training
 from gpubalance.training.place import Place
@@ -97,6 +97,7 @@ class Steps:
                 break
             if not self._is_built:  # what Keras leaves to the first batch
                 keras_inside.build(self._model, self._place.strategy, batch)
+                own_loss.check(self._model, batch)
                 self._is_built = True
             logs = step(dealt)
             self._feed.look_ahead(iterator)

@@ -54,7 +54,7 @@ def adamw() -> Any:
     return keras.optimizers.AdamW(0.01, weight_decay=0.02, global_clipnorm=0.05, use_ema=True, ema_momentum=0.9)
 
 
-def cross_entropy(reduction: str) -> Callable[[], Any]:
+def cross_entropy(reduction: str | None) -> Callable[[], Any]:
     def make() -> Any:
         import keras
 
@@ -136,6 +136,10 @@ def own_loss(kind: str) -> Callable[[], Any]:
         def mean(y: Any, p: Any) -> Any:
             return ops.mean(keras.losses.sparse_categorical_crossentropy(y, p))
 
+        def divided(y: Any, p: Any) -> Any:
+            total = keras.losses.SparseCategoricalCrossentropy(reduction="sum")(y, p)
+            return total / ops.cast(ops.shape(p)[0], "float32")
+
         class Computing(keras.Sequential):  # type: ignore[misc]
             def compute_loss(self, x: Any, y: Any, y_pred: Any, *rest: Any, **named: Any) -> Any:
                 return super().compute_loss(x, y, y_pred, *rest, **named) + 0.1 * ops.mean(y_pred**2)
@@ -143,7 +147,7 @@ def own_loss(kind: str) -> Callable[[], Any]:
         class Stepping(keras.Sequential):  # type: ignore[misc]
             def __init__(self, *layers: Any) -> None:
                 super().__init__(*layers)
-                self.tracker = keras.metrics.Mean(name="own")
+                self.trackers = [keras.metrics.Mean(name="own"), *map(keras.metrics.Sum, ("steps", "samples"))]
 
             def train_step(self, data: Any) -> Any:
                 x, y = data
@@ -151,15 +155,112 @@ def own_loss(kind: str) -> Callable[[], Any]:
                     loss = mean(y, self(x, training=True))
                 grads = tape.gradient(loss, self.trainable_weights)
                 self.optimizer.apply_gradients(zip(grads, self.trainable_weights, strict=True))
-                self.tracker.update_state(loss)
-                return {"own": self.tracker.result(), "now": loss}
+                for tracker, value in zip(self.trackers, (loss, 1, tf.shape(x)[0]), strict=True):
+                    tracker.update_state(value)
+                return {"now": loss, **{tracker.name: tracker.result() for tracker in self.trackers}}
 
-        kinds = {"compute_loss": Computing, "train_step": Stepping, "function": keras.Sequential}
-        model = kinds[kind](dense())
-        model.compile("adam", mean if kind == "function" else "sparse_categorical_crossentropy")
+        kinds = {"compute_loss": Computing, "train_step": Stepping}
+        model = kinds.get(kind, keras.Sequential)(dense())
+        losses = {"function": mean, "function of a sum": divided}
+        model.compile("adam", losses.get(kind, "sparse_categorical_crossentropy"))
         return model
 
     return make
+
+
+def embedding(optimizer: Any) -> Callable[[], Any]:
+    """Its gradient is rows, several of the same word, which optimizers square and clip one by one."""
+
+    def make() -> Any:
+        import keras
+        from keras import layers
+
+        model = keras.Sequential(
+            [
+                keras.Input((5,), dtype="int32"),
+                layers.Embedding(20, 8),
+                layers.Flatten(),
+                layers.Dense(3, "softmax"),
+            ]
+        )
+        model.compile(optimizer() if callable(optimizer) else optimizer, "sparse_categorical_crossentropy")
+        return model
+
+    return make
+
+
+def clipped_sgd() -> Any:
+    import keras
+
+    return keras.optimizers.SGD(0.5, clipnorm=0.01)
+
+
+def several_optimizers() -> Any:
+    """One of two, a layer each."""
+    import keras
+
+    model = keras.Sequential(dense())
+    first, rest = keras.optimizers.SGD(0.1), keras.optimizers.Adam()
+    kernel = model.layers[0].kernel
+    model.compile(
+        keras.optimizers.MultiOptimizer(lambda variable: first if variable is kernel else rest),
+        "sparse_categorical_crossentropy",
+    )
+    return model
+
+
+def ctc() -> Any:
+    import keras
+    from keras import layers
+
+    model = keras.Sequential([keras.Input((6, 4)), layers.Dense(8, "tanh"), layers.Dense(5)])
+    model.compile("adam", keras.losses.CTC())
+    return model
+
+
+def many_metrics() -> Any:
+    import keras
+    from keras import metrics, ops
+
+    def of_batch(y: Any, p: Any) -> Any:
+        return ops.mean(p[:, 0] * y[:, 0])
+
+    kinds = [metrics.AUC, metrics.F1Score, metrics.BinaryIoU, metrics.Precision, metrics.R2Score]
+    kinds += [metrics.RootMeanSquaredError, metrics.KLDivergence, metrics.CosineSimilarity]
+    model = keras.Sequential(dense())
+    model.compile("adam", "categorical_crossentropy", metrics=[of_batch, *(one(name=one.__name__) for one in kinds)])
+    return model
+
+
+def keeping() -> Any:
+    """A layer with state of its own, losses that it adds, and one whose weights Keras normalises."""
+    import keras
+    from keras import layers, ops
+
+    class Keeping(layers.Layer):  # type: ignore[misc]
+        def build(self, shape: Any) -> None:
+            of_steps = {"steps": "int32", "float_steps": "float32", "samples": "int32"}
+            of_values = {"total": "float32", "average": "float32"}
+            for name, dtype in {**of_steps, **of_values}.items():
+                setattr(self, name, self.add_weight((), "zeros", dtype, trainable=False, name=name))
+            self.counts = self.add_weight(shape[-1:], "zeros", trainable=False, name="counts")
+
+        def call(self, x: Any, training: bool = False) -> Any:
+            self.add_loss(1e-2 * ops.sum(x**2, axis=-1))
+            self.add_loss([1e-1 * ops.mean(x**2)])
+            if training:
+                self.steps.assign_add(1)
+                self.float_steps.assign(self.float_steps + 1.0)
+                self.samples.assign_add(ops.shape(x)[0])
+                self.total.assign_add(ops.sum(x) / 1000)
+                self.counts.assign_add(ops.sum(x, axis=0) / 1000)
+                self.average.assign(0.9 * self.average + 0.1 * ops.mean(x))
+            return x
+
+    first, *_, last = dense()
+    model = keras.Sequential([first, layers.SpectralNormalization(layers.Dense(8)), Keeping(), last])
+    model.compile(small_sgd(), "sparse_categorical_crossentropy")
+    return model
 
 
 def numbers(count: int) -> tuple[Any, ...]:
@@ -185,6 +286,24 @@ def sentences(count: int) -> tuple[Any, ...]:
     return words, np.roll(words, 1, axis=1)
 
 
+def words(count: int) -> tuple[Any, ...]:
+    random = np.random.default_rng(9)
+    return random.integers(0, 20, (count, 5)), random.integers(0, 3, count)
+
+
+def spoken(count: int) -> tuple[Any, ...]:
+    """Labels of unlike lengths, 0 where they end."""
+    random = np.random.default_rng(10)
+    labels = random.integers(1, 5, (count, 3))
+    labels[np.arange(3) >= random.integers(1, 4, count)[:, None]] = 0
+    return random.normal(size=(count, 6, 4)).astype(np.float32), labels
+
+
+def one_hot(count: int) -> tuple[Any, ...]:
+    x, y = numbers(count)
+    return x, np.eye(3, dtype=np.float32)[y]
+
+
 L2 = {"layers": {"weights": "l2"}}
 CASES: dict[str, Case] = {
     "plain": Case(classifier(), numbers),
@@ -208,6 +327,16 @@ CASES: dict[str, Case] = {
     "loss function of one's own, class_weight": Case(
         own_loss("function"), numbers, {"class_weight": {0: 1.0, 1: 1.0, 2: 1.0}}
     ),
+    "loss function of one's own, of Keras' sum": Case(own_loss("function of a sum"), numbers),
+    "reduction none": Case(classifier(small_sgd, cross_entropy(None)), numbers),
+    "embedding, Adam": Case(embedding("adam"), words),
+    "embedding, RMSprop": Case(embedding("rmsprop"), words),
+    "embedding, Adagrad": Case(embedding("adagrad"), words),
+    "embedding, clipped": Case(embedding(clipped_sgd), words),
+    "CTC": Case(ctc, spoken),
+    "metrics of many kinds": Case(many_metrics, one_hot),
+    "state and losses of one's own layer": Case(keeping, numbers),
+    "several optimizers in one": Case(several_optimizers, numbers),
     "steps_per_execution 4": Case(classifier("adam", compiled={"steps_per_execution": 4}), numbers),
 }
 
@@ -230,30 +359,50 @@ class Differences:
 
 def differences(case: Case, split: Split, last: int) -> Differences:
     """After some epochs over two whole global batches and one of `last` samples."""
-    return compared(case, split.scope(), split.fit, last)
+    return compared(case, split.scope(), split.fit, alone(case, last))
 
 
-def compared(case: Case, scope: Any, fit: Callable[..., Any], last: int) -> Differences:
-    """The same for another way to train: `fit` takes a model that was made in `scope`."""
+@dataclass(frozen=True)
+class Alone:
+    """What one device made of the data: its model, and each epoch's logs."""
+
+    data: tuple[Any, ...]
+    start: list[Any]
+    model: Any
+    history: dict[str, Sequence[float]]
+
+
+def alone(case: Case, last: int) -> Alone:
+    """A case trained on one device."""
     import keras
 
-    data = case.data(2 * SAMPLES + last)
-    options = {"epochs": EPOCHS, "shuffle": False, "verbose": 0, **case.options}
+    x, y, sample_weight = data = (*case.data(2 * SAMPLES + last), None)[:3]
     keras.utils.set_random_seed(3)
-    alone = case.make()
-    start = alone.get_weights()
-    x, y, sample_weight = (*data, None)[:3]
-    expected = alone.fit(x, y, sample_weight=sample_weight, batch_size=SAMPLES, **options).history
+    model = case.make()
+    start = model.get_weights()
+    history = model.fit(x, y, sample_weight=sample_weight, batch_size=SAMPLES, **_options(case)).history
+    return Alone(data, start, model, history)
+
+
+def compared(case: Case, scope: Any, fit: Callable[..., Any], expected: Alone) -> Differences:
+    """Another way to train beside one device: `fit` takes a model that was made in `scope`."""
+    x, y, sample_weight = expected.data
     with scope:
         model = case.make()
-    model.set_weights(start)
-    found = fit(model, x, y, sample_weight=sample_weight, **options).history
-    assert set(found) == set(expected)
+    model.set_weights(expected.start)
+    found = fit(model, x, y, sample_weight=sample_weight, **_options(case)).history
+    assert set(found) == set(expected.history)
+    pairs = zip(model.get_weights(), expected.model.get_weights(), strict=True)
     return Differences(
-        weights=max(float(abs(a - b).max()) for a, b in zip(model.get_weights(), alone.get_weights(), strict=True)),
-        logs=max(_apart(found[name], expected[name]) for name in expected),
+        weights=max(float(abs(a - b).max()) for a, b in pairs),
+        logs=max(_apart(found[name], expected.history[name]) for name in found),
     )
 
 
-def _apart(found: Sequence[float], expected: Sequence[float]) -> float:
-    return max(abs(a - b) / max(1.0, abs(b)) for a, b in zip(found, expected, strict=True))
+def _options(case: Case) -> dict[str, Any]:
+    return {"epochs": EPOCHS, "shuffle": False, "verbose": 0, **case.options}
+
+
+def _apart(found: Sequence[Any], expected: Sequence[Any]) -> float:
+    """Of each epoch's number, or numbers: some metrics have one for each class."""
+    return float(np.max(np.abs(np.subtract(found, expected)) / np.maximum(1.0, np.abs(expected))))

@@ -9,7 +9,7 @@ import pytest
 from tests.training.cases import CASES, SAMPLES, differences, simulated
 
 SPLITS = [(70, 30), (99, 1), (1, 1, 98)]
-LASTS = [80, 70, 40, 5]
+LASTS = [80, 2, 70, 40, 1, 5]
 
 
 # Each case with one split, each split with several cases; the others are a campaign.
@@ -31,16 +31,21 @@ def test_a_split_gives_what_one_device_gives(tensorflow: Any, name: str, batches
     assert found.logs < max(case.within, 1e-5)
 
 
-@pytest.mark.parametrize("last", [5, 2, 1])
-def test_a_last_batch_of_any_size_does_no_harm(tensorflow: Any, last: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "last"),
+    [*(("synchronised batch norm", last) for last in (5, 2, 1)), ("embedding, Adam", 1), ("masked sentences", 2)],
+)
+def test_a_last_batch_of_any_size_does_no_harm(tensorflow: Any, name: str, last: int) -> None:
     """Of fewer samples than devices too: then all of them have the whole of it, and one counts it."""
-    found = differences(CASES["synchronised batch norm"], simulated((1, 1, 98)), last)
+    found = differences(CASES[name], simulated((1, 1, 98)), last)
     assert found.weights < 1e-5
     assert found.logs < 1e-5
 
 
-@pytest.mark.parametrize("last", [80, 3])
-def test_micro_batches_change_nothing(tensorflow: Any, last: int) -> None:
-    found = differences(CASES["AdamW, clipped, EMA"], simulated((70, 30), (20, 30)), last)
+@pytest.mark.parametrize(
+    ("name", "last"), [("AdamW, clipped, EMA", 80), ("AdamW, clipped, EMA", 3), ("embedding, Adam", 1)]
+)
+def test_micro_batches_change_nothing(tensorflow: Any, name: str, last: int) -> None:
+    found = differences(CASES[name], simulated((70, 30), (20, 30)), last)
     assert found.weights < 1e-5
     assert found.logs < 1e-5

@@ -1,0 +1,65 @@
+"""Layers of a model over parts of a batch: what they add to the loss, and what they can't do together."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from gpubalance.system.versions import numbers
+from gpubalance.training.changes import is_keras_own
+from gpubalance.training.part import current, replaced
+
+_SUMS_ACTIVITIES = numbers(keras.__version__) < (3, 14)
+
+
+@contextlib.contextmanager
+def meeting(model: Any) -> Iterator[None]:
+    """Its layers add what sums to one device's loss, whether that is a mean over samples or has a value for each.
+
+    Each part gets to know its synchronised batch normalisation behind masks.
+    """
+    layers = model._flatten_layers()
+    with contextlib.ExitStack() as undo:
+        for layer in layers:
+            if _SUMS_ACTIVITIES and getattr(layer, "activity_regularizer", None):
+                undo.enter_context(replaced(layer, activity_regularizer=_summed(layer.activity_regularizer)))
+            if not is_keras_own(layer):
+                undo.enter_context(replaced(layer, add_loss=_added(layer.add_loss)))
+            if isinstance(layer, keras.layers.BatchNormalization) and layer.synchronized:
+                undo.enter_context(replaced(layer, _moments=_noted(layer)))
+        yield
+
+
+def _added(add_loss: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Of a value for each sample Keras takes the sum."""
+
+    def weighed(loss: Any) -> Any:
+        return _of_sum(loss) if loss.shape.rank and loss.shape[0] is None else loss
+
+    return lambda losses: add_loss(keras.tree.map_structure(weighed, losses))
+
+
+def _summed(regularizer: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda output: _of_sum(regularizer(output))
+
+
+def _of_sum(loss: Any) -> Any:
+    """A sum over the batch, such as Keras has of activities before 3.14, weighs 1."""
+    part = current.part
+    return loss if part is None or part.whole else loss / tf.cast(part.weight, loss.dtype)
+
+
+def _noted(layer: Any) -> Callable[..., Any]:
+    """Not refused here: Keras would put its own words around it."""
+    moments = layer._moments
+
+    def of(inputs: Any, mask: Any) -> Any:
+        if mask is not None and current.part is not None:
+            current.part.behind_masks.append(layer.name)
+        return moments(inputs, mask)
+
+    return of
