@@ -57,7 +57,7 @@ class Split:
     its own randomness, such as dropout. Batch normalisation is local to a device, as in every data-parallel trainer: a
     device with few samples has noisier statistics, and the moving averages are the devices' mean, weighted by samples.
     `BatchNormalization(synchronized=True)` takes them over the global batch, and then is exact too. A loss that is not
-    a mean or sum over samples, such as Dice's over a batch, becomes the devices' mean, weighted by samples.
+    a mean or sum over samples, such as Dice's over a batch, becomes the devices' mean, weighted by samples, and warns.
     """
 
     def __init__(
