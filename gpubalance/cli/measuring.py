@@ -123,8 +123,8 @@ class AloneOptions:
         measuring_option(
             "--duration",
             metavar="S",
-            help="Measure a batch size at least so long, and 4 times that at most. By default until it is known within "
-            "±1 %.",
+            help="Measure a batch size at least so long, and 4 times that at most. By default until it is known well "
+            "enough, which the chapter probe tells.",
         ),
     ] = None
     parallel: Annotated[

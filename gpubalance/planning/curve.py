@@ -6,7 +6,7 @@ import math
 from collections.abc import Container, Sequence
 from itertools import pairwise
 
-from gpubalance.planning.model import fit_line
+from gpubalance.planning.model import LINE_WITHIN, fit_line
 
 # A third of an octave where the curve bends, an octave where it does not.
 _THIRDS = (2 ** (1 / 3), 2 ** (2 / 3))
@@ -31,6 +31,15 @@ def octaves(smallest: int, largest: int, multiple: int) -> list[int]:
         size *= 2
     near = len(sizes) > 1 and last <= _AS_GOOD * sizes[-1]
     return [*(sizes[:-1] if near else sizes), last]
+
+
+def wanted_precision(batch: int, largest: float) -> float:
+    """How exactly a step time is wanted, as a part of it.
+
+    Within ±1 % above half of the largest batch, as solo bests and splits are there. Below, a step time only tells a
+    line from a curve, and is one of many that the line goes through: within ±3 %.
+    """
+    return _ON_LINE if 2 * batch > largest else LINE_WITHIN
 
 
 def off_line(points: Sequence[tuple[int, float, float]]) -> set[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Sequence
 
@@ -145,9 +146,11 @@ def _curve(one: DeviceProbe) -> str:
     if len(points) < 2:
         return ""
     ticks = sparkline([point.throughput.median for point in points], least=0.0)
-    uncertain = sum(not (point.precise and point.steady) for point in points)
-    marked = f"; {uncertain} of {len(points)} not within ±1 % or not steady" if uncertain else ""
-    return f"{ticks} samples/s at batch {points[0].batch} to {points[-1].batch}{marked}"
+    unsteady = sum(not point.steady for point in points)
+    widest = max(point.half_width for point in points)
+    known = f", each within ±{format_percent(widest, 1)}" if math.isfinite(widest) else ""
+    marked = f"; {unsteady} of {len(points)} not steady" if unsteady else ""
+    return f"{ticks} samples/s at batch {points[0].batch} to {points[-1].batch}{known}{marked}"
 
 
 def _limit(limit: BatchLimit | None) -> str:

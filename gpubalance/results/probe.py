@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -46,6 +47,12 @@ class CurvePoint(Record):
     measured_again: bool = False
     late_part: Number = 0.0
     telemetry: Telemetry | None = None
+
+    @property
+    def half_width(self) -> float:
+        """Half the 95 % interval of the step time, as a part of it; infinite where there is none."""
+        time = self.step_time_s
+        return math.inf if time.ci95 is None else (time.ci95[1] - time.ci95[0]) / 2 / time.median
 
 
 class Trial(Record):

@@ -80,9 +80,9 @@ class ProbeRequest(Record):
     """A probe: the devices, each to be measured alone, and how.
 
     `max_batch` null goes on until memory ends; where there is no limit of memory, until throughput rises no more.
-    `margin_bytes` of each device's memory are kept free. A batch size is measured until its step time is known within
-    ±1 %, for 12 s at most; with `duration_s` at least that long, and four times that at most. `deadline_s` is the
-    longest silence of a worker, null for what suits the step.
+    `margin_bytes` of each device's memory are kept free. A batch size is measured until its step time is known as
+    exactly as is wanted of it, for 12 s at most; with `duration_s` at least that long, and four times that at most.
+    `deadline_s` is the longest silence of a worker, null for what suits the step.
     """
 
     devices: tuple[Device, ...]

@@ -8,7 +8,15 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubalance.planning.curve import best_of, knee_sizes, octaves, off_line, sensible_of, sensible_size
+from gpubalance.planning.curve import (
+    best_of,
+    knee_sizes,
+    octaves,
+    off_line,
+    sensible_of,
+    sensible_size,
+    wanted_precision,
+)
 
 
 @given(st.integers(1, 64), st.integers(1, 10**6), st.sampled_from([1, 8, 32]))
@@ -51,6 +59,10 @@ def test_a_point_is_off_the_line_by_more_than_it_is_known_for_or_one_percent(
         moved = [(b, time * (factor if b == 128 else 1), half) for b, time, _ in points]
         assert (128 in off_line(moved)) == off
     assert off_line(points[:3]) == set(sizes[:3])
+
+
+def test_a_step_time_is_wanted_exactly_where_splits_are() -> None:
+    assert [wanted_precision(batch, 128) for batch in (8, 64, 72, 128)] == [0.03, 0.03, 0.01, 0.01]
 
 
 def test_a_straight_curve_wants_nothing_more() -> None:

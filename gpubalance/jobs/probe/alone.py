@@ -6,15 +6,15 @@ import math
 from functools import partial
 
 from gpubalance.errors import DeadlinePassed, EnvironmentFault, GpubalanceError, OutOfMemory, PartialResult
+from gpubalance.jobs.measure.warnings import PRECISE_ENOUGH
 from gpubalance.jobs.probe.attempt import Work
 from gpubalance.jobs.probe.bench import Bench
 from gpubalance.jobs.probe.drift import Drifting
 from gpubalance.jobs.probe.point import measure_update
-from gpubalance.planning.curve import knee_sizes, octaves, off_line, sensible_size
+from gpubalance.planning.curve import knee_sizes, octaves, off_line, sensible_size, wanted_precision
 from gpubalance.planning.memory import predict_limit
 from gpubalance.planning.search import Limit, Trial, find_limit
 from gpubalance.results.common import Warning_
-from gpubalance.results.probe import CurvePoint
 from gpubalance.workers.worker import Worker
 
 # A line through the memory of fewer batches may be one through workspaces.
@@ -74,13 +74,18 @@ class Alone:
         multiple, most = self.bench.request.batch_multiple, self.bench.request.max_batch
         size = multiple if most is None else min(multiple, most)
         while size <= (most or _LARGEST) and not self._enough(size):
-            attempt = self.bench.try_batch(size, "the curve")
+            attempt = self.bench.try_batch(size, "the curve", within=wanted_precision(size, self._at_least(most)))
             if attempt.point is None:
                 self._failed = size
                 break
             size *= 2
         if not self.max_batch:
             self.max_batch = _LARGEST if self._predicted() or self._failed else max(self.points, default=1)
+
+    def _at_least(self, most: int | None) -> float:
+        """How large the largest batch will be, if not larger: only the smaller octaves of known memory are explored."""
+        known = self.bench.facts is None or self.bench.memory_bytes is not None
+        return most or (math.inf if known else 0.0)
 
     def _predicted(self) -> int | None:
         memory = self.bench.memory_bytes
@@ -114,23 +119,30 @@ class Alone:
         )
 
     def _try(self, batch: int, reason: str) -> Trial:
-        attempt = self.bench.try_batch(batch, reason, trial=True)
+        attempt = self.bench.try_batch(batch, reason, within=PRECISE_ENOUGH, trial=True)
         return Trial(batch, attempt.point is not None, attempt.trial.memory_peak_bytes)
 
     def _fill(self) -> None:
         """Measures the octaves that are still missing; where they are on no line, more: where throughput bends too."""
-        largest = self.limit.fits if self.limit else None
-        if largest is None:
+        largest = self.largest
+        if not largest:
             return
         multiple = min(self.bench.request.batch_multiple, largest)
         below = (largest - max(1, largest // _BELOW_THE_LIMIT)) // multiple * multiple
         self._measure(octaves(min(self.points), largest, multiple))
-        off = off_line([_known(p) for p in self.points.values() if p.batch <= largest])
+        off = off_line(
+            [(p.batch, p.step_time_s.median, p.half_width) for p in self.points.values() if p.batch <= largest]
+        )
         self.on_line = not off
         self._measure([below] if self._at_the_limit() and largest in off else [])
         self._measure(knee_sizes(self._rates(largest), multiple, off))
         sensible = sensible_size(self._rates(largest), multiple)
         self._measure([sensible] if sensible else [])
+
+    @property
+    def largest(self) -> int:
+        """The largest batch that trains, as far as that is known; 0 where none does."""
+        return max(self.points, default=0) if self.limit is None else self.limit.fits or 0
 
     def _rates(self, largest: int) -> list[tuple[int, float]]:
         return [(batch, point.throughput.median) for batch, point in self.points.items() if batch <= largest]
@@ -145,7 +157,13 @@ class Alone:
         missing = sorted({s for s in sizes if s > 0} - set(self.points))
         for size in missing:
             near = self.bench.in_pieces and self._near_the_limit(size)
-            attempt = self.bench.try_batch(size, "the curve", fresh=near, last=not near or size == missing[-1])
+            attempt = self.bench.try_batch(
+                size,
+                "the curve",
+                within=wanted_precision(size, self.largest),
+                fresh=near,
+                last=not near or size == missing[-1],
+            )
             if attempt.point is None:
                 self.skipped.append(size)
 
@@ -172,10 +190,3 @@ class Alone:
             self.points[batch] = point.model_copy(update={"steady": False})
         for point in drifting.measure_again(sorted(self.points)):
             self.points[point.batch] = point.model_copy(update={"steady": False, "measured_again": True})
-
-
-def _known(point: CurvePoint) -> tuple[int, float, float]:
-    """Its batch, its step time, and half the interval of that, as a part."""
-    time = point.step_time_s
-    half_s = math.inf if time.ci95 is None else (time.ci95[1] - time.ci95[0]) / 2
-    return point.batch, time.median, half_s / time.median

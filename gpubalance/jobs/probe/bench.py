@@ -76,19 +76,27 @@ class Bench:
         return self.device.profile is None or self.device.profile.memory is None
 
     def try_batch(
-        self, batch: int, reason: str, *, trial: bool = False, fresh: bool = False, last: bool = False
+        self,
+        batch: int,
+        reason: str,
+        *,
+        within: float,
+        trial: bool = False,
+        fresh: bool = False,
+        last: bool = False,
     ) -> Attempt:
-        """Trains with a batch and measures it, unless an interrupted probe has left the answer.
+        """Trains with a batch and measures it `within` that part, unless an interrupted probe has left the answer.
 
         A `trial` has a `fresh` worker; after the `last` worker no other is started ahead. A worker that dies says
         nothing certain of the batch, so it is tried once more in a fresh one; if that dies too, the batch counts as one
         that does not train, given that another batch does. Raises EnvironmentFault, BadInput, TimeLimitPassed,
         Interrupted, and the death of a worker where no batch has passed.
         """
-        attempt = self._answer(batch, trial=trial) or self._try(batch, reason, fresh=fresh or trial, last=last)
+        measure = partial(self._try, batch, length=self.length._replace(within=within), last=last)
+        attempt = self._answer(batch, trial=trial) or measure(reason=reason, fresh=fresh or trial)
         if self._is_uncertain(attempt):
             self._keep(attempt, trial=True)
-            attempt = self._try(batch, f"once more, as {attempt.doubt}", fresh=True, last=last)
+            attempt = measure(reason=f"once more, as {attempt.doubt}", fresh=True)
         self._keep(attempt, trial=trial or attempt.point is None)
         if attempt.died and not self._passed and self.deaths:
             raise self.deaths[-1]
@@ -124,7 +132,7 @@ class Bench:
             self.points[attempt.trial.batch] = attempt.point
             self.watch(PointDone(self.device, attempt.point))
 
-    def _try(self, batch: int, reason: str, *, fresh: bool, last: bool) -> Attempt:
+    def _try(self, batch: int, *, reason: str, length: Length, fresh: bool, last: bool) -> Attempt:
         self._halt.check()
         began = time.monotonic()
         fresh = fresh or not self.party.alive
@@ -132,7 +140,7 @@ class Bench:
         outcome: Outcome = "fits"
         try:
             self.ready(fresh=fresh, last=last)
-            point = self.measured(batch, self.length)
+            point = self.measured(batch, length)
             peak = point.memory_peak_bytes
         except OutOfMemory as error:
             outcome, peak = "oom", next(iter(error.memory_peak_bytes), None)

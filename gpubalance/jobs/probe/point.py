@@ -26,11 +26,15 @@ _UNLIKE_STEPS = 2  # stamped steps are another trace, and its first ones are lik
 
 
 class Length(NamedTuple):
-    """How long a point is measured: until it is precise, but for at least and at most so many seconds of steps."""
+    """How long a point is measured: at least and at most so many seconds of steps, between them until it is precise.
+
+    Half the 95 % interval of the step time is then `within` that part of it.
+    """
 
     least_s: float
     most_s: float
     timing_s: float
+    within: float = PRECISE_ENOUGH
 
     @classmethod
     def of(cls, duration_s: float | None) -> Length:
@@ -87,7 +91,7 @@ def measure_update(worker: Worker, batch: int) -> float:
 def _windows(series: Series, worker: Worker, length: Length, until_s: float, gpu: str | None) -> Telemetry | None:
     with nullcontext() if gpu is None else Sampler(gpu) as sampler:
         series.measure(worker, length.least_s, at_least=_LEAST_TIMINGS)
-        while series.precision > PRECISE_ENOUGH and _seconds(series) < length.most_s and time.monotonic() < until_s:
+        while series.precision > length.within and _seconds(series) < length.most_s and time.monotonic() < until_s:
             series.measure(worker, 0.0, at_least=len(series.timings) // 4)
     return None if sampler is None else sampler.telemetry
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpubalance.jobs.measure.warnings import LATE
 from gpubalance.jobs.probe.alone import Alone
+from gpubalance.planning.curve import wanted_precision
 from gpubalance.results.common import Warning_
 from gpubalance.results.probe import CurvePoint
 from gpubalance.results.telemetry import passing
@@ -18,7 +19,7 @@ def device_warnings(alone: Alone) -> list[Warning_]:
     found = [
         _drifted(device, alone.steady, points),
         _not_steady(device, [p for p in points if not p.steady]) if alone.steady else None,
-        _imprecise(device, [p for p in points if not p.precise]),
+        _imprecise(device, [p for p in points if p.half_width > wanted_precision(p.batch, alone.largest)]),
         _late(device, points, alone.bench.request.settings.model),
         _skipped(device, alone.skipped),
         _margin_unknown(device, alone),
@@ -69,7 +70,8 @@ def _imprecise(device: Device, points: list[CurvePoint]) -> Warning_ | None:
         return None
     return Warning_(
         code="wide-interval",
-        message=f"{device.label}: the step time at batch {_batches(points)} is not known within ±1 % (95 %)",
+        message=f"{device.label}: the step time at batch {_batches(points)} is not known within ±1 % (95 %), or within "
+        "±3 % up to half of the largest batch",
         next="measure longer (--duration), with nothing else running",
     )
 
