@@ -355,7 +355,7 @@ def step(devices, batches, number):
     done = machine.runs(*command, "-o", str(path), "--json", "--quiet")
     assert done.returncode == 3
     assert "was made by another program meanwhile" in done.stderr
-    assert "--resume goes on" in done.stderr
+    assert "--resume continues it" in done.stderr
     measured = json.loads(done.stdout)
     assert measured["complete"] is True
     assert path.read_text() == "another's"

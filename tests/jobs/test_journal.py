@@ -72,7 +72,7 @@ def test_a_journal_that_is_too_long_keeps_what_it_has() -> None:
     journal.tell = told.append
     for _ in range(2):
         journal.add("SIM-0", ATTEMPTS[0])
-    with pytest.raises(Interrupted, match="--resume goes on"), journal:
+    with pytest.raises(Interrupted, match="--resume continues it"), journal:
         raise Interrupted(2)
     (said,) = told
     assert said.endswith("going on, and nothing more is kept for --resume")

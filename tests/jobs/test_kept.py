@@ -188,7 +188,7 @@ def test_two_at_once_have_a_journal_each_and_the_one_that_is_left_is_gone_on_wit
     with run_journal(asked, None, resume=False) as one:
         other, ended = interrupted(asked)
         assert one.path != other.path
-        assert "--resume goes on" in str(ended)
+        assert "--resume continues it" in str(ended)
     with run_journal(asked, None, resume=True) as journal:
         assert journal.path == other.path
         assert journal.resumed
