@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from gpubalance.numbers.units import format_percent, format_rate, format_seconds
 from gpubalance.render.even import other_batch
-from gpubalance.render.run import run_lines, step_text, warning_lines
+from gpubalance.render.run import imbalance_text, run_lines, step_text, warning_lines
 from gpubalance.render.solo_gap import Loss, losses
 from gpubalance.render.table import WIDTH, prose, shorten, table
 from gpubalance.results.plan import Balance, LearningRate, LeftOut, Plan, Round, Share
@@ -16,6 +16,15 @@ from gpubalance.settings.shares import share_text
 _NAME_WIDTH = 26
 _SHOWN = 0.0005  # of the whole
 _MOST_CAUSES = 4
+# What binds a device in its share, after its name.
+_REASONS = {
+    "memory": "is limited by its memory ({limit})",
+    "max batch": "was probed no further ({limit})",
+    "speed": "could take more, but the others would wait",
+    "granularity": "could take more, but not {multiple} more without making the others wait",
+    "global batch": "could take more of a larger global batch",
+    "sync": "is faster alone",
+}
 
 
 def round_text(tried: Round, devices: Sequence[Device]) -> str:
@@ -43,7 +52,7 @@ def plan_text(plan: Plan, run_command: str, script: Sequence[str] = (), width: i
         lines = [
             *run_lines(run, width),
             *prose(_gap(plan, plan.balance), width),
-            *prose(f"bound by: {bounds_text(plan)}", width),
+            *prose(bounds_text(plan), width),
         ]
     else:
         lines = [*_answer(plan, width), "", *_devices(plan, width), *prose(_step(plan), width)]
@@ -63,7 +72,9 @@ def _answer(plan: Plan, width: int) -> list[str]:
     batches = " ".join(map(str, plan.batches))
     predicted = plan.predicted
     how = "predicted" if plan.balance is None else "by what was measured of it, not yet proven by a run"
-    lines = prose(f"batches {batches}: {format_rate(predicted.throughput)} samples/s {how}", width)
+    lines = prose(
+        f"batches {batches}, model {plan.settings.model}: {format_rate(predicted.throughput)} samples/s {how}", width
+    )
     even = predicted.even
     if even is not None and predicted.speedup_over_even is not None:
         ratio, rate = f"{predicted.speedup_over_even:.3f}", format_rate(even.throughput)
@@ -76,7 +87,7 @@ def _answer(plan: Plan, width: int) -> list[str]:
 
 
 def _devices(plan: Plan, width: int) -> list[str]:
-    rows: list[tuple[str, ...]] = [("device", "", "batch", "compute", "used", "bound by")]
+    rows: list[tuple[str, ...]] = [("device", "", "batch", "compute", "bound by")]
     for share in plan.shares:
         device = plan.devices[share.device]
         rows.append(
@@ -84,17 +95,22 @@ def _devices(plan: Plan, width: int) -> list[str]:
                 device.label,
                 shorten(device.name, _NAME_WIDTH),
                 share_text(share.batch, share.micro_batch),
-                format_seconds(share.compute_s) if share.batch else "",
-                format_percent(share.utilisation) if share.batch else "",
+                f"{format_seconds(share.compute_s)} ({format_percent(share.utilisation)})" if share.batch else "",
                 _bound(share),
             )
         )
-    return table(rows, left=(0, 1, 5), width=width)
+    return table(rows, left=(0, 1, 4), width=width)
 
 
 def bounds_text(plan: Plan) -> str:
-    """What keeps each device from more samples: `GPU:0 memory (up to 944), GPU:1 speed`."""
-    return ", ".join(f"{plan.devices[share.device].label} {_bound(share)}" for share in plan.shares if share.batch)
+    """What keeps each device from more samples: `GPU:1 is limited by its memory (640); GPU:0 could take more, …`."""
+    alike: dict[str, list[str]] = {}
+    for share in plan.shares:
+        if share.batch:
+            reason = _REASONS[share.binds].format(limit=share.limit, multiple=plan.batch_multiple)
+            alike.setdefault(reason, []).append(plan.devices[share.device].label)
+    ordered = sorted(alike.items(), key=lambda one: one[0].startswith("could"))
+    return "; ".join(f"{', '.join(labels)} {reason}" for reason, labels in ordered)
 
 
 def _gap(plan: Plan, balance: Balance) -> str:
@@ -108,8 +124,8 @@ def _gap(plan: Plan, balance: Balance) -> str:
     if not shown:
         return ""
     told = [*shown, *([Loss("the rest", rest)] if len(largest) > _MOST_CAUSES else [])]
-    causes = ", ".join(f"{loss.text} {loss.cause}" for loss in told)
-    return f"why not the {format_rate(gap.solo_sum)} samples/s: {causes}"
+    causes = ", ".join(loss.text for loss in told)
+    return f"lost against the devices alone ({format_rate(gap.solo_sum)} samples/s): {causes}"
 
 
 def _bound(share: Share) -> str:
@@ -122,8 +138,8 @@ def _step(plan: Plan) -> str:
     predicted, several = plan.predicted, len(plan.split.used) > 1
     slowest = max(plan.shares, key=lambda share: share.compute_s + (share.update_s or 0.0))
     sync_s = predicted.sync_s if several else None
-    imbalance = f"; imbalance {predicted.imbalance:.3f}" if several else ""
-    return f"{step_text(predicted.step_time_s, slowest.compute_s, slowest.update_s, sync_s)}{imbalance}"
+    step = step_text(predicted.step_time_s, slowest.compute_s, slowest.update_s, sync_s)
+    return f"{step}; {imbalance_text(predicted.imbalance)}" if several else step
 
 
 def _left_out(plan: Plan, one: LeftOut) -> str:
@@ -145,6 +161,6 @@ def _advice(rate: LearningRate) -> str:
     if rate.from_batch == rate.to_batch:
         return f"global batch {rate.to_batch}, as before: the learning rate stays"
     return (
-        f"global batch {rate.to_batch}: a learning rate for {rate.from_batch} (--from-batch) times "
-        f"{rate.linear:.3g} with SGD and a warm-up (Goyal 2017), {rate.square_root:.3g} with Adam (Malladi 2022)"
+        f"learning rate: if yours was tuned at a global batch of {rate.from_batch} (--from-batch says at which), "
+        f"times {rate.linear:.3g} with SGD and a warm-up (Goyal 2017), {rate.square_root:.3g} with Adam (Malladi 2022)"
     )

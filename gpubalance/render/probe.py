@@ -119,6 +119,7 @@ def probe_text(probe: Probe, next_command: str, width: int = WIDTH) -> str:
     lines: list[str] = []
     for one in probe.probes:
         lines += _device_lines(probe.devices[one.device], one, width, whole=len(probe.probes) <= _MOST_WHOLE)
+    lines += prose(f"model {probe.settings.model}, each device alone", width)
     if not probe.complete:
         lines += ["", *prose("This probe is incomplete: --resume continues it.", width)]
     lines += warning_lines(probe.warnings, width)

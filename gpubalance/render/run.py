@@ -54,8 +54,7 @@ def run_lines(run: Run, width: int) -> list[str]:
         step += f" + waiting for input {format_seconds(run.input_wait_s)} ({format_percent(part, 1)})"
     if run.slow_s:
         step += f" + rare slow steps {format_seconds(run.slow_s)}"
-    imbalance = f"; imbalance {run.imbalance:.3f}" if len(run.replicas) > 1 else ""
-    lines += prose(f"{step}{imbalance}", width)
+    lines += prose(f"{step}; {imbalance_text(run.imbalance)}" if len(run.replicas) > 1 else step, width)
     if not run.complete:
         lines += prose("This run was cut short: the figures are of what was measured until then.", width)
     return lines
@@ -71,6 +70,11 @@ def step_text(step_s: float, compute_s: float, update_s: float | None, sync_s: f
     return f"step {format_seconds(step_s)} = {told}"
 
 
+def imbalance_text(imbalance: float) -> str:
+    """`imbalance 1.007 (1 = they finish together)`."""
+    return f"imbalance {imbalance:.3f} (1 = they finish together)"
+
+
 def _answer(run: Run, width: int) -> list[str]:
     """What the split gives, and how that compares with the even split and with the devices alone."""
     batches, throughput = " ".join(map(str, run.batches)), run.throughput
@@ -80,7 +84,9 @@ def _answer(run: Run, width: int) -> list[str]:
     if throughput.ci95 is not None:
         half = (throughput.ci95[1] - throughput.ci95[0]) / 2 / throughput.median
         known = f" ± {format_percent(half, 1)}"
-    lines = prose(f"batches {batches}: {format_rate(throughput.median)} samples/s{known}", width)
+    lines = prose(
+        f"batches {batches}, model {run.settings.model}: {format_rate(throughput.median)} samples/s{known}", width
+    )
     even, interval = run.baselines.even, run.speedup_ci95
     if even is not None and run.split.of_used == even.split:
         lines += prose(f"this is the even split, {even.split}", width)
@@ -102,14 +108,13 @@ def _devices(run: Run, width: int) -> list[str]:
             shorten(run.devices[replica.device].name, _NAME_WIDTH),
             share_text(replica.batch, replica.micro_batch),
             format_rate(replica.throughput),
-            format_seconds(replica.compute_s),
+            f"{format_seconds(replica.compute_s)} ({format_percent(replica.utilisation)})",
             format_seconds(replica.wait_s),
-            format_percent(replica.utilisation),
             format_bytes(replica.memory_peak_bytes),
         ]
         for replica in run.replicas
     ]
-    rows.insert(0, ["device", "", "batch", "samples/s", "compute", "wait", "used", "memory"])
+    rows.insert(0, ["device", "", "batch", "samples/s", "compute", "wait", "memory"])
     # Names give way to a batch in micro-batches. Their ends are kept, as those tell one model from another.
     excess = sum(max(map(len, column)) for column in zip(*rows, strict=True)) + 2 * (len(rows[0]) - 1) - WIDTH
     longest = max(len(row[1]) for row in rows)

@@ -18,8 +18,8 @@ class Loss(NamedTuple):
 
     @property
     def text(self) -> str:
-        """`−38`, or `+38` for a gain, in samples per second."""
-        return f"{'−' if self.rate >= 0 else '+'}{format_rate(abs(self.rate))}"
+        """`38 summing gradients`, or `+38 …` for a gain, in samples per second."""
+        return f"{'' if self.rate >= 0 else '+'}{format_rate(abs(self.rate))} {self.cause}"
 
 
 def losses(devices: Sequence[Device], gap: SoloGap) -> tuple[Loss, ...]:
@@ -30,8 +30,8 @@ def losses(devices: Sequence[Device], gap: SoloGap) -> tuple[Loss, ...]:
     ]
     return (
         Loss("left out", gap.left_out),
-        Loss("batches that are not the best alone", gap.batch_sizes),
+        Loss("other batches than the best alone", gap.batch_sizes),
         *slower,
         Loss("waiting for the slowest", gap.imbalance),
-        Loss("sync", gap.sync),
+        Loss("summing gradients", gap.sync),
     )

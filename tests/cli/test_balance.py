@@ -24,7 +24,7 @@ def test_balance_finds_proves_and_writes_a_plan_that_run_takes(tmp_path: Path) -
     assert done.returncode == 0, done.stderr
     assert "planning with the probe of" in done.stderr
     assert "round 1 [" in done.stderr
-    for text in ("× the even split", "why not the ", "bound by: GPU:0", f"next: gpubalance run --simulate {QUICK}"):
+    for text in ("× the even split", "lost against the devices alone", f"next: gpubalance run --simulate {QUICK}"):
         assert text in done.stdout
     assert max(map(len, done.stdout.split("next:")[0].splitlines())) <= 80
     plan = Plan.model_validate_json(path.read_text())

@@ -123,7 +123,10 @@ class _Probing:
 
     def _announce(self, one: Alone) -> None:
         device = one.bench.device
-        self._watch(Doing(f"{device.label} {device.name}, alone: {self._request.settings.model}"))
+        which = f"{one.number + 1} of {len(self._all)}"
+        self._watch(
+            Doing(f"measuring {device.label} {device.name} alone ({which}), model {self._request.settings.model}")
+        )
 
     def _in_parallel(self) -> None:
         self._watch(TimeLeft(self._expected.seconds))

@@ -49,7 +49,7 @@ def answer_of(subject: Subject) -> Answer:
         facts, complete = _predicted(subject.plan), True
     else:
         raise AssertionError("a subject is a probe, a plan or a run")
-    bound = Fact("bound by", bounds_text(subject.plan) if subject.plan else _slowest(subject), _step(subject))
+    bound = Fact("what limits it", bounds_text(subject.plan) if subject.plan else _slowest(subject), _step(subject))
     notes = () if complete else ("This run was cut short: the figures are of what was measured until then.",)
     headline = f"batches {str(subject.result.split).replace('/', ' / ')}"
     return Answer(headline, (*facts, bound), (*notes, *_left_out(subject)), *_devices(subject))
@@ -126,7 +126,7 @@ def _limit(fits: int | None, fails: int | None) -> str:
 
 
 def _devices(subject: Subject) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
-    head = ("device", "name", "batch", "samples/s", "compute", "wait", "used", "memory")
+    head = ("device", "name", "batch", "samples/s", "compute", "wait", "computing", "memory")
     step, run = steps_of(subject)[-1], subject.run
     memory = {r.device: r.memory_peak_bytes for r in run.replicas} if run is not None else {}
     rows = tuple(

@@ -54,7 +54,7 @@ _COLUMNS: dict[str, tuple[str, Unit]] = {
     "input_wait_s": ("input wait", "ms"),
     "slow_s": ("rare slow steps", "ms"),
     "excess_s": ("excess", "ms"),
-    "utilisation": ("used", "%"),
+    "utilisation": ("computing", "%"),
     "imbalance": ("imbalance", ""),
     "stamp_cost": ("stamp cost", "%"),
     "warmup_steps": ("warm-up steps", ""),

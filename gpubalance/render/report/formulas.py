@@ -49,7 +49,7 @@ STEP = (
         "has steps; 0 where none takes over twice M, and at most by what T is above the shortest timing",
     ),
     Formula("input wait", "T − m − sync", "waiting for data, measured in the timestamped steps"),
-    Formula("used", "cᵢ / T", "part of the step in which a device computes"),
+    Formula("computing", "cᵢ / T", "part of the step in which a device computes"),
     Formula("imbalance", "max (cᵢ + uᵢ) / mean (cᵢ + uᵢ)", "1 is perfect"),
     Formula(
         "× the even split",
