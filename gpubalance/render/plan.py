@@ -72,9 +72,8 @@ def _answer(plan: Plan, width: int) -> list[str]:
     batches = " ".join(map(str, plan.batches))
     predicted = plan.predicted
     how = "predicted" if plan.balance is None else "by what was measured of it, not yet proven by a run"
-    lines = prose(
-        f"batches {batches}, model {plan.settings.model}: {format_rate(predicted.throughput)} samples/s {how}", width
-    )
+    rate = f"{format_rate(predicted.throughput)} samples/s {how}"
+    lines = prose(f"batches {batches}: {rate}, model {plan.settings.model}", width)
     even = predicted.even
     if even is not None and predicted.speedup_over_even is not None:
         ratio, rate = f"{predicted.speedup_over_even:.3f}", format_rate(even.throughput)
@@ -124,7 +123,7 @@ def _gap(plan: Plan, balance: Balance) -> str:
     if not shown:
         return ""
     told = [*shown, *([Loss("the rest", rest)] if len(largest) > _MOST_CAUSES else [])]
-    causes = ", ".join(loss.text for loss in told)
+    causes = ", ".join(f"{loss.text.removeprefix('−')} {loss.cause}" for loss in told)
     return f"lost against the devices alone ({format_rate(gap.solo_sum)} samples/s): {causes}"
 
 
@@ -161,6 +160,6 @@ def _advice(rate: LearningRate) -> str:
     if rate.from_batch == rate.to_batch:
         return f"global batch {rate.to_batch}, as before: the learning rate stays"
     return (
-        f"learning rate: if yours was tuned at a global batch of {rate.from_batch} (--from-batch says at which), "
+        f"learning rate: if tuned at a global batch of {rate.from_batch} (--from-batch says at which), "
         f"times {rate.linear:.3g} with SGD and a warm-up (Goyal 2017), {rate.square_root:.3g} with Adam (Malladi 2022)"
     )

@@ -84,9 +84,8 @@ def _answer(run: Run, width: int) -> list[str]:
     if throughput.ci95 is not None:
         half = (throughput.ci95[1] - throughput.ci95[0]) / 2 / throughput.median
         known = f" ± {format_percent(half, 1)}"
-    lines = prose(
-        f"batches {batches}, model {run.settings.model}: {format_rate(throughput.median)} samples/s{known}", width
-    )
+    rate = f"{format_rate(throughput.median)} samples/s{known}"
+    lines = prose(f"batches {batches}: {rate}, model {run.settings.model}", width)
     even, interval = run.baselines.even, run.speedup_ci95
     if even is not None and run.split.of_used == even.split:
         lines += prose(f"this is the even split, {even.split}", width)

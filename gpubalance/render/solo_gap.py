@@ -18,8 +18,8 @@ class Loss(NamedTuple):
 
     @property
     def text(self) -> str:
-        """`38 summing gradients`, or `+38 …` for a gain, in samples per second."""
-        return f"{'' if self.rate >= 0 else '+'}{format_rate(abs(self.rate))} {self.cause}"
+        """`−38`, or `+38` for a gain, in samples per second."""
+        return f"{'−' if self.rate >= 0 else '+'}{format_rate(abs(self.rate))}"
 
 
 def losses(devices: Sequence[Device], gap: SoloGap) -> tuple[Loss, ...]:

@@ -51,6 +51,6 @@ def test_a_plan_from_a_file_touches_no_device(tmp_path: Path) -> None:
     path.write_text(probe_of(simulated_devices(QUICK)[0]).model_dump_json())
     done = gpubalance("plan", str(path), "--global-batch", "256", "--sync", "0.006")
     assert done.returncode == 0, done.stderr
-    assert "global batch 256: a learning rate for" in done.stdout
+    assert "learning rate: if tuned at a global batch of " in done.stdout
     named = gpubalance("plan", str(path), "--gpus", "1", "--json")
     assert [device.index for device in Plan.model_validate_json(named.stdout).devices] == [1]

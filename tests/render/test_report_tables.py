@@ -137,7 +137,7 @@ def test_the_answer_comes_first_and_is_the_runs() -> None:
     assert even.more.endswith("samples/s with a global batch of 1290, not 1584")
     assert run.scaling_efficiency is not None
     assert solo.value == f"{run.scaling_efficiency:.1%}".replace("%", " %")
-    assert binds.value.startswith("GPU:0 ")
+    assert binds.value.startswith("GPU:1 is limited by its memory")
 
 
 def test_with_the_same_global_batch_nothing_is_said_of_it() -> None:
