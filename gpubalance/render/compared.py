@@ -22,6 +22,7 @@ class _Figure(NamedTuple):
     path: str
     text: Callable[[float], str]
     has_ratio: bool = True
+    if_any: bool = False  # no row where it is 0 in both
 
 
 _OF_A_SPLIT = (
@@ -37,7 +38,7 @@ _OF_A_SPLIT = (
 _OF_A_DEVICE = (
     _Figure("  samples/s", "throughput", format_rate),
     _Figure("  compute", "compute_s", format_seconds),
-    _Figure("  update", "update_s", format_seconds, has_ratio=False),
+    _Figure("  update", "update_s", format_seconds, has_ratio=False, if_any=True),
     _Figure("  wait", "wait_s", format_seconds, has_ratio=False),
     _Figure("  memory", "memory_peak_bytes", lambda x: format_bytes(int(x))),
     _Figure("  limit", "limit", str),
@@ -111,7 +112,7 @@ def _rows(figures: Sequence[_Figure], baseline: Record | None, other: Record | N
     rows = []
     for figure in figures:
         before, after = (_value(one, figure.path) for one in (baseline, other))
-        if before is None and after is None:
+        if (before is None and after is None) or (figure.if_any and not before and not after):
             continue
         cells = [
             "" if one is None else NOT_AVAILABLE if number is None else figure.text(number)
