@@ -185,10 +185,12 @@ TOLD: Told = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_would_be_another_training_is_refused(tensorflow: Any, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "micro_batches"), [*((name, None) for name in REFUSED), ("another optimizer", (20, 30))]
+)
+def test_what_would_be_another_training_is_refused(tensorflow: Any, name: str, micro_batches: Any) -> None:
     make, message = REFUSED[name]
-    split = simulated((70, 30))
+    split = simulated((70, 30), micro_batches)
     with split.scope():
         model = make()
     with pytest.raises(BadInput, match=rf"{message}(.|\n)*→"):
