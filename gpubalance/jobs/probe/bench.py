@@ -92,7 +92,7 @@ class Bench:
         that does not train, given that another batch does. Raises EnvironmentFault, BadInput, TimeLimitPassed,
         Interrupted, and the death of a worker where no batch has passed.
         """
-        measure = partial(self._try, batch, length=self.length._replace(within=within), last=last)
+        measure = partial(self._try, batch, length=self.length.until(within), last=last)
         attempt = self._answer(batch, trial=trial) or measure(reason=reason, fresh=fresh or trial)
         if self._is_uncertain(attempt):
             self._keep(attempt, trial=True)

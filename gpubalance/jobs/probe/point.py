@@ -42,6 +42,11 @@ class Length(NamedTuple):
         usual_s = duration_s or _USUAL_S
         return cls(duration_s or 0.0, _LONGEST * usual_s, usual_s / _TIMINGS)
 
+    def until(self, within: float) -> Length:
+        """Until it is known within that part; one that need not be precise is given up after half the time."""
+        most_s = self.most_s if within <= PRECISE_ENOUGH else self.most_s / 2
+        return self._replace(within=within, most_s=most_s)
+
     @property
     def look(self) -> Length:
         """Half as long, whether it is precise or not: for a first impression."""
