@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from gpubalance.cli import values
-from gpubalance.cli.measuring import MeasuringOptions, WindowOptions
+from gpubalance.cli.measuring import MeasuringOptions, ProofOptions
 from gpubalance.cli.options import DeviceOptions, JointTrainingOptions, ReportingOptions, measuring_option
 from gpubalance.cli.split import WantedSplitOptions
 
@@ -32,7 +32,7 @@ def balance(
     training: JointTrainingOptions,
     split: WantedSplitOptions,
     search: RoundOptions,
-    windows: WindowOptions,
+    windows: ProofOptions,
     measuring: MeasuringOptions,
     reporting: ReportingOptions,
 ) -> None:

@@ -76,7 +76,9 @@ class WindowOptions:
             help="Windows to measure; up to 5/3 as many while the result is not known within ±1 %.",
         ),
     ] = 3
-    duration: Annotated[float, measuring_option("--duration", metavar="S", help="Seconds that a window takes.")] = 10.0
+    duration: Annotated[
+        float | None, measuring_option("--duration", metavar="S", help="Seconds that a window takes.")
+    ] = 10.0
 
     def measuring(self, measuring: MeasuringOptions, baseline: choices.Baseline = "even") -> Measuring:
         """As a request has it. Raises UsageError for what is no time."""
@@ -84,12 +86,32 @@ class WindowOptions:
 
         return Measuring(
             windows=self.windows,
-            duration_s=values.seconds("--duration", self.duration, _DAY_S),
+            duration_s=values.seconds_or_none("--duration", self.duration, _DAY_S),
             baseline=baseline,
             seed=measuring.seed,
             deadline_s=measuring.deadline_s,
             time_limit_s=measuring.time_limit_s,
         )
+
+
+@dataclass(frozen=True)
+class ProofOptions(WindowOptions):
+    """The same of a proof, which is no longer than its verdict needs."""
+
+    windows: Annotated[
+        int,
+        measuring_option(
+            "--windows",
+            metavar="N",
+            min=1,
+            max=10_000,
+            help="Windows of the proof; more while the result is not known within ±1 %.",
+        ),
+    ] = 2
+    duration: Annotated[
+        float | None,
+        measuring_option("--duration", metavar="S", help="Seconds that a window takes. Default: five timings."),
+    ] = None
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from gpubalance.results.plan import Plan
 from gpubalance.results.run import Run
 from tests.bench.measured import measured
+from tests.bench.phases import phases
 from tests.bench.ratio import in_turns
 from tests.bench.wanted import Wanted, judged
 from tests.cli.program import ROOT
@@ -21,6 +22,8 @@ _MOST_TURNS = 12
 
 
 def main() -> Iterator[str]:
+    for name in ("gtx1080ti-gtx1080", "quick-pair"):
+        yield from phases(name)
     for name in ("gtx1080ti-gtx1080", "small-memory-fast", "slow-second", "four-unlike", "throttling"):
         profile = str(ROOT / "configs" / f"{name}.toml")
         measured("probe", "--simulate", profile, "--duration", "0.5")

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.engine.pace import ComputeTimes, noise_seed
 from gpubalance.errors import OutOfMemory
-from gpubalance.jobs.events import Event
+from gpubalance.jobs.events import Event, Watch
 from gpubalance.jobs.keep.kept import Kept
 from gpubalance.jobs.measure.joint import JointRun
 from gpubalance.results.common import Model
@@ -174,6 +174,7 @@ def drawn_run(
     seed: int,
     correlation: float = 0.0,
     measuring: Measuring | None = None,
+    watch: Watch | None = None,
 ) -> Run:
     """A run, as the stage makes it of what such a worker answers."""
     request = RunRequest(
@@ -184,7 +185,7 @@ def drawn_run(
         measuring=measuring or Measuring(baseline="none"),
     )
     worker = DrawnWorker(devices, joint, seed=seed, correlation=correlation)
-    return JointRun(request, party_of(worker), None, _unwatched, Kept(None, _unwatched)).run()
+    return JointRun(request, party_of(worker), None, watch or _unwatched, Kept(None, _unwatched)).run()
 
 
 def party_of(worker: DrawnWorker) -> Party:

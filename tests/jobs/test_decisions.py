@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 import pytest
 
 from gpubalance.errors import Interrupted, OutOfMemory
-from gpubalance.jobs.events import Doing, Event
+from gpubalance.jobs.events import Doing, Event, WindowDone
 from gpubalance.results.plan import Plan
 from gpubalance.settings.device import Device
+from gpubalance.settings.requests import Measuring
 from tests.bench.decisions import Machine, outcome
+from tests.jobs.drawn import drawn_run, noisy_devices
+
+PAIR = Path(__file__).parents[2] / "configs" / "gtx1080ti-gtx1080.toml"
 
 
 @pytest.fixture(scope="module")
@@ -96,3 +103,19 @@ def test_what_another_split_takes_is_no_change_of_speed() -> None:
     for seed in range(8):
         ended = Machine(seed, 0.15).balanced()
         assert "throttled" not in {warning.code for warning in ended.warnings}, seed
+
+
+@pytest.mark.parametrize(("noise", "windows"), [(0.0, (2,)), (0.02, range(3, 8))])
+def test_a_proof_lasts_until_its_step_time_is_known(noise: float, windows: Sequence[int]) -> None:
+    devices, joint = noisy_devices(PAIR, noise)
+    told: list[WindowDone] = []
+
+    def watch(event: Event) -> None:
+        if isinstance(event, WindowDone):
+            told.append(event)
+
+    proof = Measuring(windows=2, duration_s=None, baseline="none")
+    run = drawn_run(devices, joint, (944, 640), seed=3, measuring=proof, watch=watch)
+    assert len(told) in windows
+    assert len(run.step_time_s.samples) >= 5 * len(told)
+    assert "wide-interval" not in {warning.code for warning in run.warnings}

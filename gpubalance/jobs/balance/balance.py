@@ -21,7 +21,7 @@ from gpubalance.jobs.keep.saved_probes import solo_bests_of
 from gpubalance.jobs.measure.fitting import Fitting
 from gpubalance.jobs.measure.joint import JointRun, party_for
 from gpubalance.jobs.measure.lost import lost_gpus_told
-from gpubalance.jobs.measure.series import Series
+from gpubalance.jobs.measure.series import LEAST_TIMINGS, Series
 from gpubalance.jobs.measure.trace import trace
 from gpubalance.jobs.measure.warnings import rounds_taken_over, speed_changed, stepped_back
 from gpubalance.jobs.plan import best_split, find_probes, plan_of
@@ -38,7 +38,6 @@ from gpubalance.workers.party import Party
 # A split that promises less than that part more is not worth a round.
 _WORTH_A_ROUND = 0.005
 _TIMINGS = 12  # in a round
-_LEAST_TIMINGS = 5  # where steps are long
 
 
 def balance(request: BalanceRequest, driver: str | None, watch: Watch, journal: Journal | None = None) -> Plan:
@@ -186,7 +185,7 @@ class Balancing:
         warm = party.started, split.accumulates
         party.ask(series.settle if warm in self._warm else series.warm_up)
         self._warm.append(warm)
-        window = party.ask(lambda worker: series.window(worker, seconds, at_least=_LEAST_TIMINGS))
+        window = party.ask(lambda worker: series.window(worker, seconds, at_least=LEAST_TIMINGS))
         return window.measurement(split.used)
 
     def _gather(self, split: Shares) -> Party:

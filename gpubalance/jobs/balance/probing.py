@@ -8,6 +8,7 @@ from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.journals import probe_journal, tell_resumed
 from gpubalance.jobs.keep.kept import Kept
 from gpubalance.jobs.keep.saved_probes import ALL, holds_nothing, kept_probes, latest
+from gpubalance.jobs.measure.joint import SHORT_WINDOW_S
 from gpubalance.jobs.plan import check_global_batch
 from gpubalance.jobs.probe.probe import probe as probe_stage
 from gpubalance.results.probe import Probe
@@ -63,4 +64,4 @@ def _new(request: BalanceRequest, driver: str | None, limit: TimeLimit, watch: W
 def joint_s(request: BalanceRequest, rounds: int) -> float:
     """About how long so many rounds and the proving run take, in seconds."""
     measuring = request.measuring
-    return rounds * (request.round_s + _SETTLING_S) + 2 * measuring.windows * measuring.duration_s
+    return rounds * (request.round_s + _SETTLING_S) + 2 * measuring.windows * (measuring.duration_s or SHORT_WINDOW_S)

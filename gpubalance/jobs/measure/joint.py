@@ -10,7 +10,7 @@ from gpubalance.jobs.environment import environment, now
 from gpubalance.jobs.events import Doing, TimeLeft, Watch, WindowDone
 from gpubalance.jobs.keep.kept import Kept, RunKey
 from gpubalance.jobs.measure.fitting import Fitting
-from gpubalance.jobs.measure.series import Series
+from gpubalance.jobs.measure.series import LEAST_TIMINGS, Series
 from gpubalance.jobs.measure.warnings import (
     PRECISE_ENOUGH,
     even_does_not_fit,
@@ -34,6 +34,9 @@ from gpubalance.settings.requests import BalanceRequest, RunRequest
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.party import Build, Party
+
+# About how long a window of five timings takes, for telling how long is left.
+SHORT_WINDOW_S = 4.0
 
 
 def party_for(request: RunRequest | BalanceRequest, watch: Watch, limit: TimeLimit) -> Party:
@@ -172,17 +175,19 @@ class JointRun:
             of = max(number, of)
             turns = ", in turns with the even split" if self.even else ""
             self.watch(Doing(f"measuring {self.own.split}, window {number} of {of}{turns}"))
-            self.watch(TimeLeft((of - number + 1) * len(self.series) * self.measuring.duration_s))
+            self.watch(TimeLeft((of - number + 1) * len(self.series) * (self.measuring.duration_s or SHORT_WINDOW_S)))
             self._take_turns(number, of)
 
     def _take_turns(self, number: int, of: int) -> None:
         """One window each. The run goes on without the even split where that runs out of memory."""
+        seconds = self.measuring.window_s(number)
+        at_least = LEAST_TIMINGS if self.measuring.duration_s is None else 1
         # Each goes first in turn: on a card that gets hotter the second one is always a little slower.
         for series in self.series if number % 2 else reversed(self.series):
             if series.windows >= number:
                 continue
             try:
-                window = self.party.ask(partial(series.window, seconds=self.measuring.duration_s))
+                window = self.party.ask(partial(series.window, seconds=seconds, at_least=at_least))
             except OutOfMemory as error:
                 if series is self.own:
                     raise
@@ -194,6 +199,8 @@ class JointRun:
     def _once_more(self, windows: int) -> bool:
         """Whether it takes another window than those that were asked for. Tells why."""
         imprecise = any(series.precision > PRECISE_ENOUGH for series in self.series)
+        if not imprecise and self.measuring.duration_s is None:
+            self.watch(Doing(f"known within ±{PRECISE_ENOUGH:.0%} (95 %) after {windows} windows"))
         if imprecise and windows < self.measuring.max_windows:
             self.watch(Doing(f"not yet known within ±{PRECISE_ENOUGH:.0%} (95 %): one more window"))
             return True

@@ -27,6 +27,7 @@ _WARMUP_STEPS = 10
 _LONGEST_WARMUP_S = 60.0
 _LONGEST_WARMUP_STEPS = 200
 _SETTLING_STEPS = 3
+LEAST_TIMINGS = 5  # that a window of no certain length has
 _CLEARLY_FASTER = 0.95
 _LONGEST_SETTLING_STEPS = 30
 
@@ -101,7 +102,7 @@ class Series(Timings):
             )
 
     def window(self, worker: Worker, seconds: float, *, at_least: int = 1) -> Timings:
-        """Measures for that long and so many timings. They are added to the series, and given by themselves.
+        """Measures for that long and at least so many timings. They are added to the series, and given by themselves.
 
         Raises PartialResult where a GPU's memory has failed, and what `Worker.measure` does.
         """
