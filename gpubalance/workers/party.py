@@ -10,9 +10,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
 from gpubalance.errors import GpubalanceError, OutOfMemory
+from gpubalance.numbers.units import format_bytes
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import Settings
 from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
+from gpubalance.workers.log import LONGEST_BYTES
 from gpubalance.workers.messages import Ready
 from gpubalance.workers.worker import Worker
 
@@ -133,9 +135,10 @@ class Party:
             self._tell(f"starting TensorFlow{imports}, building {build.settings.model} on {devices}")
         self._at_once(lambda worker: worker.open(build.settings, build.joint, seed=build.seed), numbers)
         self._raise_failure()
-        if self._tell is not None and place:
-            import_s = max(self._workers[number].facts.import_s for number in numbers)
-            self._tell(f"importing {place} took {import_s:.1f} s")
+        if self._tell is not None and place and self.started == len(self.groups):  # once
+            first = self._workers[numbers[0]]
+            kept = f"what it prints is kept in {first.log}, up to {format_bytes(LONGEST_BYTES)}"
+            self._tell(f"importing {place} took {first.facts.import_s:.1f} s; {kept}")
         facts = [worker.facts for _, worker in sorted(self._workers.items())]
         limits = tuple(limit for one in facts for limit in one.memory_limit_bytes)
         self.facts = facts[0].model_copy(update={"memory_limit_bytes": limits})

@@ -82,9 +82,12 @@ def test_a_users_file_in_the_current_folder_trains(tmp_path: Path) -> None:
     # A module of the user's that is named as one of Python's must not get in the way.
     (tmp_path / "random.py").write_text("raise RuntimeError('loaded')\n")
     split = ("--simulate", "2", "--batches", "3", "2", "--baseline", "none")
-    result = run_json(*split, "--model", "mine:net", cwd=tmp_path)
+    done = gpubalance("run", *split, "--model", "mine:net", *SHORT, "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
     assert result["model"]["parameters"] == 10
     assert result["devices"][0]["memory_bytes"] is None  # plain CPU devices
+    assert re.search(r"importing mine took \d+\.\d s; what it prints is kept in .*-run\.log, up to ", done.stderr)
 
 
 def test_a_tiny_model_whose_stamps_come_out_of_turn_is_measured() -> None:
