@@ -1,4 +1,4 @@
-"""What a probe costs, time outside measured steps, workers and OOMs, and how right it is; with and without --ahead."""
+"""How long a probe takes, its workers and OOMs, and how right it is; with and without --ahead."""
 
 from __future__ import annotations
 
@@ -11,27 +11,28 @@ from tests.bench.wanted import Wanted, judged
 from tests.cli.program import ROOT
 
 _MOST_TIMES = 12
+_A_DEVICE_S = 60.0  # so that balancing two takes three minutes
 
 
 def main() -> Iterator[str]:
     for options in ((), ("--no-ahead",)):
         named = " ".join(options) or "--ahead"
         probes: list[Probe] = []
-        outside = judged(_outside(options, probes), Wanted(1.0, at_most=True), _MOST_TIMES)
-        yield f"{named}: time outside measured steps over time in them, of each device: {outside}"
+        took_s = judged(_seconds(options, probes), Wanted(_A_DEVICE_S, at_most=True), _MOST_TIMES)
+        yield f"{named}: seconds a device: {took_s}"
         for one in probes[0].probes:
             device = probes[0].devices[one.device].profile
             assert device is not None
             yield f"GPU:{one.device} {named}: {_figures(one)}; {_errors(one, device)}"
 
 
-def _outside(options: tuple[str, ...], probes: list[Probe]) -> Iterator[float]:
+def _seconds(options: tuple[str, ...], probes: list[Probe]) -> Iterator[float]:
     """Of one device after the other, of one probe after the other, which are added to `probes`."""
     profile = ROOT / "configs" / "gtx1080ti-gtx1080.toml"
     while True:
         probes.append(Probe.model_validate_json(measured("probe", "--simulate", str(profile), *options)))
         for one in probes[-1].probes:
-            yield (one.elapsed_s - one.measured_s) / one.measured_s
+            yield one.elapsed_s
 
 
 def _errors(one: DeviceProbe, device: DeviceProfile) -> str:
@@ -52,6 +53,6 @@ def _figures(one: DeviceProbe) -> str:
     trials = one.batch_limit.trials if one.batch_limit else ()
     failed = sum(trial.outcome != "fits" for trial in trials)
     return (
-        f"{one.elapsed_s:.0f} s; {len(one.curve)} batch sizes, {one.children} workers, {len(trials)} trials, "
+        f"{one.elapsed_s:.0f} s, {one.measured_s:.0f} of them in measured steps; {len(one.curve)} batch sizes, {one.children} workers, {len(trials)} trials, "
         f"{failed} out of memory"
     )
