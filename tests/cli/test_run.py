@@ -108,6 +108,19 @@ def test_a_batch_that_does_not_fit_runs_in_micro_batches() -> None:
     assert re.search(r"GPU:1 \[150 = 30\+3×40\] ", done.stderr)
 
 
+def test_the_update_is_a_part_of_the_step_and_one_device_has_no_sync(tmp_path: Path) -> None:
+    profile = tmp_path / "updating.toml"
+    text = (ROOT / "configs" / "quick-pair.toml").read_text(encoding="utf-8")
+    profile.write_text(text.replace("alpha_s = 0.008", "alpha_s = 0.008\nupdate_s = 0.004"), encoding="utf-8")
+    both = gpubalance("run", "--simulate", str(profile), "--batches", "120", "80", "--baseline", "none", *SHORT)
+    assert both.returncode == 0, both.stderr
+    assert "step 42.0 ms = slowest compute 32.0 ms + update 4.00 ms + sync 6.00 ms;" in both.stdout
+    assert re.search(r"GPU:0 \[120\] \S+ samples/s compute 32.0 ms update 4.00 ms wait 0 s", both.stderr)
+    alone = gpubalance("run", "--simulate", str(profile), "--gpus", "0", "--batches", "120", *SHORT)
+    assert alone.returncode == 0, alone.stderr
+    assert "step 36.0 ms = slowest compute 32.0 ms + update 4.00 ms\n" in alone.stdout
+
+
 def test_even_batches_in_micro_batches_are_not_the_even_split() -> None:
     done = gpubalance("run", *TINY_PAIR, "--batches", "60", "60", "--micro-batches", "60", "30", *SHORT)
     assert done.returncode == 0, done.stderr

@@ -25,7 +25,8 @@ def test_a_run_of_the_pair_tells_where_the_time_goes(tmp_path: Path) -> None:
     assert second["compute_s"] >= 0.008 + 0.0003 * 80 - 1e-6
     assert (first["batch"], second["batch"], result["global_batch"]) == (120, 80, 200)
     for replica in result["replicas"]:
-        parts = replica["compute_s"] + replica["wait_s"] + result["sync_s"] + result["input_wait_s"] + result["slow_s"]
+        own = replica["compute_s"] + replica["update_s"] + replica["wait_s"]
+        parts = own + result["sync_s"] + result["input_wait_s"] + result["slow_s"]
         assert parts - result["excess_s"] == pytest.approx(result["step_time_s"]["median"], rel=1e-4)
     even = result["baselines"]["even"]
     assert even["batches"] == [100, 100]

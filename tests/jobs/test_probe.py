@@ -56,6 +56,15 @@ def limit_by(profile: DeviceProfile) -> int:
     return (profile.memory - profile.base_memory) // profile.memory_per_sample
 
 
+@with_tensorflow_too
+def test_the_update_is_measured_apart_and_is_part_of_the_step() -> None:
+    updating = QUICK.model_copy(update={"update_s": 0.020})
+    (one,) = probe(request(updating), None, quiet).probes
+    assert one.update_s is not None
+    assert one.update_s >= 0.020 - 1e-6
+    assert all(p.step_time_s.median >= 0.010 + 0.0002 * p.batch + 0.020 - 1e-3 for p in one.curve)
+
+
 @pytest.mark.parametrize("number", [0, 1])
 def test_the_published_pair(pair: Probe, number: int) -> None:
     one, profile = pair.probes[number], PAIR[number].profile

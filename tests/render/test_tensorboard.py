@@ -39,6 +39,7 @@ def test_a_devices_figures_have_the_tags_of_training() -> None:
     found = Summaries(SETTINGS).window("", PAIR, measurement((6, 4), step_time(0.5), memory=7 << 20), NOW)
     one = {s.tag: s.value for s in found if isinstance(s, Scalar)}
     assert (one["gpubalance/compute_s/GPU:0"], one["gpubalance/compute_s/GPU:1"]) == (0.1, 0.2)
+    assert one["gpubalance/update_s/GPU:1"] == 0.0
     assert (one["gpubalance/wait_s/GPU:0"], one["gpubalance/wait_s/GPU:1"]) == (0.1, 0.0)
     assert [one["gpubalance/sync_s"], one["gpubalance/imbalance"]] == pytest.approx([0.01, 4 / 3])
     assert (one["gpubalance/samples_per_s/GPU:0"], one["gpubalance/samples_per_s/GPU:1"]) == (12.0, 8.0)
