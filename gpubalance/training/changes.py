@@ -47,10 +47,11 @@ def sources(value: Any) -> set[Any]:
             found.add(id(tensor))
         elif tensor.op not in seen:
             seen.add(tensor.op)
-            outside = [outer for outer, inner in tensor.graph.captures if inner is tensor]
-            todo += outside or tensor.op.inputs
-            if tensor.op.type == "Placeholder" and not outside:
-                found.add(SAMPLES)
+            todo += tensor.op.inputs
+            if tensor.op.type == "Placeholder":
+                outside = [outer for outer, inner in tensor.graph.captures if inner is tensor]
+                todo += outside
+                found |= set() if outside else {SAMPLES}
     return found
 
 

@@ -18,14 +18,15 @@ _TRIED = 8  # samples, of which two halves are compared with the whole
 _NEAR = 1e-5
 
 
-def check(model: Any, batch: Any) -> None:
+def check(model: Any, batch: Any, share: int) -> None:
     """Raises BadInput for a loss function that sums over the batch and returns one number.
 
-    Warns of one that is neither a sum nor a mean over samples, as Dice's is over a batch.
+    Warns of one that is neither a sum nor a mean over samples, as Dice's is over a batch. Takes two samples, or as many
+    as a device's `share` if that is more: its memory may not hold others.
     """
     own = _names_of_own(model)
     x, y, _ = keras.utils.unpack_x_y_sample_weight(batch)
-    count = min(_TRIED, int(tf.nest.flatten(x)[0].shape[0])) // 2 * 2
+    count = min(_TRIED, max(2, share), int(tf.nest.flatten(x)[0].shape[0])) // 2 * 2
     if not own or not count:
         return
     few = _cut((x, y), slice(count))

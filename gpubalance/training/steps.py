@@ -97,7 +97,7 @@ class Steps:
                 break
             if not self._is_built:  # what Keras leaves to the first batch
                 keras_inside.build(self._model, self._place.strategy, batch)
-                own_loss.check(self._model, batch)
+                own_loss.check(self._model, batch, self._at_a_time(dealt.shares)[0])
                 self._is_built = True
             logs = step(dealt)
             self._feed.look_ahead(iterator)
