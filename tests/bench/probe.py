@@ -53,6 +53,6 @@ def _figures(one: DeviceProbe) -> str:
     trials = one.batch_limit.trials if one.batch_limit else ()
     failed = sum(trial.outcome != "fits" for trial in trials)
     return (
-        f"{one.elapsed_s:.0f} s, {one.measured_s:.0f} of them in measured steps; {len(one.curve)} batch sizes, {one.children} workers, {len(trials)} trials, "
-        f"{failed} out of memory"
+        f"{one.elapsed_s:.0f} s, {one.measured_s:.0f} of them in measured steps; {len(one.curve)} batch sizes, "
+        f"{one.children} workers, {len(trials)} trials, {failed} out of memory"
     )
