@@ -59,8 +59,10 @@ def _harmless(place: str, attribute: str) -> Iterator[None]:
     """
     before = {key: getattr(*key) for key in _HARMFUL}
 
-    def refuse(does: str) -> Callable[..., Any]:
-        def refused(*_args: object, **_options: object) -> None:
+    def refuser(does: str) -> Callable[..., Any]:
+        """What a method is while the file is imported."""
+
+        def refuse(*_args: object, **_options: object) -> None:
             caller = sys._getframe(1)
             while caller.f_back and caller.f_code.co_filename.startswith(_PACKAGE):  # `split.scope()`, `split.fit`
                 caller = caller.f_back
@@ -70,10 +72,10 @@ def _harmless(place: str, attribute: str) -> Iterator[None]:
                 remedy=f'put that under `if __name__ == "__main__":`, or move {attribute} to a file of its own',
             )
 
-        return refused
+        return refuse
 
     for (owner, method), does in _HARMFUL.items():
-        setattr(owner, method, refuse(does))
+        setattr(owner, method, refuser(does))
     try:
         yield
     finally:
