@@ -69,8 +69,10 @@ def _place(location: tuple[int | str, ...]) -> str:
 
 def simulated_devices(source: int | str | Path) -> tuple[tuple[Device, ...], JointProfile]:
     """The devices of a profile file, or N plain CPU devices, with no pace and no limit, for a number N."""
+    if isinstance(source, bool) or not isinstance(source, int | str | Path):  # a script may give anything
+        raise UsageError(f"simulate={source!r}: it is a number of plain CPU devices, or a profile file")
     source = str(source)
-    if source.isascii() and source.isdigit():
+    if source.isascii() and source.removeprefix("-").isdigit():
         if len(source) > 9 or not 1 <= int(source) <= _MOST_DEVICES:
             raise UsageError(f"--simulate {clean(source, 40)}: from 1 to {_MOST_DEVICES} devices")
         plain = Device(index=0, uuid="", name="CPU", memory_bytes=None, simulated=True)

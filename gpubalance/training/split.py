@@ -16,6 +16,7 @@ from gpubalance.results.plan import Plan
 from gpubalance.results.records import read_record
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.shares import Shares
+from gpubalance.training.sizes import shares_of
 
 # How many models can train in turns without being traced again.
 _MODELS_KEPT = 4
@@ -73,23 +74,15 @@ class Split:
         `simulate` is a device profile or a number of plain CPU devices, as --simulate takes it. Raises UsageError for
         batches that do not fit the devices, and what `gpubalance run` raises for devices that are not here.
         """
-        machine = find_machine(simulate)
-        devices = machine.select(None if gpus is None else [str(gpu) for gpu in gpus])
-        try:
-            shares = Shares(tuple(batches), tuple(micro_batches or ()))
-        except ValueError as error:
-            remedy = "give whole numbers of samples: 4 and 3 instead of 0.57 and 0.43"
-            raise UsageError(str(error), remedy=remedy) from None
-        if len(devices) != len(batches):
-            raise UsageError(f"{len(batches)} batches for {len(devices)} devices", remedy="give one for every device")
-        self._set(devices, shares, machine.joint, "auto")
+        self._choose(gpus, batches, micro_batches or (), simulate, "batches")
 
     @classmethod
     def by_ratios(
         cls, gpus: Sequence[int | str] | None, ratios: Sequence[int], *, simulate: int | str | Path | None = None
     ) -> Split:
-        """A split of any global batch in this proportion: 4 and 3 of 1000 are 571 and 429."""
-        split = cls(gpus, ratios, simulate=simulate)
+        """A split of any global batch in this proportion: 4 and 3 of 1000 are 571 and 429. Raises as `Split` does."""
+        split = cls.__new__(cls)
+        split._choose(gpus, ratios, (), simulate, "ratios")
         split._of_any_batch = True
         return split
 
@@ -98,6 +91,18 @@ class Split:
         split = cls.__new__(cls)
         split._set(devices, shares, joint, all_reduce)
         return split
+
+    def _choose(
+        self,
+        gpus: Sequence[int | str] | None,
+        sizes: Sequence[int],
+        micro_batches: Sequence[int],
+        simulate: int | str | Path | None,
+        what: str,
+    ) -> None:
+        machine = find_machine(simulate)
+        devices = machine.select(None if gpus is None else [str(gpu) for gpu in gpus])
+        self._set(devices, shares_of(sizes, micro_batches, len(devices), what=what), machine.joint, "auto")
 
     def _set(self, devices: Sequence[Device], shares: Shares, joint: JointProfile, all_reduce: str) -> None:
         self.devices = tuple(devices[i] for i in shares.used)

@@ -313,12 +313,6 @@ def test_a_model_from_elsewhere_is_refused_with_what_to_do(tensorflow: Any) -> N
         model.compile("sgd", "sparse_categorical_crossentropy")
     with pytest.raises(BadInput, match=f"the layer {layer.name} of the model"):
         split.fit(model, X, Y)
-    with pytest.raises(UsageError, match="whole numbers"):
-        Split(batches=[0.6, 0.4], simulate="2")  # type: ignore[list-item]
-    with pytest.raises(UsageError, match="1 batches for 2 devices"):
-        Split(batches=[820], simulate="2")
-    with pytest.raises(UsageError, match="from 1 to their batch, not 20 of 10"):
-        Split(batches=[10, 10], micro_batches=[5, 20], simulate="2")
 
 
 def test_a_subclass_that_was_built_without_its_layers_trains(tensorflow: Any) -> None:

@@ -1,0 +1,43 @@
+"""The numbers that a script gives for a split, with a sentence for each that can't be one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpubalance.errors import UsageError
+from gpubalance.settings.shares import Shares
+
+_WHOLE = "give whole numbers: 4 and 3 instead of 0.57 and 0.43"
+
+
+def shares_of(sizes: Sequence[int], micro_batches: Sequence[int], devices: int, *, what: str = "batches") -> Shares:
+    """`what` the sizes are called: batches or ratios. Raises UsageError, with what to give instead."""
+    for name, given in ((what, sizes), ("micro-batches", micro_batches)):
+        wrong = [size for size in given if isinstance(size, bool) or not isinstance(size, int)]
+        if wrong:
+            unit = "" if what == "ratios" else " of samples"
+            raise UsageError(f"{name} are whole numbers{unit}, not {wrong[0]!r}", remedy=_WHOLE)
+    if len(sizes) != devices:
+        raise UsageError(_count(sizes, what, devices), remedy="give one for every device; 0 leaves a device out")
+    if micro_batches and len(micro_batches) != devices:
+        raise UsageError(
+            _count(micro_batches, "micro-batches", devices),
+            remedy="give one for every device: its whole batch, where it takes that in one piece",
+        )
+    if min(sizes) < 0:
+        raise UsageError(f"{what} can't be below 0, as {min(sizes)} is", remedy="0 leaves a device out")
+    if not any(sizes):
+        raise UsageError(f"all {what} are 0, so no device would train", remedy="give at least one device more than 0")
+    for batch, micro in zip(sizes, micro_batches or sizes, strict=True):
+        if not min(1, batch) <= micro <= batch:
+            raise UsageError(
+                f"a device with a batch of {batch} can't take it in micro-batches of {micro}",
+                remedy=f"give from 1 to {batch}; {batch} takes it in one piece" if batch else "give 0, as its batch is",
+            )
+    return Shares(tuple(sizes), tuple(micro_batches))
+
+
+def _count(given: Sequence[int], what: str, devices: int) -> str:
+    """`1 batch for 2 devices`."""
+    name = what if len(given) != 1 else {"ratios": "ratio"}.get(what, what.removesuffix("es"))
+    return f"{len(given)} {name} for {devices} device{'s' * (devices != 1)}"
