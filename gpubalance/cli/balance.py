@@ -8,7 +8,7 @@ from typing import Annotated
 from gpubalance.cli import values
 from gpubalance.cli.measuring import MeasuringOptions, ProofOptions
 from gpubalance.cli.options import DeviceOptions, JointTrainingOptions, ReportingOptions, measuring_option
-from gpubalance.cli.split import WantedSplitOptions
+from gpubalance.cli.split import EpochOption, WantedSplitOptions
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ def balance(
     windows: ProofOptions,
     measuring: MeasuringOptions,
     reporting: ReportingOptions,
+    epoch: EpochOption = None,
 ) -> None:
     """Find the best split and prove it: probe, plan, run, and correct it from what was measured.
 
@@ -72,5 +73,5 @@ def balance(
         kind=Plan,
         journal=balance_journal,
         job=balance_job,
-        text=lambda plan: plan_text(plan, *uses(plan, gpus.simulate, reporting.output), width()),
+        text=lambda plan: plan_text(plan, *uses(plan, gpus.simulate, reporting.output), width(), epoch),
     )

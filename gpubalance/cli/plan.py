@@ -9,7 +9,7 @@ import typer
 
 from gpubalance.cli import values
 from gpubalance.cli.options import DeviceOptions, OutputOptions, TrainingOptions, split_option
-from gpubalance.cli.split import WantedSplitOptions
+from gpubalance.cli.split import EpochOption, WantedSplitOptions
 from gpubalance.errors import BadInput
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def plan(
     output: OutputOptions,
     probe: ProbeFile = None,
     sync: Sync = None,
+    epoch: EpochOption = None,
 ) -> None:
     """Compute the best split from a probe, and predict what it gives. No device is touched.
 
@@ -65,7 +66,7 @@ def plan(
         found = _latest_probe(devices, training.settings(devices), gpus.simulate)
     out.give(
         plan_job(found, devices, request),
-        lambda plan: plan_text(plan, *uses(plan, gpus.simulate, output.output), width()),
+        lambda plan: plan_text(plan, *uses(plan, gpus.simulate, output.output), width(), epoch),
     )
 
 

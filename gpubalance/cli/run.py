@@ -7,7 +7,7 @@ from typing import Annotated
 
 from gpubalance.cli.measuring import MeasuringOptions, WindowOptions
 from gpubalance.cli.options import DeviceOptions, JointTrainingOptions, ReportingOptions, measuring_option
-from gpubalance.cli.split import GivenSplitOptions
+from gpubalance.cli.split import EpochOption, GivenSplitOptions
 from gpubalance.settings import choices
 
 Baseline = Annotated[
@@ -24,6 +24,7 @@ def run(
     measuring: MeasuringOptions,
     reporting: ReportingOptions,
     baseline: Baseline = "even",
+    epoch: EpochOption = None,
 ) -> None:
     """Train with a split for real, and see what each device gives and where its time goes.
 
@@ -61,6 +62,6 @@ def run(
         kind=Run,
         journal=run_journal,
         job=lambda request, driver, watch, journal: run_job(request, driver, watch, solo, model, journal),
-        text=partial(run_text, next_command=following, width=width()),
+        text=partial(run_text, next_command=following, width=width(), epoch=epoch),
         noted=tuple(forced(plan, request.devices)) if plan and split.force else (),
     )

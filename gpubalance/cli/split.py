@@ -20,6 +20,17 @@ if TYPE_CHECKING:
     from gpubalance.settings.requests import Measuring, PlanRequest, RunRequest
 
 
+EpochOption = Annotated[
+    int | None,
+    split_option(
+        "--epoch",
+        metavar="N",
+        help="Samples of an epoch of yours: say how long it takes.",
+        callback=values.between(1, 10**12),
+    ),
+]
+
+
 @dataclass(frozen=True)
 class WantedSplitOptions:
     """What the planner is to find."""

@@ -9,12 +9,13 @@ from gpubalance.render.even import other_batch
 from gpubalance.render.run import imbalance_text, run_lines, step_text, warning_lines
 from gpubalance.render.solo_gap import Loss, losses
 from gpubalance.render.table import WIDTH, prose, shorten, table
+from gpubalance.render.worth import epoch_text
 from gpubalance.results.plan import Balance, LearningRate, LeftOut, Plan, Round, Share
 from gpubalance.settings.device import Device
 from gpubalance.settings.shares import share_text
 
 _NAME_WIDTH = 26
-_SHOWN = 0.0005  # of the whole
+_SHOWN = 0.001  # of the whole
 _MOST_CAUSES = 4
 # What binds a device in its share, after its name.
 _REASONS = {
@@ -42,7 +43,9 @@ def round_text(tried: Round, devices: Sequence[Device]) -> str:
     return f"{head}: {rate} samples/s, predicted {predicted}; {parts}"
 
 
-def plan_text(plan: Plan, run_command: str, script: Sequence[str] = (), width: int = WIDTH) -> str:
+def plan_text(
+    plan: Plan, run_command: str, script: Sequence[str] = (), width: int = WIDTH, epoch: int | None = None
+) -> str:
     """The answer, each device, the learning rate, the command that runs the plan, and the lines of a script.
 
     A plan that was run shows what the run gave, not what was predicted.
@@ -50,12 +53,12 @@ def plan_text(plan: Plan, run_command: str, script: Sequence[str] = (), width: i
     run = plan.balance.run if plan.balance else None
     if plan.balance is not None and run is not None:
         lines = [
-            *run_lines(run, width),
+            *run_lines(run, width, epoch),
             *prose(_gap(plan, plan.balance), width),
             *prose(bounds_text(plan), width),
         ]
     else:
-        lines = [*_answer(plan, width), "", *_devices(plan, width), *prose(_step(plan), width)]
+        lines = [*_answer(plan, width, epoch), "", *_devices(plan, width), *prose(_step(plan), width)]
     for one in plan.left_out:
         lines += prose(_left_out(plan, one), width)
     if plan.learning_rate is not None:
@@ -68,7 +71,7 @@ def plan_text(plan: Plan, run_command: str, script: Sequence[str] = (), width: i
     return "\n".join(lines)
 
 
-def _answer(plan: Plan, width: int) -> list[str]:
+def _answer(plan: Plan, width: int, epoch: int | None) -> list[str]:
     batches = " ".join(map(str, plan.batches))
     predicted = plan.predicted
     how = "predicted" if plan.balance is None else "by what was measured of it, not yet proven by a run"
@@ -82,6 +85,9 @@ def _answer(plan: Plan, width: int) -> list[str]:
     if predicted.scaling_efficiency is not None:
         efficiency = format_percent(predicted.scaling_efficiency, 1)
         lines += prose(f"{efficiency} of what the devices gave alone, {format_rate(predicted.solo_sum)} in sum", width)
+    if epoch is not None:
+        rates = [("the even split", even.throughput)] if even is not None else []
+        lines += prose(epoch_text(epoch, [*rates, ("this split", predicted.throughput)]), width)
     return lines
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from gpubalance.numbers.units import format_bytes, format_percent, format_rate, format_seconds
 from gpubalance.render.even import other_batch
 from gpubalance.render.table import WIDTH, prose, shorten, shorten_front, table
+from gpubalance.render.worth import worth_text
 from gpubalance.results.common import Warning_
 from gpubalance.results.run import Measurement, Run
 from gpubalance.settings.device import Device
@@ -33,15 +34,16 @@ def window_text(number: int, of: int, name: str, devices: Sequence[Device], meas
     return f"window {number} of {of}: {'; '.join([*parts, f'total [{measured.global_batch}] {rate} {step}'])}"
 
 
-def run_text(run: Run, next_command: str = "", width: int = WIDTH) -> str:
+def run_text(run: Run, next_command: str = "", width: int = WIDTH, epoch: int | None = None) -> str:
     """The summary: the answer, where each device's time goes, the warnings, and what to do next."""
-    lines = [*run_lines(run, width), *warning_lines(run.warnings, width)]
+    lines = [*run_lines(run, width, epoch), *warning_lines(run.warnings, width)]
     return "\n".join([*lines, *(["", f"next: {next_command}"] if next_command else [])])
 
 
-def run_lines(run: Run, width: int) -> list[str]:
-    """The summary without its warnings and the next command."""
-    lines = [*_answer(run, width), "", *_devices(run, width)]
+def run_lines(run: Run, width: int, epoch: int | None = None) -> list[str]:
+    """The summary without its warnings and the next command; with the time of an epoch of so many samples."""
+    worth = [line for text in worth_text(run, epoch) for line in prose(text, width)]
+    lines = [*_answer(run, width), *worth, "", *_devices(run, width)]
     slowest = max(run.replicas, key=lambda replica: replica.busy_s)
     step = step_text(
         run.step_time_s.median,

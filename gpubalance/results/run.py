@@ -92,6 +92,7 @@ class SoloBest(Record):
     device: Count
     batch: Samples
     throughput: Positive
+    samples_per_joule: Number | None = None
 
 
 class Baselines(Record):

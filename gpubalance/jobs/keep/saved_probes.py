@@ -74,7 +74,7 @@ def solo_bests_of(probe: Probe, devices: Sequence[Device], used: Sequence[int]) 
     """The same, by that probe."""
     found = [(number, find_device(probe, devices[number])) for number in used]
     bests = [
-        SoloBest(device=number, batch=one.solo_best.batch, throughput=one.solo_best.throughput)
+        SoloBest(device=number, **one.solo_best.model_dump(), samples_per_joule=one.samples_per_joule)
         for number, one in found
         if one and one.solo_best
     ]

@@ -1,0 +1,56 @@
+"""Whether several devices are worth it, an epoch's time and the energy, by figures that are easily computed by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpubalance.render.worth import worth_text
+from gpubalance.results.run import Baselines, Run, SoloBest
+from gpubalance.results.telemetry import Telemetry
+from gpubalance.settings.device import DeviceProfile, JointProfile
+from tests.jobs.drawn import drawn_run
+from tests.jobs.probes import devices_of
+
+
+@pytest.fixture(scope="module")
+def run() -> Run:
+    """Two devices that do 100 + 100 samples in 0.1 s."""
+    profile = DeviceProfile(name="A", alpha_s=0.0, beta_s=0.001)
+    return drawn_run(devices_of(profile, profile), JointProfile(), (100, 100), seed=1)
+
+
+def with_best(run: Run, rate: float, samples_per_joule: float | None = None) -> Run:
+    best = SoloBest(device=1, batch=100, throughput=rate, samples_per_joule=samples_per_joule)
+    slower = SoloBest(device=0, batch=100, throughput=rate / 2)
+    return run.model_copy(update={"baselines": Baselines(even=None, solo_best=(slower, best), solo_sum=None)})
+
+
+@pytest.mark.parametrize(
+    ("alone", "says"),
+    [
+        (1000, "100 % more than GPU:1 alone at its best (1000 at batch 100): worth it"),
+        (1960, "2 % more than GPU:1 alone at its best (1960 at batch 100): hardly worth it"),
+        (4000, "50 % less than GPU:1 alone at its best (4000 at batch 100): not worth it, use GPU:1 alone"),
+    ],
+)
+def test_a_second_device_is_worth_it_or_not(run: Run, alone: float, says: str) -> None:
+    assert run.throughput.median == pytest.approx(2000)
+    assert list(worth_text(with_best(run, alone))) == [says]
+
+
+def test_an_epoch_takes_its_samples_over_each_rate(run: Run) -> None:
+    (_, said) = worth_text(with_best(run, 1000), epoch=600_000)
+    assert said == "an epoch of 600,000 samples: 10.0 min with GPU:1 alone, 5.00 min with this split"
+    (said,) = worth_text(
+        run.model_copy(update={"baselines": Baselines(even=None, solo_best=None, solo_sum=None)}), 2000
+    )
+    assert said == "an epoch of 2,000 samples: 1.00 s with this split"
+
+
+def test_energy_is_told_where_every_device_tells_it(run: Run) -> None:
+    """300 W together at 2000 samples/s are 150 J for 1,000 samples; 5 samples/J alone are 200 J."""
+    watched = [Telemetry(readings=9, duration_s=10.0, energy_j=watts * 10.0) for watts in (200, 100)]
+    replicas = [one.model_copy(update={"telemetry": seen}) for one, seen in zip(run.replicas, watched, strict=True)]
+    measured = with_best(run.model_copy(update={"replicas": tuple(replicas)}), 1000, samples_per_joule=5.0)
+    assert list(worth_text(measured))[1] == "energy of 1,000 samples: 200 J with GPU:1 alone, 150 J together"
+    assert len(list(worth_text(with_best(run, 1000, samples_per_joule=5.0)))) == 1
