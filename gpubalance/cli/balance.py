@@ -25,6 +25,10 @@ class RoundOptions:
     round_duration: Annotated[
         float, measuring_option("--round-duration", metavar="S", help="Seconds to measure each split that is tried.")
     ] = 3.0
+    dry_run: Annotated[
+        bool,
+        measuring_option("--dry-run", help="Say what would be done and how long it would take, and do nothing."),
+    ] = False
 
 
 def balance(
@@ -43,10 +47,12 @@ def balance(
     """
     from gpubalance.cli.measured import measured
     from gpubalance.cli.next_command import uses
-    from gpubalance.cli.output import width
+    from gpubalance.cli.output import check_output, width
     from gpubalance.devices.machine import find_machine
     from gpubalance.jobs.balance.balance import balance as balance_job
+    from gpubalance.jobs.balance.estimate import estimate
     from gpubalance.jobs.keep.journals import balance_journal
+    from gpubalance.render.estimate import balance_estimate_text
     from gpubalance.render.plan import plan_text
     from gpubalance.results.plan import Plan
     from gpubalance.settings.requests import BalanceRequest
@@ -63,6 +69,10 @@ def balance(
         rounds=search.rounds,
         fresh=search.fresh,
     )
+    if search.dry_run:
+        machine.warnings(devices, strict=measuring.strict)
+        check_output(reporting, quiet=reporting.quiet).give(estimate(request), balance_estimate_text)
+        return
     measured(
         "balance",
         machine,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from gpubalance.jobs.events import DeviceDone, Doing, Event, PointDone, TimeLeft, TimingDone, TrialDone, WindowDone
+from gpubalance.cli.remaining import Remaining
+from gpubalance.jobs.events import DeviceDone, Doing, Event, PointDone, TimingDone, TrialDone, WindowDone
 from gpubalance.render.live import Course, header_lines, joint_lines, probe_lines
 from gpubalance.render.probe import curve_lines, device_line
 from gpubalance.results.probe import CurvePoint
@@ -32,7 +32,7 @@ class LiveScreen:
         # Guards the state, which the drawing thread reads. Never print while holding it: that thread has Rich's lock.
         self._lock = threading.Lock()
         self._doing = ""
-        self._until_s: float | None = None
+        self._remaining = Remaining()
         self._state: JointState | ProbeState | None = None
         self._console = Console(stderr=True, highlight=False)
         self._live = Live(
@@ -55,10 +55,9 @@ class LiveScreen:
             self._print_curve(event.device)
 
     def _take(self, event: Event) -> None:
+        self._remaining.take(event)
         if isinstance(event, Doing):
             self._doing = event.text
-        elif isinstance(event, TimeLeft):
-            self._until_s = time.monotonic() + event.seconds
         elif isinstance(event, TimingDone | WindowDone):
             if not isinstance(self._state, JointState) or not self._state.is_of(event):
                 self._state = JointState(event.devices)
@@ -80,9 +79,8 @@ class LiveScreen:
 
     def _screen(self) -> Group:
         width, height = self._console.size
-        left_s = None if self._until_s is None else self._until_s - time.monotonic()
         with self._lock:
-            head = header_lines(self._doing, left_s, width)
+            head = header_lines(self._doing, self._remaining.short, width)
             state = self._state.lines(width, height - len(head) - 1) if self._state else []
         return Group(*head, *state)
 

@@ -24,7 +24,8 @@ def probe(
     from gpubalance.jobs.keep.journals import probe_journal
     from gpubalance.jobs.probe.estimate import estimate
     from gpubalance.jobs.probe.probe import probe as probe_job
-    from gpubalance.render.probe import estimate_text, probe_text
+    from gpubalance.render.estimate import probe_estimate_text
+    from gpubalance.render.probe import probe_text
     from gpubalance.results.probe import Probe
 
     machine = find_machine(gpus.simulate)
@@ -32,7 +33,7 @@ def probe(
     request = alone.request(devices, training, measuring)
     if alone.dry_run:
         machine.warnings(devices, strict=measuring.strict)
-        check_output(reporting, quiet=reporting.quiet).give(estimate(request), estimate_text)
+        check_output(reporting, quiet=reporting.quiet).give(estimate(request), probe_estimate_text)
         return
 
     def text(result: Probe) -> str:

@@ -10,7 +10,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from gpubalance.cli.output import say
-from gpubalance.jobs.events import Doing, Event, PointDone, RoundDone, TrialDone, WindowDone
+from gpubalance.cli.remaining import Remaining
+from gpubalance.jobs.events import Doing, Event, PhaseBegun, PointDone, RoundDone, TrialDone, WindowDone
 from gpubalance.text import clean_lines
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ class Progress:
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
         self._screen: LiveScreen | None = None
+        self._remaining = Remaining()
 
     def during(self, work: Callable[[Progress], Result]) -> Result:
         """What the work gives, which tells us its events; the screen is closed before anybody prints it."""
@@ -46,9 +48,12 @@ class Progress:
 
         if self._quiet:
             return
+        self._remaining.take(event)
         text = ""  # for what only a screen shows
         if isinstance(event, RoundDone):
             text = round_text(event.round, event.devices)
+        elif isinstance(event, PhaseBegun):
+            text = f"… {self._remaining.line}"
         elif isinstance(event, Doing):
             text = f"… {event.text}"
         elif isinstance(event, WindowDone):

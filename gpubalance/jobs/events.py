@@ -20,8 +20,19 @@ class Doing:
 
 
 @dataclass(frozen=True)
+class PhaseBegun:
+    """A phase of the whole begins. It will take about `seconds`, and all from now on about `left_s`."""
+
+    name: str
+    number: int
+    of: int
+    seconds: float
+    left_s: float
+
+
+@dataclass(frozen=True)
 class TimeLeft:
-    """How long it will go on from now, in seconds, as far as that is known."""
+    """About how long the whole will go on from now, in seconds."""
 
     seconds: float
 
@@ -84,5 +95,5 @@ class RoundDone:
     devices: tuple[Device, ...]
 
 
-Event = Doing | TimeLeft | TimingDone | WindowDone | PointDone | TrialDone | DeviceDone | RoundDone
+Event = Doing | PhaseBegun | TimeLeft | TimingDone | WindowDone | PointDone | TrialDone | DeviceDone | RoundDone
 Watch = Callable[[Event], None]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from gpubalance.devices.planned import check_model
 from gpubalance.errors import GpubalanceError, Interrupted, OutOfMemory
-from gpubalance.jobs.events import Watch
+from gpubalance.jobs.events import PhaseBegun, Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.journals import tell_resumed
 from gpubalance.jobs.keep.kept import Kept
+from gpubalance.jobs.measure.expected import WORKER_S, proof_s, split_step_s
 from gpubalance.jobs.measure.fitting import Fitting
 from gpubalance.jobs.measure.joint import JointRun, party_for
 from gpubalance.jobs.measure.lost import lost_gpus_told
@@ -37,6 +38,8 @@ def run(
     """
     used, limit = request.of_used, TimeLimit(request.measuring.time_limit_s)
     tell_resumed(journal, watch)
+    seconds = WORKER_S + proof_s(used.measuring, split_step_s(used), len(used.devices))
+    watch(PhaseBegun("run", 1, 1, seconds, seconds))
     result = None
     try:
         with lost_gpus_told(used.devices), party_for(used, watch, limit) as party:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from rich.text import Text
 
-from gpubalance.numbers.units import format_bytes, format_duration, format_rate, format_seconds
+from gpubalance.numbers.units import format_bytes, format_rate, format_seconds
 from gpubalance.render.probe import curve_lines, device_line
 from gpubalance.render.sparkline import sparkline
 from gpubalance.render.table import prose, shorten, table
@@ -43,9 +43,8 @@ class Course:
         return [compute_s + update_s for compute_s, update_s in zip(self.compute_s, self.update_s, strict=True)]
 
 
-def header_lines(text: str, left_s: float | None, width: int) -> list[Text]:
-    """What is being done and about how long it will take, on as few lines as the width allows."""
-    left = "" if left_s is None or left_s < 0 else f"about {format_duration(left_s)} left"
+def header_lines(text: str, left: str, width: int) -> list[Text]:
+    """What is being done and what is left of it all, on as few lines as the width allows."""
     if not left:
         return [Text(line) for line in prose(text, width)]
     gap = width - len(text) - len(left)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Sequence
 
 from gpubalance.numbers.units import (
     format_bytes,
-    format_duration,
     format_flops,
     format_percent,
     format_rate,
@@ -17,7 +15,6 @@ from gpubalance.numbers.units import (
 from gpubalance.render.run import warning_lines
 from gpubalance.render.sparkline import sparkline
 from gpubalance.render.table import WIDTH, prose, shorten, table
-from gpubalance.results.estimate import DeviceEstimate, Estimate
 from gpubalance.results.probe import BatchLimit, CurvePoint, DeviceProbe, Probe, Trial
 from gpubalance.settings.device import Device
 
@@ -33,26 +30,6 @@ OUTCOMES = {
     "crash": "its worker died",
     "deadline": "its worker fell silent",
 }
-
-
-def estimate_text(expected: Estimate) -> str:
-    """What would be measured, and for how long."""
-    request = expected.request
-    how = "all at once" if request.parallel else "one after the other"
-    lines = [f"{request.settings.model}, {request.settings.precision}; each device alone, {how}"]
-    for one in expected.devices:
-        lines += _expected_lines(request.devices[one.device], one)
-    return "\n".join([*lines, f"about {format_duration(expected.seconds)} in all; nothing was run"])
-
-
-def _expected_lines(device: Device, one: DeviceEstimate) -> list[str]:
-    sizes = [*map(str, one.sizes[:3]), "…", str(one.sizes[-1])] if len(one.sizes) > 4 else list(map(str, one.sizes))
-    known = "its limit is not known before" if one.guessed else f"to its limit of {one.limit} by its profile"
-    text = (
-        f"batch {', '.join(sizes)} ({known}), more where the curve bends; about {one.children} workers, "
-        f"about {format_duration(one.seconds)}"
-    )
-    return [device_line(device), *textwrap.wrap(text, WIDTH - 2, initial_indent="  ", subsequent_indent="  ")]
 
 
 def curve_lines(points: Sequence[CurvePoint], width: int = WIDTH) -> list[str]:

@@ -1,9 +1,9 @@
-"""What a probe would do: the record that `--dry-run` gives."""
+"""What a probe or a balance would do: the records that `--dry-run` gives."""
 
 from __future__ import annotations
 
 from gpubalance.settings.record import Record
-from gpubalance.settings.requests import ProbeRequest
+from gpubalance.settings.requests import BalanceRequest, ProbeRequest
 
 
 class DeviceEstimate(Record):
@@ -23,4 +23,21 @@ class Estimate(Record):
     kind: str = "probe-estimate"
     request: ProbeRequest
     devices: tuple[DeviceEstimate, ...]
+    seconds: float
+
+
+class PhaseEstimate(Record):
+    """A part of a balance."""
+
+    name: str
+    seconds: float
+
+
+class BalanceEstimate(Record):
+    """What a balance would do. `probed` is when the probe was made that it has, null where it makes one."""
+
+    kind: str = "balance-estimate"
+    request: BalanceRequest
+    probed: str | None
+    phases: tuple[PhaseEstimate, ...]
     seconds: float

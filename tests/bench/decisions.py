@@ -11,6 +11,7 @@ from typing import cast
 
 from gpubalance.errors import Interrupted
 from gpubalance.jobs.balance.balance import Balancing
+from gpubalance.jobs.balance.estimate import Phases
 from gpubalance.jobs.events import Doing, Event, Watch
 from gpubalance.jobs.keep.kept import Kept
 from gpubalance.planning.curve import octaves
@@ -112,7 +113,8 @@ class Machine:
             measuring=Measuring(baseline="none"),
         )
         party = DrawnParty(self.devices, self.joint, seed=self.seed, offset=offset or self.offset)
-        balancing = Balancing(request, self.probe, None, cast("Party", party), watch, Kept(None, watch))
+        kept, phases = Kept(None, watch), Phases(request, watch)
+        balancing = Balancing(request, self.probe, None, cast("Party", party), watch, kept, phases)
         try:
             return balancing.run()
         except KeyboardInterrupt as interrupt:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from pathlib import Path
 
 import pytest
@@ -44,6 +46,30 @@ def test_a_device_that_is_probed_on_the_way_needs_no_other_command() -> None:
     plan = Plan.model_validate_json(done.stdout)
     assert plan.batches == (32,)
     assert plan.predicted.even is None
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_a_dry_run_says_each_phase_and_the_balance_does_these(tmp_path: Path) -> None:
+    command = ("balance", "--simulate", QUICK, "--max-global-batch", "32")
+    dry = gpubalance(*command, "--dry-run", "-o", str(tmp_path / "expected.json"))
+    assert (dry.returncode, dry.stderr) == (0, "")
+    expected = json.loads((tmp_path / "expected.json").read_text())
+    assert expected["seconds"] == sum(phase["seconds"] for phase in expected["phases"])
+    names = [phase["name"] for phase in expected["phases"]]
+    assert re.findall(r"^  (.+?) +about \d+ s", dry.stdout, re.MULTILINE) == names
+    assert re.search(r"^about \d+ s in all; nothing was run$", dry.stdout, re.MULTILINE)
+    assert not list(Path(os.environ["XDG_STATE_HOME"]).rglob("*.*"))
+
+    done = gpubalance(*command, *SHORT)
+    assert done.returncode == 0, done.stderr
+    told = re.findall(
+        r"^… phase (\d) of 4, (.+?): about \d+ s; about \d+ s.* (?:in all|left)$", done.stderr, re.MULTILINE
+    )
+    assert told == [(str(number), name) for number, name in enumerate(names, 1)]
+
+    again = gpubalance(*command, "--dry-run")
+    assert "GPU:0 alone" not in again.stdout
+    assert "planned with the probe of " in again.stdout
 
 
 def test_a_plan_from_a_file_touches_no_device(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ EVENTS = f"""
 import time
 from gpubalance.cli.progress import Progress
 from gpubalance.devices.machine import find_machine
-from gpubalance.jobs.events import Doing, TimingDone, TimeLeft
+from gpubalance.jobs.events import Doing, PhaseBegun, TimingDone
 from gpubalance.results.telemetry import Gauges
 
 devices = find_machine({str(ROOT / "configs" / "four-unlike.toml")!r}).devices
@@ -21,7 +21,7 @@ hot = Gauges(temperature_c=83, power_mw=220_000, sm_clock_mhz=1500, memory_clock
 
 def work(watch):
     watch(Doing("measuring 120/80/40/30, window 1 of 3, in turns with the even split"))
-    watch(TimeLeft(75.0))
+    watch(PhaseBegun("proof", 4, 4, 75.0, 75.0))
     for name, batches, step_s in (("even", (68, 68, 67, 67), 0.08), ("", (120, 80, 40, 30), 0.065)):
         stamps = (0.060, 0.059, 0.061, 0.040), (0.001,) * 4
         watch(TimingDone(name, devices, batches, step_s, *stamps, (hot, None, None, None)))
@@ -61,7 +61,7 @@ def test_the_screen_is_whole_in_any_width_and_goes_when_it_is_over(columns: int)
     text = " ".join(" ".join(lines).split())
     assert "GPU:3 waits 21.0 ms of each step for GPU:2" in text
     assert "GPU:0 is throttled: power cap" in text
-    assert re.search(r"about 7\d s left", text)
+    assert re.search(r"phase 4 of 4, about 7\d s of 7\d left", text)
     assert re.search(r"total 270 +\d+ samples/s", text)
     assert re.search(r"even split 68/68/67/67 +\d+ samples/s", text)
     assert ("83 °C 220 W" in text) == (columns >= 80)
@@ -83,6 +83,8 @@ def test_a_dumb_terminal_gets_plain_lines_of_its_width() -> None:
     assert lines == [
         "… measuring 120/80/40/30, window 1 of 3,",
         "  in turns with the even split",
+        "… phase 4 of 4, proof: about 75 s; about",
+        "  75 s of 75 left",
         "the result",
     ]
 

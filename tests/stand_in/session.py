@@ -9,6 +9,7 @@ else happens is Python, in the file that ENGINE_STAND_IN_SCRIPT names, which may
     step(devices, batches, number)     called at each timing, counted from 1 in each worker; may return seconds a step
     needs(device, size)                bytes that a device needs for so many samples at a time
     holds(device, size)                whether so many samples at a time fit; where not, it is out of memory
+    took(seconds)                      called with what each timing counts
 
 What one of these leaves out, or returns None for, is as the profile says.
 """
@@ -76,6 +77,7 @@ class Session:
             told = self._call("step", self._devices, split.batches, self._number)
             computes = [self._step(split) for _ in range(1 if stamped else steps_per_timing)]
             taken_s = len(computes) * told if told else sum(map(self._taken_s, computes))
+            self._call("took", taken_s)
             spent += taken_s
             given += 1
             stamps: Any = {"compute_s": computes[0], "update_s": self._updates_s, "step_s": taken_s} if stamped else {}

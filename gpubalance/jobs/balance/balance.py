@@ -11,10 +11,11 @@ from gpubalance.errors import (
     PartialResult,
     UsageError,
 )
+from gpubalance.jobs.balance.estimate import Phases
 from gpubalance.jobs.balance.knowledge import Knowledge, Tried
-from gpubalance.jobs.balance.probing import joint_s, probe_for
+from gpubalance.jobs.balance.probing import probe_for
 from gpubalance.jobs.balance.rounds import Rounds
-from gpubalance.jobs.events import Doing, RoundDone, TimeLeft, Watch
+from gpubalance.jobs.events import Doing, RoundDone, Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.kept import Kept, KeptRound
 from gpubalance.jobs.keep.saved_probes import solo_bests_of
@@ -48,9 +49,10 @@ def balance(request: BalanceRequest, driver: str | None, watch: Watch, journal: 
     """
     limit = TimeLimit(request.measuring.time_limit_s)
     kept = Kept(journal, watch)
-    probe = probe_for(request, driver, limit, watch, journal, kept)
+    phases = Phases(request, watch)
+    probe = probe_for(request, driver, limit, phases.tell, journal, kept)
     party = party_for(request, watch, limit)
-    balancing = Balancing(request, probe, driver, party, watch, kept)
+    balancing = Balancing(request, probe, driver, party, watch, kept, phases)
     try:
         with lost_gpus_told(request.devices):
             return balancing.run()
@@ -74,6 +76,7 @@ class Balancing:
         party: Party,
         watch: Watch,
         kept: Kept,
+        phases: Phases,
     ) -> None:
         """`party` is regrouped for each split; whoever made it ends it."""
         self._request = request
@@ -81,6 +84,7 @@ class Balancing:
         self._driver = driver
         self._watch = watch
         self._kept = kept
+        self._phases = phases
         self._known = Knowledge(probe, find_probes(probe, request.devices), request.plan)
         self._rounds = Rounds(request.rounds, len(request.devices))
         self._party = party
@@ -144,8 +148,8 @@ class Balancing:
         if left is not None:
             self._take(planned, left, again=True)
             return
+        self._phases.round(planned, len(self._rounds))
         self._watch(Doing(f"round {len(self._rounds) + 1}: {planned.split}"))
-        self._watch(TimeLeft(joint_s(self._request, rounds=1)))
         try:
             tried = self._round(planned.split, self._measure(planned.split))
         except OutOfMemory as error:
@@ -242,6 +246,7 @@ class Balancing:
 
     def _proof(self, planned: Allocation) -> Run:
         """The run of the split, in turns with the even split."""
+        self._phases.proof(planned)
         self._watch(Doing(f"proving {planned.split}, in turns with the even split"))
         party = self._gather(planned.split)
         request, proof = self._run_request(planned.split), self._proofs

@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 from gpubalance.errors import GpubalanceError, NothingFits
-from gpubalance.jobs.events import Doing, Event, TimeLeft, Watch
+from gpubalance.jobs.events import Doing, Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.journals import probe_journal, tell_resumed
 from gpubalance.jobs.keep.kept import Kept
 from gpubalance.jobs.keep.saved_probes import ALL, holds_nothing, kept_probes, latest
-from gpubalance.jobs.measure.joint import SHORT_WINDOW_S
 from gpubalance.jobs.plan import check_global_batch
 from gpubalance.jobs.probe.probe import probe as probe_stage
 from gpubalance.results.probe import Probe
 from gpubalance.settings.requests import BalanceRequest
 from gpubalance.system.deadlines import TimeLimit
 
-# For telling how long it will take
-_USUAL_ROUNDS = 2
-_SETTLING_S = 2.0
-
 
 def probe_for(
     request: BalanceRequest, driver: str | None, limit: TimeLimit, watch: Watch, journal: Journal | None, kept: Kept
 ) -> Probe:
     """The one that it had before it was interrupted; else the latest of these devices and settings, or a new one."""
-    probe = _had_before(kept)
-    if probe is None and not request.fresh:
-        probe = latest(request.devices, request.settings, up_to=request.probe.max_batch or ALL)
+    probe = _had_before(kept) or kept_probe(request)
     if probe is None:
         probe = _new(request, driver, limit, watch, resume=journal is not None and journal.resume)
         kept.probe(probe.created)
@@ -34,6 +27,13 @@ def probe_for(
         tell_resumed(journal, watch)
         watch(Doing(f"planning with the probe of {probe.created}; --fresh makes a new one"))
     return probe
+
+
+def kept_probe(request: BalanceRequest) -> Probe | None:
+    """The latest that a balance may plan with."""
+    if request.fresh:
+        return None
+    return latest(request.devices, request.settings, up_to=request.probe.max_batch or ALL)
 
 
 def _had_before(kept: Kept) -> Probe | None:
@@ -44,14 +44,9 @@ def _had_before(kept: Kept) -> Probe | None:
 def _new(request: BalanceRequest, driver: str | None, limit: TimeLimit, watch: Watch, *, resume: bool) -> Probe:
     """A probe of the devices. One on which nothing fits is no error here: the others are what is left."""
     check_global_batch(request.plan, request.probe.batch_multiple)  # before minutes are spent on one
-
-    def tell(event: Event) -> None:
-        then_s = joint_s(request, rounds=_USUAL_ROUNDS)
-        watch(TimeLeft(event.seconds + then_s) if isinstance(event, TimeLeft) else event)
-
     try:
         with probe_journal(request.probe, driver, resume=resume) as journal:
-            return probe_stage(request.probe, driver, tell, journal, limit)
+            return probe_stage(request.probe, driver, watch, journal, limit)
     except GpubalanceError as error:
         found = error.partial
         if isinstance(error, NothingFits) and isinstance(found, Probe) and not all(map(holds_nothing, found.probes)):
@@ -59,9 +54,3 @@ def _new(request: BalanceRequest, driver: str | None, limit: TimeLimit, watch: W
             return found
         error.partial = None  # part of a probe, which is kept, is no part of a plan
         raise
-
-
-def joint_s(request: BalanceRequest, rounds: int) -> float:
-    """About how long so many rounds and the proving run take, in seconds."""
-    measuring = request.measuring
-    return rounds * (request.round_s + _SETTLING_S) + 2 * measuring.windows * (measuring.duration_s or SHORT_WINDOW_S)

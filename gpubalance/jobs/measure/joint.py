@@ -9,6 +9,7 @@ from gpubalance.errors import GpubalanceError, Interrupted, OutOfMemory
 from gpubalance.jobs.environment import environment, now
 from gpubalance.jobs.events import Doing, TimeLeft, Watch, WindowDone
 from gpubalance.jobs.keep.kept import Kept, RunKey
+from gpubalance.jobs.measure.expected import windows_s
 from gpubalance.jobs.measure.fitting import Fitting
 from gpubalance.jobs.measure.series import LEAST_TIMINGS, Series
 from gpubalance.jobs.measure.warnings import (
@@ -34,9 +35,6 @@ from gpubalance.settings.requests import BalanceRequest, RunRequest
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.party import Build, Party
-
-# About how long a window of five timings takes, for telling how long is left.
-SHORT_WINDOW_S = 4.0
 
 
 def party_for(request: RunRequest | BalanceRequest, watch: Watch, limit: TimeLimit) -> Party:
@@ -175,7 +173,8 @@ class JointRun:
             of = max(number, of)
             turns = ", in turns with the even split" if self.even else ""
             self.watch(Doing(f"measuring {self.own.split}, window {number} of {of}{turns}"))
-            self.watch(TimeLeft((of - number + 1) * len(self.series) * (self.measuring.duration_s or SHORT_WINDOW_S)))
+            steps_s = [series.step_s for series in self.series]
+            self.watch(TimeLeft(windows_s(self.measuring, steps_s, of - number + 1)))
             self._take_turns(number, of)
 
     def _take_turns(self, number: int, of: int) -> None:

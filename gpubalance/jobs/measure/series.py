@@ -19,11 +19,11 @@ from gpubalance.workers.messages import Measured
 from gpubalance.workers.worker import Worker
 
 # The devices are idle for a moment at both ends of a timing: it is long enough for that not to count.
-_TIMING_S = 0.5
+TIMING_S = 0.5
 # Part of a window in which steps are stamped. They are another trace of the step, so the rest pays nothing for them.
 _STAMPED_PART = 0.1
-_STAMPED_STEPS = 3
-_WARMUP_STEPS = 10
+STAMPED_STEPS = 3
+WARMUP_STEPS = 10
 _LONGEST_WARMUP_S = 60.0
 _LONGEST_WARMUP_STEPS = 200
 _SETTLING_STEPS = 3
@@ -42,7 +42,7 @@ class Series(Timings):
     name: str = ""
     devices: tuple[Device, ...] = ()
     watch: Watch | None = None
-    timing_s: float = _TIMING_S
+    timing_s: float = TIMING_S
     windows: int = 0
     warmup_steps: int = 0
     steady: bool = True
@@ -52,6 +52,11 @@ class Series(Timings):
 
     def __post_init__(self) -> None:
         self.sensors = Sensors(self.devices)
+
+    @property
+    def step_s(self) -> float:
+        """Of one step, by the warm-up; 0 before it."""
+        return self._recent_step_s
 
     @property
     def steps_per_timing(self) -> int:
@@ -69,13 +74,13 @@ class Series(Timings):
             self._refuse_bad_loss(timing)
         for timing in self._measure(worker, at_least=2, stamped=True):
             self.warmup_steps += timing.steps
-        while len(times) < _WARMUP_STEPS or has_trend(times[-_WARMUP_STEPS:]):
-            if len(times) >= _WARMUP_STEPS and (time.monotonic() > end or len(times) > _LONGEST_WARMUP_STEPS):
+        while len(times) < WARMUP_STEPS or has_trend(times[-WARMUP_STEPS:]):
+            if len(times) >= WARMUP_STEPS and (time.monotonic() > end or len(times) > _LONGEST_WARMUP_STEPS):
                 self.steady = False
                 break
             times += [s.seconds for s in self._measure(worker, at_least=2)]
         self.warmup_steps += len(times) + 1
-        self._recent_step_s = median(times[-_WARMUP_STEPS:])
+        self._recent_step_s = median(times[-WARMUP_STEPS:])
 
     def settle(self, worker: Worker, *, first: bool = True) -> None:
         """A short warm-up, for a worker that has trained with other batches: until no step is clearly faster.
@@ -109,7 +114,7 @@ class Series(Timings):
         window = Timings(self.split, self.sensors)
         with self.sensors.watching():
             # The stamped steps first: a result needs both kinds, so a window that is cut short is of use sooner.
-            for timing in self._measure(worker, seconds=seconds * _STAMPED_PART, at_least=_STAMPED_STEPS, stamped=True):
+            for timing in self._measure(worker, seconds=seconds * _STAMPED_PART, at_least=STAMPED_STEPS, stamped=True):
                 window.stamped.append(timing)
                 self.stamped.append(timing)
             window.timings += self.measure(worker, seconds * (1 - _STAMPED_PART), at_least=at_least)

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from gpubalance.jobs.measure.expected import step_s
 from gpubalance.planning.curve import octaves
 from gpubalance.results.estimate import DeviceEstimate, Estimate
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import ProbeRequest
 
-# Measured on simulated devices: how long a worker takes to build its model once TensorFlow is loaded, and the first
-# one to do both.
+# Measured on simulated devices: how long a worker takes to build its model once TensorFlow is loaded, the first one to
+# do both, and a worker to train with a batch for the first time.
 _WORKER_S = 2.0
 _FIRST_WORKER_S = 5.0
 _WORKERS = 4  # one for the curve, two to three for the limit, one for what is missing
+_NEW_BATCH_S = 0.3
 _SETTLING_STEPS = 4
+_UPDATE_STEPS = 9
+_LOOKS = 2  # whether the device has kept its speed
 _TIMINGS = 5
 _TIMING_S = 0.25
 _GUESSED_LIMIT = 1024
-_GUESSED_STEP_S = 0.2
 
 
 def estimate(request: ProbeRequest) -> Estimate:
@@ -31,12 +34,17 @@ def _device(number: int, device: Device, request: ProbeRequest) -> DeviceEstimat
     multiple = min(request.batch_multiple, max(1, limit))
     sizes = octaves(multiple, max(1, limit), multiple)
     seconds = _FIRST_WORKER_S + (_WORKERS - 1) * _WORKER_S
-    for size in [*sizes, sizes[-1] // 2]:  # and the size that is within 5 % of the best
-        step_s = _step_s(device, size)
-        seconds += max(request.duration_s or 0.0, _TIMINGS * max(_TIMING_S, step_s)) + _SETTLING_STEPS * step_s
+    seconds += _UPDATE_STEPS * step_s(device, sizes[-1] // 2) + _LOOKS * _point_s(device, sizes[0], None)
+    seconds += sum(_point_s(device, size, request.duration_s) for size in sizes)
+    seconds += _point_s(device, sizes[-1] // 2, request.duration_s)  # the size that is within 5 % of the best
     return DeviceEstimate(
         device=number, sizes=tuple(sizes), limit=limit, guessed=guessed, children=_WORKERS, seconds=round(seconds)
     )
+
+
+def _point_s(device: Device, size: int, duration_s: float | None) -> float:
+    one_s = step_s(device, size)
+    return _NEW_BATCH_S + _SETTLING_STEPS * one_s + max(duration_s or 0.0, _TIMINGS * max(_TIMING_S, one_s))
 
 
 def _limit(device: Device, request: ProbeRequest) -> tuple[int, bool]:
@@ -46,8 +54,3 @@ def _limit(device: Device, request: ProbeRequest) -> tuple[int, bool]:
         by_memory = (profile.memory - profile.base_memory - request.margin_bytes) // profile.memory_per_sample
         return max(0, by_memory if most is None else min(most, by_memory)), False
     return most or _GUESSED_LIMIT, True
-
-
-def _step_s(device: Device, batch: int) -> float:
-    profile = device.profile
-    return profile.alpha_s + profile.beta_s * batch + profile.update_s if profile else _GUESSED_STEP_S

@@ -17,7 +17,7 @@ from gpubalance.errors import (
     TimeLimitPassed,
 )
 from gpubalance.jobs.environment import environment, now
-from gpubalance.jobs.events import DeviceDone, Doing, Event, TimeLeft, Watch
+from gpubalance.jobs.events import DeviceDone, Doing, Event, PhaseBegun, Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.journals import probe_journal, tell_resumed
 from gpubalance.jobs.keep.saved_probes import save
@@ -114,12 +114,17 @@ class _Probing:
         return self._result()
 
     def _in_turn(self) -> None:
-        for one in self._all:
+        expected_s, taken_s = [device.seconds for device in self._expected.devices], 0.0
+        for number, one in enumerate(self._all):
+            slower = (
+                max(1.0, taken_s / sum(expected_s[:number])) if number else 1.0
+            )  # than expected, by the devices before
+            left_s = [slower * seconds for seconds in expected_s[number:]]
+            name = f"{one.bench.device.label} alone"
+            self._watch(PhaseBegun(name, number + 1, len(self._all), left_s[0], sum(left_s)))
             self._announce(one)
-            self._watch(
-                TimeLeft(sum(self._expected.devices[other.number].seconds for other in self._all[one.number :]))
-            )
             _probe_alone(one)
+            taken_s += one.elapsed_s
 
     def _announce(self, one: Alone) -> None:
         device = one.bench.device
@@ -129,7 +134,7 @@ class _Probing:
         )
 
     def _in_parallel(self) -> None:
-        self._watch(TimeLeft(self._expected.seconds))
+        self._watch(PhaseBegun("all devices at once", 1, 1, self._expected.seconds, self._expected.seconds))
         with ThreadPoolExecutor(len(self._all)) as threads:
             running = []
             try:

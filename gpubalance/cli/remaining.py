@@ -1,0 +1,44 @@
+"""What is left of the whole, by what a job has told so far."""
+
+from __future__ import annotations
+
+import time
+
+from gpubalance.jobs.events import Event, PhaseBegun, TimeLeft
+from gpubalance.render.remaining import left_text, phase_text
+
+
+class Remaining:
+    """The phase that is going on, and when all will be over."""
+
+    def __init__(self) -> None:
+        self._phase: PhaseBegun | None = None
+        self._began_s = self._until_s = time.monotonic()
+
+    def take(self, event: Event) -> None:
+        """Takes in an event; most say nothing of the time."""
+        now_s = time.monotonic()
+        if isinstance(event, PhaseBegun):
+            if self._phase is None:
+                self._began_s = now_s
+            self._phase = event
+            self._until_s = now_s + event.left_s
+        elif isinstance(event, TimeLeft):
+            self._until_s = now_s + event.seconds
+
+    @property
+    def line(self) -> str:
+        """For where lines stay, as a phase begins; empty before the first."""
+        one = self._phase
+        return phase_text(one.name, one.number, one.of, one.seconds, *self._times_s(one)) if one else ""
+
+    @property
+    def short(self) -> str:
+        """For a screen; empty before the first phase."""
+        return left_text(self._phase.number, self._phase.of, *self._times_s(self._phase)) if self._phase else ""
+
+    def _times_s(self, phase: PhaseBegun) -> tuple[float, float]:
+        """What is left, no less than the phases after this one take, and the whole."""
+        now_s = time.monotonic()
+        left_s = max(self._until_s - now_s, phase.left_s - phase.seconds)
+        return left_s, now_s - self._began_s + left_s

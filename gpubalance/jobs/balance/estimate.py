@@ -1,0 +1,100 @@
+"""The phases of a balance, and about how long each takes: for `--dry-run`, and told as it goes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpubalance.jobs.balance.probing import kept_probe
+from gpubalance.jobs.events import Event, PhaseBegun, TimeLeft, Watch
+from gpubalance.jobs.measure.expected import TRACING_S, WORKER_S, proof_s, step_s
+from gpubalance.jobs.plan import check_global_batch, plan
+from gpubalance.jobs.probe.estimate import estimate as probe_estimate
+from gpubalance.planning.problem import Allocation
+from gpubalance.results.estimate import BalanceEstimate, PhaseEstimate
+from gpubalance.results.probe import Probe
+from gpubalance.settings.requests import BalanceRequest
+
+_ROUNDS, _PROOF = "rounds", "proof"
+_USUAL_ROUNDS = 2  # that are measured; those that run out of memory are over at once
+_SETTLING_STEPS = 6
+_LEAST_TIMINGS = 8  # of a round, the stamped ones included
+
+
+def estimate(request: BalanceRequest) -> BalanceEstimate:
+    """Touches no device. Raises what `plan` does where a probe is there."""
+    probe = kept_probe(request)
+    check_global_batch(request.plan, request.probe.batch_multiple)
+    phases = (
+        []
+        if probe
+        else [
+            PhaseEstimate(name=f"{request.devices[one.device].label} alone", seconds=one.seconds)
+            for one in probe_estimate(request.probe).devices
+        ]
+    )
+    joint_step_s = _joint_step_s(request, probe)
+    phases += [
+        PhaseEstimate(name=_ROUNDS, seconds=round(rounds_s(request, joint_step_s))),
+        PhaseEstimate(name=_PROOF, seconds=round(proof_s(request.measuring, joint_step_s, len(request.devices)))),
+    ]
+    return BalanceEstimate(
+        request=request,
+        probed=probe.created if probe else None,
+        phases=tuple(phases),
+        seconds=sum(phase.seconds for phase in phases),
+    )
+
+
+def rounds_s(request: BalanceRequest, joint_step_s: float, done: int = 0) -> float:
+    """Of those that are usual, or of one more where so many are done; the first one waits for a worker."""
+    measured_s = max(request.round_s, _LEAST_TIMINGS * joint_step_s)
+    each_s = TRACING_S + _SETTLING_STEPS * joint_step_s + measured_s
+    rounds = max(1, min(request.rounds, _USUAL_ROUNDS) - done)
+    return rounds * each_s + (0.0 if done else WORKER_S)
+
+
+def _joint_step_s(request: BalanceRequest, probe: Probe | None) -> float:
+    """By the plan of a probe; before there is one, the devices wait for the one whose memory is full first."""
+    if probe is not None:
+        return plan(probe, request.devices, request.plan).predicted.step_time_s
+    full = [step_s(request.devices[one.device], one.limit) for one in probe_estimate(request.probe).devices]
+    return min(full) + request.joint.sync_s
+
+
+class Phases:
+    """Tells which phase of a balance begins, and how long it and the rest will take, as far as is known by then."""
+
+    def __init__(self, request: BalanceRequest, watch: Watch) -> None:
+        self._request = request
+        self._watch = watch
+        self._of_probe = 0
+        self._now = ""
+
+    def tell(self, event: Event) -> None:
+        """Passes an event of the probe on, whose phases are the first ones of the balance."""
+        if isinstance(event, PhaseBegun):
+            self._of_probe = event.of
+            joint_step_s, devices = _joint_step_s(self._request, None), len(self._request.devices)
+            then_s = rounds_s(self._request, joint_step_s) + proof_s(self._request.measuring, joint_step_s, devices)
+            event = replace(event, of=event.of + 2, left_s=event.left_s + then_s)
+        self._watch(event)
+
+    def round(self, planned: Allocation, done: int) -> None:
+        """A round with that split begins, after so many."""
+        seconds = rounds_s(self._request, planned.step_time_s, done)
+        self._begin(_ROUNDS, 1, seconds, seconds + self._proof_s(planned))
+
+    def proof(self, planned: Allocation) -> None:
+        """A proof of that split begins."""
+        seconds = self._proof_s(planned)
+        self._begin(_PROOF, 2, seconds, seconds)
+
+    def _proof_s(self, planned: Allocation) -> float:
+        return proof_s(self._request.measuring, planned.step_time_s, len(planned.split.used))
+
+    def _begin(self, name: str, number: int, seconds: float, left_s: float) -> None:
+        if name == self._now:
+            self._watch(TimeLeft(left_s))
+        else:
+            self._watch(PhaseBegun(name, self._of_probe + number, self._of_probe + 2, seconds, left_s))
+        self._now = name

@@ -1,0 +1,48 @@
+"""About how long a joint measurement takes, before it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpubalance.jobs.measure.series import LEAST_TIMINGS, STAMPED_STEPS, TIMING_S, WARMUP_STEPS
+from gpubalance.settings.device import Device
+from gpubalance.settings.requests import Measuring, RunRequest
+
+# Measured on simulated devices, whose engine is the real one on a CPU.
+WORKER_S = 4.0  # loads TensorFlow and builds the model
+TRACING_S = 1.5  # of a split's two graphs, with stamps and without
+_GUESSED_STEP_S = 0.2
+
+
+def step_s(device: Device, batch: int, micro_batches: int = 1) -> float:
+    """Of a device alone: a simulated one's as its profile says, others' are guessed."""
+    profile = device.profile
+    return profile.alpha_s * micro_batches + profile.beta_s * batch + profile.update_s if profile else _GUESSED_STEP_S
+
+
+def split_step_s(request: RunRequest) -> float:
+    """Of a run's split: the slowest device's, and the sync of simulated devices."""
+    split = request.split
+    shares = zip(request.devices, split.batches, split.micro_batches, strict=True)
+    return max(step_s(device, batch, -(-batch // micro)) for device, batch, micro in shares) + request.joint.sync_s
+
+
+def warm_up_s(joint_step_s: float) -> float:
+    """Of one split."""
+    return TRACING_S + (WARMUP_STEPS + STAMPED_STEPS) * joint_step_s
+
+
+def windows_s(measuring: Measuring, steps_s: Sequence[float], windows: int) -> float:
+    """Of so many windows of splits whose steps take so long, measured in turns."""
+    return windows * sum(measuring.duration_s or _short_window_s(one) for one in steps_s)
+
+
+def proof_s(measuring: Measuring, joint_step_s: float, devices: int) -> float:
+    """Of a split with its warm-up, in turns with the even split, which is taken to be as slow, where that is wanted."""
+    steps_s = [joint_step_s] * (2 if measuring.baseline == "even" and devices > 1 else 1)
+    return sum(map(warm_up_s, steps_s)) + windows_s(measuring, steps_s, measuring.windows)
+
+
+def _short_window_s(joint_step_s: float) -> float:
+    """Of a window that has no length of its own."""
+    return STAMPED_STEPS * joint_step_s + LEAST_TIMINGS * max(TIMING_S, joint_step_s)

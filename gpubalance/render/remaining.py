@@ -1,0 +1,25 @@
+"""What is left of a measurement, as text."""
+
+from __future__ import annotations
+
+from gpubalance.numbers.units import format_duration
+
+
+def left_text(number: int, of: int, left_s: float, whole_s: float) -> str:
+    """`phase 2 of 4, about 3 min of 6 left`; without the time that has passed, though it goes on."""
+    where = [f"phase {number} of {of}"] if of > 1 else []
+    return ", ".join([*where, *([f"about {_of_whole(left_s, whole_s)} left"] if left_s > 0 else [])])
+
+
+def phase_text(name: str, number: int, of: int, seconds: float, left_s: float, whole_s: float) -> str:
+    """`phase 2 of 4, GPU:1 alone: about 19 s; about 57 s of 77 left`, as a phase begins."""
+    if of == 1:
+        return f"{name}: about {format_duration(whole_s)}"
+    rest = f"{format_duration(whole_s)} in all" if number == 1 else f"{_of_whole(left_s, whole_s)} left"
+    return f"phase {number} of {of}, {name}: about {format_duration(seconds)}; about {rest}"
+
+
+def _of_whole(left_s: float, whole_s: float) -> str:
+    left, whole = format_duration(left_s), format_duration(whole_s)
+    number, unit = whole.split()
+    return f"{left} of {number if left.endswith(f' {unit}') else whole}"
