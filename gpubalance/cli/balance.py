@@ -16,8 +16,8 @@ class RoundOptions:
     """How the split is found, before it is proven."""
 
     rounds: Annotated[
-        int, measuring_option("--rounds", metavar="N", min=1, max=100, help="Try at most that many splits.")
-    ] = 5
+        int, measuring_option("--rounds", metavar="N", min=1, max=100, help="Measure splits at most that many times.")
+    ] = 10
     fresh: Annotated[
         bool,
         measuring_option("--fresh", help="Probe again, even if these devices were probed with these settings before."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -110,3 +111,13 @@ def monotone_curve(points: Sequence[tuple[int, float]]) -> Curve:
             before[1] += size
     times = [mean for mean, size in pools for _ in range(int(size))]
     return Curve(tuple(batch for batch, _ in ordered), tuple(times))
+
+
+def least_curve(points: Sequence[tuple[int, float]]) -> Curve:
+    """The time by which a device may have done so many samples or more: a batch takes what a larger, faster one does.
+
+    A planner that gives as many samples as are done by a deadline misses nothing by it, and never gives the slower one.
+    """
+    ordered = sorted(points)
+    least = list(itertools.accumulate((seconds for _, seconds in reversed(ordered)), min))
+    return Curve(tuple(batch for batch, _ in ordered), tuple(reversed(least)))

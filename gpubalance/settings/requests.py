@@ -130,7 +130,7 @@ class PlanRequest(Record):
 class BalanceRequest(Record):
     """The main job: the devices, what is trained on them, what split is wanted, and how it is looked for.
 
-    `rounds` is the most splits that are tried, `round_s` how long one is measured; `measuring` is of the last run.
+    `rounds` is how often splits are measured at most, `round_s` how long each time; `measuring` is of the last run.
     `fresh` makes a new probe where one of these devices and settings is kept.
     """
 
@@ -141,7 +141,7 @@ class BalanceRequest(Record):
     measuring: Measuring = Measuring()
     probe_s: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)] | None = None
     round_s: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)] = 3.0
-    rounds: Annotated[int, Field(ge=1, le=100)] = 5
+    rounds: Annotated[int, Field(ge=1, le=100)] = 10
     fresh: bool = False
     tracing: Tracing | None = None
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpubalance.devices.profile import simulated_devices
-from gpubalance.jobs.balance.knowledge import Knowledge
+from gpubalance.jobs.balance.knowledge import WORTH_A_ROUND, Knowledge
 from gpubalance.jobs.plan import best_split
 from gpubalance.planning.problem import Allocation
 from gpubalance.settings.device import JointProfile
@@ -110,6 +110,51 @@ def test_the_best_is_the_fastest_that_was_measured_and_no_model_is_asked() -> No
     assert best_of(known) == (64, 48)
     assert learn(known, (56, 48), 1.0, sync_s=0.010) < slower
     assert best_of(known) == (64, 48)
+
+
+def seen(known: Knowledge, batches: tuple[int, int], *steps_s: float) -> None:
+    """A split's steps took so long."""
+    measured = measurement_of(batches, [steps_s[0]] * 2)
+    step = measured.step_time_s.model_copy(update={"samples": steps_s})
+    known.learn(planned(*batches), measured.model_copy(update={"step_time_s": step}))
+
+
+WIDE, NARROW = (0.99, 1.01, 1.0, 0.99, 1.01), (0.9999, 1.0001, 1.0, 0.9999, 1.0001)
+
+
+@pytest.mark.parametrize(
+    ("spreads", "slower", "doubtful"),
+    [
+        ((WIDE, NARROW), 1.002, (64, 48)),
+        ((NARROW, WIDE), 1.002, (56, 48)),
+        ((NARROW, NARROW), 1.002, None),
+        ((NARROW, NARROW), 1.0, None),  # no more is open than is worth a round
+        ((WIDE, WIDE), 1.1, None),
+    ],
+)
+def test_of_two_splits_that_are_too_close_to_tell_the_one_that_is_known_less_exactly_is_doubtful(
+    spreads: tuple[tuple[float, ...], tuple[float, ...]], slower: float, doubtful: tuple[int, int] | None
+) -> None:
+    known = knowledge()
+    for batches, spread, factor in zip(((64, 48), (56, 48)), spreads, (1.0, slower), strict=True):
+        seen(known, batches, *(factor * sum(batches) / 1000 * part for part in spread))
+    found = known.in_doubt()
+    assert (found and found.planned.split.batches) == doubtful
+
+
+def test_what_is_measured_once_more_adds_to_what_was_seen_and_is_given_up_some_time() -> None:
+    known = knowledge()
+    assert known.in_doubt() is None
+    open_parts, doubts = [], []
+    for _ in range(4):
+        for batches in ((64, 48), (56, 48)):
+            seen(known, batches, *(sum(batches) / 1000 * part for part in WIDE))
+        best = known.best()
+        assert best is not None
+        open_parts.append(best.open_part)
+        doubts.append(known.in_doubt() is not None)
+    assert WORTH_A_ROUND < open_parts[-1] < open_parts[0]
+    assert doubts == [True, True, True, False]
 
 
 def test_what_a_device_gave_before_it_changed_is_forgotten_and_what_others_gave_is_not() -> None:

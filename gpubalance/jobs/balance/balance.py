@@ -12,7 +12,7 @@ from gpubalance.errors import (
     UsageError,
 )
 from gpubalance.jobs.balance.estimate import Phases
-from gpubalance.jobs.balance.knowledge import Knowledge, Tried
+from gpubalance.jobs.balance.knowledge import WORTH_A_ROUND, Knowledge, Tried
 from gpubalance.jobs.balance.probing import probe_for
 from gpubalance.jobs.balance.rounds import Rounds
 from gpubalance.jobs.events import Doing, RoundDone, Watch
@@ -36,8 +36,6 @@ from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.party import Party
 
-# A split that promises less than that part more is not worth a round.
-_WORTH_A_ROUND = 0.005
 _TIMINGS = 12  # in a round
 
 
@@ -98,9 +96,9 @@ class Balancing:
         """Tries splits until none promises more than was measured, and proves the best until it is a proven one."""
         while True:
             best = self._known.best()
-            promised = None if self._rounds.are_over else self._promising(best)
-            if promised is not None:
-                self._try(promised)
+            planned = None if self._rounds.are_over else self._worth_a_round(best)
+            if planned is not None:
+                self._try(planned)
             elif best is None:
                 raise PartialResult(
                     f"every split that was tried ran out of memory, {len(self._rounds)} of them",
@@ -111,6 +109,14 @@ class Balancing:
             else:
                 self._trace(best.planned.split)
                 return self._result(best)
+
+    def _worth_a_round(self, best: Tried | None) -> Allocation | None:
+        """A split that promises more; else one that is measured once more, to tell which is the best."""
+        promised = self._promising(best)
+        if promised is not None:
+            return promised
+        doubtful = self._known.in_doubt()
+        return None if doubtful is None else doubtful.planned
 
     def _promising(self, best: Tried | None) -> Allocation | None:
         """The best split by what is known, if it promises clearly more than the best that was measured gave.
@@ -128,7 +134,7 @@ class Balancing:
         if best is None:
             return promised
         is_new = not self._known.has(promised.split)
-        return promised if is_new and promised.throughput > (1 + _WORTH_A_ROUND) * best.rate else None
+        return promised if is_new and promised.throughput > (1 + WORTH_A_ROUND) * best.rate else None
 
     def _trace(self, split: Shares) -> None:
         """Traces steps of the final split, once nothing is measured any more."""
@@ -149,7 +155,8 @@ class Balancing:
             self._take(planned, left, again=True)
             return
         self._phases.round(planned, len(self._rounds))
-        self._watch(Doing(f"round {len(self._rounds) + 1}: {planned.split}"))
+        again = " once more" if self._known.has(planned.split) else ""
+        self._watch(Doing(f"round {len(self._rounds) + 1}: {planned.split}{again}"))
         try:
             tried = self._round(planned.split, self._measure(planned.split))
         except OutOfMemory as error:

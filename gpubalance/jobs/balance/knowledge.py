@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
+import statistics
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from gpubalance.jobs.keep.saved_probes import holds_nothing
 from gpubalance.jobs.plan import loads_of, problem_of
-from gpubalance.planning.model import Curve, Line, monotone_curve
+from gpubalance.numbers.stats import half_width, median
+from gpubalance.planning.model import Curve, Line, least_curve
 from gpubalance.planning.problem import Allocation, Problem
 from gpubalance.results.common import StepTime
 from gpubalance.results.gap import Ran, SoloGap, divide_gap
@@ -20,6 +25,9 @@ from gpubalance.settings.shares import Shares, pieces
 # A device that takes this much longer or shorter than before in the same split, beyond what both measurements leave
 # open, has changed its speed. In another split it may be the step-time model that is wrong.
 _MOVED = 0.05
+# A split that promises less than that part more is not worth a round, and no more than that need be known.
+WORTH_A_ROUND = 0.005
+_MOST_SEEN = 4  # times that a split is measured to tell it from another: on some machines it never can be
 
 
 @dataclass(frozen=True)
@@ -31,18 +39,27 @@ class Tried:
 
     @property
     def measured(self) -> Measurement | Run:
-        """The last that was seen of it: a proof comes after a round."""
-        return self.seen[-1]
-
-    @property
-    def rate(self) -> float:
-        """Samples per second."""
-        return self.measured.throughput.median
+        """What is told of it: its proof, or else the last that was seen of it."""
+        return self.run or self.seen[-1]
 
     @property
     def run(self) -> Run | None:
         """Its proof, where it has one."""
-        return self.measured if isinstance(self.measured, Run) else None
+        return next((one for one in reversed(self.seen) if isinstance(one, Run)), None)
+
+    @cached_property
+    def rate(self) -> float:
+        """Samples per second, by all that was seen of it."""
+        return self.planned.split.global_batch / median(self._samples)
+
+    @cached_property
+    def open_part(self) -> float:
+        """Half the 95 % interval of that, as a part of it."""
+        return half_width(self._samples) or 0.0
+
+    @property
+    def _samples(self) -> list[float]:
+        return [sample for one in self.seen for sample in one.step_time_s.samples]
 
     @property
     def as_measured(self) -> Allocation:
@@ -97,8 +114,27 @@ class Knowledge:
         One that is larger than the limits that are known now does not fit: it has run out of memory since. What was
         proven did fit.
         """
-        fitting = [one for one in self._tried.values() if one.run or (not proven and self._fits(one.planned.split))]
-        return max(fitting, key=lambda one: one.rate, default=None)
+        tried = self._fitting(proven=proven)
+        return max(tried, key=lambda one: one.rate, default=None)
+
+    def in_doubt(self) -> Tried | None:
+        """Of the best and those that may as well be it, the one that is known least exactly; None where it is certain.
+
+        It is certain if a split is slower, or if no more is left open than is worth a round.
+        """
+        best = self.best()
+        if best is None:
+            return None
+        rivals = []
+        for one in self._fitting():
+            open_part = math.hypot(one.open_part, best.open_part)
+            if one is not best and open_part > WORTH_A_ROUND and 1 - one.rate / best.rate < open_part:
+                rivals.append(one)
+        may_help = [one for one in (*rivals, best) if rivals and len(one.seen) < _MOST_SEEN]
+        return max(may_help, key=lambda one: one.open_part, default=None)
+
+    def _fitting(self, *, proven: bool = False) -> list[Tried]:
+        return [one for one in self._tried.values() if one.run or (not proven and self._fits(one.planned.split))]
 
     def _fits(self, split: Shares) -> bool:
         return all(size <= load.limit for size, load in zip(split.micro_batches, self._loads, strict=True))
@@ -149,15 +185,22 @@ class Knowledge:
         """Its step time: what was measured of it in joint runs at those sizes, and else its own alone, by how slow it
         was on average.
 
-        A size that is off the line says little of the sizes beside it.
+        A size that is off the line says little of the sizes beside it: the curve bends only next to it.
         """
-        alone, factors = self._alone[device], self._factors[device]
-        mean = sum(factors.values()) / len(factors)
-        step = self.problem.multiple
-        near = {size + by for size in factors for by in (-step, step)}
-        known = alone.model.batches if isinstance(alone.model, Curve) else (step, alone.limit)
-        sizes = {size for size in (*known, *near) if size > 0} | factors.keys()
-        return monotone_curve([(s, factors.get(s, mean) * alone.model.step_time_s(s)) for s in sizes])
+        load, factors, step = self._alone[device], self._factors[device], self.problem.multiple
+        mean, limit = statistics.fmean(factors.values()), self._loads[device].limit
+
+        def usual_s(size: int) -> float:
+            return mean * load.model.step_time_s(size)
+
+        took_s = {size: factor * load.model.step_time_s(size) for size, factor in factors.items()}
+        beside = set[int]()
+        for size, seconds in took_s.items():
+            first_slower = step + step * bisect_left(range(step, size, step), seconds, key=usual_s)
+            beside |= {size - step, size + step, first_slower - step, first_slower}
+        known = load.model.batches if isinstance(load.model, Curve) else (step, limit)
+        sizes = {size for size in (*known, *beside) if 0 < size <= limit} | took_s.keys()
+        return least_curve([(size, took_s.get(size) or usual_s(size)) for size in sizes])
 
     def changed(self) -> Iterator[tuple[int, float]]:
         """Each device that is not as fast as when it was first measured together, and by what part it is slower."""

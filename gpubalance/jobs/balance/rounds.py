@@ -1,4 +1,4 @@
-"""The splits that `balance` has tried, in order, and how many more it may try."""
+"""The splits that `balance` has measured, in order, and how often it may still."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gpubalance.results.run import Measurement
 
 
 class Rounds:
-    """At most `most` splits, not counting those that ran out of memory, up to one a device: they tell what fits."""
+    """At most `most` measurements, besides those that ran out of memory, up to one a device: they tell what fits."""
 
     def __init__(self, most: int, devices: int) -> None:
         self.most = most
@@ -20,7 +20,7 @@ class Rounds:
 
     @property
     def are_over(self) -> bool:
-        """Whether no other split may be tried."""
+        """Whether no split may be measured any more."""
         failed = sum(one.measured is None for one in self._records)
         return len(self) - min(failed, self._devices) >= self.most
 
