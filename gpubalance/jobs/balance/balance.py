@@ -24,7 +24,7 @@ from gpubalance.jobs.measure.joint import JointRun, party_for
 from gpubalance.jobs.measure.lost import lost_gpus_told
 from gpubalance.jobs.measure.series import LEAST_TIMINGS, Series
 from gpubalance.jobs.measure.trace import trace
-from gpubalance.jobs.measure.warnings import rounds_taken_over, speed_changed, stepped_back
+from gpubalance.jobs.measure.warnings import rounds_taken_over, speed_changed
 from gpubalance.jobs.plan import best_split, find_probes, plan_of
 from gpubalance.planning.problem import Allocation
 from gpubalance.results.common import Warning_
@@ -89,7 +89,7 @@ class Balancing:
         self._warm: list[tuple[int, bool]] = []  # which worker, and whether for accumulation, which is another trace
         self._proofs = 0
         self._taken_over = 0
-        self._stepped_back: list[Warning_] = []
+        self._stepped_back = False
         self._trace_warnings: list[Warning_] = []
 
     def run(self) -> Plan:
@@ -178,8 +178,11 @@ class Balancing:
         else:
             self._known.learn(planned, tried.measured)
         for device, limit in tried.limits:
-            micro_batch = planned.split.micro_batches[device]
-            self._stepped_back.append(stepped_back(self._request.devices[device], micro_batch, limit))
+            label, asked = self._request.devices[device].label, planned.split.micro_batches[device]
+            self._watch(
+                Doing(f"{label} ran out of memory at batch {asked} in the joint run: planning with up to {limit}")
+            )
+            self._stepped_back = True
 
     def _round(self, split: Shares, measured: Measurement) -> KeptRound:
         return KeptRound(probe=self._probe.created, split=split, measured=measured)
@@ -283,7 +286,7 @@ class Balancing:
         return plan.model_copy(
             update={
                 "settings": self._request.settings,
-                "warnings": (*plan.warnings, *self._stepped_back, *self._moved(), *self._over(), *self._trace_warnings),
+                "warnings": (*plan.warnings, *self._moved(), *self._over(), *self._trace_warnings),
                 "balance": Balance(
                     rounds=self._rounds.records,
                     run=run,

@@ -39,30 +39,30 @@ class Fitting:
         lowered = self._lowered(failed, blamed=True) or self._lowered(failed, blamed=False)
         if lowered is None:
             return None, [failed.replica] if failed.replica is not None else []
-        sizes, too_large = lowered
+        sizes, halved = lowered
         limits = self._predicted(self._points([tuple(max(1, size // 2) for size in sizes), sizes]))
         most = [min(size, limit) if limit else fits for size, limit, fits in zip(wanted, limits, sizes, strict=True)]
-        too_large |= {i for i, size in enumerate(wanted) if size > most[i]}
+        too_large = [i for i in sorted(halved) if most[i] < wanted[i]]
         for part in (1.0, 0.9):
             larger = tuple(
                 max(fits, int(part * limit)) if i in too_large else size
                 for i, (size, limit, fits) in enumerate(zip(wanted, most, sizes, strict=True))
             )
             if larger not in (sizes, wanted) and self._tried(self._with(larger)) is not None:
-                return self._with(larger), sorted(too_large)
-        return self._with(sizes), sorted(too_large)
+                return self._with(larger), too_large
+        return self._with(sizes), too_large
 
     def _lowered(self, failed: OutOfMemory, *, blamed: bool) -> tuple[tuple[int, ...], set[int]] | None:
-        """Micro-batches that fit, by halving those that an error blames, or all; and whom errors blamed."""
-        sizes, too_large, error = self._request.split.micro_batches, set[int](), failed
+        """Micro-batches that fit, by halving those that an error blames, or all; and the replicas that were halved."""
+        sizes, halved, error = self._request.split.micro_batches, set[int](), failed
         while True:
             lower = range(len(sizes)) if error.replica is None or not blamed else (error.replica,)
             if all(sizes[i] == 1 for i in lower):
                 return None
-            too_large |= set() if error.replica is None else {error.replica}
+            halved |= set(lower)
             sizes = tuple(max(1, size // 2) if i in lower else size for i, size in enumerate(sizes))
             if self._tried(self._with(sizes)) is not None:
-                return sizes, too_large
+                return sizes, halved
             error = self._refused or error
 
     def _with(self, sizes: tuple[int, ...]) -> Shares:

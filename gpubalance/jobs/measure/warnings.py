@@ -150,15 +150,6 @@ def even_out_of_memory(what: str) -> Warning_:
     )
 
 
-def stepped_back(device: Device, asked: int, limit: int) -> Warning_:
-    """That a joint run asked more of a device's memory than it has alone."""
-    return Warning_(
-        code="joint-out-of-memory",
-        message=f"{device.label} ran out of memory at batch {asked} in the joint run: planned with up to {limit}",
-        next="nothing to do; --margin keeps more free from the beginning",
-    )
-
-
 def speed_changed(device: Device, change: float) -> Warning_:
     """That a device is by that part slower, or faster, than it was at first."""
     return Warning_(
