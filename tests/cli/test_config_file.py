@@ -43,6 +43,7 @@ def value_of(option: TyperOption) -> tuple[str, Any]:
         choice = option.type_descriptor.choices[-1]
         return json.dumps(choice), choice
     number = max(2, int(option.min or 0))
+    number += number == option.default
     return (f"[{number}, {number + 1}]", f"{number},{number + 1}") if option.multiple else (str(number), str(number))
 
 
