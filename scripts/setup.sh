@@ -71,14 +71,34 @@ install() {
     case ,$extras, in *,cuda,*) has cuda || what="TensorFlow with CUDA (3 GB) and the rest, some minutes" ;; esac
     say "installing $what, in $venv"
     : >"$venv/.gpubalance"
-    quiet='-q --progress-bar off'
-    [ ! -t 2 ] || quiet=
-    "$venv/bin/python" -m pip install $quiet --log "$venv/install.log" --no-input --disable-pip-version-check \
-        -e ".${extras:+[$extras]}" >&2 </dev/null || {
+    # pip draws its bars on a terminal; elsewhere its lines are too many, and only the long steps are told.
+    if [ -t 2 ]; then
+        run_pip >&2
+    else
+        failed=$({ { run_pip --progress-bar off || echo failed >&3; } | steps; } 3>&1) && [ -z "$failed" ]
+    fi || {
         printf '%s\n' "$before" >"$venv/.gpubalance" # pip has undone what it began
         die "the install failed: $venv/install.log has all that pip said"
     }
     printf '%s\n' ready "$had_python" "$extras" "$files" >"$venv/.gpubalance"
+}
+
+run_pip() {
+    "$venv/bin/python" -m pip install "$@" --log "$venv/install.log" --no-input --disable-pip-version-check \
+        -e ".${extras:+[$extras]}" </dev/null
+}
+
+# Says of pip's lines each download of 10 MB or more, and when all are there.
+steps() {
+    while IFS= read -r line; do
+        case $line in
+        *"Downloading "*"("[0-9][0-9]*" MB)")
+            line=${line#*Downloading } && line=${line##*/}
+            say "downloading ${line%%-*} (${line##*"("}"
+            ;;
+        "Installing collected packages: "*) say "unpacking the packages, the last step" ;;
+        esac
+    done
 }
 
 # Makes $venv, from scratch where an install was cut off.
@@ -92,6 +112,7 @@ assert (3, 10) <= sys.version_info < (3, 14)
 print(os.path.realpath(sys._base_executable))' 2>/dev/null) && break
     done || die "no Python 3.10 to 3.13 with its venv module (Debian, Ubuntu: apt install python3-venv) among: $*;" \
         "GPUBALANCE_PYTHON names another"
+    say "making a Python environment, some seconds"
     : >"$venv/.gpubalance"
     find "$venv/" -mindepth 1 -maxdepth 1 ! -name .gpubalance -exec rm -rf {} + && "$python" -m venv "$venv" >&2 ||
         die "cannot make a virtual environment in $venv"

@@ -6,8 +6,12 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+import zipfile
 from collections.abc import Callable
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -142,7 +146,11 @@ def test_the_first_use_installs_and_runs(first_use: tuple[Checkout, tuple[int, s
     assert said["cwd"] == str(checkout.elsewhere)
     assert said["file"] == str(checkout.folder / "gpubalance.py")
     venv = checkout.folder / ".venv"
-    assert err == f"gpubalance: installing TensorFlow and the rest, about a minute, in {venv}\n"
+    assert err.splitlines() == [
+        "gpubalance: making a Python environment, some seconds",
+        f"gpubalance: installing TensorFlow and the rest, about a minute, in {venv}",
+        "gpubalance: unpacking the packages, the last step",
+    ]
 
 
 def test_later_uses_start_no_python_but_the_program_and_exit_as_it_does(checkout: Checkout, tmp_path: Path) -> None:
@@ -234,6 +242,31 @@ def test_a_failed_install_shows_why_and_loses_nothing(checkout: Checkout) -> Non
     assert "pyproject.toml" in log.read_text()
     assert checkout.run("gpubalance")[0] == 0
     assert kept.exists()
+
+
+@pytest.mark.parametrize(
+    ("size", "told"), [(11_000_000, ["gpubalance: downloading package (11.0 MB)"]), (9_000_000, [])]
+)
+def test_an_install_tells_each_large_download(tmp_path: Path, size: int, told: list[str]) -> None:
+    checkout = make_checkout(tmp_path / "checkout")
+    needs = BACKEND.replace("Version: 1\\n", "Version: 1\\nRequires-Dist: package\\n")
+    (checkout.folder / "backend.py").write_text(needs)
+    served = tmp_path / "served"
+    served.mkdir()
+    with zipfile.ZipFile(served / "package-1-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("package.bin", bytes(size))
+        wheel.writestr("package-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: package\nVersion: 1\n")
+        wheel.writestr("package-1.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr("package-1.dist-info/RECORD", "")
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(served))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        index = f"http://127.0.0.1:{server.server_port}"
+        checkout.env |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": index, "PIP_NO_CACHE_DIR": "1", "NO_PROXY": "*"}
+        code, out, err = checkout.run("gpubalance")
+        server.shutdown()
+    assert code == 0, err
+    assert json.loads(out)
+    assert [line for line in err.splitlines() if "downloading" in line] == told
 
 
 def test_a_copied_checkout_does_not_use_the_others_environment(checkout: Checkout, tmp_path: Path) -> None:
