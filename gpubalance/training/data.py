@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -45,7 +44,7 @@ def _regrouped(data: tf.data.Dataset, model: Any, global_batch: int) -> tf.data.
     Batches that differ in more than the number of samples, as padded sentences do, stay as they are.
     """
     specs = tf.nest.flatten(data.element_spec)
-    if not _is_batched(specs, model):
+    if not is_batched(data, model):
         return data.batch(global_batch, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
     shapes = [getattr(spec, "shape", tf.TensorShape(None)) for spec in specs]
     if any(shape.rank is None or None in shape[1:] for shape in shapes):
@@ -62,8 +61,9 @@ def _is_array(data: Any) -> bool:
     return not isinstance(data, (tf.data.Dataset, keras.utils.PyDataset)) and not hasattr(data, "__next__")
 
 
-def _is_batched(specs: Sequence[Any], model: Any) -> bool:
+def is_batched(data: tf.data.Dataset, model: Any) -> bool:
     """Whether all parts begin with the same dimension; where that says nothing, by the model's inputs."""
+    specs = tf.nest.flatten(data.element_spec)
     shapes = [spec.shape for spec in specs if getattr(spec, "shape", None) is not None and spec.shape.rank is not None]
     if any(shape.rank == 0 for shape in shapes):
         return False

@@ -31,8 +31,6 @@ def distribute(
     """
     split = Split.by_ratios(gpus, ratios, simulate=simulate)
     copy = _copied(model, split.scope())
-    for name in ("fit", "evaluate", "predict"):
-        setattr(copy, name, partial(getattr(split, name), copy))
     copy.compile = partial(_compile, split, copy)
     copy.split = split
     return copy

@@ -10,10 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpubalance.devices.machine import find_machine
-from gpubalance.devices.planned import planned_devices
 from gpubalance.errors import BadInput, UsageError
-from gpubalance.results.plan import Plan
-from gpubalance.results.records import read_record
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.shares import Shares
 from gpubalance.training.sizes import shares_of
@@ -22,32 +19,9 @@ from gpubalance.training.sizes import shares_of
 _MODELS_KEPT = 4
 
 if TYPE_CHECKING:
+    from gpubalance.results.plan import Plan
     from gpubalance.training.place import Place
     from gpubalance.training.steps import OnStamps, Steps
-
-
-def load_plan(path: str | Path, *, simulate: int | str | Path | None = None) -> Split:
-    """The split of a plan that `gpubalance balance -o FILE` or `gpubalance plan -o FILE` wrote, on the devices here.
-
-    `simulate` is the device profile, as in --simulate, of a plan for simulated devices.
-
-    Raises PlanMismatch with the difference where other devices are here, BadInput for a file that is no plan,
-    EnvironmentFault where there is no GPU. Warns of a plan that was measured with XLA, which training does not use.
-    """
-    plan = read_record(Path(path), Plan)
-    if plan.settings.xla:
-        warnings.warn(
-            f"{path} was measured with XLA, and a split trains without: gpubalance balance --no-xla finds its split",
-            stacklevel=2,
-        )
-    if simulate is None and plan.devices[0].simulated:
-        devices, joint = plan.devices, JointProfile()
-    else:
-        machine = find_machine(simulate)
-        devices, joint = planned_devices(plan, machine.devices), machine.joint
-    split = Split._of(devices, plan.split, joint, plan.settings.all_reduce)
-    split.limits = tuple(share.limit for share in plan.shares if share.batch)
-    return split
 
 
 class Split:
@@ -113,6 +87,8 @@ class Split:
         self._all_reduce = all_reduce
         self._place: Place | None = None
         self._steps: list[Steps] = []
+        self._plan: Plan | None = None
+        self._told: set[str] = set()
 
     def __repr__(self) -> str:
         names = ", ".join(f"{d.label} {d.name}: {b}" for d, b in zip(self.devices, self.batches, strict=True))
@@ -136,14 +112,20 @@ class Split:
     def scope(self) -> AbstractContextManager[Any]:
         """Build, load and compile the model in here: the scope of a tf.distribute strategy on the split's devices.
 
+        Then the model's own `fit`, `evaluate` and `predict` are the split's.
+
         The first call sets TensorFlow up. Raises EnvironmentFault if TensorFlow was used before with other devices, and
         BadInput inside another split's scope; warns if TensorFlow has already taken all of a GPU's memory.
         """
         strategy = self._there().strategy
         import tensorflow as tf
 
+        from gpubalance.training import own_fit
+
         if tf.distribute.has_strategy() and tf.distribute.get_strategy() is not strategy:
             raise BadInput("a split's scope was entered inside the scope of other devices", remedy="un-indent it")
+        own_fit.take_over()
+        strategy.split = self
         return strategy.scope()  # type: ignore[no-any-return]
 
     def fit(self, model: Any, *arguments: Any, **options: Any) -> Any:
@@ -155,15 +137,15 @@ class Split:
 
         Raises BadInput for a model that was not built and compiled in `scope()`, and for data that can't be dealt out.
         """
-        return self._with_keras("fit", model, arguments, options)
+        return self.call(type(model).fit, model, arguments, options)
 
     def evaluate(self, model: Any, *arguments: Any, **options: Any) -> Any:
         """Keras' `model.evaluate` over the split's devices: the losses and metrics of all samples."""
-        return self._with_keras("evaluate", model, arguments, options)
+        return self.call(type(model).evaluate, model, arguments, options)
 
     def predict(self, model: Any, *arguments: Any, **options: Any) -> Any:
         """Keras' `model.predict` over the split's devices; outputs are in the order of the samples."""
-        return self._with_keras("predict", model, arguments, options)
+        return self.call(type(model).predict, model, arguments, options)
 
     def monitor(self, *, every: int = 50, rebalance: bool = False, log_dir: str | None = None) -> Any:
         """A Keras callback for `fit` that measures each device's compute and wait in every `every`-th step.
@@ -200,36 +182,75 @@ class Split:
         for steps in self._steps:
             steps.change_to(shares)
 
-    def _with_keras(self, name: str, model: Any, arguments: Sequence[Any], options: dict[str, Any]) -> Any:
-        keras_method: Callable[..., Any] = getattr(type(model), name)
+    def call(
+        self, keras_method: Callable[..., Any], model: Any, arguments: Sequence[Any], options: dict[str, Any]
+    ) -> Any:
+        """A model's `fit`, `evaluate` or `predict`, Keras' own or a subclass's, over the split's devices."""
+        trains = keras_method.__name__ == "fit"
         steps = next((steps for steps in self._steps if steps.is_of(model)), None)
         if steps is not None and steps.is_open:
             return keras_method(model, *arguments, **options)  # Keras' fit evaluates, and so may a callback
-        from gpubalance.training import data
-        from gpubalance.training.keras_inside import check, made_under
+        import tensorflow as tf
 
-        self._refuse_in_scope(name)
+        from gpubalance.training.keras_inside import check, made_under
+        from gpubalance.training.memory import out_of_memory
+
+        self._refuse_in_scope(keras_method.__name__)
         made_under(model, self._there().strategy)
-        check(model, trains=name == "fit")
+        check(model, trains=trains)
+        bound = self._bound(keras_method, model, arguments, options)
+        steps = self._steps_of(model)
+        with steps.used(lambda: self._tell(self._of_another(model) if trains else "")), warnings.catch_warnings():
+            if bound.get("steps_per_epoch" if trains else "steps") is None:
+                # A regrouped dataset does not know its length, so Keras warns when it ends.
+                warnings.filterwarnings("ignore", message="Your input ran out of data")
+            try:
+                return keras_method(model, **bound)
+            except tf.errors.ResourceExhaustedError as error:
+                names = self._there().names
+                raise out_of_memory(str(error), names, self.devices, steps.tried, trains=trains) from error
+
+    def _bound(
+        self, keras_method: Callable[..., Any], model: Any, arguments: Sequence[Any], options: dict[str, Any]
+    ) -> dict[str, Any]:
+        """The arguments by their names, with the data in the split's batches. Tells what that changes."""
+        from gpubalance.training import data, regrouped
+
+        trains = keras_method.__name__ == "fit"
         bound = inspect.signature(keras_method).bind(model, *arguments, **options).arguments
         bound.update(bound.pop("kwargs", {}))
         del bound["self"]
-        counts = bound.get("steps_per_epoch" if name == "fit" else "steps")
-        data.check(bound, steps=counts, devices=len(self.devices), trains=name == "fit")
+        steps = bound.get("steps_per_epoch" if trains else "steps")
+        data.check(bound, steps=steps, devices=len(self.devices), trains=trains)
+        if trains:
+            self._tell(self._of_another(model))
         if not self._of_any_batch:
+            given = bound.get("x")
             data.in_batches_of(self.global_batch, model, bound)
-        with self._steps_of(model).used(), warnings.catch_warnings():
-            if counts is None:
-                # A regrouped dataset does not know its length, so Keras warns when it ends.
-                warnings.filterwarnings("ignore", message="Your input ran out of data")
-            return keras_method(model, **bound)
+            if trains and bound.get("x") is not given and data.is_batched(given, model):
+                self._tell(regrouped.told(given, self.global_batch, steps))
+        return bound
+
+    def _of_another(self, model: Any) -> str:
+        """What to tell of a model that the plan was not measured with, as soon as its variables are there."""
+        if self._plan is None or not all(layer.built for layer in model._flatten_layers()):
+            return ""
+        from gpubalance.training.measured import unlike
+
+        return unlike(self._plan, model)
+
+    def _tell(self, text: str) -> None:
+        """Warns, once."""
+        if text and text not in self._told:
+            self._told.add(text)
+            warnings.warn(text, stacklevel=5)  # the line that calls `fit`
 
     def _refuse_in_scope(self, name: str) -> None:
         import tensorflow as tf
 
         if tf.distribute.has_strategy():
             raise BadInput(
-                f"split.{name} was called inside `with split.scope():`",
+                f"{name} was called inside `with split.scope():`",
                 remedy="un-indent it: the scope is for building, loading and compiling the model",
             )
 

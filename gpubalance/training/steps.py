@@ -40,10 +40,19 @@ class Steps:
         self.stamp_every = 0
         self.on_stamps: OnStamps | None = None
         self._steps = 0
+        self._tried: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+
+    @property
+    def tried(self) -> Shares | None:
+        """What the devices got in the last step that began, None before the first."""
+        return Shares(*self._tried) if self._tried else None
 
     @contextmanager
-    def used(self) -> Iterator[None]:
-        """For a while Keras' own `fit`, `evaluate` and `predict` of the model call these functions."""
+    def used(self, on_built: Callable[[], None]) -> Iterator[None]:
+        """For a while Keras' own `fit`, `evaluate` and `predict` of the model call these functions.
+
+        `on_built` is called when all of the model's variables are there.
+        """
         optimizer = getattr(self._model, "optimizer", None)
         # Not by the model's own `built`: build(shape) of a subclass sets it and makes no variables.
         built = all(layer.built for layer in self._model._flatten_layers())
@@ -51,6 +60,7 @@ class Steps:
             with self._place.strategy.scope():  # a callback that restores it would build it outside
                 optimizer.build(self._model.trainable_variables)
         self.is_open, self._is_built = True, False
+        self._tried, self._on_built = None, on_built
         try:
             with keras_inside.on_one_device(
                 self._model, train_function=self.train, test_function=self.test, predict_function=self.predict
@@ -99,6 +109,7 @@ class Steps:
                 keras_inside.build(self._model, self._place.strategy, batch)
                 own_loss.check(self._model, batch, self._at_a_time(dealt.shares)[0])
                 self._is_built = True
+                self._on_built()
             logs = step(dealt)
             self._feed.look_ahead(iterator)
         if logs is None:
@@ -123,6 +134,7 @@ class Steps:
             self._widen(like)
         sizes = self._at_a_time(dealt.shares)
         accumulates = kind == "train" and not dealt.whole and sizes != dealt.shares
+        self._tried = dealt.shares, sizes if accumulates else dealt.shares
         key = (like, dealt.whole, accumulates, stamped)
         if key not in self._functions:
             self._functions[key] = self._traced(key, self._signatures[like])

@@ -18,7 +18,8 @@ import pytest
 from gpubalance.errors import BadInput, EnvironmentFault, UsageError
 from gpubalance.settings.device import Device, DeviceProfile, DriftPoint, JointProfile
 from gpubalance.settings.shares import Shares
-from gpubalance.training.split import Split, load_plan
+from gpubalance.training.load import load_plan
+from gpubalance.training.split import Split
 from tests.training.cases import classifier, loss_scaled, numbers, simulated
 
 ROOT = Path(__file__).parents[2]
@@ -109,6 +110,40 @@ def test_a_model_of_one_split_goes_on_with_another_of_the_same_devices(tensorflo
     for batches in ((70, 30), (20, 80)):
         simulated(batches).fit(model, X, Y, shuffle=False, verbose=0)
     assert apart(model, alone) < 1e-6
+
+
+def test_a_models_own_fit_evaluate_and_predict_are_its_splits(tensorflow: Any) -> None:
+    import keras
+
+    from tests.training.cases import dense
+
+    class Own(keras.Sequential):  # type: ignore[misc]
+        fits = 0
+
+        def fit(self, *arguments: Any, **options: Any) -> Any:
+            self.fits += 1
+            return super().fit(*arguments, **options)
+
+    def own() -> Any:
+        model = Own(dense())
+        model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+        return model
+
+    alone, start = trained_alone()
+    splits = simulated((70, 30)), simulated((20, 80))  # on one strategy
+    models = [in_scope(split, start, make) for split, make in zip(splits, (own, None), strict=True)]
+    for split, model in zip(splits, models, strict=True):
+        monitor = split.monitor(every=1)
+        model.fit(X, Y, epochs=2, shuffle=False, verbose=0, callbacks=[monitor])
+        assert monitor.epochs[-1].batches == split.batches
+        assert apart(model, alone) < 1e-6
+        assert model.predict(X, verbose=0) == pytest.approx(alone.predict(X, verbose=0), abs=1e-6)
+        assert model.evaluate(X[:33], Y[:33], verbose=0) == pytest.approx(
+            alone.evaluate(X[:33], Y[:33], verbose=0), abs=1e-6
+        )
+    assert models[0].fits == 1
+    again, _ = trained_alone()  # of no split: Keras' own
+    assert apart(again, alone) == 0
 
 
 def test_a_stream_without_an_end_is_taken_in_steps(tensorflow: Any) -> None:
@@ -460,7 +495,7 @@ def test_the_monitor_says_when_the_split_no_longer_fits(tensorflow: Any, tmp_pat
     with pytest.warns(UserWarning, match="no longer fits: part of the compute that is a wait for GPU:0: GPU:1"):
         split.fit(model, X, Y, epochs=10, verbose=0, callbacks=[monitor])
     with pytest.raises(BadInput, match="the monitor's split is not what trains the model"):
-        model.fit(X, Y, verbose=0, callbacks=[monitor])
+        simulated((50, 50)).fit(model, X, Y, verbose=0, callbacks=[monitor])
     assert 1.1 < monitor.epochs[-1].imbalance < 1.45  # 4/3 on a machine that does nothing else
     assert monitor.epochs[-1].wait_s[1] > 0
     (log,) = tmp_path.iterdir()

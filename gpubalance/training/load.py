@@ -1,0 +1,39 @@
+"""The split of a plan, in a training script."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+from gpubalance.devices.machine import find_machine
+from gpubalance.devices.planned import planned_devices
+from gpubalance.results.plan import Plan
+from gpubalance.results.records import read_record
+from gpubalance.settings.device import JointProfile
+from gpubalance.training.split import Split
+
+
+def load_plan(path: str | Path, *, simulate: int | str | Path | None = None) -> Split:
+    """The split of a plan that `gpubalance balance -o FILE` or `gpubalance plan -o FILE` wrote, on the devices here.
+
+    `simulate` is the device profile, as in --simulate, of a plan for simulated devices.
+
+    Raises PlanMismatch with the difference where other devices are here, BadInput for a file that is no plan,
+    EnvironmentFault where there is no GPU. Warns of a plan that was measured with XLA, which training does not use;
+    `fit` warns of a model that the plan was not measured with.
+    """
+    plan = read_record(Path(path), Plan)
+    if plan.settings.xla:
+        warnings.warn(
+            f"{path} was measured with XLA, and a split trains without: gpubalance balance --no-xla finds its split",
+            stacklevel=2,
+        )
+    if simulate is None and plan.devices[0].simulated:
+        devices, joint = plan.devices, JointProfile()
+    else:
+        machine = find_machine(simulate)
+        devices, joint = planned_devices(plan, machine.devices), machine.joint
+    split = Split._of(devices, plan.split, joint, plan.settings.all_reduce)
+    split._plan = plan
+    split.limits = tuple(share.limit for share in plan.shares if share.batch)
+    return split

@@ -1,0 +1,49 @@
+"""`model.fit`, `evaluate` and `predict` of a model that was compiled for a split: they are the split's."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import keras
+
+# The split that a model was compiled for; one strategy may serve several splits of the same devices.
+_SPLIT = "_gpubalance_split"
+
+
+@functools.cache
+def take_over() -> None:
+    """From now on, for models of a split's scope. Other models, and those in training, keep Keras' own methods."""
+    for name in ("fit", "evaluate", "predict"):
+        setattr(keras.Model, name, _of_the_split(getattr(keras.Model, name)))
+    keras.Model.compile = _noted(keras.Model.compile)
+
+
+def _of_the_split(keras_method: Any) -> Any:
+    @functools.wraps(keras_method)
+    def method(model: Any, *arguments: Any, **options: Any) -> Any:
+        latest = _split_here(model)
+        if latest is None:
+            return keras_method(model, *arguments, **options)
+        return getattr(model, _SPLIT, latest).call(keras_method, model, arguments, options)
+
+    return method
+
+
+def _noted(compile_: Any) -> Any:
+    @functools.wraps(compile_)
+    def method(model: Any, *arguments: Any, **options: Any) -> None:
+        compile_(model, *arguments, **options)
+        split = _split_here(model)
+        if split is not None:
+            setattr(model, _SPLIT, split)
+
+    return method
+
+
+def _split_here(model: Any) -> Any:
+    """The split whose scope was entered last, of the strategy that the model was built for; None for no split's.
+
+    A model has no strategy while a split trains it: then Keras' methods are what the split calls.
+    """
+    return getattr(getattr(model, "_distribute_strategy", None), "split", None)

@@ -1,0 +1,43 @@
+"""What is told of a dataset whose own batches become those of a split."""
+
+from __future__ import annotations
+
+from typing import Any
+
+# TensorFlow's datasets that hand batches on as they are. Their names, and where a batch's size is, are its own: what
+# is not known of them is not told.
+_HANDED_ON = {"Prefetch", "Map", "ParallelMap", "Options", "Shuffle", "Cache", "MemoryCache", "Take", "Skip", "Shard"}
+
+
+def told(data: Any, global_batch: int, steps_per_epoch: int | None) -> str:
+    """`batches of 200 are taken as 840: 16 steps an epoch are 4 now`; empty where the size of a batch is not known."""
+    shape = _shape(data)
+    static = shape[0] if shape is not None and shape.rank else None
+    batch = static or _batch_of(data)
+    if batch is None or batch == global_batch:
+        return ""
+    text = f"the dataset's batches of {batch} are taken as {global_batch}, the split's global batch"
+    if steps_per_epoch is not None:
+        return f"{text}: steps_per_epoch={steps_per_epoch} counts those"
+    steps = int(data.cardinality())
+    if steps < 1:
+        return text
+    most = -(-steps * batch // global_batch)
+    least = -(-((steps - 1) * batch + 1) // global_batch)  # the last one may have a single sample
+    return f"{text}: {steps} steps an epoch are {'' if static or least == most else 'at most '}{most} now"
+
+
+def _shape(data: Any) -> Any:
+    import tensorflow as tf
+
+    return getattr(tf.nest.flatten(data.element_spec)[0], "shape", None)
+
+
+def _batch_of(data: Any) -> int | None:
+    while data is not None:
+        size = getattr(data, "_batch_size", None)
+        if size is not None:
+            return int(size)
+        handed_on = type(data).__name__.strip("_").removesuffix("Dataset") in _HANDED_ON
+        data = getattr(data, "_input_dataset", None) if handed_on else None
+    return None

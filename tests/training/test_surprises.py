@@ -1,0 +1,102 @@
+"""What would be a silent surprise, or a hundred lines of TensorFlow's: another model, other batches, no memory."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpubalance.devices.profile import simulated_devices
+from gpubalance.errors import OutOfMemory
+from gpubalance.jobs.plan import plan
+from gpubalance.settings.device import Device, DeviceProfile, JointProfile
+from gpubalance.settings.requests import PlanRequest
+from gpubalance.settings.shares import Shares
+from gpubalance.training.load import load_plan
+from gpubalance.training.split import Split
+from tests.jobs.probes import probe_of
+from tests.training.cases import classifier, numbers, simulated
+
+PROFILE = str(Path(__file__).parents[2] / "configs" / "quick-pair.toml")
+X, Y = numbers(240)
+
+
+def told(call: Any) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        call()
+    assert all(w.filename == __file__ for w in caught if "split" in str(w.message))
+    return [str(w.message) for w in caught if "split" in str(w.message)]
+
+
+def test_a_plan_of_another_model_is_told_once(tensorflow: Any, tmp_path: Path) -> None:
+    devices = simulated_devices(PROFILE)[0]
+    made = plan(probe_of(devices), devices, PlanRequest(accumulate=1, sync_s=0.0))
+    assert made.model is not None
+    of_this = made.model.model_copy(update={"name": "sequential", "parameters": 6 * 16 + 16 + 16 * 3 + 3})
+    texts = {}
+    for name, known in (("other", made.model), ("this", of_this)):
+        path = tmp_path / f"{name}.json"
+        path.write_text(made.model_copy(update={"model": known}).model_dump_json())
+        split = load_plan(path)
+        with split.scope():
+            model = classifier()()
+        texts[name] = [told(lambda s=split, m=model: s.fit(m, X, Y, verbose=0)) for _ in range(2)]
+    assert texts["this"] == [[], []]
+    ((text,), again) = texts["other"]
+    assert again == []
+    assert text.startswith("the plan was measured with small (the model small, 648 parameters); this model, sequential")
+    assert text.endswith("has 163: gpubalance balance --model train.py:build finds its split")
+
+
+def test_batches_that_become_others_are_told_once(tensorflow: Any) -> None:
+    split = simulated((70, 30))
+    with split.scope():
+        model = classifier()()
+    data = tensorflow.data.Dataset.from_tensor_slices((X, Y))
+    in_twenties = data.shuffle(9).batch(20).map(lambda x, y: (x, y)).prefetch(1)
+    taken = "the dataset's batches of 20 are taken as 100, the split's global batch: "
+    assert told(lambda: split.fit(model, in_twenties, verbose=0)) == [f"{taken}12 steps an epoch are 3 now"]
+    assert told(lambda: model.fit(in_twenties, verbose=0)) == []
+    in_twelves = data.batch(12, drop_remainder=True)
+    assert told(lambda: model.fit(in_twelves.repeat(), steps_per_epoch=2, verbose=0)) == [
+        taken.replace("20", "12") + "steps_per_epoch=2 counts those"
+    ]
+    for as_they_were in (data, data.batch(100)):
+        assert told(lambda given=as_they_were: split.fit(model, given, verbose=0)) == []
+
+
+def test_out_of_memory_names_the_device_its_batch_and_what_to_do(tensorflow: Any) -> None:
+    small = DeviceProfile(name="small", alpha_s=0.0, beta_s=0.0, memory=40, memory_per_sample=1)
+    devices = [
+        Device(index=i, uuid=f"SIM-{i}", name=p.name, memory_bytes=None, simulated=True, profile=p)
+        for i, p in enumerate((small.model_copy(update={"memory": 999}), small))
+    ]
+    split = Split._of(devices, Shares((50, 50)), JointProfile(), "auto")
+    with split.scope():
+        model = classifier()()
+    with pytest.raises(OutOfMemory) as caught:
+        model.fit(X, Y, verbose=0)
+    assert caught.value.message == "GPU:1 (small) ran out of memory with its batch of 50"
+    assert "take a smaller batch there, or the same in smaller parts with micro_batches=[50, 25]" in caught.value.remedy
+    assert isinstance(caught.value.__cause__, tensorflow.errors.ResourceExhaustedError)
+    parts = Split._of(devices, Shares((50, 50), (50, 25)), JointProfile(), "auto")
+    assert len(parts.fit(model, X, Y, verbose=0).history["loss"]) == 1
+
+
+def test_a_gpu_is_found_by_its_name_in_tensorflows_text(tensorflow: Any) -> None:
+    from gpubalance.training.memory import out_of_memory
+
+    devices = [
+        Device(index=i, uuid=f"GPU-{i}", name=name, memory_bytes=None, simulated=False)
+        for i, name in ((1, "B"), (0, "A"))
+    ]
+    text = "OOM when allocating tensor with shape[568,64] on /job:localhost/replica:0/task:0/device:GPU:1 by allocator"
+    error = out_of_memory(text, ("GPU:1", "GPU:0"), devices, Shares((568, 820)), trains=False)
+    assert error.message == "GPU:1 (B) ran out of memory with its batch of 568"
+    assert "batch_size" in error.remedy
+    assert "micro_batches" not in error.remedy
+    unknown = out_of_memory("out of memory", ("GPU:1", "GPU:0"), devices, None, trains=True)
+    assert unknown.message == "a device ran out of memory before its first step"
