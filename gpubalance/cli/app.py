@@ -16,7 +16,7 @@ from typer.exceptions import TyperException
 from gpubalance.cli import balance, compare, complete, devices, doctor, guide, plan, probe, report, run
 from gpubalance.cli.command import Command
 from gpubalance.cli.config import Given
-from gpubalance.cli.failures import hide, show_bug, show_error, show_usage
+from gpubalance.cli.failures import hide, name_resuming, show_bug, show_error, show_usage
 from gpubalance.cli.groups import grouped
 from gpubalance.cli.interrupt import handle_interrupts
 from gpubalance.cli.options import CommonOptions, ConfigOption, HelpOption
@@ -104,6 +104,7 @@ def _run() -> int:
         code = app(arguments, standalone_mode=False, obj=given)
     except GpubalanceError as error:
         given.explain(error)
+        name_resuming(error, arguments)
         if given.switched("redact"):
             hide(error)
         return show_error(error, verbose=_verbose(arguments, given))

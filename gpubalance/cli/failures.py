@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 import traceback
+from collections.abc import Sequence
 from typing import Any
 
 from typer.exceptions import TyperException
 
+from gpubalance.cli.next_command import resuming
 from gpubalance.cli.output import redaction_here, say
-from gpubalance.errors import BadInput, EnvironmentFault, GpubalanceError, Interrupted, UsageError
+from gpubalance.errors import RESUME, BadInput, EnvironmentFault, GpubalanceError, Interrupted, UsageError
 from gpubalance.remedies import match
 from gpubalance.text import clean_lines
 
@@ -20,7 +22,8 @@ _OF_THE_USER = (UsageError.exit_code, BadInput.exit_code)
 def show_error(error: GpubalanceError, *, verbose: bool) -> int:
     """Prints it to stderr and returns its exit code."""
     if isinstance(error, Interrupted):
-        say(clean_lines(str(error)), sys.stderr)
+        lines = str(error).splitlines()
+        say(clean_lines("\n  ".join(lines)), sys.stderr)
     else:
         cause, remedy = _told(error)
         lines = [f"error: {error.message}", *([f"  cause: {cause}"] if cause else [])]
@@ -38,6 +41,12 @@ def _told(error: GpubalanceError) -> tuple[str, str]:
     row = None if error.exit_code in _OF_THE_USER else match(error.message)
     cause = error.cause or (row.cause if row else "")
     return ("" if cause in error.message else cause), error.remedy or (row.remedy if row else "")
+
+
+def name_resuming(error: GpubalanceError, arguments: Sequence[str]) -> None:
+    """Puts the whole command into an error after which it can go on; a fault of the machine must be mended first."""
+    if not isinstance(error, EnvironmentFault):
+        error.remedy = error.remedy.replace(RESUME, f"{RESUME}:\n{resuming(arguments)}")
 
 
 def hide(error: GpubalanceError) -> None:

@@ -43,6 +43,11 @@ def uses(plan: Plan, simulate: str | None, path: Path | None) -> tuple[str, tupl
     return _run_command(plan, simulate, path), _script(plan, simulate, path)
 
 
+def resuming(arguments: Sequence[str]) -> str:
+    """The command of those arguments, which goes on with what it has measured."""
+    return clean_lines(shlex.join([_program(), *arguments, *([] if "--resume" in arguments else ["--resume"])]))
+
+
 def _program() -> str:
     """How this program was started, which works again: scripts/gpubalance of a checkout says that of itself."""
     return os.environ.get("GPUBALANCE_STARTED_AS") or "gpubalance"

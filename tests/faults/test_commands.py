@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import struct
@@ -17,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from gpubalance.errors import EnvironmentFault
+from gpubalance.jobs.keep.saved_probes import kept_probes
 from gpubalance.system.lock import Lock
 from gpubalance.system.state import state_folder
 from tests.cli.program import PROGRAM, QUICK_PAIR, SHORT, gpubalance, lines_until
@@ -181,6 +183,44 @@ def step(devices, batches, number):
     alone = {line for line in trained.read_text().splitlines() if line.startswith("0 (")}
     assert "0 (32,)" in alone
     assert "0 (16,)" not in alone  # as 8 is once more, to see whether the device's speed has changed
+
+
+@pytest.mark.parametrize("typed", [False, True], ids=["told to", "as it is told"])
+def test_30_a_fresh_balance_that_was_interrupted_in_its_probe_goes_on_with_that(tmp_path: Path, typed: bool) -> None:
+    """And neither with an older probe nor with an older balance's rounds."""
+    trained = tmp_path / "trained"
+    steps = f"""{HOLDS_32}
+import time
+def step(devices, batches, number):
+    time.sleep(0.004)
+    with open({str(trained)!r}, "a") as file:
+        print(*(device.index for device in devices), batches, file=file)
+    return 0.01
+"""
+    machine = Machine(tmp_path, steps)
+    command = ("balance", "--round-duration", "0.2", "--duration", "0.2", "--windows", "2", "--accumulate", "off")
+    older = machine.starts(*command)
+    lines_until(older, "^window 1 of 2: ")
+    older.kill()
+    older.communicate()
+    (before,) = kept_probes()
+    trained.unlink()
+    fresh = machine.starts(*command, "--fresh")
+    lines_until(fresh, "^GPU:0 batch 16: ")
+    fresh.send_signal(signal.SIGINT)
+    *_, told, line = lines_until(fresh, "^  gpubalance ")
+    fresh.communicate(timeout=60)
+    assert fresh.returncode == 130
+    assert told == "interrupted: --resume continues it:"
+    assert line == f"  gpubalance {' '.join(command)} --fresh --resume"
+    trained.unlink()
+    again = machine.runs(*(shlex.split(line)[1:] if typed else (*command, "--resume")), "--json")
+    assert again.returncode == 0, again.stderr
+    assert "going on with what was measured before" in again.stderr
+    assert json.loads(again.stdout)["probed"] != before.created
+    alone = {line for line in trained.read_text().splitlines() if line.startswith("0 (")}
+    assert "0 (32,)" in alone
+    assert "0 (16,)" not in alone
 
 
 def test_35_a_reader_that_has_gone_is_no_error(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpubalance.errors import GpubalanceError, NothingFits
-from gpubalance.jobs.events import Doing, Watch
+from gpubalance.jobs.events import Doing, Event, PointDone, TrialDone, Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.journals import probe_journal, tell_resumed
 from gpubalance.jobs.keep.kept import Kept
@@ -19,10 +19,9 @@ def probe_for(
     request: BalanceRequest, driver: str | None, limit: TimeLimit, watch: Watch, journal: Journal | None, kept: Kept
 ) -> Probe:
     """The one that it had before it was interrupted; else the latest of these devices and settings, or a new one."""
-    probe = _had_before(kept) or kept_probe(request)
+    probe = None if kept.is_probing else _had_before(kept) or kept_probe(request)
     if probe is None:
-        probe = _new(request, driver, limit, watch, resume=journal is not None and journal.resume)
-        kept.probe(probe.created)
+        probe = _new(request, driver, limit, watch, kept, resume=journal is not None and journal.resume)
     else:
         tell_resumed(journal, watch)
         watch(Doing(f"planning with the probe of {probe.created}; --fresh makes a new one"))
@@ -41,16 +40,30 @@ def _had_before(kept: Kept) -> Probe | None:
     return next((one for one in kept_probes() if one.created == created), None) if created else None
 
 
-def _new(request: BalanceRequest, driver: str | None, limit: TimeLimit, watch: Watch, *, resume: bool) -> Probe:
+def _new(
+    request: BalanceRequest, driver: str | None, limit: TimeLimit, watch: Watch, kept: Kept, *, resume: bool
+) -> Probe:
     """A probe of the devices. One on which nothing fits is no error here: the others are what is left."""
     check_global_batch(request.plan, request.probe.batch_multiple)  # before minutes are spent on one
+    is_kept = kept.is_probing
+
+    def tell(event: Event) -> None:
+        nonlocal is_kept
+        if not is_kept and isinstance(event, TrialDone | PointDone):
+            is_kept = True
+            kept.probe(None)  # or what goes on would take an older probe
+        watch(event)
+
     try:
         with probe_journal(request.probe, driver, resume=resume) as journal:
-            return probe_stage(request.probe, driver, watch, journal, limit)
+            probe = probe_stage(request.probe, driver, tell, journal, limit)
+            kept.probe(probe.created)  # before the probe's own journal is gone
+            return probe
     except GpubalanceError as error:
         found = error.partial
         if isinstance(error, NothingFits) and isinstance(found, Probe) and not all(map(holds_nothing, found.probes)):
             watch(Doing(error.message))
+            kept.probe(found.created)
             return found
         error.partial = None  # part of a probe, which is kept, is no part of a plan
         raise

@@ -54,9 +54,9 @@ class KeptWindow(Record):
 
 
 class KeptProbe(Record):
-    """When a balance made its probe."""
+    """When a balance made its probe; null while that goes on."""
 
-    created: str
+    created: str | None
 
 
 class KeptRound(Record):
@@ -96,13 +96,18 @@ class Kept:
         self._probes = journal.of(_JOINT, KeptProbe) if journal else []
 
     @property
+    def is_probing(self) -> bool:
+        """Whether it was interrupted while it made a probe of its own, of which something was measured."""
+        return bool(self._probes) and self._probes[-1].created is None
+
+    @property
     def probed(self) -> str | None:
         """When the probe was made that was planned with; None where nothing was left."""
         made = [one.created for one in self._probes] or [one.probe for one in self._rounds]
         return made[-1] if made else None
 
-    def probe(self, created: str) -> None:
-        """Keeps when this balance made its probe. Of a probe that was there before, the rounds tell."""
+    def probe(self, created: str | None) -> None:
+        """Keeps when this balance made its probe, null as it begins. Of one that was there before, the rounds tell."""
         self._keep(KeptProbe(created=created))
 
     def restore(self, run: RunKey, series: Series) -> list[Timings]:
