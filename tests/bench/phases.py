@@ -1,4 +1,4 @@
-"""Where the time of a whole `balance` goes."""
+"""Where the time of a whole `balance` goes, and how long it said that it would take."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ _BEGINNINGS = (
 
 
 def phases(name: str) -> Iterator[str]:
-    """A line with the seconds of each phase of a fresh `balance` of that profile."""
+    """A line with the seconds of each phase of a fresh `balance` of that profile, and its headline."""
     command = [PROGRAM, "balance", "--simulate", str(ROOT / "configs" / f"{name}.toml"), "--fresh"]
     spent: dict[str, float] = defaultdict(float)
+    expected = ""
     phase, began, last_s = "start of the program", time.monotonic(), time.monotonic()
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         assert running.stderr is not None
@@ -30,11 +31,13 @@ def phases(name: str) -> Iterator[str]:
             now_s = time.monotonic()
             spent[phase] += now_s - last_s
             last_s, phase = now_s, _phase(line, phase)
+            if line.startswith("… phase 1 ") and line.endswith(" in all\n"):
+                expected = line.rpartition("; ")[2].removesuffix(" in all\n")
         assert running.stdout is not None
         result = running.stdout.read()
     spent[phase] += time.monotonic() - last_s
     told = ", ".join(f"{of} {seconds:.0f} s" for of, seconds in spent.items())
-    yield f"{name}: {time.monotonic() - began:.0f} s: {told}"
+    yield f"{name}: {time.monotonic() - began:.0f} s ({expected} by its first line): {told}"
     yield f"{name}: {result.splitlines()[0]}"
 
 
