@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.terminal import command_in_terminal
+
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 
 PYPROJECT = """
@@ -267,6 +269,17 @@ def test_an_install_tells_each_large_download(tmp_path: Path, size: int, told: l
     assert code == 0, err
     assert json.loads(out)
     assert [line for line in err.splitlines() if "downloading" in line] == told
+
+
+def test_on_a_terminal_pip_shows_what_it_does(checkout: Checkout) -> None:
+    checkout.run("gpubalance")
+    checkout.touch_constraints()
+    script = str(checkout.folder / "scripts/gpubalance")
+    status, seen = command_in_terminal([script], 100, environment=checkout.env | {"PYTHONPATH": ""})
+    assert status == 0, seen.written
+    assert seen.ever("gpubalance: installing")
+    assert seen.ever("Installing collected packages: gpubalance")
+    assert not seen.ever("unpacking")
 
 
 def test_a_copied_checkout_does_not_use_the_others_environment(checkout: Checkout, tmp_path: Path) -> None:
