@@ -14,9 +14,10 @@ _SPLIT = "_gpubalance_split"
 @functools.cache
 def take_over() -> None:
     """From now on, for models of a split's scope. Other models, and those in training, keep Keras' own methods."""
-    for name in ("fit", "evaluate", "predict"):
-        setattr(keras.Model, name, _of_the_split(getattr(keras.Model, name)))
-    keras.Model.compile = _noted(keras.Model.compile)
+    for name in ("fit", "evaluate", "predict", "compile"):
+        # Where the method is defined: `load_model` compiles no model whose class has another `compile` than that.
+        owner = next(kind for kind in keras.Model.__mro__ if name in vars(kind))
+        setattr(owner, name, (_noted if name == "compile" else _of_the_split)(getattr(owner, name)))
 
 
 def _of_the_split(keras_method: Any) -> Any:

@@ -146,6 +146,19 @@ def test_a_models_own_fit_evaluate_and_predict_are_its_splits(tensorflow: Any) -
     assert apart(again, alone) == 0
 
 
+def test_a_model_that_is_loaded_is_compiled_and_its_fit_is_the_splits(tensorflow: Any, tmp_path: Path) -> None:
+    import keras
+
+    trained_alone()[0].save(tmp_path / "model.keras")
+    split = simulated((70, 30))
+    with split.scope():
+        model = keras.models.load_model(tmp_path / "model.keras")
+    monitor = split.monitor(every=1)
+    model.fit(X, Y, epochs=2, verbose=0, callbacks=[monitor])
+    assert monitor.epochs[-1].batches == split.batches
+    assert keras.models.load_model(tmp_path / "model.keras").compiled
+
+
 def test_a_stream_without_an_end_is_taken_in_steps(tensorflow: Any) -> None:
     split = simulated((70, 30))
     model = in_scope(split, trained_alone()[1])
