@@ -61,7 +61,7 @@ class WantedSplitOptions:
             help="Into how many micro-batches a device's batch may be divided where its memory is too small for it.",
             autocompletion=complete.accumulate,
         ),
-    ] = "auto"
+    ] = "off"
     batch_multiple: Annotated[
         int | None,
         split_option(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 from gpubalance.errors import BadInput, NothingFits, UsageError
 from gpubalance.jobs.environment import now
@@ -14,11 +15,11 @@ from gpubalance.planning.memory import joint_bytes, joint_limit
 from gpubalance.planning.model import Curve, Line
 from gpubalance.planning.problem import Allocation, Load, NoSplitError, Problem, TooFineError
 from gpubalance.results.common import Warning_
-from gpubalance.results.plan import EvenPrediction, LearningRate, LeftOut, Plan, Predicted, Share
+from gpubalance.results.plan import Accumulation, LearningRate, LeftOut, Plan, Predicted, Share, SplitPrediction
 from gpubalance.results.probe import DeviceProbe, Probe
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import PlanRequest
-from gpubalance.settings.shares import Shares
+from gpubalance.settings.shares import Shares, pieces
 
 # Of a step's fixed cost: it may be fitted as less than the update, which is part of it, and some compute must be left.
 _MOST_UPDATE = 0.99
@@ -28,6 +29,8 @@ _MOST_EXPLAINED = 16
 # of them, left to us or asked for: a larger global batch costs learning progress that throughput does not show.
 _AUTO_MICRO_BATCHES = 8
 _AUTO_WITHIN, _WITHIN = 0.05, 0.01
+# What accumulation has to bring for it to be offered where it was not asked for.
+_WORTH_OFFERING = 0.05
 
 
 def check_global_batch(request: PlanRequest, multiple: int) -> None:
@@ -127,6 +130,7 @@ def plan_of(found: Allocation, problem: Problem, probe: Probe, devices: Sequence
         shares=_shares(problem, found, probes),
         predicted=_predicted(problem, found, probes),
         left_out=_left_out(problem, found),
+        accumulation=_accumulation(problem, found),
         learning_rate=_learning_rate(request.from_batch or _best_single(probes), found.split.global_batch),
         warnings=(_sync_unknown(),) if request.sync_s is None and len(found.split.used) > 1 else (),
     )
@@ -181,7 +185,7 @@ def _predicted(problem: Problem, found: Allocation, probes: Sequence[DeviceProbe
     used = found.split.used
     busy_s = [found.compute_s[i] + problem.loads[i].update_s for i in used]
     sync_s = found.step_time_s - max(busy_s)
-    even = _even(problem, found.split, sync_s) if len(used) > 1 else None
+    even, largest_even, at_largest_even = _even(problem, found.split, sync_s) if len(used) > 1 else (None, None, None)
     bests = [best.throughput for i in used if (best := probes[i].solo_best) is not None]
     solo_sum = sum(bests) if len(bests) == len(used) else None
     return Predicted(
@@ -190,20 +194,75 @@ def _predicted(problem: Problem, found: Allocation, probes: Sequence[DeviceProbe
         sync_s=sync_s,
         imbalance=max(busy_s) * len(busy_s) / sum(busy_s),
         even=even,
+        largest_even=largest_even,
+        best_at_largest_even=at_largest_even,
         speedup_over_even=even and found.throughput / even.throughput,
         solo_sum=solo_sum,
         scaling_efficiency=solo_sum and found.throughput / solo_sum,
     )
 
 
-def _even(problem: Problem, split: Shares, sync_s: float) -> EvenPrediction | None:
-    loads = [problem.loads[i] for i in split.used]
-    even = Shares.even_within(split.global_batch, [load.limit for load in loads])
-    if even is None:
+_Three: TypeAlias = tuple[SplitPrediction | None, SplitPrediction | None, SplitPrediction | None]
+
+
+def _even(problem: Problem, split: Shares, sync_s: float) -> _Three:
+    """The even split of that split's devices and global batch. Where a device can't take its share in one piece: in the
+    fewest that fit, with the largest equal shares that need none, and the best split of their global batch.
+    """
+    loads = tuple(problem.loads[i] for i in split.used)
+    limit = min(load.limit for load in loads)
+    if not limit or split.global_batch < len(loads):
+        return None, None, None
+    even = Shares.even(split.global_batch, len(loads))
+    if max(even.batches) <= limit:
+        return _prediction(loads, even, sync_s), None, None
+    largest = Shares((limit,) * len(loads))
+    total = largest.global_batch
+    best = _other(replace(problem, loads=loads, global_batch=total, max_global_batch=None, micro_batches=1))
+    return (
+        _prediction(loads, even.in_pieces(-(-max(even.batches) // limit)), sync_s),
+        _prediction(loads, largest, sync_s),
+        SplitPrediction(batches=best.split.batches, step_time_s=best.step_time_s, throughput=best.throughput)
+        if best
+        else None,
+    )
+
+
+def _prediction(loads: Sequence[Load], split: Shares, sync_s: float) -> SplitPrediction:
+    parts = zip(loads, split.batches, split.micro_batches, strict=True)
+    step_s = sync_s + max(
+        sum(count * load.model.step_time_s(size) for count, size in pieces(batch, micro)) + load.update_s
+        for load, batch, micro in parts
+    )
+    return SplitPrediction(
+        batches=split.batches,
+        micro_batches=split.micro_batches if split.accumulates else None,
+        step_time_s=step_s,
+        throughput=split.global_batch / step_s,
+    )
+
+
+def _other(problem: Problem) -> Allocation | None:
+    """A split to tell of beside the answer; None where batches are too fine for it."""
+    try:
+        return allocate(problem)
+    except TooFineError:
         return None
-    pairs = zip(loads, even.batches, strict=True)
-    step_s = sync_s + max(load.model.step_time_s(batch) + load.update_s for load, batch in pairs)
-    return EvenPrediction(batches=even.batches, step_time_s=step_s, throughput=even.global_batch / step_s)
+
+
+def _accumulation(problem: Problem, found: Allocation) -> Accumulation | None:
+    """What accumulation would bring, where it was not asked for and the global batch is free to grow."""
+    if problem.micro_batches > 1 or problem.global_batch is not None:
+        return None
+    more = _other(replace(problem, micro_batches=_AUTO_MICRO_BATCHES, within=_AUTO_WITHIN))
+    if more is None or not more.split.accumulates:
+        return None
+    gain, split = more.throughput / found.throughput - 1, more.split
+    if gain < _WORTH_OFFERING:
+        return None
+    return Accumulation(
+        batches=split.batches, micro_batches=split.micro_batches, global_batch=split.global_batch, gain=gain
+    )
 
 
 def _left_out(problem: Problem, found: Allocation) -> tuple[LeftOut, ...]:

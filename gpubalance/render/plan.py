@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpubalance.numbers.units import format_percent, format_rate, format_seconds
-from gpubalance.render.even import other_batch
+from gpubalance.render.even import largest_even_text, other_batch
 from gpubalance.render.run import imbalance_text, run_lines, step_text, warning_lines
 from gpubalance.render.solo_gap import Loss, losses
 from gpubalance.render.table import WIDTH, prose, shorten, table
@@ -59,8 +59,8 @@ def plan_text(
         ]
     else:
         lines = [*_answer(plan, width, epoch), "", *_devices(plan, width), *prose(_step(plan), width)]
-    for one in plan.left_out:
-        lines += prose(_left_out(plan, one), width)
+    for text in (_at_largest_even(plan), *(_left_out(plan, one) for one in plan.left_out), _accumulation(plan)):
+        lines += prose(text, width)
     if plan.learning_rate is not None:
         lines += prose(_advice(plan.learning_rate), width)
     lines += warning_lines([*(run.warnings if run else ()), *plan.warnings], width)
@@ -82,6 +82,9 @@ def _answer(plan: Plan, width: int, epoch: int | None) -> list[str]:
         ratio, rate = f"{predicted.speedup_over_even:.3f}", format_rate(even.throughput)
         rate += other_batch(plan.global_batch, even.split.global_batch)
         lines += prose(f"{ratio} × the even split {even.split}, for which it is {rate}", width)
+    largest = predicted.largest_even
+    if largest is not None:
+        lines += prose(largest_even_text(largest.split, largest.throughput), width)
     if predicted.scaling_efficiency is not None:
         efficiency = format_percent(predicted.scaling_efficiency, 1)
         lines += prose(f"{efficiency} of what the devices gave alone, {format_rate(predicted.solo_sum)} in sum", width)
@@ -156,6 +159,27 @@ def _left_out(plan: Plan, one: LeftOut) -> str:
     if one.gain >= 0:
         return f"{device.label} is not worth adding: no faster with it"
     return f"{device.label} is not worth adding: {_percent(-one.gain)} slower with it"
+
+
+def _at_largest_even(plan: Plan) -> str:
+    """What a split brings without a larger global batch than equal shares in one piece have; empty where they fit."""
+    even, best = plan.predicted.largest_even, plan.predicted.best_at_largest_even
+    if even is None or best is None:
+        return ""
+    return (
+        f"at a global batch of {best.split.global_batch}, {best.split} is predicted "
+        f"{best.throughput / even.throughput:.3f} × as fast as {even.split}"
+    )
+
+
+def _accumulation(plan: Plan) -> str:
+    more = plan.accumulation
+    if more is None:
+        return ""
+    return (
+        f"--accumulate auto: {more.split} is predicted to give {_percent(more.gain)} more samples/s, "
+        f"for a global batch of {more.global_batch}, not {plan.global_batch}"
+    )
 
 
 def _percent(part: float) -> str:

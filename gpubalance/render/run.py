@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 
 from gpubalance.numbers.units import format_bytes, format_percent, format_rate, format_seconds
-from gpubalance.render.even import other_batch
+from gpubalance.render.even import largest_even_text, other_batch
 from gpubalance.render.table import WIDTH, prose, shorten, shorten_front, table
 from gpubalance.render.worth import worth_text
 from gpubalance.results.common import Warning_
@@ -88,13 +88,15 @@ def _answer(run: Run, width: int) -> list[str]:
         known = f" ± {format_percent(half, 1)}"
     rate = f"{format_rate(throughput.median)} samples/s{known}"
     lines = prose(f"batches {batches}: {rate}, model {run.settings.model}", width)
-    even, interval = run.baselines.even, run.speedup_ci95
+    even, largest, interval = run.baselines.even, run.baselines.largest_even, run.speedup_ci95
     if even is not None and run.split.of_used == even.split:
         lines += prose(f"this is the even split, {even.split}", width)
     elif even is not None and run.speedup_over_even is not None:
         known = f" ({interval[0]:.3f} to {interval[1]:.3f})" if interval else ""
         rate = f"{format_rate(even.throughput.median)} samples/s{other_batch(run.global_batch, even.global_batch)}"
         lines += prose(f"{run.speedup_over_even:.3f} × the even split {even.split}{known}, which gave {rate}", width)
+    if largest is not None:
+        lines += prose(largest_even_text(largest.split, largest.throughput.median), width)
     if run.scaling_efficiency is not None:
         efficiency, solo_sum = format_percent(run.scaling_efficiency, 1), format_rate(run.baselines.solo_sum)
         lines += prose(f"{efficiency} of what the devices gave alone, {solo_sum} samples/s in sum", width)

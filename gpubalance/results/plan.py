@@ -44,27 +44,39 @@ class Share(Record):
     binds: Binds | Literal["max batch"]
 
 
-class EvenPrediction(Record):
-    """The even split of the same global batch, or the largest equal shares that fit."""
+class SplitPrediction(Record):
+    """What is predicted of another split of the devices in use. `micro_batches` null is each batch in one piece."""
 
     batches: tuple[Samples, ...]
+    micro_batches: tuple[Samples, ...] | None = None
     step_time_s: Positive
     throughput: Positive
 
+    @model_validator(mode="after")
+    def _sound(self) -> SplitPrediction:
+        check_split(self.batches, self.micro_batches or self.batches, len(self.batches))
+        return self
+
     @property
     def split(self) -> Shares:
-        """The batches, each in one piece."""
-        return Shares(self.batches)
+        """The batches and micro-batches as one value."""
+        return Shares(self.batches, self.micro_batches or ())
 
 
 class Predicted(Record):
-    """What the step-time models predict. `scaling_efficiency` is relative to the solo sum of the devices in use."""
+    """What the step-time models predict. `scaling_efficiency` is relative to the solo sum of the devices in use.
+
+    `even` has the same global batch. Where it needs micro-batches, `largest_even` is the largest equal shares that fit
+    in one piece, and `best_at_largest_even` the best split of their global batch.
+    """
 
     step_time_s: Positive
     throughput: Positive
     sync_s: Number
     imbalance: Number
-    even: EvenPrediction | None
+    even: SplitPrediction | None
+    largest_even: SplitPrediction | None = None
+    best_at_largest_even: SplitPrediction | None = None
     speedup_over_even: Number | None
     solo_sum: Number | None
     scaling_efficiency: Number | None
@@ -75,6 +87,25 @@ class LeftOut(Record):
 
     device: Count
     gain: Number | None
+
+
+class Accumulation(Record):
+    """What `--accumulate auto` would give, where that is 5 % more samples per second or better: by the part `gain`."""
+
+    batches: tuple[Samples, ...]
+    micro_batches: tuple[Samples, ...]
+    global_batch: Count
+    gain: Positive
+
+    @model_validator(mode="after")
+    def _sound(self) -> Accumulation:
+        check_split(self.batches, self.micro_batches, len(self.batches))
+        return self
+
+    @property
+    def split(self) -> Shares:
+        """The batches and micro-batches as one value."""
+        return Shares(self.batches, self.micro_batches)
 
 
 class LearningRate(Record):
@@ -142,6 +173,7 @@ class Plan(Record):
     shares: tuple[Share, ...]
     predicted: Predicted
     left_out: tuple[LeftOut, ...]
+    accumulation: Accumulation | None = None
     learning_rate: LearningRate | None
     warnings: tuple[Warning_, ...]
     balance: Balance | None = None
@@ -160,8 +192,10 @@ class Plan(Record):
         shares = [(share.device, share.batch, share.micro_batch) for share in self.shares]
         if shares != list(zip(range(count), self.batches, self.micro_batches, strict=True)):
             raise unsound("shares", "not those of batches and micro_batches")
-        if self.predicted.even is not None:
-            check_length("predicted.even.batches", len(self.predicted.even.batches), len(self.split.used))
+        for name in ("even", "largest_even", "best_at_largest_even"):
+            other = getattr(self.predicted, name)
+            if other is not None:
+                check_length(f"predicted.{name}.batches", len(other.batches), len(self.split.used))
         if self.balance is not None:
             _check_balance(self.balance, count)
         return self

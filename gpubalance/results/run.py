@@ -96,9 +96,15 @@ class SoloBest(Record):
 
 
 class Baselines(Record):
-    """What a run is held against. `even` was measured in turns with it; the solo figures come from a probe."""
+    """What a run is held against. `even` was measured in turns with it; the solo figures come from a probe.
+
+    `even` has the run's global batch, in micro-batches where it does not fit in one piece. Then `largest_even`,
+    measured for one window, is the largest equal shares that do. Where no micro-batches fit either, and in older
+    results, `even` itself is those.
+    """
 
     even: Measurement | None
+    largest_even: Measurement | None = None
     solo_best: tuple[SoloBest, ...] | None
     solo_sum: Number | None
 
@@ -139,10 +145,11 @@ class Run(Record):
         count = len(self.devices)
         check_split(self.batches, self.micro_batches, count)
         check_devices("replicas", [replica.device for replica in self.replicas], count)
-        even = self.baselines.even
-        if even is not None:
-            check_devices("baselines.even.replicas", [replica.device for replica in even.replicas], count)
-            check_length("baselines.even.batches", len(even.batches), len(self.replicas))
+        for name in ("even", "largest_even"):
+            even = getattr(self.baselines, name)
+            if even is not None:
+                check_devices(f"baselines.{name}.replicas", [replica.device for replica in even.replicas], count)
+                check_length(f"baselines.{name}.batches", len(even.batches), len(self.replicas))
         check_devices("baselines.solo_best", [best.device for best in self.baselines.solo_best or ()], count)
         return self
 

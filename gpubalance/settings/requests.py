@@ -120,7 +120,7 @@ class PlanRequest(Record):
 
     global_batch: Batch | None = None
     max_global_batch: Batch | None = None
-    accumulate: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] = "auto"
+    accumulate: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] = 1
     batch_multiple: Annotated[int, Field(ge=1, le=10**6)] | None = None
     margin_bytes: Bytes = 0
     sync_s: Seconds | None = None

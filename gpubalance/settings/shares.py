@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -50,17 +49,9 @@ class Shares:
         batch, rest = divmod(global_batch, devices)
         return cls(tuple(batch + (i < rest) for i in range(devices)))
 
-    @classmethod
-    def even_within(cls, global_batch: int, limits: Sequence[int]) -> Shares | None:
-        """The even split, or the largest equal batches that fit where it does not.
-
-        `limits` has each device's largest batch. None where a device has no room for a sample, or would get none.
-        """
-        if not 0 < len(limits) <= global_batch or min(limits) < 1:
-            return None
-        even = cls.even(global_batch, len(limits))
-        fits = all(batch <= limit for batch, limit in zip(even.batches, limits, strict=True))
-        return even if fits else cls((min(even.batches[-1], *limits),) * len(limits))
+    def in_pieces(self, count: int) -> Shares:
+        """The same batches, each in so many micro-batches of one size, or in fewer; the first may be smaller."""
+        return Shares(self.batches, tuple(-(-batch // count) for batch in self.batches))
 
     @property
     def global_batch(self) -> int:

@@ -53,23 +53,38 @@ def test_batches_alone_mean_the_first_devices_and_no_batches_a_default() -> None
 
 
 @pytest.mark.parametrize(
-    ("options", "even"),
+    ("options", "even", "micro_batches"),
     [
-        ("--gpus 0 --batches 8", None),
-        ("--gpus 1 --batches 300 --micro-batches 110", None),
-        ("--batches 30 20 --baseline none", None),
-        ("--batches 20 20", [20, 20]),
+        ("--gpus 0 --batches 8", None, None),
+        ("--gpus 1 --batches 300 --micro-batches 110", None, None),
+        ("--batches 30 20 --baseline none", None, None),
+        ("--batches 20 20", [20, 20], [20, 20]),
         # GPU:1 holds 1.25 GiB: 0.25 + 0.125 GiB and 112 samples of 8 MiB.
-        ("--batches 200 100", [112, 112]),
+        ("--batches 200 100", [150, 150], [75, 75]),
+        ("--batches 336 336 --micro-batches 112 112", [336, 336], [112, 112]),
     ],
 )
-def test_what_a_split_is_compared_with(options: str, even: list[int] | None) -> None:
+def test_what_a_split_is_compared_with(options: str, even: list[int] | None, micro_batches: list[int] | None) -> None:
+    """With the same global batch; the largest equal shares in one piece stand beside it where they are others."""
     result = run_json(*TINY_PAIR, *options.split())
-    found = result["baselines"]["even"]
-    assert even == (found and found["batches"])
+    found, largest = result["baselines"]["even"], result["baselines"]["largest_even"]
+    assert (even, micro_batches) == ((found["batches"], found["micro_batches"]) if found else (None, None))
     assert (result["speedup_over_even"] is None) == (even is None)
     assert (result["speedup_over_even"] == 1.0) == (even == result["batches"])
-    assert ("even-split-does-not-fit" in [w["code"] for w in result["warnings"]]) == (even == [112, 112])
+    assert (largest and largest["batches"]) == (None if even == micro_batches else [112, 112])
+    assert found is None or found["global_batch"] == result["global_batch"]
+    assert "even-split-does-not-fit" not in [warning["code"] for warning in result["warnings"]]
+
+
+def test_where_no_micro_batches_fit_a_split_is_compared_with_the_largest_equal_shares(tmp_path: Path) -> None:
+    script = "def holds(device, size): return size not in (75, 50, 38) and size <= (208, 112)[device.index]\n"
+    split = ("--batches", "204", "96", *SHORT, "--json")
+    done = gpubalance("run", *TINY_PAIR, *split, environment=engine(tmp_path, script))
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["baselines"]["even"]["batches"] == [112, 112]
+    assert result["baselines"]["largest_even"] is None
+    assert "even-split-does-not-fit" in [warning["code"] for warning in result["warnings"]]
 
 
 def test_four_devices_of_which_two_are_used_in_another_order() -> None:
@@ -102,9 +117,10 @@ def test_a_batch_that_does_not_fit_runs_in_micro_batches() -> None:
     assert second["compute_s"] == pytest.approx(4 * 0.008 + 0.0003 * 150)
     assert (result["batches"], result["micro_batches"]) == ([200, 150], [200, 40])
     assert (second["batch"], second["micro_batch"], result["global_batch"]) == (150, 40, 350)
-    # What Keras would do accumulates nothing: the largest equal shares that fit.
-    even = result["baselines"]["even"]
-    assert even["batches"] == even["micro_batches"] == [112, 112]
+    # The same global batch in equal shares, of which GPU:1 holds half; and the largest ones that need no micro-batches.
+    baselines = result["baselines"]
+    assert (baselines["even"]["batches"], baselines["even"]["micro_batches"]) == ([175, 175], [88, 88])
+    assert baselines["largest_even"]["batches"] == baselines["largest_even"]["micro_batches"] == [112, 112]
     assert re.search(r"GPU:1 \[150 = 30\+3×40\] ", done.stderr)
 
 

@@ -84,6 +84,12 @@ def test_the_quick_pair_steps_back_and_says_what_binds() -> None:
     run = run_of(how)
     assert run.speedup_over_even is not None
     assert run.speedup_over_even >= 1.1
+    even, largest = run.baselines.even, run.baselines.largest_even
+    assert even is not None
+    assert largest is not None
+    assert even.global_batch == made.global_batch > largest.global_batch
+    assert made.predicted.best_at_largest_even is not None
+    assert made.predicted.best_at_largest_even.split.global_batch == largest.global_batch
     assert run.imbalance <= 1.02
     # The profile's joint run takes more than the gradients say.
     assert how.rounds[0].outcome == "oom"
@@ -97,8 +103,12 @@ def test_the_quick_pair_steps_back_and_says_what_binds() -> None:
 
 def test_accumulation_gives_what_memory_holds_back() -> None:
     devices, joint = of_config("small-memory-fast")
-    _, without = balanced(devices, joint, accumulate=1)
-    made, within = balanced(devices, joint)
+    answer, without = balanced(devices, joint)
+    assert answer.batches == answer.micro_batches
+    assert answer.accumulation is not None
+    assert answer.accumulation.gain >= 0.15
+    assert f"not {answer.global_batch}" in plan_text(answer, "")
+    made, within = balanced(devices, joint, accumulate="auto")
     assert made.micro_batches[0] < made.batches[0]
     assert run_of(within).micro_batches == made.micro_batches
     assert run_of(within).throughput.median >= 1.15 * run_of(without).throughput.median

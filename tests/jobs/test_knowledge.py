@@ -44,6 +44,15 @@ def best_of(known: Knowledge) -> tuple[int, ...]:
     return best.planned.split.batches
 
 
+def test_of_splits_as_fast_as_each_other_the_smaller_global_batch_is_best() -> None:
+    known = knowledge()
+    for slower, best in ((1.001, (120, 80)), (1.02, (150, 100))):
+        larger = learn(known, (150, 100), 1.0)
+        computes = [slower * 200 / larger - 0.004] * 2
+        known.learn(planned(120, 80), measurement_of((120, 80), computes, sync_s=0.004))
+        assert best_of(known) == best
+
+
 def test_a_devices_update_is_its_own_wherever_it_trains() -> None:
     """Learned of both together, it is neither their sync nor forgotten of one alone."""
     profiles = [device.profile.model_copy(update={"update_s": 0.005}) for device in PAIR if device.profile]

@@ -15,6 +15,7 @@ from gpubalance.results.common import Model
 from gpubalance.results.plan import Plan
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import PlanRequest
+from gpubalance.settings.shares import Shares
 from tests.jobs.probes import devices_of, holding_nothing, probe_of, with_second
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -76,7 +77,8 @@ def test_a_probe_without_an_update_is_planned_with_as_if_all_of_its_step_were_co
     there = with_updates(0.030, 0.050)
     probe = probe_of(there)
     older = probe.model_copy(update={"probes": tuple(o.model_copy(update={"update_s": None}) for o in probe.probes)})
-    new, old = (plan(one, there, PlanRequest(accumulate=1, sync_s=0.012)) for one in (probe, older))
+    wanted = PlanRequest(global_batch=1200, sync_s=0.012)  # of which equal shares need no micro-batches
+    new, old = (plan(one, there, wanted) for one in (probe, older))
     assert old.batches == new.batches
     assert old.predicted == new.predicted
     assert [share.compute_s for share in old.shares] == pytest.approx(
@@ -113,10 +115,10 @@ def test_a_joint_runs_buffers_and_the_margin_are_kept_free() -> None:
             assert profile.memory_at(share.limit) + GIB <= profile.memory < profile.memory_at(share.limit + 8) + GIB
 
 
-@pytest.mark.parametrize("request_", [{"accumulate": 1}, {}])
-def test_a_card_that_only_costs_sync_is_left_out_and_by_how_much_is_said(request_: dict[str, int]) -> None:
+@pytest.mark.parametrize("accumulate", ["auto", 1])
+def test_a_card_that_only_costs_sync_is_left_out_and_by_how_much_is_said(accumulate: object) -> None:
     """With and without it the plan has as many micro-batches, as more of them would help both."""
-    made = planned("slow-second", sync_s=0.060, **request_)
+    made = planned("slow-second", sync_s=0.060, accumulate=accumulate)
     assert made.batches[1] == 0
     (out,) = made.left_out
     assert out.device == 1
@@ -125,13 +127,41 @@ def test_a_card_that_only_costs_sync_is_left_out_and_by_how_much_is_said(request
     assert f"GPU:1 is not worth adding: {-100 * out.gain:.0f} % slower with it" in plan_text(made, "")
 
 
-def test_memory_binds_and_micro_batches_unbind() -> None:
-    without = planned("small-memory-fast", sync_s=0.03, accumulate=1)
-    within = planned("small-memory-fast", sync_s=0.03)
+def test_memory_binds_and_micro_batches_unbind_if_asked_for() -> None:
+    without = planned("small-memory-fast", sync_s=0.03)
+    within = planned("small-memory-fast", sync_s=0.03, accumulate="auto")
+    assert without.batches == without.micro_batches
+    offered = without.accumulation
+    assert offered is not None
+    assert (offered.batches, offered.micro_batches) == (within.batches, within.micro_batches)
+    assert 1 + offered.gain == pytest.approx(within.predicted.throughput / without.predicted.throughput)
+    assert f"for a global batch of {within.global_batch}, not {without.global_batch}" in plan_text(without, "")
+    assert within.accumulation is None
+    assert planned("gtx1080ti-gtx1080", sync_s=0.012).accumulation is None  # it would bring less than 5 %
     assert without.shares[0].binds == "memory"
     assert within.micro_batches[0] < within.batches[0]
     assert within.micro_batches[0] <= without.shares[0].limit
     assert within.predicted.throughput > 1.15 * without.predicted.throughput
+
+
+def test_the_even_split_is_predicted_for_the_same_global_batch() -> None:
+    made = planned("quick-pair", sync_s=0.006)
+    even, largest, best = made.predicted.even, made.predicted.largest_even, made.predicted.best_at_largest_even
+    assert even is not None
+    assert largest is not None
+    assert best is not None
+    limit = made.shares[1].limit
+    assert even.split.global_batch == made.global_batch
+    assert even.split == Shares.even(made.global_batch, 2).in_pieces(2)
+    # Each micro-batch of the slower device has its fixed cost.
+    assert even.step_time_s == pytest.approx(0.006 + 2 * 0.008 + 0.0003 * made.global_batch / 2)
+    assert largest.split == Shares((limit, limit))
+    assert largest.step_time_s == pytest.approx(0.006 + 0.008 + 0.0003 * limit)
+    assert best.split.global_batch == largest.split.global_batch
+    assert best.throughput > 1.1 * largest.throughput
+    text = " ".join(plan_text(made, "").split())
+    assert f"one piece, {limit}/{limit}, a global batch of {2 * limit}: {largest.throughput:.0f} samples/s" in text
+    assert f"predicted {best.throughput / largest.throughput:.3f} × as fast as {limit}/{limit}" in text
 
 
 def test_a_limit_that_is_no_memorys_is_called_what_it_is() -> None:

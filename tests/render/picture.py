@@ -53,10 +53,10 @@ def lines() -> list[Text]:
     plan = read_record(DATA / "pair-balance.json", Plan)
     run = plan.balance.run if plan.balance else None
     assert run is not None
-    even = run.baselines.even
+    even = run.baselines.largest_even
     assert even is not None
     return [
-        Text("$ gpubalance run --simulate configs/gtx1080ti-gtx1080.toml --batches 645 645", "bold"),
+        Text(f"$ gpubalance run --simulate configs/gtx1080ti-gtx1080.toml {even.split.options}", "bold"),
         *_screen(run.devices, even),
         Text(),
         Text("$ gpubalance balance --simulate configs/gtx1080ti-gtx1080.toml -o plan.json", "bold"),

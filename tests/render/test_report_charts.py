@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -43,6 +44,17 @@ def bars(chart: Chart) -> list[Rectangle]:
     with drawing("test"):
         figure = chart.draw(WIDE)
     return [patch for patch in figure.axes[0].patches if isinstance(patch, Rectangle)]
+
+
+def test_the_step_says_where_global_batches_differ() -> None:
+    subject = samples.subject(samples.BALANCE)
+    run = samples.the_run(subject)
+    largest = run.baselines.largest_even
+    assert largest is not None
+    assert "global batches differ" not in drawn(subject, "step").text
+    older = run.model_copy(update={"baselines": run.baselines.model_copy(update={"even": largest})})
+    told = drawn(replace(subject, result=older), "step").text
+    assert f"Their global batches differ: {largest.global_batch} and {run.global_batch}" in told
 
 
 def test_the_bars_of_a_step_are_its_times() -> None:

@@ -92,20 +92,13 @@ def test_fewer_samples_than_devices_can_not_be_shared() -> None:
         Shares.even(3, 4)
 
 
-@given(EVEN, st.data())
-def test_equal_shares_within_limits_are_the_largest_that_fit(case: tuple[int, int], data: st.DataObject) -> None:
-    global_batch, devices = case
-    limits = data.draw(st.lists(st.integers(0, 10**6), min_size=devices, max_size=devices))
-    found, even = Shares.even_within(global_batch, limits), Shares.even(global_batch, devices)
-    if min(limits) == 0:
-        assert found is None
-        return
-    assert found is not None
-    assert all(batch <= limit for batch, limit in zip(found.batches, limits, strict=True))
-    if found != even:
-        larger = found.batches[0] + 1
-        assert len(set(found.batches)) == 1
-        assert larger > min(limits) or larger * devices > global_batch
+@given(EVEN, st.integers(1, 2000))
+def test_the_same_batches_in_pieces_are_no_larger_than_needed(case: tuple[int, int], count: int) -> None:
+    even = Shares.even(*case)
+    found = even.in_pieces(count)
+    assert found.batches == even.batches
+    assert max(found.counts) <= count
+    assert all((micro - 1) * count < batch for micro, batch in zip(found.micro_batches, found.batches, strict=True))
 
 
 def test_a_split_as_text() -> None:

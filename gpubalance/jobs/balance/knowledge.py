@@ -27,6 +27,7 @@ from gpubalance.settings.shares import Shares, pieces
 _MOVED = 0.05
 # A split that promises less than that part more is not worth a round, and no more than that need be known.
 WORTH_A_ROUND = 0.005
+_ALIKE = 0.002  # of throughput: less than that part tells no split from another
 _MOST_SEEN = 4  # times that a split is measured to tell it from another: on some machines it never can be
 
 
@@ -111,11 +112,16 @@ class Knowledge:
     def best(self, *, proven: bool = False) -> Tried | None:
         """The fastest of the splits that were measured, or of those that were `proven`, at the present speed.
 
+        Of those that are as fast, as far as measurements tell, the one with the smallest global batch: so chance does
+        not choose it, and a larger one costs learning progress that throughput does not show.
+
         One that is larger than the limits that are known now does not fit: it has run out of memory since. What was
         proven did fit.
         """
         tried = self._fitting(proven=proven)
-        return max(tried, key=lambda one: one.rate, default=None)
+        fastest = max((one.rate for one in tried), default=0.0)
+        alike = [one for one in tried if one.rate >= (1 - _ALIKE) * fastest]
+        return min(alike, key=lambda one: (one.planned.split.global_batch, -one.rate), default=None)
 
     def in_doubt(self) -> Tried | None:
         """Of the best and those that may as well be it, the one that is known least exactly; None where it is certain.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import partial
 
-from gpubalance.errors import GpubalanceError, Interrupted, OutOfMemory
+from gpubalance.errors import BadInput, GpubalanceError, Interrupted, OutOfMemory
 from gpubalance.jobs.environment import environment, now
 from gpubalance.jobs.events import Doing, TimeLeft, Watch, WindowDone
 from gpubalance.jobs.keep.kept import Kept, RunKey
@@ -36,6 +36,9 @@ from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.party import Build, Party
 
+# Sums of gradients take memory too: so many numbers of micro-batches are tried until the even split fits.
+_PIECES_TRIED = 3
+
 
 def party_for(request: RunRequest | BalanceRequest, watch: Watch, limit: TimeLimit) -> Party:
     """A party of one worker for all of the request's devices."""
@@ -65,6 +68,8 @@ class JointRun:
     solo: tuple[SoloBest, ...] | None = None
     proof: int = 0
     even: Series | None = None
+    largest_even: Series | None = None
+    is_even: bool = False
     warnings: list[Warning_] = field(default_factory=list)
     measured_again: bool = False
     complete: bool = False
@@ -97,6 +102,11 @@ class JointRun:
         return [self.own, *([self.even] if self.even else [])]
 
     @property
+    def _at_least(self) -> int:
+        """How many timings a window has, however long they take."""
+        return LEAST_TIMINGS if self.measuring.duration_s is None else 1
+
+    @property
     def slowed(self) -> list[tuple[Device, tuple[str, ...]]]:
         """Each GPU that was throttled for a reason that passes, with NVML's reasons."""
         found = zip(self.request.devices, self.own.throttled, strict=True)
@@ -124,17 +134,20 @@ class JointRun:
                 self.watch(WindowDone(number, of, series.name, series.devices, window.measurement()))
 
     def _warm_up_even(self) -> None:
-        # The even split is what Keras would do: it accumulates nothing.
         even = Shares.even(self.own.split.global_batch, len(self.request.devices))
-        if even == self.own.split or len(self.request.devices) == 1:
+        if len(self.request.devices) == 1:
+            return
+        self.is_even = even == self.own.split
+        if self.is_even:
             return
         self.watch(Doing(f"warming up the even split {even}, to compare with"))
         try:
             self.even = self._even_series(even)
             self.party.ask(self.even.warm_up)
         except OutOfMemory as error:
+            self.even = None
             try:
-                self._warm_up_smaller_even(even, error)
+                self._warm_up_divided_even(even, error)
             except OutOfMemory as again:
                 self._give_up_even(again)
         self._take_over()
@@ -142,21 +155,54 @@ class JointRun:
     def _even_series(self, split: Shares) -> Series:
         return Series(split, name="even", devices=self.request.devices, watch=self.watch)
 
-    def _warm_up_smaller_even(self, even: Shares, error: OutOfMemory) -> None:
-        """With the largest equal shares that fit."""
+    def _warm_up_divided_even(self, even: Shares, error: OutOfMemory) -> None:
+        """In micro-batches, beside the largest equal shares in one piece; with those where no micro-batches fit."""
         where = "a device" if error.replica is None else self.request.devices[error.replica].label
         self.watch(Doing(f"the even split {even} does not fit on {where}; looking for the largest equal shares"))
         started = self.party.started
         share = Fitting(self.party, self.request, self.watch).largest_even_share(max(even.batches))
-        smaller = Shares((share,) * len(even.batches))
-        self.watch(Doing(f"warming up {smaller}, the largest equal shares that fit"))
-        series = self._even_series(smaller)
-        self.party.ask(series.warm_up)
+        largest = Series(Shares((share,) * len(even.batches)), name="largest even", devices=self.request.devices)
+        divided = self._fitting_pieces(even, share)
+        if divided is None:
+            largest = self._even_series(largest.split)
+        self.watch(Doing(f"warming up {largest.split}, the largest equal shares that fit"))
+        self.party.ask(largest.warm_up)
+        if divided is None:
+            self.even = largest
+            self.warnings.append(even_does_not_fit(even, where, largest.split))
+        else:
+            self._measure_largest_even(largest)
+            self.is_even = divided.split == self.own.split
+            self.even = None if self.is_even else divided
         # On a real device the search left another worker: the split itself must be warm in it too.
         if self.party.started != started:
-            self.party.ask(self.own.warm_up)
-        self.even = series
-        self.warnings.append(even_does_not_fit(even, where, smaller))
+            for series in self.series:
+                self.party.ask(series.warm_up)
+
+    def _fitting_pieces(self, even: Shares, share: int) -> Series | None:
+        """The even split in the fewest micro-batches that fit, warm; None where it can't be done in micro-batches."""
+        fewest = -(-max(even.batches) // share)
+        for count in range(fewest, fewest + _PIECES_TRIED):
+            series = self._even_series(even.in_pieces(count))
+            self.watch(Doing(f"warming up the even split {series.split}, to compare with"))
+            try:
+                self.party.ask(series.warm_up)
+            except OutOfMemory:
+                continue
+            except BadInput as error:  # a model that can't be trained in micro-batches
+                self.watch(Doing(error.message))
+                return None
+            return series
+        return None
+
+    def _measure_largest_even(self, series: Series) -> None:
+        """For one window, not in turns: a figure beside the others, and no ratio is made of it."""
+        self.largest_even = series
+        if self.kept.restore(self.key, series):
+            return
+        self.watch(Doing(f"measuring {series.split}, the largest equal shares that fit in one piece"))
+        window = self.party.ask(partial(series.window, seconds=self.measuring.window_s(1), at_least=self._at_least))
+        self.kept.window(self.key, series.name, window)
 
     def _give_up_even(self, error: OutOfMemory) -> None:
         self.watch(Doing(f"{error.message}: going on without the even split"))
@@ -180,13 +226,12 @@ class JointRun:
     def _take_turns(self, number: int, of: int) -> None:
         """One window each. The run goes on without the even split where that runs out of memory."""
         seconds = self.measuring.window_s(number)
-        at_least = LEAST_TIMINGS if self.measuring.duration_s is None else 1
         # Each goes first in turn: on a card that gets hotter the second one is always a little slower.
         for series in self.series if number % 2 else reversed(self.series):
             if series.windows >= number:
                 continue
             try:
-                window = self.party.ask(partial(series.window, seconds=seconds, at_least=at_least))
+                window = self.party.ask(partial(series.window, seconds=seconds, at_least=self._at_least))
             except OutOfMemory as error:
                 if series is self.own:
                     raise
@@ -215,11 +260,13 @@ class JointRun:
         if not own.timings or not own.stamped:
             return None
         numbers = asked.split.used
-        began_s = min(one.began_s for one in (own, self.even) if one and one.stamped)
-        measured, even = own.measurement(numbers, began_s), None
-        if self.even is not None and self.even.timings and self.even.stamped:
-            even = self.even.measurement(numbers, began_s)
-        elif self.even is None and self._is_even:
+        others = (self.even, self.largest_even)
+        began_s = min(one.began_s for one in (own, *others) if one and one.stamped)
+        measured = own.measurement(numbers, began_s)
+        even, largest_even = (
+            one.measurement(numbers, began_s) if one and one.timings and one.stamped else None for one in others
+        )
+        if self.is_even:
             even = measured
         solo_sum = sum(best.throughput for best in self.solo) if self.solo else None
         return Run(
@@ -236,7 +283,7 @@ class JointRun:
             warmup_steps=own.warmup_steps,
             steps=own.steps,
             stamp_cost=own.stamp_cost,
-            baselines=Baselines(even=even, solo_best=self.solo, solo_sum=solo_sum),
+            baselines=Baselines(even=even, largest_even=largest_even, solo_best=self.solo, solo_sum=solo_sum),
             speedup_over_even=even and measured.throughput.median / even.throughput.median,
             speedup_ci95=even and _speedup_ci95(measured, even),
             scaling_efficiency=solo_sum and measured.throughput.median / solo_sum,
@@ -258,13 +305,6 @@ class JointRun:
             loss_not_finite(all(series.loss_is_finite for series in both)),
         ]
         return [warning for warning in found if warning is not None]
-
-    @property
-    def _is_even(self) -> bool:
-        """Whether the run's own split is the even split that it would be compared with."""
-        split = self.own.split
-        wanted = self.measuring.baseline == "even" and len(split.batches) > 1
-        return wanted and split == Shares.even(split.global_batch, len(split.batches))
 
 
 def _speedup_ci95(own: Measurement, even: Measurement) -> tuple[float, float] | None:

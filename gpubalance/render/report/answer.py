@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpubalance.numbers.units import format_bytes, format_percent, format_rate, format_seconds
-from gpubalance.render.even import other_batch
+from gpubalance.render.even import largest_even_text, other_batch
 from gpubalance.render.plan import bounds_text
 from gpubalance.render.report.steps import steps_of
 from gpubalance.render.report.subject import Subject
@@ -62,6 +62,9 @@ def _measured(run: Run) -> tuple[Fact, ...]:
         known = f"{interval[0]:.3f} to {interval[1]:.3f}; " if interval else ""
         against = f"{known}{even.split} gave {format_rate(even.throughput.median)} samples/s"
         against += other_batch(run.global_batch, even.global_batch)
+    largest = run.baselines.largest_even
+    if largest is not None:
+        against += f"; {largest_even_text(largest.split, largest.throughput.median)}"
     throughput = _throughput(run.throughput.median, _range(run.throughput.ci95))
     return (throughput, *_ratios(run, against, run.baselines.solo_sum))
 
@@ -72,6 +75,9 @@ def _predicted(plan: Plan) -> tuple[Fact, ...]:
     if even is not None:
         batch = other_batch(plan.global_batch, even.split.global_batch)
         against = f"predicted; {even.split}: {format_rate(even.throughput)} samples/s{batch}"
+    largest = predicted.largest_even
+    if largest is not None:
+        against += f"; {largest_even_text(largest.split, largest.throughput)}"
     throughput = _throughput(predicted.throughput, "predicted; no run has proven it yet")
     return (throughput, *_ratios(predicted, against, predicted.solo_sum))
 

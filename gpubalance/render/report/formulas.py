@@ -54,8 +54,8 @@ STEP = (
     Formula(
         "× the even split",
         "(B / T) / (B′ / T′)",
-        "the total over that of the even split (B′, T′), measured in turns; B′ is less than B where equal shares of B "
-        "do not fit, and is told then",
+        "the total over that of the even split (B′, T′), measured in turns; B′ is B, in micro-batches where memory "
+        "asks for them; where those do not fit either, it is less than B, and is told then",
     ),
     Formula(
         "its interval",

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from gpubalance.render.report.subject import Subject
-from gpubalance.results.plan import EvenPrediction, Plan, Predicted
+from gpubalance.results.plan import Plan, Predicted, SplitPrediction
+from gpubalance.results.probe import StepTimeModel
 from gpubalance.results.run import Measurement, Run
+from gpubalance.settings.shares import pieces
 
 
 class Part(NamedTuple):
@@ -86,11 +88,11 @@ def _predicted(subject: Subject, plan: Plan) -> tuple[Step, ...]:
     parts = [Part(s.device, s.batch, s.micro_batch, s.compute_s, s.update_s or 0.0, 0.0) for s in used]
     chosen = _step("Chosen split, predicted", plan.predicted, plan.predicted.sync_s, parts)
     even = plan.predicted.even
-    if even is None or even.batches == chosen.batches:
+    if even is None or even.split == plan.split.of_used:
         return (chosen,)
     alone = [
-        Part(share.device, batch, batch, one.step_time_model.planned.step_time_s(batch) - update_s, update_s, 0.0)
-        for share, batch in zip(used, even.batches, strict=True)
+        Part(share.device, batch, micro, _compute_s(one.step_time_model, update_s, batch, micro), update_s, 0.0)
+        for share, batch, micro in zip(used, even.split.batches, even.split.micro_batches, strict=True)
         if (one := subject.probes[share.device]) is not None and one.step_time_model is not None
         for update_s in [share.update_s or 0.0]
     ]
@@ -99,7 +101,11 @@ def _predicted(subject: Subject, plan: Plan) -> tuple[Step, ...]:
     return (_step("Even split, predicted", even, plan.predicted.sync_s, alone), chosen)
 
 
-def _step(title: str, predicted: Predicted | EvenPrediction, sync_s: float, parts: Sequence[Part]) -> Step:
+def _compute_s(model: StepTimeModel, update_s: float, batch: int, micro_batch: int) -> float:
+    return sum(count * (model.planned.step_time_s(size) - update_s) for count, size in pieces(batch, micro_batch))
+
+
+def _step(title: str, predicted: Predicted | SplitPrediction, sync_s: float, parts: Sequence[Part]) -> Step:
     """The step of these parts, in which each waits for the slowest."""
     slowest = max(part.busy_s for part in parts)
     waiting = tuple(part._replace(wait_s=slowest - part.busy_s) for part in parts)

@@ -37,6 +37,9 @@ def _text(subject: Subject, steps: tuple[Step, ...]) -> str:
             f"{step.title} {Shares(step.batches)}, {format_rate(step.throughput)} samples/s: "
             f"{', '.join(parts)}{more}; sync {format_seconds(step.sync_s)}."
         )
+    batches = [sum(step.batches) for step in steps]
+    if batches[0] != batches[-1]:
+        lines.append(f"Their global batches differ: {batches[0]} and {batches[-1]}; a larger one alone is faster.")
     if why_no_even(subject):
         lines.append(why_no_even(subject))
     return " ".join(lines)

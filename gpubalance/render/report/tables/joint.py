@@ -51,6 +51,8 @@ def _splits(run: Run) -> Iterator[tuple[str, Run | Measurement]]:
     yield "chosen", run
     if run.baselines.even is not None:
         yield "even", run.baselines.even
+    if run.baselines.largest_even is not None:
+        yield "largest even", run.baselines.largest_even
 
 
 def _step(name: str, one: Run | Measurement) -> Row:

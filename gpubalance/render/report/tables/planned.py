@@ -41,11 +41,11 @@ def _predicted(plan: Plan) -> Iterator[Row]:
         "global_batch": plan.global_batch,
         **fields(p, "step_time_s", "throughput", *names),
     }
-    if p.even is not None:
-        known = fields(p.even, "step_time_s", "throughput")
-        split = p.even.split
-        row: Row = {"split": "even", "batches": str(split), "global_batch": split.global_batch}
-        yield {**row, **known, **fields(None, *names)}
+    others = {"even": p.even, "largest even": p.largest_even, "its global batch, divided best": p.best_at_largest_even}
+    for name, other in others.items():
+        if other is not None:
+            row: Row = {"split": name, "batches": str(other.split), "global_batch": other.split.global_batch}
+            yield {**row, **fields(other, "step_time_s", "throughput"), **fields(None, *names)}
 
 
 def _rounds(plan: Plan) -> Iterator[Row]:
