@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -205,3 +206,37 @@ def test_what_is_not_exact_is_told(tensorflow: Any, name: str) -> None:
         model = make()
     with pytest.warns(UserWarning, match=message):
         split.fit(model, X, Y, verbose=0)
+
+
+def own_loss(kind: str) -> Any:
+    """A model that counts its own `compute_loss`, whose loss is a mean, or random besides, or of unlike signs."""
+    import keras
+    from keras import ops
+
+    class Own(keras.Sequential):  # type: ignore[misc]
+        def __init__(self, layers: Any) -> None:
+            super().__init__(layers)
+            self.calls = self.add_weight(name="calls", initializer="zeros", trainable=False)
+            self.drop = keras.layers.Dropout(0.5, seed=1)
+
+        def compute_loss(self, *_: Any, y_pred: Any = None, **__: Any) -> Any:
+            self.calls.assign_add(1.0)
+            signs = ops.reshape(1.0 - 2.0 * ops.cast(ops.arange(ops.shape(y_pred)[0]) % 2, y_pred.dtype), (-1, 1))
+            losses = {"mean": y_pred, "random": self.drop(y_pred, training=True), "signed": y_pred * 0 + signs}[kind]
+            return ops.mean(losses)
+
+    model = Own(dense())
+    model.compile("sgd")
+    return model
+
+
+@pytest.mark.parametrize("kind", ["mean", "random", "signed"])
+def test_trying_a_loss_leaves_no_trace_and_warns_of_no_mean(tensorflow: Any, kind: str) -> None:
+    split = simulated((70, 30))
+    with split.scope():
+        model = own_loss(kind)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        split.fit(model, X, Y, epochs=2, shuffle=False, verbose=0)
+    assert not [one for one in told if "no mean over samples" in str(one.message)]
+    assert float(model.calls.value.numpy()) == 2 * 3  # steps, and no trial
