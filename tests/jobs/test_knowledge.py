@@ -151,6 +151,23 @@ def test_of_two_splits_that_are_too_close_to_tell_the_one_that_is_known_less_exa
     assert (found and found.planned.split.batches) == doubtful
 
 
+@pytest.mark.parametrize(("spread", "may"), [(WIDE, True), (NARROW, False)])
+def test_a_split_that_is_not_known_exactly_may_give_what_another_promises(spread: tuple[float, ...], may: bool) -> None:
+    known = knowledge()
+    seen(known, (64, 48), *(0.112 * part for part in spread))
+    best = known.best()
+    assert best is not None
+    assert best.may_give(1008) is may
+    assert not best.may_give(1100)
+
+
+def test_a_size_that_was_measured_more_than_once_takes_what_it_took_on_average() -> None:
+    known = knowledge()
+    for factor in (0.99, 1.01, 1.03):
+        learn(known, (64, 32), factor)
+    assert known.problem.loads[0].model.step_time_s(64) == pytest.approx(1.01 * (0.008 + 0.0002 * 64))
+
+
 def test_what_is_measured_once_more_adds_to_what_was_seen_and_is_given_up_some_time() -> None:
     known = knowledge()
     assert known.in_doubt() is None

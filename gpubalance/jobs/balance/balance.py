@@ -111,10 +111,13 @@ class Balancing:
                 return self._result(best)
 
     def _worth_a_round(self, best: Tried | None) -> Allocation | None:
-        """A split that promises more; else one that is measured once more, to tell which is the best."""
+        """A split that promises more; else one that is measured once more, to tell which is the best.
+
+        So is the best while it may itself give what is promised.
+        """
         promised = self._promising(best)
         if promised is not None:
-            return promised
+            return best.planned if best and best.may_give(promised.throughput) else promised
         doubtful = self._known.in_doubt()
         return None if doubtful is None else doubtful.planned
 

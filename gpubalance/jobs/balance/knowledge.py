@@ -59,6 +59,15 @@ class Tried:
         return half_width(self._samples) or 0.0
 
     @property
+    def may_be_seen_again(self) -> bool:
+        """Whether it was not yet measured as often as that helps."""
+        return len(self.seen) < _MOST_SEEN
+
+    def may_give(self, rate: float) -> bool:
+        """Whether it may turn out to give so many samples per second, if it is measured once more."""
+        return self.may_be_seen_again and rate < (1 + self.open_part) * self.rate
+
+    @property
     def _samples(self) -> list[float]:
         return [sample for one in self.seen for sample in one.step_time_s.samples]
 
@@ -86,7 +95,7 @@ class Knowledge:
         self._sync_s = request.sync_s
         self._tried: dict[Shares, Tried] = {}
         # Of each device at its present speed, by micro-batch: how slow it is by what it was alone.
-        self._factors: dict[int, dict[int, float]] = defaultdict(dict)
+        self._factors: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
         self._changes: dict[int, float] = {}
 
     @property
@@ -136,7 +145,7 @@ class Knowledge:
             open_part = math.hypot(one.open_part, best.open_part)
             if one is not best and open_part > WORTH_A_ROUND and 1 - one.rate / best.rate < open_part:
                 rivals.append(one)
-        may_help = [one for one in (*rivals, best) if rivals and len(one.seen) < _MOST_SEEN]
+        may_help = [one for one in (*rivals, best) if rivals and one.may_be_seen_again]
         return max(may_help, key=lambda one: one.open_part, default=None)
 
     def _fitting(self, *, proven: bool = False) -> list[Tried]:
@@ -175,7 +184,7 @@ class Knowledge:
         for replica in measured.replicas:
             device = replica.device
             factor = replica.compute_s / self.alone_s(device, split)
-            self._factors[device][split.micro_batches[device]] = factor
+            self._factors[device][split.micro_batches[device]].append(factor)
             loads[device] = replace(loads[device], model=self._model(device), update_s=replica.update_s or 0.0)
         self._loads = tuple(loads)
         if len(measured.replicas) > 1:
@@ -184,7 +193,7 @@ class Knowledge:
     def _forget(self, moved: Mapping[int, float]) -> None:
         for device, ratio in moved.items():
             self._changes[device] = ratio * self._changes.get(device, 1.0)
-            self._factors[device] = {}
+            del self._factors[device]
         self._tried = {split: tried for split, tried in self._tried.items() if not moved.keys() & set(split.used)}
 
     def _model(self, device: int) -> Line | Curve:
@@ -193,7 +202,8 @@ class Knowledge:
 
         A size that is off the line says little of the sizes beside it: the curve bends only next to it.
         """
-        load, factors, step = self._alone[device], self._factors[device], self.problem.multiple
+        load, step = self._alone[device], self.problem.multiple
+        factors = {size: statistics.fmean(seen) for size, seen in self._factors[device].items()}
         mean, limit = statistics.fmean(factors.values()), self._loads[device].limit
 
         def usual_s(size: int) -> float:
