@@ -90,7 +90,10 @@ class Phases:
         self._begin(_PROOF, 2, seconds, seconds)
 
     def _proof_s(self, planned: Allocation) -> float:
-        return proof_s(self._request.measuring, planned.step_time_s, len(planned.split.used))
+        split, devices = planned.split, len(planned.split.used)
+        shares = zip(split.batches, planned.binds, strict=True)
+        divided = any(binds == "memory" and batch < split.global_batch / devices for batch, binds in shares)
+        return proof_s(self._request.measuring, planned.step_time_s, devices, divided=divided)
 
     def _begin(self, name: str, number: int, seconds: float, left_s: float) -> None:
         if name == self._now:

@@ -12,6 +12,9 @@ from gpubalance.settings.requests import Measuring, RunRequest
 WORKER_S = 4.0  # loads TensorFlow and builds the model
 TRACING_S = 1.5  # of a split's two graphs, with stamps and without
 _GUESSED_STEP_S = 0.2
+# Of an even split that does not fit in one piece: its step beside the best split's, and the steps of the search.
+_DIVIDED_SLOWER = 1.25
+_SEARCHED_STEPS = 5
 
 
 def step_s(device: Device, batch: int, micro_batches: int = 1) -> float:
@@ -37,10 +40,21 @@ def windows_s(measuring: Measuring, steps_s: Sequence[float], windows: int) -> f
     return windows * sum(measuring.duration_s or _short_window_s(one) for one in steps_s)
 
 
-def proof_s(measuring: Measuring, joint_step_s: float, devices: int) -> float:
-    """Of a split with its warm-up, in turns with the even split, which is taken to be as slow, where that is wanted."""
-    steps_s = [joint_step_s] * (2 if measuring.baseline == "even" and devices > 1 else 1)
-    return sum(map(warm_up_s, steps_s)) + windows_s(measuring, steps_s, measuring.windows)
+def proof_s(measuring: Measuring, joint_step_s: float, devices: int, *, divided: bool = False) -> float:
+    """Of a split with its warm-up, in turns with the even split, which is taken to be as slow, where that is wanted.
+
+    `divided`: the even split does not fit in one piece. Then its steps take longer, and the largest equal shares that
+    fit are looked for and measured too.
+    """
+    if measuring.baseline != "even" or devices == 1:
+        return warm_up_s(joint_step_s) + windows_s(measuring, [joint_step_s], measuring.windows)
+    steps_s = [joint_step_s, joint_step_s * (_DIVIDED_SLOWER if divided else 1.0)]
+    in_turns_s = sum(map(warm_up_s, steps_s)) + windows_s(measuring, steps_s, measuring.windows)
+    if not divided:
+        return in_turns_s
+    return (
+        in_turns_s + _SEARCHED_STEPS * joint_step_s + warm_up_s(joint_step_s) + windows_s(measuring, [joint_step_s], 1)
+    )
 
 
 def _short_window_s(joint_step_s: float) -> float:
