@@ -71,7 +71,9 @@ def balance(
     )
     if search.dry_run:
         machine.warnings(devices, strict=measuring.strict)
-        check_output(reporting, quiet=reporting.quiet).give(estimate(request), balance_estimate_text)
+        kept = f"; this estimate is in {reporting.output}" if reporting.output else ""
+        out = check_output(reporting, quiet=reporting.quiet)
+        out.give(estimate(request), lambda found: balance_estimate_text(found) + kept)
         return
     measured(
         "balance",

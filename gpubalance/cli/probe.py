@@ -33,7 +33,9 @@ def probe(
     request = alone.request(devices, training, measuring)
     if alone.dry_run:
         machine.warnings(devices, strict=measuring.strict)
-        check_output(reporting, quiet=reporting.quiet).give(estimate(request), probe_estimate_text)
+        kept = f"; this estimate is in {reporting.output}" if reporting.output else ""
+        out = check_output(reporting, quiet=reporting.quiet)
+        out.give(estimate(request), lambda found: probe_estimate_text(found) + kept)
         return
 
     def text(result: Probe) -> str:

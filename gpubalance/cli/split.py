@@ -226,7 +226,7 @@ def _match(
         return tuple(devices)
     if not all(sizes):
         raise UsageError(
-            "--batches: each batch must be above 0", remedy="leave a device out with --gpus: --gpus 0 --batches 820"
+            "--batches: each batch must be above 0", remedy="leave a device out with --gpus: name only those that train"
         )
     if len(sizes) > len(devices) or (named and len(sizes) != len(devices)):
         raise UsageError(

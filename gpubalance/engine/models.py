@@ -44,9 +44,10 @@ def find_model(name: str) -> Callable[[], Any]:
         return lambda: _saved_model(Path(name))
     applications = {n: f for n, f in vars(keras.applications).items() if inspect.isfunction(f)}
     if name not in applications:
-        nearest = difflib.get_close_matches(name, [*applications, "probe", "small"], n=1)
+        known = {one.lower(): one for one in (*applications, "probe", "small")}
+        nearest = difflib.get_close_matches(name.lower(), known, n=1)
         raise BadInput(
-            f"there is no model {name!r}" + "".join(f": did you mean {one}?" for one in nearest),
+            f"there is no model {name!r}" + "".join(f": did you mean {known[one]}?" for one in nearest),
             remedy="use probe, small, a keras.applications name such as MobileNetV2, package.module:function, "
             "file.py:function or saved.keras",
         )

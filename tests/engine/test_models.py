@@ -152,6 +152,7 @@ class _Touches:
         ("NoSuchNet", "there is no model 'NoSuchNet'"),
         ("resnet50", "there is no model"),  # a module of keras.applications, not a model
         ("ResNet5", "did you mean ResNet50?"),
+        ("vgg16", "did you mean VGG16?"),
         ("absent.keras", "there is no file absent.keras"),
         ("{file}.keras", "there is no file"),
         (":", "names no function"),
