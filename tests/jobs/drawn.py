@@ -190,7 +190,7 @@ def drawn_run(
 
 def party_of(worker: DrawnWorker) -> Party:
     """A party whose worker answers so; it never fails."""
-    return cast("Party", SimpleNamespace(facts=worker.facts, started=1, ask=lambda work: work(worker)))
+    return cast("Party", SimpleNamespace(facts=worker.facts, started=1, alive=True, ask=lambda work: work(worker)))
 
 
 def _unwatched(event: Event) -> None:

@@ -5,17 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import partial
 
-from gpubalance.errors import BadInput, GpubalanceError, Interrupted, OutOfMemory
+from gpubalance.errors import GpubalanceError, Interrupted, OutOfMemory
 from gpubalance.jobs.environment import environment, now
 from gpubalance.jobs.events import Doing, TimeLeft, Watch, WindowDone
 from gpubalance.jobs.keep.kept import Kept, RunKey
+from gpubalance.jobs.measure.even import Even
 from gpubalance.jobs.measure.expected import windows_s
-from gpubalance.jobs.measure.fitting import Fitting
 from gpubalance.jobs.measure.series import LEAST_TIMINGS, Series
 from gpubalance.jobs.measure.warnings import (
     PRECISE_ENOUGH,
-    even_does_not_fit,
-    even_out_of_memory,
     excess,
     loss_not_finite,
     not_steady,
@@ -32,12 +30,8 @@ from gpubalance.results.common import Warning_
 from gpubalance.results.run import Baselines, Measurement, Run, SoloBest
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import BalanceRequest, RunRequest
-from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.party import Build, Party
-
-# Sums of gradients take memory too: so many numbers of micro-batches are tried until the even split fits.
-_PIECES_TRIED = 3
 
 
 def party_for(request: RunRequest | BalanceRequest, watch: Watch, limit: TimeLimit) -> Party:
@@ -67,9 +61,6 @@ class JointRun:
     kept: Kept
     solo: tuple[SoloBest, ...] | None = None
     proof: int = 0
-    even: Series | None = None
-    largest_even: Series | None = None
-    is_even: bool = False
     warnings: list[Warning_] = field(default_factory=list)
     measured_again: bool = False
     complete: bool = False
@@ -78,6 +69,7 @@ class JointRun:
         self.request = self.asked.of_used
         self.measuring = self.request.measuring
         self.own = Series(self.request.split, devices=self.request.devices, watch=self.watch)
+        self.even = Even(self.party, self.request, self.watch)
 
     def run(self) -> Run:
         """Measures to the end. Raises OutOfMemory; every error has what was measured before it as `partial`."""
@@ -99,7 +91,7 @@ class JointRun:
     @property
     def series(self) -> list[Series]:
         """What is measured in turns."""
-        return [self.own, *([self.even] if self.even else [])]
+        return [self.own, *([self.even.series] if self.even.series else [])]
 
     @property
     def _at_least(self) -> int:
@@ -134,81 +126,23 @@ class JointRun:
                 self.watch(WindowDone(number, of, series.name, series.devices, window.measurement()))
 
     def _warm_up_even(self) -> None:
-        even = Shares.even(self.own.split.global_batch, len(self.request.devices))
-        if len(self.request.devices) == 1:
-            return
-        self.is_even = even == self.own.split
-        if self.is_even:
-            return
-        self.watch(Doing(f"warming up the even split {even}, to compare with"))
-        try:
-            self.even = self._even_series(even)
-            self.party.ask(self.even.warm_up)
-        except OutOfMemory as error:
-            self.even = None
-            try:
-                self._warm_up_divided_even(even, error)
-            except OutOfMemory as again:
-                self._give_up_even(again)
-        self._take_over()
-
-    def _even_series(self, split: Shares) -> Series:
-        return Series(split, name="even", devices=self.request.devices, watch=self.watch)
-
-    def _warm_up_divided_even(self, even: Shares, error: OutOfMemory) -> None:
-        """In micro-batches, beside the largest equal shares in one piece; with those where no micro-batches fit."""
-        where = "a device" if error.replica is None else self.request.devices[error.replica].label
-        self.watch(Doing(f"the even split {even} does not fit on {where}; looking for the largest equal shares"))
         started = self.party.started
-        share = Fitting(self.party, self.request, self.watch).largest_even_share(max(even.batches))
-        largest = Series(Shares((share,) * len(even.batches)), name="largest even", devices=self.request.devices)
-        divided = self._fitting_pieces(even, share)
-        if divided is None:
-            largest = self._even_series(largest.split)
-        self.watch(Doing(f"warming up {largest.split}, the largest equal shares that fit"))
-        self.party.ask(largest.warm_up)
-        if divided is None:
-            self.even = largest
-            self.warnings.append(even_does_not_fit(even, where, largest.split))
-        else:
-            self._measure_largest_even(largest)
-            self.is_even = divided.split == self.own.split
-            self.even = None if self.is_even else divided
-        # On a real device the search left another worker: the split itself must be warm in it too.
-        if self.party.started != started:
+        self.even.warm_up()
+        if self.even.largest is not None:
+            self._measure_largest(self.even.largest)
+        # On a real device what did not fit has ended the worker: the next must be warm for what is measured in turns.
+        if self.party.started != started or not self.party.alive:
             for series in self.series:
                 self.party.ask(series.warm_up)
+        self._take_over()
 
-    def _fitting_pieces(self, even: Shares, share: int) -> Series | None:
-        """The even split in the fewest micro-batches that fit, warm; None where it can't be done in micro-batches."""
-        fewest = -(-max(even.batches) // share)
-        for count in range(fewest, fewest + _PIECES_TRIED):
-            series = self._even_series(even.in_pieces(count))
-            self.watch(Doing(f"warming up the even split {series.split}, to compare with"))
-            try:
-                self.party.ask(series.warm_up)
-            except OutOfMemory:
-                continue
-            except BadInput as error:  # a model that can't be trained in micro-batches
-                self.watch(Doing(error.message))
-                return None
-            return series
-        return None
-
-    def _measure_largest_even(self, series: Series) -> None:
+    def _measure_largest(self, series: Series) -> None:
         """For one window, not in turns: a figure beside the others, and no ratio is made of it."""
-        self.largest_even = series
         if self.kept.restore(self.key, series):
             return
         self.watch(Doing(f"measuring {series.split}, the largest equal shares that fit in one piece"))
         window = self.party.ask(partial(series.window, seconds=self.measuring.window_s(1), at_least=self._at_least))
         self.kept.window(self.key, series.name, window)
-
-    def _give_up_even(self, error: OutOfMemory) -> None:
-        self.watch(Doing(f"{error.message}: going on without the even split"))
-        self.even = None
-        self.warnings.append(even_out_of_memory(error.message))
-        self.party.ask(self.own.warm_up)
 
     def _measure(self) -> None:
         """Windows of the split and of the even split in turns, so that a machine that drifts is fair to both."""
@@ -217,7 +151,7 @@ class JointRun:
         while number < of or self._once_more(of):
             number += 1
             of = max(number, of)
-            turns = ", in turns with the even split" if self.even else ""
+            turns = ", in turns with the even split" if self.even.series else ""
             self.watch(Doing(f"measuring {self.own.split}, window {number} of {of}{turns}"))
             steps_s = [series.step_s for series in self.series]
             self.watch(TimeLeft(windows_s(self.measuring, steps_s, of - number + 1)))
@@ -235,7 +169,8 @@ class JointRun:
             except OutOfMemory as error:
                 if series is self.own:
                     raise
-                self._give_up_even(error)
+                self.even.give_up(error)
+                self.party.ask(self.own.warm_up)
                 continue
             self.kept.window(self.key, series.name, window)
             self.watch(WindowDone(number, of, series.name, series.devices, window.measurement()))
@@ -260,13 +195,13 @@ class JointRun:
         if not own.timings or not own.stamped:
             return None
         numbers = asked.split.used
-        others = (self.even, self.largest_even)
+        others = (self.even.series, self.even.largest)
         began_s = min(one.began_s for one in (own, *others) if one and one.stamped)
         measured = own.measurement(numbers, began_s)
         even, largest_even = (
             one.measurement(numbers, began_s) if one and one.timings and one.stamped else None for one in others
         )
-        if self.is_even:
+        if self.even.is_own:
             even = measured
         solo_sum = sum(best.throughput for best in self.solo) if self.solo else None
         return Run(
@@ -288,11 +223,11 @@ class JointRun:
             speedup_ci95=even and _speedup_ci95(measured, even),
             scaling_efficiency=solo_sum and measured.throughput.median / solo_sum,
             complete=self.complete,
-            warnings=(*self.warnings, *self._found(measured.excess_s / measured.step_time_s.median)),
+            warnings=(*self.warnings, *self.even.warnings, *self._found(measured)),
         )
 
-    def _found(self, excess_part: float) -> list[Warning_]:
-        """What the reader of the figures must know. `excess_part` is excess_s as a part of the step time."""
+    def _found(self, measured: Measurement) -> list[Warning_]:
+        """What the reader of the figures must know."""
         both = self.series
         found = [
             throttled(self.slowed) if self.slowed else None,
@@ -301,7 +236,7 @@ class JointRun:
             not_steady(all(series.steady for series in both)),
             slow_steps(sum(series.slow_steps for series in both), sum(len(series.stamped) for series in both)),
             stamps_cost(self.own.stamp_cost or 0.0),
-            excess(excess_part),
+            excess(measured.excess_s / measured.step_time_s.median),
             loss_not_finite(all(series.loss_is_finite for series in both)),
         ]
         return [warning for warning in found if warning is not None]

@@ -1,0 +1,98 @@
+"""The even split that a run is held against, and how it is made to fit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gpubalance.errors import BadInput, OutOfMemory
+from gpubalance.jobs.events import Doing, Watch
+from gpubalance.jobs.measure.fitting import Fitting
+from gpubalance.jobs.measure.series import Series
+from gpubalance.jobs.measure.warnings import even_does_not_fit, even_out_of_memory
+from gpubalance.results.common import Warning_
+from gpubalance.settings.requests import RunRequest
+from gpubalance.settings.shares import Shares
+from gpubalance.workers.party import Party
+
+# Sums of gradients take memory too: so many numbers of micro-batches are tried until the even split fits.
+_PIECES_TRIED = 3
+
+
+@dataclass
+class Even:
+    """The even split of a run's global batch, warm: its `series`, or None where there is none to measure.
+
+    `is_own`: the run's own split is the even one. `largest` are the largest equal shares in one piece, as Keras would
+    take them, where the even split needs micro-batches.
+    """
+
+    party: Party
+    request: RunRequest
+    watch: Watch
+    series: Series | None = None
+    largest: Series | None = None
+    is_own: bool = False
+    warnings: list[Warning_] = field(default_factory=list)
+
+    def warm_up(self) -> None:
+        """Finds how it fits and warms it up; what does not fit at all is given up and told."""
+        split = self.request.split
+        if len(split.batches) == 1:
+            return
+        even = Shares.even(split.global_batch, len(split.batches))
+        self.is_own = even == split
+        if self.is_own:
+            return
+        try:
+            self.series = self._warm(even)
+        except OutOfMemory as error:
+            try:
+                self._divide(even, error)
+            except OutOfMemory as again:
+                self.give_up(again)
+
+    def give_up(self, error: OutOfMemory) -> None:
+        """The run goes on without it."""
+        self.watch(Doing(f"{error.message}: going on without the even split"))
+        self.series = None
+        self.warnings.append(even_out_of_memory(error.message))
+
+    def _divide(self, even: Shares, error: OutOfMemory) -> None:
+        """In micro-batches, beside the largest equal shares in one piece; or those, where no micro-batches fit."""
+        where = "a device" if error.replica is None else self.request.devices[error.replica].label
+        self.watch(Doing(f"the even split {even} does not fit on {where}; looking for the largest equal shares"))
+        share = Fitting(self.party, self.request, self.watch).largest_even_share(max(even.batches))
+        divided = self._in_pieces(even, share)
+        shares = Shares((share,) * len(even.batches))
+        self.watch(Doing(f"warming up {shares}, the largest equal shares that fit"))
+        largest = self._series(shares, "largest even" if divided else "even")
+        self.party.ask(largest.warm_up)
+        if divided is None:
+            self.series = largest
+            self.warnings.append(even_does_not_fit(even, where, shares))
+            return
+        self.largest = largest
+        self.is_own = divided.split == self.request.split
+        self.series = None if self.is_own else divided
+
+    def _in_pieces(self, even: Shares, share: int) -> Series | None:
+        """The even split in the fewest micro-batches that fit, warm; None where it can't be done in micro-batches."""
+        fewest = -(-max(even.batches) // share)
+        for count in range(fewest, fewest + _PIECES_TRIED):
+            try:
+                return self._warm(even.in_pieces(count))
+            except OutOfMemory:
+                continue
+            except BadInput as error:  # a model that can't be trained in micro-batches
+                self.watch(Doing(error.message))
+                return None
+        return None
+
+    def _warm(self, split: Shares) -> Series:
+        self.watch(Doing(f"warming up the even split {split}, to compare with"))
+        series = self._series(split, "even")
+        self.party.ask(series.warm_up)
+        return series
+
+    def _series(self, split: Shares, name: str) -> Series:
+        return Series(split, name=name, devices=self.request.devices, watch=self.watch if name == "even" else None)
