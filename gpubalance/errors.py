@@ -50,7 +50,8 @@ class GpubalanceError(Exception):
     def __str__(self) -> str:
         """For a script, whose traceback ends with it: what happened, and on lines of their own why and what to do."""
         lines = [self.message, *([f"  cause: {self.cause}"] if self.cause else [])]
-        return "\n".join([*lines, *([f"  → {self.remedy}"] if self.remedy else [])])
+        remedy = self.remedy.replace("\n", "\n    ")
+        return "\n".join([*lines, *([f"  → {remedy}"] if remedy else [])])
 
 
 class UsageError(GpubalanceError):
@@ -90,7 +91,11 @@ class DeadlinePassed(GpubalanceError):
 
 
 class TimeLimitPassed(DeadlinePassed):
-    """The time that the user gave is over; what is measured is kept."""
+    """The `seconds` that the user gave are over; what is measured is kept."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"the time limit of {seconds:g} s passed", remedy="give it more, or leave out --time-limit")
+        self.seconds = seconds
 
 
 class Regression(GpubalanceError):

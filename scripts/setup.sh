@@ -1,7 +1,7 @@
 # Sourced by the scripts beside it, with $self the path of the one that runs: `setup` makes the virtual environment $venv
-# or brings it up to date. $venv/.gpubalance shows that the folder is ours to clear, and an install locks it. It is empty
-# until all is installed, then it says for what: "ready", the Python asked for, the extras, and the cksum and path of the
-# two files that decide what is installed. While all this is as wanted, no Python is started.
+# or brings it up to date. $venv/.gpubalance shows that the folder is ours to clear, and for which checkout and Python it
+# was made; an install locks it. $venv/.gpubalance,EXTRAS is the cksum of the two files that decide what is installed with
+# these extras, and $venv/.gpubalance-cut is there while pip works. While all is as wanted, no Python is started.
 #
 # GPUBALANCE_PYTHON  the Python to use (otherwise python3, then python3.13 to python3.10)
 # GPUBALANCE_VENV    the folder of the virtual environment
@@ -20,7 +20,7 @@ setup() {
     extras=
     if [ -e /proc/driver/nvidia/version ] || command -v nvidia-smi >/dev/null 2>&1; then extras=cuda; fi
     extras=${GPUBALANCE_EXTRAS-$extras}
-    extras=$extras${1:+${extras:+,}$1}
+    extras=${extras:+,$extras}${1:+,$1}
     files=$(cksum "$root/pyproject.toml" "$root/scripts/constraints.txt") || die "$root is not a whole checkout"
     venv=${GPUBALANCE_VENV:-$root/.venv}
     case $venv in /*) ;; *) venv=$PWD/$venv ;; esac
@@ -32,25 +32,15 @@ setup() {
     ready || (install) || exit 3 # a subshell: its lock and its environment end with it
 }
 
-# Whether $venv has what is wanted. It may have more, such as dev when scripts/gpubalance asks.
-ready() {
-    state='' had_python='' had_extras='' had_files=''
-    [ ! -r "$venv/.gpubalance" ] ||
-        { read -r state && IFS= read -r had_python && read -r had_extras && had_files=$(cat); } <"$venv/.gpubalance"
-    usable && has "$extras" && [ "$had_files" = "$files" ]
-}
+ready() { usable && [ "$(cat "$venv/.gpubalance$extras," 2>/dev/null)" = "$files" ]; }
 
 # Whether pip can go on with $venv: one that is whole, of this checkout (it does not survive a move) and of this Python.
 usable() {
-    case $state$had_files in "ready"*" $root/pyproject.toml"*) [ -x "$venv/bin/python" ] ;; *) false ;; esac &&
-        [ "${GPUBALANCE_PYTHON:-$had_python}" = "$had_python" ]
+    made='' had_python=''
+    [ ! -r "$venv/.gpubalance" ] || { IFS= read -r made && IFS= read -r had_python; } <"$venv/.gpubalance"
+    [ "$made" = "$root" ] && [ "${GPUBALANCE_PYTHON:-$had_python}" = "$had_python" ] &&
+        [ -x "$venv/bin/python" ] && [ ! -e "$venv/.gpubalance-cut" ]
 }
-
-# has EXTRAS: whether all of them are in $had_extras.
-has() (
-    IFS=,
-    for extra in $1; do case ,$had_extras, in *,"$extra",*) ;; *) return 1 ;; esac done
-)
 
 install() {
     [ -e "$venv/.gpubalance" ] || [ -z "$(ls -A "$venv" 2>/dev/null)" ] ||
@@ -65,27 +55,26 @@ install() {
     export PIP_USER=0 PIP_CONSTRAINT=scripts/constraints.txt PIP_BUILD_CONSTRAINT=scripts/constraints.txt
     cd "$root" || exit 3
     usable || make_venv
-    if has "$extras"; then extras=$had_extras; else extras=$had_extras${had_extras:+,}$extras; fi
-    before=$(cat "$venv/.gpubalance")
-    what="TensorFlow and the rest, about a minute"
-    case ,$extras, in *,cuda,*) has cuda || what="TensorFlow with CUDA (3 GB) and the rest, some minutes" ;; esac
-    say "installing $what, in $venv"
-    : >"$venv/.gpubalance"
+    case $extras, in
+    *,cuda,*) say "installing TensorFlow with CUDA (3 GB) and the rest, some minutes, in $venv" ;;
+    *) say "installing TensorFlow and the rest, about a minute, in $venv" ;;
+    esac
+    : >"$venv/.gpubalance-cut"
     # pip draws its bars on a terminal; elsewhere its lines are too many, and only the long steps are told.
     if [ -t 2 ]; then
         run_pip >&2
     else
         failed=$({ { run_pip --progress-bar off || echo failed >&3; } | steps; } 3>&1) && [ -z "$failed" ]
-    fi || {
-        printf '%s\n' "$before" >"$venv/.gpubalance" # pip has undone what it began
-        die "the install failed: $venv/install.log has all that pip said"
-    }
-    printf '%s\n' ready "$had_python" "$extras" "$files" >"$venv/.gpubalance"
+    fi
+    status=$?
+    rm "$venv/.gpubalance-cut" # a pip that failed has undone what it began
+    [ "$status" = 0 ] || die "the install failed: $venv/install.log has all that pip said"
+    printf '%s' "$files" | tee "$venv/.gpubalance$extras," >"$venv/.gpubalance${extras%,dev}," # who has dev has the rest
 }
 
 run_pip() {
     "$venv/bin/python" -m pip install "$@" --log "$venv/install.log" --no-input --disable-pip-version-check \
-        -e ".${extras:+[$extras]}" </dev/null
+        -e ".${extras:+[${extras#,}]}" </dev/null
 }
 
 # Says of pip's lines each download of 10 MB or more, and when all are there.
@@ -116,7 +105,7 @@ print(os.path.realpath(sys._base_executable))' 2>/dev/null) && break
     : >"$venv/.gpubalance"
     find "$venv/" -mindepth 1 -maxdepth 1 ! -name .gpubalance -exec rm -rf {} + && "$python" -m venv "$venv" >&2 ||
         die "cannot make a virtual environment in $venv"
-    had_python=${GPUBALANCE_PYTHON-} had_extras=
+    printf '%s\n' "$root" "${GPUBALANCE_PYTHON-}" >"$venv/.gpubalance"
 }
 
 # Lets the development tools write beside $venv and not into the checkout, which can be read-only.

@@ -13,12 +13,13 @@ from typing import Annotated, NoReturn
 import typer
 from typer.exceptions import TyperException
 
-from gpubalance.cli import balance, compare, complete, devices, doctor, guide, plan, probe, report, run
+from gpubalance.cli import balance, compare, complete, devices, doctor, guide, independent, plan, probe, report, run
 from gpubalance.cli.command import Command
 from gpubalance.cli.config import Given
 from gpubalance.cli.failures import hide, name_resuming, show_bug, show_error, show_usage
 from gpubalance.cli.groups import grouped
 from gpubalance.cli.interrupt import handle_interrupts
+from gpubalance.cli.next_command import program, typed
 from gpubalance.cli.options import CommonOptions, ConfigOption, HelpOption
 from gpubalance.errors import GpubalanceError
 
@@ -60,6 +61,7 @@ for _command in (
     balance.balance,
     plan.plan,
     run.run,
+    independent.independent,
     compare.compare,
     report.report,
     doctor.doctor,
@@ -101,16 +103,16 @@ def _run() -> int:
     arguments = sys.argv[1:]
     given = Given()
     try:
-        code = app(arguments, standalone_mode=False, obj=given)
+        code = app(arguments, program(), standalone_mode=False, obj=given)
     except GpubalanceError as error:
         given.explain(error)
+        error.remedy = typed(error.remedy, given.simulate)
         name_resuming(error, arguments)
         if given.switched("redact"):
             hide(error)
         return show_error(error, verbose=_verbose(arguments, given))
     except TyperException as error:
-        given.explain(error)
-        return show_usage(error)
+        return show_usage(error, given.place_of(error))
     except typer.Abort:
         return _INTERRUPTED
     except Exception as error:  # noqa: BLE001  (a bug: said so, with what to report)

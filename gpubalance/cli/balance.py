@@ -45,9 +45,9 @@ def balance(
 
     Example: gpubalance balance --gpus 0 1 -o plan.json
     """
-    from gpubalance.cli.measured import measured
+    from gpubalance.cli.measured import estimated, measured
     from gpubalance.cli.next_command import uses
-    from gpubalance.cli.output import check_output, width
+    from gpubalance.cli.output import width
     from gpubalance.devices.machine import find_machine
     from gpubalance.jobs.balance.balance import balance as balance_job
     from gpubalance.jobs.balance.estimate import estimate
@@ -70,10 +70,7 @@ def balance(
         fresh=search.fresh,
     )
     if search.dry_run:
-        machine.warnings(devices, strict=measuring.strict)
-        kept = f"; this estimate is in {reporting.output}" if reporting.output else ""
-        out = check_output(reporting, quiet=reporting.quiet)
-        out.give(estimate(request), lambda found: balance_estimate_text(found) + kept)
+        estimated(machine, devices, measuring, reporting, estimate(request), balance_estimate_text)
         return
     measured(
         "balance",

@@ -16,7 +16,7 @@ from typing import Any
 
 from gpubalance.cli.output import say, unwritable
 from gpubalance.errors import EnvironmentFault
-from gpubalance.jobs.events import DeviceDone, Event, PointDone, RoundDone, Watch, WindowDone
+from gpubalance.jobs.events import DeviceDone, Event, PointDone, RoundDone, TurnDone, Watch, WindowDone
 from gpubalance.render.tensorboard import METRICS, Ended, Scalar, Summaries, Summary, Tried, columns
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import Settings
@@ -41,6 +41,8 @@ class Board:
     def _of(self, event: Event, now_s: float) -> list[Summary]:
         if isinstance(event, WindowDone):
             return self._summaries.window(event.name, event.devices, event.measurement, now_s)
+        if isinstance(event, TurnDone):
+            return [one for part in event.parts for one in self._summaries.own(event.name, part, now_s)]
         if isinstance(event, RoundDone):
             return self._summaries.round(event.round, event.devices, now_s)
         if isinstance(event, PointDone):

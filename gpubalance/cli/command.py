@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
+from pathlib import Path
 from typing import Any
 
 from typer.core import TyperCommand, TyperOption
@@ -22,29 +23,59 @@ class Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Of a line that is not finished the words come as the shell has cut them; see `shell_complete`."""
         if not ctx.resilient_parsing:
-            return super().parse_args(ctx, join_lists(args))
+            return super().parse_args(ctx, join_lists(args, self._repeated))
         args = [word for word in args if word != "="]  # bash cuts --simulate=2 into three
         ctx.meta[_TYPED] = tuple(args)
         with contextlib.suppress(UsageError):  # nothing is typed after it yet
-            args = join_lists(args)
+            args = join_lists(args, self._repeated)
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Raises UsageError where the result would be written over a file that the command reads."""
+        output = ctx.params.get("output")
+        for name, given in ctx.params.items() if output is not None else ():
+            words = given if isinstance(given, list | tuple) else [given]
+            if name != "output" and any(_names(word, output) for word in words):
+                raise UsageError(f"-o {output} is a file that {ctx.info_name} reads", remedy="give another -o")
+        return super().invoke(ctx)
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Without braces: `compare [OPTIONS] RESULT.json...`."""
+        return [piece.strip("{}").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
+
+    @property
+    def _repeated(self) -> set[str]:
+        """The options with several values of which any may hold a comma, as a path may."""
+        options = [option for option in self.params if isinstance(option, TyperOption) and option.multiple]
+        return {name for option in options for name in option.opts} - LIST_OPTIONS.keys()
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         """Flags; or, where Typer does not see which flag the word is a value of, what that one takes."""
         typed: tuple[str, ...] = ctx.meta[_TYPED]
         last = next((word for word in reversed(typed) if word.startswith("-")), "")
-        values_follow = last in LIST_OPTIONS or typed[-1:] == (last,)
+        values_follow = last in LIST_OPTIONS or last in self._repeated or typed[-1:] == (last,)
         for option in self.params if values_follow and not incomplete.startswith("-") else ():
             if isinstance(option, TyperOption) and last in option.opts and not option.is_flag:
                 return option.shell_complete(ctx, incomplete)
         return super().shell_complete(ctx, incomplete or "-")
 
 
-def join_lists(arguments: Sequence[str]) -> list[str]:
+def _names(word: object, file: Path) -> bool:
+    """Whether it is the path of that file, or of a function in it."""
+    if not isinstance(word, str | Path):
+        return False
+    for path in {str(word), str(word).rpartition(":")[0]} - {""}:
+        with contextlib.suppress(OSError, ValueError):  # one of them is no file
+            if file.samefile(path):
+                return True
+    return False
+
+
+def join_lists(arguments: Sequence[str], repeated: Container[str] = ()) -> list[str]:
     """The arguments with each list option's values joined by commas, as Typer takes one value for an option.
 
-    Values go on until the next option; `-5` is a value, so that the error says what is wrong with it. Raises UsageError
-    for a list option without a value.
+    Those in `repeated` stand before each of their values instead. Values go on until the next option; `-5` is a value,
+    so that the error says what is wrong with it. Raises UsageError for a list option without a value.
     """
     joined: list[str] = []
     rest = list(arguments)
@@ -53,6 +84,12 @@ def join_lists(arguments: Sequence[str]) -> list[str]:
         if argument == "--":
             return [*joined, argument, *rest]
         name, equals, value = argument.partition("=")
+        if name in repeated:
+            values = [value] if equals else []
+            while rest and not rest[0].startswith("-"):
+                values.append(rest.pop(0))
+            joined += [f"{name}={one}" for one in values] or [name]  # Typer says that its value is missing
+            continue
         if name not in LIST_OPTIONS:
             joined.append(argument)
             continue

@@ -15,7 +15,7 @@ Files = Annotated[
     list[Path],
     typer.Argument(
         metavar="RESULT.json",
-        help="Two or more. What `run`, `balance`, `plan` or `probe` wrote. The first is the baseline.",
+        help="Two or more. What `run`, `balance`, `plan`, `probe` or `independent` wrote. The first is the baseline.",
     ),
 ]
 FailSlower = Annotated[

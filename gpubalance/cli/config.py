@@ -40,16 +40,23 @@ class Given:
         """Whether a switch is on, by the command line or the config."""
         return self.context is not None and bool(self.context.params.get(name))
 
-    def explain(self, error: GpubalanceError | TyperException) -> None:
+    @property
+    def simulate(self) -> str | None:
+        """The simulated devices that were asked for."""
+        found = self.context.params.get("simulate") if self.context else None
+        return None if found is None else str(found)
+
+    def explain(self, error: GpubalanceError) -> None:
         """Adds to an error about an option that the config gave it: `--batches is from FILE`."""
         if isinstance(error, UsageError | BadInput | PlanMismatch):
             named = self._from_config(f"{error.message} {error.remedy}")
             if isinstance(error, UsageError):
                 named = named or self._from_config()
             error.remedy = "\n".join(filter(None, [error.remedy, self._place(named)]))
-        elif isinstance(error, BadParameter):
-            place = self._place(self._from_config(error.format_message()))
-            error.message += f" ({place})" if place else ""
+
+    def place_of(self, error: TyperException) -> str:
+        """The same of a value that an option does not take; empty where the config did not give it."""
+        return self._place(self._from_config(error.format_message())) if isinstance(error, BadParameter) else ""
 
     def _from_config(self, text: str | None = None) -> list[str]:
         """The flags that the config gives; with `text`, those that it names."""

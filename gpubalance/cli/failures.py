@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Any
 
 from typer.exceptions import TyperException
 
 from gpubalance.cli.next_command import resuming
 from gpubalance.cli.output import redaction_here, say
+from gpubalance.cli.usage import usage_text
 from gpubalance.errors import RESUME, BadInput, EnvironmentFault, GpubalanceError, Interrupted, UsageError
 from gpubalance.remedies import match
 from gpubalance.text import clean_lines
@@ -56,25 +56,12 @@ def hide(error: GpubalanceError) -> None:
     error.remedy, error.log = without(error.remedy), without(error.log)
 
 
-def show_usage(error: TyperException) -> int:
-    """A wrong command line, in one line, as ours are."""
-    text = getattr(error, "format_message", lambda: str(error))()
-    if not text:  # no command at all: the help was printed
-        return error.exit_code
-    context = getattr(error, "ctx", None)
-    remedy = f"\n  → {_line_that_works(error, context)}" if context is not None else ""
-    say(clean_lines(f"error: {text}{remedy}"), sys.stderr)
+def show_usage(error: TyperException, place: str) -> int:
+    """A wrong command line, told as our own errors are; `place` is where a value was given that is not on it."""
+    text = usage_text(error, place)
+    if text:
+        say(clean_lines(text), sys.stderr)
     return error.exit_code
-
-
-def _line_that_works(error: TyperException, context: Any) -> str:
-    """The help; or, for a command's option before the command, where it belongs."""
-    option, commands = getattr(error, "option_name", None), getattr(context.command, "commands", {})
-    having = [name for name, command in commands.items() if any(option in param.opts for param in command.params)]
-    if not having:
-        return f"{context.command_path} --help"
-    command = next((word for word in sys.argv[1:] if word in having), having[0])
-    return f"options come after the command: {context.command_path} {command} {option} …"
 
 
 def show_bug(error: Exception, *, verbose: bool) -> int:

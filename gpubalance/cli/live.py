@@ -10,8 +10,9 @@ from rich.live import Live
 from rich.text import Text
 
 from gpubalance.cli.remaining import Remaining
-from gpubalance.jobs.events import DeviceDone, Doing, Event, PointDone, TimingDone, TrialDone, WindowDone
+from gpubalance.jobs.events import DeviceDone, Doing, Event, PointDone, TimingDone, TrialDone, TurnDone, WindowDone
 from gpubalance.render.live import Course, header_lines, joint_lines, probe_lines
+from gpubalance.render.live_own import OwnCourse, own_lines
 from gpubalance.render.probe import curve_lines, device_line
 from gpubalance.results.probe import CurvePoint
 from gpubalance.settings.device import Device
@@ -33,7 +34,7 @@ class LiveScreen:
         self._lock = threading.Lock()
         self._doing = ""
         self._remaining = Remaining()
-        self._state: JointState | ProbeState | None = None
+        self._state: JointState | OwnState | ProbeState | None = None
         self._console = Console(stderr=True, highlight=False)
         self._live = Live(
             console=self._console,
@@ -58,6 +59,10 @@ class LiveScreen:
         self._remaining.take(event)
         if isinstance(event, Doing):
             self._doing = event.text
+        elif isinstance(event, TurnDone) or (isinstance(event, TimingDone) and event.name in OwnState.names):
+            if not isinstance(self._state, OwnState):
+                self._state = OwnState()
+            self._state.take(event)
         elif isinstance(event, TimingDone | WindowDone):
             if not isinstance(self._state, JointState) or not self._state.is_of(event):
                 self._state = JointState(event.devices)
@@ -103,6 +108,8 @@ class JointState:
 
     def take(self, event: TimingDone | WindowDone) -> None:
         """Takes in an event; a new split replaces the one before it."""
+        if event.name == "held":  # the same split, of which the screen shows what the pipeline lets it give
+            return
         batches = event.batches if isinstance(event, TimingDone) else event.measurement.batches
         course = self._even if event.name else self._own
         if course is None or course.batches != batches:
@@ -125,6 +132,34 @@ class JointState:
     def lines(self, width: int, height: int) -> list[Text]:
         """What the screen shows, in that many columns and lines."""
         return joint_lines(self._own, self._even, width, height) if self._own is not None else []
+
+
+class OwnState:
+    """Devices that each train a model of their own."""
+
+    names = ("alone", "at once")
+
+    def __init__(self) -> None:
+        self._courses: dict[str, OwnCourse] = {}
+
+    def take(self, event: TimingDone | TurnDone) -> None:
+        """A device's timing, or a window."""
+        if isinstance(event, TurnDone):
+            for part in event.parts:
+                self._course(part.device, part.batch).memory_bytes = part.memory_peak_bytes
+            return
+        ((device,), (batch,)) = event.devices, event.batches
+        course = self._course(device, batch)
+        course.rates[event.name] = batch / event.step_s
+        course.gauges = event.gauges[0]
+
+    def _course(self, device: Device, batch: int) -> OwnCourse:
+        return self._courses.setdefault(device.uuid, OwnCourse(device, batch))
+
+    def lines(self, width: int, height: int) -> list[Text]:
+        """What the screen shows, in that many columns and lines."""
+        courses = sorted(self._courses.values(), key=lambda course: course.device.index)
+        return own_lines(courses, width, height) if courses else []
 
 
 class ProbeState:

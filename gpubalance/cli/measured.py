@@ -15,18 +15,23 @@ from gpubalance.cli.options import ReportingOptions
 from gpubalance.cli.output import check_output, unwritable
 from gpubalance.cli.progress import Progress
 from gpubalance.devices.machine import Machine, held
+from gpubalance.errors import UsageError
 from gpubalance.jobs.events import Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.results.common import Warning_
+from gpubalance.results.estimate import BalanceEstimate, Estimate
+from gpubalance.results.independent import Independent
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
+from gpubalance.results.records import is_estimate
 from gpubalance.results.run import Run
 from gpubalance.settings.choices import TRACES
 from gpubalance.settings.device import Device
-from gpubalance.settings.requests import BalanceRequest, ProbeRequest, RunRequest, Tracing
+from gpubalance.settings.requests import BalanceRequest, IndependentRequest, ProbeRequest, RunRequest, Tracing
 
-Request = TypeVar("Request", RunRequest, ProbeRequest, BalanceRequest)
-Result = TypeVar("Result", Run, Probe, Plan)
+Request = TypeVar("Request", RunRequest, ProbeRequest, BalanceRequest, IndependentRequest)
+Result = TypeVar("Result", Run, Probe, Plan, Independent)
+Expected = TypeVar("Expected", Estimate, BalanceEstimate)
 
 
 def measured(
@@ -64,6 +69,26 @@ def measured(
             noted,
             kept,
         )
+
+
+def estimated(
+    machine: Machine,
+    devices: Sequence[Device],
+    measuring: MeasuringOptions,
+    reporting: ReportingOptions,
+    expected: Expected,
+    text: Callable[[Expected], str],
+) -> None:
+    """Gives what a `--dry-run` found, as `text` and JSON. Raises what the machine's warnings do with --strict.
+
+    It replaces no result, even with --overwrite.
+    """
+    machine.warnings(devices, strict=measuring.strict)
+    path = reporting.output
+    if path is not None and path.is_file() and not is_estimate(path):
+        raise UsageError(f"{path} exists, and --dry-run measures nothing to replace it with", remedy="give another -o")
+    kept = f"; this estimate is in {reporting.output}" if reporting.output else ""
+    check_output(reporting, quiet=reporting.quiet).give(expected, lambda found: text(found) + kept)
 
 
 def _name_now(command: str, *folders: Path | None) -> str:

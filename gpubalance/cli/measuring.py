@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 from gpubalance.cli import values
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from gpubalance.settings.requests import Measuring, ProbeRequest
 
 _MOST_SECONDS, _DAY_S = 10**7, 86_400
+windows_option = partial(measuring_option, "--windows", metavar="N", min=1, max=10_000)
+window_duration_option = partial(measuring_option, "--duration", metavar="S")
 
 
 @dataclass(frozen=True)
@@ -67,18 +70,9 @@ class MeasuringOptions:
 @dataclass(frozen=True)
 class WindowOptions:
     windows: Annotated[
-        int,
-        measuring_option(
-            "--windows",
-            metavar="N",
-            min=1,
-            max=10_000,
-            help="Windows to measure; up to 5/3 as many while the result is not known within ±1 %.",
-        ),
+        int, windows_option(help="Windows to measure; up to 5/3 as many while the result is not known within ±1 %.")
     ] = 3
-    duration: Annotated[
-        float | None, measuring_option("--duration", metavar="S", help="Seconds that a window takes.")
-    ] = 10.0
+    duration: Annotated[float | None, window_duration_option(help="Seconds that a window takes.")] = 10.0
 
     def measuring(self, measuring: MeasuringOptions, baseline: choices.Baseline = "even") -> Measuring:
         """As a request has it. Raises UsageError for what is no time."""
@@ -99,18 +93,10 @@ class ProofOptions(WindowOptions):
     """The same of a proof, which is no longer than its verdict needs."""
 
     windows: Annotated[
-        int,
-        measuring_option(
-            "--windows",
-            metavar="N",
-            min=1,
-            max=10_000,
-            help="Windows of the proof; more while the result is not known within ±1 %.",
-        ),
+        int, windows_option(help="Windows of the proof; more while the result is not known within ±1 %.")
     ] = 2
     duration: Annotated[
-        float | None,
-        measuring_option("--duration", metavar="S", help="Seconds that a window takes. Default: five timings."),
+        float | None, window_duration_option(help="Seconds that a window takes. Default: five timings.")
     ] = None
 
 

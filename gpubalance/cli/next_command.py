@@ -3,29 +3,38 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from gpubalance.settings.choices import default_model, names_file_or_code
 from gpubalance.text import clean_lines
 
 if TYPE_CHECKING:
     from gpubalance.results.plan import Plan
+    from gpubalance.results.run import Run
     from gpubalance.settings.device import Device
     from gpubalance.settings.requests import Settings
+
+Result = TypeVar("Result", "Plan", "Run")
+_WITHOUT_DEVICES = ("compare", "report", "guide")
+_COMMANDS = ("devices", "probe", "balance", "plan", "run", "doctor", *_WITHOUT_DEVICES)
 
 
 def command(name: str, devices: Sequence[Device], settings: Settings, simulate: str | None, *split: str) -> str:
     """A command on these devices with these settings; the words of `split` are between the two."""
-    words = [_program(), name, *_simulated(simulate), "--gpus", *(str(device.index) for device in devices), *split]
+    words = [name, *_simulated(simulate), "--gpus", *(str(device.index) for device in devices), *split]
     if settings.model != default_model(simulated=devices[0].simulated):
         words += ["--model", settings.model]
+    if settings.data is not None:
+        words += ["--data", settings.data]
     for option in ("precision", "input", "all_reduce"):
         if getattr(settings, option) != type(settings).model_fields[option].default:
             words += [f"--{option.replace('_', '-')}", getattr(settings, option)]
-    return clean_lines(shlex.join([*words, *(["--xla"] if settings.xla else [])]))
+    return _line(*words, *(["--xla"] if settings.xla else []))
 
 
 def uses(plan: Plan, simulate: str | None, path: Path | None) -> tuple[str, tuple[str, ...]]:
@@ -45,12 +54,38 @@ def uses(plan: Plan, simulate: str | None, path: Path | None) -> tuple[str, tupl
 
 def resuming(arguments: Sequence[str]) -> str:
     """The command of those arguments, which goes on with what it has measured."""
-    return clean_lines(shlex.join([_program(), *arguments, *([] if "--resume" in arguments else ["--resume"])]))
+    return _line(*arguments, *([] if "--resume" in arguments else ["--resume"]))
 
 
-def _program() -> str:
-    """How this program was started, which works again: scripts/gpubalance of a checkout says that of itself."""
-    return os.environ.get("GPUBALANCE_STARTED_AS") or "gpubalance"
+def program() -> str:
+    """How this program was started, as one types it again: scripts/gpubalance of a checkout says that of itself."""
+    started = Path(sys.argv[0])
+    if started.parts[-2:] == ("gpubalance", "__main__.py"):
+        return f"{Path(sys.executable).name} -m gpubalance"
+    return shlex.quote(os.environ.get("GPUBALANCE_STARTED_AS") or "gpubalance")
+
+
+def retyped(result: Result, simulate: str | None) -> Result:
+    """A result to be shown: its warnings name commands as this user types them."""
+    warnings = (warning.model_copy(update={"next": typed(warning.next, simulate)}) for warning in result.warnings)
+    return result.model_copy(update={"warnings": tuple(warnings)})
+
+
+def _line(*words: str) -> str:
+    return clean_lines(f"{program()} {shlex.join(words)}")
+
+
+def typed(text: str, simulate: str | None) -> str:
+    """The text with each of our commands in it as this user types it: by the program's name, on the same devices."""
+    devices = f" --simulate {shlex.quote(simulate)}" if simulate else ""
+
+    def command(found: re.Match[str]) -> str:
+        name = found[1]
+        has_devices = name not in _WITHOUT_DEVICES and not found.string.startswith(" --simulate", found.end())
+        return f"{program()} {name}{devices if has_devices else ''}"
+
+    started = f"(?:{re.escape(program())}|gpubalance)"
+    return re.sub(rf"(?<![\w./-]){started} ({'|'.join(_COMMANDS)})\b", command, text)
 
 
 def _simulated(simulate: str | None) -> list[str]:
@@ -78,7 +113,8 @@ def _run_command(plan: Plan, simulate: str | None, path: Path | None) -> str:
     if path is not None:
         model = plan.settings.model
         named = ["--model", model] if names_file_or_code(model) else []
-        return clean_lines(shlex.join([_program(), "run", *_simulated(simulate), "--plan", str(path), *named]))
+        named += ["--data", plan.settings.data] if plan.settings.data else []
+        return _line("run", *_simulated(simulate), "--plan", str(path), *named)
     used = [share for share in plan.shares if share.batch]
     split = ["--batches", *(str(share.batch) for share in used)]
     if any(share.micro_batch != share.batch for share in used):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpubalance.cli import complete, config, model_name, values
+from gpubalance.cli import complete, config, function_name, values
 from gpubalance.errors import UsageError
 from gpubalance.settings import choices
 
@@ -70,7 +70,20 @@ ModelOption = Annotated[
         help="probe, small, a keras.applications name, package.module:function, file.py:function or saved.keras. "
         "Default: probe on GPUs, small on simulated devices.",
         autocompletion=complete.models,
-        callback=model_name.checked,
+        callback=function_name.model,
+    ),
+]
+
+
+PrecisionOption = Annotated[
+    choices.Precision,
+    training_option("--precision", metavar="KIND", help="float32, tf32, mixed_float16 or mixed_bfloat16."),
+]
+XlaOption = Annotated[bool, training_option("--xla/--no-xla", help="Compile the forward and backward pass.")]
+InputOption = Annotated[
+    choices.Input,
+    training_option(
+        "--input", metavar="PLACE", help="Keep the samples on the device, or feed them from the host: device, host."
     ),
 ]
 
@@ -80,24 +93,31 @@ class TrainingOptions:
     """What is trained on each device."""
 
     model: ModelOption = None
-    precision: Annotated[
-        choices.Precision,
-        training_option("--precision", metavar="KIND", help="float32, tf32, mixed_float16 or mixed_bfloat16."),
-    ] = "float32"
-    xla: Annotated[bool, training_option("--xla/--no-xla", help="Compile the forward and backward pass.")] = False
-    input_: Annotated[
-        choices.Input,
+    precision: PrecisionOption = "float32"
+    xla: XlaOption = False
+    input_: InputOption = "device"
+    data: Annotated[
+        str | None,
         training_option(
-            "--input", metavar="PLACE", help="Keep the samples on the device, or feed them from the host: device, host."
+            "--data",
+            metavar="NAME",
+            help="Train on samples of yours: file.py:function or package.module:function, which gives a "
+            "tf.data.Dataset, a PyDataset or arrays. Default: random samples.",
+            callback=function_name.data,
         ),
-    ] = "device"
+    ] = None
 
     def settings(self, devices: Sequence[Device]) -> Settings:
-        """As a request has them; without --model what suits the devices."""
+        """As a request has them; without --model what suits the devices.
+
+        Raises UsageError for --data beside --input host, the pipeline of random samples.
+        """
         from gpubalance.settings.requests import Settings
 
+        if self.data is not None and self.input_ == "host":
+            raise UsageError("--input host is for random samples: --data has its own pipeline", remedy="leave it out")
         model = self.model or choices.default_model(simulated=devices[0].simulated)
-        return Settings(model=model, precision=self.precision, xla=self.xla, input=self.input_)
+        return Settings(model=model, data=self.data, precision=self.precision, xla=self.xla, input=self.input_)
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,8 @@ if TYPE_CHECKING:
     from gpubalance.cli.options import OutputOptions
     from gpubalance.jobs.keep.journal import Journal
     from gpubalance.results.common import Warning_
-    from gpubalance.results.plan import Plan
-    from gpubalance.results.probe import Probe
+    from gpubalance.results.records import AnyResult
     from gpubalance.results.redact import Redaction
-    from gpubalance.results.run import Run
     from gpubalance.settings.record import Record
 
 _LONGEST_NAME, _LONGEST_PATH = 240, 4000  # less than systems have: it is written under a longer name first
@@ -130,12 +128,15 @@ def _give_up(stream: TextIO) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def check_output(options: OutputOptions, *, quiet: bool, resumed: type[Run | Probe | Plan] | None = None) -> Output:
+def check_output(options: OutputOptions, *, quiet: bool, resumed: type[AnyResult] | None = None) -> Output:
     """Raises UsageError for a file that exists, EnvironmentFault where none can be written.
 
-    What is resumed may replace its own unfinished result, which is of the kind `resumed`.
+    What is resumed may replace its own unfinished result, which is of the kind `resumed`; anything, an estimate.
     """
-    path, overwrite = options.output, options.overwrite
+    from gpubalance.results.records import is_estimate
+
+    path = options.output
+    overwrite = options.overwrite or (path is not None and is_estimate(path))
     goes_on = path is not None and not overwrite and resumed is not None and _is_unfinished(path, resumed)
     if path is not None:
         check_file("-o", path, overwrite=overwrite or goes_on)
@@ -144,7 +145,7 @@ def check_output(options: OutputOptions, *, quiet: bool, resumed: type[Run | Pro
     )
 
 
-def _is_unfinished(path: Path, kind: type[Run | Probe | Plan]) -> bool:
+def _is_unfinished(path: Path, kind: type[AnyResult]) -> bool:
     """Whether it is what an interrupted command has left of its result."""
     from gpubalance.results.plan import Plan
     from gpubalance.results.records import read_result

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 ProbeFile = Annotated[
     Path | None,
-    typer.Argument(metavar="PROBE.json", help="What `probe -o` wrote. Default: the latest of these devices."),
+    typer.Argument(
+        metavar="PROBE.json",
+        help="What `probe -o` wrote. Default: the latest probe of these devices, and what a balance has found since.",
+    ),
 ]
 Sync = Annotated[
     float | None,
@@ -47,11 +50,13 @@ def plan(
 
     Example: gpubalance plan --gpus 0 1
     """
-    from gpubalance.cli.next_command import uses
+    from gpubalance.cli.next_command import retyped, uses
     from gpubalance.cli.output import check_output, width
     from gpubalance.devices.machine import find_machine
     from gpubalance.devices.select import select
-    from gpubalance.jobs.plan import plan as plan_job
+    from gpubalance.jobs.balance.found import plan_by_balance
+    from gpubalance.jobs.keep.saved_balances import balance_by
+    from gpubalance.jobs.plan.plan import plan as plan_job
     from gpubalance.render.plan import plan_text
     from gpubalance.results.probe import Probe
     from gpubalance.results.records import read_record
@@ -60,13 +65,16 @@ def plan(
     request = split.request(sync)
     if probe is not None:
         found = read_record(probe, Probe)
-        devices = select(gpus.named, found.devices)
+        devices, balance = select(gpus.named, found.devices), None
     else:
-        devices = find_machine(gpus.simulate).select(gpus.named)
-        found = _latest_probe(devices, training.settings(devices), gpus.simulate)
+        machine = find_machine(gpus.simulate)
+        devices = machine.select(gpus.named)
+        settings = training.settings(devices)
+        found = _latest_probe(devices, settings, gpus.simulate)
+        balance = balance_by(found, devices, settings, machine.joint)
     out.give(
-        plan_job(found, devices, request),
-        lambda plan: plan_text(plan, *uses(plan, gpus.simulate, output.output), width(), epoch),
+        plan_by_balance(found, devices, request, balance) if balance else plan_job(found, devices, request),
+        lambda plan: plan_text(retyped(plan, gpus.simulate), *uses(plan, gpus.simulate, output.output), width(), epoch),
     )
 
 

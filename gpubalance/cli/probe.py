@@ -17,9 +17,9 @@ def probe(
 
     Example: gpubalance probe --gpus 0 1
     """
-    from gpubalance.cli.measured import measured
+    from gpubalance.cli.measured import estimated, measured
     from gpubalance.cli.next_command import command
-    from gpubalance.cli.output import check_output, width
+    from gpubalance.cli.output import width
     from gpubalance.devices.machine import find_machine
     from gpubalance.jobs.keep.journals import probe_journal
     from gpubalance.jobs.probe.estimate import estimate
@@ -32,10 +32,7 @@ def probe(
     devices = machine.select(gpus.named)
     request = alone.request(devices, training, measuring)
     if alone.dry_run:
-        machine.warnings(devices, strict=measuring.strict)
-        kept = f"; this estimate is in {reporting.output}" if reporting.output else ""
-        out = check_output(reporting, quiet=reporting.quiet)
-        out.give(estimate(request), lambda found: probe_estimate_text(found) + kept)
+        estimated(machine, devices, measuring, reporting, estimate(request), probe_estimate_text)
         return
 
     def text(result: Probe) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import sys
 import textwrap
@@ -11,13 +12,16 @@ from typing import TYPE_CHECKING, TypeVar
 
 from gpubalance.cli.output import say
 from gpubalance.cli.remaining import Remaining
-from gpubalance.jobs.events import Doing, Event, PhaseBegun, PointDone, RoundDone, TrialDone, WindowDone
+from gpubalance.errors import TimeLimitPassed
+from gpubalance.jobs.events import Doing, Event, PhaseBegun, PointDone, RoundDone, TrialDone, TurnDone, WindowDone
+from gpubalance.numbers.units import format_duration
 from gpubalance.text import clean_lines
 
 if TYPE_CHECKING:
     from gpubalance.cli.live import LiveScreen
 
 Result = TypeVar("Result")
+_SLOWER, _ROUND_S = 1.5, 10  # of a machine that is not idle, and what a limit that is proposed is a multiple of
 
 
 class Progress:
@@ -36,19 +40,31 @@ class Progress:
             self._screen = LiveScreen()
         try:
             return work(self)
+        except TimeLimitPassed as error:
+            self._tell_what_it_takes(error)
+            raise
         finally:
             if self._screen is not None:
                 with suppress(OSError):  # the terminal may be gone, and the result is not
                     self._screen.close()
 
+    def _tell_what_it_takes(self, error: TimeLimitPassed) -> None:
+        whole_s = self._remaining.whole_s
+        if error.partial is None:
+            error.message += " before anything was measured"
+        if whole_s > error.seconds:
+            enough = math.ceil(_SLOWER * whole_s / _ROUND_S) * _ROUND_S
+            error.remedy = f"all of it takes about {format_duration(whole_s)}: --time-limit {enough}"
+
     def __call__(self, event: Event) -> None:
+        from gpubalance.render.independent import turn_text
         from gpubalance.render.plan import round_text
         from gpubalance.render.probe import point_text, trial_text
         from gpubalance.render.run import window_text
 
+        self._remaining.take(event)
         if self._quiet:
             return
-        self._remaining.take(event)
         text = ""  # for what only a screen shows
         if isinstance(event, RoundDone):
             text = round_text(event.round, event.devices)
@@ -58,6 +74,8 @@ class Progress:
             text = f"… {event.text}"
         elif isinstance(event, WindowDone):
             text = window_text(event.number, event.of, event.name, event.devices, event.measurement)
+        elif isinstance(event, TurnDone):
+            text = turn_text(event.number, event.of, event.name, event.parts)
         elif isinstance(event, TrialDone):
             text = f"… {trial_text(event.device, event.trial)}"
         elif isinstance(event, PointDone):
@@ -69,7 +87,8 @@ class Progress:
             return
         try:
             self._screen.show(event)
-            if isinstance(event, RoundDone | TrialDone):  # what was tried stays, and what came of it
+            # What was tried stays, and what came of it.
+            if isinstance(event, RoundDone | TrialDone) or (isinstance(event, Doing) and event.stays):
                 self._screen.say(line)
         except OSError:
             self._quiet = True

@@ -37,6 +37,11 @@ class Remaining:
         """For a screen; empty before the first phase."""
         return left_text(self._phase.number, self._phase.of, *self._times_s(self._phase)) if self._phase else ""
 
+    @property
+    def whole_s(self) -> float:
+        """About how long all of it takes; 0 before the first phase."""
+        return self._times_s(self._phase)[1] if self._phase else 0.0
+
     def _times_s(self, phase: PhaseBegun) -> tuple[float, float]:
         """What is left, no less than the phases after this one take, and the whole."""
         now_s = time.monotonic()

@@ -22,7 +22,7 @@ _NEEDED = ("matplotlib", "jinja2")
 _INSTALL = "pip install matplotlib jinja2; in a checkout GPUBALANCE_EXTRAS=report scripts/gpubalance report …"
 
 Results = Annotated[
-    list[Path], typer.Argument(metavar="RESULT.json…", help="What probe, plan, run and balance wrote with -o.")
+    list[Path], typer.Argument(metavar="RESULT.json", help="What commands that measure or plan wrote with -o.")
 ]
 Html = Annotated[
     Path | None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated
 
 from gpubalance.cli.measuring import MeasuringOptions, WindowOptions
@@ -31,7 +30,7 @@ def run(
     Example: gpubalance run --gpus 0 1 --batches 820 568
     """
     from gpubalance.cli.measured import measured
-    from gpubalance.cli.next_command import command
+    from gpubalance.cli.next_command import command, retyped
     from gpubalance.cli.output import width
     from gpubalance.devices.machine import find_machine
     from gpubalance.devices.planned import forced
@@ -62,6 +61,6 @@ def run(
         kind=Run,
         journal=run_journal,
         job=lambda request, driver, watch, journal: run_job(request, driver, watch, solo, model, journal),
-        text=partial(run_text, next_command=following, width=width(), epoch=epoch),
+        text=lambda run: run_text(retyped(run, gpus.simulate), following, width(), epoch),
         noted=tuple(forced(plan, request.devices)) if plan and split.force else (),
     )

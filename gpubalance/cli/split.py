@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from gpubalance.cli import complete, values
 from gpubalance.cli.options import DeviceOptions, JointTrainingOptions, split_option
-from gpubalance.errors import BadInput, UsageError
+from gpubalance.cli.planned import check_simulated, planned_data, planned_model
+from gpubalance.errors import UsageError
 from gpubalance.settings import choices
 
 if TYPE_CHECKING:
@@ -149,7 +149,10 @@ class GivenSplitOptions:
         if self.plan is None:
             return None
         self._refuse_beside_a_plan(gpus, training)
-        return read_record(self.plan, Plan)
+        plan = read_record(self.plan, Plan)
+        if not self.force:
+            check_simulated(plan, self.plan, gpus.simulate)
+        return plan
 
     def by_hand(
         self, machine: Machine, gpus: DeviceOptions, training: JointTrainingOptions, measuring: Measuring
@@ -160,7 +163,7 @@ class GivenSplitOptions:
 
         sizes = values.whole_numbers("--batches", self.batches)
         micro_sizes = values.whole_numbers("--micro-batches", self.micro_batches)
-        devices = _match(machine.select(gpus.named), sizes, micro_sizes, named=gpus.named is not None)
+        devices = match(machine.select(gpus.named), sizes, micro_sizes, named=gpus.named is not None)
         return RunRequest(
             devices=devices,
             split=Shares(tuple(sizes or [choices.DEFAULT_BATCH] * len(devices)), tuple(micro_sizes or ())),
@@ -172,23 +175,23 @@ class GivenSplitOptions:
     def by_plan(self, plan: Plan, machine: Machine, training: JointTrainingOptions, measuring: Measuring) -> RunRequest:
         """The run of a plan on the devices that are here. Raises PlanMismatch where they have changed, unless forced.
 
-        Raises BadInput where its model must be named.
+        Raises BadInput where its model or its samples must be named.
         """
         from gpubalance.devices.planned import planned_devices
         from gpubalance.settings.requests import RunRequest
 
-        model = _planned_model(plan, training.model)
+        model = planned_model(plan, training.model)
         return RunRequest(
             devices=planned_devices(plan, machine.devices, force=self.force),
             split=plan.split,
-            settings=plan.settings.model_copy(update={"model": model}),
+            settings=plan.settings.model_copy(update={"model": model, "data": planned_data(plan, training.data)}),
             joint=machine.joint,
             measuring=measuring,
         )
 
     def _refuse_beside_a_plan(self, gpus: DeviceOptions, training: JointTrainingOptions) -> None:
         given = [("--gpus", gpus.gpus), ("--batches", self.batches), ("--micro-batches", self.micro_batches)]
-        others = training != replace(JointTrainingOptions(), model=training.model)
+        others = training != replace(JointTrainingOptions(), model=training.model, data=training.data)
         name = next((name for name, value in given if value), "the model's settings" if others else None)
         if name is not None:
             raise UsageError(
@@ -196,29 +199,13 @@ class GivenSplitOptions:
             )
 
 
-def _planned_model(plan: Plan, model: str | None) -> str:
-    """What is trained with a plan. Only a built-in model is taken from it, as a file must not start code."""
-    built_in = not choices.names_file_or_code(plan.settings.model)
-    if model is not None and built_in:
-        raise UsageError(
-            f"the plan's batches are for {plan.settings.model}, and suit no other model: --model {model}",
-            remedy=f"leave --model out, or make a plan for it: gpubalance balance --model {shlex.quote(model)}",
-        )
-    if model is None and not built_in:
-        raise BadInput(
-            f"the plan is for a model of your own, {plan.settings.model}, and a plan starts no code and opens no file",
-            remedy=f"name it: --model {shlex.quote(plan.settings.model)}",
-        )
-    return model or plan.settings.model
-
-
-def _match(
+def match(
     devices: Sequence[Device], sizes: Sequence[int] | None, micro_sizes: Sequence[int] | None, *, named: bool
 ) -> tuple[Device, ...]:
-    """The devices that the batches are for: those named, or, with --batches alone, the first ones.
+    """The devices that the batches are for.
 
     Raises UsageError unless there is one batch a device, above 0, and where there are micro-batches, one a batch, none
-    larger than it.
+    larger than it. `named` is whether --gpus chose the devices.
     """
     if sizes is None:
         if micro_sizes is not None:
@@ -228,17 +215,19 @@ def _match(
         raise UsageError(
             "--batches: each batch must be above 0", remedy="leave a device out with --gpus: name only those that train"
         )
-    if len(sizes) > len(devices) or (named and len(sizes) != len(devices)):
+    if len(sizes) != len(devices):
+        chosen = " ".join(str(device.index) for device in devices[: len(sizes)])
+        fewer = f", or name the devices that train: --gpus {chosen}" if len(sizes) < len(devices) and not named else ""
         raise UsageError(
             f"{_count(len(sizes), 'batch')} for {_count(len(devices), 'device')}",
-            remedy="give one batch a device, in the order of --gpus",
+            remedy=f"give one batch a device, in the order of --gpus{fewer}",
         )
     if micro_sizes is not None and len(micro_sizes) != len(sizes):
         raise UsageError(
             f"{_count(len(micro_sizes), 'micro-batch')} for {_count(len(sizes), 'batch')}",
             remedy="give one micro-batch a device, in the order of --gpus; the batch itself where it is taken whole",
         )
-    for device, batch, micro in zip(devices, sizes, micro_sizes or sizes, strict=False):
+    for device, batch, micro in zip(devices, sizes, micro_sizes or sizes, strict=True):
         if not micro:
             raise UsageError(
                 f"--micro-batches: {device.label}'s must be above 0",
@@ -249,7 +238,7 @@ def _match(
                 f"--micro-batches: {device.label}'s {micro} is above its batch, {batch}",
                 remedy=f"give {batch}, to take it whole, or less",
             )
-    return tuple(devices[: len(sizes)])
+    return tuple(devices)
 
 
 def _count(number: int, word: str) -> str:

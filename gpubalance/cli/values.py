@@ -45,7 +45,7 @@ def between(least: int, most: int) -> Callable[[Number | None], Number | None]:
 
     def check(value: Number | None) -> Number | None:
         if value is not None and not least <= value <= most:
-            raise typer.BadParameter(f"it takes {least} to {most}, not {value}")
+            raise typer.BadParameter(f"from {least} to {most}, not {value}")
         return value
 
     return check

@@ -7,7 +7,7 @@ from operator import attrgetter
 
 from gpubalance.errors import PlanMismatch
 from gpubalance.numbers.units import format_bytes
-from gpubalance.results.common import Model, Warning_
+from gpubalance.results.common import Model, Warning_, shapes_text
 from gpubalance.results.plan import Plan
 from gpubalance.results.redact import is_redacted
 from gpubalance.settings.device import Device
@@ -83,9 +83,13 @@ def _changes(planned: Device, found: Device | None) -> Iterator[str]:
 
 def check_model(planned: Model | None, found: Model, *, what: str = "plan", remedy: str = _OR_FORCE) -> None:
     """Raises PlanMismatch where the model has changed, and with it the batch limits and times."""
-    if planned is not None and planned != found:
+    if planned is not None and not planned.is_like(found):
         raise PlanMismatch(
-            f"the {what} is for a model {planned.name} with {planned.parameters:,} parameters, "
-            f"this is {found.name} with {found.parameters:,}",
-            remedy=remedy,
+            f"the {what} is for a model {_told(planned, found)}, this is {_told(found, planned)}", remedy=remedy
         )
+
+
+def _told(model: Model, other: Model) -> str:
+    shapes = model.input_shapes
+    samples = f", of samples of {shapes_text(shapes)}" if shapes and other.input_shapes not in (None, shapes) else ""
+    return f"{model.name} with {model.parameters:,} parameters{samples}"

@@ -18,7 +18,7 @@ from gpubalance.errors import BadInput
 def accumulated(
     gradients: Callable[..., tuple[Any, Any]], data: Any, global_batch: Any, micro_batch: Any
 ) -> tuple[Any, list[Any]]:
-    """The loss and the gradients of `data` (inputs, labels), of which `micro_batch` samples are in memory at a time.
+    """The loss and the gradients of `data`, of which `micro_batch` samples are in memory at a time.
 
     `micro_batch` is an int32 scalar; the first one has what is left where it does not divide the batch. Gradients keep
     their form: None, dense or IndexedSlices.
@@ -30,8 +30,7 @@ def accumulated(
     def part(index: Any) -> tuple[Any, Any]:
         end = first + index * micro_batch
         begin = tf.maximum(0, end - micro_batch)
-        inputs, labels = tf.nest.map_structure(lambda values: values[begin:end], data)
-        return gradients(inputs, labels, global_batch)
+        return gradients(tf.nest.map_structure(lambda values: values[begin:end], data), global_batch)
 
     def add(index: Any, total: Any, sums: Any) -> tuple[Any, Any, Any]:
         # A loop's body forgets the device that it is built for, and with it whose weights a nested function takes.

@@ -1,17 +1,25 @@
-"""Synthetic samples that fit a model: seeded, and on the devices or behind a pipeline on the host."""
+"""Samples for a step: on the devices or behind a pipeline on the host; random ones that fit a model are seeded."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from gpubalance.engine.feed import Feed
 from gpubalance.engine.losses import Loss
 
 _POOL = 512  # samples that the host's pipeline draws from, again and again
+
+
+class Source(Protocol):
+    """Where samples come from."""
+
+    def make(self, count: int, *, salt: int = 0) -> Any:
+        """`count` samples as NumPy arrays: (inputs, labels) or (inputs, labels, sample weights)."""
 
 
 class Samples:
@@ -62,13 +70,13 @@ def _vocabularies(model: Any) -> Iterator[int]:
             yield int(layer.input_dim)
 
 
-def element_spec(strategy: Any, samples: Samples) -> Any:
+def element_spec(strategy: Any, samples: Source) -> Any:
     """The step's input signature, with every replica's batch left open, so that one trace serves every split."""
     one = tf.data.Dataset.from_tensor_slices(samples.make(1))
     return strategy.distribute_datasets_from_function(lambda _: one.batch(1)).element_spec
 
 
-def resident(strategy: Any, samples: Samples, devices: Sequence[str], batches: Sequence[int]) -> Iterator[Any]:
+def resident(strategy: Any, samples: Source, devices: Sequence[str], batches: Sequence[int]) -> Iterator[Any]:
     """The same batch again and again, lying on the replicas' own devices."""
 
     def on_device(context: Any) -> Any:
@@ -99,3 +107,15 @@ def streamed(strategy: Any, samples: Samples, batches: Sequence[int]) -> Iterato
     # The stream never ends: TensorFlow need not ask before each batch whether there is one, which takes it longer.
     strategy.extended.experimental_enable_get_next_as_optional = False
     return iter(strategy.distribute_datasets_from_function(pipeline))
+
+
+def piped(strategy: Any, batches_of: Iterator[Any], devices: Sequence[str], batches: Sequence[int]) -> Iterator[Any]:
+    """Global batches from a user's own pipeline, dealt to the devices as `split.fit` deals them."""
+    feed = Feed(devices, batches)
+    for batch in batches_of:
+        values = feed.deal(batch).values
+        yield distribute(strategy, _own_of(values))
+
+
+def _own_of(values: Sequence[Any]) -> Callable[[Any], Any]:
+    return lambda context: values[context.replica_id_in_sync_group]

@@ -54,7 +54,7 @@ def _of_training(error: BaseException, settings: Settings) -> GpubalanceError:
         remedy = "" if match(text) else "use --no-xla"
         return BadInput(f"{settings.model} does not compile with XLA: {line}", remedy=remedy)
     if ":" in settings.model:
-        return BadInput(f"--model {settings.model} failed:\n{_own_traceback(error)}")
+        return BadInput(f"--model {settings.model} failed:\n{own_traceback(error)}")
     return EnvironmentFault(f"training {settings.model} failed: {type(error).__name__}: {line}")
 
 
@@ -70,7 +70,7 @@ def _line_of(error: BaseException, holding: str = "") -> str:
     return (lines or [str(error).strip()])[0][:500]
 
 
-def _own_traceback(error: BaseException) -> str:
+def own_traceback(error: BaseException) -> str:
     """The traceback from the user's own first frame on: our frames above it say nothing to them."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [i for i, f in enumerate(frames) if not f.filename.startswith((_PACKAGE, "<frozen importlib"))]

@@ -1,4 +1,4 @@
-"""A loss that fits what a model puts out, and labels for it."""
+"""A loss that fits what a model puts out, with labels for it or to labels that are given."""
 
 from __future__ import annotations
 
@@ -25,15 +25,72 @@ class Loss:
     targets: tuple[Target, ...]
     functions: tuple[Any, ...]
 
-    def sum(self, labels: Sequence[Any], outputs: Any) -> Any:
-        """Σ over samples of the sample's loss, float32, over all outputs. A sample's loss is the mean of its places."""
+    def sum(self, labels: Sequence[Any], outputs: Any, weights: Any = None) -> Any:
+        """Σ over samples of the sample's loss, float32, over all outputs. A sample's loss is the mean of its places.
+
+        `weights`, where there are any, has a factor for each sample.
+        """
         total = tf.zeros((), tf.float32)
         for function, label, output in zip(self.functions, labels, keras.tree.flatten(outputs), strict=True):
             if output.shape.rank == 1:  # Keras takes the mean over the last axis, which here is the batch
                 label, output = label[:, None], output[:, None]
-            places = tf.cast(function(label, output), tf.float32)
-            total += tf.reduce_sum(tf.reduce_mean(tf.reshape(places, (tf.shape(places)[0], -1)), axis=1))
+            of_samples = _of_samples(function(label, output))
+            total += tf.reduce_sum(of_samples if weights is None else of_samples * _of_samples(weights))
         return total
+
+
+def _of_samples(places: Any) -> Any:
+    places = tf.cast(places, tf.float32)
+    return tf.reduce_mean(tf.reshape(places, (tf.shape(places)[0], -1)), axis=1)
+
+
+@dataclass(frozen=True)
+class CompiledLoss:
+    """What the model was compiled with, which takes labels as the user's data has them."""
+
+    function: Any
+
+    def sum(self, labels: Any, outputs: Any, weights: Any = None) -> Any:
+        """Of the losses that are means over samples, which most are, Σ over samples; float32.
+
+        Keras has divided those by the number of replicas.
+        """
+        mean = tf.cast(self.function(labels, outputs, weights), tf.float32)
+        batch = tf.cast(tf.shape(keras.tree.flatten(outputs)[0])[0], tf.float32)
+        return mean * batch * tf.distribute.get_strategy().num_replicas_in_sync
+
+
+def fit_labels(model: Any, labels: Any) -> Loss | CompiledLoss:
+    """The loss of these labels: what the model was compiled with, else what suits outputs and labels.
+
+    Raises ValueError for labels that suit no output.
+    """
+    compiled = getattr(model, "_compile_loss", None)
+    if compiled is not None:
+        return CompiledLoss(compiled)
+    if len(labels) != len(model.outputs):
+        raise ValueError(f"labels for {len(labels)} outputs, where the model has {len(model.outputs)}")
+    functions = [_function_for(tensor, label) for tensor, label in zip(model.outputs, labels, strict=True)]
+    return Loss(targets=(), functions=tuple(functions))
+
+
+def _function_for(tensor: Any, label: Any) -> Any:
+    """Labels that lack an output's last dimension are the numbers of classes."""
+    shape, given = tuple(tensor.shape[1:]), tuple(label.shape[1:])
+    activation, alike = _activation(tensor), _alike(given, shape)
+    losses = keras.losses
+    if activation == "softmax" and alike:
+        return losses.CategoricalCrossentropy(reduction=None)
+    if len(shape) and shape[-1] > 1 and _alike(given, shape[:-1]):
+        return losses.SparseCategoricalCrossentropy(from_logits=activation != "softmax", reduction=None)
+    if not alike:
+        raise ValueError(f"labels of shape {given} a sample for the output {tensor.name}, whose shape is {shape}")
+    return (losses.BinaryCrossentropy if activation == "sigmoid" else losses.MeanSquaredError)(reduction=None)
+
+
+def _alike(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Whether Keras brings them to the same shape: it adds or takes a last dimension of 1."""
+    return one in (other, (*other, 1)) or (*one, 1) == other
 
 
 def fit_loss(model: Any) -> Loss:

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from gpubalance.engine.user_models import user_function
+from gpubalance.engine.user_functions import user_function
 from gpubalance.errors import BadInput
 from gpubalance.settings.choices import SAVED_MODEL, UNSAFE_MODELS
 from gpubalance.text import clean
@@ -39,7 +39,7 @@ def find_model(name: str) -> Callable[[], Any]:
     if name == "small":
         return small_model
     if ":" in name:
-        return user_function(name)
+        return user_function(name, "--model")
     if name.lower().endswith((SAVED_MODEL, *UNSAFE_MODELS)):
         return lambda: _saved_model(Path(name))
     applications = {n: f for n, f in vars(keras.applications).items() if inspect.isfunction(f)}
@@ -102,6 +102,15 @@ def _saved_model(path: Path) -> Any:
             f"--model {path} can't be loaded, with Keras' safe mode on: {clean(str(error), 400)}",
             remedy="give a function that builds it: file.py:function",
         ) from None
+
+
+def input_shapes(model: Any) -> tuple[tuple[int | None, ...], ...] | None:
+    """The shape of one sample of each input, None for a dimension that is open; None where the model does not say."""
+    try:
+        tensors = tf.nest.flatten(model.inputs or ())
+    except (AttributeError, ValueError):  # a subclassed model; a Sequential that is not built
+        return None
+    return tuple(tuple(tensor.shape[1:]) for tensor in tensors) or None
 
 
 def _check(name: str, model: Any) -> Any:

@@ -64,6 +64,7 @@ class PacedClock(Clock):
     """A simulated device's clock: it sleeps until the profile's time, and refuses what its memory does not hold.
 
     `steps` counts those it has seen, `late_steps` those whose real compute took longer than the profile says.
+    `at_once`: other devices compute meanwhile, as replicas of a joint run do, or in other workers.
     """
 
     def __init__(
@@ -73,6 +74,8 @@ class PacedClock(Clock):
         self._replica = replica
         self._profile = profile
         self._joint = joint if len(computed_s) > 1 else JointProfile()
+        self._contention = joint.contention
+        self.at_once = len(computed_s) > 1
         self._computed_s = computed_s
         self._times = ComputeTimes(profile, seed=seed)
         self._first_s: float | None = None
@@ -104,6 +107,7 @@ class PacedClock(Clock):
         assert self._first_s is not None  # noqa: S101  (begin ran before)
         micro_batches = -(-int(batch) // int(micro_batch))  # the first one may be smaller
         compute_s = self._times.next_s(int(batch), micro_batches, elapsed_s=self._began_s - self._first_s)
+        compute_s *= self._contention if self.at_once else 1.0
         self._late = _sleep_until(self._began_s + compute_s) > LATE_BY * compute_s
         ended_s = max(time.perf_counter(), self._began_s + compute_s)
         self._computed_s[self._replica] = ended_s

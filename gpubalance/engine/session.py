@@ -13,12 +13,15 @@ import tensorflow as tf
 
 from gpubalance.engine import data, runtime
 from gpubalance.engine.flops import count_forward
-from gpubalance.engine.losses import fit_loss
-from gpubalance.engine.models import build_model, find_model
+from gpubalance.engine.losses import CompiledLoss, Loss, fit_labels, fit_loss
+from gpubalance.engine.models import build_model, find_model, input_shapes
 from gpubalance.engine.pace import PacedClock, clocks
+from gpubalance.engine.pull import timed_pull
 from gpubalance.engine.step import BEGAN, COMPUTED, FINISHED, SUMMED, build_step
 from gpubalance.engine.trace import record_trace
+from gpubalance.engine.user_data import UserData
 from gpubalance.errors import BadInput
+from gpubalance.results.pulled import Change, Mend, Pulled
 from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import Settings, Tracing
@@ -47,14 +50,26 @@ class Session:
             self._import_s = time.monotonic() - began
             self._model = build_model(settings.model, make)
             self._optimizer = self._build_optimizer()
-        try:
-            self._loss = fit_loss(self._model)
-        except ValueError as error:
-            raise BadInput(f"--model {settings.model}: {error}") from None
-        self._samples = data.Samples(self._model, self._loss, seed=seed)
+            self._user_data = UserData(settings.data, self._model) if settings.data else None
+        self._samples, self._loss = self._samples_and_loss(seed)
         self._steps: dict[tuple[bool, bool], Any] = {}
         self._split = Shares((1,) * len(self._devices))
+        self._pipeline = False
         self._data: Iterator[Any] | None = None
+        self._pulled: tuple[int, Change | None] | None = None
+        self._pulling: Iterator[Any] | None = None
+
+    def _samples_and_loss(self, seed: int) -> tuple[data.Samples | UserData, Loss | CompiledLoss]:
+        """Random samples and a loss that suits the model; or the user's, and what suits their labels."""
+        where = "model"
+        try:
+            if self._user_data is None:
+                loss = fit_loss(self._model)
+                return data.Samples(self._model, loss, seed=seed), loss
+            where = "data"
+            return self._user_data, fit_labels(self._model, self._user_data.make(1)[1])
+        except ValueError as error:
+            raise BadInput(f"--{where} {getattr(self.settings, where)}: {error}") from None
 
     def _build_optimizer(self) -> Any:
         """Adam, or the one that the user's model was compiled with: its slots take memory, its update time."""
@@ -84,6 +99,7 @@ class Session:
                 "name": str(self._model.name),
                 "parameters": sum(sizes),
                 "gradient_bytes": sum(n * tf.as_dtype(v.dtype).size for n, v in zip(sizes, variables, strict=True)),
+                "input_shapes": input_shapes(self._model),
             },
             "import_s": self._import_s,
             "tensorflow": tf.__version__,
@@ -108,20 +124,40 @@ class Session:
         at_least: int,
         steps_per_timing: int,
         stamped: bool,
+        at_once: bool = False,
+        pipeline: bool = False,
     ) -> Iterator[Timing]:
         """Trains with this split and yields a timing at a time, until `seconds` are over and `at_least` are given.
 
-        A stamped timing is one step whatever `steps_per_timing` says. TensorFlow's own ResourceExhaustedError goes
-        through when a device's memory does not hold its micro-batch.
+        `at_once`: other workers train meanwhile, and it is for the caller to end it. With `pipeline` batches come from
+        the user's own, instead of lying on the devices. A stamped timing is one step
+        whatever `steps_per_timing` says. TensorFlow's own ResourceExhaustedError goes through when a device's memory
+        does not hold its micro-batch.
         """
-        self._train_with(split)
+        self._train_with(split, pipeline=pipeline)
         for clock in self._paced:
             clock.steps = clock.late_steps = 0
+            clock.at_once = at_once or len(self._devices) > 1
         end = time.perf_counter() + seconds
         given = 0
-        while given < at_least or time.perf_counter() < end:
+        while at_once or given < at_least or time.perf_counter() < end:
             yield self._timing(1 if stamped else steps_per_timing, stamped=stamped)
             given += 1
+
+    def pull(self, global_batch: int, *, seconds: float, at_least: int, change: Change | None) -> Iterator[Pulled]:
+        """Takes batches from the user's data as fast as they come; it goes on where the last call has ended."""
+        assert self._user_data is not None  # noqa: S101  (nobody asks otherwise)
+        if self._pulling is None or self._pulled != (global_batch, change):
+            source = self._user_data if change is None else self._user_data.changed(change)
+            self._data, self._pulled, self._pulling = None, (global_batch, change), source.stream(global_batch)
+        end, given = time.perf_counter() + seconds, 0
+        while given < at_least or time.perf_counter() < end:
+            yield timed_pull(self._pulling)
+            given += 1
+
+    def mends(self) -> tuple[Mend, ...]:
+        """Changes that may make the user's data faster."""
+        return self._user_data.mends() if self._user_data else ()
 
     def trace(self, split: Shares, tracing: Tracing) -> str | None:
         """Trains some steps with this split under TensorFlow's profiler; see `record_trace`."""
@@ -136,12 +172,15 @@ class Session:
             gpus=sum(name.startswith("GPU") for name in self._names),
         )
 
-    def _train_with(self, split: Shares) -> None:
+    def _train_with(self, split: Shares, *, pipeline: bool = False) -> None:
         """Prepares the split's data. One split's at a time: another's would take memory that is being measured."""
-        if self._data is not None and split == self._split:
+        if self._data is not None and (split, pipeline) == (self._split, self._pipeline):
             return
-        self._split, self._data = split, None
-        if self.settings.input == "host":
+        self._split, self._pipeline, self._data, self._pulling = split, pipeline, None, None
+        if pipeline and self._user_data is not None:
+            batches = self._user_data.stream(split.global_batch)
+            self._data = data.piped(self._strategy, batches, self._names, split.batches)
+        elif self.settings.input == "host" and isinstance(self._samples, data.Samples):
             self._data = data.streamed(self._strategy, self._samples, split.batches)
         else:
             self._data = data.resident(self._strategy, self._samples, self._names, split.batches)

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from gpubalance.engine.accumulate import accumulated, refuse_what_cannot_accumulate
 from gpubalance.engine.keras_inside import SUM, summing
-from gpubalance.engine.losses import Loss
+from gpubalance.engine.losses import CompiledLoss, Loss
 from gpubalance.engine.pace import Clock, PacedClock
 
 Step = Any  # a tf.function: TensorFlow has no type for one
@@ -27,7 +27,7 @@ BEGAN, COMPUTED, SUMMED, FINISHED = range(4)
 def build_step(
     strategy: Any,
     model: Any,
-    loss: Loss,
+    loss: Loss | CompiledLoss,
     optimizer: Any,
     clocks: Sequence[Clock],
     element_spec: Any,
@@ -38,10 +38,10 @@ def build_step(
 ) -> Step:
     """One `tf.function` for every split: `step(data, global_batch) -> (loss, stamps)`.
 
-    `data` holds each replica's (inputs, labels), `global_batch` is a float32 scalar. The loss is that of the global
-    batch before the update. `stamps` is float64 [replicas, 4]: the seconds at which a replica began to compute, had its
-    own gradients, had their sum over all replicas, and had updated its weights. Where it is not `stamped` they are
-    empty and cost nothing.
+    `data` holds each replica's (inputs, labels) or (inputs, labels, weights), `global_batch` is a float32 scalar.
+    The loss is that of the global batch before the update. `stamps` is float64 [replicas, 4]: the seconds at which a
+    replica began to compute, had its own gradients, had their sum over all replicas, and had updated its weights. Where
+    it is not `stamped` they are empty and cost nothing.
 
     With `micro` it is `step(data, global_batch, micro_batches)`, the last an int32 size for each replica: batches are
     taken in micro-batches of that size. It is another trace, so that a step without micro-batches pays nothing.
@@ -65,7 +65,7 @@ def build_step(
         if micro:
             local_loss, grads = accumulated(gradients, data, global_batch, size)
         else:
-            local_loss, grads = gradients(*data, global_batch)
+            local_loss, grads = gradients(data, global_batch)
         summed = sum_over_replicas(context, points.computed(local_loss, grads))
         optimizer.apply(points.summed(local_loss, summed), model.trainable_variables)
         return local_loss, points.finished(local_loss, model.trainable_variables)
@@ -87,14 +87,17 @@ def sum_over_replicas(context: Any, grads: Sequence[Any]) -> list[Any]:
     return [None if g is None else next(summed) for g in grads]
 
 
-def _gradient_function(model: Any, loss: Loss, optimizer: Any, *, xla: bool) -> Callable[..., tuple[Any, Any]]:
-    """(inputs, labels, global batch) → the replica's part of the loss, and the gradients (scaled for float16)."""
+def _gradient_function(
+    model: Any, loss: Loss | CompiledLoss, optimizer: Any, *, xla: bool
+) -> Callable[..., tuple[Any, Any]]:
+    """(data, global batch) → the replica's part of the loss, and the gradients (scaled for float16)."""
 
-    def gradients(inputs: Any, labels: Any, global_batch: Any) -> tuple[Any, Any]:
+    def gradients(data: Any, global_batch: Any) -> tuple[Any, Any]:
         """Of one replica; what it gives is to be summed over them."""
+        inputs, labels, *weights = data
         with tf.GradientTape() as tape:
             outputs = model(inputs, training=True)
-            value = loss.sum(labels, outputs) / global_batch
+            value = loss.sum(labels, outputs, *weights) / global_batch
             if model.losses:
                 part = tf.cast(batch_of(inputs), tf.float32) / global_batch
                 value += tf.add_n([tf.cast(own, tf.float32) for own in model.losses]) * part
@@ -164,7 +167,8 @@ class Points:
         TensorFlow chains stateful ops of all replicas of a function: sleeping replicas would take turns. This one is
         told to run independently. On a GPU nothing waits for the call, or measuring would slow down what it measures.
         """
-        with tf.device("/CPU:0"):
+        # In their order, or on a crowded host the first of two stamps may be taken after the second.
+        with tf.device("/CPU:0"), tf.control_dependencies(self._stamps[-1:]):
             stamp = tf.numpy_function(lambda *given: function(*given[:-1]), [*sizes, marker], tf.float64)
         stamp.set_shape(())
         if not tf.executing_eagerly():  # as a user's model may want it

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
+from gpubalance.results.independent import OwnWindow
 from gpubalance.results.plan import Round
 from gpubalance.results.probe import CurvePoint, Trial
 from gpubalance.results.run import Measurement
@@ -14,9 +17,10 @@ from gpubalance.settings.device import Device
 
 @dataclass(frozen=True)
 class Doing:
-    """What is done now, and why."""
+    """What is done now, and why. `stays`: a reader must know it when all is over, too."""
 
     text: str
+    stays: bool = False
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,7 @@ class TimeLeft:
 class TimingDone:
     """Some steps of a joint run are over, warm-up included: of the "even" split, or of the run's own ("").
 
+    Or of one device that trains a model of its own, "alone" or "at once" with others.
     `compute_s` and `update_s` are of each replica where they were stamped. `gauges` are the latest reading of each GPU.
     """
 
@@ -62,6 +67,16 @@ class WindowDone:
     name: str
     devices: tuple[Device, ...]
     measurement: Measurement
+
+
+@dataclass(frozen=True)
+class TurnDone:
+    """A window of models that train independently is measured: of one device "alone", or of all "at once"."""
+
+    number: int
+    of: int
+    name: Literal["alone", "at once"]
+    parts: tuple[OwnWindow, ...]
 
 
 @dataclass(frozen=True)
@@ -95,5 +110,18 @@ class RoundDone:
     devices: tuple[Device, ...]
 
 
-Event = Doing | PhaseBegun | TimeLeft | TimingDone | WindowDone | PointDone | TrialDone | DeviceDone | RoundDone
+Event = (
+    Doing | PhaseBegun | TimeLeft | TimingDone | WindowDone | TurnDone | PointDone | TrialDone | DeviceDone | RoundDone
+)
 Watch = Callable[[Event], None]
+
+
+def one_at_a_time(watch: Watch) -> Watch:
+    """The same, for several threads."""
+    lock = threading.Lock()
+
+    def tell(event: Event) -> None:
+        with lock:
+            watch(event)
+
+    return tell

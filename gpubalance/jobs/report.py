@@ -8,9 +8,10 @@ from pathlib import Path
 
 from gpubalance.jobs.keep.saved_probes import find_device, kept_probes, same_settings
 from gpubalance.render.report.subject import Subject
+from gpubalance.results.independent import Independent
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import DeviceProbe, Probe
-from gpubalance.results.records import read_result
+from gpubalance.results.records import AnyResult, read_result
 from gpubalance.results.run import Run
 
 Found = tuple[Probe, str]
@@ -26,13 +27,13 @@ def read_subjects(paths: Sequence[Path]) -> tuple[Subject, ...]:
     return tuple(_subject(path, result, given) for path, result in zip(paths, results, strict=True))
 
 
-def _subject(path: Path, result: Probe | Plan | Run, given: Sequence[Found]) -> Subject:
+def _subject(path: Path, result: AnyResult, given: Sequence[Found]) -> Subject:
     if isinstance(result, Probe):
         by_device = {one.device: one for one in result.probes}
         probes = tuple(by_device.get(number) for number in range(len(result.devices)))
         return Subject(path.name, result, probes, "this probe")
-    found = _its_probe(result, given)
-    if found is None:
+    found = None if isinstance(result, Independent) else _its_probe(result, given)
+    if found is None or isinstance(result, Independent):
         return Subject(path.name, result, (None,) * len(result.devices))
     probe, where = found
     return Subject(path.name, result, _of_devices(probe, result), where)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from gpubalance.numbers.stats import Spread, spread, t95
+from gpubalance.numbers.stats import Spread, spread, spread_of_sum, t95
 
 Verdict = Literal["faster", "slower", "no difference"]
 
@@ -37,6 +37,13 @@ class Ratio(NamedTuple):
 def ratio(value: float, times_s: Sequence[float], baseline_times_s: Sequence[float]) -> Ratio:
     """The ratio `value` of two throughputs whose step times, in order of time, are these. All are above 0."""
     return _welch(value, [spread(times_s), spread(baseline_times_s)])
+
+
+def ratio_of_sums(
+    value: float, parts: Sequence[tuple[float, Sequence[float]]], baseline: Sequence[tuple[float, Sequence[float]]]
+) -> Ratio:
+    """The ratio `value` of two sums of throughputs, each part of them with its step times in order of time."""
+    return _welch(value, [spread_of_sum(parts), spread_of_sum(baseline)])
 
 
 def mean_ratio(parts: Sequence[tuple[float, Sequence[float], Sequence[float]]]) -> Ratio:

@@ -97,6 +97,26 @@ def _of_batches(samples: Sequence[float]) -> Spread:
     return Spread(statistics.stdev(medians) / math.sqrt(count) * short, count - 1)
 
 
+def spread_of_sum(parts: Sequence[tuple[float, Sequence[float]]]) -> Spread | None:
+    """The same of a sum of rates, each with the step times that it is from; None where one of them has too few.
+
+    Errors add up, as of devices that share a machine: what disturbs one may disturb all of them alike.
+    """
+    found = [(rate, spread(samples)) for rate, samples in parts]
+    known = [(rate, one) for rate, one in found if one is not None]
+    if len(known) < len(found):
+        return None
+    whole = sum(rate for rate, _ in known)
+    return Spread(sum(rate * one.error for rate, one in known) / whole, min(one.freedom for _, one in known))
+
+
+def interval_of_sum(parts: Sequence[tuple[float, Sequence[float]]]) -> tuple[float, float] | None:
+    """A 95 % confidence interval of that sum; None where there is none."""
+    known, whole = spread_of_sum(parts), sum(rate for rate, _ in parts)
+    half = None if known is None else t95(known.freedom) * known.error
+    return None if half is None else (whole * math.exp(-half), whole * math.exp(half))
+
+
 def interval95(samples: Sequence[float]) -> tuple[float, float] | None:
     """A 95 % confidence interval of the median, median · exp(± t · error); None for fewer than three samples."""
     half = _half(samples)

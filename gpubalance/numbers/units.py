@@ -52,7 +52,8 @@ def format_seconds(seconds: float | None) -> str:
     for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
         if abs(seconds) >= 0.9995 * scale:
             return f"{three_digits(seconds / scale)} {unit}"
-    return "0 s" if seconds == 0 else f"{seconds * 1e6:.2g} µs"
+    # Below a nanosecond a difference of two times is rounding.
+    return "0 s" if abs(seconds) < 1e-9 else f"{seconds * 1e6:.2g} µs"
 
 
 def format_duration(seconds: float) -> str:

@@ -158,7 +158,12 @@ class _Solver:
         full = units + 1 > k * self._fleet.limit[kinds]
         alone = np.count_nonzero(units) == 1
         binds: list[Binds] = np.select(
-            [full & (granule | free), granule & alone & (units == 0), granule, sample & ~full],
+            [
+                full & (granule | free),
+                granule & alone & (units == 0),
+                granule | (alone & (units > 0)),  # nobody waits for it
+                sample & ~full,
+            ],
             ["memory", "sync", "global batch", "granularity"],
             "speed",
         ).tolist()

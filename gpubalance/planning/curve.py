@@ -17,6 +17,7 @@ _KNEE_CHANGES = 0.08
 _AS_GOOD = 9 / 8
 _ON_LINE = 0.01
 _FEW = 4
+_FIRST = 3
 
 
 def octaves(smallest: int, largest: int, multiple: int) -> list[int]:
@@ -31,6 +32,15 @@ def octaves(smallest: int, largest: int, multiple: int) -> list[int]:
         size *= 2
     near = len(sizes) > 1 and last <= _AS_GOOD * sizes[-1]
     return [*(sizes[:-1] if near else sizes), last]
+
+
+def on_line(sizes: Sequence[int]) -> list[int]:
+    """Of octaves, those that a device is measured with that is on a line: three, then every second one, and the last.
+
+    Up to half of the last, by when memory has said where that is.
+    """
+    smaller = [size for size in sizes if 2 * size <= sizes[-1]]
+    return [*smaller[:_FIRST], *smaller[_FIRST + 1 :: 2], *(size for size in sizes[-1:] if size not in smaller)]
 
 
 def wanted_precision(batch: int, largest: float) -> float:

@@ -4,29 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from gpubalance.numbers.stats import median
 
-_SLOW = 2.0  # times the median
-_GROUPS = 400
+SLOW = 1.5  # times the median
+_CLEARLY = 0.7  # of a step: timings that are longer by so much hold a slow one, where no single step is slow
 
 
 def slow_steps(steps_s: Sequence[float]) -> int:
-    """How many single steps took over twice their median."""
-    return sum(step_s > _SLOW * median(steps_s) for step_s in steps_s) if steps_s else 0
+    """How many single steps took over 1.5 times their median."""
+    slow_s = SLOW * median(steps_s) if steps_s else 0.0
+    return sum(step_s > slow_s for step_s in steps_s)
 
 
 def slow_time(timings_s: Sequence[float], size: int, steps_s: Sequence[float]) -> float:
     """Seconds by which rare slow steps lengthen the median of `timings_s`, each the mean of `size` steps.
 
-    A median of single steps does not feel them, one of means of many steps does: beside compute, which is of single
-    steps, they would look like sync. So the single ones are drawn in groups of that size, and the median of the groups'
-    means is compared with their own. It is at most by what the median timing is above the shortest, and 0 where none of
-    `steps_s` is slow.
+    A median of single steps does not feel them. One of means does, and changes by a whole slow step over `size` when
+    half of the timings hold one more: it can't be foretold. So what they add is all by which it is above the median of
+    the single `steps_s`. It is 0 where nothing shows a slow step: none of `steps_s` is one, and `size` steps of a usual
+    timing do not take most of a step longer than those of the shortest timing and than `size` usual single ones.
     """
-    if size == 1 or not slow_steps(steps_s):
-        return 0.0
-    groups = np.random.default_rng(0).choice(steps_s, (_GROUPS, size))
-    longer_s = float(np.median(groups.mean(axis=1))) - median(steps_s)
-    return max(0.0, min(longer_s, median(timings_s) - min(timings_s)))
+    usual_s, timed_s = median(steps_s), median(timings_s)
+    above_s = timed_s - max(usual_s, min(timings_s))
+    if slow_steps(steps_s) or size * above_s > _CLEARLY * usual_s:
+        return max(0.0, timed_s - usual_s)
+    return 0.0

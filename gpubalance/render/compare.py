@@ -50,7 +50,8 @@ def _verdict(comparison: Comparison, against: Against, names: Sequence[str], wid
     pair = names[0], names[against.result]
     lines = [_unlike(against.unlike, pair)] if against.unlike else []
     if against.same_measurement:
-        lines.append(f"no verdict, as {pair[1]} is the same measurement as {pair[0]}")
+        both = f"it is {pair[0]} twice" if pair[0] == pair[1] else f"{pair[1]} is the same measurement as {pair[0]}"
+        lines.append(f"no verdict: {both}")
     elif against.ratio is not None:
         predicted = [n for n, r in zip(pair, (first, other), strict=True) if r.kind == "prediction"]
         lines.append(_split_verdict(against.ratio, pair, predicted, _doubts(first, other, against, pair)))

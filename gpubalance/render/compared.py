@@ -37,6 +37,8 @@ _OF_A_SPLIT = (
 )
 _OF_A_DEVICE = (
     _Figure("  samples/s", "throughput", format_rate),
+    _Figure("  alone", "solo_throughput", format_rate),
+    _Figure("  contention", "contention", lambda x: format_percent(x, 1), has_ratio=False),
     _Figure("  compute", "compute_s", format_seconds),
     _Figure("  update", "update_s", format_seconds, has_ratio=False, if_any=True),
     _Figure("  wait", "wait_s", format_seconds, has_ratio=False),

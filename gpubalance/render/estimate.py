@@ -25,8 +25,9 @@ def probe_estimate_text(expected: Estimate) -> str:
 def _expected_lines(device: Device, one: DeviceEstimate) -> list[str]:
     sizes = [*map(str, one.sizes[:3]), "…", str(one.sizes[-1])] if len(one.sizes) > 4 else list(map(str, one.sizes))
     known = "its limit is not known before" if one.guessed else f"to its limit of {one.limit} by its profile"
+    workers = f"{one.children} worker{'s' if one.children > 1 else ''}"
     text = (
-        f"batch {', '.join(sizes)} ({known}), more where the curve bends; about {one.children} workers, "
+        f"batch {', '.join(sizes)} ({known}), more where the curve bends; about {workers}, "
         f"about {format_duration(one.seconds)}"
     )
     return [device_line(device), *textwrap.wrap(text, WIDTH - 2, initial_indent="  ", subsequent_indent="  ")]

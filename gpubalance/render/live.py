@@ -59,7 +59,7 @@ def joint_lines(course: Course, even: Course | None, width: int, height: int) ->
     lines = _table(course, shown, width)
     if shown < count:
         lines.append(Text(f"… and {count - shown} more devices", "dim"))
-    throttled = map(_throttled, course.devices[:shown], course.gauges[:shown])
+    throttled = map(throttled_text, course.devices[:shown], course.gauges[:shown])
     lines += [Text(line, "yellow") for text in throttled for line in prose(text, width)]
     lines.append(_total_line(f"total {sum(course.batches)}", course.rates, width))
     if even is not None and even.rates:
@@ -83,7 +83,7 @@ def _table(course: Course, shown: int, width: int) -> list[Text]:
         "samples/s": [format_rate(batch / course.step_s) for batch in course.batches if course.step_s],
         "compute": [format_seconds(compute_s) for compute_s in course.compute_s],
         "memory": ["" if size is None else format_bytes(size) for size in course.memory_bytes],
-        "state": [_state(gauges) for gauges in course.gauges],
+        "state": [state_text(gauges) for gauges in course.gauges],
     }
     kept: dict[str, list[str]] = {}
     left = width
@@ -140,7 +140,8 @@ def _waiting(course: Course) -> str:
     return f"{first} waits {format_seconds(most_s - least_s)} of each step for {last}"
 
 
-def _state(gauges: Gauges | None) -> str:
+def state_text(gauges: Gauges | None) -> str:
+    """`83 °C 220 W`, as far as NVML tells."""
     if gauges is None:
         return ""
     heat = [] if gauges.temperature_c is None else [f"{gauges.temperature_c} °C"]
@@ -148,7 +149,8 @@ def _state(gauges: Gauges | None) -> str:
     return " ".join([*heat, *power])
 
 
-def _throttled(device: Device, gauges: Gauges | None) -> str:
+def throttled_text(device: Device, gauges: Gauges | None) -> str:
+    """`GPU:0 is throttled: power cap`; empty where it is not."""
     reasons = throttling([gauges.reasons]) if gauges and gauges.reasons else ()
     return f"{device.label} is throttled: {', '.join(reasons)}" if reasons else ""
 

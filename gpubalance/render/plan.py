@@ -59,6 +59,8 @@ def plan_text(
         ]
     else:
         lines = [*_answer(plan, width, epoch), "", *_devices(plan, width), *prose(_step(plan), width)]
+        if plan.balanced is not None:
+            lines += prose(f"by what the balance of {plan.balanced} measured of these devices together", width)
     for text in (_at_largest_even(plan), *(_left_out(plan, one) for one in plan.left_out), _accumulation(plan)):
         lines += prose(text, width)
     if plan.learning_rate is not None:

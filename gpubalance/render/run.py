@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from gpubalance.numbers.units import format_bytes, format_percent, format_rate, format_seconds
 from gpubalance.render.even import largest_even_text, other_batch
+from gpubalance.render.pipeline import pipeline_lines
 from gpubalance.render.table import WIDTH, prose, shorten, shorten_front, table
 from gpubalance.render.worth import worth_text
 from gpubalance.results.common import Warning_
@@ -22,7 +23,8 @@ def window_text(number: int, of: int, name: str, devices: Sequence[Device], meas
     rate = f"{format_rate(measured.throughput.median)} samples/s"
     if name:
         batches = " ".join(map(str, measured.batches))
-        return f"window {number} of {of}, the {name} split [{batches}]: {rate}"
+        what = f"[{batches}] with batches held on the devices" if name == "held" else f"the {name} split [{batches}]"
+        return f"window {number} of {of}, {what}: {rate}"
     parts = []
     for device, replica in zip(devices, measured.replicas, strict=True):
         batch, own_rate = share_text(replica.batch, replica.micro_batch), format_rate(replica.throughput)
@@ -51,7 +53,7 @@ def run_lines(run: Run, width: int, epoch: int | None = None) -> list[str]:
         slowest.update_s,
         run.sync_s if len(run.replicas) > 1 else None,
     )
-    if run.settings.input == "host":
+    if run.settings.input == "host" or run.pipeline is not None:
         part = run.input_wait_s / run.step_time_s.median
         step += f" + waiting for input {format_seconds(run.input_wait_s)} ({format_percent(part, 1)})"
     if run.slow_s:
@@ -87,7 +89,8 @@ def _answer(run: Run, width: int) -> list[str]:
         half = (throughput.ci95[1] - throughput.ci95[0]) / 2 / throughput.median
         known = f" ± {format_percent(half, 1)}"
     rate = f"{format_rate(throughput.median)} samples/s{known}"
-    lines = prose(f"batches {batches}: {rate}, model {run.settings.model}", width)
+    lines = pipeline_lines(run.pipeline, run.baselines.solo_sum, width) if run.pipeline else []
+    lines += prose(f"batches {batches}: {rate}, model {run.settings.model}", width)
     even, largest, interval = run.baselines.even, run.baselines.largest_even, run.speedup_ci95
     if even is not None and run.split.of_used == even.split:
         lines += prose(f"this is the even split, {even.split}", width)

@@ -1,7 +1,8 @@
 """What was measured, in TensorBoard's terms: scalars over steps, and a row of hyperparameters for each split.
 
 Tags are those of `training/monitor.py`, so that a training and the run before it share their charts. Below the folder
-of a command each of TensorBoard's runs is one thing that was measured: `split`, `even`, `round-1`, `solo-GPU-0`.
+of a command each of TensorBoard's runs is one thing that was measured: `split`, `even`, `round-1`, `solo-GPU-0`,
+`at-once-GPU-0`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import NamedTuple
 
 from gpubalance.numbers.stats import median
 from gpubalance.results.common import StepTime
+from gpubalance.results.independent import OwnWindow
 from gpubalance.results.plan import Round
 from gpubalance.results.probe import CurvePoint
 from gpubalance.results.run import Measurement
@@ -62,7 +64,7 @@ def columns(devices: Sequence[Device], settings: Settings) -> dict[str, type]:
     """The columns of that table, each with its type: float, str or bool."""
     numbers = (*(f"batch/{device.label}" for device in devices), "global_batch")
     texts = ("batches", "micro_batches", "devices")
-    same = {name: type(value) for name, value in settings.model_dump().items()}
+    same = {name: type(value) for name, value in settings.model_dump(exclude_none=True).items()}
     return {**dict.fromkeys(numbers, float), **dict.fromkeys(texts, str), **same}
 
 
@@ -86,6 +88,11 @@ class Summaries:
         tried = [] if known else [self._tried(run, devices, measured, _began_s(measured.step_time_s, now_s))]
         return [*tried, *self._measured(run, devices, measured, now_s)]
 
+    def own(self, name: str, part: OwnWindow, now_s: float) -> list[Summary]:
+        """A window of one device with a model of its own, "alone" or "at once", which has just ended."""
+        run = _solo(part.device) if name == "alone" else f"{name.replace(' ', '-')}-{_named(part.device)}"
+        return self._of_device(run, part.device, part, now_s)
+
     def round(self, tried: Round, devices: Sequence[Device], now_s: float) -> list[Summary]:
         """A split that `balance` has just tried, which may have run out of memory."""
         run, measured = f"round-{tried.number}", tried.measured
@@ -99,14 +106,17 @@ class Summaries:
 
     def point(self, device: Device, point: CurvePoint, now_s: float) -> list[Summary]:
         """A batch of a device alone, which was just measured."""
-        run, label = _solo(device), device.label
+        run = _solo(device)
         self._points.setdefault(run, {})[point.batch] = point
-        window = self._window(run, point.step_time_s, now_s)
-        figures = {"batch": point.batch, "memory_bytes": point.memory_peak_bytes}
+        return self._of_device(run, device, point, now_s)
+
+    def _of_device(self, run: str, device: Device, of: CurvePoint | OwnWindow, now_s: float) -> list[Summary]:
+        window, label = self._window(run, of.step_time_s, now_s), device.label
+        figures = {"batch": of.batch, "memory_bytes": of.memory_peak_bytes}
         return [
-            *window.timings(point.batch, label),
+            *window.timings(of.batch, label),
             *window.figures(figures, label),
-            *window.telemetry(point.telemetry, label),
+            *window.telemetry(of.telemetry, label),
         ]
 
     def solo_done(self, device: Device, now_s: float) -> list[Summary]:
@@ -136,7 +146,7 @@ class Summaries:
             "micro_batches": "/".join(map(str, split.micro_batches)),
             "devices": " ".join(device.label for device in devices),
         }
-        return Tried(run, began_s, hparams | self._settings.model_dump())
+        return Tried(run, began_s, hparams | self._settings.model_dump(exclude_none=True))
 
     def _window(self, run: str, times: StepTime, now_s: float) -> _Window:
         """The window of these step times; from now on the run has trained its steps too."""
@@ -154,7 +164,7 @@ class Summaries:
             "sync_s": measured.sync_s,
             "imbalance": measured.imbalance,
         }
-        if self._settings.input == "host":
+        if self._settings.input == "host" or self._settings.data:
             figures["input_wait_s"] = measured.input_wait_s
         yield from window.figures(figures)
         for replica in measured.replicas:
@@ -232,7 +242,11 @@ def _tag(name: str, label: str | None = None) -> str:
 
 
 def _solo(device: Device) -> str:
-    return f"solo-{device.label.replace(':', '-')}"
+    return f"solo-{_named(device)}"
+
+
+def _named(device: Device) -> str:
+    return device.label.replace(":", "-")
 
 
 def _ends_s(times: StepTime, now_s: float) -> list[float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpubalance.numbers.units import format_percent, format_rate, three_digits
+from gpubalance.results.common import Throughput
 from gpubalance.results.run import Run, SoloBest
 
 # Of the best device alone: less than this is hardly worth another device.
@@ -21,15 +22,18 @@ def worth_text(run: Run, epoch: int | None = None) -> Iterator[str]:
         best = max(run.baselines.solo_best, key=lambda one: one.throughput)
         label = run.devices[best.device].label
         rates.insert(0, (f"{label} alone", best.throughput))
-        yield _worth(label, best, run.throughput.median)
+        yield _worth(label, best, run.throughput)
         yield from _energy(label, best, run)
     if epoch is not None:
         yield epoch_text(epoch, rates)
 
 
-def _worth(label: str, best: SoloBest, rate: float) -> str:
-    gain = rate / best.throughput - 1
+def _worth(label: str, best: SoloBest, rate: Throughput) -> str:
+    gain = rate.median / best.throughput - 1
     word = "worth it" if gain >= _CLEARLY else "hardly worth it" if gain > 0 else f"not worth it, use {label} alone"
+    low, high = rate.ci95 or (rate.median, rate.median)
+    if low < best.throughput < high and high > (1 + _CLEARLY) * best.throughput:
+        word = "measured too roughly to say whether it is worth it"
     more = f"{format_percent(abs(gain))} {'more' if gain >= 0 else 'less'}"
     return f"{more} than {label} alone at its best ({format_rate(best.throughput)} at batch {best.batch}): {word}"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from gpubalance.results.common import SCHEMA_VERSION, Number
+from gpubalance.results.common import Number, Result
 from gpubalance.settings.device import Device
 from gpubalance.settings.record import Record
 
@@ -49,12 +49,10 @@ class AllReduceTime(Record):
     intact: bool
 
 
-class Checkup(Record):
+class Checkup(Result):
     """What `doctor` found. `devices` are those that it tried work on; `complete` is false if it was interrupted."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
     kind: Literal["checkup"] = "checkup"
-    created: str
     devices: tuple[Device, ...]
     checks: tuple[Check, ...]
     copies: tuple[CopyTime, ...] = ()

@@ -6,9 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PlainSerializer, model_validator
 
-from gpubalance.results.sound import unsound
+from gpubalance.results.sound import check_split, unsound
 from gpubalance.settings.device import Device
 from gpubalance.settings.record import Record
+from gpubalance.settings.shares import Shares
 
 SCHEMA_VERSION: Literal[1] = 1
 
@@ -26,6 +27,31 @@ Count = Annotated[int, Field(ge=0, le=_LARGEST)]
 Samples = Annotated[int, Field(ge=0, le=10**9)]
 Size = Annotated[Samples, Field(ge=1)]
 Devices = Annotated[tuple[Device, ...], Field(min_length=1)]
+
+
+class Result(Record):
+    """What every result begins with."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    kind: str
+    created: str
+
+
+class OfSplit(Record):
+    """A record of a split: samples in a step, and in a micro-batch, for each device."""
+
+    batches: tuple[Samples, ...]
+    micro_batches: tuple[Samples, ...]
+
+    @model_validator(mode="after")
+    def _is_of_a_split(self) -> OfSplit:
+        check_split(self.batches, self.micro_batches)
+        return self
+
+    @property
+    def split(self) -> Shares:
+        """The batches and micro-batches as one value."""
+        return Shares(self.batches, self.micro_batches)
 
 
 class Warning_(Record):
@@ -79,8 +105,22 @@ class Environment(Record):
 
 
 class Model(Record):
-    """What was trained; `gradient_bytes` is what every all-reduce moves."""
+    """What was trained; `gradient_bytes` is what every all-reduce moves.
+
+    `input_shapes` are of one sample of each input, null for a dimension that is open; null in older results.
+    """
 
     name: str
     parameters: Count
     gradient_bytes: Count
+    input_shapes: tuple[tuple[Count | None, ...], ...] | None = None
+
+    def is_like(self, other: Model) -> bool:
+        """Whether it is the same model, as far as both are known."""
+        same_shapes = {self.input_shapes, other.input_shapes, None}
+        return len(same_shapes) <= 2 and self.model_copy(update={"input_shapes": other.input_shapes}) == other
+
+
+def shapes_text(shapes: tuple[tuple[int | None, ...], ...]) -> str:
+    """`28×28×1`, `any×80 and 3` for two inputs; `any` for a dimension that is open."""
+    return " and ".join("×".join("any" if n is None else str(n) for n in shape) or "1" for shape in shapes)

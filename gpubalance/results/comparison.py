@@ -5,18 +5,19 @@ from __future__ import annotations
 from typing import Literal
 
 from gpubalance.numbers.ratio import Verdict
-from gpubalance.results.common import SCHEMA_VERSION, Interval, Number, Throughput, Warning_
+from gpubalance.results.common import Interval, Number, Result, Throughput, Warning_
 from gpubalance.results.probe import SoloRate
 from gpubalance.settings.record import Record
 
 # A plan that was run counts as its run; all figures of a plan that was not are predicted.
-Compared = Literal["run", "probe", "prediction"]
+Compared = Literal["run", "probe", "prediction", "independent"]
 
 
 class ComparedDevice(Record):
     """One device in one result. A field is null where results of this kind do not have it.
 
     `limit` is the largest (micro-)batch that fits; `alpha_s` and `beta_s` are from a probe's step-time model.
+    `solo_throughput` and `contention` are of a device that trained a model of its own.
     """
 
     label: str
@@ -25,6 +26,8 @@ class ComparedDevice(Record):
     batch: int | None = None
     micro_batch: int | None = None
     throughput: Number | None = None
+    solo_throughput: Number | None = None
+    contention: Number | None = None
     compute_s: Number | None = None
     update_s: Number | None = None
     wait_s: Number | None = None
@@ -37,6 +40,9 @@ class ComparedDevice(Record):
 
 class ComparedResult(Record):
     """One file. Step time and throughput are the whole split's, null for a probe. `warnings` concern its figures.
+
+    Of models that train independently, throughput is their sum at once, and the efficiency is held against the same
+    batches alone.
 
     `not_quiet` is what its timings say of a machine that had other work to do meanwhile; null where it was quiet.
     """
@@ -97,7 +103,8 @@ class PointRatio(Record):
 class DeviceRatio(Record):
     """The same device in both results: its place in each result's `devices`, null where it is not there.
 
-    For probes, `ratio` is the geometric mean over the `points`, the batch sizes that both curves have.
+    For models that train independently, `ratio` is of what it gave at once. For probes, it is the geometric mean over
+    the `points`, the batch sizes that both curves have.
     """
 
     baseline: int | None
@@ -116,11 +123,9 @@ class Against(Record):
     devices: tuple[DeviceRatio, ...]
 
 
-class Comparison(Record):
+class Comparison(Result):
     """Several results. The first is the baseline, with which each of the others is compared, in order."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
     kind: Literal["comparison"] = "comparison"
-    created: str
     results: tuple[ComparedResult, ...]
     against_first: tuple[Against, ...]

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from gpubalance.settings.record import Record
 from gpubalance.settings.requests import BalanceRequest, ProbeRequest
+
+KINDS = ("probe-estimate", "balance-estimate")
 
 
 class DeviceEstimate(Record):
@@ -20,7 +24,7 @@ class DeviceEstimate(Record):
 class Estimate(Record):
     """What a probe would do. `seconds` is for all devices."""
 
-    kind: str = "probe-estimate"
+    kind: Literal["probe-estimate"] = "probe-estimate"
     request: ProbeRequest
     devices: tuple[DeviceEstimate, ...]
     seconds: float
@@ -36,7 +40,7 @@ class PhaseEstimate(Record):
 class BalanceEstimate(Record):
     """What a balance would do. `probed` is when the probe was made that it has, null where it makes one."""
 
-    kind: str = "balance-estimate"
+    kind: Literal["balance-estimate"] = "balance-estimate"
     request: BalanceRequest
     probed: str | None
     phases: tuple[PhaseEstimate, ...]

@@ -8,13 +8,14 @@ from pydantic import Field, model_validator
 
 from gpubalance.planning.problem import Binds
 from gpubalance.results.common import (
-    SCHEMA_VERSION,
     Count,
     Devices,
     Environment,
     Model,
     Number,
+    OfSplit,
     Positive,
+    Result,
     Samples,
     Size,
     Warning_,
@@ -54,7 +55,7 @@ class SplitPrediction(Record):
 
     @model_validator(mode="after")
     def _sound(self) -> SplitPrediction:
-        check_split(self.batches, self.micro_batches or self.batches, len(self.batches))
+        check_split(self.batches, self.micro_batches or self.batches)
         return self
 
     @property
@@ -89,23 +90,11 @@ class LeftOut(Record):
     gain: Number | None
 
 
-class Accumulation(Record):
+class Accumulation(OfSplit):
     """What `--accumulate auto` would give, where that is 5 % more samples per second or better: by the part `gain`."""
 
-    batches: tuple[Samples, ...]
-    micro_batches: tuple[Samples, ...]
     global_batch: Count
     gain: Positive
-
-    @model_validator(mode="after")
-    def _sound(self) -> Accumulation:
-        check_split(self.batches, self.micro_batches, len(self.batches))
-        return self
-
-    @property
-    def split(self) -> Shares:
-        """The batches and micro-batches as one value."""
-        return Shares(self.batches, self.micro_batches)
 
 
 class LearningRate(Record):
@@ -117,25 +106,13 @@ class LearningRate(Record):
     square_root: Number
 
 
-class Round(Record):
+class Round(OfSplit):
     """A split that `balance` tried. `measured` is null where it ran out of memory."""
 
     number: Count
-    batches: tuple[Samples, ...]
-    micro_batches: tuple[Samples, ...]
     predicted_throughput: Number
     outcome: Literal["measured", "oom"]
     measured: Measurement | None
-
-    @model_validator(mode="after")
-    def _sound(self) -> Round:
-        check_split(self.batches, self.micro_batches, len(self.batches))
-        return self
-
-    @property
-    def split(self) -> Shares:
-        """The batches and micro-batches as one value."""
-        return Shares(self.batches, self.micro_batches)
 
 
 class Balance(Record):
@@ -149,23 +126,21 @@ class Balance(Record):
     solo_gap: SoloGap | None
 
 
-class Plan(Record):
+class Plan(OfSplit, Result):
     """A split for these devices, this model and these settings; each device is known by its UUID.
 
     `sync_s` is null where it was not known and taken as 0. `probed` is the time of the probe that the plan is based on,
-    `environment` the machine and software of that probe.
+    `environment` the machine and software of that probe. `balanced` is the time of the balance whose measurements it is
+    based on too; null without one, and where the plan is itself a balance's.
     """
 
-    schema_version: Literal[1] = SCHEMA_VERSION
     kind: Literal["plan"] = "plan"
-    created: str
     probed: str
+    balanced: str | None = None
     settings: Settings
     environment: Environment | None = None
     model: Model | None
     devices: Devices
-    batches: tuple[Samples, ...]
-    micro_batches: tuple[Samples, ...]
     global_batch: Count
     batch_multiple: Size
     margin_bytes: Count
@@ -183,7 +158,7 @@ class Plan(Record):
         count = len(self.devices)
         if len({device.uuid for device in self.devices}) < count:
             raise unsound("devices", "two have the same UUID")
-        check_split(self.batches, self.micro_batches, count)
+        check_length("batches", len(self.batches), count)
         if self.global_batch != sum(self.batches):
             raise unsound("global_batch", f"{self.global_batch}, where the batches are {sum(self.batches)}")
         check_length("shares", len(self.shares), count)
@@ -199,11 +174,6 @@ class Plan(Record):
         if self.balance is not None:
             _check_balance(self.balance, count)
         return self
-
-    @property
-    def split(self) -> Shares:
-        """The batches and micro-batches as one value."""
-        return Shares(self.batches, self.micro_batches)
 
 
 def _check_balance(balance: Balance, count: int) -> None:

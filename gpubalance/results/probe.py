@@ -9,13 +9,13 @@ from pydantic import Field, model_validator
 
 from gpubalance.planning.model import Curve, Line
 from gpubalance.results.common import (
-    SCHEMA_VERSION,
     Count,
     Devices,
     Environment,
     Model,
     Number,
     Positive,
+    Result,
     Samples,
     Size,
     StepTime,
@@ -164,12 +164,10 @@ class DeviceProbe(Record):
     complete: bool
 
 
-class Probe(Record):
+class Probe(Result):
     """Each device, measured alone. `parallel`: all of them were measured at the same time."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
     kind: Literal["probe"] = "probe"
-    created: str
     settings: Settings
     environment: Environment | None
     model: Model | None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import codecs
+import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -10,16 +12,22 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from gpubalance.errors import BadInput
+from gpubalance.results import estimate
 from gpubalance.results.common import SCHEMA_VERSION
+from gpubalance.results.independent import Independent
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
 from gpubalance.results.run import Run
 from gpubalance.results.sound import UNSOUND
 from gpubalance.settings.record import Record
+from gpubalance.system.near import meant
 from gpubalance.text import clean, clean_lines
 
-Result = TypeVar("Result", Probe, Plan, Run)
-_KINDS: dict[str, type[Probe] | type[Plan] | type[Run]] = {"probe": Probe, "plan": Plan, "run": Run}
+Result = TypeVar("Result", Probe, Plan, Run, Independent)
+AnyResult = Probe | Plan | Run | Independent
+_KINDS: dict[str, type[AnyResult]] = {"probe": Probe, "plan": Plan, "run": Run, "independent": Independent}
+# The command that writes the best of each kind.
+_MAKERS = {"probe": "probe", "plan": "balance", "run": "run", "independent": "independent"}
 # A day's run with all its samples is a few MiB.
 _LARGEST_FILE = 32 << 20
 
@@ -29,20 +37,37 @@ def read_record(path: Path, kind: type[Result]) -> Result:
     return cast("Result", _read(path, [kind.__name__.lower()]))
 
 
-def read_result(path: Path) -> Probe | Plan | Run:
+def read_result(path: Path) -> AnyResult:
     """Reads a result of any kind. Raises BadInput, saying what the file is instead or which field is damaged."""
-    return cast("Probe | Plan | Run", _read(path, list(_KINDS)))
+    return cast("AnyResult", _read(path, list(_KINDS)))
+
+
+def is_estimate(path: Path) -> bool:
+    """Whether it is what a `--dry-run` wrote, in which nothing was measured."""
+    try:
+        document = _document(path, "result", lambda _: "") if path.is_file() else None  # a pipe may never end
+    except (BadInput, OSError):
+        return False
+    return isinstance(document, dict) and document.get("kind") in estimate.KINDS
 
 
 def _read(path: Path, kinds: list[str]) -> Record:
-    wanted = " or ".join(kinds)
-    maker = kinds[0] if len(kinds) == 1 else "run"
-    remedy = f"gpubalance {maker} -o FILE writes one"
-    document = _document(path, wanted, remedy)
+    wanted = " or ".join(map(_called, kinds))
+
+    def writes_one(file: str) -> str:
+        return f"gpubalance {_MAKERS[kinds[0]] if len(kinds) == 1 else 'run'} -o {file} writes one"
+
+    document = _document(path, wanted, writes_one)
+    remedy = writes_one("FILE")
     found = document.get("kind") if isinstance(document, dict) else None
+    if found in estimate.KINDS:
+        raise BadInput(
+            f"{path} is an estimate that --dry-run wrote: nothing was measured",
+            remedy="give that command again without --dry-run; with the same -o it replaces the estimate",
+        )
     if not isinstance(document, dict) or found not in kinds:
-        what = f"a {found}" if isinstance(found, str) else "no result of gpubalance's"
-        raise BadInput(f"{path} is {clean(what, 40)}, not a {wanted}", remedy=remedy)
+        what = _called(found) if isinstance(found, str) else "no result of gpubalance's"
+        raise BadInput(f"{path} is {clean(what, 40)}, not {wanted}", remedy=remedy)
     version = document.get("schema_version")
     if version != SCHEMA_VERSION:
         raise BadInput(
@@ -52,7 +77,14 @@ def _read(path: Path, kinds: list[str]) -> Record:
     try:
         return _KINDS[str(found)].model_validate(document)
     except ValidationError as error:
-        raise BadInput(f"{path} is damaged: {_first_fault(error)}", remedy=f"make the {found} again") from None
+        raise BadInput(
+            f"{path} is damaged: {_first_fault(error)}", remedy=f"make {_called(str(found))} again"
+        ) from None
+
+
+def _called(kind: str) -> str:
+    """`a plan`, by the word that a file has for what it is."""
+    return "a result of independent" if kind == "independent" else f"a {kind}"
 
 
 def _first_fault(error: ValidationError) -> str:
@@ -64,16 +96,21 @@ def _first_fault(error: ValidationError) -> str:
     return f"{where}{'.' if first['type'] == UNSOUND else ': '}{what}" if where else what
 
 
-def _document(path: Path, wanted: str, remedy: str) -> object:
-    """The file's JSON, its texts harmless to show. It may hold NaN, which validation refuses with its place."""
+def _document(path: Path, wanted: str, writes_one: Callable[[str], str]) -> object:
+    """The file's JSON, its texts harmless to show. It may hold NaN, which validation refuses with its place.
+
+    `writes_one` gives the command that writes such a file.
+    """
+    remedy = writes_one("FILE")
     try:
         with path.open("rb") as file:
             content = file.read(_LARGEST_FILE + 1)  # a device has no size, so stop here
     except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
         why = getattr(error, "strerror", None) or str(error)
-        raise BadInput(f"can't read {path}: {why}", remedy=f"give the file of a {wanted}") from None
+        made = writes_one(shlex.quote(str(path))) if isinstance(error, FileNotFoundError) else remedy
+        raise BadInput(f"can't read {path}: {why}", remedy=meant(path, made)) from None
     if len(content) > _LARGEST_FILE:
-        raise BadInput(f"{path} is larger than {_LARGEST_FILE >> 20} MiB: that is no {wanted}", remedy=remedy)
+        raise BadInput(f"{path} is larger than {_LARGEST_FILE >> 20} MiB: that is not {wanted}", remedy=remedy)
     try:
         return _harmless(from_json(content.removeprefix(codecs.BOM_UTF8)))
     except ValueError as error:  # cut off, no JSON, no UTF-8, or deeper than 200 levels

@@ -7,25 +7,25 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from gpubalance.results.common import (
-    SCHEMA_VERSION,
     Count,
     Devices,
     Environment,
     Interval,
     Model,
     Number,
+    OfSplit,
     Positive,
+    Result,
     Samples,
     Size,
     StepTime,
     Throughput,
     Warning_,
 )
-from gpubalance.results.sound import check_devices, check_length, check_split
+from gpubalance.results.sound import check_devices, check_length
 from gpubalance.results.telemetry import Telemetry
 from gpubalance.settings.record import Record
 from gpubalance.settings.requests import Settings
-from gpubalance.settings.shares import Shares
 
 
 class Replica(Record):
@@ -55,16 +55,14 @@ class Replica(Record):
 Replicas = Annotated[tuple[Replica, ...], Field(min_length=1)]
 
 
-class Measurement(Record):
+class Measurement(OfSplit):
     """A measured split. `batches` are the replicas'; a replica's `device` is its place in the result's devices.
 
-    `slow_s` is what rare steps of over twice the time add to the step time; in older results it is part of sync_s.
+    `slow_s` is what rare slow steps add to the step time; in older results it is part of sync_s.
     `excess_s` is by how much the slowest compute and update in the stamped steps took longer than a whole unstamped
     step; it is above 0 only where stamping slows the step down.
     """
 
-    batches: tuple[Samples, ...]
-    micro_batches: tuple[Samples, ...]
     global_batch: Count
     step_time_s: StepTime
     throughput: Throughput
@@ -76,14 +74,9 @@ class Measurement(Record):
     imbalance: Number
 
     @model_validator(mode="after")
-    def _sound(self) -> Measurement:
-        check_split(self.batches, self.micro_batches, len(self.replicas))
+    def _has_its_replicas(self) -> Measurement:
+        check_length("replicas", len(self.replicas), len(self.split.used))
         return self
-
-    @property
-    def split(self) -> Shares:
-        """The batches and micro-batches as one value."""
-        return Shares(self.batches, self.micro_batches)
 
 
 class SoloBest(Record):
@@ -109,41 +102,52 @@ class Baselines(Record):
     solo_sum: Number | None
 
 
-class Run(Record):
-    """A split that was run on its devices."""
+class Remedy(Record):
+    """What makes an input pipeline faster, at the line `where` of the user's code, and what it gave then."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    where: str
+    what: str
+    throughput: Throughput
+
+
+class Pipeline(Record):
+    """The input pipeline of the user's data. `alone` is what it gives to no model, in the run's global batches.
+
+    `processor_use` is the part of all the host's cores that was busy meanwhile. `held` is what the split gives with
+    batches of the same data that lie on the devices, as if the pipeline took no time. It `binds` where `alone` is
+    clearly below `held`, or below what the devices gave alone in sum. `remedies` are those that helped when tried.
+    """
+
+    alone: Throughput
+    processor_use: Annotated[Number, Field(ge=0)]
+    held: Throughput | None
+    binds: bool
+    remedies: tuple[Remedy, ...] = ()
+
+
+class Run(Measurement, Result):
+    """A split that was run on its devices, with a batch for each of them. `pipeline` is null for random samples."""
+
     kind: Literal["run"] = "run"
-    created: str
     settings: Settings
     environment: Environment
     model: Model
     devices: Devices
-    batches: tuple[Samples, ...]
-    micro_batches: tuple[Samples, ...]
-    global_batch: Count
     warmup_steps: Count
     steps: Count
-    step_time_s: StepTime
-    throughput: Throughput
-    replicas: Replicas
-    sync_s: Number
-    input_wait_s: Number
-    slow_s: Number = 0.0
-    excess_s: Number
     stamp_cost: Number | None
     baselines: Baselines
     speedup_over_even: Number | None
     speedup_ci95: Interval
     scaling_efficiency: Number | None
-    imbalance: Number
+    pipeline: Pipeline | None = None
     complete: bool
     warnings: tuple[Warning_, ...]
 
     @model_validator(mode="after")
     def _sound(self) -> Run:
         count = len(self.devices)
-        check_split(self.batches, self.micro_batches, count)
+        check_length("batches", len(self.batches), count)
         check_devices("replicas", [replica.device for replica in self.replicas], count)
         for name in ("even", "largest_even"):
             even = getattr(self.baselines, name)
@@ -152,8 +156,3 @@ class Run(Record):
                 check_length(f"baselines.{name}.batches", len(even.batches), len(self.replicas))
         check_devices("baselines.solo_best", [best.device for best in self.baselines.solo_best or ()], count)
         return self
-
-    @property
-    def split(self) -> Shares:
-        """The batches and micro-batches as one value."""
-        return Shares(self.batches, self.micro_batches)

@@ -31,10 +31,10 @@ def check_length(field: str, found: int, count: int) -> None:
         raise unsound(field, f"{found} of {count} devices")
 
 
-def check_split(batches: tuple[int, ...], micro_batches: tuple[int, ...], count: int) -> None:
-    """The two must be a split over `count` devices."""
-    check_length("batches", len(batches), count)
-    check_length("micro_batches", len(micro_batches), count)
+def check_split(batches: tuple[int, ...], micro_batches: tuple[int, ...]) -> None:
+    """The two must be a split."""
+    if len(batches) != len(micro_batches):
+        raise unsound("batches", f"{len(batches)} beside {len(micro_batches)} micro-batches")
     try:
         Shares(batches, micro_batches)
     except ValueError as error:

@@ -69,10 +69,15 @@ class DeviceProfile(Record):
 
 
 class JointProfile(Record):
-    """What a joint run of simulated devices adds: seconds of sync a step, and bytes on every device."""
+    """What simulated devices cost each other: a joint run adds seconds of sync a step, and bytes on every device.
+
+    While several of them compute, in a joint run or each with a model of its own, compute takes `contention` times as
+    long.
+    """
 
     sync_s: Seconds = 0.0
     extra_memory: Bytes = 0
+    contention: Annotated[float, Field(ge=1, le=1000, allow_inf_nan=False)] = 1.0
 
 
 class Device(Record):

@@ -20,10 +20,12 @@ _LONG_WINDOW_S = 10.0
 class Settings(Record):
     """What, besides the devices and the split, decides how long a step takes. Recorded with every result.
 
-    `model` is `probe`, `small`, a `keras.applications` name, `package.module:function` or `file.py:function`.
+    `model` is `probe`, `small`, a `keras.applications` name, `package.module:function` or `file.py:function`. `data` is
+    a function that gives samples, named like the last two; null for random ones.
     """
 
     model: str
+    data: str | None = None
     precision: Precision = "float32"
     xla: bool = False
     input: Input = "device"
@@ -85,6 +87,31 @@ class RunRequest(Record):
         """The same run of the devices that have samples."""
         devices = tuple(self.devices[i] for i in self.split.used)
         return self.model_copy(update={"devices": devices, "split": self.split.of_used})
+
+
+class IndependentRequest(Record):
+    """Models that train at the same time, one a device: a batch and a model each, in the devices' order.
+
+    The `model` of `settings` names them all, once each.
+    """
+
+    devices: tuple[Device, ...]
+    batches: tuple[Annotated[int, Field(ge=1, le=10**9)], ...]
+    models: tuple[str, ...]
+    settings: Settings
+    joint: JointProfile = JointProfile()
+    measuring: Measuring = Measuring()
+    tracing: Tracing | None = None
+
+    @model_validator(mode="after")
+    def _one_of_each_a_device(self) -> IndependentRequest:
+        if not len(self.devices) == len(self.batches) == len(self.models):
+            raise ValueError("a batch and a model a device are needed")
+        return self
+
+    def settings_of(self, number: int) -> Settings:
+        """Those of one device."""
+        return self.settings.model_copy(update={"model": self.models[number]})
 
 
 class ProbeRequest(Record):

@@ -56,10 +56,8 @@ class TimeLimit:
 
     def check(self) -> None:
         """Raises TimeLimitPassed after its end."""
-        if not self.left_s:
-            raise TimeLimitPassed(
-                f"the time limit of {self._seconds:g} s passed", remedy="give it more: --time-limit SECONDS"
-            )
+        if self._seconds is not None and not self.left_s:
+            raise TimeLimitPassed(self._seconds)
 
 
 NO_LIMIT = TimeLimit()

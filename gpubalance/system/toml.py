@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gpubalance.errors import BadInput
+from gpubalance.system.near import meant
 from gpubalance.text import clean
 
 if sys.version_info >= (3, 11):
@@ -24,7 +25,7 @@ def read_toml(path: Path, what: str, *, remedy: str = "") -> dict[str, Any]:
             content = file.read(_LARGEST_FILE + 1)  # of what has no size, as a device, no more than that either
     except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
         why = getattr(error, "strerror", None) or str(error)
-        raise BadInput(f"can't read the {what} {path}: {why}", remedy=remedy) from None
+        raise BadInput(f"can't read the {what} {path}: {why}", remedy=meant(path, remedy)) from None
     if len(content) > _LARGEST_FILE:
         raise BadInput(f"{path} is larger than 1 MiB: that is no {what}", remedy=remedy)
     try:

@@ -55,6 +55,7 @@ def _copied(model: Any, scope: Any) -> Any:
             with scope:
                 copy = keras.models.load_model(file, kinds, compile=False)
                 compile_it(copy)
+    # What Keras raises for a model that it can't write down, in its code or in the user's `get_config`.
     except (AttributeError, NotImplementedError, TypeError, ValueError) as error:
         raise BadInput(
             f"Keras can't copy the model {model.name}: {_reason(error)}",

@@ -123,12 +123,12 @@ def _accumulated(model: Any, data: Any, global_batch: Any, micro_batch: Any) -> 
     variables: list[Any] = []
     parts: list[Part] = []
 
-    def gradients(some: Any, _: Any, of: Any) -> tuple[Any, Any]:
+    def gradients(some: Any, of: Any) -> tuple[Any, Any]:
         weight = tf.cast(batch_of(some), tf.float32) / of
         with part_of(weight, micro=True) as part:
             grads, variables[:], _logs = gradients_of(model, part, some)
         parts.append(part)
         return weight, grads
 
-    _, grads = accumulated(gradients, (data, ()), global_batch, micro_batch)
+    _, grads = accumulated(gradients, data, global_batch, micro_batch)
     return grads, variables, dict.fromkeys(model.get_metrics_result()), parts[-1]

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any
+from typing import Any, TypeAlias
 
+from gpubalance.engine.models import input_shapes
+from gpubalance.results.common import shapes_text
 from gpubalance.results.plan import Plan
+
+Shapes: TypeAlias = tuple[tuple[int | None, ...], ...]
 
 
 def unlike(plan: Plan, model: Any) -> str:
@@ -14,17 +18,33 @@ def unlike(plan: Plan, model: Any) -> str:
 
     Keras numbers the models of one name in a process, so a number at the end of it says nothing.
     """
-    if plan.model is None:
+    known = plan.model
+    if known is None:
         return ""
     parameters = sum(math.prod(variable.shape) for variable in model.trainable_variables)
-    if (parameters, _unnumbered(model.name)) == (plan.model.parameters, _unnumbered(plan.model.name)):
+    was, now = known.input_shapes, input_shapes(model)
+    other_shapes = was is not None and now is not None and not _alike(was, now)
+    if (parameters, _unnumbered(model.name)) == (known.parameters, _unnumbered(known.name)) and not other_shapes:
         return ""
     measured = plan.settings.model
     name = measured if ":" in measured else "train.py:build"
+    measured_with, of_this = f"{known.parameters:,} parameters", f"{parameters:,}"
+    if was and now and other_shapes:
+        measured_with, of_this = (
+            f"{text}, samples of {shapes_text(of)}" for text, of in ((measured_with, was), (of_this, now))
+        )
     return (
-        f"the plan was measured with {measured} (the model {plan.model.name}, {plan.model.parameters:,} parameters); "
-        f"this model, {model.name}, has {parameters:,}: gpubalance balance --model {name} finds its split"
+        f"the plan was measured with {measured} (the model {known.name}, {measured_with}); "
+        f"this model, {model.name}, has {of_this}: gpubalance balance --model {name} finds its split"
     )
+
+
+def _alike(was: Shapes, now: Shapes) -> bool:
+    """A dimension that is open may be the other's."""
+    if [len(shape) for shape in was] != [len(shape) for shape in now]:
+        return False
+    pairs = (pair for shapes in zip(was, now, strict=True) for pair in zip(*shapes, strict=True))
+    return all(one == other or None in (one, other) for one, other in pairs)
 
 
 def _unnumbered(name: str) -> str:

@@ -214,6 +214,7 @@ class Split:
         self, keras_method: Callable[..., Any], model: Any, arguments: Sequence[Any], options: dict[str, Any]
     ) -> dict[str, Any]:
         """The arguments by their names, with the data in the split's batches. Tells what that changes."""
+        from gpubalance.engine.batches import is_batched
         from gpubalance.training import data, regrouped
 
         trains = keras_method.__name__ == "fit"
@@ -227,7 +228,7 @@ class Split:
         if not self._of_any_batch:
             given = bound.get("x")
             data.in_batches_of(self.global_batch, model, bound)
-            if trains and bound.get("x") is not given and data.is_batched(given, model):
+            if trains and bound.get("x") is not given and is_batched(given, model):
                 self._tell(regrouped.told(given, self.global_batch, steps))
         return bound
 

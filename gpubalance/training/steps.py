@@ -12,9 +12,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from gpubalance.engine.feed import Dealt, Feed, Kind, signature_of
 from gpubalance.settings.shares import Shares
 from gpubalance.training import keras_inside, own_loss
-from gpubalance.training.feed import Dealt, Feed, Kind, signature_of
 from gpubalance.training.functions import predicting, testing, training
 from gpubalance.training.place import Place
 

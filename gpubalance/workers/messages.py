@@ -3,6 +3,8 @@
     parent                          worker
     Open (once)                →    Ready
     Measure                    →    Timing …, Measured
+    Measure at_once, Stop      →    Timing …, Measured after the Stop
+    Pull                       →    Pulled …, PulledAll
     CountFlops                 →    Flops
     Trace                      →    Traced
     Survey (instead of Open)   →    Surveyed
@@ -19,6 +21,7 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter
 
 from gpubalance.results.common import Model
+from gpubalance.results.pulled import Change, Mend, Pulled
 from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.record import Record, Seconds
@@ -39,7 +42,11 @@ class Open(Record):
 
 
 class Measure(Record):
-    """Train with this split for `seconds`, and at least `at_least` timings. A stamped timing is one step."""
+    """Train with this split for `seconds`, and at least `at_least` timings. A stamped timing is one step.
+
+    `at_once`: other workers train meanwhile, and it goes on until Stop comes.
+    With `pipeline` batches come from the user's own pipeline instead of lying on the devices.
+    """
 
     kind: Literal["measure"] = "measure"
     split: Shares
@@ -47,6 +54,27 @@ class Measure(Record):
     at_least: Annotated[int, Field(ge=1)]
     steps_per_timing: Annotated[int, Field(ge=1)] = 1
     stamped: bool = False
+    at_once: bool = False
+    pipeline: bool = False
+
+
+class Stop(Record):
+    """End what is measured at once with others, after its next timing. Nothing, where that has ended by itself."""
+
+    kind: Literal["stop"] = "stop"
+
+
+class Pull(Record):
+    """Take batches of that size from the user's data, and do nothing with them, for `seconds` and `at_least` timings.
+
+    With `change` the dataset is changed so, to see whether that makes it faster.
+    """
+
+    kind: Literal["pull"] = "pull"
+    global_batch: Annotated[int, Field(ge=1)]
+    seconds: Seconds
+    at_least: Annotated[int, Field(ge=1)]
+    change: Change | None = None
 
 
 class CountFlops(Record):
@@ -93,6 +121,13 @@ class Measured(Record):
     kind: Literal["measured"] = "measured"
     memory_peak_bytes: tuple[Peak, ...]
     late_part: Annotated[float, Field(ge=0, le=1)] | None
+
+
+class PulledAll(Record):
+    """The batches asked for have come. `mends` can be tried."""
+
+    kind: Literal["pulled-all"] = "pulled-all"
+    mends: tuple[Mend, ...] = ()
 
 
 class Flops(Record):
@@ -194,9 +229,11 @@ class Failed(Record):
     memory_peak_bytes: tuple[int | None, ...] = ()
 
 
-AnyRequest = Open | Measure | CountFlops | Trace | Survey | Inspect | Copy | Reduce
+AnyRequest = Open | Measure | Stop | Pull | CountFlops | Trace | Survey | Inspect | Copy | Reduce
 Request = Annotated[AnyRequest, Field(discriminator="kind")]
-AnyReply = Ready | Timing | Measured | Flops | Traced | Surveyed | Inspected | Copied | Reduced | Failed
+AnyReply = (
+    Ready | Timing | Measured | Pulled | PulledAll | Flops | Traced | Surveyed | Inspected | Copied | Reduced | Failed
+)
 Reply = Annotated[AnyReply, Field(discriminator="kind")]
 
 REQUEST: TypeAdapter[AnyRequest] = TypeAdapter(Request)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,6 +32,11 @@ class Build:
     joint: JointProfile = field(default_factory=JointProfile)
     seed: int = 0
 
+    @property
+    def place(self) -> str:
+        """The file or module of a user's model, which is imported; empty for others."""
+        return self.settings.model.rpartition(":")[0]
+
 
 class Party:
     """The workers of a measurement: one for each group of devices, which sees these devices and no others.
@@ -44,15 +49,16 @@ class Party:
 
     What it promises:
 
-    Start       `ask` and `each` start the workers that are missing, and these build the model. Nobody has to.
+    Start       `ask` and `each` start the workers that are missing, and these build the model, all at the same time.
     Order       Groups, workers and what they answer have one order, which is that of the groups. One worker does one
                 thing after the other; different workers do what `each` asks of them at the same time.
     Replies     A worker's replies are handed to `work` as they come. `each` runs `work` in a thread for each worker
                 where there are several, and in the caller's own thread where there is one.
     Deadlines   No wait is endless: a worker may be silent for `deadline_s`, or for as long as suits what it does, and
                 never past `limit`.
-    Failures    A GpubalanceError of `work` is that worker's failure. `ask` raises it; `each` notes it in `failures`
-                under the number of its group, and the other workers go on. All other exceptions pass through.
+    Failures    A GpubalanceError of `work`, or of building the model, is that worker's failure. `ask` raises it;
+                `each` notes it in `failures` under the number of its group, and the other workers go on. All other
+                exceptions pass through.
     Recovery    A worker that failed has ended when `ask` or `each` returns. The next call starts a fresh one in its
                 place, as a GPU gives its memory back only when its process ends. A worker of simulated devices that
                 ran out of memory stays: that memory is only counted.
@@ -70,13 +76,16 @@ class Party:
     def __init__(
         self,
         *groups: Sequence[Device],
-        build: Build | None = None,
+        build: Build | Sequence[Build] | None = None,
         purpose: str = "run",
         deadline_s: float | None = None,
         limit: TimeLimit = NO_LIMIT,
         tell: Callable[[str], None] | None = None,
     ) -> None:
-        """`purpose` is part of the logs' names. `tell` is called with what the party does when that takes long."""
+        """`build` is of all groups, or has one of each. `purpose` is part of the logs' names.
+
+        `tell` is called with what the party does when that takes long.
+        """
         self.groups = tuple(tuple(group) for group in groups)
         self.failures: dict[int, GpubalanceError] = {}
         self.started = 0  # how many workers there have been; another number means that one of them is fresh
@@ -100,72 +109,98 @@ class Party:
         """Whether every group has a worker."""
         return len(self._workers) == len(self.groups)
 
-    def start(self, *, ahead: bool = False) -> None:
+    def start(self, *, then: Party | None = None) -> None:
         """Starts the workers that are missing, which then build the model. Raises the first failure.
 
-        With `ahead` the worker that will follow each of them is started too. Loading TensorFlow takes seconds: it does
-        that while the one before builds its model, when nothing is measured yet, and then it waits. It touches no
-        device before it is asked.
+        The workers of the party that comes `then`, or that will follow these, are loaded meanwhile, as nothing is
+        measured yet.
         """
-        missing = [number for number in range(len(self.groups)) if number not in self._workers]
+        self._start(range(len(self.groups)), then)
+        self._raise_failure()
+
+    def _start(self, numbers: Sequence[int], then: Party | None = None) -> None:
+        """The same for these groups; notes every failure."""
+        self.failures = {}
+        missing = [number for number in numbers if number not in self._workers]
         try:
-            self._fill(missing, ahead=ahead)
+            self._fill(missing, then)
         except BaseException:  # a worker that has not built the model must not be asked anything
             _end({n: self._workers.pop(n) for n in missing if n in self._workers and not self._workers[n].is_open})
             raise
 
-    def _fill(self, missing: Sequence[int], *, ahead: bool) -> None:
+    def load(self) -> None:
+        """Starts workers for the next `start`. They load TensorFlow, which takes seconds, and touch no device."""
+        for number, group in enumerate(self.groups):
+            if number not in self._ahead and not _needs_the_cores(group):
+                self._ahead[number] = self._worker(group)
+
+    def _fill(self, missing: Sequence[int], then: Party | None) -> None:
         for number in missing:
             waiting = number in self._ahead
             self._workers[number] = self._ahead.pop(number) if waiting else self._worker(self.groups[number])
             self.started += 1
-        for number in missing:
-            if ahead and not _needs_the_cores(self.groups[number]):
-                self._ahead[number] = self._worker(self.groups[number])
+        if missing and then is not None:
+            then.load()
         if self._killed:  # by a thread that could not see these yet
             self.kill()
-        if missing and self._build is not None:
-            self._open(self._build, missing)
+        build = self._build
+        if missing and build is not None:
+            self._open({n: build if isinstance(build, Build) else build[n] for n in missing})
 
-    def _open(self, build: Build, numbers: Sequence[int]) -> None:
-        place = build.settings.model.rpartition(":")[0]  # a user's file or module
+    def _open(self, builds: Mapping[int, Build]) -> None:
         if self._tell is not None:
-            imports = f", importing {place}" if place else ""
-            devices = ", ".join(f"{device.label} {device.name}" for n in numbers for device in self.groups[n])
-            self._tell(f"starting TensorFlow{imports}, building {build.settings.model} on {devices}")
-        self._at_once(lambda worker: worker.open(build.settings, build.joint, seed=build.seed), numbers)
-        self._raise_failure()
-        if self._tell is not None and place and self.started == len(self.groups):  # once
-            first = self._workers[numbers[0]]
-            kept = f"what it prints is kept in {first.log}, up to {format_bytes(LONGEST_BYTES)}"
-            self._tell(f"importing {place} took {first.facts.import_s:.1f} s; {kept}")
+            self._tell(self._opening(builds))
+
+        def build(number: int, worker: Worker) -> None:
+            own = builds[number]
+            worker.open(own.settings, own.joint, seed=own.seed)
+
+        self._at_once(build, list(builds))
+        if self.started == len(self.groups):  # once
+            self._tell_imports(builds)
         facts = [worker.facts for _, worker in sorted(self._workers.items())]
-        limits = tuple(limit for one in facts for limit in one.memory_limit_bytes)
-        self.facts = facts[0].model_copy(update={"memory_limit_bytes": limits})
+        if facts:
+            limits = tuple(limit for one in facts for limit in one.memory_limit_bytes)
+            self.facts = facts[0].model_copy(update={"memory_limit_bytes": limits})
+
+    def _opening(self, builds: Mapping[int, Build]) -> str:
+        places = " and ".join(dict.fromkeys(build.place for build in builds.values() if build.place))
+        models = " and ".join(dict.fromkeys(build.settings.model for build in builds.values()))
+        devices = ", ".join(f"{device.label} {device.name}" for n in builds for device in self.groups[n])
+        return f"starting TensorFlow{f', importing {places}' if places else ''}, building {models} on {devices}"
+
+    def _tell_imports(self, builds: Mapping[int, Build]) -> None:
+        """How long each of the users' files took, on the first device that has it."""
+        firsts = {builds[n].place: self._workers[n] for n in sorted(builds, reverse=True) if n in self._workers}
+        for place, worker in firsts.items():
+            kept = f"what it prints is kept in {worker.log}, up to {format_bytes(LONGEST_BYTES)}"
+            if place and self._tell is not None:
+                self._tell(f"importing {place} took {worker.facts.import_s:.1f} s; {kept}")
 
     def ask(self, work: Callable[[Worker], T]) -> T:
         """What `work` gives with the worker of a party of one. Raises its failure."""
-        answers = self.each(work)
+        answers = self.each(lambda _, worker: work(worker))
         self._raise_failure()
         return answers[0]
 
-    def each(self, work: Callable[[Worker], T]) -> dict[int, T]:
-        """What `work` gives with each worker, all at the same time, by the number of its group.
+    def each(self, work: Callable[[int, Worker], T], among: Sequence[int] | None = None) -> dict[int, T]:
+        """What `work` gives with the number of each group and its worker, all at the same time, by that number.
 
-        Where a group is missing, `failures` has the reason. Raises the first failure of those that had to be started.
+        With `among`, of these groups only: the others' workers have nothing to do meanwhile. Where a group is missing,
+        `failures` has the reason.
         """
-        self.start()
-        return self._at_once(work, range(len(self.groups)))
+        numbers = range(len(self.groups)) if among is None else among
+        self._start(numbers)
+        return self._at_once(work, [number for number in numbers if number in self._workers])
 
-    def _at_once(self, work: Callable[[Worker], T], numbers: Sequence[int]) -> dict[int, T]:
-        self.failures = {}
+    def _at_once(self, work: Callable[[int, Worker], T], numbers: Sequence[int]) -> dict[int, T]:
         answers: dict[int, T] = {}
 
         def attempt(number: int) -> None:
             """Notes the answer or the failure, and ends a worker that can't be asked again."""
             worker = self._workers[number]
             try:
-                answers[number] = work(worker)
+                answers[number] = work(number, worker)
             except GpubalanceError as error:
                 self.failures[number] = error
                 if not _survives(worker, error):
@@ -174,7 +209,7 @@ class Party:
 
         if len(numbers) == 1:
             attempt(numbers[0])
-        else:
+        elif numbers:
             with ThreadPoolExecutor(len(numbers)) as threads:
                 try:
                     list(threads.map(attempt, numbers))

@@ -34,9 +34,12 @@ from gpubalance.workers.messages import (
     Measure,
     Measured,
     Open,
+    Pull,
+    PulledAll,
     Ready,
     Reduce,
     Reduced,
+    Stop,
     Survey,
     Surveyed,
     Trace,
@@ -73,7 +76,9 @@ def main(arguments: list[str]) -> None:
             elif session is not None and isinstance(request, Trace):
                 _trace(session, request, replies)
             elif session is not None and isinstance(request, Measure):
-                _measure(session, request, replies)
+                _measure(session, request, replies, requests)
+            elif session is not None and isinstance(request, Pull):
+                _pull(session, request, replies)
 
 
 def _requests(descriptor: int) -> queue.Queue[str | None]:
@@ -188,7 +193,7 @@ def _trace(session: Session, request: Trace, replies: Any) -> None:
     _say(replies, Traced(missing=missing))
 
 
-def _measure(session: Session, request: Measure, replies: Any) -> None:
+def _measure(session: Session, request: Measure, replies: Any, requests: queue.Queue[str | None]) -> None:
     try:
         for timing in session.measure(
             request.split,
@@ -196,12 +201,37 @@ def _measure(session: Session, request: Measure, replies: Any) -> None:
             at_least=request.at_least,
             steps_per_timing=request.steps_per_timing,
             stamped=request.stamped,
+            at_once=request.at_once,
+            pipeline=request.pipeline,
         ):
             _say(replies, timing)
+            if request.at_once and _stopped(requests):
+                break
     except Exception as error:  # noqa: BLE001  (whatever a step raises is told to the parent)
         _say(replies, _failed(error, session.settings, session))
         return
     _say(replies, Measured(memory_peak_bytes=session.memory_peaks(), late_part=session.late_part()))
+
+
+def _stopped(requests: queue.Queue[str | None]) -> bool:
+    """Whether a Stop has come. Nothing else is asked for meanwhile."""
+    try:
+        return isinstance(REQUEST.validate_json(requests.get_nowait() or ""), Stop)
+    except queue.Empty:
+        return False
+
+
+def _pull(session: Session, request: Pull, replies: Any) -> None:
+    try:
+        for one in session.pull(
+            request.global_batch, seconds=request.seconds, at_least=request.at_least, change=request.change
+        ):
+            _say(replies, one)
+        mends = session.mends()
+    except Exception as error:  # noqa: BLE001  (whatever the user's own code raises is told to the parent)
+        _say(replies, _failed(error, session.settings, session))
+        return
+    _say(replies, PulledAll(mends=mends))
 
 
 if __name__ == "__main__":

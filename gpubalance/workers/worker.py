@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn, TypeVar
 
 from gpubalance.errors import (
@@ -14,6 +14,7 @@ from gpubalance.errors import (
     PartialResult,
     TimeLimitPassed,
 )
+from gpubalance.results.pulled import Change, Pulled
 from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import Settings, Tracing
@@ -33,9 +34,12 @@ from gpubalance.workers.messages import (
     Measure,
     Measured,
     Open,
+    Pull,
+    PulledAll,
     Ready,
     Reduce,
     Reduced,
+    Stop,
     Survey,
     Surveyed,
     Trace,
@@ -101,18 +105,26 @@ class Worker(Process):
         at_least: int = 1,
         steps_per_timing: int = 1,
         stamped: bool = False,
+        until: Callable[[], bool] | None = None,
+        pipeline: bool = False,
     ) -> Iterator[Timing | Measured]:
-        """Trains with this split: yields each timing as it comes, and at the end what Measured says."""
+        """Trains with this split: yields each timing as it comes, and at the end what Measured says.
+
+        With `until`, other workers train at the same time, and it goes on until that says so after a timing. What comes
+        after that is yielded too.
+        """
         request = Measure(
             split=split,
             seconds=seconds,
             at_least=at_least,
             steps_per_timing=steps_per_timing,
             stamped=stamped,
+            at_once=until is not None,
+            pipeline=pipeline,
         )
         self.send(request)
         doing = f"training with batches {split} on {self._names()}"
-        key = (split, stamped)
+        key = (split, stamped, pipeline)
         given = 0
         while True:
             reply = self._heard(self._patience_s(self._slowest_s.get(key), steps_per_timing), doing)
@@ -121,6 +133,9 @@ class Worker(Process):
                 given += 1
                 self._slowest_s[key] = max(self._slowest_s.get(key, 0.0), reply.seconds / reply.steps)
                 yield reply
+                if until is not None and until():
+                    self.send(Stop())
+                    until = None
             elif isinstance(reply, Measured):
                 if given < at_least:
                     raise self.unreadable(f"{given} timings, where at least {at_least} were asked for")
@@ -128,6 +143,19 @@ class Worker(Process):
                 return
             else:
                 self._fail(reply, str(split))
+
+    def pull(
+        self, global_batch: int, *, seconds: float, at_least: int = 1, change: Change | None = None
+    ) -> Iterator[Pulled | PulledAll]:
+        """Takes batches from the user's data and does nothing with them; at the end what PulledAll says."""
+        self.send(Pull(global_batch=global_batch, seconds=seconds, at_least=at_least, change=change))
+        while True:
+            reply = self.receive(self._deadline_s or _FIRST_STEP_WITHIN_S, "taking batches from --data")
+            if not isinstance(reply, Pulled | PulledAll):
+                self._fail(reply)
+            yield reply
+            if isinstance(reply, PulledAll):
+                return
 
     def trace(self, split: Shares, tracing: Tracing) -> str | None:
         """Trains some steps with this split under TensorFlow's profiler; why not every GPU is in the trace, or None."""
@@ -198,13 +226,14 @@ class Worker(Process):
         if not isinstance(reply, Failed):
             raise PartialResult("the worker's message does not fit the request", log=self.log_tail())
         if reply.fault == "memory":
-            known = reply.replica is not None and reply.replica < len(self.devices)
-            where = self.devices[reply.replica or 0].label if known else "the run"
+            replica = 0 if len(self.devices) == 1 else reply.replica
+            known = replica is not None and replica < len(self.devices)
+            where = self.devices[replica or 0].label if known else "the run"
             doing = f"with batches {split}" if split else "while the model was built"
             message = f"{where} ran out of memory {doing}"
             raise OutOfMemory(
                 message,
-                replica=reply.replica if known else None,
+                replica=replica if known else None,
                 memory_peak_bytes=reply.memory_peak_bytes,
                 log=self.log_tail(),
             )

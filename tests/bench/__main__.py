@@ -1,7 +1,7 @@
 """`scripts/bench [NAME [N [SEED]] …]`: runs these measurements, or all, and prints a line each.
 
 The campaigns kills, fuzz, soak and decisions take how much of it, and the seed that an earlier one
-printed: `kills 30 7 fuzz`.
+printed: `kills 30 7 fuzz`. `scripts/bench gpu --help` is what a machine with GPUs is for.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from importlib import import_module
 
 import psutil
 
+from tests.bench.gpu import command
+
 # Each a module with a main(), which yields the lines.
 BENCHES = (
     *("startup", "limit", "probe", "plan", "engine", "balance", "exact", "curves", "training", "compare", "campaign"),
-    *("decisions", "soak", "fuzz", "kills", "kills-without-tensorflow"),
+    *("sync", "decisions", "soak", "fuzz", "kills", "kills-without-tensorflow"),
 )
 _COUNTED = ("kills", "kills-without-tensorflow", "fuzz", "soak", "decisions")
 
@@ -30,12 +32,15 @@ def read(words: list[str]) -> list[tuple[str, list[int]]]:
             asked.append((word, []))
         else:
             sys.exit(
-                f"there is no bench {word}; there are {', '.join(BENCHES)}, and {', '.join(_COUNTED)} take a number"
+                f"there is no bench {word}; there are {', '.join(BENCHES)}, and {', '.join(_COUNTED)} take a number; "
+                "`scripts/bench gpu` is for a machine with GPUs"
             )
     return asked or [(name, []) for name in BENCHES]
 
 
 def main(words: list[str]) -> None:
+    if words[:1] == ["gpu"]:
+        sys.exit(command.main(words[1:]))
     asked = read(words)
     memory = psutil.virtual_memory().total / 2**30
     print(

@@ -15,11 +15,11 @@ from gpubalance.jobs.balance.balance import Balancing
 from gpubalance.jobs.balance.estimate import Phases
 from gpubalance.jobs.events import Doing, Event, Watch
 from gpubalance.jobs.keep.kept import Kept
+from gpubalance.jobs.probe.result import fitted
 from gpubalance.planning.curve import octaves
-from gpubalance.planning.model import LINE_WITHIN, fit_line, monotone_curve
 from gpubalance.results.plan import Balance, Plan
-from gpubalance.results.probe import DeviceProbe, Probe, SoloRate, StepTimeModel
-from gpubalance.results.run import Measurement, Run
+from gpubalance.results.probe import DeviceProbe, Probe, SoloRate
+from gpubalance.results.run import Measurement
 from gpubalance.settings.device import Device, DeviceProfile, JointProfile
 from gpubalance.settings.requests import BalanceRequest, Measuring, PlanRequest
 from gpubalance.settings.shares import Shares
@@ -99,7 +99,7 @@ class Machine:
         return one.model_copy(
             update={
                 "curve": tuple(point_of(profile, size, seconds) for size, seconds in times),
-                "step_time_model": _fitted(times),
+                "step_time_model": fitted(times),
                 "solo_best": SoloRate(batch=best[0], throughput=best[0] / best[1]),
             }
         )
@@ -145,18 +145,6 @@ def limit_of(device: Device) -> int:
     assert profile is not None
     assert profile.memory is not None
     return (profile.memory - profile.base_memory) // profile.memory_per_sample // _MULTIPLE * _MULTIPLE
-
-
-def _fitted(times: list[tuple[int, float]]) -> StepTimeModel:
-    line = fit_line(times)
-    curve = monotone_curve(times) if line.residual > LINE_WITHIN else None
-    return StepTimeModel(
-        alpha_s=line.alpha_s,
-        beta_s=line.beta_s,
-        residual=line.residual,
-        planned_with="line" if curve is None else "curve",
-        curve=tuple(zip(curve.batches, curve.step_times_s, strict=True)) if curve else None,
-    )
 
 
 @dataclass(frozen=True)
@@ -214,7 +202,7 @@ def _measured_times(how: Balance) -> tuple[Times, float]:
     run = how.run
     assert run is not None
     found: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    measured: list[Measurement | Run] = [run, *(one.measured for one in how.rounds if one.measured is not None)]
+    measured: list[Measurement] = [run, *(one.measured for one in how.rounds if one.measured is not None)]
     for one in measured:
         for replica in one.replicas:
             found[replica.device][replica.batch].append(replica.busy_s)

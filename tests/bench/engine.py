@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -21,6 +21,7 @@ EVEN = (sum(BATCHES) // 2,) * 2
 _WINDOW_S = 0.6
 _PAIRS = 8
 _MOST_PROCESSES = 24
+_CPUS = ("CPU:0", "CPU:1")
 
 
 def main() -> Iterator[str]:
@@ -32,7 +33,7 @@ def main() -> Iterator[str]:
 def _ratio(against: str) -> float:
     """Of this process: the median over pairs of windows."""
     ours = Ours()
-    other, batches = (KerasFit(sum(EVEN)), EVEN) if "fit" in against else (_BareLoop(BATCHES), BATCHES)
+    other, batches = (KerasFit(sum(EVEN)), EVEN) if "fit" in against else (BareLoop(BATCHES), BATCHES)
     return median([*islice(in_turns(lambda: ours.throughput(batches), other.throughput), _PAIRS)])
 
 
@@ -57,19 +58,25 @@ class Ours:
         return sum(batches) * sum(s.steps for s in samples) / sum(s.seconds for s in samples)
 
 
-class _BareLoop:
+def small() -> Any:
+    """The built-in model of that name."""
+    from gpubalance.engine.models import small_model
+
+    return small_model()
+
+
+class BareLoop:
     """As TensorFlow's guide to custom training writes it, with a batch of its own for each replica."""
 
-    def __init__(self, batches: Sequence[int]) -> None:
+    def __init__(self, batches: Sequence[int], devices: Sequence[str] = _CPUS, make: Callable[[], Any] = small) -> None:
+        """`make` makes a classifier of 28×28×1 images."""
         import keras
         import tensorflow as tf
 
-        from gpubalance.engine.models import small_model
-
-        strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+        strategy = tf.distribute.MirroredStrategy(devices)
         self._global_batch = sum(batches)
         with strategy.scope():
-            model = small_model()
+            model = make()
             optimizer = keras.optimizers.Adam()
             optimizer.build(model.trainable_variables)
         loss_of = keras.losses.SparseCategoricalCrossentropy(reduction=None)
@@ -106,15 +113,15 @@ class _BareLoop:
 class KerasFit:
     """Keras' own training at an even split, from a pipeline that gives the same batch again and again."""
 
-    def __init__(self, global_batch: int) -> None:
+    def __init__(self, global_batch: int, devices: Sequence[str] = _CPUS, make: Callable[[], Any] = small) -> None:
+        """`make` makes a classifier of 28×28×1 images."""
         import keras
         import tensorflow as tf
 
-        from gpubalance.engine.models import small_model
-
         self._global_batch = global_batch
+        self._devices = devices
         with self.scope():
-            self._model = small_model()
+            self._model = make()
             self._model.compile(keras.optimizers.Adam(), "sparse_categorical_crossentropy", jit_compile=False)
         values = tf.random.uniform((global_batch, 28, 28, 1)), tf.random.uniform((global_batch,), 0, 10, tf.int32)
         self._data = tf.data.Dataset.from_tensors(values).repeat()
@@ -124,7 +131,7 @@ class KerasFit:
         """Where the model is built."""
         import tensorflow as tf
 
-        return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope()
+        return tf.distribute.MirroredStrategy(self._devices).scope()
 
     def fit(self, **options: Any) -> Any:
         """Trains."""

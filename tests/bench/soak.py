@@ -66,7 +66,7 @@ def worker_starts(count: int, folder: Path) -> Iterator[tuple[int, Level]]:
     (device, *_), _ = simulated_devices(str(_profile()))
     with Party([device], build=Build(Settings(model="small"))) as party:
         for number in range(count):
-            party.start(ahead=number < count - 1)
+            party.start(then=party if number < count - 1 else None)
             party.ask(lambda worker: list(worker.measure(Shares((8,)))))
             party.drop()
             yield number + 1, Level.now(folder)

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpubalance.numbers.stats import median
 from gpubalance.training.split import Split
-from tests.bench.engine import BATCHES, EVEN, KerasFit, Ours
+from tests.bench.engine import BATCHES, EVEN, KerasFit, Ours, small
 from tests.bench.ratio import in_processes, in_turns
 from tests.bench.wanted import Wanted, judged
 from tests.cli.program import ROOT
@@ -33,9 +33,9 @@ def main() -> Iterator[str]:
 class SplitFit(KerasFit):
     """The same training, with the split."""
 
-    def __init__(self, simulate: str, batches: Sequence[int]) -> None:
-        self._split = Split(batches=batches, simulate=simulate)
-        super().__init__(sum(batches))
+    def __init__(self, split: Split, make: Callable[[], Any] = small) -> None:
+        self._split = split
+        super().__init__(split.global_batch, make=make)
 
     def scope(self) -> Any:
         """Where the model is built."""
@@ -49,10 +49,10 @@ class SplitFit(KerasFit):
 def _ratio(name: str) -> float:
     simulate, batches, _ = _CASES[name]
     if "Keras" in name:
-        mine = SplitFit(simulate, batches)  # sets the devices up
+        mine = SplitFit(Split(batches=batches, simulate=simulate))  # sets the devices up
         return _median(mine.throughput, KerasFit(sum(batches)).throughput)
     run = Ours(simulate)
-    return _median(SplitFit(simulate, batches).throughput, lambda: run.throughput(batches))
+    return _median(SplitFit(Split(batches=batches, simulate=simulate)).throughput, lambda: run.throughput(batches))
 
 
 def _median(first: Callable[[], float], second: Callable[[], float]) -> float:

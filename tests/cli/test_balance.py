@@ -63,8 +63,10 @@ def test_a_dry_run_says_each_phase_and_the_balance_does_these(tmp_path: Path) ->
     )
     assert not list(Path(os.environ["XDG_STATE_HOME"]).rglob("*.*"))
 
-    done = gpubalance(*command, *SHORT)
+    # What was measured may replace the estimate, which nobody would miss.
+    done = gpubalance(*command, *SHORT, "-o", str(tmp_path / "expected.json"))
     assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "expected.json").read_text())["kind"] == "plan"
     told = re.findall(
         r"^… phase (\d) of 4, (.+?): about \d+ s; about \d+ s.* (?:in all|left)$", done.stderr, re.MULTILINE
     )
@@ -73,6 +75,43 @@ def test_a_dry_run_says_each_phase_and_the_balance_does_these(tmp_path: Path) ->
     again = gpubalance(*command, "--dry-run")
     assert "GPU:0 alone" not in again.stdout
     assert "planned with the probe of " in again.stdout
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_a_plan_after_a_balance_knows_what_it_found_of_these_devices_together() -> None:
+    """The joint run of this profile holds less than the probe of each alone lets hope, and nobody knew its sync."""
+    save(probe_of(simulated_devices(QUICK)[0]))
+    command = ("plan", "--simulate", QUICK)
+    before, told = plan_of(*command), gpubalance(*command)
+    assert "sync-unknown" in told.stdout
+    assert f"gpubalance balance --simulate {QUICK} measures it" in " ".join(told.stdout.split())
+    done = gpubalance("balance", "--simulate", QUICK, *SHORT, "--json")
+    assert done.returncode == 0, done.stderr
+    balance = Plan.model_validate_json(done.stdout)
+    assert balance.balance is not None
+    assert balance.balance.rounds[0].outcome == "oom"
+
+    after, told = plan_of(*command), gpubalance(*command)
+    assert after.batches == balance.batches != before.batches
+    assert after.sync_s == pytest.approx(balance.sync_s)
+    assert [share.limit for share in after.shares] == [share.limit for share in balance.shares]
+    assert after.predicted.throughput == pytest.approx(balance.predicted.throughput, rel=0.02)
+    assert "sync-unknown" not in told.stdout
+    assert f"by what the balance of {balance.created} measured of these devices together" in " ".join(
+        told.stdout.split()
+    )
+    fewer = plan_of(*command, "--max-global-batch", "160", "--sync", "0.02")
+    assert (fewer.global_batch, fewer.sync_s, fewer.balanced) == (160, 0.02, balance.created)
+    # A later one that had no use for the second device has found nothing; of other devices none says anything.
+    assert gpubalance("balance", "--simulate", QUICK, *SHORT, "--max-global-batch", "8").returncode == 0
+    assert plan_of(*command).balanced == balance.created
+    assert plan_of(*command, "--gpus", "0").balanced is None
+
+
+def plan_of(*arguments: str) -> Plan:
+    done = gpubalance(*arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    return Plan.model_validate_json(done.stdout)
 
 
 def test_a_plan_from_a_file_touches_no_device(tmp_path: Path) -> None:

@@ -27,3 +27,19 @@ def test_the_programs_help_lists_the_commands(in_process: Program) -> None:
     for name, command in COMMANDS.items():
         assert f"│ {name} " in done.out
         assert (command.help or "").split(":")[0].split(".")[0][:30] in done.out
+
+
+@pytest.mark.parametrize(
+    ("line", "command"),
+    [
+        ("run --windows x", "run --help"),
+        ("compare a.json", "compare a.json OTHER.json"),
+        ("plan --simulate 2", "probe --simulate 2 --gpus 0 1"),
+        ("run --simulate 2 --plan none.json", "balance --simulate 2 -o none.json"),
+    ],
+)
+def test_every_command_that_an_error_names_is_typed_as_the_program_was_started(
+    in_process: Program, monkeypatch: pytest.MonkeyPatch, line: str, command: str
+) -> None:
+    monkeypatch.setenv("GPUBALANCE_STARTED_AS", "scripts/gpubalance")
+    assert f"scripts/gpubalance {command}" in in_process(line.split()).err

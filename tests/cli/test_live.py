@@ -20,6 +20,7 @@ devices = find_machine({str(ROOT / "configs" / "four-unlike.toml")!r}).devices
 hot = Gauges(temperature_c=83, power_mw=220_000, sm_clock_mhz=1500, memory_clock_mhz=5000, reasons=0x4)
 
 def work(watch):
+    watch(Doing("going on with what was measured", stays=True))
     watch(Doing("measuring 120/80/40/30, window 1 of 3, in turns with the even split"))
     watch(PhaseBegun("proof", 4, 4, 75.0, 75.0))
     for name, batches, step_s in (("even", (68, 68, 67, 67), 0.08), ("", (120, 80, 40, 30), 0.065)):
@@ -33,6 +34,7 @@ def work(watch):
 
 print(Progress(quiet=QUIET).during(work))
 """
+KEPT = "… going on with what was measured"
 
 
 def shown(columns: int, quiet: bool = False, **environment: str) -> Seen:
@@ -65,7 +67,7 @@ def test_the_screen_is_whole_in_any_width_and_goes_when_it_is_over(columns: int)
     assert re.search(r"total 270 +\d+ samples/s", text)
     assert re.search(r"even split 68/68/67/67 +\d+ samples/s", text)
     assert ("83 °C 220 W" in text) == (columns >= 80)
-    assert [line for line in seen.pictures[-1] if line] == ["the result"]
+    assert [line for line in seen.pictures[-1] if line] == [KEPT, "the result"]
 
 
 def test_no_color_has_none_and_moves_the_cursor_only() -> None:
@@ -81,6 +83,7 @@ def test_a_dumb_terminal_gets_plain_lines_of_its_width() -> None:
     assert b"\x1b" not in seen.written
     lines = seen.written.decode().splitlines()
     assert lines == [
+        KEPT,
         "… measuring 120/80/40/30, window 1 of 3,",
         "  in turns with the even split",
         "… phase 4 of 4, proof: about 75 s; about",
@@ -91,3 +94,43 @@ def test_a_dumb_terminal_gets_plain_lines_of_its_width() -> None:
 
 def test_quiet_shows_nothing() -> None:
     assert shown(80, quiet=True).written.decode().splitlines() == ["the result"]
+
+
+OWN = (
+    EVENTS.partition("def work(watch):")[0]
+    + """
+from gpubalance.jobs.events import TurnDone
+from gpubalance.results.common import StepTime, Throughput
+from gpubalance.results.independent import OwnWindow
+
+def work(watch):
+    watch(Doing("measuring all 4 devices at once, window 1 of 3"))
+    watch(PhaseBegun("independent", 1, 1, 75.0, 75.0))
+    for name, step_s in (("alone", 0.05), ("at once", 0.06)):
+        for device, batch in zip(devices, (120, 80, 40, 30)):
+            watch(TimingDone(name, (device,), (batch,), step_s, None, None, (hot if device.index == 0 else None,)))
+    times = StepTime(median=0.06, mad=0.0, ci95=None, steps_per_sample=1, samples=(0.06,))
+    rate = Throughput(median=2000.0, ci95=None)
+    gave = dict(batch=120, step_time_s=times, throughput=rate, memory_peak_bytes=3 << 30, telemetry=None)
+    watch(TurnDone(1, 3, "at once", (OwnWindow(device=devices[0], **gave),)))
+    time.sleep(1.2)
+    return "the result"
+
+print(Progress(quiet=False).during(work))
+"""
+)
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_devices_with_models_of_their_own_stand_alone_and_at_once_beside_each_other(columns: int) -> None:
+    status, seen = in_terminal(OWN, columns)
+    assert status == 0, seen.written.decode()
+    whole = [picture for picture in seen.pictures if any("3.00 GiB" in line for line in picture)]
+    assert whole, seen.written.decode()
+    text = " ".join(" ".join(line for line in whole[-1]).split())
+    assert re.search(r"GPU:0 .*\b120 +2400 +2000 +3\.00 GiB", text)
+    assert re.search(r"GPU:3 .*\b30 +600 +500\b", text)
+    assert "GPU:0 is throttled: power cap" in text
+    assert ("83 °C 220 W" in text) == (columns >= 80)
+    assert "at once 4500 samples/s" in text
+    assert [line for line in seen.pictures[-1] if line] == ["the result"]

@@ -119,9 +119,9 @@ def test_an_interrupted_probe_keeps_what_is_measured_and_goes_on(
 
 
 def test_the_time_limit_ends_it_with_what_is_measured(tmp_path: Path) -> None:
-    done = gpubalance("probe", *TINY_PAIR, *QUICK, "--time-limit", "4", "--json", environment=engine(tmp_path, SLOWLY))
+    done = gpubalance("probe", *TINY_PAIR, *QUICK, "--time-limit", "2", "--json", environment=engine(tmp_path, SLOWLY))
     assert done.returncode == 8
-    assert "the time limit of 4 s passed" in done.stderr
+    assert "the time limit of 2 s passed" in done.stderr
     assert Probe.model_validate_json(done.stdout).complete is False
 
 
@@ -149,7 +149,7 @@ def test_all_at_once_says_so_and_the_parent_stays_small_without_tensorflow() -> 
 def test_a_dry_run_touches_nothing(own_state: Path) -> None:
     done = gpubalance("probe", *FAST, "--dry-run")
     assert (done.returncode, done.stderr) == (0, "")
-    assert re.search(r"batch 8, 16, 32, …, 224 \(to its limit of 224 by its profile\)", done.stdout)
+    assert re.search(r"batch 8, 16, 32, 224 \(to its limit of 224 by its profile\)", done.stdout)
     assert re.search(r"about \d+ s in all; nothing was run", done.stdout)
     assert not (own_state / "gpubalance").exists()
     assert json.loads(gpubalance("probe", *FAST, "--dry-run", "--json").stdout)["seconds"] > 0

@@ -43,11 +43,7 @@ def test_json_and_nothing_else_on_stdout_and_nothing_on_stderr_when_quiet() -> N
     assert done.stderr == ""
 
 
-def test_batches_alone_mean_the_first_devices_and_no_batches_a_default() -> None:
-    assert [d["index"] for d in run_json("--simulate", "4", "--model", TINY, "--batches", "3", "2")["devices"]] == [
-        0,
-        1,
-    ]
+def test_no_batches_mean_a_default_for_each_device_that_is_named() -> None:
     result = run_json(*TINY_PAIR, "--gpus", "1")
     assert (result["batches"], result["devices"][0]["index"]) == ([64], 1)
 
@@ -224,3 +220,24 @@ def test_a_terminal_that_knows_only_ascii() -> None:
     done = gpubalance("devices", "--simulate", QUICK_PAIR, environment=ascii_only)
     assert done.returncode == 0
     assert "Quick 3" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("absent.py:samples", "--data: there is no file absent.py"),
+        ("mine.py", "--data mine.py names a file, not a function in it"),
+        ("mine", "--data mine names no function"),
+    ],
+)
+def test_what_names_no_samples_is_refused_at_once(tmp_path: Path, name: str, says: str) -> None:
+    (tmp_path / "mine.py").write_text("def samples(): pass\n")
+    done = gpubalance("run", "--simulate", "2", "--data", name, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert says in done.stderr
+
+
+def test_samples_of_ones_own_have_their_own_pipeline() -> None:
+    done = gpubalance("run", "--simulate", "2", "--data", "mine:samples", "--input", "host")
+    assert done.returncode == 2
+    assert "--input host is for random samples" in done.stderr

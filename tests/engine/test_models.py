@@ -196,6 +196,9 @@ def build():
     [
         ("model.fit(np.ones((8, 4)), np.ones((8, 2)))", "trains a model (train.py, line 12)"),
         ("model.optimizer.apply([v * 0 for v in model.trainable_variables], model.trainable_variables)", "trains"),
+        ("keras.saving.save_model(model, '{path}')", "saves a model (train.py, line 12)"),
+        ("import tensorflow; tensorflow.saved_model.save(model, '{path}')", "saves a model (train.py, line 12)"),
+        ("model.test_on_batch(np.ones((8, 4)), np.ones((8, 2)))", "opens a strategy's scope (train.py, line 12)"),
         ("import tensorflow; tensorflow.distribute.get_strategy().scope()", "opens a strategy's scope"),
         ("model.save('{path}')", "saves a model (train.py, line 12)"),
         ("model.save_weights('{path}')", "saves a model's weights"),

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gpubalance.engine.pace import PacedClock, clocks
 from gpubalance.settings.device import DeviceProfile, JointProfile
 from tests.engine.steps import Steps
 from tests.engine.test_exact import adam, dense_model
@@ -119,3 +120,19 @@ def test_noise_is_the_devices_own_and_repeatable() -> None:
 def test_drift_follows_its_points() -> None:
     profile = paced(1.0, drift=[[20.0, 1.4], [40.0, 1.0]])
     assert [profile.drift_at(t) for t in (0, 19.9, 20, 39.9, 41)] == [1.0, 1.0, 1.4, 1.4, 1.0]
+
+
+def test_contention_lengthens_compute_while_other_devices_compute(tensorflow: Any) -> None:
+    """In a joint run always; of a device alone only while its worker is told that others compute at once."""
+    profile, joint = paced(0.05), JointProfile(contention=10)
+    stamps = stamps_of(Steps(dense_model, adam, [profile] * 2, joint), (5, 5), discard=1)
+    assert (stamps[:, 1] - stamps[:, 0]).min() >= 0.5 - 1e-9
+    (clock,) = clocks([profile], joint, seed=0)
+    assert isinstance(clock, PacedClock)
+    took_s = []
+    for clock.at_once in (False, True):
+        began_s = clock.begin(5, 5)
+        took_s.append(clock.computed(5, 5) - began_s)
+        clock.summed()
+        clock.finished()
+    assert took_s[0] < 0.5 - 1e-9 <= took_s[1] + 1e-9

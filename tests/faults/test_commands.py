@@ -158,25 +158,31 @@ def step(devices, batches, number):
     assert json.loads(again.stdout)["batches"] == [16, 16]
 
 
-def test_30_a_balance_that_was_killed_in_its_own_probe_goes_on_with_that(tmp_path: Path) -> None:
-    trained = tmp_path / "trained"
-    steps = f"""{HOLDS_32}
+SHORT_BALANCE = ("balance", "--round-duration", "0.2", "--duration", "0.2", "--windows", "2", "--accumulate", "off")
+
+
+def noting(path: Path) -> str:
+    """Steps that write down which devices trained with which batches."""
+    return f"""{HOLDS_32}
 import time
 def step(devices, batches, number):
     time.sleep(0.004)
-    with open({str(trained)!r}, "a") as file:
+    with open({str(path)!r}, "a") as file:
         print(*(device.index for device in devices), batches, file=file)
     return 0.01
 """
-    machine = Machine(tmp_path, steps)
-    command = ("balance", "--round-duration", "0.2", "--duration", "0.2", "--windows", "2", "--accumulate", "off")
-    program = machine.starts(*command)
+
+
+def test_30_a_balance_that_was_killed_in_its_own_probe_goes_on_with_that(tmp_path: Path) -> None:
+    trained = tmp_path / "trained"
+    machine = Machine(tmp_path, noting(trained))
+    program = machine.starts(*SHORT_BALANCE)
     lines_until(program, "^GPU:0 batch 16: ")
     program.kill()
     program.communicate()
     assert {"0 (8,)", "0 (16,)"} <= set(trained.read_text().splitlines())
     trained.unlink()
-    again = machine.runs(*command, "--resume", "--json")
+    again = machine.runs(*SHORT_BALANCE, "--resume", "--json")
     assert again.returncode == 0, again.stderr
     assert "going on with what was measured before" in again.stderr
     assert "GPU:0 batch 8: " in again.stderr
@@ -189,32 +195,23 @@ def step(devices, batches, number):
 def test_30_a_fresh_balance_that_was_interrupted_in_its_probe_goes_on_with_that(tmp_path: Path, typed: bool) -> None:
     """And neither with an older probe nor with an older balance's rounds."""
     trained = tmp_path / "trained"
-    steps = f"""{HOLDS_32}
-import time
-def step(devices, batches, number):
-    time.sleep(0.004)
-    with open({str(trained)!r}, "a") as file:
-        print(*(device.index for device in devices), batches, file=file)
-    return 0.01
-"""
-    machine = Machine(tmp_path, steps)
-    command = ("balance", "--round-duration", "0.2", "--duration", "0.2", "--windows", "2", "--accumulate", "off")
-    older = machine.starts(*command)
+    machine = Machine(tmp_path, noting(trained))
+    older = machine.starts(*SHORT_BALANCE)
     lines_until(older, "^window 1 of 2: ")
     older.kill()
     older.communicate()
     (before,) = kept_probes()
     trained.unlink()
-    fresh = machine.starts(*command, "--fresh")
+    fresh = machine.starts(*SHORT_BALANCE, "--fresh")
     lines_until(fresh, "^GPU:0 batch 16: ")
     fresh.send_signal(signal.SIGINT)
     *_, told, line = lines_until(fresh, "^  gpubalance ")
     fresh.communicate(timeout=60)
     assert fresh.returncode == 130
     assert told == "interrupted: --resume continues it:"
-    assert line == f"  gpubalance {' '.join(command)} --fresh --resume"
+    assert line == f"  gpubalance {' '.join(SHORT_BALANCE)} --fresh --resume"
     trained.unlink()
-    again = machine.runs(*(shlex.split(line)[1:] if typed else (*command, "--resume")), "--json")
+    again = machine.runs(*(shlex.split(line)[1:] if typed else (*SHORT_BALANCE, "--resume")), "--json")
     assert again.returncode == 0, again.stderr
     assert "going on with what was measured before" in again.stderr
     assert json.loads(again.stdout)["probed"] != before.created

@@ -15,7 +15,7 @@ import pytest
 
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import BadInput
-from gpubalance.jobs.plan import plan
+from gpubalance.jobs.plan.plan import plan
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
 from gpubalance.results.records import read_record, read_result
@@ -55,7 +55,10 @@ def test_25_a_plan_for_other_devices_is_refused_with_the_difference_unless_force
 
 def test_25_on_other_uuids_each_place_is_taken_by_its_index(tmp_path: Path, plan_file: str) -> None:
     machine = Machine(tmp_path, gpus=TWO_UNLIKE_GPUS)
-    assert "GPU:1 (Quick 2, SIM-1) is not here" in machine.runs("run", "--plan", plan_file).stderr
+    refused = machine.runs("run", "--plan", plan_file)
+    assert refused.returncode == 2
+    assert "is a plan for simulated devices (GPU:0 Quick 3, GPU:1 Quick 2)" in refused.stderr
+    assert "--force runs it on the GPUs" in refused.stderr
     found = machine.result("run", "--plan", plan_file, "--force", *BRIEF)
     assert [device["index"] for device in found["devices"]] == [0, 1]
     few = Machine(tmp_path, gpus="gpu 0 uuid GPU-0").runs("run", "--plan", plan_file, "--force")
@@ -126,7 +129,7 @@ WRONG_IN_A_PROBE = [
 
 # What does not fit together, with what is said of it.
 WRONG_IN_A_BALANCE = [
-    ("batches", [1], "batches: 1 of 2 devices"),
+    ("batches", [1], "batches: 1 beside 2 micro-batches"),
     ("balance.run.replicas.0.device", 7, "balance.run.replicas.0.device: there is no device 7"),
     ("balance.run.replicas.0.device", 1, "balance.run.replicas: a device is there twice"),
     ("balance.run.replicas.0.batch", 0, "balance.run.replicas.0.batch: Input should be greater"),

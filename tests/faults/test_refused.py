@@ -19,12 +19,31 @@ NAMES = {
     "long": "x" * 10_000,
     "digits": "9" * 10_000,
 }
-# In a folder with plan.json, probe.json, models.py, there.html, which is no result, and huge, a file of 100 MB.
+# In a folder with plan.json, probe.json, estimate.json, models.py, there.html and huge, a file of 100 MB.
 REFUSED = {
     "run --simulate {quick} --quiet": [
         ("--gpus 0 1 --batches 820", 2, "1 batch for 2 devices"),
         ("--gpus 0 --batches 820 568", 2, "2 batches for 1 device"),
         ("--batches 1 2 3", 2, "3 batches for 2 devices"),
+        (
+            "--batches 120",
+            2,
+            "1 batch for 2 devices\n  → give one batch a device, in the order of --gpus, or name the ",
+        ),
+        ("--batches 120", 2, " devices that train: --gpus 0\n"),
+        ("--batch 8 8", 2, "no such option: --batch\n  → did you mean --batches?\n"),
+        ("--batchs 8 8", 2, "  → did you mean --batches?\n"),
+        ("plan.json", 2, "did you mean --plan plan.json?"),
+        ("--batches", 2, "--batches needs a value"),
+        ("--windows 1.5", 2, "--windows takes a whole number, not '1.5'\n  → gpubalance run --help\n"),
+        ("--epoch 50,000", 2, "--epoch takes a whole number, not '50,000'\n  → write --epoch 50000\n"),
+        ("--model model.py:net", 2, "--model: there is no file model.py\n  → did you mean --model models.py:net?\n"),
+        ("--plan paln.json", 4, "  → did you mean plan.json?\n    gpubalance balance --simulate {quick} -o paln.json "),
+        (
+            "--plan estimate.json",
+            4,
+            "estimate.json is an estimate that --dry-run wrote: nothing was measured\n  → give ",
+        ),
         ("--gpus 0 0 --batches 1 2", 2, "named twice"),
         ("--gpus 7", 2, "there is no device '7'"),
         ("--gpus '\u202e0\x1b[2J'", 2, "there is no device"),
@@ -58,7 +77,13 @@ REFUSED = {
         ("-o none/run.json", 3, "mkdir -p none"),
         ("--plan nowhere.json", 4, "can't read nowhere.json"),
         ("--plan huge", 4, "huge is larger than 32 MiB"),
-        ("--plan plan.json --model VGG16", 2, "make a plan for it: gpubalance balance --model VGG16"),
+        ("--plan plan.json --model VGG16", 2, "gpubalance balance --simulate {quick} --model VGG16\n"),
+        (
+            "--plan plan.json -o plan.json --overwrite",
+            2,
+            "-o plan.json is a file that run reads\n  → give ",
+        ),
+        ("--model models.py:net -o models.py --overwrite", 2, "-o models.py is a file that run reads"),
         ("--plan plan.json --batches 8 8", 2, "--batches and --plan: the plan has its own"),
         ("--tensorboard there.html/below", 3, "can't write to --tensorboard there.html/below"),
         ("--trace there.html", 3, "can't write to --trace there.html"),
@@ -73,13 +98,22 @@ REFUSED = {
     ],
     "balance --simulate {quick}": [
         ("--rounds 0", 2, "--rounds"),
+        (
+            "--dry-run -o plan.json --overwrite",
+            2,
+            "plan.json exists, and --dry-run measures nothing",
+        ),
         ("--global-batch 0", 2, "--global-batch"),
         ("--global-batch 100", 2, "the nearest that is possible: 96 or 104"),
         ("--max-global-batch 4", 2, "is less than --batch-multiple 8"),
         ("--round-duration nan", 2, "--round-duration takes seconds"),
         ("--accumulate {digits}", 2, "--accumulate takes auto, off or a number"),
     ],
-    "run": [("--plan nowhere.json", 4, "can't read nowhere.json")],
+    "run": [
+        ("--plan nowhere.json", 4, "can't read nowhere.json"),
+        ("--plan plan.json", 2, "is a plan for simulated devices (GPU:0 "),
+        ("--plan plan.json", 2, "gpubalance run --simulate PROFILE.toml --plan plan.json\n"),
+    ],
     "--simulate {quick}": [("balance", 2, "options come after the command: gpubalance balance --simulate …")],
     "plan": [
         ("--simulate {quick}", 4, "make one: gpubalance probe --simulate {quick} --gpus 0 1"),
@@ -91,14 +125,18 @@ REFUSED = {
         ("--simulate {quick} --sync -1", 2, "--sync"),
     ],
     "compare": [
-        ("", 2, "gpubalance compare --help"),
+        ("", 2, "compare needs a RESULT.json\n  → gpubalance compare --help"),
         ("{saved}/guess.json", 2, "guess.json OTHER.json"),
         ("{saved}/guess.json nowhere.json", 4, "can't read nowhere.json"),
         ("{saved}/guess.json {quick}", 4, "is not JSON"),
         ("{saved}/guess.json {saved}/balanced.json --fail-slower 0.05", 2, "write --fail-slower 5%"),
         ("{saved}/guess.json {saved}/balanced.json --fail-slower 100%", 2, "for example --fail-slower 5%"),
         ("{saved}/guess.json {saved}/balanced.json --fail-slower 2,5%", 2, "for example --fail-slower 5%"),
-        ("{saved}/guess.json {saved}/balanced.json -o {saved}/guess.json", 2, "guess.json exists"),
+        (
+            "{saved}/guess.json {saved}/balanced.json -o {saved}/guess.json",
+            2,
+            "guess.json is a file that compare reads",
+        ),
     ],
     "report plan.json": [
         ("", 2, "error: nothing was asked for\n  → give --html FILE, --png DIR, --markdown or --csv\n"),
@@ -109,7 +147,11 @@ REFUSED = {
         ("--html no/a.html", 3, "the folder of --html no/a.html does not exist\n  → mkdir -p no"),
         ("--png there.html", 2, "--png there.html is no folder\n  → give a folder's name"),
         ("--png no/a", 3, "the folder above --png no/a does not exist\n  → mkdir -p no/a"),
-        ("nix.json --csv", 4, "can't read nix.json: No such file or directory\n  → give the file of"),
+        (
+            "nix.json --csv",
+            4,
+            "can't read nix.json: No such file or directory\n  → gpubalance run -o nix.json ",
+        ),
         ("there.html --csv", 4, "there.html is not JSON: expected value at line 1 column 1\n  → "),
     ],
     # Ten thousand characters, where a name, a number, a file or a command is wanted.
@@ -124,6 +166,8 @@ REFUSED = {
         ("--{long}", 2, ""),
     ],
     "devices": [
+        ("--simulate config/quick-piar.toml", 4, "  → did you mean configs/quick-pair.toml?\n"),
+        ("--simulate quick.tmol", 4, "can't read the profile quick.tmol"),
         ("--simulate {long}", 4, "can't read the profile"),
         ("--simulate {digits}", 2, "--simulate"),
         ("--simulate huge", 4, "is larger than 1 MiB"),
@@ -141,6 +185,9 @@ def test_26_27_31_32_34_what_is_wrong_gets_one_line_that_says_what_is_right(
 ) -> None:
     shutil.copy(BALANCE, "plan.json")
     shutil.copy(PROBE, "probe.json")
+    Path("estimate.json").write_text('{"kind": "balance-estimate"}')
+    Path("configs").mkdir()
+    shutil.copy(QUICK_PAIR, "configs")
     Path("huge").touch()
     os.truncate("huge", 100 << 20)
     Path("there.html").write_text("mine")

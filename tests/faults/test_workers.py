@@ -127,7 +127,7 @@ def {where}(*_):
 """
     machine = Machine(tmp_path, steps)
     done = machine.refuses(8, command, "--time-limit", "2", "--quiet")
-    assert first_line(done) == "error: the time limit of 2 s passed"
+    assert first_line(done) == "error: the time limit of 2 s passed before anything was measured"
     assert all(map(gone, machine.noted()))
 
 

@@ -6,8 +6,10 @@ kept: a new field gets an empty one, which the test refuses.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 from pydantic import BaseModel
 
@@ -15,15 +17,22 @@ from gpubalance.remedies import TABLE
 from gpubalance.render.report import formulas
 from gpubalance.results.checkup import Checkup
 from gpubalance.results.comparison import Comparison
+from gpubalance.results.independent import Independent
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
 from gpubalance.results.run import Measurement, Run
 from gpubalance.settings.device import DeviceProfile
+from tests.bench.gpu.table import seen
 from tests.guide.documents import FOLDER
 from tests.guide.fields import rows
 
-_RESULTS: Mapping[str, type[BaseModel]] = {kind.__name__: kind for kind in (Run, Probe, Plan, Comparison, Checkup)}
-_PART = re.compile(r"(?ms)^<!-- (?P<what>troubles|(?:formulas|fields) of \w+) -->\n(?P<old>.*?)^<!-- end -->")
+_KINDS = (Run, Probe, Independent, Plan, Comparison, Checkup)
+_RESULTS: Mapping[str, type[BaseModel]] = {kind.__name__: kind for kind in _KINDS}
+# Copied here from what `scripts/bench gpu` writes; where there is none, no GPU was seen yet.
+EVIDENCE = Path(__file__).with_name("gpu.json")
+_PART = re.compile(
+    r"(?ms)^<!-- (?P<what>troubles|steps on a GPU|(?:formulas|fields) of \w+) -->\n(?P<old>.*?)^<!-- end -->"
+)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -42,6 +51,12 @@ def formulas_of(group: str) -> str:
     return table(("number", "formula", "how it is measured, or what it means"), getattr(formulas, group))
 
 
+def steps_on_a_gpu(path: Path = EVIDENCE) -> str:
+    """What `scripts/bench gpu` found where a GPU was, as far as it was kept."""
+    heading, rows = seen(json.loads(path.read_text(encoding="utf-8")) if path.exists() else None)
+    return f"{heading}\n\n{table(('step', 'what it shows', 'on a GPU'), rows)}"
+
+
 def fields(old: str, record: type[BaseModel], told: set[type[BaseModel]]) -> str:
     """The fields of a result; those of records in `told` are not repeated."""
     meanings = dict(re.findall(r"(?m)^\| (`\S+`) \|.*\| (.*) \|$", old))
@@ -57,6 +72,8 @@ def generated(text: str) -> str:
         kind, _, of = found["what"].partition(" of ")
         if kind == "fields":
             made = fields(found["old"], _RESULTS[of], told)
+        elif kind == "steps on a GPU":
+            made = steps_on_a_gpu()
         else:
             made = formulas_of(of) if kind == "formulas" else troubles()
         return f"<!-- {found['what']} -->\n{made}<!-- end -->"

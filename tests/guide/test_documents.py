@@ -17,8 +17,8 @@ from tests.cli.program import ROOT
 from tests.guide.documents import COMMANDS, DOCUMENTS, FOLDER, PROGRAM, flags_of, read
 from tests.guide.generate import generated
 
-# pip's, nvidia-smi's, docker's, TensorBoard's
-_FLAGS_OF_OTHERS = {"--force-reinstall", "--gpu-reset", "--shm-size", "--ulimit", "--logdir"}
+# pip's, nvidia-smi's, docker's, TensorBoard's, scripts/bench's
+_FLAGS_OF_OTHERS = {"--force-reinstall", "--gpu-reset", "--shm-size", "--ulimit", "--logdir", "--minutes", "--rehearse"}
 
 
 @pytest.mark.parametrize("name", names())
@@ -44,8 +44,17 @@ def test_a_measurement_is_documented_with_its_run() -> None:
 
 def test_the_guide_has_errors_fields_and_formulas() -> None:
     marks = {mark for name in names() for mark in re.findall(r"(?m)^<!-- (.*) -->$", read(name))}
-    assert marks >= {"troubles", *(f"fields of {kind}" for kind in ("Run", "Probe", "Plan", "Comparison", "Checkup"))}
-    assert marks >= {"formulas of STEP", "formulas of ALONE", "formulas of GAP", "formulas of PLAN"}
+    assert marks >= {
+        "troubles",
+        *(f"fields of {kind}" for kind in ("Run", "Probe", "Independent", "Plan", "Comparison", "Checkup")),
+    }
+    assert marks >= {
+        "formulas of STEP",
+        "formulas of INDEPENDENT",
+        "formulas of ALONE",
+        "formulas of GAP",
+        "formulas of PLAN",
+    }
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

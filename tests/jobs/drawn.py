@@ -88,7 +88,9 @@ class DrawnWorker:
         at_least: int = 1,
         steps_per_timing: int = 1,
         stamped: bool = False,
+        pipeline: bool = False,
     ) -> Iterator[Timing | Measured]:
+        del pipeline
         self._hold(split.micro_batches)
         end, given = self._elapsed_s + seconds, 0
         while given < at_least or self._elapsed_s < end:

@@ -12,7 +12,7 @@ from gpubalance.engine.pace import ComputeTimes, noise_seed
 from gpubalance.errors import BadInput, GpubalanceError, Regression
 from gpubalance.jobs.compare.compare import compare
 from gpubalance.jobs.compare.gate import check_regression
-from gpubalance.jobs.plan import plan as plan_stage
+from gpubalance.jobs.plan.plan import plan as plan_stage
 from gpubalance.numbers.stats import median
 from gpubalance.results.common import StepTime, Warning_
 from gpubalance.results.comparison import Against, Comparison

@@ -9,7 +9,7 @@ import pytest
 
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.balance.knowledge import WORTH_A_ROUND, Knowledge
-from gpubalance.jobs.plan import best_split
+from gpubalance.jobs.plan.problem import best_split
 from gpubalance.planning.problem import Allocation
 from gpubalance.settings.device import JointProfile
 from gpubalance.settings.requests import PlanRequest

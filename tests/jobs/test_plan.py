@@ -9,7 +9,7 @@ import pytest
 from gpubalance.devices.planned import check_model, planned_devices
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import BadInput, NothingFits, PlanMismatch, UsageError
-from gpubalance.jobs.plan import plan
+from gpubalance.jobs.plan.plan import plan
 from gpubalance.render.plan import plan_text
 from gpubalance.results.common import Model
 from gpubalance.results.plan import Plan
@@ -184,6 +184,12 @@ def test_what_is_impossible_says_the_nearest(wanted: int, nearest: set[int]) -> 
     assert {int(word) for word in error.value.remedy.split() if word.isdigit()} == nearest
 
 
+def test_a_global_batch_that_only_micro_batches_make_possible_says_so() -> None:
+    with pytest.raises(UsageError) as error:
+        planned(global_batch=2400)
+    assert error.value.remedy == "the nearest that is possible: 1744; or --accumulate auto does it, in micro-batches"
+
+
 def test_no_room_for_a_batch_is_said() -> None:
     with pytest.raises(NothingFits):
         planned(margin_bytes=100 * GIB)
@@ -211,6 +217,15 @@ def test_a_plan_finds_its_devices_by_uuid_and_refuses_others_with_the_difference
     check_model(made.model, Model(name="small", parameters=648, gradient_bytes=2592))
     with pytest.raises(PlanMismatch, match="648 parameters"):
         check_model(made.model, Model(name="small", parameters=649, gradient_bytes=2596))
+    shaped, open_ = (small_of(shape) for shape in ((28, 28, 1), (None, 80)))
+    check_model(made.model, shaped)  # an older plan does not say
+    check_model(shaped, shaped)
+    with pytest.raises(PlanMismatch, match=r"parameters, of samples of 28×28×1, this is .* of samples of any×80"):
+        check_model(shaped, open_)
+
+
+def small_of(shape: tuple[int | None, ...]) -> Model:
+    return Model(name="small", parameters=648, gradient_bytes=2592, input_shapes=(shape,))
 
 
 def test_a_device_of_one_size_is_planned_with_that_size() -> None:

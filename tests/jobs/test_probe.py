@@ -85,20 +85,25 @@ def test_the_published_pair(pair: Probe, number: int) -> None:
 def test_the_published_solo_figures(pair: Probe) -> None:
     model = pair.probes[0].step_time_model
     assert model is not None
-    rates = {point.batch: point.throughput.median for point in pair.probes[0].curve}
-    rates[1024] = 1024 / model.planned.step_time_s(1024)
     published = {64: 684, 256: 1128, 512: 1260, 1024: 1345}
-    assert {batch: rates[batch] for batch in published} == pytest.approx(published, rel=0.03)
+    rates = {batch: batch / model.planned.step_time_s(batch) for batch in published}
+    assert rates == pytest.approx(published, rel=0.03)
 
 
-def test_on_a_line_the_curve_is_octaves_from_small_to_the_limit_and_the_sensible_size(pair: Probe) -> None:
+def test_on_a_line_few_sizes_are_enough_from_small_to_the_limit_and_the_sensible_size(pair: Probe) -> None:
     for one in pair.probes:
         sizes = [point.batch for point in one.curve]
         assert one.on_line
         assert sizes[0] == 1
         assert sizes[-1] == limit_of(one).fits
-        assert all(high <= 2.25 * low for low, high in pairwise(sizes))
-        assert len(sizes) <= sizes[-1].bit_length() + 2
+        assert all(high < 8 * low for low, high in pairwise(sizes))
+        assert len(sizes) <= sizes[-1].bit_length() / 2 + 4
+        assert one.sensible is not None
+        assert one.solo_best is not None
+        assert one.step_time_model is not None
+        line, near_best = one.step_time_model.planned, 0.95 * one.solo_best.throughput
+        wanted = next(batch for batch in range(1, sizes[-1]) if batch / line.step_time_s(batch) >= near_best)
+        assert one.sensible.batch == pytest.approx(wanted, rel=0.1)
         assert all(point.memory_peak_bytes for point in one.curve)
 
 

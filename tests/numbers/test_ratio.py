@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubalance.numbers.ratio import MATTERS, mean_ratio, ratio
+from gpubalance.numbers.ratio import MATTERS, mean_ratio, ratio, ratio_of_sums
+from gpubalance.numbers.stats import interval_of_sum
 from tests.bench.compare import called_different, called_part, pairs
 
 times = st.lists(st.floats(0.001, 100), min_size=3, max_size=40)
@@ -110,3 +111,19 @@ def test_runs_of_the_same_are_called_no_different_and_three_per_cent_is_found(na
 def test_runs_that_wander_are_called_no_different_either() -> None:
     same, _ = pairs("gtx1080ti-gtx1080", count=60, correlation=0.9)
     assert called_part(same, called_different) <= 0.05
+
+
+@given(times, times, st.floats(0.5, 2))
+def test_a_sum_of_one_is_that_one(a: list[float], b: list[float], value: float) -> None:
+    assert ratio_of_sums(value, [(1000.0, a)], [(700.0, b)]).ci95 == pytest.approx(ratio(value, a, b).ci95)
+
+
+@given(st.lists(st.tuples(st.floats(1, 1e4), times), min_size=1, max_size=5))
+def test_a_sum_is_known_no_better_than_its_parts(parts: list[tuple[float, list[float]]]) -> None:
+    """As what disturbs one device may disturb all: several that are known alike are known together as each is."""
+    whole = sum(rate for rate, _ in parts)
+    low, high = interval_of_sum(parts) or (math.nan, math.nan)
+    assert low <= whole <= high
+    again = interval_of_sum([*parts, *parts])
+    assert again == pytest.approx((2 * low, 2 * high))
+    assert interval_of_sum([*parts, (1.0, [1.0, 2.0])]) is None

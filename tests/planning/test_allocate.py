@@ -425,6 +425,7 @@ def test_what_binds() -> None:
     assert allocate(Problem((replace(FAST, limit=20), SLOW), global_batch=100)).binds == ("memory", "speed")
     assert allocate(Problem(both, multiple=16, global_batch=96)).binds == ("speed", "granularity")
     assert allocate(Problem(both)).binds == ("memory", "speed")
+    assert allocate(Problem(both[:1], max_global_batch=8)).binds == ("global batch",)
     flat = Load(Curve((1, 64), (0.1, 0.1)), 64)
     assert allocate(Problem((flat, flat), global_batch=64)).binds == ("global batch", "global batch")
 

@@ -15,7 +15,7 @@ from gpubalance.render.live import Course, header_lines, joint_lines
 from gpubalance.render.plan import plan_text
 from gpubalance.results.plan import Plan
 from gpubalance.results.records import read_record
-from gpubalance.results.run import Measurement, Run
+from gpubalance.results.run import Measurement
 from gpubalance.settings.device import Device
 from tests.render.golden import DATA
 
@@ -71,7 +71,7 @@ def lines() -> list[Text]:
     ]
 
 
-def _screen(devices: Sequence[Device], measured: Measurement | Run) -> list[Text]:
+def _screen(devices: Sequence[Device], measured: Measurement) -> list[Text]:
     step = measured.step_time_s
     course = Course(
         devices,

@@ -38,6 +38,12 @@ def test_a_second_device_is_worth_it_or_not(run: Run, alone: float, says: str) -
     assert list(worth_text(with_best(run, alone))) == [says]
 
 
+def test_a_rough_measurement_gives_no_verdict(run: Run) -> None:
+    rough = run.model_copy(update={"throughput": run.throughput.model_copy(update={"ci95": (1500, 2600)})})
+    (said,) = worth_text(with_best(rough, 2100))
+    assert said.endswith(": measured too roughly to say whether it is worth it")
+
+
 def test_an_epoch_takes_its_samples_over_each_rate(run: Run) -> None:
     (_, said) = worth_text(with_best(run, 1000), epoch=600_000)
     assert said == "an epoch of 600,000 samples: 10.0 min with GPU:1 alone, 5.00 min with this split"

@@ -9,7 +9,7 @@ else happens is Python, in the file that ENGINE_STAND_IN_SCRIPT names, which may
     step(devices, batches, number)     called at each timing, counted from 1 in each worker; may return seconds a step
     needs(device, size)                bytes that a device needs for so many samples at a time
     holds(device, size)                whether so many samples at a time fit; where not, it is out of memory
-    took(seconds)                      called with what each timing counts
+    took(seconds)                      called with what each timing takes, a stamped one with the step before it
 
 What one of these leaves out, or returns None for, is as the profile says.
 """
@@ -35,6 +35,7 @@ class Session:
         self.settings = settings
         self._devices = devices
         self._sync_s = joint.sync_s if len(devices) > 1 else 0.0
+        self._contention, self._at_once = joint.contention, len(devices) > 1
         self._extra_memory = joint.extra_memory if len(devices) > 1 else 0
         seeds = {device.uuid: noise_seed(seed, replica) for replica, device in enumerate(devices)}
         self._times = {d.uuid: ComputeTimes(d.profile, seed=seeds[d.uuid]) for d in devices if d.profile}
@@ -68,16 +69,20 @@ class Session:
         at_least: int,
         steps_per_timing: int,
         stamped: bool,
+        at_once: bool = False,
+        pipeline: bool = False,
     ) -> Any:
+        del pipeline
         self._sizes = split.micro_batches
+        self._at_once = at_once or len(self._devices) > 1
         self._hold(self._sizes)
         end, given, spent = time.monotonic() + seconds, 0, 0.0
-        while given < at_least or (spent < seconds and time.monotonic() < end):
+        while at_once or given < at_least or (spent < seconds and time.monotonic() < end):
             self._number += 1
             told = self._call("step", self._devices, split.batches, self._number)
             computes = [self._step(split) for _ in range(1 if stamped else steps_per_timing)]
             taken_s = len(computes) * told if told else sum(map(self._taken_s, computes))
-            self._call("took", taken_s)
+            self._call("took", 2 * taken_s if stamped else taken_s)
             spent += taken_s
             given += 1
             stamps: Any = {"compute_s": computes[0], "update_s": self._updates_s, "step_s": taken_s} if stamped else {}
@@ -97,7 +102,8 @@ class Session:
     def _compute_s(self, device: Any, batch: int, micro_batch: int) -> float:
         if device.profile is None:
             return 0.010 * -(-batch // micro_batch) + 0.0001 * batch
-        return self._times[device.uuid].next_s(batch, -(-batch // micro_batch), elapsed_s=self._elapsed_s)
+        alone_s = self._times[device.uuid].next_s(batch, -(-batch // micro_batch), elapsed_s=self._elapsed_s)
+        return alone_s * (self._contention if self._at_once else 1.0)
 
     def _hold(self, sizes: Any) -> None:
         for replica, (device, size) in enumerate(zip(self._devices, sizes, strict=True)):

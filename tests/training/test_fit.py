@@ -501,6 +501,16 @@ def hot_pair() -> Split:
     return Split._of(devices, Shares((50, 50)), JointProfile(), "auto")
 
 
+def test_the_monitor_takes_the_stamps_of_the_shortest_step_in_their_order(tensorflow: Any) -> None:
+    """Else a device computes for less than no time, and another waits for more than all of a step."""
+    split = simulated((40, 24))
+    with split.scope():
+        model = classifier()()
+    monitor = split.monitor(every=1)
+    split.fit(model, X[:64], Y[:64], epochs=100, verbose=0, callbacks=[monitor])  # a step each
+    assert all(seconds > 0 for epoch in monitor.epochs for seconds in (*epoch.compute_s, *epoch.update_s, epoch.sync_s))
+
+
 def test_the_monitor_says_when_the_split_no_longer_fits(tensorflow: Any, tmp_path: Path) -> None:
     split = hot_pair()
     model = in_scope(split, trained_alone()[1])
@@ -545,7 +555,7 @@ def test_importing_loads_no_tensorflow() -> None:
 def test_a_plan_is_loaded_with_its_devices_and_batches(tmp_path: Path) -> None:
     from gpubalance.devices.profile import simulated_devices
     from gpubalance.errors import PlanMismatch
-    from gpubalance.jobs.plan import plan
+    from gpubalance.jobs.plan.plan import plan
     from gpubalance.settings.requests import PlanRequest
     from tests.jobs.probes import probe_of
 

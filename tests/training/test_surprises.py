@@ -10,7 +10,7 @@ import pytest
 
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import OutOfMemory
-from gpubalance.jobs.plan import plan
+from gpubalance.jobs.plan.plan import plan
 from gpubalance.settings.device import Device, DeviceProfile, JointProfile
 from gpubalance.settings.requests import PlanRequest
 from gpubalance.settings.shares import Shares
@@ -36,8 +36,10 @@ def test_a_plan_of_another_model_is_told_once(tensorflow: Any, tmp_path: Path) -
     made = plan(probe_of(devices), devices, PlanRequest(accumulate=1, sync_s=0.0))
     assert made.model is not None
     of_this = made.model.model_copy(update={"name": "sequential", "parameters": 6 * 16 + 16 + 16 * 3 + 3})
+    # A convolution has as many parameters for images of any size.
+    of_larger = of_this.model_copy(update={"input_shapes": ((12,),)})
     texts = {}
-    for name, known in (("other", made.model), ("this", of_this)):
+    for name, known in (("other", made.model), ("this", of_this), ("larger", of_larger)):
         path = tmp_path / f"{name}.json"
         path.write_text(made.model_copy(update={"model": known}).model_dump_json())
         split = load_plan(path)
@@ -49,6 +51,9 @@ def test_a_plan_of_another_model_is_told_once(tensorflow: Any, tmp_path: Path) -
     assert again == []
     assert text.startswith("the plan was measured with small (the model small, 648 parameters); this model, sequential")
     assert text.endswith("has 163: gpubalance balance --model train.py:build finds its split")
+    ((text,), _) = texts["larger"]
+    assert "163 parameters, samples of 12); this model, sequential" in text
+    assert "has 163, samples of 6: gpubalance balance" in text
 
 
 def test_batches_that_become_others_are_told_once(tensorflow: Any) -> None:

@@ -51,6 +51,11 @@ def step(worker: Worker) -> int:
     return worker.pid
 
 
+def numbered(work: Callable[[Worker], int]) -> Callable[[int, Worker], int]:
+    """The same, for all workers of a party, which is given their numbers too."""
+    return lambda _, worker: work(worker)
+
+
 @pytest.mark.usefixtures("engine_that")
 def test_one_worker_has_all_devices_of_a_group_and_is_asked_again_and_again() -> None:
     with Party(PAIR, build=BUILD) as party:
@@ -67,7 +72,7 @@ def test_one_worker_has_all_devices_of_a_group_and_is_asked_again_and_again() ->
 def test_several_workers_do_what_they_are_asked_at_the_same_time_and_end_together() -> None:
     together = threading.Barrier(2, timeout=60)  # neither passes it alone
 
-    def measure(worker: Worker) -> tuple[str, int]:
+    def measure(number: int, worker: Worker) -> tuple[str, int]:
         together.wait()
         replies = list(worker.measure(Shares((8,)), at_least=5))
         return worker.devices[0].label, sum(isinstance(reply, Timing) for reply in replies)
@@ -76,7 +81,7 @@ def test_several_workers_do_what_they_are_asked_at_the_same_time_and_end_togethe
         assert party.each(measure) == {0: (FIRST.label, 5), 1: (SECOND.label, 5)}
         assert party.failures == {}
         assert len(party.facts.memory_limit_bytes) == 2
-        pids = party.each(pid)
+        pids = party.each(numbered(pid))
     assert len(set(pids.values())) == 2
     assert all(map(gone, pids.values()))
 
@@ -89,15 +94,15 @@ def test_each_failure_is_its_devices_and_the_others_go_on(engine_that: Callable[
                 os.abort()
     """)
     with Party([FIRST], [SECOND], build=BUILD) as party:
-        before = party.each(pid)
-        done = party.each(step)
+        before = party.each(numbered(pid))
+        done = party.each(numbered(step))
         assert done == {0: before[0]}
         assert isinstance(party.failures[1], PartialResult)
         assert f"SIGABRT while training with batches 8 on {SECOND.label}" in party.failures[1].message
         assert gone(before[1])
         assert not gone(before[0])
         # The next call has a fresh worker in its place, and the first is the same.
-        after = party.each(pid)
+        after = party.each(numbered(pid))
         assert after[0] == before[0]
         assert after[1] != before[1]
         assert party.started == 3
@@ -142,7 +147,7 @@ def test_after_an_out_of_memory_a_gpu_has_a_fresh_worker(
         assert (party.ask(step) == before) == stays
 
 
-def test_a_model_that_one_worker_cannot_build_is_the_error_and_nothing_survives(
+def test_a_model_that_one_worker_cannot_build_is_its_failure_and_the_others_train(
     engine_that: Callable[[str], None], tmp_path: Path
 ) -> None:
     pids = tmp_path / "pids"
@@ -156,18 +161,21 @@ def test_a_model_that_one_worker_cannot_build_is_the_error_and_nothing_survives(
     """)
     with Party([FIRST], [SECOND], build=BUILD) as party:
         with pytest.raises(PartialResult, match="SIGABRT while building small"):
-            party.each(step)
-        assert list(party.failures) == [1]
+            party.start()
+        assert list(party.each(numbered(step))) == [0]
+        assert "SIGABRT while building small" in party.failures[1].message
         assert not party.alive
+        assert list(party.each(numbered(step), among=[0])) == [0]
+        assert party.failures == {}
     both = [int(number) for number in pids.read_text().split()]
-    assert len(both) == 2
+    assert len(both) == 3  # the second device's again, as it was asked for again
     assert all(map(gone, both))
 
 
 @pytest.mark.usefixtures("engine_that")
 def test_the_worker_that_was_started_ahead_is_the_next_one() -> None:
     with Party([FIRST], build=BUILD) as party:
-        party.start(ahead=True)
+        party.start(then=party)
         first = party.ask(pid)
         party.drop()
         assert gone(first)
@@ -223,10 +231,10 @@ def test_an_interrupt_while_several_work_ends_them_all(engine_that: Callable[[st
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
     try:
         with Party([FIRST], [SECOND], build=BUILD, deadline_s=60) as party:
-            pids = party.each(pid)
+            pids = party.each(numbered(pid))
             threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
             with pytest.raises(KeyboardInterrupt):
-                party.each(step)
+                party.each(numbered(step))
     finally:
         signal.signal(signal.SIGINT, before)
     assert len(pids) == 2

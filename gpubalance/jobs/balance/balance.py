@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from gpubalance.devices.planned import check_model
 from gpubalance.errors import (
     GpubalanceError,
     Interrupted,
@@ -15,28 +14,27 @@ from gpubalance.jobs.balance.estimate import Phases
 from gpubalance.jobs.balance.knowledge import WORTH_A_ROUND, Knowledge, Tried
 from gpubalance.jobs.balance.probing import probe_for
 from gpubalance.jobs.balance.rounds import Rounds
+from gpubalance.jobs.balance.together import Together
 from gpubalance.jobs.events import Doing, RoundDone, Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.kept import Kept, KeptRound
+from gpubalance.jobs.keep.saved_balances import keep_balance
 from gpubalance.jobs.keep.saved_probes import solo_bests_of
-from gpubalance.jobs.measure.fitting import Fitting
-from gpubalance.jobs.measure.joint import JointRun, party_for
+from gpubalance.jobs.measure.joint import party_for
 from gpubalance.jobs.measure.lost import lost_gpus_told
-from gpubalance.jobs.measure.series import LEAST_TIMINGS, Series
 from gpubalance.jobs.measure.trace import trace
 from gpubalance.jobs.measure.warnings import rounds_taken_over, speed_changed
-from gpubalance.jobs.plan import best_split, find_probes, plan_of
+from gpubalance.jobs.plan.problem import best_split, find_probes
+from gpubalance.jobs.plan.record import plan_of
 from gpubalance.planning.problem import Allocation
 from gpubalance.results.common import Warning_
 from gpubalance.results.plan import Balance, Plan
 from gpubalance.results.probe import Probe
 from gpubalance.results.run import Measurement, Run
-from gpubalance.settings.requests import BalanceRequest, RunRequest
+from gpubalance.settings.requests import BalanceRequest
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.party import Party
-
-_TIMINGS = 12  # in a round
 
 
 def balance(request: BalanceRequest, driver: str | None, watch: Watch, journal: Journal | None = None) -> Plan:
@@ -48,19 +46,24 @@ def balance(request: BalanceRequest, driver: str | None, watch: Watch, journal: 
     limit = TimeLimit(request.measuring.time_limit_s)
     kept = Kept(journal, watch)
     phases = Phases(request, watch)
-    probe = probe_for(request, driver, limit, phases.tell, journal, kept)
     party = party_for(request, watch, limit)
-    balancing = Balancing(request, probe, driver, party, watch, kept, phases)
+    with party:
+        probe = probe_for(request, driver, limit, phases.tell, journal, kept, party)
+        return _balanced(Balancing(request, probe, driver, party, watch, kept, phases))
+
+
+def _balanced(balancing: Balancing) -> Plan:
+    """Its plan. An error has what was found until then."""
     try:
-        with lost_gpus_told(request.devices):
-            return balancing.run()
+        with lost_gpus_told(balancing.request.devices):
+            plan = balancing.run()
+            keep_balance(balancing.request, plan)
+            return plan
     except KeyboardInterrupt as interrupt:
         raise Interrupted.by(interrupt, partial=balancing.so_far()) from None
     except GpubalanceError as error:
         error.partial = error.partial or balancing.so_far()
         raise
-    finally:
-        party.end()
 
 
 class Balancing:
@@ -77,7 +80,7 @@ class Balancing:
         phases: Phases,
     ) -> None:
         """`party` is regrouped for each split; whoever made it ends it."""
-        self._request = request
+        self.request = request
         self._probe = probe
         self._driver = driver
         self._watch = watch
@@ -85,8 +88,7 @@ class Balancing:
         self._phases = phases
         self._known = Knowledge(probe, find_probes(probe, request.devices), request.plan)
         self._rounds = Rounds(request.rounds, len(request.devices))
-        self._party = party
-        self._warm: list[tuple[int, bool]] = []  # which worker, and whether for accumulation, which is another trace
+        self._together = Together(request, probe.model, party, watch)
         self._proofs = 0
         self._taken_over = 0
         self._stepped_back = False
@@ -141,9 +143,9 @@ class Balancing:
 
     def _trace(self, split: Shares) -> None:
         """Traces steps of the final split, once nothing is measured any more."""
-        tracing = self._request.tracing
+        tracing = self.request.tracing
         if tracing is not None:
-            warning = trace(self._gather(split), split.of_used, tracing, self._watch)
+            warning = trace(self._together.gather(split), split.of_used, tracing, self._watch)
             self._trace_warnings += [warning] if warning else []
 
     def so_far(self) -> Plan | None:
@@ -161,7 +163,7 @@ class Balancing:
         again = " once more" if self._known.has(planned.split) else ""
         self._watch(Doing(f"round {len(self._rounds) + 1}: {planned.split}{again}"))
         try:
-            tried = self._round(planned.split, self._measure(planned.split))
+            tried = self._round(planned.split, self._together.measure(planned.split, self.request.round_s))
         except OutOfMemory as error:
             tried = self._out_of_memory(planned.split, error)
         self._take(planned, tried)
@@ -175,13 +177,13 @@ class Balancing:
             self._taken_over += 1
         else:
             self._kept.round(tried)
-        self._watch(RoundDone(self._rounds.note(planned, tried.measured), self._request.devices))
+        self._watch(RoundDone(self._rounds.note(planned, tried.measured), self.request.devices))
         if tried.measured is None:
             self._known.ran_out(planned.split, tried.limits)
         else:
             self._known.learn(planned, tried.measured)
         for device, limit in tried.limits:
-            label, asked = self._request.devices[device].label, planned.split.micro_batches[device]
+            label, asked = self.request.devices[device].label, planned.split.micro_batches[device]
             self._watch(
                 Doing(f"{label} ran out of memory at batch {asked} in the joint run: planning with up to {limit}")
             )
@@ -191,43 +193,12 @@ class Balancing:
         return KeptRound(probe=self._probe.created, split=split, measured=measured)
 
     def _out_of_memory(self, split: Shares, error: OutOfMemory) -> KeptRound:
-        limits = self._limits_beside(split, error)
-        return KeptRound(probe=self._probe.created, split=split, measured=None, limits=tuple(limits))
-
-    def _measure(self, split: Shares) -> Measurement:
-        party, used = self._gather(split), self._run_request(split).of_used
-        seconds = self._request.round_s
-        series = Series(used.split, devices=used.devices, watch=self._watch, timing_s=seconds / _TIMINGS)
-        # A worker is warm once; then a split needs no more than a few steps of its own.
-        warm = party.started, split.accumulates
-        party.ask(series.settle if warm in self._warm else series.warm_up)
-        self._warm.append(warm)
-        window = party.ask(lambda worker: series.window(worker, seconds, at_least=LEAST_TIMINGS))
-        return window.measurement(split.used)
-
-    def _gather(self, split: Shares) -> Party:
-        """The party of the devices that have samples in this split."""
-        self._party.regroup([self._request.devices[i] for i in split.used])
-        if not self._party.alive:
-            self._party.start()
-            check_model(self._probe.model, self._party.facts.model, what="probe", remedy="--fresh probes it again")
-        return self._party
-
-    def _limits_beside(self, split: Shares, error: OutOfMemory) -> list[tuple[int, int]]:
-        """Each device that was asked for more than it holds beside the others, with its largest micro-batch."""
-        party, numbers = self._gather(split), split.used
-        fitting, too_large = Fitting(party, self._run_request(split).of_used, self._watch).suggest(error)
-        if fitting is None:
-            raise NothingFits(error.message, remedy="not even one sample a device fits: use a smaller model")
-        if error.replica is not None:
-            too_large = sorted({*too_large, error.replica})
-        limits = []
-        for replica in too_large or range(len(numbers)):
-            device, multiple = numbers[replica], self._known.problem.multiple
-            sizes = (*self._rounds.held(device), fitting.micro_batches[replica])
-            below = [size for size in sizes if size < split.micro_batches[device]]
+        """Its devices step back, to what fitted before or was found to fit now."""
+        limits, multiple = [], self._known.problem.multiple
+        for device, fits in self._together.fitting(split, error):
+            below = [size for size in (*self._rounds.held(device), fits) if size < split.micro_batches[device]]
             limits.append((device, max(below, default=0) // multiple * multiple))
-        return limits
+        return KeptRound(probe=self._probe.created, split=split, measured=None, limits=tuple(limits))
 
     def _prove(self, planned: Allocation) -> None:
         """Runs a split in turns with the even split, then looks whether its devices are as fast as before.
@@ -247,12 +218,12 @@ class Balancing:
             self._take(planned, self._out_of_memory(planned.split, error))
 
     def _look_again(self, planned: Allocation) -> None:
-        """Another round of a proven split, where a device has another speed by now."""
+        """Another round of a proven split, as short as one may be, where a device has another speed by now."""
         left = self._kept.left_of(planned.split, self._probe.created)
         if left is not None:
             self._take(planned, left, again=True)
             return
-        measured = self._measure(planned.split)
+        measured = self._together.measure(planned.split, at_least_s=0.0)
         if self._known.moved(planned.split, measured):
             self._watch(Doing("a device is not as fast as it was when the run began: planning again"))
             self._take(planned, self._round(planned.split, measured))
@@ -261,12 +232,11 @@ class Balancing:
         """The run of the split, in turns with the even split."""
         self._phases.proof(planned)
         self._watch(Doing(f"proving {planned.split}, in turns with the even split"))
-        party = self._gather(planned.split)
-        request, proof = self._run_request(planned.split), self._proofs
-        solo = solo_bests_of(self._probe, request.devices, planned.split.used)
+        proof = self._proofs
+        solo = solo_bests_of(self._probe, self.request.devices, planned.split.used)
         self._proofs += 1
         try:
-            return JointRun(request, party, self._driver, self._watch, self._kept, solo, proof).run()
+            return self._together.prove(planned.split, self._driver, self._kept, solo, proof)
         except GpubalanceError as error:
             if self._known.best(proven=True) is not None:
                 error.partial = self.so_far()
@@ -274,21 +244,12 @@ class Balancing:
                 error.partial = self._result(Tried(planned, (error.partial,)))
             raise
 
-    def _run_request(self, split: Shares) -> RunRequest:
-        return RunRequest(
-            devices=self._request.devices,
-            split=split,
-            settings=self._request.settings,
-            joint=self._request.joint,
-            measuring=self._request.measuring,
-        )
-
     def _result(self, tried: Tried) -> Plan:
         known, run = self._known, tried.run
-        plan = plan_of(tried.as_measured, known.problem, self._probe, self._request.devices, known.request)
+        plan = plan_of(tried.as_measured, known.problem, self._probe, self.request.devices, known.request)
         return plan.model_copy(
             update={
-                "settings": self._request.settings,
+                "settings": self.request.settings,
                 "warnings": (*plan.warnings, *self._moved(), *self._over(), *self._trace_warnings),
                 "balance": Balance(
                     rounds=self._rounds.records,
@@ -303,4 +264,4 @@ class Balancing:
 
     def _moved(self) -> list[Warning_]:
         """Warnings of devices that changed their speed while they were measured together."""
-        return [speed_changed(self._request.devices[device], change) for device, change in self._known.changed()]
+        return [speed_changed(self.request.devices[device], change) for device, change in self._known.changed()]

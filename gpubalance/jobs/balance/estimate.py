@@ -6,18 +6,20 @@ from dataclasses import replace
 
 from gpubalance.jobs.balance.probing import kept_probe
 from gpubalance.jobs.events import Event, PhaseBegun, TimeLeft, Watch
-from gpubalance.jobs.measure.expected import TRACING_S, WORKER_S, proof_s, step_s
-from gpubalance.jobs.plan import check_global_batch, plan
+from gpubalance.jobs.measure.expected import TRACING_S, WORKER_S, proof_s, settling_s, step_s
+from gpubalance.jobs.plan.plan import plan
+from gpubalance.jobs.plan.problem import check_global_batch
 from gpubalance.jobs.probe.estimate import estimate as probe_estimate
 from gpubalance.planning.problem import Allocation
 from gpubalance.results.estimate import BalanceEstimate, PhaseEstimate
 from gpubalance.results.probe import Probe
-from gpubalance.settings.requests import BalanceRequest
+from gpubalance.settings.requests import BalanceRequest, Measuring
 
 _ROUNDS, _PROOF = "rounds", "proof"
 _USUAL_ROUNDS = 2  # that are measured; those that run out of memory are over at once
 _SETTLING_STEPS = 6
-_LEAST_TIMINGS = 8  # of a round, the stamped ones included
+_LEAST_STEPS = 11  # of a round, the stamped ones included, each with the one before it
+_LOADED_S = 1.0  # a worker that has loaded TensorFlow while the last device was probed
 
 
 def estimate(request: BalanceRequest) -> BalanceEstimate:
@@ -34,8 +36,10 @@ def estimate(request: BalanceRequest) -> BalanceEstimate:
     )
     joint_step_s = _joint_step_s(request, probe)
     phases += [
-        PhaseEstimate(name=_ROUNDS, seconds=round(rounds_s(request, joint_step_s))),
-        PhaseEstimate(name=_PROOF, seconds=round(proof_s(request.measuring, joint_step_s, len(request.devices)))),
+        PhaseEstimate(
+            name=_ROUNDS, seconds=round(rounds_s(request, joint_step_s, loaded=probe is None and request.probe.ahead))
+        ),
+        PhaseEstimate(name=_PROOF, seconds=round(proof_in_s(request.measuring, joint_step_s, len(request.devices)))),
     ]
     return BalanceEstimate(
         request=request,
@@ -45,12 +49,18 @@ def estimate(request: BalanceRequest) -> BalanceEstimate:
     )
 
 
-def rounds_s(request: BalanceRequest, joint_step_s: float, done: int = 0) -> float:
+def rounds_s(request: BalanceRequest, joint_step_s: float, done: int = 0, *, loaded: bool = False) -> float:
     """Of those that are usual, or of one more where so many are done; the first one waits for a worker."""
-    measured_s = max(request.round_s, _LEAST_TIMINGS * joint_step_s)
+    measured_s = max(request.round_s, _LEAST_STEPS * joint_step_s)
     each_s = TRACING_S + _SETTLING_STEPS * joint_step_s + measured_s
     rounds = max(1, min(request.rounds, _USUAL_ROUNDS) - done)
-    return rounds * each_s + (0.0 if done else WORKER_S)
+    return rounds * each_s + (0.0 if done else _LOADED_S if loaded else WORKER_S)
+
+
+def proof_in_s(measuring: Measuring, joint_step_s: float, devices: int, *, divided: bool = False) -> float:
+    """Of a proof with the worker of the rounds, and of the last look at its devices."""
+    look_s = settling_s(joint_step_s) + _LEAST_STEPS * joint_step_s
+    return look_s + proof_s(measuring, joint_step_s, devices, divided=divided, warm=True)
 
 
 def _joint_step_s(request: BalanceRequest, probe: Probe | None) -> float:
@@ -75,7 +85,8 @@ class Phases:
         if isinstance(event, PhaseBegun):
             self._of_probe = event.of
             joint_step_s, devices = _joint_step_s(self._request, None), len(self._request.devices)
-            then_s = rounds_s(self._request, joint_step_s) + proof_s(self._request.measuring, joint_step_s, devices)
+            then_s = rounds_s(self._request, joint_step_s, loaded=self._request.probe.ahead)
+            then_s += proof_in_s(self._request.measuring, joint_step_s, devices)
             event = replace(event, of=event.of + 2, left_s=event.left_s + then_s)
         self._watch(event)
 
@@ -93,7 +104,7 @@ class Phases:
         split, devices = planned.split, len(planned.split.used)
         shares = zip(split.batches, planned.binds, strict=True)
         divided = any(binds == "memory" and batch < split.global_batch / devices for batch, binds in shares)
-        return proof_s(self._request.measuring, planned.step_time_s, devices, divided=divided)
+        return proof_in_s(self._request.measuring, planned.step_time_s, devices, divided=divided)
 
     def _begin(self, name: str, number: int, seconds: float, left_s: float) -> None:
         if name == self._now:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from gpubalance.jobs.keep.saved_probes import holds_nothing
-from gpubalance.jobs.plan import loads_of, problem_of
+from gpubalance.jobs.plan.problem import loads_of, problem_of
 from gpubalance.numbers.stats import half_width, median
 from gpubalance.planning.model import Curve, Line, least_curve
 from gpubalance.planning.problem import Allocation, Problem
@@ -36,10 +36,10 @@ class Tried:
     """A split as it was planned, and what it gave each time at the devices' present speed; a `Run` is a proof of it."""
 
     planned: Allocation
-    seen: tuple[Measurement | Run, ...]
+    seen: tuple[Measurement, ...]
 
     @property
-    def measured(self) -> Measurement | Run:
+    def measured(self) -> Measurement:
         """What is told of it: its proof, or else the last that was seen of it."""
         return self.run or self.seen[-1]
 
@@ -162,7 +162,7 @@ class Knowledge:
             loads[device] = replace(loads[device], limit=min(loads[device].limit, limit))
         self._loads = tuple(loads)
 
-    def moved(self, split: Shares, measured: Measurement | Run) -> dict[int, float]:
+    def moved(self, split: Shares, measured: Measurement) -> dict[int, float]:
         """Each device that is not as fast as any time before in this same split, and how slow it is by what it was."""
         tried = self._tried.get(split)
         found = {}
@@ -174,7 +174,7 @@ class Knowledge:
                     found[now.device] = ratio
         return found
 
-    def learn(self, planned: Allocation, measured: Measurement | Run) -> None:
+    def learn(self, planned: Allocation, measured: Measurement) -> None:
         """Takes what a split gave. What a device gave before that is no longer as fast is forgotten."""
         split = planned.split
         self._forget(self.moved(split, measured))

@@ -8,23 +8,33 @@ from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.journals import probe_journal, tell_resumed
 from gpubalance.jobs.keep.kept import Kept
 from gpubalance.jobs.keep.saved_probes import ALL, holds_nothing, kept_probes, latest
-from gpubalance.jobs.plan import check_global_batch
+from gpubalance.jobs.plan.problem import check_global_batch
 from gpubalance.jobs.probe.probe import probe as probe_stage
 from gpubalance.results.probe import Probe
 from gpubalance.settings.requests import BalanceRequest
 from gpubalance.system.deadlines import TimeLimit
+from gpubalance.workers.party import Party
 
 
 def probe_for(
-    request: BalanceRequest, driver: str | None, limit: TimeLimit, watch: Watch, journal: Journal | None, kept: Kept
+    request: BalanceRequest,
+    driver: str | None,
+    limit: TimeLimit,
+    watch: Watch,
+    journal: Journal | None,
+    kept: Kept,
+    party: Party | None = None,
 ) -> Probe:
-    """The one that it had before it was interrupted; else the latest of these devices and settings, or a new one."""
+    """The one that it had before it was interrupted; else the latest of these devices and settings, or a new one.
+
+    The `party` of the joint runs is loaded as the probe of the last device begins.
+    """
     probe = None if kept.is_probing else _had_before(kept) or kept_probe(request)
     if probe is None:
-        probe = _new(request, driver, limit, watch, kept, resume=journal is not None and journal.resume)
+        probe = _new(request, driver, limit, watch, kept, party, resume=journal is not None and journal.resume)
     else:
         tell_resumed(journal, watch)
-        watch(Doing(f"planning with the probe of {probe.created}; --fresh makes a new one"))
+        watch(Doing(f"planning with the probe of {probe.created}; --fresh makes a new one", stays=True))
     return probe
 
 
@@ -41,7 +51,14 @@ def _had_before(kept: Kept) -> Probe | None:
 
 
 def _new(
-    request: BalanceRequest, driver: str | None, limit: TimeLimit, watch: Watch, kept: Kept, *, resume: bool
+    request: BalanceRequest,
+    driver: str | None,
+    limit: TimeLimit,
+    watch: Watch,
+    kept: Kept,
+    party: Party | None,
+    *,
+    resume: bool,
 ) -> Probe:
     """A probe of the devices. One on which nothing fits is no error here: the others are what is left."""
     check_global_batch(request.plan, request.probe.batch_multiple)  # before minutes are spent on one
@@ -56,7 +73,7 @@ def _new(
 
     try:
         with probe_journal(request.probe, driver, resume=resume) as journal:
-            probe = probe_stage(request.probe, driver, tell, journal, limit)
+            probe = probe_stage(request.probe, driver, tell, journal, limit, party)
             kept.probe(probe.created)  # before the probe's own journal is gone
             return probe
     except GpubalanceError as error:

@@ -9,7 +9,7 @@ from gpubalance.errors import BadInput
 from gpubalance.jobs.compare.subject import Subject, read_subject
 from gpubalance.jobs.compare.unlike import pair_devices, unlike
 from gpubalance.jobs.environment import now
-from gpubalance.numbers.ratio import Ratio, mean_ratio, ratio
+from gpubalance.numbers.ratio import Ratio, mean_ratio, ratio, ratio_of_sums
 from gpubalance.results.comparison import Against, Comparison, DeviceRatio, PointRatio, ThroughputRatio
 
 _SAME = ThroughputRatio(value=1.0, ci95=None, detectable=None, verdict=None)
@@ -32,7 +32,12 @@ def compare(paths: Sequence[Path]) -> Comparison:
 def _against(baseline: Subject, other: Subject, number: int) -> Against:
     kinds = [subject.result.kind for subject in (baseline, other)]
     if "probe" in kinds and kinds[0] != kinds[1]:
-        what = {"run": "a run", "probe": "a probe", "prediction": "a plan that was never run"}
+        what = {
+            "run": "a run",
+            "probe": "a probe",
+            "prediction": "a plan that was never run",
+            "independent": "models on devices at once",
+        }
         raise BadInput(
             f"{baseline.result.file} is {what[kinds[0]]}, {other.result.file} is {what[kinds[1]]}: "
             "devices measured alone can't be compared with a split of them",
@@ -54,7 +59,7 @@ def _ratio(baseline: Subject, other: Subject) -> ThroughputRatio | None:
         return None
     if baseline.source == other.source:
         return _SAME
-    return _record(ratio(after.median / before.median, other.times_s, baseline.times_s))
+    return _record(ratio_of_sums(after.median / before.median, other.parts, baseline.parts))
 
 
 def _device_ratio(baseline: Subject, other: Subject, mine: int | None, theirs: int | None) -> DeviceRatio:
@@ -67,6 +72,9 @@ def _device_ratio(baseline: Subject, other: Subject, mine: int | None, theirs: i
         rates = (old.throughput.median, new.throughput.median)
         parts.append((rates[1] / rates[0], new.step_time_s.samples, old.step_time_s.samples))
         points.append(PointRatio(batch=batch, baseline=rates[0], other=rates[1], ratio=_record(ratio(*parts[-1]))))
+    first, second = baseline.part(mine), other.part(theirs)
+    if first and second:
+        parts.append((second[0] / first[0], second[1], first[1]))
     return DeviceRatio(
         baseline=mine,
         other=theirs,

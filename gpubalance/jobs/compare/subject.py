@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpubalance.errors import BadInput
 from gpubalance.numbers.steady import unquiet
 from gpubalance.results.common import Throughput, Warning_
 from gpubalance.results.comparison import ComparedDevice, ComparedResult
+from gpubalance.results.independent import Independent, OwnModel
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import CurvePoint, Probe
-from gpubalance.results.records import read_result
+from gpubalance.results.records import AnyResult, read_result
 from gpubalance.results.run import Run
 from gpubalance.results.telemetry import Telemetry
 from gpubalance.settings.device import Device
@@ -29,13 +31,20 @@ class Subject:
     """`source` is what the file holds, or the run of a plan that was run; `devices` are those of `result.devices`."""
 
     result: ComparedResult
-    source: Run | Probe | Plan
+    source: AnyResult
     devices: tuple[Device, ...]
 
     @property
-    def times_s(self) -> tuple[float, ...]:
-        """The run's step times, in order of time; empty where nothing was run."""
-        return self.source.step_time_s.samples if isinstance(self.source, Run) else ()
+    def parts(self) -> list[tuple[float, tuple[float, ...]]]:
+        """What its throughput is the sum of, each with its step times in order of time; empty where nothing was run."""
+        if isinstance(self.source, Run):
+            return [(self.source.throughput.median, self.source.step_time_s.samples)]
+        return [self.part(place) or (0.0, ()) for place in range(len(self.devices))]
+
+    def part(self, number: int) -> tuple[float, tuple[float, ...]] | None:
+        """A device's own part of that, where it trained a model of its own. `number` is its place in `devices`."""
+        one = self.source.measured[number] if isinstance(self.source, Independent) else None
+        return (one.throughput, one.step_time_s.samples) if one and one.throughput and one.step_time_s else None
 
     def curve(self, number: int) -> dict[int, CurvePoint]:
         """A probed device's points by batch; empty where the result is no probe. `number` is its place in `devices`."""
@@ -51,6 +60,8 @@ def read_subject(path: Path) -> Subject:
         return _of_probe(name, found)
     if isinstance(found, Run):
         return _of_run(name, found)
+    if isinstance(found, Independent):
+        return _of_independent(name, found)
     run = found.balance.run if found.balance is not None else None
     return _of_prediction(name, found) if run is None else _of_run(name, run, found)
 
@@ -70,6 +81,30 @@ def _of_run(name: str, run: Run, plan: Plan | None = None) -> Subject:
         warnings=_warnings(warnings, [(device, replica.telemetry) for device, replica in used]),
     )
     return Subject(result, run, tuple(device for device, _ in used))
+
+
+def _of_independent(name: str, found: Independent) -> Subject:
+    if found.throughput is None:
+        raise BadInput(
+            f"{name}: nothing was measured at once before it was interrupted",
+            remedy="measure it to the end: gpubalance independent … -o FILE --resume",
+        )
+    used = [(found.devices[one.device], one) for one in found.measured]
+    doubts = [doubt for _, one in used if (doubt := _unquiet(one))]
+    result = _result(
+        found,
+        file=name,
+        kind="independent",
+        scaling_efficiency=found.throughput.median / found.solo_sum if found.solo_sum else None,
+        devices=tuple(_device(device, one) for device, one in used),
+        not_quiet=doubts[0] if doubts else None,
+        warnings=_warnings(found.warnings, [(device, one.telemetry) for device, one in used]),
+    )
+    return Subject(result, found, tuple(device for device, _ in used))
+
+
+def _unquiet(one: OwnModel) -> str | None:
+    return unquiet(one.step_time_s.samples) if one.step_time_s else None
 
 
 def _of_prediction(name: str, plan: Plan) -> Subject:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from gpubalance.jobs.compare.subject import Subject
-from gpubalance.results.common import Environment
+from gpubalance.results.common import Environment, Model, shapes_text
 from gpubalance.results.comparison import Unlike
+from gpubalance.results.independent import Independent
 from gpubalance.results.probe import Probe
 from gpubalance.results.redact import is_redacted
 from gpubalance.settings.device import Device, DeviceProfile
@@ -57,10 +58,16 @@ def unlike(baseline: Subject, other: Subject) -> tuple[Unlike, ...]:
     return (
         *_fields(before.settings, after.settings, {name: name.replace("_", "-") for name in Settings.model_fields}),
         *_fields(before.model, after.model, _OF_A_MODEL),
+        *_input_shapes(before.model, after.model),
         *(_fields(before, after, _OF_A_PROBE) if isinstance(before, Probe) and isinstance(after, Probe) else ()),
+        *_if_unlike("training", *(_training(subject) for subject in (baseline, other))),
         *_devices(baseline.devices, other.devices),
         *_environment(before.environment, after.environment),
     )
+
+
+def _training(subject: Subject) -> str:
+    return "a model of its own on each device" if isinstance(subject.source, Independent) else "one model on all"
 
 
 def _fields(before: Record | None, after: Record | None, names: Mapping[str, str]) -> Iterator[Unlike]:
@@ -69,6 +76,13 @@ def _fields(before: Record | None, after: Record | None, names: Mapping[str, str
         mine, theirs = before.model_dump(include=set(names)), after.model_dump(include=set(names))
         for field, name in names.items():
             yield from _if_unlike(name, mine[field], theirs[field])
+
+
+def _input_shapes(before: Model | None, after: Model | None) -> Iterator[Unlike]:
+    """Older results do not have them."""
+    mine, theirs = (model.input_shapes if model else None for model in (before, after))
+    if mine is not None and theirs is not None:
+        yield from _if_unlike("the model's input shapes", shapes_text(mine), shapes_text(theirs))
 
 
 def _devices(baseline: Sequence[Device], other: Sequence[Device]) -> Iterator[Unlike]:

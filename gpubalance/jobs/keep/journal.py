@@ -28,8 +28,15 @@ R = TypeVar("R", bound=BaseModel)
 
 def content_key(*parts: BaseModel | str | int | float | None) -> str:
     """The same for the same devices, settings and options: a short hash of what they are, not of where they lie."""
-    plain = [part.model_dump(mode="json") if isinstance(part, BaseModel) else part for part in parts]
+    plain = [_plain(part) if isinstance(part, BaseModel) else part for part in parts]
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _plain(part: BaseModel) -> Any:
+    plain = part.model_dump(mode="json")
+    if plain.get("settings", {}).get("data", "") is None:
+        del plain["settings"]["data"]  # as before there was any: what was kept then can still be gone on with
+    return plain
 
 
 class Journal:

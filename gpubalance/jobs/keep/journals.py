@@ -6,7 +6,7 @@ from gpubalance.errors import InUse
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.jobs.keep.journal import Journal, content_key
 from gpubalance.jobs.keep.software import software_key
-from gpubalance.settings.requests import BalanceRequest, Measuring, ProbeRequest, RunRequest
+from gpubalance.settings.requests import BalanceRequest, IndependentRequest, Measuring, ProbeRequest, RunRequest
 
 
 def tell_resumed(journal: Journal | None, watch: Watch) -> None:
@@ -14,11 +14,14 @@ def tell_resumed(journal: Journal | None, watch: Watch) -> None:
     if journal is None:
         return
     if journal.passes_over:
-        watch(Doing("this was interrupted before: --resume would go on with what was measured"))
+        text = "this was interrupted before: --resume would go on with what was measured"
     elif journal.resumed:
-        watch(Doing("going on with what was measured before"))
+        text = "going on with what was measured before"
     elif journal.resume:
-        watch(Doing("nothing that this version can use was kept: starting from the beginning"))
+        text = "no interrupted command with these devices and settings is kept: starting from the beginning"
+    else:
+        return
+    watch(Doing(text, stays=True))
 
 
 def probe_journal(request: ProbeRequest, driver: str | None, *, resume: bool) -> Journal:
@@ -32,16 +35,26 @@ def run_journal(request: RunRequest, driver: str | None, *, resume: bool) -> Jou
     return _free_journal(_key(request, driver, measuring=_without_bounds(request.measuring), tracing=None), resume)
 
 
+def independent_journal(request: IndependentRequest, driver: str | None, *, resume: bool) -> Journal:
+    """The journal of these models on these devices; with more windows or another time limit it is the same."""
+    key = _key(request, driver, measuring=_without_bounds(request.measuring), tracing=None)
+    return _free_journal(content_key(key, *map(software_key, request.models)), resume)
+
+
 def balance_journal(request: BalanceRequest, driver: str | None, *, resume: bool) -> Journal:
     """The journal of a balance; with more rounds, more windows or another time limit it is the same balance."""
     measuring = _without_bounds(request.measuring)
     return _free_journal(_key(request, driver, measuring=measuring, rounds=1, fresh=False, tracing=None), resume)
 
 
-def _key(request: RunRequest | ProbeRequest | BalanceRequest, driver: str | None, **beside: object) -> str:
+def _key(
+    request: RunRequest | ProbeRequest | BalanceRequest | IndependentRequest, driver: str | None, **beside: object
+) -> str:
     """The same for all requests that differ only in what is given as `beside`."""
     same = request.model_copy(update=beside)
-    return content_key(type(request).__name__, same, driver, software_key(request.settings.model))
+    return content_key(
+        type(request).__name__, same, driver, software_key(request.settings.model, request.settings.data)
+    )
 
 
 def _without_bounds(measuring: Measuring) -> Measuring:

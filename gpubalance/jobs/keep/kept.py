@@ -30,6 +30,10 @@ class RunKey(Record):
     model: Model
     proof: int = 0
 
+    def is_like(self, other: RunKey) -> bool:
+        """Whether it is the same run; of an older journal not all of its model is known."""
+        return self.model.is_like(other.model) and self.model_copy(update={"model": other.model}) == other
+
 
 class KeptWindow(Record):
     """A window of a split. `name` is "even", or "" for the run's own split; `throttled` has each device's reasons."""
@@ -112,8 +116,8 @@ class Kept:
 
     def restore(self, run: RunKey, series: Series) -> list[Timings]:
         """Adds the windows that were left of its split in that run to the series, and gives each by itself."""
-        wanted = run, series.name, series.split
-        found = [one for one in self._windows if (one.run, one.name, one.split) == wanted]
+        wanted = series.name, series.split
+        found = [one for one in self._windows if (one.name, one.split) == wanted and one.run.is_like(run)]
         self._windows = [one for one in self._windows if one not in found]
         return [
             series.add(one.timings, one.stamped, one.memory_peak_bytes, one.throttled, one.late_part)
@@ -149,17 +153,22 @@ class Kept:
 
 
 def _ending_now(windows: Sequence[KeptWindow]) -> list[KeptWindow]:
-    """The windows one after the other, the last ending now: their clock may have begun again since, at a boot."""
-    end_s = time.monotonic()
-    moved: list[KeptWindow] = []
-    for window in reversed(windows):
-        timings = (*window.timings, *window.stamped)
-        later_s = end_s - max(one.ended_s for one in timings)
-        end_s = later_s + min(one.ended_s - one.seconds for one in timings)
-        times = {name: _later(getattr(window, name), later_s) for name in ("timings", "stamped")}
-        moved.insert(0, window.model_copy(update=times))
-    return moved
+    delays = delays_s([(*window.timings, *window.stamped) for window in windows])
+    return [
+        window.model_copy(update={name: later(getattr(window, name), delay_s) for name in ("timings", "stamped")})
+        for window, delay_s in zip(windows, delays, strict=True)
+    ]
 
 
-def _later(timings: Sequence[Timing], seconds: float) -> tuple[Timing, ...]:
+def delays_s(windows: Sequence[Sequence[Timing]]) -> list[float]:
+    """How much later each must be for them to follow each other and to end now: at a boot their clock begins again."""
+    end_s, delays = time.monotonic(), list[float]()
+    for timings in reversed(windows):
+        delays.insert(0, end_s - max(one.ended_s for one in timings))
+        end_s = delays[0] + min(one.ended_s - one.seconds for one in timings)
+    return delays
+
+
+def later(timings: Sequence[Timing], seconds: float) -> tuple[Timing, ...]:
+    """The same timings so much later."""
     return tuple(one.model_copy(update={"ended_s": one.ended_s + seconds}) for one in timings)

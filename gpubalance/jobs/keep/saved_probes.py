@@ -2,37 +2,22 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from datetime import datetime, timezone
 from pathlib import Path
 
-from gpubalance.errors import BadInput
+from gpubalance.jobs.keep import saved
 from gpubalance.results.probe import DeviceProbe, Probe
-from gpubalance.results.records import read_record
 from gpubalance.results.run import SoloBest
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import Settings
-from gpubalance.system.state import state_folder, sweep, write_whole
 
-_KEPT = 100
+_FOLDER = "probes"
 ALL = float("inf")  # the batch up to which a probe without a bound looked
 
 
 def save(probe: Probe) -> Path | None:
     """Keeps a probe, and deletes the oldest. None where there is no room for it."""
-    folder = state_folder("probes")
-    sweep(folder)
-    for old in sorted(folder.glob("*.json"))[:-_KEPT]:
-        old.unlink(missing_ok=True)
-    stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S.%f")
-    path = folder / f"{stamp}-{os.getpid()}.json"
-    try:
-        write_whole(path, probe.model_dump_json(indent=1))
-    except OSError:
-        return None
-    return path
+    return saved.save(_FOLDER, probe)
 
 
 def latest(devices: Sequence[Device], settings: Settings, *, up_to: float = 0) -> Probe | None:
@@ -97,6 +82,4 @@ def same_settings(settings: Settings, others: Settings) -> bool:
 
 def kept_probes() -> Iterator[Probe]:
     """The probes that can be read, the latest first."""
-    for path in sorted(state_folder("probes").glob("*.json"), reverse=True):
-        with suppress(BadInput):  # an older version's, or damaged
-            yield read_record(path, Probe)
+    return saved.saved(_FOLDER, Probe)

@@ -1,4 +1,4 @@
-"""What decides how fast a step is, besides devices and settings: the host, the software and the user's model."""
+"""What decides how fast a step is, besides devices and settings: the host, the software and the user's own code."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from gpubalance.system.state import current_folder
 from gpubalance.system.versions import software
 
 
-def software_key(model: str) -> str:
-    """The same text for the same host, the same versions and the same content of the file that a user's model is in."""
-    return " ".join([platform.node(), __version__, *(one or "" for one in software()), _own_code(model)])
+def software_key(model: str, data: str | None = None) -> str:
+    """The same text for the same host, the same versions and the same content of the files of a user's own code."""
+    code = [_own_code(model), *([_own_code(data)] if data else [])]
+    return " ".join([platform.node(), __version__, *(one or "" for one in software()), *code])
 
 
 def _own_code(model: str) -> str:
-    """A hash of the user's file, as a change makes another model. Empty for a built-in model or an unreadable file."""
+    """A hash of the user's file, as a change makes it another. Empty for a built-in model or an unreadable file."""
     try:
         path = _file_of(model)
         return hashlib.sha256(path.read_bytes()).hexdigest() if path else ""

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from gpubalance.errors import BadInput, OutOfMemory
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.jobs.measure.fitting import Fitting
-from gpubalance.jobs.measure.series import Series
+from gpubalance.jobs.measure.series import TIMING_S, Series
+from gpubalance.jobs.measure.warm import Warmth
 from gpubalance.jobs.measure.warnings import even_does_not_fit, even_out_of_memory
 from gpubalance.results.common import Warning_
 from gpubalance.settings.requests import RunRequest
@@ -27,8 +28,10 @@ class Even:
     """
 
     party: Party
+    warmth: Warmth
     request: RunRequest
     watch: Watch
+    pipeline: bool = False
     series: Series | None = None
     largest: Series | None = None
     is_own: bool = False
@@ -66,7 +69,7 @@ class Even:
         shares = Shares((share,) * len(even.batches))
         self.watch(Doing(f"warming up {shares}, the largest equal shares that fit"))
         largest = self._series(shares, "largest even" if divided else "even")
-        self.party.ask(largest.warm_up)
+        self.warmth.warm_up(largest)
         if divided is None:
             self.series = largest
             self.warnings.append(even_does_not_fit(even, where, shares))
@@ -91,8 +94,13 @@ class Even:
     def _warm(self, split: Shares) -> Series:
         self.watch(Doing(f"warming up the even split {split}, to compare with"))
         series = self._series(split, "even")
-        self.party.ask(series.warm_up)
+        self.warmth.warm_up(series)
         return series
 
     def _series(self, split: Shares, name: str) -> Series:
-        return Series(split, name=name, devices=self.request.devices, watch=self.watch if name == "even" else None)
+        """The largest equal shares are measured in shorter timings: a figure beside the others, of which nothing is
+        decided."""
+        devices = self.request.devices
+        if name == "even":
+            return Series(split, name=name, devices=devices, watch=self.watch, pipeline=self.pipeline)
+        return Series(split, name=name, devices=devices, timing_s=TIMING_S / 2, pipeline=self.pipeline)

@@ -12,6 +12,8 @@ from gpubalance.settings.requests import Measuring, RunRequest
 WORKER_S = 4.0  # loads TensorFlow and builds the model
 TRACING_S = 1.5  # of a split's two graphs, with stamps and without
 _GUESSED_STEP_S = 0.2
+_STEPS_A_STAMP = 2  # a stamped one has one before it
+_SETTLING_STEPS = 5  # the one that is not timed included
 # Of an even split that does not fit in one piece: its step beside the best split's, and the steps of the search.
 _DIVIDED_SLOWER = 1.25
 _SEARCHED_STEPS = 5
@@ -32,7 +34,12 @@ def split_step_s(request: RunRequest) -> float:
 
 def warm_up_s(joint_step_s: float) -> float:
     """Of one split."""
-    return TRACING_S + (WARMUP_STEPS + STAMPED_STEPS) * joint_step_s
+    return TRACING_S + (1 + 2 * _STEPS_A_STAMP + WARMUP_STEPS) * joint_step_s
+
+
+def settling_s(joint_step_s: float) -> float:
+    """Of another split, with a warm worker."""
+    return _SETTLING_STEPS * joint_step_s
 
 
 def windows_s(measuring: Measuring, steps_s: Sequence[float], windows: int) -> float:
@@ -40,23 +47,24 @@ def windows_s(measuring: Measuring, steps_s: Sequence[float], windows: int) -> f
     return windows * sum(measuring.duration_s or _short_window_s(one) for one in steps_s)
 
 
-def proof_s(measuring: Measuring, joint_step_s: float, devices: int, *, divided: bool = False) -> float:
+def proof_s(
+    measuring: Measuring, joint_step_s: float, devices: int, *, divided: bool = False, warm: bool = False
+) -> float:
     """Of a split with its warm-up, in turns with the even split, which is taken to be as slow, where that is wanted.
 
     `divided`: the even split does not fit in one piece. Then its steps take longer, and the largest equal shares that
-    fit are looked for and measured too.
+    fit are looked for and measured too. `warm`: the worker is, for splits in one piece.
     """
+    own_s = settling_s(joint_step_s) if warm else warm_up_s(joint_step_s)
     if measuring.baseline != "even" or devices == 1:
-        return warm_up_s(joint_step_s) + windows_s(measuring, [joint_step_s], measuring.windows)
-    steps_s = [joint_step_s, joint_step_s * (_DIVIDED_SLOWER if divided else 1.0)]
-    in_turns_s = sum(map(warm_up_s, steps_s)) + windows_s(measuring, steps_s, measuring.windows)
+        return own_s + windows_s(measuring, [joint_step_s], measuring.windows)
     if not divided:
-        return in_turns_s
-    return (
-        in_turns_s + _SEARCHED_STEPS * joint_step_s + warm_up_s(joint_step_s) + windows_s(measuring, [joint_step_s], 1)
-    )
+        return own_s + settling_s(joint_step_s) + windows_s(measuring, [joint_step_s] * 2, measuring.windows)
+    even_s = _DIVIDED_SLOWER * joint_step_s
+    largest_s = (_SEARCHED_STEPS + _SETTLING_STEPS) * joint_step_s + windows_s(measuring, [joint_step_s], 1)
+    return own_s + largest_s + warm_up_s(even_s) + windows_s(measuring, [joint_step_s, even_s], measuring.windows)
 
 
 def _short_window_s(joint_step_s: float) -> float:
     """Of a window that has no length of its own."""
-    return STAMPED_STEPS * joint_step_s + LEAST_TIMINGS * max(TIMING_S, joint_step_s)
+    return STAMPED_STEPS * _STEPS_A_STAMP * joint_step_s + LEAST_TIMINGS * max(TIMING_S, joint_step_s)

@@ -11,7 +11,9 @@ from gpubalance.jobs.events import Doing, TimeLeft, Watch, WindowDone
 from gpubalance.jobs.keep.kept import Kept, RunKey
 from gpubalance.jobs.measure.even import Even
 from gpubalance.jobs.measure.expected import windows_s
+from gpubalance.jobs.measure.pipeline import Alone
 from gpubalance.jobs.measure.series import LEAST_TIMINGS, Series
+from gpubalance.jobs.measure.warm import Warmth
 from gpubalance.jobs.measure.warnings import (
     PRECISE_ENOUGH,
     excess,
@@ -27,7 +29,7 @@ from gpubalance.jobs.measure.warnings import (
 )
 from gpubalance.numbers.ratio import ratio
 from gpubalance.results.common import Warning_
-from gpubalance.results.run import Baselines, Measurement, Run, SoloBest
+from gpubalance.results.run import Baselines, Measurement, Pipeline, Remedy, Run, SoloBest
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import BalanceRequest, RunRequest
 from gpubalance.system.deadlines import TimeLimit
@@ -51,7 +53,8 @@ class JointRun:
     """A run of a split in windows, in turns with those of the even split, as far as it has come.
 
     `asked` may have devices without samples; the party has none of them. `driver` is recorded, `solo` is what the
-    devices gave alone, to compare with. `proof` tells the runs of one `balance` apart.
+    devices gave alone, to compare with. `proof` tells the runs of one `balance` apart; its party may be warm already.
+    With `pipeline` the user's own is in front of the devices, and a third series has the same batches held on them.
     """
 
     asked: RunRequest
@@ -61,6 +64,8 @@ class JointRun:
     kept: Kept
     solo: tuple[SoloBest, ...] | None = None
     proof: int = 0
+    warmth: Warmth | None = None
+    pipeline: bool = False
     warnings: list[Warning_] = field(default_factory=list)
     measured_again: bool = False
     complete: bool = False
@@ -68,16 +73,25 @@ class JointRun:
     def __post_init__(self) -> None:
         self.request = self.asked.of_used
         self.measuring = self.request.measuring
-        self.own = Series(self.request.split, devices=self.request.devices, watch=self.watch)
-        self.even = Even(self.party, self.request, self.watch)
+        split, devices = self.request.split, self.request.devices
+        self.own = Series(split, devices=devices, watch=self.watch, pipeline=self.pipeline)
+        self.held = Series(split, name="held", devices=devices) if self.pipeline else None
+        self._warmth = self.warmth or Warmth(self.party, xla=self.asked.settings.xla)
+        self.even = Even(self.party, self._warmth, self.request, self.watch, self.pipeline)
+        self.alone = Alone(self.party, split.global_batch, self.watch) if self.pipeline else None
+        self.remedies: tuple[Remedy, ...] = ()
 
     def run(self) -> Run:
         """Measures to the end. Raises OutOfMemory; every error has what was measured before it as `partial`."""
         try:
+            if self.alone is not None:
+                self.alone.measure()
             self._warm_up()
             if self.measuring.baseline == "even":
                 self._warm_up_even()
             self._measure()
+            if self.alone is not None and self._pipeline_found(self.alone).binds:
+                self.remedies = self.alone.tried()
         except KeyboardInterrupt as interrupt:
             raise Interrupted.by(interrupt, partial=self.result()) from None
         except GpubalanceError as error:
@@ -91,7 +105,7 @@ class JointRun:
     @property
     def series(self) -> list[Series]:
         """What is measured in turns."""
-        return [self.own, *([self.even.series] if self.even.series else [])]
+        return [self.own, *(one for one in (self.even.series, self.held) if one is not None)]
 
     @property
     def _at_least(self) -> int:
@@ -115,7 +129,9 @@ class JointRun:
         if self.own.windows:
             self.warnings.append(resumed(self.own.windows))
         self.watch(Doing(f"warming up {self.own.split}"))
-        self.party.ask(self.own.warm_up)
+        self._warmth.warm_up(self.own)
+        if self.held is not None:
+            self._warmth.warm_up(self.held)
 
     def _take_over(self) -> None:
         """Adds the windows that an interrupted run left, and tells them as if they were measured now."""
@@ -133,7 +149,7 @@ class JointRun:
         # On a real device what did not fit has ended the worker: the next must be warm for what is measured in turns.
         if self.party.started != started or not self.party.alive:
             for series in self.series:
-                self.party.ask(series.warm_up)
+                self._warmth.warm_up(series)
         self._take_over()
 
     def _measure_largest(self, series: Series) -> None:
@@ -167,10 +183,11 @@ class JointRun:
             try:
                 window = self.party.ask(partial(series.window, seconds=seconds, at_least=self._at_least))
             except OutOfMemory as error:
-                if series is self.own:
+                if series is not self.even.series:
                     raise
                 self.even.give_up(error)
-                self.party.ask(self.own.warm_up)
+                for left in self.series:
+                    self._warmth.warm_up(left)
                 continue
             self.kept.window(self.key, series.name, window)
             self.watch(WindowDone(number, of, series.name, series.devices, window.measurement()))
@@ -203,7 +220,7 @@ class JointRun:
         )
         if self.even.is_own:
             even = measured
-        solo_sum = sum(best.throughput for best in self.solo) if self.solo else None
+        solo_sum = self._solo_sum
         return Run(
             created=now(),
             settings=asked.settings,
@@ -211,7 +228,7 @@ class JointRun:
             model=self.party.facts.model,
             devices=asked.devices,
             **{
-                **{name: getattr(measured, name) for name in Measurement.model_fields},
+                **dict(measured),
                 "batches": asked.split.batches,
                 "micro_batches": asked.split.micro_batches,
             },
@@ -222,9 +239,18 @@ class JointRun:
             speedup_over_even=even and measured.throughput.median / even.throughput.median,
             speedup_ci95=even and _speedup_ci95(measured, even),
             scaling_efficiency=solo_sum and measured.throughput.median / solo_sum,
+            pipeline=self._pipeline_found(self.alone) if self.alone and self.alone.pulls else None,
             complete=self.complete,
             warnings=(*self.warnings, *self.even.warnings, *self._found(measured)),
         )
+
+    @property
+    def _solo_sum(self) -> float | None:
+        return sum(best.throughput for best in self.solo) if self.solo else None
+
+    def _pipeline_found(self, alone: Alone) -> Pipeline:
+        held = self.held.throughput if self.held and self.held.timings else None
+        return alone.result(held, self._solo_sum, self.remedies)
 
     def _found(self, measured: Measurement) -> list[Warning_]:
         """What the reader of the figures must know."""

@@ -21,7 +21,7 @@ from gpubalance.workers.worker import Worker
 # The devices are idle for a moment at both ends of a timing: it is long enough for that not to count.
 TIMING_S = 0.5
 # Part of a window in which steps are stamped. They are another trace of the step, so the rest pays nothing for them.
-_STAMPED_PART = 0.1
+STAMPED_PART = 0.1
 STAMPED_STEPS = 3
 WARMUP_STEPS = 10
 _LONGEST_WARMUP_S = 60.0
@@ -36,13 +36,15 @@ _LONGEST_SETTLING_STEPS = 30
 class Series(Timings):
     """The timings of a split that is being measured: a worker adds to them, and `watch` is told of each as it comes.
 
-    `name` is "even", or "" for a run's own split. `devices`, the replicas, are read meanwhile where they are GPUs.
+    `name` is "even" or "held", or "" for a run's own split. With `pipeline` batches come from the user's own, else they
+    lie on the devices. `devices`, the replicas, are read meanwhile where they are GPUs.
     """
 
     name: str = ""
     devices: tuple[Device, ...] = ()
     watch: Watch | None = None
     timing_s: float = TIMING_S
+    pipeline: bool = False
     windows: int = 0
     warmup_steps: int = 0
     steady: bool = True
@@ -63,17 +65,18 @@ class Series(Timings):
         """How many steps are timed as one, from what the warm-up took."""
         return max(1, round(self.timing_s / self._recent_step_s)) if self._recent_step_s else 1
 
-    def warm_up(self, worker: Worker) -> None:
+    def warm_up(self, worker: Worker, *, stamped: bool = True) -> None:
         """Trains until the step time is steady: at least 10 steps, of which the last 10 show no trend.
 
-        Raises OutOfMemory, and BadInput for a loss that is no number from the first step on.
+        Stamped steps have a trace of their own, which must be warm where there will be any. Raises OutOfMemory, and
+        BadInput for a loss that is no number from the first step on.
         """
         times: list[float] = []
         end = time.monotonic() + _LONGEST_WARMUP_S
         for timing in self._measure(worker, at_least=1):
             self._refuse_bad_loss(timing)
-        for timing in self._measure(worker, at_least=2, stamped=True):
-            self.warmup_steps += timing.steps
+        if stamped:
+            self.warmup_steps += len(list(self._measure(worker, at_least=2, stamped=True)))
         while len(times) < WARMUP_STEPS or has_trend(times[-WARMUP_STEPS:]):
             if len(times) >= WARMUP_STEPS and (time.monotonic() > end or len(times) > _LONGEST_WARMUP_STEPS):
                 self.steady = False
@@ -114,10 +117,10 @@ class Series(Timings):
         window = Timings(self.split, self.sensors)
         with self.sensors.watching():
             # The stamped steps first: a result needs both kinds, so a window that is cut short is of use sooner.
-            for timing in self._measure(worker, seconds=seconds * _STAMPED_PART, at_least=STAMPED_STEPS, stamped=True):
+            for timing in self._measure(worker, seconds=seconds * STAMPED_PART, at_least=STAMPED_STEPS, stamped=True):
                 window.stamped.append(timing)
                 self.stamped.append(timing)
-            window.timings += self.measure(worker, seconds * (1 - _STAMPED_PART), at_least=at_least)
+            window.timings += self.measure(worker, seconds * (1 - STAMPED_PART), at_least=at_least)
         self.sensors.check()
         window.memory_peak_bytes = self.memory_peak_bytes
         window.late_parts = [self._last_late_part]
@@ -167,6 +170,7 @@ class Series(Timings):
             at_least=at_least,
             steps_per_timing=steps_per_timing,
             stamped=stamped,
+            pipeline=self.pipeline,
         ):
             if isinstance(reply, Measured):
                 self._last_late_part = reply.late_part or 0.0

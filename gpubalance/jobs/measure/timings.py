@@ -100,7 +100,7 @@ class Timings:
 
     @property
     def slow_steps(self) -> int:
-        """How many of the stamped steps took over twice their median."""
+        """How many of the stamped steps took over 1.5 times their median."""
         return slow_steps(self._single_steps_s)
 
     @property

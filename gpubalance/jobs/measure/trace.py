@@ -27,11 +27,14 @@ def trace(party: Party, split: Shares, tracing: Tracing, watch: Watch) -> Warnin
         missing = party.ask(lambda worker: worker.trace(split, tracing))
     except GpubalanceError as error:
         return not_traced(error)
-    if missing is None:
-        return None
+    return None if missing is None else without_gpu(missing)
+
+
+def without_gpu(missing: str, where: str = "") -> Warning_:
+    """The warning that a GPU's part of a trace is missing, and why."""
     return Warning_(
         code="trace-without-gpu",
-        message=f"the trace has the host's part, and not that of every GPU: {missing}",
+        message=f"{where}the trace has the host's part, and not that of every GPU: {missing}",
         next=_ALLOW_CUPTI,
     )
 

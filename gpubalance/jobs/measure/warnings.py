@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from gpubalance.planning.slow import SLOW
 from gpubalance.results.common import Warning_
 from gpubalance.settings.device import Device
 from gpubalance.settings.shares import Shares
@@ -97,12 +98,12 @@ def stamps_cost(cost: float) -> Warning_ | None:
 
 
 def slow_steps(found: int, of: int) -> Warning_ | None:
-    """Of the steps that were timed alone, so many took over twice the median."""
+    """Of the steps that were timed alone, so many took over 1.5 times the median."""
     if found < _FEWEST_SLOW:
         return None
     return Warning_(
         code="slow-steps",
-        message=f"{found} of {of} steps that were timed alone took over twice their median",
+        message=f"{found} of {of} steps that were timed alone took over {SLOW:g} times their median",
         next="close other programs, or move them to another machine; if it stays, see whether the data or a checkpoint "
         "makes a step wait",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
 
 from gpubalance.errors import DeadlinePassed, EnvironmentFault, GpubalanceError, OutOfMemory, PartialResult
@@ -11,8 +12,9 @@ from gpubalance.jobs.probe.attempt import Work
 from gpubalance.jobs.probe.bench import Bench
 from gpubalance.jobs.probe.drift import Drifting
 from gpubalance.jobs.probe.point import measure_update
-from gpubalance.planning.curve import knee_sizes, octaves, off_line, sensible_size, wanted_precision
+from gpubalance.planning.curve import knee_sizes, octaves, off_line, sensible_of, sensible_size, wanted_precision
 from gpubalance.planning.memory import predict_limit
+from gpubalance.planning.model import fit_line
 from gpubalance.planning.search import Limit, Trial, find_limit
 from gpubalance.results.common import Warning_
 from gpubalance.workers.worker import Worker
@@ -25,6 +27,9 @@ _LARGEST = 1 << 20
 _PLATEAU = 0.03
 # Just under the limit cuDNN may have too little memory left for its fastest algorithms.
 _BELOW_THE_LIMIT = 16
+# An update, which is the same at every batch, is measured with the largest whose steps are as short: in a shorter one a
+# GPU may wait for its host.
+_SHORT_S = 0.1
 
 
 class Alone:
@@ -58,7 +63,8 @@ class Alone:
         drifting = Drifting(self.bench)
         self._explore()
         self.work = self._work()
-        drifting.look("explore", list(self.bench.here))
+        if self.bench.in_pieces:  # else its worker goes on
+            drifting.look("explore", list(self.bench.here))
         self.limit = self._find_limit()
         if self.limit.fits is None and self.bench.fault is not None:
             raise self.bench.fault
@@ -70,7 +76,7 @@ class Alone:
             self._measure_again(drifting)
 
     def _explore(self) -> None:
-        """The smaller octaves, in one worker: up to half of the limit that their memory predicts."""
+        """Every octave, every second one from where memory predicts a limit on: in one worker, up to half of that."""
         multiple, most = self.bench.request.batch_multiple, self.bench.request.max_batch
         size = multiple if most is None else min(multiple, most)
         while size <= (most or _LARGEST) and not self._enough(size):
@@ -78,7 +84,7 @@ class Alone:
             if attempt.point is None:
                 self._failed = size
                 break
-            size *= 2
+            size *= 2 if self._predicted() is None else 4
         if not self.max_batch:
             self.max_batch = _LARGEST if self._predicted() or self._failed else max(self.points, default=1)
 
@@ -123,21 +129,36 @@ class Alone:
         return Trial(batch, attempt.point is not None, attempt.trial.memory_peak_bytes)
 
     def _fill(self) -> None:
-        """Measures the octaves that are still missing; where they are on no line, more: where throughput bends too."""
+        """Measures what is still missing: on a line little, else all octaves, and more where throughput bends."""
         largest = self.largest
         if not largest:
             return
         multiple = min(self.bench.request.batch_multiple, largest)
-        below = (largest - max(1, largest // _BELOW_THE_LIMIT)) // multiple * multiple
-        self._measure(octaves(min(self.points), largest, multiple))
-        off = off_line(
-            [(p.batch, p.step_time_s.median, p.half_width) for p in self.points.values() if p.batch <= largest]
-        )
+        sizes = octaves(min(self.points), largest, multiple)
+        self._measure([largest])
+        if not self._off_line(largest):
+            self._measure_sensible(largest, multiple, sizes)
+        off = self._off_line(largest)
+        if off:
+            self._measure(sizes)
+            off = self._off_line(largest)
+            below = (largest - max(1, largest // _BELOW_THE_LIMIT)) // multiple * multiple
+            self._measure([below] if self._at_the_limit() and largest in off else [])
+            self._measure(knee_sizes(self._rates(largest), multiple, off))
+            self._measure_sensible(largest, multiple)
         self.on_line = not off
-        self._measure([below] if self._at_the_limit() and largest in off else [])
-        self._measure(knee_sizes(self._rates(largest), multiple, off))
-        sensible = sensible_size(self._rates(largest), multiple)
-        self._measure([sensible] if sensible else [])
+
+    def _off_line(self, largest: int) -> set[int]:
+        points = [p for p in self.points.values() if p.batch <= largest]
+        return off_line([(p.batch, p.step_time_s.median, p.half_width) for p in points])
+
+    def _measure_sensible(self, largest: int, multiple: int, on_line: Sequence[int] = ()) -> None:
+        """Where throughput is near its best, by what was measured and, of the sizes `on_line`, by the line."""
+        rates = self._rates(largest)
+        if on_line:
+            line = fit_line([(batch, batch / rate) for batch, rate in rates])
+            rates += [(size, size / line.step_time_s(size)) for size in on_line if size not in self.points]
+        self._measure([sensible_size(rates, multiple) or sensible_of(rates)[0]])
 
     @property
     def largest(self) -> int:
@@ -175,7 +196,8 @@ class Alone:
             return known[0]
         if not bench.party.alive or not bench.here:
             return None
-        update = partial(measure_update, batch=max(point.batch for point in bench.here))
+        short = [point.batch for point in bench.here if point.step_time_s.median <= _SHORT_S]
+        update = partial(measure_update, batch=max(short, default=min(point.batch for point in bench.here)))
         try:
             work = Work(forward_flops=bench.party.ask(Worker.forward_flops), update_s=bench.party.ask(update))
         except (PartialResult, DeadlinePassed, OutOfMemory, EnvironmentFault):

@@ -50,6 +50,7 @@ class Bench:
             deadline_s=request.deadline_s,
             limit=halt.limit,
         )
+        self.following: Party | None = None  # is loaded while this device's last worker builds its model
         self.facts: Ready | None = next(iter(journal.of(self.device.uuid, Ready)), None)
         self._passed: set[int] = set()
         self.points: dict[int, CurvePoint] = {}  # the curve, as far as it came when an interrupt ends it
@@ -87,13 +88,16 @@ class Bench:
     ) -> Attempt:
         """Trains with a batch and measures it `within` that part, unless an interrupted probe has left the answer.
 
-        A `trial` has a `fresh` worker; after the `last` worker no other is started ahead. A worker that dies says
+        A `trial` has a `fresh` worker where others leave memory `in_pieces`, or where it is repeated; after the `last`
+        worker none of this device is loaded ahead. A worker that dies says
         nothing certain of the batch, so it is tried once more in a fresh one; if that dies too, the batch counts as one
         that does not train, given that another batch does. Raises EnvironmentFault, BadInput, TimeLimitPassed,
         Interrupted, and the death of a worker where no batch has passed.
         """
         measure = partial(self._try, batch, length=self.length.until(within), last=last)
-        attempt = self._answer(batch, trial=trial) or measure(reason=reason, fresh=fresh or trial)
+        attempt = self._answer(batch, trial=trial) or measure(
+            reason=reason, fresh=fresh or (trial and (self.in_pieces or bool(self._known[batch])))
+        )
         if self._is_uncertain(attempt):
             self._keep(attempt, trial=True)
             attempt = measure(reason=f"once more, as {attempt.doubt}", fresh=True)
@@ -110,7 +114,7 @@ class Bench:
         known = self._known[batch]
         if not trial:
             return known[-1] if known else None
-        sure = [attempt for attempt in known if attempt.point or attempt.trial.fresh]
+        sure = [attempt for attempt in known if attempt.point or attempt.trial.fresh or not self.in_pieces]
         untold = next((attempt for attempt in sure if attempt.trial not in self.trials), None)
         return untold or (sure[-1] if sure and len(known) > 1 else None)
 
@@ -152,7 +156,7 @@ class Bench:
             self.deaths.append(error)
         if point is not None and peak is not None and self.memory_bytes is not None and peak > self.memory_bytes:
             outcome, point = "margin", None
-        if point is None:
+        if point is None and (self.in_pieces or outcome not in ("oom", "margin")):
             self.drop()
         spent_s = time.monotonic() - began
         trial = Trial(batch=batch, outcome=outcome, seconds=spent_s, reason=reason, fresh=fresh, memory_peak_bytes=peak)
@@ -198,10 +202,14 @@ class Bench:
             return
         self.drop()
         with lost_gpus_told([self.device]):
-            self.party.start(ahead=self.request.ahead and not last)
+            self.party.start(then=self._then(last=last) if self.request.ahead else None)
         if self.facts is None:
             self.facts = self.party.facts
             self.journal.add(self.device.uuid, self.facts)
+
+    def _then(self, *, last: bool) -> Party | None:
+        """Whose worker comes next: one of its own as a rule, but where memory is only counted one does for all."""
+        return self.party if self.in_pieces and not last else self.following
 
     def lose(self, error: GpubalanceError) -> None:
         """Gives the worker up after an error outside of `try_batch`. Raises the error where the GPU is lost."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpubalance.jobs.measure.expected import step_s
-from gpubalance.planning.curve import octaves
+from gpubalance.planning.curve import octaves, on_line
 from gpubalance.results.estimate import DeviceEstimate, Estimate
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import ProbeRequest
@@ -12,11 +12,12 @@ from gpubalance.settings.requests import ProbeRequest
 # do both, and a worker to train with a batch for the first time.
 _WORKER_S = 2.0
 _FIRST_WORKER_S = 5.0
-_WORKERS = 4  # one for the curve, two to three for the limit, one for what is missing
+_WORKERS = 4  # one for the curve, two to three for the limit, one for what is missing; one where memory is counted
 _NEW_BATCH_S = 0.3
 _SETTLING_STEPS = 4
 _UPDATE_STEPS = 9
-_LOOKS = 2  # whether the device has kept its speed
+_LOOKS = 2  # whether the device has kept its speed, in timings half as long
+_SHORT_S = 0.1  # of a step with which the update is measured
 _TIMINGS = 5
 _TIMING_S = 0.25
 _GUESSED_LIMIT = 1024
@@ -32,19 +33,24 @@ def estimate(request: ProbeRequest) -> Estimate:
 def _device(number: int, device: Device, request: ProbeRequest) -> DeviceEstimate:
     limit, guessed = _limit(device, request)
     multiple = min(request.batch_multiple, max(1, limit))
-    sizes = octaves(multiple, max(1, limit), multiple)
-    seconds = _FIRST_WORKER_S + (_WORKERS - 1) * _WORKER_S
-    seconds += _UPDATE_STEPS * step_s(device, sizes[-1] // 2) + _LOOKS * _point_s(device, sizes[0], None)
-    seconds += sum(_point_s(device, size, request.duration_s) for size in sizes)
-    seconds += _point_s(device, sizes[-1] // 2, request.duration_s)  # the size that is within 5 % of the best
+    sizes = on_line(octaves(multiple, max(1, limit), multiple))
+    in_pieces = device.profile is None or device.profile.memory is None
+    workers = _WORKERS if in_pieces else 1
+    loaded = number > 0 and request.ahead and not request.parallel
+    seconds = (_WORKER_S if loaded else _FIRST_WORKER_S) + (workers - 1) * _WORKER_S
+    short = max((size for size in sizes if step_s(device, size) <= _SHORT_S), default=sizes[0])
+    seconds += _UPDATE_STEPS * step_s(device, short) + _LOOKS * _point_s(device, sizes[0], sizes[-1], None)
+    measured = (*sizes, sizes[-1] // 2)  # the last is where throughput is within 5 % of the best
+    seconds += sum(_point_s(device, size, sizes[-1], request.duration_s) for size in measured)
     return DeviceEstimate(
-        device=number, sizes=tuple(sizes), limit=limit, guessed=guessed, children=_WORKERS, seconds=round(seconds)
+        device=number, sizes=tuple(sizes), limit=limit, guessed=guessed, children=workers, seconds=round(seconds)
     )
 
 
-def _point_s(device: Device, size: int, duration_s: float | None) -> float:
+def _point_s(device: Device, size: int, largest: int, duration_s: float | None) -> float:
     one_s = step_s(device, size)
-    return _NEW_BATCH_S + _SETTLING_STEPS * one_s + max(duration_s or 0.0, _TIMINGS * max(_TIMING_S, one_s))
+    timing_s = _TIMING_S if 2 * size > largest else _TIMING_S / 2
+    return _NEW_BATCH_S + _SETTLING_STEPS * one_s + max(duration_s or 0.0, _TIMINGS * max(timing_s, one_s))
 
 
 def _limit(device: Device, request: ProbeRequest) -> tuple[int, bool]:

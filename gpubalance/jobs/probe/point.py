@@ -43,14 +43,15 @@ class Length(NamedTuple):
         return cls(duration_s or 0.0, _LONGEST * usual_s, usual_s / _TIMINGS)
 
     def until(self, within: float) -> Length:
-        """Until it is known within that part; one that need not be precise is given up after half the time."""
-        most_s = self.most_s if within <= PRECISE_ENOUGH else self.most_s / 2
-        return self._replace(within=within, most_s=most_s)
+        """Until it is known within that part; one that need not be precise has half the time, in timings as short."""
+        if within <= PRECISE_ENOUGH:
+            return self._replace(within=within)
+        return self._replace(within=within, most_s=self.most_s / 2, timing_s=self.timing_s / 2)
 
     @property
     def look(self) -> Length:
         """Half as long, whether it is precise or not: for a first impression."""
-        return self._replace(least_s=self.least_s / 2, most_s=self.most_s / _LONGEST / 2)
+        return self._replace(least_s=self.least_s / 2, most_s=self.most_s / _LONGEST / 2, timing_s=self.timing_s / 2)
 
     def lasting(self, seconds: float) -> Length:
         """That long, or as long as is usual if that is shorter."""

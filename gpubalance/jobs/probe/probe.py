@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
 from gpubalance.errors import (
@@ -17,7 +15,7 @@ from gpubalance.errors import (
     TimeLimitPassed,
 )
 from gpubalance.jobs.environment import environment, now
-from gpubalance.jobs.events import DeviceDone, Doing, Event, PhaseBegun, Watch
+from gpubalance.jobs.events import DeviceDone, Doing, PhaseBegun, Watch, one_at_a_time
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.journals import probe_journal, tell_resumed
 from gpubalance.jobs.keep.saved_probes import save
@@ -31,6 +29,7 @@ from gpubalance.jobs.probe.warnings import device_warnings, parallel_warning
 from gpubalance.results.probe import Probe
 from gpubalance.settings.requests import ProbeRequest
 from gpubalance.system.deadlines import TimeLimit
+from gpubalance.workers.party import Party
 
 
 def probe(
@@ -39,8 +38,11 @@ def probe(
     watch: Watch,
     journal: Journal | None = None,
     limit: TimeLimit | None = None,
+    following: Party | None = None,
 ) -> Probe:
     """Measures each of the request's devices alone. `driver` is recorded; `limit` takes the place of the request's.
+
+    `following` is the party that measures next: it is loaded when the last device begins.
 
     Each point and trial goes into the `journal`, and those in it are not measured again; without a `journal`, into one
     of its own. Raises, with what was measured as `partial`: PartialResult where a worker died or a device failed and
@@ -49,11 +51,12 @@ def probe(
     """
     if journal is None:
         with probe_journal(request, driver, resume=False) as own:
-            return probe(request, driver, watch, own, limit)
+            return probe(request, driver, watch, own, limit, following)
     journal.tell = lambda text: watch(Doing(text))
     tell_resumed(journal, watch)
     try:
-        result = _Probing(request, driver, journal, limit or TimeLimit(request.time_limit_s), watch).run()
+        limit = limit or TimeLimit(request.time_limit_s)
+        result = _Probing(request, driver, journal, limit, watch, following).run()
     except GpubalanceError as error:
         if isinstance(error.partial, Probe):
             save(error.partial)
@@ -86,17 +89,27 @@ def _probe_alone(alone: Alone) -> None:
 
 class _Probing:
     def __init__(
-        self, request: ProbeRequest, driver: str | None, journal: Journal, limit: TimeLimit, watch: Watch
+        self,
+        request: ProbeRequest,
+        driver: str | None,
+        journal: Journal,
+        limit: TimeLimit,
+        watch: Watch,
+        following: Party | None,
     ) -> None:
         self._request = request
         self._driver = driver
         self._halt = Halt(limit)
         self._expected = estimate(request)
-        self._watch = one_at_a_time = _one_at_a_time(watch)
+        self._watch = one_at_a_time(watch)
         self._all = [
-            Alone(number, Bench(number, request, journal, self._halt, one_at_a_time))
+            Alone(number, Bench(number, request, journal, self._halt, self._watch))
             for number in range(len(request.devices))
         ]
+        if not request.parallel:
+            parties = [*(one.bench.party for one in self._all[1:]), following]
+            for one, party in zip(self._all, parties, strict=True):
+                one.bench.following = party
 
     def run(self) -> Probe:
         """Every device; whatever ends it early carries what was measured."""
@@ -107,6 +120,9 @@ class _Probing:
         except (TimeLimitPassed, BadInput) as error:
             error.partial = self._partial()
             raise
+        finally:
+            for one in self._all:
+                one.bench.party.end()
         failed = what_failed(self._all)
         if failed is not None:
             failed.partial = self._partial()
@@ -172,14 +188,3 @@ class _Probing:
             complete=all(one.ended and not one.errors for one in self._all),
             warnings=(*([parallel_warning()] if request.parallel and len(self._all) > 1 else []), *warnings),
         )
-
-
-def _one_at_a_time(watch: Watch) -> Callable[[Event], None]:
-    """The same, for several threads."""
-    lock = threading.Lock()
-
-    def tell(event: Event) -> None:
-        with lock:
-            watch(event)
-
-    return tell

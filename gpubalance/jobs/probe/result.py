@@ -76,8 +76,11 @@ def _batch_limit(alone: Alone) -> BatchLimit | None:
 
 def _step_time_model(points: list[CurvePoint]) -> StepTimeModel | None:
     times = [(point.batch, point.step_time_s.median) for point in points]
-    if len(times) < 2:
-        return None
+    return fitted(times) if len(times) > 1 else None
+
+
+def fitted(times: list[tuple[int, float]]) -> StepTimeModel:
+    """The line through step times in seconds at two batches or more, and the curve where they lie on no line."""
     line = fit_line(times)
     curve = monotone_curve(times) if line.residual > LINE_WITHIN else None
     return StepTimeModel(

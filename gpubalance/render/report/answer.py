@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 from gpubalance.numbers.units import format_bytes, format_percent, format_rate, format_seconds
 from gpubalance.render.even import largest_even_text, other_batch
+from gpubalance.render.independent import contention_texts, joint_text
 from gpubalance.render.plan import bounds_text
 from gpubalance.render.report.steps import steps_of
 from gpubalance.render.report.subject import Subject
 from gpubalance.render.run import step_text
+from gpubalance.results.independent import Independent
 from gpubalance.results.plan import Plan, Predicted
 from gpubalance.results.probe import Probe
 from gpubalance.results.run import Run
@@ -43,12 +45,14 @@ def answer_of(subject: Subject) -> Answer:
     """What a reader should see who stops after ten seconds."""
     if isinstance(subject.result, Probe):
         return _of_probe(subject.result)
+    if isinstance(subject.result, Independent):
+        return _of_independent(subject.result)
     if subject.run is not None:
         facts, complete = _measured(subject.run), subject.run.complete
     elif subject.plan is not None:
         facts, complete = _predicted(subject.plan), True
     else:
-        raise AssertionError("a subject is a probe, a plan or a run")
+        raise AssertionError("a subject is a probe, a plan, a run or models that trained independently")
     bound = Fact("what limits it", bounds_text(subject.plan) if subject.plan else _slowest(subject), _step(subject))
     notes = () if complete else ("This run was cut short: the figures are of what was measured until then.",)
     headline = f"batches {str(subject.result.split).replace('/', ' / ')}"
@@ -123,6 +127,45 @@ def _of_probe(probe: Probe) -> Answer:
     notes = () if probe.complete else ("This probe is incomplete: --resume continues it.",)
     head = ("device", "name", "batch limit", "best alone, samples/s", "within 5 % from", "steady")
     return Answer("each device alone", tuple(facts), notes, head, tuple(rows))
+
+
+def _of_independent(result: Independent) -> Answer:
+    total, part = result.throughput, None
+    if total is not None and result.solo_sum:
+        part = total.median / result.solo_sum
+    facts = [
+        Fact(
+            "throughput, at once",
+            f"{format_rate(total.median)} samples/s" if total else NOT_KNOWN,
+            _range(total.ci95) if total else "nothing was measured at once",
+        ),
+        Fact(
+            "of the same alone",
+            NOT_KNOWN if part is None else format_percent(part, 1),
+            "" if result.solo_sum is None else f"{format_rate(result.solo_sum)} samples/s, each device alone, in sum",
+        ),
+        Fact(
+            "one model on all",
+            f"{format_rate(result.joint.throughput.median)} samples/s" if result.joint else NOT_KNOWN,
+            joint_text(result, result.joint) if result.joint else "no joint run of these devices is kept here",
+        ),
+    ]
+    rows = tuple(
+        (
+            result.devices[one.device].label,
+            result.devices[one.device].name,
+            str(one.batch),
+            format_rate(one.solo_throughput),
+            format_rate(one.throughput),
+            format_percent(one.contention, 1),
+            format_bytes(one.memory_peak_bytes),
+        )
+        for one in result.replicas
+    )
+    failures = ((result.devices[one.device].label, one.failure) for one in result.replicas)
+    notes = [*contention_texts(result), *(f"{label} failed: {why.message}" for label, why in failures if why)]
+    head = ("device", "name", "batch", "alone, samples/s", "at once", "contention", "memory")
+    return Answer("a model of its own on each device", tuple(facts), tuple(notes), head, rows)
 
 
 def _limit(fits: int | None, fails: int | None) -> str:

@@ -32,7 +32,7 @@ STEP = (
         "compute",
         "cᵢ",
         "from when a replica has its inputs to when its own gradients are on its device; median of the timestamped "
-        "steps. Of one device alone T − uᵢ − input wait: it has nothing to sync",
+        "steps. Of one device alone T − uᵢ − w: it has nothing to sync",
     ),
     Formula(
         "update",
@@ -41,14 +41,19 @@ STEP = (
         "steps",
     ),
     Formula("wait", "m − cᵢ − uᵢ", "m is the slowest replica's cᵢ + uᵢ, median of the timestamped steps"),
-    Formula("sync", "T − m − input wait − rare slow steps", "what is left: all-reduce"),
+    Formula(
+        "sync",
+        "T − m − w − rare slow steps",
+        "what is left: all-reduce. Beside rare slow steps it is M − m − w, so of the timestamped steps alone",
+    ),
     Formula(
         "rare slow steps",
-        "M₁ − M",
-        "what they add to T: M is the median of the timestamped steps, M₁ that of means of as many of them as a timing "
-        "has steps; 0 where none takes over twice M, and at most by what T is above the shortest timing",
+        "max(0, T − M)",
+        "what they add to T: M is the median of the timestamped steps, each with its input wait. 0 where none of them "
+        "takes over 1.5 M, and a timing's steps do not take 0.7 M longer than those of the shortest timing and than as "
+        "many of M",
     ),
-    Formula("input wait", "T − m − sync", "waiting for data, measured in the timestamped steps"),
+    Formula("input wait", "w", "waiting for data; median of the timestamped steps"),
     Formula("computing", "cᵢ / T", "part of the step in which a device computes"),
     Formula("imbalance", "max (cᵢ + uᵢ) / mean (cᵢ + uᵢ)", "1 is perfect"),
     Formula(
@@ -121,8 +126,19 @@ PLAN = (
     Formula("learning rate, Adam", "√(B / B₀)", "Malladi et al. 2022"),
 )
 
+INDEPENDENT = (
+    Formula("alone", "sᵢ = bᵢ / Tᵢ", "Tᵢ is the median step time of the device while the others have nothing to do"),
+    Formula("at once", "aᵢ = bᵢ / T′ᵢ", "T′ᵢ is that of timings that began and ended while every device was measured"),
+    Formula(
+        "contention", "1 − aᵢ / sᵢ", "by how much less a device gives at once; its steps take sᵢ / aᵢ times as long"
+    ),
+    Formula("the sum at once", "Σ aᵢ", "of the devices that were measured at once"),
+    Formula("the sum's ±", "Σ aᵢ · eᵢ / Σ aᵢ", "its error: errors add up, as what disturbs one may disturb all alike"),
+)
+
 GROUPS = (
     ("A step of several devices", STEP),
+    ("A model of its own on each device", INDEPENDENT),
     ("A device alone", ALONE),
     ("The distance from the solo sum; the parts are all of it", GAP),
     ("What is planned", PLAN),

@@ -76,7 +76,7 @@ def _measured(run: Run) -> tuple[Step, ...]:
     return (*steps, _of(run, "Chosen split"))
 
 
-def _of(one: Run | Measurement, title: str) -> Step:
+def _of(one: Measurement, title: str) -> Step:
     parts = tuple(
         Part(r.device, r.batch, r.micro_batch, r.compute_s, r.update_s or 0.0, r.wait_s) for r in one.replicas
     )

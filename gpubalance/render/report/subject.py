@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 from gpubalance.results.common import Warning_
 from gpubalance.results.gap import SoloGap
+from gpubalance.results.independent import Independent
 from gpubalance.results.plan import Plan
-from gpubalance.results.probe import DeviceProbe, Probe
+from gpubalance.results.probe import DeviceProbe
+from gpubalance.results.records import AnyResult
 from gpubalance.results.run import Run
 from gpubalance.settings.device import Device
 from gpubalance.settings.shares import Shares
@@ -21,7 +23,7 @@ class Subject:
     """
 
     name: str
-    result: Probe | Plan | Run
+    result: AnyResult
     probes: tuple[DeviceProbe | None, ...]
     probe_from: str = ""
 
@@ -34,6 +36,11 @@ class Subject:
     def plan(self) -> Plan | None:
         """The result if it is a plan."""
         return self.result if isinstance(self.result, Plan) else None
+
+    @property
+    def independent(self) -> Independent | None:
+        """The result if it is of models that trained independently."""
+        return self.result if isinstance(self.result, Independent) else None
 
     @property
     def run(self) -> Run | None:
@@ -60,7 +67,7 @@ class Subject:
     @property
     def split(self) -> Shares | None:
         """The split of a run or a plan."""
-        return None if isinstance(self.result, Probe) else self.result.split
+        return self.result.split if isinstance(self.result, Plan | Run) else None
 
 
 def warnings_of(subject: Subject) -> tuple[Warning_, ...]:

@@ -1,4 +1,4 @@
-"""Python reads this at its start, where its folder is on PYTHONPATH: gives a worker another engine."""
+"""Python reads this at its start, if its folder is on PYTHONPATH: gives a worker another engine, or parts of a GPU."""
 
 import importlib.util
 import os
@@ -14,3 +14,8 @@ if "ENGINE_STAND_IN" in os.environ:
             return importlib.util.spec_from_file_location(name, os.environ["ENGINE_STAND_IN"])
 
     sys.meta_path.insert(0, _Finder)
+
+if "GPUBALANCE_BENCH_PARTS" in os.environ:
+    from tests.bench.gpu import parts
+
+    parts.install()

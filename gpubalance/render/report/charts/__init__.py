@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpubalance.render.report.charts import course, curves, gap, memory, rounds, steps, trials
+from gpubalance.render.report.charts import at_once, course, curves, gap, memory, rounds, steps, trials
 from gpubalance.render.report.charts.chart import Chart, Charts
 from gpubalance.render.report.subject import Subject
 
@@ -19,10 +19,18 @@ _CHARTS = (
 )
 
 
+# Of models that train independently there is no step that they share, and nothing was searched for.
+_OF_INDEPENDENT = (
+    ("at-once", "Each device alone, and at once with the others", at_once.chart),
+    ("memory", "Memory of each device against its limit", memory.chart),
+    ("course", "Step time over the measurement", course.chart),
+)
+
+
 def charts_of(subject: Subject) -> Charts:
     """What can be drawn of this result."""
     drawn, missing = [], {}
-    for name, title, chart in _CHARTS:
+    for name, title, chart in _CHARTS if subject.independent is None else _OF_INDEPENDENT:
         found = chart(subject)
         if isinstance(found, str):
             missing[title] = found

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -17,7 +18,8 @@ from gpubalance.numbers.units import format_seconds
 from gpubalance.render.report.charts.chart import NARROW, Drawing
 from gpubalance.render.report.charts.style import CHOSEN, EVEN, INK, colour, dashes, figure, legend, marker
 from gpubalance.render.report.subject import Subject
-from gpubalance.results.run import Measurement, Run
+from gpubalance.results.common import StepTime
+from gpubalance.results.independent import OwnModel
 from gpubalance.results.telemetry import Moment
 
 _MOST_POINTS = 400
@@ -32,46 +34,68 @@ _PANELS = {
 }
 
 
+class Line(NamedTuple):
+    """Timings of one thing; `filled` are its marks, and its median is a solid line."""
+
+    name: str
+    times: StepTime
+    colour: str
+    marker: str
+    filled: bool
+
+
 def chart(subject: Subject) -> Drawing | str:
-    """Needs a run, or the run that `balance` ended with."""
-    run = subject.run
-    if run is None:
+    """Needs something that was run, such as the run that `balance` ended with."""
+    if subject.run is None and subject.independent is None:
         return "nothing was run: `gpubalance run` or `gpubalance balance` does"
-    if not run.step_time_s.samples:
+    lines = [line for line in _lines(subject) if line.times.samples]
+    if not lines:
         return "the result keeps no timings"
-    return _text(subject, run), lambda width: _draw(subject, run, width)
+    return _text(subject, lines), lambda width: _draw(subject, lines, width)
 
 
-def _series(run: Run) -> list[tuple[str, Run | Measurement, str, str]]:
-    even = run.baselines.even
-    shown: list[tuple[str, Run | Measurement, str, str]] = [("chosen split", run, CHOSEN, "o")]
-    if even is not None and even.step_time_s != run.step_time_s and even.step_time_s.samples:
-        shown.append(("even split", even, EVEN, "s"))
-    return shown
+def _lines(subject: Subject) -> Iterator[Line]:
+    run = subject.run
+    if run is not None:
+        yield Line("chosen split", run.step_time_s, CHOSEN, "o", True)
+        even = run.baselines.even
+        if even is not None and even.step_time_s != run.step_time_s:
+            yield Line("even split", even.step_time_s, EVEN, "s", False)
+    for one in subject.independent.replicas if subject.independent is not None else ():
+        label, look = subject.devices[one.device].label, (colour(one.device), marker(one.device))
+        if one.step_time_s is not None:
+            yield Line(f"{label} at once", one.step_time_s, *look, True)
+        if one.solo_step_time_s is not None:
+            yield Line(f"{label} alone", one.solo_step_time_s, *look, False)
 
 
-def _moments(run: Run) -> Moments:
-    return {r.device: r.telemetry.course for r in run.replicas if r.telemetry is not None and r.telemetry.course}
+def _moments(subject: Subject) -> Moments:
+    told: dict[int, list[Moment]] = {}
+    ran = subject.run or subject.independent
+    for one in ran.replicas if ran is not None else ():
+        for telemetry in (one.telemetry, one.solo_telemetry if isinstance(one, OwnModel) else None):
+            if telemetry is not None and telemetry.course:
+                told.setdefault(one.device, []).extend(telemetry.course)
+    return {device: tuple(sorted(course, key=lambda moment: moment.at_s)) for device, course in told.items()}
 
 
-def _timed(run: Run) -> bool:
-    return all(one.step_time_s.at_s is not None for _, one, _, _ in _series(run))
+def _timed(lines: Sequence[Line]) -> bool:
+    return all(line.times.at_s is not None for line in lines)
 
 
-def _text(subject: Subject, run: Run) -> str:
+def _text(subject: Subject, shown: Sequence[Line]) -> str:
     lines = []
-    for name, one, _, _ in _series(run):
-        times = one.step_time_s
+    for name, times, *_ in shown:
         lines.append(
-            f"{name.capitalize()}: {len(times.samples)} timings from {format_seconds(min(times.samples))} to "
+            f"{name[0].upper()}{name[1:]}: {len(times.samples)} timings from {format_seconds(min(times.samples))} to "
             f"{format_seconds(max(times.samples))}, median {format_seconds(times.median)}."
         )
-    if len(_series(run)) > 1:
-        lines.append("The two were measured in turns.")
-    if not _timed(run):
+    if len(shown) > 1:
+        lines.append(f"{'The two' if subject.run else 'Alone and at once'} were measured in turns.")
+    if not _timed(shown):
         lines.append("This result does not say when each timing ended, so they are in the order of their numbers.")
-    moments = _moments(run)
-    if moments and _timed(run):
+    moments = _moments(subject)
+    if moments and _timed(shown):
         lines += [_throttled(subject.devices[i].label, course) for i, course in moments.items()]
     elif all(device.simulated for device in subject.devices):
         lines.append("Temperature, power, clocks and throttling are not under it: a simulated device has none.")
@@ -88,26 +112,27 @@ def _throttled(label: str, course: Sequence[Moment]) -> str:
     return f"{label} was not throttled." if known else f"{label} does not tell whether it was throttled."
 
 
-def _draw(subject: Subject, run: Run, width: int) -> Figure:
-    moments = _moments(run) if _timed(run) else {}
+def _draw(subject: Subject, lines: Sequence[Line], width: int) -> Figure:
+    moments = _moments(subject) if _timed(lines) else {}
     panels = [p for p in _PANELS if any(getattr(m, p) is not None for course in moments.values() for m in course)]
     throttled = [i for i, course in moments.items() if any(m.throttle_reasons for m in course)]
     heights = [2.4, *[1.1] * len(panels), *([0.25 + 0.3 * len(throttled)] if throttled else [])]
     narrow = width <= NARROW
-    rows = 2 + len(moments)
-    made, axes = figure(width, int(70 + 80 * sum(heights)) + 18 * (rows if narrow else 1 + len(moments)), heights)
-    _draw_timings(axes[0], run)
+    rows = len(lines) + len(moments)
+    made, axes = figure(width, int(70 + 80 * sum(heights)) + 18 * (rows if narrow else -(-rows // 2)), heights)
+    _draw_timings(axes[0], lines)
     for one, field in zip(axes[1:], panels, strict=False):
         _draw_panel(one, moments, field)
     if throttled:
         _draw_throttling(axes[-1], subject, moments, throttled)
-    if not _timed(run):
+    if not _timed(lines):
         axes[0].xaxis.set_major_locator(MaxNLocator(10, integer=True))
-    axes[-1].set_xlabel("time since the first timing began, s" if _timed(run) else "timing, in the order of time")
+    axes[-1].set_xlabel("time since the first timing began, s" if _timed(lines) else "timing, in the order of time")
     handles: list[Artist] = []
-    for name, _, c, shape in _series(run):
-        said = f"{name} (line: its median)"
-        handles.append(Line2D([], [], color=c, marker=shape, markerfacecolor=_inside(c), linestyle="none", label=said))
+    for line in lines:
+        said = f"{line.name} (line: its median)"
+        c, shape, inside = line.colour, line.marker, _inside(line)
+        handles.append(Line2D([], [], color=c, marker=shape, markerfacecolor=inside, linestyle="none", label=said))
     handles += [
         Line2D([], [], color=colour(i), linestyle=dashes(i), marker=marker(i), label=subject.devices[i].label)
         for i in (moments if panels else ())
@@ -116,26 +141,27 @@ def _draw(subject: Subject, run: Run, width: int) -> Figure:
     return made
 
 
-def _draw_timings(axes: Axes, run: Run) -> None:
-    for _, one, c, shape in _series(run):
-        times = np.array(one.step_time_s.samples) * 1e3
-        at = np.array(one.step_time_s.at_s) if _timed(run) else np.arange(1.0, len(times) + 1)
+def _draw_timings(axes: Axes, lines: Sequence[Line]) -> None:
+    for line in lines:
+        c, times = line.colour, np.array(line.times.samples) * 1e3
+        at = np.array(line.times.at_s) if _timed(lines) else np.arange(1.0, len(times) + 1)
         if len(times) > _MOST_POINTS:
             at, low, middle, high = _binned(at, times)
             axes.fill_between(at, low, high, color=c, alpha=0.25, linewidth=0)
             axes.plot(at, middle, color=c, linewidth=1.2)
         else:
-            axes.plot(at, times, color=c, marker=shape, markersize=4.5, markerfacecolor=_inside(c), linestyle="none")
-        axes.axhline(one.step_time_s.median * 1e3, color=c, linewidth=1.0, linestyle="-" if c == CHOSEN else "--")
+            shape, inside = line.marker, _inside(line)
+            axes.plot(at, times, color=c, marker=shape, markersize=4.5, markerfacecolor=inside, linestyle="none")
+        axes.axhline(line.times.median * 1e3, color=c, linewidth=1.0, linestyle="-" if line.filled else "--")
     axes.set_ylabel("step time, ms")
     bottom, top = axes.get_ylim()
-    usual = run.step_time_s.median * 1e3
+    usual = lines[0].times.median * 1e3
     if top - bottom < 0.02 * usual:  # or noise of under one per cent looks like a mountain
         axes.set_ylim(min(bottom, 0.99 * usual), max(top, 1.01 * usual))
 
 
-def _inside(c: str) -> str:
-    return c if c == CHOSEN else "none"
+def _inside(line: Line) -> str:
+    return line.colour if line.filled else "none"
 
 
 def _binned(at: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, ...]:

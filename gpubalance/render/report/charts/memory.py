@@ -11,8 +11,9 @@ from gpubalance.render.report.charts.bars import Key, Row, draw_rows
 from gpubalance.render.report.charts.chart import Drawing
 from gpubalance.render.report.charts.style import BLUE, INK, VERMILLION, device_name
 from gpubalance.render.report.subject import Subject
+from gpubalance.results.independent import Independent
 from gpubalance.results.probe import DeviceProbe
-from gpubalance.results.run import Run
+from gpubalance.results.run import Replica, Run
 
 _GIB = 2.0**30
 _PEAK, _LIMIT, _NEEDED = Key("peak", BLUE), Key("limit", INK, "-"), Key("first that fails", VERMILLION, ":")
@@ -28,7 +29,8 @@ class _Use(NamedTuple):
 
 def chart(subject: Subject) -> Drawing | str:
     """Needs the memory peaks of a run, or of a probe's largest batches."""
-    uses = _of_probe(subject) if subject.run is None else _of_run(subject, subject.run)
+    ran = subject.run or subject.independent
+    uses = _of_probe(subject) if ran is None else _of_run(subject, ran)
     if uses:
         return _text(subject, uses), lambda width: _draw(subject, uses, width)
     if subject.plan is not None and subject.run is None:
@@ -36,9 +38,15 @@ def chart(subject: Subject) -> Drawing | str:
     return "no device told how much memory it took"
 
 
-def _of_run(subject: Subject, run: Run) -> list[_Use]:
+def _of_run(subject: Subject, run: Run | Independent) -> list[_Use]:
     return [
-        _Use(r.device, r.micro_batch, r.memory_peak_bytes, _limit(subject, r.device), None)
+        _Use(
+            r.device,
+            r.micro_batch if isinstance(r, Replica) else r.batch,
+            r.memory_peak_bytes,
+            _limit(subject, r.device),
+            None,
+        )
         for r in run.replicas
         if r.memory_peak_bytes is not None
     ]

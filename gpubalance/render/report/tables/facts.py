@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpubalance.render.report.subject import Subject
 from gpubalance.render.report.table import Cell, Table
 from gpubalance.render.report.tables.rows import Row, fields, table
-from gpubalance.results.common import Environment
+from gpubalance.results.common import Environment, shapes_text
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
 
@@ -30,6 +30,7 @@ def _settings(subject: Subject) -> Row:
     settings, model = result.settings, result.model
     rows: dict[str, Cell] = {
         "model": settings.model,
+        **({"data": settings.data} if settings.data else {}),
         "precision": settings.precision,
         "XLA": settings.xla,
         "input": settings.input,
@@ -38,6 +39,7 @@ def _settings(subject: Subject) -> Row:
     }
     if model is not None:
         rows |= {"parameters": model.parameters, "gradient bytes": model.gradient_bytes}
+        rows |= {"input shapes": shapes_text(model.input_shapes)} if model.input_shapes is not None else {}
     if isinstance(result, Plan):
         rows["probed"] = result.probed
     if isinstance(result, (Probe, Plan)):
@@ -51,6 +53,7 @@ def _settings(subject: Subject) -> Row:
 
 def _environment(subject: Subject) -> Row:
     found = subject.result.environment if isinstance(subject.result, Probe) else None
-    if subject.run is not None:
-        found = subject.run.environment
+    ran = subject.run or subject.independent
+    if ran is not None:
+        found = ran.environment
     return fields(found, *Environment.model_fields) if found is not None else {}

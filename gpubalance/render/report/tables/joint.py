@@ -47,7 +47,7 @@ def long_tables(subject: Subject) -> tuple[Table, ...]:
     )
 
 
-def _splits(run: Run) -> Iterator[tuple[str, Run | Measurement]]:
+def _splits(run: Run) -> Iterator[tuple[str, Measurement]]:
     yield "chosen", run
     if run.baselines.even is not None:
         yield "even", run.baselines.even
@@ -55,7 +55,7 @@ def _splits(run: Run) -> Iterator[tuple[str, Run | Measurement]]:
         yield "largest even", run.baselines.largest_even
 
 
-def _step(name: str, one: Run | Measurement) -> Row:
+def _step(name: str, one: Measurement) -> Row:
     times = one.step_time_s
     return {
         "split": name,

@@ -1,4 +1,4 @@
-"""The user's own functions that build models, in files and modules that are imported for them."""
+"""The user's own functions that build models or give data, in files and modules that are imported for them."""
 
 from __future__ import annotations
 
@@ -25,25 +25,35 @@ _HARMFUL = {
     (keras.Model, "save"): "saves a model",
     (keras.Model, "save_weights"): "saves a model's weights",
     (keras.Model, "export"): "exports a model",
+    (keras.saving, "save_model"): "saves a model",
+    (keras.models, "save_model"): "saves a model",
+    (tf.saved_model, "save"): "saves a model",
+    (tf.train.Checkpoint, "save"): "saves a model",
+    (tf.train.Checkpoint, "write"): "saves a model",
     (tf.distribute.Strategy, "scope"): "opens a strategy's scope",
 }
-_PACKAGE = str(Path(__file__).parents[1]) + os.sep
+# A file, as it was when it was imported: the model's is often the data's too, and is run once.
+_LOADED: dict[tuple[Path, int], Any] = {}
+# Not the user's own lines: `split.fit` opens a scope, Keras' `test_on_batch` does.
+_LIBRARIES = tuple(
+    f"{folder}{os.sep}" for folder in (Path(__file__).parents[1], Path(keras.__file__).parent, Path(tf.__file__).parent)
+)
 
 
-def user_function(name: str) -> Callable[[], Any]:
+def user_function(name: str, option: str) -> Callable[[], Any]:
     """The function that `file.py:function` or `package.module:function` names; its file is imported, as `import` does.
 
     `__name__` is not `__main__` in it, so what stands under `if __name__ == "__main__":` does not run. Raises BadInput
-    where there is no such function, and where the import would train or save a model. An error in the user's own code
-    goes through.
+    where there is no such function, and where the import would train or save a model; its message names the `option`.
+    An error in the user's own code goes through.
     """
     place, _, attribute = name.rpartition(":")
     if not place or not attribute:
         raise BadInput(
-            f"--model {name!r} names no function", remedy="write package.module:function or file.py:function"
+            f"{option} {name!r} names no function", remedy="write package.module:function or file.py:function"
         )
     with _harmless(place, attribute):
-        module = _load_file(Path(place)) if place.endswith(".py") else _load_module(place)
+        module = _load_file(Path(place), option) if place.endswith(".py") else _load_module(place, option)
     function = getattr(module, attribute, None)
     if not callable(function):
         names = [n for n, f in vars(module).items() if inspect.isfunction(f) and f.__module__ == module.__name__]
@@ -62,17 +72,17 @@ def _harmless(place: str, attribute: str) -> Iterator[None]:
     def refuser(does: str) -> Callable[..., Any]:
         """What a method is while the file is imported."""
 
-        def refuse(*_args: object, **_options: object) -> None:
+        def _refuse(*_args: object, **_options: object) -> None:
             caller = sys._getframe(1)
-            while caller.f_back and caller.f_code.co_filename.startswith(_PACKAGE):  # `split.scope()`, `split.fit`
+            while caller.f_back and caller.f_code.co_filename.startswith(_LIBRARIES):
                 caller = caller.f_back
             where = f"{Path(caller.f_code.co_filename).name}, line {caller.f_lineno}"
             raise BadInput(
-                f"importing {place} {does} ({where}): nothing was trained or saved",
+                f"importing {place} {does} ({where}): it was stopped there",
                 remedy=f'put that under `if __name__ == "__main__":`, or move {attribute} to a file of its own',
             )
 
-        return refuse
+        return _refuse
 
     for (owner, method), does in _HARMFUL.items():
         setattr(owner, method, refuser(does))
@@ -83,9 +93,12 @@ def _harmless(place: str, attribute: str) -> Iterator[None]:
             setattr(owner, method, original)
 
 
-def _load_file(path: Path) -> Any:
+def _load_file(path: Path, option: str) -> Any:
     if not path.is_file():
-        raise BadInput(f"--model: there is no file {path}")
+        raise BadInput(f"{option}: there is no file {path}")
+    key = path.resolve(), path.stat().st_mtime_ns
+    if key in _LOADED:
+        return _LOADED[key]
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None  # noqa: S101  (a path that ends in .py has a loader)
     assert spec.loader is not None  # noqa: S101
@@ -93,13 +106,14 @@ def _load_file(path: Path) -> Any:
     sys.modules.setdefault(path.stem, module)  # dataclasses and pickling look it up by its name
     sys.path.append(str(path.parent.resolve()))  # the modules beside it
     spec.loader.exec_module(module)
+    _LOADED[key] = module
     return module
 
 
-def _load_module(name: str) -> Any:
+def _load_module(name: str, option: str) -> Any:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(error.name + ".")):
-            raise BadInput(f"--model: there is no module {name!r} on the path or in this folder") from None
+            raise BadInput(f"{option}: there is no module {name!r} on the path or in this folder") from None
         raise  # the user's module needs one that is missing: its own traceback tells

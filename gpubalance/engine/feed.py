@@ -81,12 +81,12 @@ class Feed:
         self._ahead.clear()
 
     def _deal(self, batch: Any) -> tuple[Any, Dealt]:
-        batch = _cleaned(batch)
+        batch = cleaned(batch)
         return batch, self.deal(batch)
 
     def deal(self, batch: Any) -> Dealt:
         """Deals in order: the first samples are the first replica's. Raises BadInput for what can't be dealt out."""
-        samples = _samples_of(batch)
+        samples = samples_of(batch)
         if not samples:
             raise BadInput("the data gave a batch without samples", remedy="leave it out of the dataset")
         whole = samples < len(self.batches)
@@ -125,7 +125,7 @@ def _part(values: Any, place: Any, device: str) -> Any:
         return tf.identity(part)
 
 
-def _cleaned(batch: Any) -> Any:
+def cleaned(batch: Any) -> Any:
     """The batch without its missing last parts: Keras gives an empty Optional for labels or weights it has not."""
     if not isinstance(batch, tuple):
         return batch
@@ -133,7 +133,8 @@ def _cleaned(batch: Any) -> Any:
     return tuple(there) if len(there) == len(batch) or batch[len(there) - 1] is there[-1] else batch
 
 
-def _samples_of(batch: Any) -> int:
+def samples_of(batch: Any) -> int:
+    """How many samples a batch has. Raises BadInput where its parts do not agree, or are no dense tensors."""
     parts = tf.nest.flatten(batch)
     if not all(isinstance(part, tf.Tensor) for part in parts):
         odd = next(type(part).__name__ for part in parts if not isinstance(part, tf.Tensor))

@@ -1,0 +1,72 @@
+"""What `--model` and `--data` name, as far as that can be checked without TensorFlow: nothing is imported or run."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import typer
+
+from gpubalance.errors import UsageError
+from gpubalance.settings.choices import SAVED_MODEL
+from gpubalance.system.near import near
+from gpubalance.text import clean
+
+
+def model(name: str | None) -> str | None:
+    """The name. Raises UsageError for a file that is not there, and for one without the name of a function."""
+    return _checked("--model", name, "builds the model")
+
+
+def models(names: list[str] | None) -> list[str] | None:
+    """The same for several names."""
+    for name in names or ():
+        model(name)
+    return names
+
+
+def data(name: str | None) -> str | None:
+    """The same of `--data`, which always names a function."""
+    if name and not name.endswith(".py") and not all(name.rpartition(":")):
+        raise UsageError(
+            f"--data {clean(name)} names no function", remedy="write file.py:function or package.module:function"
+        )
+    return _checked("--data", name, "gives the samples")
+
+
+def _checked(option: str, name: str | None, does: str) -> str | None:
+    if name is None:
+        return None
+    try:
+        name.encode()  # a result's JSON must be able to hold it
+    except UnicodeEncodeError:
+        raise typer.BadParameter("its name is not UTF-8: give the file or module another") from None
+    place, colon, function = name.rpartition(":")
+    path = Path(place if colon else name)
+    if path.suffix in (".py", SAVED_MODEL) and not path.is_file():
+        function = f":{clean(function, 60)}" if colon else ":FUNCTION" if path.suffix == ".py" else ""
+        raise UsageError(f"{option}: there is no file {clean(str(path))}", remedy=_file_remedy(option, path, function))
+    if path.suffix == ".py" and not colon:
+        found = _functions_in(path) or ["FUNCTION"]
+        raise UsageError(
+            f"{option} {clean(name)} names a file, not a function in it",
+            remedy=f"name the one that {does}: {' or '.join(f'{option} {clean(name)}:{f}' for f in found)}",
+        )
+    return name
+
+
+def _file_remedy(option: str, path: Path, function: str) -> str:
+    names = near(path)
+    if names:
+        return f"did you mean {' or '.join(f'{option} {clean(name)}{function}' for name in names)}?"
+    return f"give the path of a file: {option} folder/{clean(path.name, 60)}{function}"
+
+
+def _functions_in(path: Path) -> list[str]:
+    """The public functions of a file that can be called without arguments; none where it can't be read."""
+    try:
+        body = ast.parse(path.read_text(encoding="utf-8")).body
+    except (OSError, SyntaxError, ValueError):
+        return []
+    found = [node for node in body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")]
+    return [clean(f.name, 60) for f in found if len(f.args.args) + len(f.args.posonlyargs) == len(f.args.defaults)]

@@ -1,0 +1,70 @@
+"""Whether a user's samples fit the model: told of the first batch, one sentence for each thing that can be wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from gpubalance.errors import BadInput
+
+
+def in_order(model: Any, labels: Any) -> tuple[Any, ...]:
+    """Labels in the order of the model's outputs, by whose names a dictionary has them."""
+    if isinstance(labels, dict):
+        names = list(model.output_names)
+        if set(labels) != set(names):
+            raise BadInput(
+                f"the data has labels for {', '.join(sorted(labels))}; the model's outputs are {', '.join(names)}",
+                remedy="name the labels as the outputs are",
+            )
+        return tuple(labels[name] for name in names)
+    return tuple(tf.nest.flatten(labels))
+
+
+def check_first(where: str, model: Any, batch: Any) -> None:
+    """Raises BadInput for a batch that the model can't take, or that has NaN in it. `where` begins each sentence."""
+    inputs = batch[0]
+    wanted = tf.nest.flatten(model.inputs)
+    given = _by_name(where, model, inputs) if isinstance(inputs, dict) else keras.tree.flatten(inputs)
+    if len(given) != len(wanted):
+        raise BadInput(
+            f"{where} gives {_count(len(given), 'input')}, where the model takes {_count(len(wanted), 'input')}",
+            remedy="give x as the model is called with it",
+        )
+    for values, tensor in zip(given, wanted, strict=True):
+        _check_input(where, values, tensor)
+    for part, values in zip(("inputs", "labels", "sample weights"), batch, strict=False):
+        numbers = [one for one in tf.nest.flatten(values) if one.dtype.is_floating]
+        if any(bool(tf.reduce_any(tf.math.is_nan(one))) for one in numbers):
+            raise BadInput(
+                f"{where}: the first batch has NaN among its {part}",
+                remedy="clean the data, or the loss is none either",
+            )
+
+
+def _by_name(where: str, model: Any, inputs: dict[str, Any]) -> list[Any]:
+    names = [tensor.name for tensor in tf.nest.flatten(model.inputs)]
+    missing = [name for name in names if name not in inputs]
+    if missing:
+        raise BadInput(
+            f"{where} has no input {missing[0]}, which the model takes; it has {', '.join(sorted(map(str, inputs)))}",
+            remedy="name them as the model's inputs are",
+        )
+    return [inputs[name] for name in names]
+
+
+def _check_input(where: str, values: Any, tensor: Any) -> None:
+    if values.dtype == tf.string:
+        raise BadInput(f"{where} gives text for the model's input {tensor.name}", remedy="let it give numbers")
+    given, wanted = tuple(values.shape[1:]), tuple(tensor.shape[1:])
+    if given not in (wanted, (*wanted, 1)) and (*given, 1) != wanted:
+        raise BadInput(
+            f"{where} gives samples of shape {given} for the model's input {tensor.name}, whose shape is {wanted}",
+            remedy="bring the samples to that shape, or build the model for theirs",
+        )
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'s' * (number != 1)}"

@@ -1,0 +1,73 @@
+"""A plan by what a balance has found of the devices together, which no probe of each alone can tell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gpubalance.errors import UsageError
+from gpubalance.jobs.balance.knowledge import WORTH_A_ROUND, Knowledge
+from gpubalance.jobs.plan.problem import best_split, find_probes, loads_of
+from gpubalance.jobs.plan.record import plan_of
+from gpubalance.planning.problem import Allocation, Problem
+from gpubalance.results.plan import Plan
+from gpubalance.results.probe import Probe
+from gpubalance.results.run import Measurement, Run
+from gpubalance.settings.device import Device
+from gpubalance.settings.requests import PlanRequest
+from gpubalance.settings.shares import Shares
+
+
+def plan_by_balance(probe: Probe, devices: Sequence[Device], request: PlanRequest, found: Plan) -> Plan:
+    """The best split by the probe, corrected by what the balance measured. Raises what `plan` does.
+
+    `found` is the balance's own result, by that probe and of these devices in this order.
+    """
+    known = _learned(probe, devices, request, found)
+    sync_s = request.sync_s if request.sync_s is not None else known.request.sync_s
+    problem, asked = replace(known.problem, sync_s=sync_s or 0.0), request.model_copy(update={"sync_s": sync_s})
+    plan = plan_of(_best(problem, found), problem, probe, devices, asked)
+    return plan.model_copy(update={"balanced": found.created})
+
+
+def _learned(probe: Probe, devices: Sequence[Device], request: PlanRequest, found: Plan) -> Knowledge:
+    """What the balance knew in the end."""
+    probes = find_probes(probe, devices)
+    known = Knowledge(probe, probes, request)
+    balance = found.balance
+    for tried in balance.rounds if balance else ():
+        if tried.measured is not None:
+            known.learn(_as_it_ran(tried.split, tried.measured), tried.measured)
+        else:
+            known.ran_out(tried.split, _limits(probe, devices, request, found))
+    if balance and balance.run:
+        known.learn(_as_it_ran(found.split, balance.run), balance.run)
+    return known
+
+
+def _as_it_ran(split: Shares, measured: Measurement | Run) -> Allocation:
+    """The split; how it was planned is no longer known, and nothing is learned from it."""
+    return Allocation(split, (), measured.step_time_s.median, ())
+
+
+def _limits(probe: Probe, devices: Sequence[Device], request: PlanRequest, found: Plan) -> list[tuple[int, int]]:
+    """Each device that holds less beside the others than its probe promised, and how much."""
+    as_asked = PlanRequest(batch_multiple=found.batch_multiple, margin_bytes=found.margin_bytes)
+    promised = loads_of(probe, find_probes(probe, devices), as_asked)
+    multiple = request.batch_multiple or probe.batch_multiple
+    pairs = zip(promised, found.shares, strict=True)
+    return [(share.device, share.limit // multiple * multiple) for load, share in pairs if share.limit < load.limit]
+
+
+def _best(problem: Problem, found: Plan) -> Allocation:
+    """The best; at the balance's own global batch where a larger or smaller one promises no more than noise."""
+    best, total = best_split(problem), found.global_batch
+    if problem.global_batch is not None or total > (problem.max_global_batch or total) or total % problem.multiple:
+        return best
+    try:
+        same = best_split(replace(problem, global_batch=total, max_global_batch=None))
+    except UsageError:  # with this margin, or without micro-batches
+        return best
+    if same.split == best.split:
+        return best  # which also knows what would bind a larger one
+    return same if best.throughput <= (1 + WORTH_A_ROUND) * same.throughput else best

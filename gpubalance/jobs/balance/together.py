@@ -1,0 +1,77 @@
+"""A balance's devices together: a split measured for a moment or proven, and what fits where it does not."""
+
+from __future__ import annotations
+
+from gpubalance.devices.planned import check_model
+from gpubalance.errors import NothingFits, OutOfMemory
+from gpubalance.jobs.events import Watch
+from gpubalance.jobs.keep.kept import Kept
+from gpubalance.jobs.measure.fitting import Fitting
+from gpubalance.jobs.measure.joint import JointRun
+from gpubalance.jobs.measure.series import LEAST_TIMINGS, Series
+from gpubalance.jobs.measure.warm import Warmth
+from gpubalance.results.common import Model
+from gpubalance.results.run import Measurement, Run, SoloBest
+from gpubalance.settings.requests import BalanceRequest, RunRequest
+from gpubalance.settings.shares import Shares
+from gpubalance.workers.party import Party
+
+_TIMINGS = 12  # in a round
+
+
+class Together:
+    """A balance's party, regrouped for each split to the devices that have samples in it."""
+
+    def __init__(self, request: BalanceRequest, model: Model | None, party: Party, watch: Watch) -> None:
+        """`model` is the one that was probed, None where that is not known."""
+        self._request = request
+        self._model = model
+        self._party = party
+        self._watch = watch
+        self._warmth = Warmth(party, xla=request.settings.xla)
+
+    def gather(self, split: Shares) -> Party:
+        """The party of the devices that have samples in this split. Raises PlanMismatch for another model."""
+        self._party.regroup([self._request.devices[i] for i in split.used])
+        if not self._party.alive:
+            self._party.start()
+            check_model(self._model, self._party.facts.model, what="probe", remedy="--fresh probes it again")
+        return self._party
+
+    def measure(self, split: Shares, at_least_s: float) -> Measurement:
+        """What a split gives, measured for at least so many seconds."""
+        party, used = self.gather(split), self._run_request(split).of_used
+        timing_s = self._request.round_s / _TIMINGS
+        series = Series(used.split, devices=used.devices, watch=self._watch, timing_s=timing_s)
+        self._warmth.warm_up(series)
+        window = party.ask(lambda worker: series.window(worker, at_least_s, at_least=LEAST_TIMINGS))
+        return window.measurement(split.used)
+
+    def prove(
+        self, split: Shares, driver: str | None, kept: Kept, solo: tuple[SoloBest, ...] | None, number: int
+    ) -> Run:
+        """The run of a split in turns with the even split: the `number`th proof of this balance, as it is kept."""
+        party = self.gather(split)
+        return JointRun(self._run_request(split), party, driver, self._watch, kept, solo, number, self._warmth).run()
+
+    def fitting(self, split: Shares, error: OutOfMemory) -> list[tuple[int, int]]:
+        """Each device that was asked for more than it holds beside the others, with a micro-batch that fits.
+
+        Raises NothingFits where none does.
+        """
+        party, used = self.gather(split), split.used
+        fits, too_large = Fitting(party, self._run_request(split).of_used, self._watch).suggest(error)
+        if fits is None:
+            raise NothingFits(error.message, remedy="not even one sample a device fits: use a smaller model")
+        if error.replica is not None:
+            too_large = sorted({*too_large, error.replica})
+        return [(used[replica], fits.micro_batches[replica]) for replica in too_large or range(len(used))]
+
+    def _run_request(self, split: Shares) -> RunRequest:
+        return RunRequest(
+            devices=self._request.devices,
+            split=split,
+            settings=self._request.settings,
+            joint=self._request.joint,
+            measuring=self._request.measuring,
+        )

@@ -1,0 +1,93 @@
+"""`independent`: a model of its own on each device, all at once, in turns with each alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpubalance.errors import GpubalanceError, Interrupted
+from gpubalance.jobs.events import Doing, PhaseBegun, Watch, one_at_a_time
+from gpubalance.jobs.independent.kept import KeptTurns
+from gpubalance.jobs.independent.measure import Turns
+from gpubalance.jobs.independent.result import independent_result, what_failed
+from gpubalance.jobs.keep.journal import Journal
+from gpubalance.jobs.keep.journals import tell_resumed
+from gpubalance.jobs.measure.expected import WORKER_S, step_s, warm_up_s, windows_s
+from gpubalance.jobs.measure.trace import not_traced, without_gpu
+from gpubalance.results.common import Warning_
+from gpubalance.results.independent import Independent
+from gpubalance.settings.requests import IndependentRequest
+from gpubalance.settings.shares import Shares
+from gpubalance.system.deadlines import TimeLimit
+from gpubalance.workers.party import Build, Party
+
+
+def independent(
+    request: IndependentRequest, driver: str | None, watch: Watch, journal: Journal | None = None
+) -> Independent:
+    """Trains the request's models, and reports what each device gives alone and at once. `driver` is recorded.
+
+    Windows go into the `journal`, and those that are in it are not measured again. A device that fails does not end the
+    others. Raises, with what was measured as `partial`: PartialResult, which names each device that failed, or where
+    none is left and all failed alike, that error; BadInput for a model that can't be trained, TimeLimitPassed,
+    Interrupted.
+    """
+    tell = one_at_a_time(watch)
+    tell_resumed(journal, tell)
+    seconds = _expected_s(request)
+    tell(PhaseBegun("independent", 1, 1, seconds, seconds))
+    with _party(request, tell) as party:
+        turns = Turns(request, party, KeptTurns(journal, tell), tell)
+        try:
+            turns.measure()
+        except KeyboardInterrupt as interrupt:
+            partial = independent_result(request, turns, driver, complete=False)
+            raise Interrupted.by(interrupt, partial=partial) from None
+        except GpubalanceError as error:
+            error.partial = independent_result(request, turns, driver, complete=False)
+            raise
+        failed = what_failed(turns)
+        noted = tuple(_traced(request, party, turns, tell))
+        result = independent_result(request, turns, driver, complete=failed is None, noted=noted)
+    if failed is not None:
+        failed.partial = result
+        raise failed
+    assert result is not None  # noqa: S101  (no device failed, so each has its windows)
+    return result
+
+
+def _party(request: IndependentRequest, watch: Watch) -> Party:
+    measuring = request.measuring
+    builds = [
+        Build(request.settings_of(number), request.joint, measuring.seed) for number in range(len(request.devices))
+    ]
+    return Party(
+        *([device] for device in request.devices),
+        build=builds,
+        purpose="independent",
+        deadline_s=measuring.deadline_s,
+        limit=TimeLimit(measuring.time_limit_s),
+        tell=lambda text: watch(Doing(text)),
+    )
+
+
+def _expected_s(request: IndependentRequest) -> float:
+    steps_s = [step_s(device, batch) for device, batch in zip(request.devices, request.batches, strict=True)]
+    longest_s = max(steps_s)
+    in_turns_s = windows_s(request.measuring, [*steps_s, longest_s], request.measuring.windows)
+    return WORKER_S * len(steps_s) + warm_up_s(longest_s) + in_turns_s
+
+
+def _traced(request: IndependentRequest, party: Party, turns: Turns, watch: Watch) -> Iterator[Warning_]:
+    """A profiler trace of some steps of each device, all at once, when nothing is measured any more."""
+    tracing, going = request.tracing, [one.number for one in turns.going]
+    if tracing is None or not going:
+        return
+    labels = {one.number: one.device.label for one in turns.going}
+    named = {n: f"{tracing.name}-{label.replace(':', '-')}" for n, label in labels.items()}
+    watch(Doing(f"tracing {tracing.steps} steps of each device, at once"))
+    missing = party.each(
+        lambda n, worker: worker.trace(Shares((request.batches[n],)), tracing.model_copy(update={"name": named[n]})),
+        going,
+    )
+    yield from (not_traced(error, f"{labels[n]}: ") for n, error in party.failures.items())
+    yield from (without_gpu(why, f"{labels[n]}: ") for n, why in missing.items() if why is not None)

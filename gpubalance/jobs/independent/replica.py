@@ -1,0 +1,99 @@
+"""One device that trains a model of its own: how it is measured, alone and at once with the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from gpubalance.errors import GpubalanceError
+from gpubalance.jobs.events import TimingDone, Watch
+from gpubalance.jobs.independent.window import CommonWindow
+from gpubalance.jobs.measure.lost import lost_gpus_told
+from gpubalance.jobs.measure.series import Series
+from gpubalance.jobs.measure.timings import Timings
+from gpubalance.results.timing import Timing
+from gpubalance.settings.device import Device
+from gpubalance.settings.shares import Shares
+from gpubalance.workers.messages import Measured, Ready
+from gpubalance.workers.worker import Worker
+
+ALONE: Literal["alone"] = "alone"
+AT_ONCE: Literal["at once"] = "at once"
+
+
+@dataclass
+class Replica:
+    """`number` is its place in the request, `facts` what its worker told of the model, `error` why it is out."""
+
+    number: int
+    device: Device
+    model: str
+    batch: int
+    watch: Watch
+    facts: Ready | None = None
+    error: GpubalanceError | None = None
+    alone: Series = field(init=False)
+    at_once: Series = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.alone = self._series(ALONE)
+        self.begin_again()
+
+    def _series(self, name: str) -> Series:
+        return Series(Shares((self.batch,)), name=name, devices=(self.device,), watch=self.watch)
+
+    def begin_again(self) -> None:
+        """Forgets what was measured at once with others of which one is out now."""
+        self.at_once = self._series(AT_ONCE)
+
+    def warm_up(self, worker: Worker) -> None:
+        """Raises what `Series.warm_up` does."""
+        with lost_gpus_told([self.device]):
+            self.facts = worker.facts
+            self.alone.warm_up(worker, stamped=False)
+
+    def measure_alone(self, worker: Worker, seconds: float, at_least: int) -> Timings:
+        """A window while no other device works. Raises what `Worker.measure` does, and for memory errors."""
+        series = self.alone
+        with lost_gpus_told([self.device]):
+            series.settle(worker, first=False)  # it has had nothing to do for a while
+            with series.sensors.watching():
+                timings = series.measure(worker, seconds, at_least=at_least)
+        series.sensors.check()
+        return self._window(series, timings)
+
+    def measure_at_once(self, worker: Worker, window: CommonWindow) -> Measured:
+        """Measures until the window is over. However that fails, the window is told. Raises as `measure_alone` does."""
+        series, steps = self.at_once, self.alone.steps_per_timing
+        measured = None
+        try:
+            with lost_gpus_told([self.device]), series.sensors.watching():
+                for reply in worker.measure(series.split, steps_per_timing=steps, until=window.is_over):
+                    if isinstance(reply, Measured):
+                        measured = reply
+                        continue
+                    window.take(self.number, reply)
+                    step_s = reply.seconds / reply.steps
+                    of = (self.device,), (self.batch,)
+                    self.watch(TimingDone(AT_ONCE, *of, step_s, None, None, series.sensors.latest))
+            series.sensors.check()
+        except BaseException:
+            window.leave()
+            raise
+        assert measured is not None  # noqa: S101  (it ends with that)
+        return measured
+
+    def add(self, counted: Sequence[Timing], measured: Measured) -> Timings:
+        """Adds a window at once, of which these timings count, and gives it by itself."""
+        series = self.at_once
+        series.timings += counted
+        series.loss_is_finite = series.loss_is_finite and all(one.loss_is_finite for one in counted)
+        series.late_parts.append(measured.late_part or 0.0)
+        series.note_peaks(measured.memory_peak_bytes)
+        return self._window(series, counted)
+
+    def _window(self, series: Series, timings: Sequence[Timing]) -> Timings:
+        series.windows += 1
+        late_parts, peaks = series.late_parts[-1:], series.memory_peak_bytes
+        return Timings(series.split, series.sensors, [*timings], memory_peak_bytes=peaks, late_parts=late_parts)

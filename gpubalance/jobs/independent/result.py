@@ -1,0 +1,134 @@
+"""What was measured of models that train independently, as a record."""
+
+from __future__ import annotations
+
+from gpubalance.errors import GpubalanceError, NothingFits, OutOfMemory, PartialResult
+from gpubalance.jobs.environment import environment, now
+from gpubalance.jobs.independent.measure import Turns
+from gpubalance.jobs.independent.replica import Replica
+from gpubalance.jobs.keep.saved_runs import best_joint_run
+from gpubalance.jobs.measure.series import Series
+from gpubalance.jobs.measure.warnings import (
+    loss_not_finite,
+    not_steady,
+    resumed,
+    slower_than_profile,
+    throttled,
+    wide_interval,
+)
+from gpubalance.numbers.ratio import ratio
+from gpubalance.numbers.stats import interval_of_sum
+from gpubalance.results.common import Model, Throughput, Warning_
+from gpubalance.results.independent import HeldAgainst, Independent, OwnModel
+from gpubalance.results.probe import Failure
+from gpubalance.results.telemetry import Telemetry
+from gpubalance.settings.requests import IndependentRequest
+
+
+def independent_result(
+    request: IndependentRequest, turns: Turns, driver: str | None, *, complete: bool, noted: tuple[Warning_, ...] = ()
+) -> Independent | None:
+    """The result of what was measured so far; None before the first timing. `noted` are warnings beside its own."""
+    replicas = turns.replicas
+    measured = [series for one in replicas for series in (one.alone, one.at_once) if series.timings]
+    facts = [one.facts for one in replicas if one.facts]
+    if not measured or not facts:
+        return None
+    origin_s = min(series.began_s for series in measured)
+    together = [one for one in turns.going if one.at_once.timings]
+    model = facts[0].model if len(facts) == len(replicas) and len({one.model for one in facts}) == 1 else None
+    solo = [one.alone.throughput.median for one in together if one.alone.timings]
+    return Independent(
+        created=now(),
+        settings=request.settings,
+        environment=environment(facts[0], driver),
+        model=model,
+        devices=request.devices,
+        replicas=tuple(_own_model(one, origin_s) for one in replicas),
+        throughput=_sum(together) if together else None,
+        solo_sum=sum(solo) if solo and len(solo) == len(together) else None,
+        overlap_s=turns.overlap_s,
+        joint=_joint(request, together, model),
+        complete=complete,
+        warnings=(*_warnings(request, turns), *noted),
+    )
+
+
+def _own_model(one: Replica, origin_s: float) -> OwnModel:
+    alone, at_once = (series if series.timings else None for series in (one.alone, one.at_once))
+    value, found = None, None
+    if alone and at_once and one.error is None:
+        value = at_once.throughput.median / alone.throughput.median
+        found = ratio(value, at_once.step_times_s, alone.step_times_s).ci95
+    peaks = [peak for series in (one.alone, one.at_once) for peak in series.memory_peak_bytes if peak is not None]
+    return OwnModel(
+        device=one.number,
+        model=one.model,
+        batch=one.batch,
+        solo_throughput=alone and alone.throughput.median,
+        throughput=at_once and at_once.throughput.median,
+        contention=None if value is None else 1 - value,
+        contention_ci95=found and (1 - found[1], 1 - found[0]),
+        solo_step_time_s=alone and alone.step_time(origin_s),
+        step_time_s=at_once and at_once.step_time(origin_s),
+        memory_peak_bytes=max(peaks, default=None),
+        telemetry=_telemetry(one.at_once, origin_s),
+        solo_telemetry=_telemetry(one.alone, origin_s),
+        failure=Failure(exit_code=one.error.exit_code, message=one.error.message) if one.error else None,
+    )
+
+
+def _telemetry(series: Series, origin_s: float) -> Telemetry | None:
+    return series.sensors.telemetry(origin_s)[0]
+
+
+def _sum(together: list[Replica]) -> Throughput:
+    parts = [(one.at_once.throughput.median, one.at_once.step_times_s) for one in together]
+    return Throughput(median=sum(rate for rate, _ in parts), ci95=interval_of_sum(parts))
+
+
+def _joint(request: IndependentRequest, together: list[Replica], model: Model | None) -> HeldAgainst | None:
+    run = best_joint_run([one.device for one in together], model, request.settings) if together and model else None
+    if run is None:
+        return None
+    return HeldAgainst(
+        created=run.created, batches=run.batches, micro_batches=run.micro_batches, throughput=run.throughput
+    )
+
+
+def _warnings(request: IndependentRequest, turns: Turns) -> list[Warning_]:
+    """What the reader of the figures must know."""
+    series = [one for one in turns.series if one.timings]
+    found = [
+        resumed(turns.resumed) if turns.resumed else None,
+        throttled(turns.slowed) if turns.slowed else None,
+        slower_than_profile(max((one.late_part for one in series), default=0.0), request.settings.model),
+        wide_interval(max((one.precision for one in series), default=0.0)),
+        not_steady(all(one.steady for one in series)),
+        loss_not_finite(all(one.loss_is_finite for one in series)),
+    ]
+    return [warning for warning in found if warning is not None]
+
+
+def what_failed(turns: Turns) -> GpubalanceError | None:
+    """One error for all devices that failed, each by its name: partial, unless none is left and all failed alike."""
+    failed = [(one, one.error) for one in turns.replicas if one.error]
+    if not failed:
+        return None
+    kinds = {type(error) for _, error in failed}
+    kind: type[GpubalanceError] = PartialResult
+    if not turns.going and len(kinds) == 1:
+        (kind,) = kinds
+    several = len(failed) > 1
+    remedies = dict.fromkeys(f"{f'{one.device.label}: ' if several else ''}{error.remedy}" for one, error in failed)
+    return (NothingFits if kind is OutOfMemory else kind)(
+        "; ".join(_named(one, error) for one, error in failed),
+        cause="" if several else failed[0][1].cause,
+        remedy="\n".join(remedies),
+        log=next((error.log for _, error in failed if error.log), ""),
+    )
+
+
+def _named(one: Replica, error: GpubalanceError) -> str:
+    label = one.device.label
+    return error.message if label in error.message else f"{label}: {error.message}"

@@ -1,0 +1,43 @@
+"""Results that were made here, kept under the user's state directory for commands to come."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TypeVar
+
+from gpubalance.errors import BadInput
+from gpubalance.results.plan import Plan
+from gpubalance.results.probe import Probe
+from gpubalance.results.records import read_record
+from gpubalance.results.run import Run
+from gpubalance.system.state import state_folder, sweep, write_whole
+
+_KEPT = 100
+
+Result = TypeVar("Result", Probe, Plan, Run)
+
+
+def save(name: str, result: Probe | Run) -> Path | None:
+    """Keeps a result in the folder of that name, and deletes the oldest. None where there is no room for it."""
+    folder = state_folder(name)
+    sweep(folder)
+    for old in sorted(folder.glob("*.json"))[:-_KEPT]:
+        old.unlink(missing_ok=True)
+    stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S.%f")
+    path = folder / f"{stamp}-{os.getpid()}.json"
+    try:
+        write_whole(path, result.model_dump_json(indent=1))
+    except OSError:
+        return None
+    return path
+
+
+def saved(name: str, kind: type[Result]) -> Iterator[Result]:
+    """Those in that folder that can be read, the latest first."""
+    for path in sorted(state_folder(name).glob("*.json"), reverse=True):
+        with suppress(BadInput):  # an older version's, or damaged
+            yield read_record(path, kind)

@@ -1,0 +1,45 @@
+"""What balances found here, kept under the user's state directory: plans of the same devices start from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from gpubalance.errors import BadInput
+from gpubalance.jobs.keep.journal import content_key
+from gpubalance.results.plan import Plan
+from gpubalance.results.probe import Probe
+from gpubalance.results.records import read_record
+from gpubalance.settings.device import Device, JointProfile
+from gpubalance.settings.requests import BalanceRequest, Settings
+from gpubalance.system.state import state_folder, sweep, write_whole
+
+BALANCES = "balances"
+_KEPT = 100
+
+
+def keep_balance(request: BalanceRequest, plan: Plan) -> None:
+    """Keeps the result of a balance in the place of an older one by the same probe, where there is room for it.
+
+    One that has not measured several devices together has found nothing that the probe does not say.
+    """
+    if plan.sync_s is None:
+        return
+    path = _path(plan.probed, request.devices, request.settings, request.joint)
+    with suppress(OSError):  # another process may sweep too
+        sweep(path.parent)
+        for old in sorted(path.parent.glob("*.json"), key=lambda one: one.stat().st_mtime)[:-_KEPT]:
+            old.unlink()
+        write_whole(path, plan.model_dump_json(indent=1))
+
+
+def balance_by(probe: Probe, devices: Sequence[Device], settings: Settings, joint: JointProfile) -> Plan | None:
+    """What a balance of exactly these devices found that started from this probe; None where there was none."""
+    with suppress(BadInput):  # there is none, or an older version's
+        return read_record(_path(probe.created, devices, settings, joint), Plan)
+    return None
+
+
+def _path(probed: str, devices: Sequence[Device], settings: Settings, joint: JointProfile) -> Path:
+    return state_folder(BALANCES) / f"{content_key(probed, *devices, settings, joint)}.json"

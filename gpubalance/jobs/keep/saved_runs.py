@@ -1,0 +1,47 @@
+"""The joint runs that were made here, by `run` and `balance`: independent models are held against the best of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gpubalance.jobs.keep.saved import save, saved
+from gpubalance.jobs.keep.saved_balances import BALANCES
+from gpubalance.jobs.keep.saved_probes import same_settings
+from gpubalance.results.common import Model
+from gpubalance.results.plan import Plan
+from gpubalance.results.run import Run
+from gpubalance.settings.device import Device
+from gpubalance.settings.requests import Settings
+
+_FOLDER = "runs"
+
+
+def save_run(run: Run) -> None:
+    """Keeps a run of several devices, where there is room for it."""
+    if len(run.replicas) > 1:
+        save(_FOLDER, run)
+
+
+def best_joint_run(devices: Sequence[Device], model: Model, settings: Settings) -> Run | None:
+    """The kept run that gave the most on exactly these devices with this model and these settings; None without one."""
+    wanted = sorted(map(_identity, devices))
+    found = (
+        run
+        for run in _kept_runs()
+        if run.model.is_like(model)
+        and same_settings(run.settings, settings)
+        and sorted(_identity(run.devices[one.device]) for one in run.replicas) == wanted
+    )
+    return max(found, key=lambda run: run.throughput.median, default=None)
+
+
+def _kept_runs() -> Iterator[Run]:
+    yield from saved(_FOLDER, Run)
+    for plan in saved(BALANCES, Plan):
+        if plan.balance is not None and plan.balance.run is not None:
+            yield plan.balance.run
+
+
+def _identity(device: Device) -> str:
+    """The same whatever index it has."""
+    return device.model_dump_json(include={"uuid", "memory_bytes", "profile"})

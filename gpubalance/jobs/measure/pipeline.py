@@ -1,0 +1,104 @@
+"""A user's input pipeline by itself: what it gives at most, whether it binds, and what makes it faster."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from gpubalance.jobs.events import Doing, Watch
+from gpubalance.numbers.stats import half_width, interval95, median
+from gpubalance.numbers.units import format_rate
+from gpubalance.results.common import Throughput
+from gpubalance.results.pulled import Change, Mend, Pulled
+from gpubalance.results.run import Pipeline, Remedy
+from gpubalance.workers.party import Party
+from gpubalance.workers.worker import Worker
+
+_WARM_UP_S = 2.0  # tf.data finds out meanwhile how much to do at once
+_ROUND_S = 2.0
+_LEAST_PULLS = 5
+_ROUNDS = 5
+_PRECISE_ENOUGH = 0.01
+_LONGEST_FILL_S = 30.0  # of a cache that is tried
+_CLEARLY = 0.98
+_HELPS = 1.05
+
+
+@dataclass
+class Alone:
+    """The pipeline of a party's data, at a global batch, with no model behind it."""
+
+    party: Party
+    global_batch: int
+    watch: Watch
+    pulls: list[Pulled] = field(default_factory=list)
+    mends: tuple[Mend, ...] = ()
+
+    def measure(self) -> None:
+        """Warms it up and measures until it is known within ±1 %, or for ten seconds."""
+        self.watch(Doing(f"measuring the input pipeline alone, in batches of {self.global_batch}"))
+        self.pulls = self.party.ask(lambda worker: self._measured(worker, _WARM_UP_S, None))
+
+    @property
+    def throughput(self) -> Throughput:
+        """Samples per second, as a run's."""
+        return _throughput(self.pulls, self.global_batch)
+
+    def result(self, held: Throughput | None, solo_sum: float | None, remedies: tuple[Remedy, ...] = ()) -> Pipeline:
+        """`held` is what the split gives with batches that lie on the devices, `solo_sum` what they give alone."""
+        seconds = sum(one.seconds for one in self.pulls)
+        return Pipeline(
+            alone=self.throughput,
+            processor_use=sum(one.cpu_s for one in self.pulls) / seconds / (os.cpu_count() or 1),
+            held=held,
+            binds=self._is_below(held.median if held else None) or self._is_below(solo_sum),
+            remedies=remedies,
+        )
+
+    def _is_below(self, rate: float | None) -> bool:
+        """Clearly, and by more than noise."""
+        found = self.throughput
+        most = found.ci95[1] if found.ci95 else found.median
+        return rate is not None and most < rate and found.median < _CLEARLY * rate
+
+    def tried(self) -> tuple[Remedy, ...]:
+        """The changes that made it clearly faster when they were made, the best first."""
+        found = [remedy for mend in self.mends if (remedy := self._try(mend)) is not None]
+        return tuple(sorted(found, key=lambda remedy: -remedy.throughput.median))
+
+    def _try(self, mend: Mend) -> Remedy | None:
+        rate = self.throughput.median
+        warm_up_s = _WARM_UP_S + 1.2 * mend.samples / rate
+        if warm_up_s > _LONGEST_FILL_S:
+            return None
+        self.watch(Doing(f"trying the input pipeline with {mend.what}"))
+        pulls = self.party.ask(lambda worker: self._measured(worker, warm_up_s, mend.change))
+        found = _throughput(pulls, self.global_batch)
+        self.watch(Doing(f"it gives {format_rate(found.median)} samples/s, {format_rate(rate)} as it is"))
+        helps = found.median > _HELPS * rate
+        return Remedy(where=mend.where, what=mend.what, throughput=found) if helps else None
+
+    def _measured(self, worker: Worker, warm_up_s: float, change: Change | None) -> list[Pulled]:
+        list(self._pulled(worker, warm_up_s, 1, change))
+        pulls: list[Pulled] = []
+        for _ in range(_ROUNDS):
+            pulls += self._pulled(worker, _ROUND_S, max(1, _LEAST_PULLS - len(pulls)), change)
+            known = half_width([one.seconds / one.batches for one in pulls])
+            if known is not None and known <= _PRECISE_ENOUGH:
+                break
+        return pulls
+
+    def _pulled(self, worker: Worker, seconds: float, at_least: int, change: Change | None) -> Iterator[Pulled]:
+        for reply in worker.pull(self.global_batch, seconds=seconds, at_least=at_least, change=change):
+            if isinstance(reply, Pulled):
+                yield reply
+            elif change is None:
+                self.mends = reply.mends
+
+
+def _throughput(pulls: list[Pulled], global_batch: int) -> Throughput:
+    times = [one.seconds / one.batches for one in pulls]
+    known = interval95(times)
+    ci95 = (global_batch / known[1], global_batch / known[0]) if known else None
+    return Throughput(median=global_batch / median(times), ci95=ci95)

@@ -1,0 +1,124 @@
+"""What a split is looked for with: what a probe says of each device, what is asked, and the best answer to that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gpubalance.errors import BadInput, NothingFits, UsageError
+from gpubalance.jobs.keep.saved_probes import find_device
+from gpubalance.planning.allocate import allocate
+from gpubalance.planning.memory import joint_bytes, joint_limit
+from gpubalance.planning.model import Curve, Line
+from gpubalance.planning.problem import Allocation, Load, NoSplitError, Problem, TooFineError
+from gpubalance.results.probe import DeviceProbe, Probe
+from gpubalance.settings.device import Device
+from gpubalance.settings.requests import PlanRequest
+
+# Of a step's fixed cost: it may be fitted as less than the update, which is part of it, and some compute must be left.
+_MOST_UPDATE = 0.99
+# The micro-batches of `--accumulate auto`. And by what part of throughput accumulation has to be better than with fewer
+# of them, left to us or asked for: a larger global batch costs learning progress that throughput does not show.
+AUTO_MICRO_BATCHES = 8
+AUTO_WITHIN, _WITHIN = 0.05, 0.01
+
+
+def check_global_batch(request: PlanRequest, multiple: int) -> None:
+    """Raises UsageError for a global batch that no probe could make possible."""
+    wanted, most = request.global_batch, request.max_global_batch
+    if most is not None and most < multiple:
+        raise UsageError(f"--max-global-batch {most} is less than --batch-multiple {multiple}")
+    if wanted is not None and wanted % multiple:
+        nearest = [batch for batch in (wanted - wanted % multiple, wanted - wanted % multiple + multiple) if batch]
+        raise UsageError(
+            f"no split has a global batch of {wanted}: batches are multiples of {multiple}",
+            remedy=f"the nearest that is possible: {' or '.join(map(str, nearest))}; or a smaller --batch-multiple",
+        )
+
+
+def find_probes(probe: Probe, devices: Sequence[Device]) -> tuple[DeviceProbe, ...]:
+    """What a probe says of each device. Raises BadInput for one that it has not, or not whole."""
+    found = []
+    for device in devices:
+        one = find_device(probe, device)
+        if one is None:
+            raise BadInput(f"the probe has no {device.label} ({device.name})", remedy="gpubalance probe measures it")
+        # A device that holds nothing has a limit and no step time: it gets no samples.
+        if one.batch_limit is None or (one.batch_limit.fits is not None and _model(one) is None):
+            raise BadInput(
+                f"the probe of {device.label} ({device.name}) ended before its batch limit and step time were known",
+                remedy="gpubalance probe --resume",
+            )
+        found.append(one)
+    return tuple(found)
+
+
+def loads_of(probe: Probe, probes: Sequence[DeviceProbe], request: PlanRequest) -> tuple[Load, ...]:
+    """Each device's compute and update, and its batch limit less what a joint run takes and the margin."""
+    extra = request.margin_bytes
+    if probe.model is not None:
+        together = sum(one.batch_limit is not None and one.batch_limit.fits is not None for one in probes)
+        extra += joint_bytes(probe.model.gradient_bytes, together)
+    return tuple(_load(one, extra, request.batch_multiple or probe.batch_multiple) for one in probes)
+
+
+def _load(one: DeviceProbe, extra_bytes: int, multiple: int) -> Load:
+    limit, model = one.batch_limit, _model(one)
+    if limit is None or limit.fits is None or model is None:
+        return Load(Line(1.0, 0.0, 0.0), 0)
+    points = [(p.batch, p.memory_peak_bytes) for p in one.curve if p.memory_peak_bytes is not None]
+    largest = joint_limit(sorted(points), limit.fits, memory_bytes=limit.memory_bytes, extra_bytes=extra_bytes)
+    update_s = min(one.update_s or 0.0, _MOST_UPDATE * model.step_time_s(0))
+    return Load(model.less(update_s), largest // multiple * multiple, update_s)
+
+
+def _model(one: DeviceProbe) -> Line | Curve | None:
+    """A device's step time, None where none was measured. One measured size is all there is to know."""
+    if one.step_time_model is not None:
+        return one.step_time_model.planned
+    return Curve((one.curve[0].batch,), (one.curve[0].step_time_s.median,)) if one.curve else None
+
+
+def problem_of(loads: tuple[Load, ...], probe: Probe, request: PlanRequest) -> Problem:
+    """What is asked of the solver."""
+    asked = request.accumulate
+    most, within = (AUTO_MICRO_BATCHES, AUTO_WITHIN) if asked == "auto" else (asked, _WITHIN)
+    return Problem(
+        loads=loads,
+        sync_s=request.sync_s or 0.0,
+        multiple=request.batch_multiple or probe.batch_multiple,
+        global_batch=request.global_batch,
+        max_global_batch=request.max_global_batch,
+        micro_batches=most,
+        within=within,
+    )
+
+
+def best_split(problem: Problem) -> Allocation:
+    """Raises UsageError, with the nearest global batches that are possible, where no split is as asked for, and
+    NothingFits where no device has room for a batch.
+    """
+    if not any(load.limit >= problem.multiple for load in problem.loads):
+        raise NothingFits(
+            f"no device has room for a batch of {problem.multiple} beside what a joint run takes",
+            remedy="a smaller --batch-multiple or --margin, or a smaller model",
+        )
+    try:
+        return allocate(problem)
+    except NoSplitError as error:
+        nearest = [batch for batch in (error.below, error.above) if batch is not None]
+        remedies = [f"the nearest that is possible: {' or '.join(map(str, nearest))}"] if nearest else []
+        if error.above is None and _is_possible(replace(problem, micro_batches=AUTO_MICRO_BATCHES)):
+            remedies.append("--accumulate auto does it, in micro-batches")
+        raise UsageError(str(error), remedy="; or ".join(remedies)) from None
+    except TooFineError as error:
+        remedy = "a larger --batch-multiple, fewer micro-batches with --accumulate, or a --max-global-batch"
+        raise UsageError(str(error), remedy=remedy) from None
+
+
+def _is_possible(problem: Problem) -> bool:
+    try:
+        allocate(problem)
+    except (NoSplitError, TooFineError):
+        return False
+    return True

@@ -1,0 +1,140 @@
+"""Models that train independently as text: a line for each window, and the summary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gpubalance.numbers.ratio import MATTERS
+from gpubalance.numbers.units import format_bytes, format_duration, format_percent, format_rate
+from gpubalance.render.run import warning_lines
+from gpubalance.render.table import WIDTH, prose, shorten, shorten_front, table
+from gpubalance.results.independent import HeldAgainst, Independent, OwnModel, OwnWindow
+from gpubalance.results.telemetry import Telemetry
+
+_NAME_WIDTH = 26
+
+
+def turn_text(number: int, of: int, name: str, windows: Sequence[OwnWindow]) -> str:
+    """`window 1 of 3, at once: GPU:0 [1024] 1343 samples/s; …`, and the total of several devices."""
+    rates = [one.throughput.median for one in windows]
+    parts = [
+        f"{one.device.label} [{one.batch}] {format_rate(rate)} samples/s"
+        for one, rate in zip(windows, rates, strict=True)
+    ]
+    if len(parts) > 1:
+        parts.append(f"total {format_rate(sum(rates))} samples/s")
+    return f"window {number} of {of}, {name}: {'; '.join(parts)}"
+
+
+def independent_text(result: Independent, next_command: str = "", width: int = WIDTH) -> str:
+    """The summary: the sum and what it is held against, each device alone and at once, what it shared, the warnings."""
+    lines = [*_answer(result, width), "", *_devices(result, width)]
+    lines += [line for text in (*contention_texts(result), *_health(result)) for line in prose(text, width)]
+    for one in result.replicas:
+        if one.failure is not None:
+            lines += prose(f"{result.devices[one.device].label} failed: {one.failure.message}", width)
+    if not result.complete and all(one.failure is None for one in result.replicas):
+        lines += prose("This was cut short: the figures are of what was measured until then.", width)
+    lines += warning_lines(result.warnings, width)
+    return "\n".join([*lines, *(["", f"next: {next_command}"] if next_command else [])])
+
+
+def _answer(result: Independent, width: int) -> Iterator[str]:
+    trained = f"model {result.settings.model}" if len(set(_models(result))) == 1 else "a model of its own each"
+    if result.throughput is None:
+        yield from prose(f"nothing was measured at once yet; {trained}", width)
+        return
+    known, ends = "", result.throughput.ci95
+    if ends is not None:
+        known = f" ± {format_percent((ends[1] - ends[0]) / 2 / result.throughput.median, 1)}"
+    count = len(result.measured)
+    rate = f"{format_rate(result.throughput.median)} samples/s{known}"
+    yield from prose(f"{count} devices at once: {rate}, {trained}", width)
+    if result.solo_sum:
+        part = format_percent(result.throughput.median / result.solo_sum, 1)
+        yield from prose(f"{part} of what they give alone, {format_rate(result.solo_sum)} samples/s in sum", width)
+    if result.joint is not None:
+        yield from prose(joint_text(result, result.joint), width)
+
+
+def joint_text(result: Independent, joint: HeldAgainst) -> str:
+    """What one model on all these devices gives of that, and so what sync and waiting cost."""
+    split = joint.split
+    rate = joint.throughput.median
+    text = f"one model on all of them, split {split}: {format_rate(rate)} samples/s"
+    if result.throughput is None:
+        return text
+    less = 1 - rate / result.throughput.median
+    batches = {one.device: one.batch for one in result.measured}
+    same = tuple(batches.values()) == split.of_used.batches and not split.accumulates
+    cause = "sync and waiting" if same else "sync, waiting and other batches"
+    return f"{text}, {format_percent(abs(less), 1)} {f'less: {cause}' if less >= 0 else 'more, as its batches differ'}"
+
+
+def _devices(result: Independent, width: int) -> list[str]:
+    """A row for each device, with its name or, where they differ, its model."""
+    unlike = len(set(_models(result))) > 1
+    rows = [["device", "model" if unlike else "", "batch", "alone", "at once", "contention", "memory"]]
+    for one in result.replicas:
+        device = result.devices[one.device]
+        rows.append(
+            [
+                device.label,
+                shorten_front(one.model, _NAME_WIDTH) if unlike else shorten(device.name, _NAME_WIDTH),
+                str(one.batch),
+                format_rate(one.solo_throughput),
+                format_rate(one.throughput),
+                format_percent(one.contention, 1),
+                format_bytes(one.memory_peak_bytes),
+            ]
+        )
+    return table(rows, left=(0, 1), width=width)
+
+
+def _models(result: Independent) -> list[str]:
+    return [one.model for one in result.replicas]
+
+
+def contention_texts(result: Independent) -> Iterator[str]:
+    """For how long devices were measured at once, and which of them give less then than alone."""
+    if not result.measured:
+        return
+    found = [one for one in result.measured if is_contended(one)]
+    measured = f"measured at once for {format_duration(result.overlap_s)}"
+    if not all(one.contention_ci95 for one in result.measured):
+        yield f"{measured}: too few timings to tell contention from chance"
+    elif found:
+        yield measured
+    else:
+        most = max(one.contention_ci95[1] for one in result.measured if one.contention_ci95)
+        yield f"{measured}; no contention was found: it is at most {format_percent(max(0.0, most), 1)}"
+    for one in found:
+        low, high = one.contention_ci95 or (0.0, 0.0)
+        less = f"{format_percent(one.contention, 1)} less than alone ({100 * low:.1f} to {100 * high:.1f})"
+        label, longer = result.devices[one.device].label, 1 / (1 - (one.contention or 0.0)) - 1
+        yield f"{label} gives {less}: its steps take {format_percent(longer, 1)} longer"
+
+
+def is_contended(one: OwnModel) -> bool:
+    """Whether the whole interval says so, by more than two equal runs may differ."""
+    return one.contention_ci95 is not None and one.contention_ci95[0] > MATTERS
+
+
+def _health(result: Independent) -> Iterator[str]:
+    """Temperature, power and throttling of each GPU, at once and alone; nothing of a simulated device."""
+    for one in result.replicas:
+        at_once, alone = _gauges(one.telemetry), _gauges(one.solo_telemetry)
+        if at_once or alone:
+            told = [*([f"at once {at_once}"] if at_once else []), *([f"alone {alone}"] if alone else [])]
+            yield f"{result.devices[one.device].label}: {'; '.join(told)}"
+
+
+def _gauges(told: Telemetry | None) -> str:
+    if told is None:
+        return ""
+    known = [
+        "" if told.temperature_c is None else f"{told.temperature_c} °C",
+        "" if told.power_w is None else f"{told.power_w:.0f} W",
+        f"throttled ({', '.join(told.throttle_reasons)})" if told.throttle_reasons else "",
+    ]
+    return ", ".join(text for text in known if text)

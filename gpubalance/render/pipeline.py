@@ -1,0 +1,34 @@
+"""What a run says of the user's own input pipeline."""
+
+from __future__ import annotations
+
+import textwrap
+
+from gpubalance.numbers.units import format_percent, format_rate
+from gpubalance.render.table import prose
+from gpubalance.results.run import Pipeline
+
+_NOTHING_HELPED = "no change that was tried made it faster: do less for each sample, or do it once, beforehand"
+
+
+def pipeline_lines(pipeline: Pipeline, solo_sum: float | None, width: int) -> list[str]:
+    """Where it binds, that and what mends it; else what it gives alone, beside the split without it."""
+    alone, held = pipeline.alone, pipeline.held
+    known = ""
+    if alone.ci95 is not None:
+        known = f" ± {format_percent((alone.ci95[1] - alone.ci95[0]) / 2 / alone.median, 1)}"
+    rate = f"{format_rate(alone.median)} samples/s{known}"
+    use = f"{format_percent(pipeline.processor_use)} of the processors"
+    most = max(held.median if held else 0.0, solo_sum or 0.0)
+    if not pipeline.binds:
+        without = f"; without waiting for it the split gives {format_rate(held.median)}" if held else ""
+        return prose(f"your input pipeline alone gives {rate}, with {use}{without}", width)
+    lines = prose(
+        f"your input pipeline gives {rate}; these devices could take {format_rate(most)} (it uses {use})", width
+    )
+    for one in pipeline.remedies:
+        text = f"{one.where}: {one.what}, which gave {format_rate(one.throughput.median)} samples/s when tried"
+        lines += textwrap.wrap(text, width, initial_indent="  → ", subsequent_indent="    ")
+    if not pipeline.remedies:
+        lines += textwrap.wrap(_NOTHING_HELPED, width, initial_indent="  → ", subsequent_indent="    ")
+    return lines

@@ -1,0 +1,101 @@
+"""The record of models that trained at the same time, one on each device."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import model_validator
+
+from gpubalance.results.common import (
+    Count,
+    Devices,
+    Environment,
+    Interval,
+    Model,
+    Number,
+    OfSplit,
+    Positive,
+    Result,
+    Size,
+    StepTime,
+    Throughput,
+    Warning_,
+)
+from gpubalance.results.probe import Failure
+from gpubalance.results.sound import check_devices
+from gpubalance.results.telemetry import Telemetry
+from gpubalance.settings.device import Device
+from gpubalance.settings.record import Record
+from gpubalance.settings.requests import Settings
+
+
+class OwnModel(Record):
+    """One device with a model of its own, alone and at once with the others.
+
+    `model` is as named with `--model`. `contention` is by what part it gives less at once than alone. What was not
+    measured is null: of a device that failed, and where no other was left to measure at once with. Telemetry and memory
+    are of what was measured at once, `solo_telemetry` of it alone.
+    """
+
+    device: Count
+    model: str
+    batch: Size
+    solo_throughput: Positive | None
+    throughput: Positive | None
+    contention: Number | None
+    contention_ci95: Interval
+    solo_step_time_s: StepTime | None
+    step_time_s: StepTime | None
+    memory_peak_bytes: Count | None
+    telemetry: Telemetry | None = None
+    solo_telemetry: Telemetry | None = None
+    failure: Failure | None = None
+
+
+class OwnWindow(Record):
+    """What one device gave in a window in which it trained a model of its own."""
+
+    device: Device
+    batch: Size
+    step_time_s: StepTime
+    throughput: Throughput
+    memory_peak_bytes: Count | None
+    telemetry: Telemetry | None
+
+
+class HeldAgainst(OfSplit):
+    """A joint run of the same devices and settings: the best that is kept here."""
+
+    created: str
+    throughput: Throughput
+
+
+class Independent(Result):
+    """Each device trained a model of its own, in turns alone and at once.
+
+    `throughput` is the sum of what they gave at once, in `overlap_s` seconds in which all were measured; `solo_sum` is
+    that of what the same devices gave alone. `model` is null where their models differ.
+    """
+
+    kind: Literal["independent"] = "independent"
+    settings: Settings
+    environment: Environment
+    model: Model | None
+    devices: Devices
+    replicas: tuple[OwnModel, ...]
+    throughput: Throughput | None
+    solo_sum: Number | None
+    overlap_s: Number
+    joint: HeldAgainst | None
+    complete: bool
+    warnings: tuple[Warning_, ...]
+
+    @model_validator(mode="after")
+    def _sound(self) -> Independent:
+        check_devices("replicas", [one.device for one in self.replicas], len(self.devices))
+        return self
+
+    @property
+    def measured(self) -> tuple[OwnModel, ...]:
+        """Those that were measured at once, of which the sum is."""
+        return tuple(one for one in self.replicas if one.throughput is not None)

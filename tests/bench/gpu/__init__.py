@@ -1,0 +1,1 @@
+"""`scripts/bench gpu`: what can be known on a machine with GPUs only, in steps that stand each by itself."""

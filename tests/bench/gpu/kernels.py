@@ -1,0 +1,102 @@
+"""What a profiler trace says of a device, window by window; read from TensorFlow's own file, without a plugin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+_GPU_PLANE = "/device:GPU:"
+_WINDOW = "window"
+_STAMPS = 4
+
+
+class Span(NamedTuple):
+    """Seconds, in the trace's own time."""
+
+    began_s: float
+    ended_s: float
+
+
+@dataclass(frozen=True)
+class Window:
+    """From a call of the host's to its return: the kernels of all devices, and their copies, in order of time."""
+
+    began_s: float
+    kernels: tuple[Span, ...]
+    to_host: tuple[Span, ...]
+    to_device: tuple[Span, ...]
+
+    @property
+    def first_kernel_s(self) -> float:
+        """After the call."""
+        return self.kernels[0].began_s - self.began_s
+
+
+class Marks(NamedTuple):
+    """A stamped step by its four copies to the host; `busy` is the part of its compute in which a kernel ran."""
+
+    compute_s: float
+    step_s: float
+    busy: float
+
+
+def marks_of(window: Window) -> Marks | None:
+    """None where the trace does not show the copies that stamps come by.
+
+    A step copies nothing else to the host before its last stamp: whether that is so, an unstamped window's number of
+    copies tells.
+    """
+    if len(window.to_host) < _STAMPS or not window.kernels:
+        return None
+    began, computed, _, finished = (copy.began_s for copy in window.to_host[:_STAMPS])
+    if not began < computed < finished:
+        return None
+    compute_s = computed - began
+    return Marks(compute_s, finished - began, covered(window.kernels, began, computed) / compute_s)
+
+
+def covered(spans: Iterable[Span], began_s: float, ended_s: float) -> float:
+    """Seconds between these two in which at least one of the spans, in order, ran."""
+    total, until = 0.0, began_s
+    for span in spans:
+        start, end = max(span.began_s, until), min(span.ended_s, ended_s)
+        if end > start:
+            total, until = total + end - start, end
+    return total
+
+
+def read_windows(folder: Path) -> list[Window]:
+    """The windows that the host marked, in order, with what the devices did in each."""
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    spaces = [xplane_pb2.XSpace.FromString(path.read_bytes()) for path in sorted(folder.rglob("*.xplane.pb"))]
+    planes = [plane for space in spaces for plane in space.planes]
+    marks = sorted(span for plane in planes for name, span in _events(plane, "") if name.partition("#")[0] == _WINDOW)
+    events = sorted(
+        (span, name) for plane in planes if plane.name.startswith(_GPU_PLANE) for name, span in _events(plane, "Stream")
+    )
+    return [_window(mark, [(span, name) for span, name in events if _within(span, mark)]) for mark in marks]
+
+
+def _within(span: Span, mark: Span) -> bool:
+    return mark.began_s <= span.began_s < mark.ended_s
+
+
+def _window(mark: Span, events: Sequence[tuple[Span, str]]) -> Window:
+    def of(*kinds: str) -> tuple[Span, ...]:
+        return tuple(span for span, name in events if name.startswith(kinds))
+
+    kernels = tuple(span for span, name in events if not name.startswith(("Memcpy", "Memset")))
+    return Window(mark.began_s, kernels, of("MemcpyD2H"), of("MemcpyH2D"))
+
+
+def _events(plane: Any, lines: str) -> Iterable[tuple[str, Span]]:
+    """Of the plane's lines whose name begins so; CUPTI's are a line a stream."""
+    for line in plane.lines:
+        if line.name.startswith(lines):
+            for event in line.events:
+                began_s = line.timestamp_ns / 1e9 + event.offset_ps / 1e12
+                name = plane.event_metadata[event.metadata_id].name
+                yield name, Span(began_s, began_s + event.duration_ps / 1e12)

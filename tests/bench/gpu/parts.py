@@ -1,0 +1,118 @@
+"""One GPU as several: TensorFlow's logical GPUs, each with a limit of memory of its own.
+
+In a process with GPUBALANCE_BENCH_PARTS (`UUID=BYTES,BYTES`), and in all that it starts, NVML's one GPU is so many GPUs
+of that much memory, and the engine sets TensorFlow up with as many logical GPUs. That is all: nothing else of the
+program knows. tests/stand_in/site/sitecustomize.py calls `install` at Python's start.
+
+They share the card's cores, and a process beside them slows all of them: what they show is that the program goes its
+whole way on GPUs with unlike limits, real out-of-memory errors and a real all-reduce, not what two cards would gain.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from typing import Any
+
+VARIABLE = "GPUBALANCE_BENCH_PARTS"
+_MARK = "+"
+
+
+def environment(uuid: str, sizes: Sequence[int], root: str) -> dict[str, str]:
+    """Variables for a process that sees the GPU as parts of so many bytes."""
+    path = [root, f"{root}/tests/stand_in/site", os.environ.get("PYTHONPATH", "")]
+    return {VARIABLE: f"{uuid}={','.join(map(str, sizes))}", "PYTHONPATH": os.pathsep.join(filter(None, path))}
+
+
+def card_of(uuid: str) -> str:
+    """The UUID of the card that a part is of; of a card its own."""
+    return uuid.partition(_MARK)[0]
+
+
+def install() -> None:
+    """Makes the modules that know of GPUs, when they are loaded, see parts."""
+    uuid, _, sizes = os.environ[VARIABLE].partition("=")
+    limits = [int(size) for size in sizes.split(",")]
+    patches = {
+        "gpubalance.devices.nvml": lambda module: _nvml(module, uuid, limits),
+        "gpubalance.engine.runtime": lambda module: _runtime(module, uuid),
+    }
+    sys.meta_path.insert(0, _Patching(patches))
+
+
+def logical(kind: str, limits: Sequence[int | None]) -> tuple[str, ...]:
+    """Divides this process' first device of a kind, GPU or CPU, into so many; TensorFlow's names of them.
+
+    A limit is in bytes; a CPU device takes none.
+    """
+    import tensorflow as tf
+
+    configurations = [
+        tf.config.LogicalDeviceConfiguration(memory_limit=None if limit is None else limit >> 20) for limit in limits
+    ]
+    tf.config.set_logical_device_configuration(tf.config.list_physical_devices(kind)[0], configurations)
+    return tuple(f"{kind}:{number}" for number in range(len(limits)))
+
+
+def _nvml(module: Any, uuid: str, limits: Sequence[int]) -> None:
+    read, with_gpu = module.read, module.with_gpu
+
+    def read_parts(*, gpus: bool = True) -> Any:
+        reading = read(gpus=gpus)
+        card = next((gpu for gpu in reading.gpus if gpu.uuid == uuid), None)
+        if card is None:
+            return reading
+        found = (
+            {"index": n, "uuid": f"{uuid}{_MARK}{n}", "name": f"{card.name}, part {n}", "memory_bytes": limit}
+            for n, limit in enumerate(limits)
+        )
+        return reading.model_copy(
+            update={"gpus": tuple(card.model_copy(update={**one, "bus_id": None}) for one in found)}
+        )
+
+    module.read = read_parts
+    module.with_gpu = lambda part, use: with_gpu(card_of(part), use)
+
+
+def _runtime(module: Any, uuid: str) -> None:
+    limits: dict[str, int] = {}
+
+    def set_up_parts(devices: Sequence[Any]) -> tuple[str, ...]:
+        # CUDA, which knows no parts, reads it when TensorFlow first asks for GPUs; gpubalance may read it again.
+        shown = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        os.environ["CUDA_VISIBLE_DEVICES"] = uuid
+        try:
+            names = logical("GPU", [device.memory_bytes for device in devices])
+        finally:
+            os.environ["CUDA_VISIBLE_DEVICES"] = shown
+
+        limits.update(zip(names, (device.memory_bytes for device in devices), strict=True))
+        return names
+
+    module._set_up_gpus = set_up_parts
+    module.memory_limit_bytes = limits.get
+
+
+class _Patching:
+    """Finds modules as Python does, and changes some of them once they are loaded."""
+
+    def __init__(self, patches: Mapping[str, Callable[[Any], None]]) -> None:
+        self._patches = patches
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> ModuleSpec | None:
+        """As Python's import asks."""
+        del target
+        patch = self._patches.get(name)
+        spec = PathFinder.find_spec(name, path) if patch else None
+        if patch is None or spec is None or spec.loader is None:
+            return None
+        load = spec.loader.exec_module
+
+        def load_and_change(module: Any) -> None:
+            load(module)
+            patch(module)
+
+        spec.loader.exec_module = load_and_change  # type: ignore[method-assign]
+        return spec

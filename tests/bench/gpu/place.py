@@ -1,0 +1,131 @@
+"""Where a step is done: on this machine's GPUs, or rehearsed on simulated and plain CPU devices."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gpubalance.devices.machine import read_gpus
+from gpubalance.devices.nvml import with_gpu
+from gpubalance.devices.profile import simulated_devices
+from gpubalance.settings.device import Device, JointProfile
+from gpubalance.workers.environment import worker_environment
+from gpubalance.workers.parent import die_with_parent
+from tests.cli.program import QUICK_PAIR, TINY
+
+if TYPE_CHECKING:
+    from gpubalance.engine.session import Session
+    from gpubalance.settings.requests import Settings
+
+
+# More variables for the program, as JSON: the tests give its workers an engine that needs no TensorFlow.
+PROGRAM_VARIABLES = "GPUBALANCE_BENCH_PROGRAM"
+
+
+class StepFailed(Exception):
+    """What a step wanted did not come."""
+
+
+class Done(NamedTuple):
+    """What a command gave. `out` is its JSON, None where it printed none."""
+
+    code: int
+    out: Any
+    err: str
+
+
+@dataclass(frozen=True)
+class Place:
+    """The devices, a folder for what is left of a step, and when its time ends, on the monotonic clock."""
+
+    folder: Path
+    cards: tuple[Device, ...]
+    until_s: float = float("inf")
+
+    @property
+    def rehearsed(self) -> bool:
+        """Whether this is without GPUs."""
+        return not self.cards
+
+    @property
+    def left_s(self) -> float:
+        """Of the step's time."""
+        return max(1.0, self.until_s - time.monotonic())
+
+    @property
+    def model(self) -> str:
+        """What the program trains."""
+        return TINY if self.rehearsed else "probe"
+
+    def devices(self, count: int) -> tuple[Device, ...]:
+        """For this process' own TensorFlow: the first GPUs, or plain CPU devices."""
+        return self.cards[:count] or simulated_devices(count)[0]
+
+    def options(self, count: int) -> tuple[str, ...]:
+        """For the program: the first GPUs, or simulated devices."""
+        gpus = [str(device.index) for device in self.cards[:count]] or map(str, range(count))
+        return *(("--simulate", QUICK_PAIR) if self.rehearsed else ()), "--gpus", *gpus
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """`gpubalance ARGUMENTS`, in the step's group of processes, which ends with the step's time."""
+        command = [sys.executable, "-m", "gpubalance", *arguments]
+        return subprocess.Popen(
+            command,
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "COLUMNS": "100", **json.loads(os.environ.get(PROGRAM_VARIABLES, "{}"))},
+            preexec_fn=die_with_parent,
+        )
+
+    def program(self, *arguments: str, codes: Sequence[int] = (0,)) -> Done:
+        """What that gave. Raises StepFailed where it ends with another code than these."""
+        return ended(self.start(*arguments, "--json"), arguments, codes)
+
+    def session(self, settings: Settings, count: int = 1) -> Session:
+        """The engine in this process, as a worker has it: the one thing here that loads TensorFlow."""
+        devices = self.devices(count)
+        show(devices)
+        from gpubalance.engine.session import Session
+
+        return Session(devices, settings, JointProfile(), seed=0)
+
+    def free_bytes(self) -> tuple[int, ...] | None:
+        """Of each GPU's memory, by NVML; None without GPUs."""
+
+        def free(nvml: Any, gpu: Any) -> int:
+            return int(nvml.nvmlDeviceGetMemoryInfo(gpu).free)
+
+        told = [with_gpu(card.uuid, free) for card in self.cards]
+        return tuple(one for one in told if one is not None) or None
+
+
+def show(devices: Sequence[Device]) -> None:
+    """Gives this process the environment of a worker with these devices; before TensorFlow is loaded."""
+    wanted = worker_environment(devices)
+    os.environ.clear()
+    os.environ.update(wanted)
+
+
+def ended(process: subprocess.Popen[str], arguments: Sequence[str], codes: Sequence[int] = (0,)) -> Done:
+    """Waits for it. Raises StepFailed where it ends with another code than these."""
+    out, err = process.communicate()
+    sys.stderr.write(err)
+    if process.returncode not in codes:
+        why = next((line for line in err.splitlines() if line.startswith("error")), err.strip()[-200:])
+        raise StepFailed(f"gpubalance {arguments[0]} ended with {process.returncode}: {why}")
+    return Done(process.returncode, json.loads(out) if out.lstrip().startswith("{") else None, err)
+
+
+def usable_gpus() -> tuple[Device, ...]:
+    """The GPUs that work can be put on; the parts of one, in a process that sees parts."""
+    return tuple(device for gpu in read_gpus().gpus for device in gpu.devices)

@@ -1,0 +1,133 @@
+"""Does the steps one after the other, each for its share of the time that is left, and goes on after one that fails."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import psutil
+
+from gpubalance.settings.device import Device
+from gpubalance.text import clean
+from tests.bench.gpu import parts
+from tests.bench.gpu.steps import Step
+from tests.cli.program import ROOT, children_of
+
+# A step that gets less would only load TensorFlow.
+_LEAST_S = 5.0
+_INTERRUPTED = "interrupted"
+
+
+class Outcome(NamedTuple):
+    """How a step ended: `why` where it is not done, and what was found until then."""
+
+    step: str
+    outcome: Literal["done", "failed", "cut off", "not run"]
+    why: str
+    seconds: float
+    figures: list[dict[str, Any]]
+
+    @property
+    def told(self) -> str:
+        """All of it in a line."""
+        found = "; ".join(figure["told"] for figure in self.figures if figure["told"])
+        ending = "" if self.outcome == "done" else f"**{self.outcome}**" + (f": {self.why}" if self.why else "")
+        return " ".join(". ".join(filter(None, [found, ending])).split())
+
+
+def run_steps(
+    steps: Sequence[Step], folder: Path, cards: Sequence[Device], minutes: float, tell: Callable[[str], None]
+) -> Iterator[Outcome]:
+    """The outcome of each step, which is in `folder` too; without `cards` they are rehearsed.
+
+    An interrupt ends the step that runs, and the others are not run.
+    """
+    end_s = time.monotonic() + 60 * minutes
+    interrupted = False
+    for number, step in enumerate(steps):
+        left_s = end_s - time.monotonic()
+        # Where there is little time the first have it, and the last are not run: half a step shows little.
+        share_s = min(left_s, max(1.0, left_s / sum(one.seconds for one in steps[number:])) * step.seconds)
+        if interrupted:
+            outcome = Outcome(step.name, "not run", _INTERRUPTED, 0.0, [])
+        elif share_s < _LEAST_S:
+            outcome = Outcome(step.name, "not run", "the time was over", 0.0, [])
+        else:
+            tell(f"… {number + 1} of {len(steps)}: {step.name}, {share_s:.0f} s at most")
+            outcome = _run(step, folder, cards, share_s)
+            interrupted = outcome.why == _INTERRUPTED
+        (folder / f"{step.name}.json").write_text(json.dumps(outcome._asdict(), indent=1) + "\n", encoding="utf-8")
+        tell(f"{step.name}: {outcome.outcome}, {outcome.seconds:.0f} s" + (f": {outcome.why}" if outcome.why else ""))
+        yield outcome
+
+
+def _run(step: Step, folder: Path, cards: Sequence[Device], seconds: float) -> Outcome:
+    """In a group of processes that is killed when its time is over; the program's workers end with their parent."""
+    command = [sys.executable, "-m", "tests.bench.gpu.step", step.name, str(folder), f"{seconds:.1f}"]
+    log, began = folder / f"{step.name}.log", time.monotonic()
+    ended: Literal["done", "failed", "cut off"]
+    with (
+        log.open("wb") as lines,
+        subprocess.Popen(
+            [*command, *([] if cards else ["--rehearse"])],
+            env=_environment(step, folder, cards),
+            stdin=subprocess.DEVNULL,
+            stdout=lines,
+            stderr=lines,
+            start_new_session=True,
+        ) as process,
+    ):
+        try:
+            code = process.wait(seconds)
+            ended, why = ("failed", _last_line(log)) if code else ("done", "")
+        except subprocess.TimeoutExpired:
+            ended, why = "cut off", f"after its {seconds:.0f} s"
+        except KeyboardInterrupt:
+            ended, why = "cut off", _INTERRUPTED
+        finally:
+            _kill(process)
+    found = folder / f"{step.name}.json"
+    figures = json.loads(found.read_text(encoding="utf-8")) if found.exists() else []
+    return Outcome(step.name, ended, why, time.monotonic() - began, figures)
+
+
+def _environment(step: Step, folder: Path, cards: Sequence[Device]) -> dict[str, str]:
+    """With a state of its own, so that no probe of before is taken for one of now; and parts, where they are needed."""
+    variables = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")])),
+        "XDG_STATE_HOME": str(folder / "state"),
+    }
+    if len(cards) == 1 and step.parts:
+        together = 3 * sum(step.parts) // 2  # what is left is for CUDA itself, and for a second process
+        sizes = [size * min(together, cards[0].memory_bytes or together) // together for size in step.parts]
+        variables.pop("CUDA_VISIBLE_DEVICES", None)  # it may be a number, which parts have of their own
+        return {**variables, **parts.environment(cards[0].uuid, sizes, str(ROOT))}
+    return variables
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """With all that it started: what a step leaves behind must not run beside the next."""
+    left = children_of(process.pid) if process.poll() is None else []
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    for child in left:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.kill()
+    psutil.wait_procs(left, timeout=5)
+
+
+def _last_line(log: Path) -> str:
+    """What the error says: the last line of a traceback, without the module of its class."""
+    lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    return clean(re.sub(r"^[\w.]*\.(?=\w+: )", "", lines[-1]), 300) if lines else "it said nothing"

@@ -1,0 +1,45 @@
+"""The steps, most valuable first. Each is a module of this folder with `figures(place)`, which yields what it finds."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+
+class Step(NamedTuple):
+    """`seconds` is what it takes. One with `parts` needs two devices.
+
+    It gets two cards, or of a single one two parts of so many bytes; of a small card smaller ones.
+    """
+
+    name: str
+    shows: str
+    seconds: int
+    parts: tuple[int, ...] = ()
+
+
+# Small ones for what goes on until memory ends: that is then soon, and each out-of-memory takes ten seconds as it is.
+_SMALL = (4 << 30, 6 << 30)
+_LARGE = (24 << 30, 32 << 30)
+
+
+class Figure(NamedTuple):
+    """Something found: `value` is for the JSON, `told` one phrase for the table."""
+
+    name: str
+    value: Any
+    told: str
+
+
+STEPS = (
+    Step("machine", "`doctor`, `devices`, versions; the CUDA libraries that are loaded", 40),
+    Step("alone", "`probe`: curve, batch limit with real out-of-memory errors, NVML beside it", 120),
+    Step("precision", "arithmetic reached in each precision, with and without XLA", 70),
+    Step("stamps", "the engine's stamps beside CUPTI's kernel times, their cost, launch latency", 45),
+    Step("pair", "two unlike devices: `balance` to its end, the all-reduce, a second process beside it", 140, _SMALL),
+    Step(
+        "exact", "weights after 5 steps at 70/30 beside one device's, and two equal runs beside each other", 25, _LARGE
+    ),
+    Step("recovery", "after an out-of-memory in a joint run and a killed worker; memory given back", 90, _SMALL),
+    Step("training", "`split.fit` over Keras' `fit` and over a bare loop at an even split, in turns", 40, _LARGE),
+    Step("models", "`run` of `keras.applications` at usual sizes", 40),
+)

@@ -1,0 +1,73 @@
+"""Two unlike devices together: two cards, or two parts of one with unlike limits of memory (see parts.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tests.bench.gpu.burner import busy
+from tests.bench.gpu.parts import card_of, logical
+from tests.bench.gpu.place import Place, StepFailed, show
+from tests.bench.gpu.steps import Figure
+
+_AFTERWARDS_S = 35.0
+_MODEL = ("--precision", "tf32")
+_BALANCE = ("--rounds", "4", "--round-duration", "1.5", "--windows", "2", "--duration", "3", "--batch-multiple", "32")
+_REHEARSED = ("--rounds", "1", "--round-duration", "0.2", "--windows", "1", "--duration", "0.3", "--global-batch", "40")
+
+
+def figures(place: Place) -> Iterator[Figure]:
+    """The all-reduce last, as it loads TensorFlow here."""
+    model = ("--model", place.model, *(() if place.rehearsed else _MODEL))
+    balance = ("balance", *place.options(2), *model, *(_REHEARSED if place.rehearsed else _BALANCE))
+    limit_s = max(30.0, place.left_s - _AFTERWARDS_S)  # so that it ends with what it has, and the rest has its turn
+    limit = () if place.rehearsed else ("--time-limit", f"{limit_s:.0f}")
+    done = place.program(*balance, *limit, codes=(0, 6, 8))
+    plan = done.out
+    if plan is None or not plan.get("balance"):
+        raise StepFailed("the time of `balance` was over before it had a split")
+    yield _balanced("`balance` ends with" if done.code == 0 else "`balance` came to", plan)
+    split = ("--batches", *map(str, plan["batches"]))
+    again = ("run", *place.options(2), *model, *split, "--baseline", "none", "--windows", "1", "--duration", "1")
+    quiet = plan["balance"]["run"] or place.program(*again).out
+    with busy(place.devices(2)[1]):
+        beside = place.program(*again).out
+        part = beside["throughput"]["median"] / quiet["throughput"]["median"]
+        codes = [one["code"] for one in beside["warnings"]]
+        told = f"beside a second process {part:.2f} of its throughput, warnings: {', '.join(codes) or 'none'}"
+        yield Figure("beside", {"part": part, "warnings": beside["warnings"]}, told)
+        if len({card_of(card.uuid) for card in place.cards[:2]}) == 2:
+            again_beside = place.program(*balance, "--fresh").out
+            yield _balanced("beside a second process on the second `balance` ends with", again_beside)
+    if any(card_of(card.uuid) != card.uuid for card in place.cards):
+        yield _nccl(place, again)
+    yield _all_reduce(place)
+
+
+def _nccl(place: Place, run: tuple[str, ...]) -> Figure:
+    """NCCL refuses two devices on one card: what the program makes of that."""
+    done = place.program(*run, "--all-reduce", "nccl", "--deadline", "20", codes=range(256))
+    why = next((line for line in done.err.splitlines() if line.startswith("error")), "no error")
+    return Figure("nccl", done.err, f"`--all-reduce nccl` ends with exit code {done.code}: {why}")
+
+
+def _balanced(how: str, plan: dict[str, Any]) -> Figure:
+    run, rounds = plan["balance"]["run"], plan["balance"]["rounds"]
+    told = f"{'/'.join(map(str, plan['batches']))} after {len(rounds)} rounds"
+    if run is not None:
+        told += f": {run['throughput']['median']:.0f} samples/s, imbalance {run['imbalance']:.3f}"
+    if run is not None and run["speedup_over_even"] is not None:
+        low, high = run["speedup_ci95"] or (None, None)
+        told += f", {run['speedup_over_even']:.3f} × even" + (f" ({low:.3f} to {high:.3f})" if low else "")
+    return Figure(how, plan, f"{how} {told}")
+
+
+def _all_reduce(place: Place) -> Figure:
+    """What TensorFlow chooses for these devices itself."""
+    show(place.devices(2))
+    from gpubalance.engine.runtime import build_strategy, use_devices
+
+    names = logical("CPU", (None, None)) if place.rehearsed else use_devices(place.devices(2))
+    extended = build_strategy(names, "auto").extended
+    found = f"{type(extended._cross_device_ops).__name__}, {extended._communication_options.implementation.value}"
+    return Figure("all_reduce", found, f"`--all-reduce auto` is {found}")

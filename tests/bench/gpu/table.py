@@ -1,0 +1,87 @@
+"""What a run of the steps found, as JSON and as a Markdown table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+from gpubalance.devices.machine import read_gpus
+from gpubalance.jobs.environment import environment_here
+from gpubalance.numbers.units import format_bytes
+from gpubalance.render.report.markdown import markdown_text
+from gpubalance.results.redact import Redaction, identity
+from gpubalance.settings.device import Device
+from tests.bench.gpu.runner import Outcome
+from tests.bench.gpu.steps import STEPS
+
+KIND = "gpu-evidence"
+
+
+def evidence(outcomes: Sequence[Outcome], cards: Sequence[Device]) -> dict[str, Any]:
+    """All that the tables show. It says of the machine what its figures depend on, and nothing that names it."""
+    without_names = Redaction(identity()).text
+    here = environment_here(read_gpus().driver_version if cards else None)
+    return {
+        "kind": KIND,
+        "date": f"{datetime.now(timezone.utc):%Y-%m-%d}",
+        "cards": [f"{card.name}, {format_bytes(card.memory_bytes)}" for card in cards],
+        "environment": here.model_dump() if here else {},
+        "steps": [
+            {
+                **outcome._asdict(),
+                "why": without_names(outcome.why),
+                "figures": [
+                    {"name": one["name"], "told": without_names(one["told"])} for one in outcome.figures if one["told"]
+                ],
+            }
+            for outcome in outcomes
+        ],
+    }
+
+
+def headline(found: dict[str, Any]) -> str:
+    """The cards, driver, versions and date."""
+    here = found["environment"]
+    cards = " and ".join(found["cards"]) or "no GPU, rehearsed on simulated and plain CPU devices"
+    parts = [
+        *(f"{name} {here[key]}" for name, key in _VERSIONS if here.get(key)),
+        found["date"],
+    ]
+    return f"{cards}; {', '.join(parts)}"
+
+
+_VERSIONS = (
+    *(("driver", "driver"), ("gpubalance", "gpubalance"), ("TensorFlow", "tensorflow"), ("Keras", "keras")),
+    *(("built for CUDA", "cuda"), ("cuDNN", "cudnn"), ("Python", "python")),
+)
+
+
+def markdown(found: dict[str, Any]) -> str:
+    """A row for each step."""
+    shows = {step.name: step.shows for step in STEPS}
+    rows = [("step", "what it shows", "found", "s"), ("---", "---", "---", "--:")]
+    for one in found["steps"]:
+        told = Outcome(**one).told
+        rows.append((one["step"], shows[one["step"]], cell(told), f"{one['seconds']:.0f}"))
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join([markdown_text(headline(found)), "", *lines, ""])
+
+
+def seen(found: dict[str, Any] | None) -> tuple[str, list[tuple[str, str, str]]]:
+    """For the guide: on what, and a row for each step. Raises ValueError for what no GPU has made.
+
+    Bars are the table's own business.
+    """
+    if found is None:
+        return "No GPU was seen yet.", [(f"`{step.name}`", step.shows, "not yet") for step in STEPS]
+    if found.get("kind") != KIND or not found["cards"]:
+        raise ValueError("that is no evidence from a GPU")
+    told = {one["step"]: Outcome(**one).told for one in found["steps"]}
+    rows = [(f"`{step.name}`", step.shows, told.get(step.name, "not yet")) for step in STEPS]
+    return f"Seen on {headline(found)}.", rows
+
+
+def cell(text: str) -> str:
+    """Text in a table: its own bars and angles are no markup."""
+    return text.replace("|", "\\|").replace("<", "&lt;")

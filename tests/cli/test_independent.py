@@ -1,0 +1,192 @@
+"""`gpubalance independent` as a user runs it, with real workers. Their engine takes as long as profiles say."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpubalance.devices.profile import simulated_devices
+from gpubalance.jobs.keep.saved_probes import save
+from gpubalance.results.independent import Independent
+from tests.bench.in_process import Program
+from tests.cli.program import QUICK_PAIR, ROOT, SHORT, TINY, children_of, gpubalance, lines_until, lives, start
+from tests.jobs.probes import probe_of
+from tests.stand_in import engine
+
+pytestmark = pytest.mark.usefixtures("stand_in")
+PAIR = ("independent", "--simulate", QUICK_PAIR, "--batches", "120", "80")
+LONG = ("--windows", "2", "--duration", "5")  # as the engine counts, which does not wait
+# In the time that these take, not at once.
+SLOWLY = """
+import time
+def step(devices, batches, number):
+    return 0.02
+def took(seconds):
+    time.sleep(seconds)
+"""
+
+
+def result_of(*arguments: str, environment: dict[str, str] | None = None) -> dict[str, Any]:
+    done = gpubalance(*arguments, "--json", "--quiet", environment=environment)
+    assert done.returncode == 0, done.stderr
+    Independent.model_validate_json(done.stdout)
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+def contended(folder: Path, factor: float) -> str:
+    """The published pair, whose devices take that many times as long while both compute."""
+    profile = folder / "contended.toml"
+    text = (ROOT / "configs" / "gtx1080ti-gtx1080.toml").read_text(encoding="utf-8")
+    profile.write_text(text.replace("[joint]", f"[joint]\ncontention = {factor}"), encoding="utf-8")
+    return str(profile)
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.1])
+def test_each_device_gives_at_once_what_contention_leaves_of_it_alone(tmp_path: Path, factor: float) -> None:
+    asked = ("independent", "--simulate", contended(tmp_path, factor), "--batches", "1024", "512", *LONG)
+    result = result_of(*asked)
+    alone = [1024 / (0.04898 + 0.00069634 * 1024), 512 / (0.0212 + 0.00107 * 512)]
+    for replica, rate in zip(result["replicas"], alone, strict=True):
+        assert replica["solo_throughput"] == pytest.approx(rate)
+        assert replica["throughput"] == pytest.approx(rate / factor)
+        assert replica["contention"] == pytest.approx(1 - 1 / factor, abs=1e-6)
+    assert result["solo_sum"] == pytest.approx(sum(alone))
+    assert result["throughput"]["median"] == pytest.approx(sum(alone) / factor)
+    assert (result["kind"], result["complete"], result["joint"]) == ("independent", True, None)
+    # 1.26 GiB and 9.1 MiB a sample, without what a joint run takes more.
+    memory = [replica["memory_peak_bytes"] / 2**30 for replica in result["replicas"]]
+    assert memory == pytest.approx([1.26 + 1024 * 9.1 / 1024, 1.26 + 512 * 9.1 / 1024])
+    told = " ".join(gpubalance(*asked).stdout.split())
+    assert ("no contention was found" in told) == (factor == 1.0)
+    assert told.count("gives 9.1 % less than alone (9.1 to 9.1): its steps take 10.0 % longer") == 2 * (factor == 1.1)
+
+
+def test_what_counts_was_measured_at_once(tmp_path: Path) -> None:
+    """Of one clock, the program's: a device's timings fit into the time in which both were measured."""
+    result = result_of(*PAIR, *SHORT, environment=engine(tmp_path, SLOWLY))
+    for replica in result["replicas"]:
+        times = replica["step_time_s"]
+        assert sum(times["samples"]) * times["steps_per_sample"] <= result["overlap_s"]
+        assert replica["solo_step_time_s"]["at_s"][0] < times["at_s"][0]  # in turns, each alone first
+
+
+def test_without_batches_each_takes_its_smallest_within_5_percent_by_the_latest_probe() -> None:
+    devices = simulated_devices(QUICK_PAIR)[0]
+    asked = ("independent", "--simulate", QUICK_PAIR, *SHORT)
+    assert [one["batch"] for one in result_of(*asked)["replicas"]] == [64, 64]
+    probe = probe_of(devices[:1])
+    save(probe)
+    sensible = probe.probes[0].sensible
+    assert sensible is not None
+    assert [one["batch"] for one in result_of(*asked)["replicas"]] == [sensible.batch, 64]
+
+
+def test_unlike_models_are_trained_one_a_device_and_told_apart() -> None:
+    other = TINY.replace(":net", ":other")
+    done = gpubalance("independent", "--simulate", "2", "--model", TINY, other, *SHORT, "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert [one["model"] for one in result["replicas"]] == [TINY, other]
+    assert result["settings"]["model"] == f"{TINY} {other}"
+    assert result["model"] is None
+    assert f"building {TINY} and {other} on CPU:0 CPU, CPU:1 CPU" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ("--gpus 0", "error: independent is for two devices or more: what GPU:0 gives alone is what probe measures"),
+        ("--gpus 0 1 --batches 8", "error: 1 batch for 2 devices"),
+        ("--gpus 0 1 --model small small small", "error: 3 models for 2 devices"),
+        ("--batches 8 0", "error: --batches"),
+        ("--model", "error: --model needs a value"),
+        ("--model small nothing.py:net", "error: --model: there is no file nothing.py"),
+    ],
+)
+def test_what_can_not_be_is_refused(in_process: Program, options: str, error: str) -> None:
+    done = in_process(["independent", "--simulate", QUICK_PAIR, *options.split()])
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith(error)
+
+
+def test_it_is_held_against_the_best_joint_run_of_the_same_devices() -> None:
+    for split in ("120 80", "60 40"):
+        assert gpubalance("run", "--simulate", QUICK_PAIR, "--batches", *split.split(), *SHORT).returncode == 0
+    result = result_of(*PAIR, *SHORT)
+    assert result["joint"]["batches"] == [120, 80]
+    # Both compute for 32 ms, and the joint run shares gradients for 6 ms more.
+    assert result["joint"]["throughput"]["median"] == pytest.approx(200 / 0.038)
+    assert result["throughput"]["median"] == pytest.approx(200 / 0.032)
+    told = " ".join(gpubalance(*PAIR, *SHORT).stdout.split())
+    assert "one model on all of them, split 120/80: 5263 samples/s, 15.8 % less: sync and waiting" in told
+    assert result_of(*PAIR, *SHORT, "--precision", "tf32")["joint"] is None
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupt_keeps_what_was_measured_and_resume_goes_on(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    path = tmp_path / "result.json"
+    command = (*PAIR, "--windows", "2", "--duration", "0.3", "-o", str(path))
+    slow = engine(tmp_path, SLOWLY)
+    program = start(*command, environment=slow)
+    lines_until(program, "window 1 of 2, at once")
+    children = children_of(program.pid)
+    assert len(children) >= 2
+    program.send_signal(number)
+    _, err = program.communicate(timeout=30)
+    assert (program.returncode, "--resume continues it" in err) == (code, True), err
+    assert not any(map(lives, children))
+    left = json.loads(path.read_text())
+    assert left["complete"] is False
+    assert left["throughput"]["median"] > 0
+    again = gpubalance(*command, "--resume", environment=slow)
+    assert again.returncode == 0, again.stderr
+    result = json.loads(path.read_text())
+    assert result["complete"] is True
+    assert "resumed" in [warning["code"] for warning in result["warnings"]]
+    assert "measuring GPU:0 alone, window 1 of 2" not in again.stderr
+    assert result["overlap_s"] > left["overlap_s"]
+    for before, after in zip(left["replicas"], result["replicas"], strict=True):
+        kept = before["step_time_s"]["samples"]
+        assert after["step_time_s"]["samples"][: len(kept)] == kept
+
+
+def test_the_time_limit_ends_all_workers_with_what_was_measured(tmp_path: Path) -> None:
+    many = ("--windows", "500", "--duration", "0.2", "--time-limit", "4", "--json", "--quiet")
+    done = gpubalance(*PAIR, *many, environment=engine(tmp_path, SLOWLY))
+    assert done.returncode == 8
+    assert done.stderr.startswith("error: the time limit of 4 s passed")
+    assert json.loads(done.stdout)["complete"] is False
+
+
+def test_the_result_is_compared_and_reported(tmp_path: Path) -> None:
+    first, second, html = (tmp_path / name for name in ("first.json", "second.json", "page.html"))
+    for path, factor in ((first, 1.0), (second, 1.1)):
+        asked = ("independent", "--simulate", contended(tmp_path, factor), "--batches", "1024", "512")
+        assert gpubalance(*asked, *LONG, "--redact", "-o", str(path)).returncode == 0
+    compared = gpubalance("compare", str(first), str(second), "--fail-slower", "5%")
+    assert compared.returncode == 9
+    assert "second.json is slower than first.json" in compared.stdout
+    assert gpubalance("report", str(first), str(second), "--html", str(html)).returncode == 0
+    assert "a model of its own on each device" in html.read_text()
+    csv = gpubalance("report", str(second), "--csv").stdout
+    assert '"second.json","independent"' in csv
+
+
+def test_each_device_alone_and_at_once_is_a_run_of_tensorboards(tmp_path: Path) -> None:
+    options = ("--tensorboard", str(tmp_path / "logs"), "--trace", str(tmp_path / "traces"))
+    assert gpubalance(*PAIR, *SHORT, *options).returncode == 0
+    (command,) = (tmp_path / "logs").iterdir()
+    assert {path.name for path in command.iterdir() if path.is_dir()} == {
+        "solo-GPU-0",
+        "solo-GPU-1",
+        "at-once-GPU-0",
+        "at-once-GPU-1",
+    }
+    assert len(list((tmp_path / "traces").glob("plugins/profile/*/*.xplane.pb"))) == 2

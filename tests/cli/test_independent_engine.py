@@ -1,0 +1,28 @@
+"""`gpubalance independent` with the real engine: two workers with TensorFlow, which train at the same time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gpubalance.results.independent import Independent
+from tests.cli.program import ROOT, TINY, gpubalance
+
+
+def test_contention_of_the_profile_is_found_in_real_steps_at_once(tmp_path: Path) -> None:
+    profile, path = tmp_path / "contended.toml", tmp_path / "result.json"
+    text = (ROOT / "configs" / "quick-pair.toml").read_text(encoding="utf-8")
+    profile.write_text(text.replace("[joint]", "[joint]\ncontention = 3"), encoding="utf-8")
+    asked = ("independent", "--simulate", str(profile), "--batches", "120", "80", "--model", TINY)
+    done = gpubalance(*asked, "--windows", "2", "--duration", "1", "-o", str(path))
+    assert done.returncode == 0, done.stderr
+    result = Independent.model_validate_json(path.read_text())
+    for replica in result.measured:
+        # This machine may be late, alone or at once, but by no means three times.
+        assert replica.contention is not None
+        assert 0.5 < replica.contention < 0.8
+    assert len(result.measured) == 2
+    assert result.throughput is not None
+    assert result.solo_sum is not None
+    assert 0.2 < result.throughput.median / result.solo_sum < 0.5
+    assert result.overlap_s >= 2
+    assert "less than alone" in done.stdout

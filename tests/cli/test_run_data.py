@@ -1,0 +1,89 @@
+"""`gpubalance run --data`: whether the user's pipeline keeps up, and what is said where it does not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.program import gpubalance
+
+# A pipeline of 40 samples/s in front of devices that take 8 in 0.1 s. It never ends, so no cache is tried.
+FILE = """
+import time
+import numpy as np
+import tensorflow as tf
+
+def waits(values):
+    time.sleep(0.025)
+    return values
+
+def decode(x, y):
+    return tf.ensure_shape(tf.numpy_function(waits, [x], tf.float32), (28, 28, 1)), y
+
+def samples():
+    images = np.zeros((300, 28, 28, 1), "float32")
+    return tf.data.Dataset.from_tensor_slices((images, np.zeros(300, "int64"))).repeat()
+
+def slow():
+    return samples().map(decode).batch(4)
+
+def fast():
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = 16  # else no more calls at once than there are cores
+    return samples().with_options(options).map(decode, num_parallel_calls=32).batch(4).prefetch(tf.data.AUTOTUNE)
+"""
+DEVICE = '[[device]]\nname = "Slow {}"\nalpha_s = 0.1\nbeta_s = 0.00001\n'
+
+
+def run(folder: Path, function: str) -> tuple[dict[str, Any], str]:
+    """The result, and the summary."""
+    (folder / "mine.py").write_text(FILE)
+    (folder / "pair.toml").write_text("\n".join(map(DEVICE.format, "AB")))
+    split = ("--simulate", "pair.toml", "--batches", "4", "4", "--baseline", "none")
+    brief = ("--windows", "1", "--duration", "1", "-o", "run.json", "--overwrite")
+    done = gpubalance("run", *split, *brief, "--data", f"mine.py:{function}", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "with batches held on the devices: " in done.stderr
+    result: dict[str, Any] = json.loads((folder / "run.json").read_text())
+    assert result["settings"]["data"] == f"mine.py:{function}"
+    return result, done.stdout
+
+
+def test_a_slow_pipeline_is_named_first_with_the_line_to_change(tmp_path: Path) -> None:
+    result, summary = run(tmp_path, "slow")
+    pipeline = result["pipeline"]
+    assert pipeline["binds"]
+    assert pipeline["alone"]["median"] <= 40  # a sleep is never shorter
+    assert pipeline["held"]["median"] > 1.5 * pipeline["alone"]["median"]
+    assert result["throughput"]["median"] < 1.1 * pipeline["alone"]["median"]
+    assert result["input_wait_s"] > result["step_time_s"]["median"] / 4
+    line = 1 + FILE.splitlines().index("    return samples().map(decode).batch(4)")
+    (remedy,) = pipeline["remedies"]
+    assert remedy["where"] == f"mine.py, line {line}"
+    assert remedy["throughput"]["median"] > pipeline["alone"]["median"]
+    assert summary.startswith("your input pipeline gives ")
+    assert "num_parallel_calls=tf.data.AUTOTUNE" in summary
+    assert "waiting\n  for input" in summary or "waiting for input" in summary
+    assert max(map(len, summary.split("\nnext: ")[0].splitlines())) <= 80
+
+
+def test_the_same_pipeline_in_parallel_is_not_named(tmp_path: Path) -> None:
+    result, summary = run(tmp_path, "fast")
+    assert not result["pipeline"]["binds"]
+    assert result["pipeline"]["remedies"] == []
+    assert summary.startswith("your input pipeline alone gives ")
+
+
+@pytest.mark.parametrize("function", ["absent", "samples"])
+def test_samples_that_do_not_fit_end_with_a_sentence(tmp_path: Path, function: str) -> None:
+    (tmp_path / "mine.py").write_text(FILE.replace("28, 28, 1", "9"))
+    done = gpubalance("run", "--simulate", "2", "--data", f"mine.py:{function}", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (4, "")
+    says = {
+        "absent": "mine.py has no function 'absent'",
+        "samples": "--data mine.py:samples gives samples of shape (9,) for the model's input",
+    }
+    assert says[function] in done.stderr

@@ -1,0 +1,200 @@
+"""What --data gives to the engine's step, and the sentence for each thing that is wrong with it."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpubalance.errors import BadInput
+
+FILE = """
+import math
+import numpy as np
+import keras
+import tensorflow as tf
+
+IMAGES, LABELS = np.arange(120, dtype="float32").reshape(30, 4), np.arange(30) % 2
+
+def sliced(*parts):
+    return tf.data.Dataset.from_tensor_slices(parts)
+
+def one_by_one():
+    return sliced(IMAGES, LABELS)
+
+def in_batches():
+    return one_by_one().batch(7)
+
+def arrays():
+    return IMAGES, LABELS, np.ones(30)
+
+class InParts(keras.utils.PyDataset):
+    def __len__(self):
+        return 5
+    def __getitem__(self, number):
+        return IMAGES[number * 6 : number * 6 + 6], LABELS[number * 6 : number * 6 + 6]
+
+def in_parts():
+    return InParts(workers=2)
+
+def endless():
+    return one_by_one().repeat()
+
+def named():
+    return tf.data.Dataset.from_tensor_slices(({"image": IMAGES}, LABELS))
+
+def fails():
+    raise RuntimeError("no disk")
+
+def nothing():
+    pass
+
+def a_list():
+    return [1, 2]
+
+def without_labels():
+    return sliced(IMAGES)
+
+def bare():
+    return tf.data.Dataset.from_tensor_slices(IMAGES)
+
+def empty():
+    return one_by_one().take(0)
+
+def short_arrays():
+    return IMAGES, LABELS[:20]
+
+def other_shape():
+    return sliced(np.zeros((30, 5), "float32"), LABELS)
+
+def text():
+    return sliced(np.full((30, 4), "word"), LABELS)
+
+def two_inputs():
+    return sliced((IMAGES, IMAGES), LABELS)
+
+def other_name():
+    return sliced({"picture": IMAGES}, LABELS)
+
+def not_a_number():
+    return sliced(np.where(IMAGES == 3, math.nan, IMAGES), LABELS)
+
+def unlike():
+    lengths = tf.data.Dataset.range(1, 9)
+    return lengths.map(lambda n: (tf.ones((n,)), 0)).padded_batch(2, ((None,), ()))
+
+def of_unknown_shape():
+    return one_by_one().map(lambda x, y: (tf.numpy_function(lambda x: x, [x], tf.float32), y))
+
+def ragged():
+    return tf.data.Dataset.from_tensor_slices((tf.ragged.constant([[1.0], [1.0, 2.0]]), [0, 1]))
+
+def breaks():
+    def broken(x):
+        raise ValueError("bad file 7")
+    return one_by_one().map(lambda x, y: (tf.ensure_shape(tf.numpy_function(broken, [x], tf.float32), (4,)), y))
+"""
+GOOD = ["one_by_one", "in_batches", "arrays", "in_parts", "endless", "named"]
+WRONG = {
+    "fails": "fails failed:\n  File ",
+    "nothing": "gave nothing, which is no dataset",
+    "a_list": "gave a list, which is no dataset",
+    "without_labels": "its samples have one part, where training needs labels too",
+    "bare": "its samples have one part, where training needs labels too",
+    "empty": "the dataset is empty",
+    "short_arrays": "gave arrays that Keras can't take",
+    "other_shape": r"gives samples of shape \(5,\) for the model's input image, whose shape is \(4,\)",
+    "text": "gives text for the model's input image",
+    "two_inputs": "gives 2 inputs, where the model takes 1 input",
+    "other_name": "has no input image, which the model takes; it has picture",
+    "not_a_number": "the first batch has NaN among its inputs",
+    "unlike": r"its batches have the shape \(None, None\), and only the number of samples may be open",
+    "of_unknown_shape": "TensorFlow does not know the shape of its samples",
+    "ragged": "has a RaggedTensor in it, which can't be dealt out",
+    "breaks": "failed while it gave samples: ValueError: bad file 7",
+}
+
+
+@pytest.fixture(scope="module")
+def data(tensorflow: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Makes the user's data of a function's name."""
+    import keras
+
+    from gpubalance.engine.user_data import UserData
+
+    path = tmp_path_factory.mktemp("user") / "mine.py"
+    path.write_text(FILE)
+    model = keras.Sequential([keras.Input((4,), name="image"), keras.layers.Dense(2, activation="softmax")])
+    return lambda name: UserData(f"{path}:{name}", model)
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_every_form_comes_in_batches_of_the_split_epoch_after_epoch(data: Any, name: str) -> None:
+    found = list(islice(data(name).stream(12), 5))
+    for inputs, labels, *_ in found:
+        inputs = inputs["image"] if isinstance(inputs, dict) else inputs
+        assert (inputs.shape, labels[0].shape[0]) == ((12, 4), 12)
+    assert len(found[0]) == (3 if name == "arrays" else 2)
+
+
+def test_held_samples_are_the_users_and_as_many_as_are_asked_for(data: Any) -> None:
+    inputs, (labels,) = data("in_batches").make(70)
+    assert (inputs.shape, labels.shape) == ((70, 4), (70,))
+    assert (inputs[:30, 0] == range(0, 120, 4)).all()
+    assert (inputs[30:60] == inputs[:30]).all()
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_told_in_a_sentence(data: Any, name: str) -> None:
+    with pytest.raises(BadInput, match=WRONG[name]) as told:
+        data(name).make(1)
+    assert told.value.message.startswith("--data ")
+
+
+def test_a_dataset_smaller_than_a_global_batch_is_told_with_its_size(data: Any) -> None:
+    with pytest.raises(BadInput, match="has 30 samples, fewer than the global batch of 31"):
+        next(data("in_batches").stream(31))
+
+
+def test_labels_that_suit_no_output_are_told(tensorflow: Any) -> None:
+    import keras
+    import numpy as np
+
+    from gpubalance.engine.losses import fit_labels
+
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(10, activation="softmax")])
+    with pytest.raises(ValueError, match=r"labels of shape \(3,\) a sample for the output"):
+        fit_labels(model, (np.zeros((5, 3)),))
+    with pytest.raises(ValueError, match="labels for 2 outputs, where the model has 1"):
+        fit_labels(model, (np.zeros(5), np.zeros(5)))
+
+
+def test_changes_are_made_at_the_users_own_lines(tensorflow: Any, tmp_path: Path) -> None:
+    from gpubalance.engine.user_data import UserData
+
+    path = tmp_path / "slow.py"
+    path.write_text(
+        "import tensorflow as tf\n"
+        "def samples():\n"
+        "    data = tf.data.Dataset.range(20)\n"
+        "    data = data.map(lambda x: (tf.fill((4,), tf.cast(x, tf.float32)), x))\n"
+        "    return data.map(lambda x, y: (x + 1, y)).batch(5)\n"
+        "def good():\n"
+        "    data = tf.data.Dataset.range(20).repeat()\n"
+        "    return data.map(lambda x: (tf.ones((4,)), x), num_parallel_calls=4).batch(5)\n"
+    )
+    import keras
+
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    slow, good = (UserData(f"{path}:{name}", model) for name in ("samples", "good"))
+    assert [(one.change, one.where) for one in slow.mends()] == [
+        ("parallel map", "slow.py, lines 4 and 5"),
+        ("cache", "slow.py, line 5"),
+    ]
+    assert good.mends() == ()
+    for change in ("parallel map", "cache"):
+        again = slow.changed(change)
+        assert (again.make(20)[0] == slow.make(20)[0]).all()
+        assert next(again.stream(5))[0].shape == (5, 4)

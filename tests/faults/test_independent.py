@@ -1,0 +1,127 @@
+"""Rows 14, 15, 18 to 20, 22 to 24 and 28 where each device trains a model of its own: the others finish."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.cli.program import TINY
+from tests.faults.machine import Machine
+from tests.stand_in import TWO_UNLIKE_GPUS
+from tests.workers.test_process import gone
+
+FIVE_GPUS = TWO_UNLIKE_GPUS + "".join(
+    line.replace("gpu 1", f"gpu {number}").replace("1080bbbb", f"1080bbb{number}").replace(":02:", f":0{number + 1}:")
+    for number in (2, 3, 4)
+    for line in TWO_UNLIKE_GPUS.splitlines(keepends=True)
+    if line.startswith("gpu 1")
+)
+COMMAND = ("independent", "--windows", "2", "--duration", "5", "--json", "--quiet")
+
+
+def replicas(text: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(text)["replicas"]
+    return found
+
+
+def test_14_19_20_one_killed_one_hung_one_out_of_memory_and_the_others_finish(tmp_path: Path) -> None:
+    """The one that has too little memory fails first; the others after 11 timings of warm-up and 13 alone, at once."""
+    steps = """
+import time
+def step(devices, batches, number):
+    device = devices[0].index
+    note()
+    if device == 1 and number > 26:
+        os.kill(os.getpid(), 9)
+    if device == 2 and number > 26:
+        hang()
+    return 0.02
+def took(seconds):
+    time.sleep(seconds / 20)  # so long that none is far ahead of the others
+def holds(device, size):
+    return device.index != 3 or size <= 32
+"""
+    machine = Machine(tmp_path, steps, gpus=FIVE_GPUS)
+    done = machine.runs(*COMMAND, "--batches", "64", "64", "64", "64", "64", "--deadline", "5")
+    assert done.returncode == 6, done.stderr
+    failures = [one["failure"] for one in replicas(done.stdout)]
+    assert [failure and failure["exit_code"] for failure in failures] == [None, 6, 8, 5, None]
+    for label, what in (("GPU:1", "SIGKILL"), ("GPU:2", "said nothing for 5 s"), ("GPU:3", "out of memory")):
+        (message,) = [failure["message"] for failure in failures if failure and label in failure["message"]]
+        assert what in message
+        assert message in done.stderr
+    result = json.loads(done.stdout)
+    assert result["complete"] is False
+    whole = [one for one in result["replicas"] if one["failure"] is None]
+    assert result["throughput"]["median"] == sum(one["throughput"] for one in whole)
+    assert all(abs(one["contention"]) < 1e-6 for one in whole)
+    assert all(one["throughput"] is None for one in result["replicas"] if one["failure"])
+    assert all(map(gone, set(machine.noted())))
+
+
+def test_18_of_a_pair_the_other_is_measured_alone_and_nothing_is_said_of_at_once(tmp_path: Path) -> None:
+    steps = """
+def built(devices):
+    if devices[0].index == 0:
+        os.abort()
+"""
+    done = Machine(tmp_path, steps).runs(*COMMAND)
+    assert done.returncode == 6
+    assert done.stderr.startswith("error: GPU:0: the worker was ended by SIGABRT while building probe")
+    first, second = replicas(done.stdout)
+    assert first["failure"]["exit_code"] == 6
+    assert second["solo_throughput"] > 0
+    assert (second["throughput"], second["contention"], json.loads(done.stdout)["throughput"]) == (None, None, None)
+
+
+def test_15_where_none_is_left_and_all_failed_alike_that_is_the_error(tmp_path: Path) -> None:
+    steps = """
+def holds(device, size):
+    return False
+"""
+    done = Machine(tmp_path, steps).refuses(5, *COMMAND)
+    assert "GPU:0 ran out of memory with batches 64; GPU:1 ran out of memory with batches 64" in done.stderr
+
+
+def test_28_a_model_that_can_not_be_trained_ends_it_at_once(tmp_path: Path) -> None:
+    steps = """
+from gpubalance.errors import BadInput
+def built(devices):
+    if devices[0].index == 1:
+        raise BadInput("there is no such model")
+"""
+    done = Machine(tmp_path, steps).refuses(4, *COMMAND, "--model", TINY)
+    assert done.stderr.startswith("error: there is no such model")
+
+
+def test_22_a_lost_gpu_is_called_that(tmp_path: Path) -> None:
+    steps = """
+import tensorflow as tf
+def step(devices, batches, number):
+    if devices[0].index == 1 and number > 5:
+        raise tf.errors.InternalError(None, None, 'CUDA_ERROR_UNKNOWN')
+"""
+    lost = TWO_UNLIKE_GPUS.replace("gpu 1 capability 6 1", "gpu 1 series capability 6 1 !15")
+    done = Machine(tmp_path, steps, gpus=lost).runs(*COMMAND)
+    assert done.returncode == 6
+    assert "GPU:1 (NVIDIA GeForce GTX 1080) is lost" in done.stderr
+    assert replicas(done.stdout)[0]["solo_throughput"] > 0
+
+
+def test_23_24_what_each_gpu_told_at_once_and_alone_is_in_the_result(tmp_path: Path) -> None:
+    steps = """
+import time
+def step(devices, batches, number):
+    return 0.1
+def took(seconds):
+    time.sleep(seconds)
+"""
+    hot = TWO_UNLIKE_GPUS.replace("gpu 1 throttle 0", "gpu 1 throttle 0x4")
+    done = Machine(tmp_path, steps, gpus=hot).runs("independent", "--windows", "1", "--duration", "1")
+    assert done.returncode == 0, done.stderr
+    assert "GPU:1: at once 55 °C, 90 W, throttled (power cap); alone 55 °C, 90 W" in " ".join(done.stdout.split())
+    bad = f"{TWO_UNLIKE_GPUS}gpu 0 series ecc_uncorrected 7 7 9\n"
+    done = Machine(tmp_path, steps, gpus=bad).runs(*COMMAND)
+    assert done.returncode == 6
+    assert "GPU:0 had 2 memory errors that ECC did not correct" in done.stderr

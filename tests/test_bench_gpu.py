@@ -1,0 +1,200 @@
+"""`scripts/bench gpu`, without a GPU: rehearsed, refused, and what it would make of a GPU's answers."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpubalance.settings.device import Device
+from tests import stand_in
+from tests.bench.gpu import parts
+from tests.bench.gpu.kernels import Span, Window, covered, marks_of, read_windows
+from tests.bench.gpu.place import PROGRAM_VARIABLES
+from tests.bench.gpu.runner import Outcome, run_steps
+from tests.bench.gpu.steps import STEPS, Step
+from tests.bench.gpu.steps.machine import cuda_libraries
+from tests.bench.gpu.table import evidence
+from tests.cli.program import ROOT
+from tests.guide.generate import steps_on_a_gpu
+
+UUID = "GPU-1080aaaa-0000-4000-8000-000000000001"
+ONE_GPU = "\n".join(line for line in stand_in.TWO_UNLIKE_GPUS.splitlines() if not line.startswith("gpu 1"))
+
+
+def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tests.bench", "gpu", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+# Some time passes in a step, as a worker is killed in one; a GPU's sample takes 4 MiB.
+ENGINE = """
+import time
+
+def step(devices, batches, number):
+    time.sleep(0.01)
+
+def needs(device, size):
+    return None if device.simulated else (256 + 4 * size) << 20
+
+def holds(device, size):
+    return None if device.simulated else needs(device, size) <= device.memory_bytes
+"""
+
+
+@pytest.mark.timeout(900)  # most of it is loading TensorFlow, six times
+def test_a_rehearsal_does_every_step_and_writes_table_and_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the program's workers do not load it: `scripts/bench gpu --rehearse` has those too, in two minutes."""
+    monkeypatch.setenv(PROGRAM_VARIABLES, json.dumps(stand_in.engine(tmp_path, ENGINE)))
+    folder = tmp_path / "found"
+    done = bench("--rehearse", "--minutes", "60", "-o", str(folder))
+    assert done.returncode == 0, done.stderr + done.stdout
+    found = json.loads((folder / "gpu.json").read_text())
+    assert [one["step"] for one in found["steps"]] == [step.name for step in STEPS]
+    assert {one["outcome"] for one in found["steps"]} == {"done"}
+    each = [json.loads((folder / f"{step.name}.json").read_text()) for step in STEPS]
+    assert [[f["told"] for f in one["figures"]] for one in found["steps"]] == [
+        [f["told"] for f in one["figures"] if f["told"]] for one in each
+    ]
+    assert done.stdout == (folder / "gpu.md").read_text() + "\n"
+    assert "no GPU, rehearsed" in done.stdout
+    figures = {(one["step"], figure["name"]): figure for one in each for figure in one["figures"]}
+    assert figures["alone", "limit"]["value"]["fails"] == 232
+    assert figures["pair", "all_reduce"]["value"] == "CollectiveAllReduce, RING"
+    assert figures["exact", "sgd"]["value"]["split"] < 1e-6
+    assert int(figures["recovery", "out_of_memory"]["value"]["split"][0]) > 200
+    with pytest.raises(ValueError, match="no evidence"):
+        steps_on_a_gpu(folder / "gpu.json")
+
+
+def test_a_step_that_fails_or_takes_too_long_keeps_what_it_had_and_the_others_their_turn(tmp_path: Path) -> None:
+    """`alone` measures simulated devices that are paced: it can't be done in its share."""
+    steps = [Step("nowhere", "", 60), Step("alone", "", 6), Step("models", "", 10**6)]
+    outcomes = list(run_steps(steps, tmp_path, (), 11 / 60, print))
+    assert [one.outcome for one in outcomes] == ["failed", "cut off", "not run"]
+    assert outcomes[0].told == "**failed**: ModuleNotFoundError: No module named 'tests.bench.gpu.steps.nowhere'"
+    assert outcomes[2].told == "**not run**: the time was over"
+    assert json.loads((tmp_path / "alone.json").read_text())["outcome"] == "cut off"
+
+
+def test_without_a_gpu_it_says_so_and_what_works(tmp_path: Path) -> None:
+    done = bench("-o", str(tmp_path / "found"))
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.endswith("; --rehearse runs the steps without a GPU\n")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "found").exists()
+    assert bench("--rehearse", "-o", str(tmp_path)).returncode == 2
+    assert bench("--minutes", "0").returncode == 2
+
+
+def test_steps_that_only_use_the_program_do_so_on_a_gpu_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVML and the engine are stand-ins, and there is one card, of which `recovery` gets parts."""
+    variables = stand_in.environment(tmp_path, ONE_GPU) | stand_in.engine(tmp_path, ENGINE)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")  # the tests' own
+    card = Device(index=0, uuid=UUID, name="GTX 1080 Ti", memory_bytes=11 << 30, simulated=False)
+    folder = tmp_path / "found"
+    folder.mkdir()
+    steps = [step for step in STEPS if step.name in ("alone", "recovery")]
+    outcomes = {one.step: one for one in run_steps(steps, folder, [card], 60.0, print)}
+    assert {name: one.why for name, one in outcomes.items()} == dict.fromkeys(outcomes, "")
+    told = {name: one.told for name, one in outcomes.items()}
+    assert "2752 fits, 2816 fails" in told["alone"]
+    assert "NVML at" in told["alone"]
+    assert re.search(r"killed worker is told .*; memory is back after 0.0 s; the same run afterwards", told["recovery"])
+    assert re.search(r"1001/16 out of memory, 686/16 found in .*; which runs", told["recovery"])
+
+
+def test_a_card_in_parts_is_as_many_gpus_to_the_program(tmp_path: Path) -> None:
+    code = """
+import os
+del os.environ["CUDA_VISIBLE_DEVICES"]  # the tests' own
+from gpubalance.devices.machine import find_machine
+from gpubalance.devices.nvml import with_gpu
+devices = find_machine(None).select(["0", "1"])
+print([(d.index, d.uuid, d.memory_bytes, d.label) for d in devices])
+print(with_gpu(devices[1].uuid, lambda nvml, gpu: nvml.nvmlDeviceGetUUID(gpu)))
+"""
+    variables = stand_in.environment(tmp_path, ONE_GPU) | parts.environment(UUID, (2 << 30, 5 << 30), str(ROOT))
+    devices, card = stand_in.child(code, variables).splitlines()
+    assert devices == str([(0, f"{UUID}+0", 2 << 30, "GPU:0"), (1, f"{UUID}+1", 5 << 30, "GPU:1")])
+    assert card == parts.card_of(f"{UUID}+1") == UUID
+
+
+def test_the_engine_sets_gpus_up_where_the_parts_of_one_take_its_place(tensorflow: Any) -> None:
+    from gpubalance.engine import runtime
+
+    assert callable(runtime._set_up_gpus)
+    assert callable(runtime.memory_limit_bytes)
+    assert {"_set_up_gpus"} <= set(runtime.use_devices.__code__.co_names)
+
+
+def test_a_stamped_step_is_found_in_what_cupti_tells(tensorflow: Any, tmp_path: Path) -> None:
+    """A trace as TensorFlow writes it: a window of the host's, in which a GPU has two streams."""
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    space = xplane_pb2.XSpace()
+    write(space.planes.add(name="/host:CPU"), "python", [("window#step_num=1#", 0, 100), ("other", 5, 9)])
+    gpu = space.planes.add(name="/device:GPU:0")
+    write(gpu, "Stream #1(Compute)", [("conv", 4, 9), ("conv", 12, 30), ("conv", 28, 40), ("adam", 60, 70)])
+    write(gpu, "Stream #2(MemcpyD2H)", [("MemcpyD2H", at, at + 1) for at in (10, 50, 55, 80, 150)])
+    write(gpu, "Stream #3(MemcpyH2D)", [("MemcpyH2D", 2, 3)])
+    write(gpu, "Steps", [("not a kernel", 0, 100)])
+    (tmp_path / "host.xplane.pb").write_bytes(space.SerializeToString())
+    (window,) = read_windows(tmp_path)
+    assert (len(window.kernels), len(window.to_host), len(window.to_device)) == (4, 4, 1)
+    assert window.first_kernel_s == pytest.approx(4)
+    marks = marks_of(window)
+    assert marks is not None
+    assert (marks.compute_s, marks.step_s, marks.busy) == pytest.approx((40, 70, 28 / 40))
+    assert marks_of(Window(0.0, window.kernels, window.to_host[:3], ())) is None
+
+
+def write(plane: Any, name: str, events: list[tuple[str, int, int]]) -> None:
+    """Events from a second to another on a line of their own, which begins at second 7."""
+    line = plane.lines.add(name=name, timestamp_ns=7 * 10**9)
+    for event, began, ended in events:
+        number = len(plane.event_metadata) + 1
+        plane.event_metadata[number].name = event
+        line.events.add(metadata_id=number, offset_ps=began * 10**12, duration_ps=(ended - began) * 10**12)
+
+
+def test_what_runs_at_once_is_covered_once() -> None:
+    spans = [Span(0, 4), Span(1, 2), Span(3, 6), Span(8, 20)]
+    assert covered(spans, 1, 10) == 5 + 2
+
+
+def test_libraries_are_known_by_what_they_resolve_to() -> None:
+    maps = "7f-80 r-xp 00000000 08:01 7  /opt/cuda 13/lib/libcublas.so.13.0.2\n7f-80 rw-p 00000000 00:00 0\n"
+    maps += "7f-80 r-xp 00000000 08:01 8  /usr/lib/libc.so.6\n" * 2
+    assert cuda_libraries(maps) == ["/opt/cuda 13/lib/libcublas.so.13.0.2"]
+
+
+def test_what_a_gpu_showed_is_what_the_guide_says(tmp_path: Path) -> None:
+    """And "not yet" for each step that no GPU was seen by."""
+    nothing = steps_on_a_gpu(tmp_path / "none.json")
+    assert nothing.startswith("No GPU was seen yet.\n")
+    assert nothing.count("| not yet |") == len(STEPS)
+    here = {"driver": "580.65.06", "gpubalance": "0.1.0", "tensorflow": "2.21.0", "keras": None, "python": "3.12.3"}
+    one = {"step": "exact", "outcome": "cut off", "why": "after its 9 s", "seconds": 9.0}
+    one["figures"] = [{"name": "sgd", "value": 1e-7, "told": "sgd: 1e-07 | apart"}]
+    found = {"kind": "gpu-evidence", "date": "2026-12-01", "cards": ["H200, 139 GiB"], "environment": here}
+    path = tmp_path / "gpu.json"
+    path.write_text(json.dumps({**found, "steps": [one]}))
+    told = steps_on_a_gpu(path)
+    assert "H200, 139 GiB; driver 580.65.06, gpubalance 0.1.0, TensorFlow 2.21.0, Python 3.12.3, 2026-12-01" in told
+    assert r"| sgd: 1e-07 \| apart. **cut off**: after its 9 s |" in told
+    assert told.count("| not yet |") == len(STEPS) - 1
+
+
+def test_what_is_kept_names_no_machine_and_no_user() -> None:
+    told = [{"name": "seen", "value": UUID, "told": f"{UUID} in {Path.home()}/x"}]
+    (step,) = evidence([Outcome("exact", "failed", f"no {UUID}", 1.0, told)], ())["steps"]
+    assert step["why"] == "no GPU-redacted-0"
+    assert step["figures"] == [{"name": "seen", "told": "GPU-redacted-0 in ~/x"}]
