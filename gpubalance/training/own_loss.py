@@ -14,7 +14,7 @@ from gpubalance.training.changes import is_keras_own
 from gpubalance.training.metrics import counting
 from gpubalance.training.part import part_of
 
-_TRIED = 8  # samples, of which two halves are compared with the whole
+_TRIED = 8  # samples, of which two parts are compared with the whole
 _NEAR = 1e-5
 _ROUNDINGS = 10  # of a coarser type than float32
 
@@ -33,18 +33,20 @@ def check(model: Any, batch: Any, share: int) -> None:
     few = _cut((x, y), slice(count))
     with keras.StatelessScope():
         few = (*few, tf.nest.map_structure(tf.identity, model(few[0], training=False)))
-    (whole, again), (first,), (second,) = (
-        _losses(model, _cut(few, part), times)
-        for part, times in ((slice(None), 2), (slice(count // 2), 1), (slice(count // 2, None), 1))
-    )
+    whole, again = _losses(model, few, times=2)
     if not all(map(_is_near, whole, again, whole)):  # random, or it counts its calls: nothing can be told
         return
-    for loss, one, other in zip(whole, first, second, strict=True):
+    # Two ways of cutting, as halves may happen to give what the whole gives.
+    in_parts = [
+        (cut / count, _losses(model, _cut(few, slice(cut)))[0], _losses(model, _cut(few, slice(cut, None)))[0])
+        for cut in sorted({count // 2, max(1, count // 4)})
+    ]
+    for at, loss in enumerate(whole):
         what = f"the loss of the model {model.name} ({', '.join(own)})"
-        scale = max(loss, one, other, key=abs)  # parts of unlike sign may cancel
-        if _is_near(loss, (one + other) / 2, scale):
+        parts = [(part, first[at], second[at]) for part, first, second in in_parts]
+        if all(_is_near(loss, part * one + (1 - part) * other, _largest(loss, one, other)) for part, one, other in parts):
             continue
-        if _is_near(loss, one + other, scale):
+        if all(_is_near(loss, one + other, _largest(loss, one, other)) for _, one, other in parts):
             raise BadInput(
                 f"{what} sums over the batch and returns one number: a split takes that for a mean",
                 remedy="return a value for each sample; keras.losses.Loss with reduction='sum' sums them",
@@ -68,7 +70,7 @@ def _names_of_own(model: Any) -> list[str]:
     return names if type(model).compute_loss is keras.Model.compute_loss else [*names, "compute_loss"]
 
 
-def _losses(model: Any, data: Any, times: int) -> list[list[Any]]:
+def _losses(model: Any, data: Any, times: int = 1) -> list[list[Any]]:
     """What gives one number and is taken for a mean: losses, and the total of a `compute_loss` of the user's own.
 
     So many times, one after the other. What Keras variables become by that, counters and seeds too, is forgotten.
@@ -85,6 +87,11 @@ def _losses(model: Any, data: Any, times: int) -> list[list[Any]]:
                 losses.append(total)
             found.append([loss.numpy() for loss in map(tf.convert_to_tensor, losses) if not loss.shape.rank])
     return found
+
+
+def _largest(*losses: Any) -> Any:
+    """The scale of rounding: parts of unlike sign may cancel."""
+    return max(losses, key=abs)
 
 
 def _is_near(one: Any, other: Any, scale: Any) -> bool:
