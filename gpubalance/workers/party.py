@@ -16,6 +16,7 @@ from gpubalance.settings.requests import Settings
 from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
 from gpubalance.workers.log import LONGEST_BYTES
 from gpubalance.workers.messages import Ready
+from gpubalance.workers.signals import signals_held
 from gpubalance.workers.worker import Worker
 
 if TYPE_CHECKING:
@@ -212,7 +213,10 @@ class Party:
         elif numbers:
             with ThreadPoolExecutor(len(numbers)) as threads:
                 try:
-                    list(threads.map(attempt, numbers))
+                    with signals_held():  # the end of the pool does not wait for a thread whose start was interrupted
+                        attempts = [threads.submit(attempt, number) for number in numbers]
+                    for one in attempts:
+                        one.result()
                 except BaseException:  # each thread that waits for its worker must hear of it
                     self.kill()
                     raise

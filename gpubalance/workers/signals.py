@@ -1,4 +1,4 @@
-"""Signals, while a process is being started."""
+"""Signals, while a process or a thread is being started."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def signals_held() -> Iterator[None]:
-    """An interrupt that comes inside is raised at the end: half a start would be a process that nobody knows."""
+    """An interrupt that comes inside is raised at the end: of half a start nobody would know the process or thread."""
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread is interrupted
         return

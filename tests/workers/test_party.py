@@ -239,3 +239,29 @@ def test_an_interrupt_while_several_work_ends_them_all(engine_that: Callable[[st
         signal.signal(signal.SIGINT, before)
     assert len(pids) == 2
     assert all(map(gone, pids.values()))
+
+
+def test_an_interrupt_while_threads_start_leaves_none_of_them() -> None:
+    """Such a thread went on with its worker, while the caller ended the party and made a result of what there was."""
+    came, ended = threading.Event(), []
+
+    def interrupt(*_: object) -> None:
+        """A new thread calls it first of all."""
+        if not came.is_set():
+            came.set()
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def work(number: int, worker: Worker) -> None:
+        time.sleep(0.5)
+        ended.append(number)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+    try:
+        with Party([FIRST], [SECOND]) as party:
+            threading.settrace(interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                party.each(work)
+            assert sorted(ended) == [0, 1]
+    finally:
+        threading.settrace(None)  # type: ignore[arg-type]  # Python's own way to take it back
+        signal.signal(signal.SIGINT, before)

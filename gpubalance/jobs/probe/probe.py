@@ -30,6 +30,7 @@ from gpubalance.results.probe import Probe
 from gpubalance.settings.requests import ProbeRequest
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.party import Party
+from gpubalance.workers.signals import signals_held
 
 
 def probe(
@@ -154,9 +155,10 @@ class _Probing:
         with ThreadPoolExecutor(len(self._all)) as threads:
             running = []
             try:
-                for one in self._all:
-                    self._announce(one)
-                    running.append(threads.submit(_probe_alone, one))
+                with signals_held():  # the end of the pool does not wait for a thread whose start was interrupted
+                    for one in self._all:
+                        self._announce(one)
+                        running.append(threads.submit(_probe_alone, one))
                 done, _ = wait(running, return_when=FIRST_EXCEPTION)
                 for future in done:
                     future.result()
