@@ -115,7 +115,9 @@ class Interrupted(GpubalanceError):
         return cls(getattr(interrupt, "number", int(signal.SIGINT)), partial=partial, remedy=remedy)
 
     def __str__(self) -> str:
-        return f"interrupted: {self.remedy or 'nothing was measured yet'}"
+        # A window that is not finished is shown, but not kept.
+        nothing = "nothing was measured yet" if self.partial is None else "no window was finished, so nothing is kept"
+        return f"interrupted: {self.remedy or nothing}"
 
 
 class OutOfMemory(NothingFits):

@@ -11,7 +11,15 @@ from typer.exceptions import TyperException
 from gpubalance.cli.next_command import resuming
 from gpubalance.cli.output import redaction_here, say
 from gpubalance.cli.usage import usage_text
-from gpubalance.errors import RESUME, BadInput, EnvironmentFault, GpubalanceError, Interrupted, UsageError
+from gpubalance.errors import (
+    RESUME,
+    BadInput,
+    EnvironmentFault,
+    GpubalanceError,
+    Interrupted,
+    TimeLimitPassed,
+    UsageError,
+)
 from gpubalance.remedies import match
 from gpubalance.text import clean_lines
 
@@ -44,9 +52,13 @@ def _told(error: GpubalanceError) -> tuple[str, str]:
 
 
 def name_resuming(error: GpubalanceError, arguments: Sequence[str]) -> None:
-    """Puts the whole command into an error after which it can go on; a fault of the machine must be mended first."""
+    """Puts the whole command into an error after which it can go on; a fault of the machine must be mended first.
+
+    A time limit that was too short is left out of it.
+    """
     if not isinstance(error, EnvironmentFault):
-        error.remedy = error.remedy.replace(RESUME, f"{RESUME}:\n{resuming(arguments)}")
+        without = "--time-limit" if isinstance(error, TimeLimitPassed) else None
+        error.remedy = error.remedy.replace(RESUME, f"{RESUME}:\n{resuming(arguments, without)}")
 
 
 def hide(error: GpubalanceError) -> None:

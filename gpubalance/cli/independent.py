@@ -60,6 +60,11 @@ class OwnModelOptions:
 
         sizes = values.whole_numbers("--batches", self.batches)
         devices = match(machine.select(gpus.named), sizes, None, named=gpus.named is not None)
+        if sizes is not None and not all(sizes):
+            raise UsageError(
+                "--batches 0: each device trains a model of its own",
+                remedy="leave a device out with --gpus: name only those that train",
+            )
         if len(devices) < 2:
             raise UsageError(
                 f"independent is for two devices or more: what {devices[0].label} gives alone is what probe measures",

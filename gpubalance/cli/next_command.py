@@ -52,8 +52,10 @@ def uses(plan: Plan, simulate: str | None, path: Path | None) -> tuple[str, tupl
     return _run_command(plan, simulate, path), _script(plan, simulate, path)
 
 
-def resuming(arguments: Sequence[str]) -> str:
-    """The command of those arguments, which goes on with what it has measured."""
+def resuming(arguments: Sequence[str], without: str | None = None) -> str:
+    """The command of those arguments, which goes on with what it has measured; `without` is an option to leave out."""
+    pairs = zip(["", *arguments], arguments, strict=False)
+    arguments = [one for before, one in pairs if without not in (before, one.partition("=")[0])]
     return _line(*arguments, *([] if "--resume" in arguments else ["--resume"]))
 
 

@@ -85,8 +85,10 @@ def _latest_probe(devices: Sequence[Device], settings: Settings, simulate: str |
 
     found = latest(devices, settings)
     if found is None:
-        raise BadInput(
-            f"no probe of these devices with --model {settings.model} and these settings is kept here",
-            remedy=f"make one: {command('probe', devices, settings, simulate)}",
-        )
+        message = f"no probe of these devices with --model {settings.model} and these settings is kept here"
+        older = latest(devices, settings, of_other_code=True)
+        if older is not None:
+            names = " or ".join(filter(None, [settings.model, settings.data]))
+            message = f"the file of {names} has changed since the probe of {older.created}, so that says nothing of it"
+        raise BadInput(message, remedy=f"make one: {command('probe', devices, settings, simulate)}")
     return found

@@ -28,16 +28,19 @@ def check_simulated(plan: Plan, path: Path, simulate: str | None) -> None:
     )
 
 
-def planned_model(plan: Plan, model: str | None) -> str:
+def planned_model(plan: Plan, model: str | None, simulate: str | None) -> str:
     """What is trained with a plan. Only a built-in model is taken from it, as a file must not start code.
 
     Raises UsageError for another model than the plan's, BadInput where its model must be named.
     """
+    from gpubalance.cli.next_command import command
+
     built_in = not choices.names_file_or_code(plan.settings.model)
     if model is not None and built_in and model != plan.settings.model:
+        other = command("balance", plan.devices, plan.settings.model_copy(update={"model": model}), simulate)
         raise UsageError(
             f"the plan's batches are for {plan.settings.model}, and suit no other model: --model {model}",
-            remedy=f"leave --model out, or make a plan for it: gpubalance balance --model {shlex.quote(model)}",
+            remedy=f"leave --model out, or make a plan for it:\n{other} -o other.json",
         )
     if model is None and not built_in:
         raise BadInput(

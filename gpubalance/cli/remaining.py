@@ -13,6 +13,7 @@ class Remaining:
 
     def __init__(self) -> None:
         self._phase: PhaseBegun | None = None
+        self._thought_s = 0.0
         self._began_s = self._until_s = time.monotonic()
 
     def take(self, event: Event) -> None:
@@ -20,7 +21,7 @@ class Remaining:
         now_s = time.monotonic()
         if isinstance(event, PhaseBegun):
             if self._phase is None:
-                self._began_s = now_s
+                self._began_s, self._thought_s = now_s, event.left_s
             self._phase = event
             self._until_s = now_s + event.left_s
         elif isinstance(event, TimeLeft):
@@ -30,12 +31,15 @@ class Remaining:
     def line(self) -> str:
         """For where lines stay, as a phase begins; empty before the first."""
         one = self._phase
-        return phase_text(one.name, one.number, one.of, one.seconds, *self._times_s(one)) if one else ""
+        return (
+            phase_text(one.name, one.number, one.of, one.seconds, *self._times_s(one), self._thought_s) if one else ""
+        )
 
     @property
     def short(self) -> str:
         """For a screen; empty before the first phase."""
-        return left_text(self._phase.number, self._phase.of, *self._times_s(self._phase)) if self._phase else ""
+        one = self._phase
+        return left_text(one.number, one.of, *self._times_s(one), self._thought_s) if one else ""
 
     @property
     def whole_s(self) -> float:

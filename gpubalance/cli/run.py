@@ -45,7 +45,7 @@ def run(
     if plan is None:
         request = split.by_hand(machine, gpus, training, how)
     else:
-        request = split.by_plan(plan, machine, training, how)
+        request = split.by_plan(plan, machine, training, how, gpus.simulate)
     used = request.split.used
     solo = solo_bests(request.devices, used, request.settings)
     unplanned = plan is None and len(used) > 1

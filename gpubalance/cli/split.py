@@ -113,7 +113,7 @@ class GivenSplitOptions:
         split_option(
             "--batches",
             metavar="N…",
-            help="Samples of each device in one step, in the order of --gpus: --batches 820 568. "
+            help="Samples of each device in one step, in the order of --gpus: --batches 820 568; 0 leaves one out. "
             f"Default: {choices.DEFAULT_BATCH} each.",
         ),
     ] = None
@@ -172,7 +172,14 @@ class GivenSplitOptions:
             measuring=measuring,
         )
 
-    def by_plan(self, plan: Plan, machine: Machine, training: JointTrainingOptions, measuring: Measuring) -> RunRequest:
+    def by_plan(
+        self,
+        plan: Plan,
+        machine: Machine,
+        training: JointTrainingOptions,
+        measuring: Measuring,
+        simulate: str | None,
+    ) -> RunRequest:
         """The run of a plan on the devices that are here. Raises PlanMismatch where they have changed, unless forced.
 
         Raises BadInput where its model or its samples must be named.
@@ -180,7 +187,7 @@ class GivenSplitOptions:
         from gpubalance.devices.planned import planned_devices
         from gpubalance.settings.requests import RunRequest
 
-        model = planned_model(plan, training.model)
+        model = planned_model(plan, training.model, simulate)
         return RunRequest(
             devices=planned_devices(plan, machine.devices, force=self.force),
             split=plan.split,
@@ -204,16 +211,17 @@ def match(
 ) -> tuple[Device, ...]:
     """The devices that the batches are for.
 
-    Raises UsageError unless there is one batch a device, above 0, and where there are micro-batches, one a batch, none
-    larger than it. `named` is whether --gpus chose the devices.
+    Raises UsageError unless there is one batch a device, 0 where it is left out, and where there are micro-batches, one
+    a batch, none larger than it. `named` is whether --gpus chose the devices.
     """
     if sizes is None:
         if micro_sizes is not None:
             raise UsageError("--micro-batches needs --batches", remedy="give both, in the order of --gpus")
         return tuple(devices)
-    if not all(sizes):
+    if not any(sizes):
         raise UsageError(
-            "--batches: each batch must be above 0", remedy="leave a device out with --gpus: name only those that train"
+            "--batches: all are 0, so no device would train",
+            remedy="give at least one device more than 0; 0 leaves a device out",
         )
     if len(sizes) != len(devices):
         chosen = " ".join(str(device.index) for device in devices[: len(sizes)])
@@ -228,7 +236,7 @@ def match(
             remedy="give one micro-batch a device, in the order of --gpus; the batch itself where it is taken whole",
         )
     for device, batch, micro in zip(devices, sizes, micro_sizes or sizes, strict=True):
-        if not micro:
+        if batch and not micro:
             raise UsageError(
                 f"--micro-batches: {device.label}'s must be above 0",
                 remedy=f"give {device.label}'s batch itself, {batch}, where it is taken whole",

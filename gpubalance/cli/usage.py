@@ -16,6 +16,20 @@ from gpubalance.cli.next_command import program
 _EXTRA = re.compile(r"unexpected extra arguments?(?:\(s\))? \((.*)\)", re.DOTALL)
 _MAIN = "balance"
 _TYPES = {"int": "a whole number", "float": "a number"}
+_UNITS = {"int": {"k": 1000, "M": 10**6}, "float": {"s": 1, "m": 60, "min": 60, "h": 3600}}
+# What people write elsewhere, and what that is here: an option by the first of these that the command has.
+_OPTIONS_MEANT = {
+    **dict.fromkeys(("--batch", "--batch-size"), ("--batches", "--global-batch", "--max-batch")),
+    "--epochs": ("--epoch",),
+    **dict.fromkeys(("--device", "--devices"), ("--gpus",)),
+    "--timeout": ("--time-limit",),
+}
+_VALUES_MEANT = {
+    **dict.fromkeys(("fp16", "float16", "half", "mixed", "amp"), "mixed_float16"),
+    **dict.fromkeys(("bf16", "bfloat16"), "mixed_bfloat16"),
+    **dict.fromkeys(("fp32", "single"), "float32"),
+}
+_ALIKE = 0.75
 _BOUNDS = {"greater_than_equal": ("ge", "or more"), "less_than_equal": ("le", "or less")}
 
 
@@ -43,14 +57,33 @@ def _value(error: Any) -> tuple[str, str] | None:
         return f"{option}: {error.message}", ""
     fault = faults[0]
     kind, given = fault["type"], fault["input"]
-    of = _TYPES.get(kind.partition("_")[0])
-    plain = str(given).replace(",", "").replace("_", "").replace(" ", "")
-    if of is not None:
-        return f"{option} takes {of}, not {given!r}", f"write {option} {plain}" if plain.isdecimal() else ""
+    base = kind.partition("_")[0]
+    if base in _TYPES:
+        meant = _number(str(given), base)
+        out = f"leave {option} out" if error.param.default is None and given in ("auto", "max", "best", "none") else ""
+        return f"{option} takes {_TYPES[base]}, not {given!r}", f"write {option} {meant}" if meant else out
     if kind in _BOUNDS:
         key, word = _BOUNDS[kind]
         return f"{option} takes {fault['ctx'][key]} {word}, not {given}", ""
-    return f"{option}: {fault['msg'].removeprefix('Value error, ').rstrip('.')}", ""
+    return f"{option}: {fault['msg'].removeprefix('Value error, ').rstrip('.')}", _choice(option, fault["msg"])
+
+
+def _choice(option: str, message: str) -> str:
+    """What is meant by a word that is not one of those in Typer's message; empty for another message."""
+    given, *choices = re.findall(r"'([^']*)'", message) or [""]
+    near = [_VALUES_MEANT.get(given.lower(), ""), *difflib.get_close_matches(given, choices, n=1)]
+    meant = next((one for one in near if one in choices), "")
+    return f"did you mean {option} {meant}?" if meant else ""
+
+
+def _number(text: str, kind: str) -> str:
+    """What is meant by `5e4`, `50,000` and `50k`, or by `10m` of seconds; empty where that is no such number."""
+    plain = text.replace(",", "").replace("_", "").replace(" ", "")
+    found = re.fullmatch(rf"(\d+(?:\.\d+)?(?:e\d)?)({'|'.join(_UNITS[kind])})?", plain)
+    if found is None:
+        return ""
+    number = float(found[1]) * _UNITS[kind].get(found[2] or "", 1)
+    return f"{number:.0f}" if number.is_integer() else f"{number:g}" if kind == "float" else ""
 
 
 def _option(error: Any) -> tuple[str, str] | None:
@@ -60,14 +93,36 @@ def _option(error: Any) -> tuple[str, str] | None:
         return None
     if "requires an argument" in error.message:
         return f"{name} needs a value", ""
-    near = getattr(error, "possibilities", None) or []
-    nearest = [one for one in near if one.startswith(name)] or difflib.get_close_matches(name, near, n=1)
     commands = _commands(error)
     having = [word for word, command in commands.items() if any(name in param.opts for param in command.params)]
     if having:
         command = next((word for word in sys.argv[1:] if word in having), _MAIN if _MAIN in having else having[0])
         return f"no such option: {name}", f"options come after the command: {program()} {command} {name} …"
-    return f"no such option: {name}", f"did you mean {' or '.join(nearest)}?" if nearest else ""
+    return f"no such option: {name}", _nearest(error.ctx, name)
+
+
+def _nearest(context: Any, name: str) -> str:
+    """The option that is meant: by its meaning, its beginning or its letters, of this command or of another one."""
+    if context is None:
+        return ""
+    own = _names(context.command)
+    others = {word: _names(command) for word, command in context.find_root().command.commands.items()}
+    near = [one for one in _OPTIONS_MEANT.get(name, ()) if one in own][:1]
+    near = near or [one for one in own if one.startswith(name)]
+    meant = "" if near else next((name for names in others.values() if name in names), "")
+    near = near or ([] if meant else difflib.get_close_matches(name, own, n=1, cutoff=_ALIKE))
+    if near:
+        return f"did you mean {' or '.join(near)}?"
+    every = [*dict.fromkeys(one for names in others.values() for one in names)]
+    meant = meant or next(iter(difflib.get_close_matches(name, every, n=1, cutoff=_ALIKE)), "")
+    having = [word for word, names in others.items() if meant in names]
+    if not having:
+        return ""
+    return f"{meant} is an option of {', '.join(having)}: {program()} {having[0]} {meant} …"
+
+
+def _names(command: Any) -> list[str]:
+    return [name for param in command.params for name in (*param.opts, *param.secondary_opts) if name.startswith("--")]
 
 
 def _argument(error: Any, wrong: str) -> tuple[str, str] | None:

@@ -16,6 +16,7 @@ from gpubalance.text import clean
 Number = TypeVar("Number", int, float)
 _LARGEST, _DIGITS = 10**9, 20
 _MOST_MICRO_BATCHES = 1024
+_LEAST_BYTES = 1 << 20  # of memory: less is a number without its unit
 
 
 def words(texts: Sequence[str] | None) -> list[str] | None:
@@ -34,7 +35,7 @@ def whole_numbers(option: str, texts: Sequence[str] | None) -> list[int] | None:
         # The length first: Python refuses to make a number of thousands of digits.
         if not item.isascii() or not item.isdigit() or len(item) > _DIGITS or int(item) > _LARGEST:
             raise UsageError(
-                f"{option} takes whole numbers from 1 to {_LARGEST}, not {clean(item, 40)!r}",
+                f"{option} takes whole numbers up to {_LARGEST}, not {clean(item, 40)!r}",
                 remedy=f"for example {option} {LIST_OPTIONS[option]}",
             )
     return [int(item) for item in items]
@@ -64,11 +65,17 @@ def seconds_or_none(option: str, value: float | None, most: float) -> float | No
 
 
 def size(option: str, text: str) -> int:
-    """Bytes. Raises UsageError for what is not a size."""
+    """Bytes. Raises UsageError for what is not a size, and for a few bytes without a unit, which nobody means."""
     try:
-        return parse_bytes(text)
+        found = parse_bytes(text)
     except ValueError as error:
         raise UsageError(f"{option}: {error}") from None
+    if text.strip().isdigit() and 0 < found < _LEAST_BYTES:
+        number = text.strip()
+        raise UsageError(
+            f"{option} {number} is {number} bytes", remedy=f"say the unit: {option} {number}MiB, or {number}B if meant"
+        )
+    return found
 
 
 def micro_batches(text: str) -> int | Literal["auto"]:

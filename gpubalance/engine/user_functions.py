@@ -5,17 +5,17 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
-import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from gpubalance.errors import BadInput
+from gpubalance.engine.caller import users_line
+from gpubalance.errors import BadInput, GpubalanceError
 
 # What must not happen while a user's file is imported, and what it is called.
 _HARMFUL = {
@@ -30,14 +30,11 @@ _HARMFUL = {
     (tf.saved_model, "save"): "saves a model",
     (tf.train.Checkpoint, "save"): "saves a model",
     (tf.train.Checkpoint, "write"): "saves a model",
+    (tf.GradientTape, "gradient"): "trains a model",
     (tf.distribute.Strategy, "scope"): "opens a strategy's scope",
 }
 # A file, as it was when it was imported: the model's is often the data's too, and is run once.
 _LOADED: dict[tuple[Path, int], Any] = {}
-# Not the user's own lines: `split.fit` opens a scope, Keras' `test_on_batch` does.
-_LIBRARIES = tuple(
-    f"{folder}{os.sep}" for folder in (Path(__file__).parents[1], Path(keras.__file__).parent, Path(tf.__file__).parent)
-)
 
 
 def user_function(name: str, option: str) -> Callable[[], Any]:
@@ -52,8 +49,10 @@ def user_function(name: str, option: str) -> Callable[[], Any]:
         raise BadInput(
             f"{option} {name!r} names no function", remedy="write package.module:function or file.py:function"
         )
-    with _harmless(place, attribute):
-        module = _load_file(Path(place), option) if place.endswith(".py") else _load_module(place, option)
+    harmless = _harmless(place, attribute)
+    module = (
+        _load_file(Path(place), option, harmless) if place.endswith(".py") else _load_module(place, option, harmless)
+    )
     function = getattr(module, attribute, None)
     if not callable(function):
         names = [n for n, f in vars(module).items() if inspect.isfunction(f) and f.__module__ == module.__name__]
@@ -63,24 +62,23 @@ def user_function(name: str, option: str) -> Callable[[], Any]:
 
 @contextmanager
 def _harmless(place: str, attribute: str) -> Iterator[None]:
-    """Raises BadInput before anything is trained or saved meanwhile.
+    """Raises BadInput before anything is trained or saved meanwhile, and where a split can't be made there.
 
-    A training script without a guard would train in every worker, and overwrite what it has saved.
+    A training script without a guard would train in every worker, and overwrite what it has saved; and the plan that it
+    loads is what the command is to make.
     """
     before = {key: getattr(*key) for key in _HARMFUL}
+    guard = f'put that under `if __name__ == "__main__":`, or move {attribute} to a file of its own'
+    refused: list[BadInput] = []
 
     def refuser(does: str) -> Callable[..., Any]:
         """What a method is while the file is imported."""
 
         def _refuse(*_args: object, **_options: object) -> None:
-            caller = sys._getframe(1)
-            while caller.f_back and caller.f_code.co_filename.startswith(_LIBRARIES):
-                caller = caller.f_back
-            where = f"{Path(caller.f_code.co_filename).name}, line {caller.f_lineno}"
-            raise BadInput(
-                f"importing {place} {does} ({where}): it was stopped there",
-                remedy=f'put that under `if __name__ == "__main__":`, or move {attribute} to a file of its own',
-            )
+            file, line = users_line()
+            where = f"{Path(file).name}, line {line}"
+            refused.append(BadInput(f"importing {place} {does} ({where}): it was stopped there", remedy=guard))
+            raise refused[0]
 
         return _refuse
 
@@ -88,12 +86,18 @@ def _harmless(place: str, attribute: str) -> Iterator[None]:
         setattr(owner, method, refuser(does))
     try:
         yield
+    except Exception as error:
+        if refused:  # TensorFlow makes another error of what is raised in a function that it traces
+            raise refused[0] from None
+        if isinstance(error, GpubalanceError):  # as of `load_plan`
+            raise BadInput(f"importing {place} makes a split, which failed: {error.message}", remedy=guard) from None
+        raise
     finally:
         for (owner, method), original in before.items():
             setattr(owner, method, original)
 
 
-def _load_file(path: Path, option: str) -> Any:
+def _load_file(path: Path, option: str, harmless: AbstractContextManager[None]) -> Any:
     if not path.is_file():
         raise BadInput(f"{option}: there is no file {path}")
     key = path.resolve(), path.stat().st_mtime_ns
@@ -105,14 +109,16 @@ def _load_file(path: Path, option: str) -> Any:
     module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(path.stem, module)  # dataclasses and pickling look it up by its name
     sys.path.append(str(path.parent.resolve()))  # the modules beside it
-    spec.loader.exec_module(module)
+    with harmless:
+        spec.loader.exec_module(module)
     _LOADED[key] = module
     return module
 
 
-def _load_module(name: str, option: str) -> Any:
+def _load_module(name: str, option: str, harmless: AbstractContextManager[None]) -> Any:
     try:
-        return importlib.import_module(name)
+        with harmless:
+            return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(error.name + ".")):
             raise BadInput(f"{option}: there is no module {name!r} on the path or in this folder") from None

@@ -12,6 +12,7 @@ from gpubalance.results.independent import HeldAgainst, Independent, OwnModel, O
 from gpubalance.results.telemetry import Telemetry
 
 _NAME_WIDTH = 26
+_EXACT = 0.01  # half an interval: wider ones are told
 
 
 def turn_text(number: int, of: int, name: str, windows: Sequence[OwnWindow]) -> str:
@@ -60,8 +61,11 @@ def _answer(result: Independent, width: int) -> Iterator[str]:
 def joint_text(result: Independent, joint: HeldAgainst) -> str:
     """What one model on all these devices gives of that, and so what sync and waiting cost."""
     split = joint.split
-    rate = joint.throughput.median
+    rate, ends = joint.throughput.median, joint.throughput.ci95
     text = f"one model on all of them, split {split}: {format_rate(rate)} samples/s"
+    if ends is None or ends[1] - ends[0] > 2 * _EXACT * rate:
+        known = "of unknown precision" if ends is None else f"± {format_percent((ends[1] - ends[0]) / 2 / rate, 1)}"
+        text += f" ({known}: that run was short)"
     if result.throughput is None:
         return text
     less = 1 - rate / result.throughput.median

@@ -165,10 +165,14 @@ class DeviceProbe(Record):
 
 
 class Probe(Result):
-    """Each device, measured alone. `parallel`: all of them were measured at the same time."""
+    """Each device, measured alone. `parallel`: all of them were measured at the same time.
+
+    `code` is a hash of the files of the user's own model and data; empty for built-in ones, and in older probes.
+    """
 
     kind: Literal["probe"] = "probe"
     settings: Settings
+    code: str = ""
     environment: Environment | None
     model: Model | None
     devices: Devices

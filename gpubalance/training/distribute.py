@@ -15,7 +15,7 @@ from gpubalance.training.split import Split
 
 def distribute(
     model: Any,
-    gpus: Sequence[int | str] | None = None,
+    gpus: Sequence[int | str] | int | str | None = None,
     ratios: Sequence[int] = (),
     *,
     simulate: int | str | Path | None = None,
@@ -29,7 +29,7 @@ def distribute(
     Raises BadInput for a model that Keras can't save and load, and whatever `Split` raises. A model whose `compile` is
     its own is copied as not compiled.
     """
-    split = Split.by_ratios(gpus, ratios, simulate=simulate)
+    split = Split(gpus, ratios=ratios, simulate=simulate)
     copy = _copied(model, split.scope())
     copy.compile = partial(_compile, split, copy)
     copy.split = split

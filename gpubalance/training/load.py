@@ -19,8 +19,8 @@ def load_plan(path: str | Path, *, simulate: int | str | Path | None = None) -> 
     `simulate` is the device profile, as in --simulate, of a plan for simulated devices.
 
     Raises PlanMismatch with the difference where other devices are here, BadInput for a file that is no plan,
-    EnvironmentFault where there is no GPU. Warns of a plan that was measured with XLA, which training does not use;
-    `fit` warns of a model that the plan was not measured with.
+    EnvironmentFault where there is no GPU. Warns of a plan that was measured with XLA, which training does not use, and
+    of one for simulated devices without `simulate`; `fit` warns of a model that the plan was not measured with.
     """
     plan = read_record(Path(path), Plan)
     if plan.settings.xla:
@@ -29,11 +29,17 @@ def load_plan(path: str | Path, *, simulate: int | str | Path | None = None) -> 
             stacklevel=2,
         )
     if simulate is None and plan.devices[0].simulated:
+        names = ", ".join(f"{device.label} {device.name}" for device in plan.devices)
+        warnings.warn(
+            f"{path} is a plan for simulated devices ({names}): it trains on this machine's CPU, at their pace. "
+            "simulate= in load_plan says that this is meant; for GPUs, balance without --simulate",
+            stacklevel=2,
+        )
         devices, joint = plan.devices, JointProfile()
     else:
         machine = find_machine(simulate)
         devices, joint = planned_devices(plan, machine.devices), machine.joint
     split = Split._of(devices, plan.split, joint, plan.settings.all_reduce)
-    split._plan = plan
+    split._plan, split._simulate = plan, simulate
     split.limits = tuple(share.limit for share in plan.shares if share.batch)
     return split

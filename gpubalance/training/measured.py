@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
+import sys
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from gpubalance.engine.models import input_shapes
@@ -13,10 +16,11 @@ from gpubalance.results.plan import Plan
 Shapes: TypeAlias = tuple[tuple[int | None, ...], ...]
 
 
-def unlike(plan: Plan, model: Any) -> str:
+def unlike(plan: Plan, model: Any, simulate: int | str | Path | None = None) -> str:
     """What differs between them, with the command that measures this one; empty where nothing does.
 
-    Keras numbers the models of one name in a process, so a number at the end of it says nothing.
+    `simulate` is what the plan was loaded with. Keras numbers the models of one name in a process, so a number at the
+    end of it says nothing.
     """
     known = plan.model
     if known is None:
@@ -27,7 +31,6 @@ def unlike(plan: Plan, model: Any) -> str:
     if (parameters, _unnumbered(model.name)) == (known.parameters, _unnumbered(known.name)) and not other_shapes:
         return ""
     measured = plan.settings.model
-    name = measured if ":" in measured else "train.py:build"
     measured_with, of_this = f"{known.parameters:,} parameters", f"{parameters:,}"
     if was and now and other_shapes:
         measured_with, of_this = (
@@ -35,8 +38,19 @@ def unlike(plan: Plan, model: Any) -> str:
         )
     return (
         f"the plan was measured with {measured} (the model {known.name}, {measured_with}); "
-        f"this model, {model.name}, has {of_this}: gpubalance balance --model {name} finds its split"
+        f"this model, {model.name}, has {of_this}: {_balance(plan, simulate)}, the function that "
+        "builds it, finds its split"
     )
+
+
+def _balance(plan: Plan, simulate: int | str | Path | None) -> str:
+    """The command. Which function builds the model is not known, unless the plan's own is one."""
+    words = ["gpubalance", "balance"]
+    if plan.devices[0].simulated:
+        words += ["--simulate", "PROFILE.toml" if simulate is None else str(simulate)]
+    script = Path(getattr(sys.modules["__main__"], "__file__", None) or "train.py").name
+    named = plan.settings.model
+    return shlex.join([*words, "--model", named if ":" in named else f"{script}:FUNCTION"])
 
 
 def _alike(was: Shapes, now: Shapes) -> bool:

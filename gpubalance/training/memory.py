@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from gpubalance.engine.failures import failing_replica
 from gpubalance.errors import OutOfMemory
-from gpubalance.settings.device import Device
 from gpubalance.settings.shares import Shares, share_text
 
+if TYPE_CHECKING:
+    from gpubalance.training.split import Split
 
-def out_of_memory(
-    text: str, names: Sequence[str], devices: Sequence[Device], tried: Shares | None, *, trains: bool
-) -> OutOfMemory:
+
+def out_of_memory(text: str, names: Sequence[str], split: Split, tried: Shares | None, *, trains: bool) -> OutOfMemory:
     """The error for TensorFlow's text. `names` are its names of the devices, `tried` what they got, if anything yet."""
     replica = _replica(text, names)
-    where = "a device" if replica is None else f"{devices[replica].label} ({devices[replica].name})"
+    where = "a device" if replica is None else f"{split.devices[replica].label} ({split.devices[replica].name})"
     error = OutOfMemory(f"{where} ran out of memory {_with(tried, replica)}", replica=replica)
-    smaller = "take a smaller batch there" if trains else "take a smaller batch_size, or a split with less there"
-    error.remedy = (
-        f"{smaller}{_in_parts(tried, replica) if trains else ''}; gpubalance balance --margin 1GiB makes a plan that "
-        "leaves more memory free"
-    )
+    less = _less(split, tried, replica, trains=trains)
+    error.remedy = f"{less}; gpubalance balance --margin 1GiB makes a plan that leaves more memory free"
     return error
 
 
@@ -33,12 +31,27 @@ def _with(tried: Shares | None, replica: int | None) -> str:
     return f"with its batch of {share_text(tried.batches[replica], tried.micro_batches[replica])}"
 
 
-def _in_parts(tried: Shares | None, replica: int | None) -> str:
-    if tried is None or replica is None or tried.micro_batches[replica] < 2:
-        return ""
-    sizes = list(tried.micro_batches)
-    sizes[replica] = -(-sizes[replica] // 2)
-    return f", or the same in smaller parts with micro_batches={sizes}"
+def _less(split: Split, tried: Shares | None, replica: int | None, *, trains: bool) -> str:
+    """What to type: the split's own batches, or half of those there, as nothing tells what would fit."""
+    if tried is None or replica is None:
+        return "take smaller batches"
+    if not trains:
+        return f"take a smaller batch_size, such as {max(1, tried.global_batch // 2)}, or a split with less there"
+    own = split.shares
+    if tried.batches[replica] > own.batches[replica]:
+        return (
+            f"the split is of {own.global_batch} samples a step, and got {tried.global_batch}: leave batch_size out, "
+            f"or give up to {own.global_batch}"
+        )
+    if tried.micro_batches[replica] < 2:
+        return "take a smaller model, or leave the device out"
+    gpus, batches = [device.index for device in split.devices], list(own.batches)
+    parts, fewer = list(own.micro_batches), list(own.batches)
+    parts[replica], fewer[replica] = (-(-size // 2) for size in (parts[replica], fewer[replica]))
+    return (
+        f"take it in parts, gpubalance.Split({gpus}, {batches}, micro_batches={parts}), or less there, "
+        f"gpubalance.Split({gpus}, {fewer}), and half of that again while it does not fit"
+    )
 
 
 def _replica(text: str, names: Sequence[str]) -> int | None:

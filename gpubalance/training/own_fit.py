@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import functools
+import warnings
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 import keras
 
+from gpubalance.engine.caller import users_line
+
 # The split that a model was compiled for; one strategy may serve several splits of the same devices.
 _SPLIT = "_gpubalance_split"
+# The latest split of several devices, as long as no model has been compiled for it; nothing where it is gone.
+_waiting: list[Callable[[], Any]] = []
+
+
+def expect(split: Any) -> None:
+    """A model is to be compiled in its scope: the `fit` of one that was built outside of it is told."""
+    take_over()
+    _waiting[:] = [weakref.ref(split)]
 
 
 @functools.cache
@@ -25,6 +38,8 @@ def _of_the_split(keras_method: Any) -> Any:
     def method(model: Any, *arguments: Any, **options: Any) -> Any:
         latest = _split_here(model)
         if latest is None:
+            if keras_method.__name__ == "fit":
+                _tell_outside(model)
             return keras_method(model, *arguments, **options)
         return getattr(model, _SPLIT, latest).call(keras_method, model, arguments, options)
 
@@ -38,8 +53,23 @@ def _noted(compile_: Any) -> Any:
         split = _split_here(model)
         if split is not None:
             setattr(model, _SPLIT, split)
+            _waiting.clear()
 
     return method
+
+
+def _tell_outside(model: Any) -> None:
+    """Warns once of a model on one device, where a split waits for its model. One in training has been compiled."""
+    split = _waiting[0]() if _waiting else None
+    if split is None or hasattr(model, _SPLIT) or model._distribute_strategy is not None:
+        return
+    _waiting.clear()
+    warnings.warn_explicit(
+        f"the model {model.name} was built outside split.scope(), so it trains on one device, not with {split}: "
+        "build or load it and compile it in `with split.scope():`",
+        UserWarning,
+        *users_line(),
+    )
 
 
 def _split_here(model: Any) -> Any:

@@ -44,7 +44,9 @@ def check(model: Any, batch: Any, share: int) -> None:
     for at, loss in enumerate(whole):
         what = f"the loss of the model {model.name} ({', '.join(own)})"
         parts = [(part, first[at], second[at]) for part, first, second in in_parts]
-        if all(_is_near(loss, part * one + (1 - part) * other, _largest(loss, one, other)) for part, one, other in parts):
+        if all(
+            _is_near(loss, part * one + (1 - part) * other, _largest(loss, one, other)) for part, one, other in parts
+        ):
             continue
         if all(_is_near(loss, one + other, _largest(loss, one, other)) for _, one, other in parts):
             raise BadInput(

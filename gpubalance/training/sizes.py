@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from gpubalance.errors import UsageError
 from gpubalance.settings.shares import Shares
@@ -13,6 +13,11 @@ _WHOLE = "give whole numbers: 4 and 3 instead of 0.57 and 0.43"
 def shares_of(sizes: Sequence[int], micro_batches: Sequence[int], devices: int, *, what: str = "batches") -> Shares:
     """`what` the sizes are called: batches or ratios. Raises UsageError, with what to give instead."""
     for name, given in ((what, sizes), ("micro-batches", micro_batches)):
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            raise UsageError(
+                f"{name} are a list, one for each device, not {given!r}",
+                remedy=f"{name.replace('-', '_')}=[{', '.join(['…'] * devices)}] for {devices} devices",
+            )
         wrong = [size for size in given if isinstance(size, bool) or not isinstance(size, int)]
         if wrong:
             unit = "" if what == "ratios" else " of samples"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -19,6 +20,7 @@ from gpubalance.training.sizes import shares_of
 _MODELS_KEPT = 4
 
 if TYPE_CHECKING:
+    from gpubalance.engine.feed import Dealt
     from gpubalance.results.plan import Plan
     from gpubalance.training.place import Place
     from gpubalance.training.steps import OnStamps, Steps
@@ -37,46 +39,38 @@ class Split:
 
     def __init__(
         self,
-        gpus: Sequence[int | str] | None = None,
+        gpus: Sequence[int | str] | int | str | None = None,
         batches: Sequence[int] = (),
         *,
+        ratios: Sequence[int] | None = None,
         micro_batches: Sequence[int] | None = None,
         simulate: int | str | Path | None = None,
     ) -> None:
         """A batch for each of the GPUs, in their order; `micro_batches` where a device takes its batch in parts.
 
-        `simulate` is a device profile or a number of plain CPU devices, as --simulate takes it. Raises UsageError for
-        batches that do not fit the devices, and what `gpubalance run` raises for devices that are not here.
+        With `ratios` instead of batches it divides any global batch in this proportion: 4 and 3 of 1000 are 571 and
+        429. `simulate` is a device profile or a number of plain CPU devices, as --simulate takes it. Raises UsageError
+        for batches that do not fit the devices, and what `gpubalance run` raises for devices that are not here.
         """
-        self._choose(gpus, batches, micro_batches or (), simulate, "batches")
-
-    @classmethod
-    def by_ratios(
-        cls, gpus: Sequence[int | str] | None, ratios: Sequence[int], *, simulate: int | str | Path | None = None
-    ) -> Split:
-        """A split of any global batch in this proportion: 4 and 3 of 1000 are 571 and 429. Raises as `Split` does."""
-        split = cls.__new__(cls)
-        split._choose(gpus, ratios, (), simulate, "ratios")
-        split._of_any_batch = True
-        return split
+        machine = find_machine(simulate)
+        named = [gpus] if isinstance(gpus, int | str) else gpus
+        devices = machine.select(None if named is None else [str(gpu) for gpu in named])
+        if ratios is None:
+            shares = shares_of(batches, micro_batches or (), len(devices))
+        elif batches == () and micro_batches is None:
+            shares = shares_of(ratios, (), len(devices), what="ratios")
+        else:
+            raise UsageError(
+                "ratios are for any batch, and batches are these", remedy="give ratios alone, or batches without them"
+            )
+        self._set(devices, shares, machine.joint, "auto")
+        self._of_any_batch = ratios is not None
 
     @classmethod
     def _of(cls, devices: Sequence[Device], shares: Shares, joint: JointProfile, all_reduce: str) -> Split:
         split = cls.__new__(cls)
         split._set(devices, shares, joint, all_reduce)
         return split
-
-    def _choose(
-        self,
-        gpus: Sequence[int | str] | None,
-        sizes: Sequence[int],
-        micro_batches: Sequence[int],
-        simulate: int | str | Path | None,
-        what: str,
-    ) -> None:
-        machine = find_machine(simulate)
-        devices = machine.select(None if gpus is None else [str(gpu) for gpu in gpus])
-        self._set(devices, shares_of(sizes, micro_batches, len(devices), what=what), machine.joint, "auto")
 
     def _set(self, devices: Sequence[Device], shares: Shares, joint: JointProfile, all_reduce: str) -> None:
         self.devices = tuple(devices[i] for i in shares.used)
@@ -88,7 +82,12 @@ class Split:
         self._place: Place | None = None
         self._steps: list[Steps] = []
         self._plan: Plan | None = None
+        self._simulate: int | str | Path | None = None  # the plan's
         self._told: set[str] = set()
+        if len(self.devices) > 1 and "keras" in sys.modules:  # else its scope is what loads it
+            from gpubalance.training import own_fit
+
+            own_fit.expect(self)
 
     def __repr__(self) -> str:
         names = ", ".join(f"{d.label} {d.name}: {b}" for d, b in zip(self.devices, self.batches, strict=True))
@@ -200,7 +199,13 @@ class Split:
         check(model, trains=trains)
         bound = self._bound(keras_method, model, arguments, options)
         steps = self._steps_of(model)
-        with steps.used(lambda: self._tell(self._of_another(model) if trains else "")), warnings.catch_warnings():
+
+        def on_first(dealt: Dealt) -> None:
+            if trains:
+                self._tell(self._of_another(model))
+                self._tell(self._of_other_batches(dealt))
+
+        with steps.used(on_first), warnings.catch_warnings():
             if bound.get("steps_per_epoch" if trains else "steps") is None:
                 # A regrouped dataset does not know its length, so Keras warns when it ends.
                 warnings.filterwarnings("ignore", message="Your input ran out of data")
@@ -208,7 +213,7 @@ class Split:
                 return keras_method(model, **bound)
             except tf.errors.ResourceExhaustedError as error:
                 names = self._there().names
-                raise out_of_memory(str(error), names, self.devices, steps.tried, trains=trains) from error
+                raise out_of_memory(str(error), names, self, steps.tried, trains=trains) from error
 
     def _bound(
         self, keras_method: Callable[..., Any], model: Any, arguments: Sequence[Any], options: dict[str, Any]
@@ -238,13 +243,25 @@ class Split:
             return ""
         from gpubalance.training.measured import unlike
 
-        return unlike(self._plan, model)
+        return unlike(self._plan, model, self._simulate)
+
+    def _of_other_batches(self, dealt: Dealt) -> str:
+        """What to tell of a first step that is not of the split's global batch, by `batch_size` or the data."""
+        if self._of_any_batch or dealt.samples == self.global_batch:
+            return ""
+        return (
+            f"this fit takes {dealt.samples} samples a step, {'/'.join(map(str, dealt.shares))}, not the split's "
+            f"{self.global_batch}: leave batch_size out or give batches of {self.global_batch}; gpubalance balance "
+            f"--global-batch {dealt.samples} finds the split of {dealt.samples}"
+        )
 
     def _tell(self, text: str) -> None:
         """Warns, once."""
+        from gpubalance.engine.caller import users_line
+
         if text and text not in self._told:
             self._told.add(text)
-            warnings.warn(text, stacklevel=5)  # the line that calls `fit`
+            warnings.warn_explicit(text, UserWarning, *users_line())
 
     def _refuse_in_scope(self, name: str) -> None:
         import tensorflow as tf

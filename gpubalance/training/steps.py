@@ -48,10 +48,10 @@ class Steps:
         return Shares(*self._tried) if self._tried else None
 
     @contextmanager
-    def used(self, on_built: Callable[[], None]) -> Iterator[None]:
+    def used(self, on_first: Callable[[Dealt], None]) -> Iterator[None]:
         """For a while Keras' own `fit`, `evaluate` and `predict` of the model call these functions.
 
-        `on_built` is called when all of the model's variables are there.
+        `on_first` is called with the first batch, when all of the model's variables are there.
         """
         optimizer = getattr(self._model, "optimizer", None)
         # Not by the model's own `built`: build(shape) of a subclass sets it and makes no variables.
@@ -60,7 +60,7 @@ class Steps:
             with self._place.strategy.scope():  # a callback that restores it would build it outside
                 optimizer.build(self._model.trainable_variables)
         self.is_open, self._is_built = True, False
-        self._tried, self._on_built = None, on_built
+        self._tried, self._on_first = None, on_first
         try:
             with keras_inside.on_one_device(
                 self._model, train_function=self.train, test_function=self.test, predict_function=self.predict
@@ -109,7 +109,7 @@ class Steps:
                 keras_inside.build(self._model, self._place.strategy, batch)
                 own_loss.check(self._model, batch, self._at_a_time(dealt.shares)[0])
                 self._is_built = True
-                self._on_built()
+                self._on_first(dealt)
             logs = step(dealt)
             self._feed.look_ahead(iterator)
         if logs is None:

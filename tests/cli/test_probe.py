@@ -13,9 +13,14 @@ from typing import Any
 import psutil
 import pytest
 
+from gpubalance.devices.profile import simulated_devices
+from gpubalance.jobs.keep.saved_probes import save
+from gpubalance.jobs.keep.software import code_key
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
+from tests.bench.in_process import Program
 from tests.cli.program import QUICK_PAIR, SHORT, TINY_PAIR, children_of, gpubalance, lines_until, lives, start
+from tests.jobs.probes import probe_of
 from tests.stand_in import engine
 
 QUICK = ("--duration", "0.2")
@@ -122,6 +127,8 @@ def test_the_time_limit_ends_it_with_what_is_measured(tmp_path: Path) -> None:
     done = gpubalance("probe", *TINY_PAIR, *QUICK, "--time-limit", "2", "--json", environment=engine(tmp_path, SLOWLY))
     assert done.returncode == 8
     assert "the time limit of 2 s passed" in done.stderr
+    assert re.search(r"--resume continues it:\n +.*gpubalance probe .* --json --resume\n", done.stderr)
+    assert "--time-limit 2 " not in done.stderr
     assert Probe.model_validate_json(done.stdout).complete is False
 
 
@@ -202,3 +209,18 @@ def test_deaths_of_a_hard_limit_are_trials(tmp_path: Path) -> None:
     assert limit.fails in {trial.batch for trial in failed}
     # A death is said, not passed over.
     assert bool(result.probes[0].failures) == any(trial.outcome == "crash" for trial in failed)
+
+
+def test_a_plan_takes_no_probe_of_an_older_file(in_process: Program) -> None:
+    script = Path("train.py")
+    script.write_text("def build(): ...\n")
+    probe = probe_of(simulated_devices(QUICK_PAIR)[0])
+    settings = probe.settings.model_copy(update={"model": "train.py:build"})
+    save(probe.model_copy(update={"settings": settings, "code": code_key("train.py:build")}))
+    line = ["plan", "--simulate", QUICK_PAIR, "--model", "train.py:build"]
+    assert in_process(line).code == 0
+    script.write_text("def build(): pass\n")
+    done = in_process(line)
+    assert done.code == 4
+    assert "error: the file of train.py:build has changed since the probe of 2026-11-21" in done.err
+    assert f"gpubalance probe --simulate {QUICK_PAIR} --gpus 0 1 --model train.py:build\n" in done.err

@@ -13,7 +13,7 @@ def test_what_is_left_is_corrected_and_never_less_than_the_phases_to_come() -> N
     remaining.take(PhaseBegun("GPU:0 alone", 1, 3, 600.0, 1200.0))
     assert remaining.line == "phase 1 of 3, GPU:0 alone: about 10 min; about 20 min in all"
     remaining.take(TimeLeft(1500.0))
-    assert remaining.short == "phase 1 of 3, about 25 min of 25 left"
+    assert remaining.short == "phase 1 of 3, about 25 min of 25 left, more than the 20 min at first"
     remaining.take(TimeLeft(0.0))  # it takes longer than was thought
     assert remaining.short == "phase 1 of 3, about 10 min of 10 left"
     remaining.take(PhaseBegun("rounds", 2, 3, 60.0, 300.0))

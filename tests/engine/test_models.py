@@ -177,6 +177,13 @@ def test_what_can_not_be_trained(tensorflow: Any, file: Path, name: str, says: s
 SCRIPT = """
 import keras
 import numpy as np
+import tensorflow as tf
+
+@tf.function
+def step(model):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(model(tf.ones((8, 4))))
+    model.optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
 
 def build():
     return keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
@@ -194,13 +201,15 @@ def build():
 @pytest.mark.parametrize(
     ("harm", "says"),
     [
-        ("model.fit(np.ones((8, 4)), np.ones((8, 2)))", "trains a model (train.py, line 12)"),
+        ("model.fit(np.ones((8, 4)), np.ones((8, 2)))", "trains a model (train.py, line 19)"),
         ("model.optimizer.apply([v * 0 for v in model.trainable_variables], model.trainable_variables)", "trains"),
-        ("keras.saving.save_model(model, '{path}')", "saves a model (train.py, line 12)"),
-        ("import tensorflow; tensorflow.saved_model.save(model, '{path}')", "saves a model (train.py, line 12)"),
-        ("model.test_on_batch(np.ones((8, 4)), np.ones((8, 2)))", "opens a strategy's scope (train.py, line 12)"),
+        ("keras.saving.save_model(model, '{path}')", "saves a model (train.py, line 19)"),
+        ("import tensorflow; tensorflow.saved_model.save(model, '{path}')", "saves a model (train.py, line 19)"),
+        ("model.test_on_batch(np.ones((8, 4)), np.ones((8, 2)))", "opens a strategy's scope (train.py, line 19)"),
         ("import tensorflow; tensorflow.distribute.get_strategy().scope()", "opens a strategy's scope"),
-        ("model.save('{path}')", "saves a model (train.py, line 12)"),
+        ("step(model)", "trains a model (train.py, line 19)"),
+        ("import gpubalance; gpubalance.load_plan('none.json')", "makes a split, which failed: can't read none.json"),
+        ("model.save('{path}')", "saves a model (train.py, line 19)"),
         ("model.save_weights('{path}')", "saves a model's weights"),
     ],
 )

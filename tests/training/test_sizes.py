@@ -31,6 +31,11 @@ from gpubalance.training.split import Split
             "a device with a batch of 8 can't take it in micro-batches of 16 → give from 1 to 8; 8 takes it in "
             "one piece",
         ),
+        ({"batches": 200}, "batches are a list, one for each device, not 200 → batches=[…, …] for 2 devices"),
+        (
+            {"batches": [8, 4], "ratios": [2, 1]},
+            "ratios are for any batch, and batches are these → give ratios alone, or batches without them",
+        ),
         ({"batches": [8, 4], "simulate": -1}, "--simulate -1: from 1 to 64 devices"),
         (
             {"batches": [8, 4], "simulate": True},
@@ -46,6 +51,6 @@ def test_a_number_that_is_wrong_gets_its_own_sentence(given: dict[str, Any], tol
 
 def test_wrong_ratios_are_called_ratios() -> None:
     with pytest.raises(UsageError, match=r"ratios are whole numbers, not 0\.57"):
-        Split.by_ratios(None, [0.57, 0.43], simulate=2)  # type: ignore[list-item]
+        Split(ratios=[0.57, 0.43], simulate=2)  # type: ignore[list-item]
     with pytest.raises(UsageError, match="1 ratio for 2 devices"):
-        Split.by_ratios(None, [4], simulate=2)
+        Split(ratios=[4], simulate=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ def told(call: Any) -> list[str]:
 
 def test_a_plan_of_another_model_is_told_once(tensorflow: Any, tmp_path: Path) -> None:
     devices = simulated_devices(PROFILE)[0]
-    made = plan(probe_of(devices), devices, PlanRequest(accumulate=1, sync_s=0.0))
+    made = plan(probe_of(devices), devices, PlanRequest(accumulate=1, sync_s=0.0, global_batch=len(X)))
     assert made.model is not None
     of_this = made.model.model_copy(update={"name": "sequential", "parameters": 6 * 16 + 16 + 16 * 3 + 3})
     # A convolution has as many parameters for images of any size.
@@ -42,7 +43,10 @@ def test_a_plan_of_another_model_is_told_once(tensorflow: Any, tmp_path: Path) -
     for name, known in (("other", made.model), ("this", of_this), ("larger", of_larger)):
         path = tmp_path / f"{name}.json"
         path.write_text(made.model_copy(update={"model": known}).model_dump_json())
-        split = load_plan(path)
+        with pytest.warns(
+            UserWarning, match=r"is a plan for simulated devices \(GPU:0 .*simulate= in load_plan says that"
+        ):
+            split = load_plan(path)
         with split.scope():
             model = classifier()()
         texts[name] = [told(lambda s=split, m=model: s.fit(m, X, Y, verbose=0)) for _ in range(2)]
@@ -50,10 +54,37 @@ def test_a_plan_of_another_model_is_told_once(tensorflow: Any, tmp_path: Path) -
     ((text,), again) = texts["other"]
     assert again == []
     assert text.startswith("the plan was measured with small (the model small, 648 parameters); this model, sequential")
-    assert text.endswith("has 163: gpubalance balance --model train.py:build finds its split")
+    assert re.search(
+        r"has 163: gpubalance balance --simulate PROFILE.toml --model \S+.py:FUNCTION, the function that", text
+    )
     ((text,), _) = texts["larger"]
     assert "163 parameters, samples of 12); this model, sequential" in text
     assert "has 163, samples of 6: gpubalance balance" in text
+
+
+def test_steps_of_another_size_are_told_once(tensorflow: Any) -> None:
+    split = simulated((70, 30))
+    with split.scope():
+        model = classifier()()
+    (text,) = told(lambda: model.fit(X, Y, batch_size=32, verbose=0))
+    assert text.startswith(
+        "this fit takes 32 samples a step, 22/10, not the split's 100: leave batch_size out or give "
+    )
+    for size in (32, 100, None):
+        assert told(lambda size=size: model.fit(X, Y, batch_size=size, verbose=0)) == []
+
+
+def test_a_model_from_outside_the_scope_is_told_once(tensorflow: Any) -> None:
+    model = classifier()()
+    split = simulated((70, 30))
+    (text,) = told(lambda: model.fit(X, Y, verbose=0))
+    assert "was built outside split.scope(), so it trains on one device, not with Split(CPU:0 CPU: 70, CPU:1" in text
+    assert told(lambda: model.fit(X, Y, verbose=0)) == []
+    another = simulated((50, 50))
+    with another.scope():
+        classifier()()
+    assert told(lambda: model.fit(X, Y, verbose=0)) == []  # it is a choice now
+    del split
 
 
 def test_batches_that_become_others_are_told_once(tensorflow: Any) -> None:
@@ -85,10 +116,15 @@ def test_out_of_memory_names_the_device_its_batch_and_what_to_do(tensorflow: Any
     with pytest.raises(OutOfMemory) as caught:
         model.fit(X, Y, verbose=0)
     assert caught.value.message == "GPU:1 (small) ran out of memory with its batch of 50"
-    assert "take a smaller batch there, or the same in smaller parts with micro_batches=[50, 25]" in caught.value.remedy
+    assert "in parts, gpubalance.Split([0, 1], [50, 50], micro_batches=[50, 25]), or less there" in caught.value.remedy
     assert isinstance(caught.value.__cause__, tensorflow.errors.ResourceExhaustedError)
     parts = Split._of(devices, Shares((50, 50), (50, 25)), JointProfile(), "auto")
     assert len(parts.fit(model, X, Y, verbose=0).history["loss"]) == 1
+    fitting = Split._of(devices, Shares((60, 40)), JointProfile(), "auto")
+    with pytest.raises(
+        OutOfMemory, match="of 100 samples a step, and got 110: leave batch_size out, or give up to 100"
+    ):
+        fitting.fit(model, X, Y, batch_size=110, verbose=0)
 
 
 def test_a_gpu_is_found_by_its_name_in_tensorflows_text(tensorflow: Any) -> None:
@@ -98,10 +134,11 @@ def test_a_gpu_is_found_by_its_name_in_tensorflows_text(tensorflow: Any) -> None
         Device(index=i, uuid=f"GPU-{i}", name=name, memory_bytes=None, simulated=False)
         for i, name in ((1, "B"), (0, "A"))
     ]
+    split = Split._of(devices, Shares((568, 820)), JointProfile(), "auto")
     text = "OOM when allocating tensor with shape[568,64] on /job:localhost/replica:0/task:0/device:GPU:1 by allocator"
-    error = out_of_memory(text, ("GPU:1", "GPU:0"), devices, Shares((568, 820)), trains=False)
+    error = out_of_memory(text, ("GPU:1", "GPU:0"), split, Shares((568, 820)), trains=False)
     assert error.message == "GPU:1 (B) ran out of memory with its batch of 568"
     assert "batch_size" in error.remedy
     assert "micro_batches" not in error.remedy
-    unknown = out_of_memory("out of memory", ("GPU:1", "GPU:0"), devices, None, trains=True)
+    unknown = out_of_memory("out of memory", ("GPU:1", "GPU:0"), split, None, trains=True)
     assert unknown.message == "a device ran out of memory before its first step"

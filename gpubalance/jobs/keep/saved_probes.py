@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gpubalance.jobs.keep import saved
+from gpubalance.jobs.keep.software import code_key
 from gpubalance.results.probe import DeviceProbe, Probe
 from gpubalance.results.run import SoloBest
 from gpubalance.settings.device import Device
@@ -20,15 +21,20 @@ def save(probe: Probe) -> Path | None:
     return saved.save(_FOLDER, probe)
 
 
-def latest(devices: Sequence[Device], settings: Settings, *, up_to: float = 0) -> Probe | None:
+def latest(
+    devices: Sequence[Device], settings: Settings, *, up_to: float = 0, of_other_code: bool = False
+) -> Probe | None:
     """The latest probe that measured all these devices to the end with these settings, or None.
 
-    A probe that --max-batch bounded counts only where its bound is at least `up_to`.
+    A probe that --max-batch bounded counts only where its bound is at least `up_to`. One of the user's own model or
+    data counts as long as their files are what they were; with `of_other_code`, only where they are not.
     """
+    code = code_key(settings.model, settings.data)
     for probe in kept_probes():
         found = [find_device(probe, device) for device in devices]
         if (
             same_settings(probe.settings, settings)
+            and (probe.code != code) == of_other_code
             and _reaches(probe, up_to)
             and all(one is not None and (one.complete or holds_nothing(one)) for one in found)
         ):

@@ -16,8 +16,17 @@ from gpubalance.system.versions import software
 
 def software_key(model: str, data: str | None = None) -> str:
     """The same text for the same host, the same versions and the same content of the files of a user's own code."""
-    code = [_own_code(model), *([_own_code(data)] if data else [])]
+    code = _own_codes(model, data)
     return " ".join([platform.node(), __version__, *(one or "" for one in software()), *code])
+
+
+def code_key(model: str, data: str | None = None) -> str:
+    """The same text for the same content of the files of a user's own code; empty where none is used."""
+    return " ".join(hash_[:16] for hash_ in _own_codes(model, data) if hash_)
+
+
+def _own_codes(model: str, data: str | None) -> list[str]:
+    return [_own_code(model), *([_own_code(data)] if data else [])]
 
 
 def _own_code(model: str) -> str:

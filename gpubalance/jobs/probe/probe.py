@@ -19,6 +19,7 @@ from gpubalance.jobs.events import DeviceDone, Doing, PhaseBegun, Watch, one_at_
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.journals import probe_journal, tell_resumed
 from gpubalance.jobs.keep.saved_probes import save
+from gpubalance.jobs.keep.software import code_key
 from gpubalance.jobs.probe.alone import Alone
 from gpubalance.jobs.probe.bench import Bench
 from gpubalance.jobs.probe.estimate import estimate
@@ -102,6 +103,7 @@ class _Probing:
         self._driver = driver
         self._halt = Halt(limit)
         self._expected = estimate(request)
+        self._code = code_key(request.settings.model, request.settings.data)  # before the user changes the file
         self._watch = one_at_a_time(watch)
         self._all = [
             Alone(number, Bench(number, request, journal, self._halt, self._watch))
@@ -179,6 +181,7 @@ class _Probing:
         return Probe(
             created=now(),
             settings=request.settings,
+            code=self._code,
             environment=environment(facts, self._driver) if facts else None,
             model=facts.model if facts else None,
             devices=request.devices,

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from gpubalance.render.report.answer import Answer, answer_of
+from gpubalance.render.report.formulas import FORMULAS, TERMS
 from gpubalance.render.report.spreadsheet import LONGEST, spreadsheet_text
 from gpubalance.render.report.subject import Subject, warnings_of
 from gpubalance.render.report.table import Cell, Column, Table, short
@@ -16,8 +17,24 @@ _SPECIAL = re.compile(r"([\\`*_\[\]~|])")
 
 
 def markdown(subjects: Sequence[Subject]) -> str:
-    """One document of all results."""
-    return "\n".join(line for subject in subjects for line in _section(subject)).rstrip("\n")
+    """One document of all results, and what the words in their tables mean."""
+    lines = [line for subject in subjects for line in _section(subject)]
+    return "\n".join([*lines, *_words(subjects)]).rstrip("\n")
+
+
+def _words(subjects: Sequence[Subject]) -> Iterator[str]:
+    labels = {column.label for subject in subjects for table in _short_tables(subject) for column in table.columns}
+    yield "## What the words mean"
+    yield ""
+    yield markdown_text(TERMS)
+    yield ""
+    for one in FORMULAS:
+        if one.number in labels:
+            yield f"- **{markdown_text(one.number)}**, {markdown_text(one.formula)}: {markdown_text(one.meaning)}"
+
+
+def _short_tables(subject: Subject) -> Iterator[Table]:
+    return (table for table in tables_of(subject) if not table.long)
 
 
 def _section(subject: Subject) -> Iterator[str]:
@@ -29,9 +46,8 @@ def _section(subject: Subject) -> Iterator[str]:
         code, message, then = (markdown_text(text) for text in (warning.code, warning.message, warning.next))
         yield f"- **warning {code}**: {message} → {then}"
         yield ""
-    for table in tables_of(subject):
-        if not table.long:
-            yield from _table(table)
+    for table in _short_tables(subject):
+        yield from _table(table)
 
 
 def _answer(answer: Answer) -> Iterator[str]:
