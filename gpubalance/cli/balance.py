@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from gpubalance.cli import values
 from gpubalance.cli.measuring import MeasuringOptions, ProofOptions
 from gpubalance.cli.options import DeviceOptions, JointTrainingOptions, ReportingOptions, measuring_option
 from gpubalance.cli.split import EpochOption, WantedSplitOptions
+
+if TYPE_CHECKING:
+    from gpubalance.results.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,21 @@ def balance(
 
     Example: gpubalance balance --gpus 0 1 -o plan.json
     """
+    balanced(gpus, training, split, search, windows, measuring, reporting, epoch)
+
+
+def balanced(
+    gpus: DeviceOptions,
+    training: JointTrainingOptions,
+    split: WantedSplitOptions,
+    search: RoundOptions,
+    windows: ProofOptions,
+    measuring: MeasuringOptions,
+    reporting: ReportingOptions,
+    epoch: EpochOption = None,
+    watch: Annotated[Any, "a Watch"] = None,
+) -> Plan | None:
+    """What the command does, and its plan; None of a dry run. A `watch` gets the events, and stdout then nothing."""
     from gpubalance.cli.measured import estimated, measured
     from gpubalance.cli.next_command import uses
     from gpubalance.cli.output import width
@@ -69,10 +87,16 @@ def balance(
         rounds=search.rounds,
         fresh=search.fresh,
     )
+
+    def text(plan: Plan) -> str:
+        if watch is not None:
+            return ""
+        return plan_text(plan, *uses(plan, gpus.simulate, reporting.output), width(), epoch)
+
     if search.dry_run:
         estimated(machine, devices, measuring, reporting, estimate(request), balance_estimate_text)
-        return
-    measured(
+        return None
+    return measured(
         "balance",
         machine,
         request,
@@ -82,5 +106,6 @@ def balance(
         kind=Plan,
         journal=balance_journal,
         job=balance_job,
-        text=lambda plan: plan_text(plan, *uses(plan, gpus.simulate, reporting.output), width(), epoch),
+        text=text,
+        watch=watch,
     )

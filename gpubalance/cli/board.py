@@ -88,7 +88,7 @@ def board_in(
     except OSError as error:
         raise unwritable("--tensorboard", folder, error) from None
     try:
-        yield lambda watch: _both(watch, board)
+        yield lambda watch: both(watch, board)
         board.done()
     finally:
         board.close()
@@ -98,7 +98,11 @@ def board_in(
         raise unwritable("--tensorboard", folder, board.error)
 
 
-def _both(first: Watch, second: Watch) -> Watch:
+def both(first: Watch, second: Watch | None) -> Watch:
+    """A listener that tells both."""
+    if second is None:
+        return first
+
     def tell(event: Event) -> None:
         first(event)
         second(event)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, wraps
 from inspect import Parameter, Signature, signature
 from typing import Any, cast, get_args, get_type_hints
 
-Command = Callable[..., None]
+Command = Callable[..., Any]
 
 
-def grouped(command: Command, *, unseen: type) -> Command:
+@dataclass(frozen=True)
+class Nothing:
+    """A group without options."""
+
+
+def grouped(command: Command, *, unseen: type = Nothing) -> Command:
     """The same command with the signature that Typer needs: a group's options in the place of the group.
 
     The options of the group `unseen` are added to it; the command itself does not get them.
@@ -20,11 +25,11 @@ def grouped(command: Command, *, unseen: type) -> Command:
     groups: dict[str, Any] = {p.name: p.annotation for p in parameters if is_dataclass(p.annotation)}
 
     @wraps(command)
-    def called(**values: Any) -> None:
+    def called(**values: Any) -> Any:
         made = {name: group(**{f.name: values.pop(f.name) for f in fields(group)}) for name, group in groups.items()}
         for field in fields(unseen):
             del values[field.name]
-        command(**made, **values)
+        return command(**made, **values)
 
     options = [option for parameter in parameters for option in _options(parameter)]
     vars(called)["__signature__"] = Signature([*options, *_fields(unseen)])  # what inspect, and so Typer, takes it for

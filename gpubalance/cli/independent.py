@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 from gpubalance.cli import complete, function_name, values
 from gpubalance.cli.measuring import MeasuringOptions, WindowOptions
 from gpubalance.cli.options import (
+    DataOption,
     DeviceOptions,
     InputOption,
     PrecisionOption,
     ReportingOptions,
     XlaOption,
+    settings_of,
     split_option,
     training_option,
 )
@@ -51,6 +53,7 @@ class OwnModelOptions:
     precision: PrecisionOption = "float32"
     xla: XlaOption = False
     input_: InputOption = "device"
+    data: DataOption = None
 
     def request(self, machine: Machine, gpus: DeviceOptions, measuring: Measuring) -> IndependentRequest:
         """Raises UsageError for one device, and unless there are a batch and a model for each."""
@@ -94,9 +97,7 @@ class OwnModelOptions:
         return tuple(given if len(given) == len(devices) else given * len(devices))
 
     def _settings(self, model: str) -> Settings:
-        from gpubalance.settings.requests import Settings
-
-        return Settings(model=model, precision=self.precision, xla=self.xla, input=self.input_)
+        return settings_of(model, self.data, precision=self.precision, xla=self.xla, input_=self.input_)
 
 
 def independent(

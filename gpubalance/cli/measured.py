@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from gpubalance.cli.board import board_in
+from gpubalance.cli.board import board_in, both
 from gpubalance.cli.measuring import MeasuringOptions
 from gpubalance.cli.options import ReportingOptions
 from gpubalance.cli.output import check_output, unwritable
@@ -47,11 +47,13 @@ def measured(
     job: Callable[[Request, str | None, Watch, Journal], Result],
     text: Callable[[Result], str],
     noted: Sequence[Warning_] = (),
-) -> None:
+    watch: Watch | None = None,
+) -> Result:
     """Does the job while the GPUs that it uses are held, shows its progress, and gives its result as `text` and JSON.
 
     The result gets the warnings that were `noted` and those of the machine. `kind` is the result's, `journal` opens
-    what an interrupted command of this request has left. Raises whatever ends the job.
+    what an interrupted command of this request has left, `watch` is told all that the progress is. Raises whatever ends
+    the job.
     """
     out = check_output(reporting, quiet=reporting.quiet, resumed=kind if measuring.resume else None)
     noted = (*machine.warnings(used, strict=measuring.strict), *noted)
@@ -63,8 +65,8 @@ def measured(
         board_in(reporting.tensorboard, name, request.devices, request.settings, quiet=reporting.quiet) as beside,
         journal(request, machine.driver, resume=measuring.resume) as kept,
     ):
-        out.give_measured(
-            lambda: progress.during(lambda watch: job(request, machine.driver, beside(watch), kept)),
+        return out.give_measured(
+            lambda: progress.during(lambda tell: job(request, machine.driver, beside(both(tell, watch)), kept)),
             text,
             noted,
             kept,

@@ -88,6 +88,18 @@ InputOption = Annotated[
 ]
 
 
+DataOption = Annotated[
+    str | None,
+    training_option(
+        "--data",
+        metavar="NAME",
+        help="Train on samples of yours: file.py:function or package.module:function, which gives a "
+        "tf.data.Dataset, a PyDataset or arrays. Default: random samples.",
+        callback=function_name.data,
+    ),
+]
+
+
 @dataclass(frozen=True)
 class TrainingOptions:
     """What is trained on each device."""
@@ -96,28 +108,23 @@ class TrainingOptions:
     precision: PrecisionOption = "float32"
     xla: XlaOption = False
     input_: InputOption = "device"
-    data: Annotated[
-        str | None,
-        training_option(
-            "--data",
-            metavar="NAME",
-            help="Train on samples of yours: file.py:function or package.module:function, which gives a "
-            "tf.data.Dataset, a PyDataset or arrays. Default: random samples.",
-            callback=function_name.data,
-        ),
-    ] = None
+    data: DataOption = None
 
     def settings(self, devices: Sequence[Device]) -> Settings:
-        """As a request has them; without --model what suits the devices.
-
-        Raises UsageError for --data beside --input host, the pipeline of random samples.
-        """
-        from gpubalance.settings.requests import Settings
-
-        if self.data is not None and self.input_ == "host":
-            raise UsageError("--input host is for random samples: --data has its own pipeline", remedy="leave it out")
+        """As a request has them; without --model what suits the devices. Raises as `settings_of` does."""
         model = self.model or choices.default_model(simulated=devices[0].simulated)
-        return Settings(model=model, data=self.data, precision=self.precision, xla=self.xla, input=self.input_)
+        return settings_of(model, self.data, precision=self.precision, xla=self.xla, input_=self.input_)
+
+
+def settings_of(
+    model: str, data: str | None, *, precision: choices.Precision, xla: bool, input_: choices.Input
+) -> Settings:
+    """As a request has them. Raises UsageError for --data beside --input host, the pipeline of random samples."""
+    from gpubalance.settings.requests import Settings
+
+    if data is not None and input_ == "host":
+        raise UsageError("--input host is for random samples: --data has its own pipeline", remedy="leave it out")
+    return Settings(model=model, data=data, precision=precision, xla=xla, input=input_)
 
 
 @dataclass(frozen=True)

@@ -49,15 +49,15 @@ class Output:
         text: Callable[[Any], str],
         noted: Sequence[Warning_] = (),
         journal: Journal | None = None,
-    ) -> None:
-        """Measures and gives the result, or what an error left of it, with the warnings that were `noted` before.
+    ) -> Result:
+        """Measures, gives and returns the result, or gives what an error left of it, with the warnings `noted` before.
 
         If nobody takes the result, the `journal` of the measurement is kept. Raises what `measure` and `give` raise.
         """
         if self.goes_on and journal is not None and not journal.resumed:
             raise _exists("-o", self.path)  # it belongs to another command: another model, or other settings
         try:
-            result = measure()
+            result: Result = _with(noted, measure())
         except GpubalanceError as error:
             if error.partial is not None:
                 if not self.quiet:
@@ -66,19 +66,19 @@ class Output:
             raise
         if not self.quiet:
             say("", sys.stderr)
-        if not self.give(result, text, noted) and journal is not None:
+        if not self.give(result, text) and journal is not None:
             journal.keep()
             if not self.quiet:
                 say("nobody reads stdout any more: the same command with --resume gives the result", sys.stderr)
+        return result
 
     def give(self, result: Any, text: Callable[[Any], str], noted: Sequence[Warning_] = ()) -> bool:
         """Writes the result, then prints it as JSON or as `text` says it; the warnings in `noted` come before its own.
 
         False if it is in no file and stdout's reader has gone. Raises EnvironmentFault if it can't be written; it is
-        printed all the same.
+        printed all the same. An empty text is not printed.
         """
-        if noted:
-            result = result.model_copy(update={"warnings": (*noted, *result.warnings)})
+        result = _with(noted, result)
         redaction = redaction_here() if self.redact else None
         result = redaction.record(result) if redaction else result
         shown = redaction.text(text(result)) if redaction else text(result)
@@ -91,8 +91,13 @@ class Output:
                     )
                 write_file("-o", self.path, document + "\n", "the result is on stdout; ")
         finally:
-            said = say(document if self.json else shown, sys.stdout)
+            printed = document if self.json else shown
+            said = not printed or say(printed, sys.stdout)
         return said or self.path is not None
+
+
+def _with(noted: Sequence[Warning_], result: Any) -> Any:
+    return result.model_copy(update={"warnings": (*noted, *result.warnings)}) if noted else result
 
 
 def redaction_here() -> Redaction:

@@ -82,13 +82,14 @@ def _latest_probe(devices: Sequence[Device], settings: Settings, simulate: str |
     """Raises BadInput where these devices have not been probed with these settings."""
     from gpubalance.cli.next_command import command
     from gpubalance.jobs.keep.saved_probes import latest
+    from gpubalance.settings.choices import names_file_or_code
 
     found = latest(devices, settings)
     if found is None:
         message = f"no probe of these devices with --model {settings.model} and these settings is kept here"
         older = latest(devices, settings, of_other_code=True)
         if older is not None:
-            names = " or ".join(filter(None, [settings.model, settings.data]))
+            names = " or ".join(name for name in (settings.model, settings.data or "") if names_file_or_code(name))
             message = f"the file of {names} has changed since the probe of {older.created}, so that says nothing of it"
         raise BadInput(message, remedy=f"make one: {command('probe', devices, settings, simulate)}")
     return found

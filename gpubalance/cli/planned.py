@@ -6,11 +6,15 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpubalance.errors import BadInput, UsageError
+from gpubalance.errors import BadInput, PlanMismatch, UsageError
 from gpubalance.settings import choices
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpubalance.results.common import Warning_
     from gpubalance.results.plan import Plan
+    from gpubalance.settings.requests import Settings
 
 
 def check_simulated(plan: Plan, path: Path, simulate: str | None) -> None:
@@ -28,33 +32,55 @@ def check_simulated(plan: Plan, path: Path, simulate: str | None) -> None:
     )
 
 
-def planned_model(plan: Plan, model: str | None, simulate: str | None) -> str:
+def planned_settings(plan: Plan, path: str, model: str | None, data: str | None, simulate: str | None) -> Settings:
     """What is trained with a plan. Only a built-in model is taken from it, as a file must not start code.
 
-    Raises UsageError for another model than the plan's, BadInput where its model must be named.
+    Raises UsageError for another model than the plan's, BadInput where its model or its samples must be named.
     """
     from gpubalance.cli.next_command import command
 
-    built_in = not choices.names_file_or_code(plan.settings.model)
-    if model is not None and built_in and model != plan.settings.model:
-        other = command("balance", plan.devices, plan.settings.model_copy(update={"model": model}), simulate)
+    known = plan.settings
+    own = choices.names_file_or_code(known.model)
+    if model is not None and not own and model != known.model:
+        other = command("balance", plan.devices, known.model_copy(update={"model": model}), simulate)
         raise UsageError(
-            f"the plan's batches are for {plan.settings.model}, and suit no other model: --model {model}",
+            f"the plan's batches are for {known.model}, and suit no other model: --model {model}",
             remedy=f"leave --model out, or make a plan for it:\n{other} -o other.json",
         )
-    if model is None and not built_in:
+    unnamed = [
+        *([f"a model of your own, {known.model}"] if own and model is None else []),
+        *([f"samples of your own, {known.data}"] if known.data is not None and data is None else []),
+    ]
+    if unnamed:
+        named = {"--model": (model or known.model) if own else None, "--data": data or known.data}
+        words = [word for option, name in named.items() if name for word in (option, name)]
         raise BadInput(
-            f"the plan is for a model of your own, {plan.settings.model}, and a plan starts no code and opens no file",
-            remedy=f"name it: --model {shlex.quote(plan.settings.model)}",
+            f"the plan is for {' and '.join(unnamed)}, and a plan starts no code and opens no file",
+            remedy=f"name what it is for: gpubalance run --plan {shlex.join([path, *words])}",
         )
-    return model or plan.settings.model
+    return known.model_copy(update={"model": model or known.model, "data": data})
 
 
-def planned_data(plan: Plan, data: str | None) -> str | None:
-    """The samples that are trained on. Raises BadInput where those of the plan's must be named."""
-    if data is None and plan.settings.data is not None:
-        raise BadInput(
-            f"the plan is for samples of your own, {plan.settings.data}, and a plan starts no code",
-            remedy=f"name them: --data {shlex.quote(plan.settings.data)}",
+def unlike_samples(plan: Plan, settings: Settings, balance: str, *, force: bool) -> Iterator[Warning_]:
+    """A warning where the samples are not what the plan was made with; `balance` is the command that measures these.
+
+    Raises PlanMismatch for those of another function, unless forced.
+    """
+    from gpubalance.jobs.keep.software import code_key
+    from gpubalance.results.common import Warning_
+
+    known = plan.settings
+    if known.data is None or plan.code in ("", code_key(settings.model, settings.data)):
+        return
+    if settings.data != known.data and not force:
+        raise PlanMismatch(
+            f"the plan is for the samples of {known.data}, and {settings.data} gives others",
+            remedy=f"make a plan for these: {balance}\n--force runs this one all the same",
         )
-    return data
+    yield Warning_(
+        code="data-changed",
+        message=f"the file of {settings.data} has changed since the plan was made"
+        if settings.data == known.data
+        else f"the plan is for the samples of {known.data}",
+        next=f"if its samples have another size now, other batches suit them: {balance}",
+    )

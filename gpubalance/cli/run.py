@@ -32,6 +32,7 @@ def run(
     from gpubalance.cli.measured import measured
     from gpubalance.cli.next_command import command, retyped
     from gpubalance.cli.output import width
+    from gpubalance.cli.planned import unlike_samples
     from gpubalance.devices.machine import find_machine
     from gpubalance.devices.planned import forced
     from gpubalance.jobs.keep.journals import run_journal
@@ -49,7 +50,12 @@ def run(
     used = request.split.used
     solo = solo_bests(request.devices, used, request.settings)
     unplanned = plan is None and len(used) > 1
-    following = command("balance", request.devices, request.settings, gpus.simulate) if unplanned else ""
+    balance = command("balance", request.devices, request.settings, gpus.simulate)
+    noted = [
+        *(forced(plan, request.devices) if plan and split.force else ()),
+        *(unlike_samples(plan, request.settings, balance, force=split.force) if plan else ()),
+    ]
+    following = balance if unplanned else ""
     model = plan.model if plan and not split.force else None
     measured(
         "run",
@@ -62,5 +68,5 @@ def run(
         journal=run_journal,
         job=lambda request, driver, watch, journal: run_job(request, driver, watch, solo, model, journal),
         text=lambda run: run_text(retyped(run, gpus.simulate), following, width(), epoch),
-        noted=tuple(forced(plan, request.devices)) if plan and split.force else (),
+        noted=noted,
     )

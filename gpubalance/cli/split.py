@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from gpubalance.cli import complete, values
 from gpubalance.cli.options import DeviceOptions, JointTrainingOptions, split_option
-from gpubalance.cli.planned import check_simulated, planned_data, planned_model
+from gpubalance.cli.planned import check_simulated, planned_settings
 from gpubalance.errors import UsageError
 from gpubalance.settings import choices
 
@@ -187,11 +187,11 @@ class GivenSplitOptions:
         from gpubalance.devices.planned import planned_devices
         from gpubalance.settings.requests import RunRequest
 
-        model = planned_model(plan, training.model, simulate)
+        settings = planned_settings(plan, str(self.plan), training.model, training.data, simulate)
         return RunRequest(
             devices=planned_devices(plan, machine.devices, force=self.force),
             split=plan.split,
-            settings=plan.settings.model_copy(update={"model": model, "data": planned_data(plan, training.data)}),
+            settings=settings,
             joint=machine.joint,
             measuring=measuring,
         )

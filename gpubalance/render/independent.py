@@ -50,7 +50,8 @@ def _answer(result: Independent, width: int) -> Iterator[str]:
         known = f" ± {format_percent((ends[1] - ends[0]) / 2 / result.throughput.median, 1)}"
     count = len(result.measured)
     rate = f"{format_rate(result.throughput.median)} samples/s{known}"
-    yield from prose(f"{count} devices at once: {rate}, {trained}", width)
+    fed = ", each behind an input pipeline of its own" if result.settings.data else ""
+    yield from prose(f"{count} devices at once: {rate}, {trained}{fed}", width)
     if result.solo_sum:
         part = format_percent(result.throughput.median / result.solo_sum, 1)
         yield from prose(f"{part} of what they give alone, {format_rate(result.solo_sum)} samples/s in sum", width)

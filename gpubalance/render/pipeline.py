@@ -11,8 +11,11 @@ from gpubalance.results.run import Pipeline
 _NOTHING_HELPED = "no change that was tried made it faster: do less for each sample, or do it once, beforehand"
 
 
-def pipeline_lines(pipeline: Pipeline, solo_sum: float | None, width: int) -> list[str]:
-    """Where it binds, that and what mends it; else what it gives alone, beside the split without it."""
+def pipeline_lines(pipeline: Pipeline, solo_sum: float | None, width: int, *, in_front: bool = False) -> list[str]:
+    """Where it binds, that and what mends it; else what it gives alone.
+
+    Where it was `in_front` of the devices in what follows, beside the split without it.
+    """
     alone, held = pipeline.alone, pipeline.held
     known = ""
     if alone.ci95 is not None:
@@ -21,7 +24,7 @@ def pipeline_lines(pipeline: Pipeline, solo_sum: float | None, width: int) -> li
     use = f"{format_percent(pipeline.processor_use)} of the processors"
     most = max(held.median if held else 0.0, solo_sum or 0.0)
     if not pipeline.binds:
-        without = f"; without waiting for it the split gives {format_rate(held.median)}" if held else ""
+        without = f"; without waiting for it the split gives {format_rate(held.median)}" if in_front and held else ""
         return prose(f"your input pipeline alone gives {rate}, with {use}{without}", width)
     lines = prose(
         f"your input pipeline gives {rate}; these devices could take {format_rate(most)} (it uses {use})", width

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from gpubalance.numbers.units import format_percent, format_rate, format_seconds
 from gpubalance.render.even import largest_even_text, other_batch
+from gpubalance.render.pipeline import pipeline_lines
 from gpubalance.render.run import imbalance_text, run_lines, step_text, warning_lines
 from gpubalance.render.solo_gap import Loss, losses
 from gpubalance.render.table import WIDTH, prose, shorten, table
@@ -51,14 +52,15 @@ def plan_text(
     A plan that was run shows what the run gave, not what was predicted.
     """
     run = plan.balance.run if plan.balance else None
+    lines = pipeline_lines(plan.pipeline, plan.predicted.solo_sum, width) if plan.pipeline else []
     if plan.balance is not None and run is not None:
-        lines = [
+        lines += [
             *run_lines(run, width, epoch),
             *prose(_gap(plan, plan.balance), width),
             *prose(bounds_text(plan), width),
         ]
     else:
-        lines = [*_answer(plan, width, epoch), "", *_devices(plan, width), *prose(_step(plan), width)]
+        lines += [*_answer(plan, width, epoch), "", *_devices(plan, width), *prose(_step(plan), width)]
         if plan.balanced is not None:
             lines += prose(f"by what the balance of {plan.balanced} measured of these devices together", width)
     for text in (_at_largest_even(plan), *(_left_out(plan, one) for one in plan.left_out), _accumulation(plan)):

@@ -12,6 +12,7 @@ from gpubalance.numbers.units import (
     format_rate,
     format_seconds,
 )
+from gpubalance.render.pipeline import pipeline_lines
 from gpubalance.render.run import warning_lines
 from gpubalance.render.sparkline import sparkline
 from gpubalance.render.table import WIDTH, prose, shorten, table
@@ -93,10 +94,12 @@ def probe_text(probe: Probe, next_command: str, width: int = WIDTH) -> str:
 
     More than four devices get one line each.
     """
-    lines: list[str] = []
+    bests = [one.solo_best.throughput for one in probe.probes if one.solo_best]
+    lines = pipeline_lines(probe.pipeline, sum(bests), width) if probe.pipeline else []
     for one in probe.probes:
         lines += _device_lines(probe.devices[one.device], one, width, whole=len(probe.probes) <= _MOST_WHOLE)
-    lines += prose(f"model {probe.settings.model}, each device alone", width)
+    held = ", on batches of --data held on it" if probe.settings.data else ""
+    lines += prose(f"model {probe.settings.model}, each device alone{held}", width)
     if not probe.complete:
         lines += ["", *prose("This probe is incomplete: --resume continues it.", width)]
     lines += warning_lines(probe.warnings, width)

@@ -89,8 +89,9 @@ def _answer(run: Run, width: int) -> list[str]:
         half = (throughput.ci95[1] - throughput.ci95[0]) / 2 / throughput.median
         known = f" ± {format_percent(half, 1)}"
     rate = f"{format_rate(throughput.median)} samples/s{known}"
-    lines = pipeline_lines(run.pipeline, run.baselines.solo_sum, width) if run.pipeline else []
-    lines += prose(f"batches {batches}: {rate}, model {run.settings.model}", width)
+    lines = pipeline_lines(run.pipeline, run.baselines.solo_sum, width, in_front=True) if run.pipeline else []
+    held = " on batches held on the devices" if run.settings.data and not run.pipeline else ""
+    lines += prose(f"batches {batches}: {rate}{held}, model {run.settings.model}", width)
     even, largest, interval = run.baselines.even, run.baselines.largest_even, run.speedup_ci95
     if even is not None and run.split.of_used == even.split:
         lines += prose(f"this is the even split, {even.split}", width)

@@ -21,7 +21,7 @@ from gpubalance.results.common import (
     Warning_,
 )
 from gpubalance.results.gap import SoloGap
-from gpubalance.results.run import Measurement, Run
+from gpubalance.results.run import Measurement, Pipeline, Run
 from gpubalance.results.sound import check_devices, check_length, check_split, unsound
 from gpubalance.settings.record import Record
 from gpubalance.settings.requests import Settings
@@ -131,13 +131,15 @@ class Plan(OfSplit, Result):
 
     `sync_s` is null where it was not known and taken as 0. `probed` is the time of the probe that the plan is based on,
     `environment` the machine and software of that probe. `balanced` is the time of the balance whose measurements it is
-    based on too; null without one, and where the plan is itself a balance's.
+    based on too; null without one, and where the plan is itself a balance's. `pipeline` is the user's own, as the
+    balance or the probe measured it; null for random samples. `code` is that of the probe.
     """
 
     kind: Literal["plan"] = "plan"
     probed: str
     balanced: str | None = None
     settings: Settings
+    code: str = ""
     environment: Environment | None = None
     model: Model | None
     devices: Devices
@@ -151,6 +153,7 @@ class Plan(OfSplit, Result):
     accumulation: Accumulation | None = None
     learning_rate: LearningRate | None
     warnings: tuple[Warning_, ...]
+    pipeline: Pipeline | None = None
     balance: Balance | None = None
 
     @model_validator(mode="after")

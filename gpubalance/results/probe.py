@@ -22,6 +22,7 @@ from gpubalance.results.common import (
     Throughput,
     Warning_,
 )
+from gpubalance.results.run import Pipeline
 from gpubalance.results.sound import check_devices, unsound
 from gpubalance.results.telemetry import Telemetry
 from gpubalance.settings.record import Record
@@ -168,6 +169,8 @@ class Probe(Result):
     """Each device, measured alone. `parallel`: all of them were measured at the same time.
 
     `code` is a hash of the files of the user's own model and data; empty for built-in ones, and in older probes.
+    `pipeline` is the user's own, held against the solo sum in global batches of their best batches; null for random
+    samples, and where it was not measured.
     """
 
     kind: Literal["probe"] = "probe"
@@ -181,6 +184,7 @@ class Probe(Result):
     max_batch: Size | None
     parallel: bool
     probes: tuple[DeviceProbe, ...]
+    pipeline: Pipeline | None = None
     complete: bool
     warnings: tuple[Warning_, ...]
 

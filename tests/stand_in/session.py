@@ -9,6 +9,7 @@ else happens is Python, in the file that ENGINE_STAND_IN_SCRIPT names, which may
     step(devices, batches, number)     called at each timing, counted from 1 in each worker; may return seconds a step
     needs(device, size)                bytes that a device needs for so many samples at a time
     holds(device, size)                whether so many samples at a time fit; where not, it is out of memory
+    pulled(samples)                    seconds in which the user's data gives a batch of so many; else 10 µs a sample
     took(seconds)                      called with what each timing takes, a stamped one with the step before it
 
 What one of these leaves out, or returns None for, is as the profile says.
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from gpubalance.engine.pace import ComputeTimes, noise_seed
+from gpubalance.results.pulled import Mend, Pulled
 from gpubalance.results.timing import Timing
 
 _SCRIPT = os.environ.get("ENGINE_STAND_IN_SCRIPT")
@@ -72,7 +74,6 @@ class Session:
         at_once: bool = False,
         pipeline: bool = False,
     ) -> Any:
-        del pipeline
         self._sizes = split.micro_batches
         self._at_once = at_once or len(self._devices) > 1
         self._hold(self._sizes)
@@ -82,11 +83,24 @@ class Session:
             told = self._call("step", self._devices, split.batches, self._number)
             computes = [self._step(split) for _ in range(1 if stamped else steps_per_timing)]
             taken_s = len(computes) * told if told else sum(map(self._taken_s, computes))
+            if pipeline:
+                taken_s = max(taken_s, len(computes) * self._pulled_s(split.global_batch))
             self._call("took", 2 * taken_s if stamped else taken_s)
             spent += taken_s
             given += 1
             stamps: Any = {"compute_s": computes[0], "update_s": self._updates_s, "step_s": taken_s} if stamped else {}
             yield Timing(steps=len(computes), seconds=taken_s, input_wait_s=0.0, **stamps)
+
+    def pull(self, global_batch: int, *, seconds: float, at_least: int, change: str | None) -> Any:
+        del seconds, change
+        for _ in range(at_least):
+            yield Pulled(batches=1, seconds=self._pulled_s(global_batch), cpu_s=0.0)
+
+    def _pulled_s(self, samples: int) -> float:
+        return self._call("pulled", samples) or 1e-5 * samples
+
+    def mends(self) -> tuple[Mend, ...]:
+        return ()
 
     def _step(self, split: Any) -> tuple[float, ...]:
         """Each device's compute in one step, after which the time that drift goes by has passed."""

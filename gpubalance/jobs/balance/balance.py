@@ -22,6 +22,7 @@ from gpubalance.jobs.keep.saved_balances import keep_balance
 from gpubalance.jobs.keep.saved_probes import solo_bests_of
 from gpubalance.jobs.measure.joint import party_for
 from gpubalance.jobs.measure.lost import lost_gpus_told
+from gpubalance.jobs.measure.pipeline import ceiling
 from gpubalance.jobs.measure.trace import trace
 from gpubalance.jobs.measure.warnings import rounds_taken_over, speed_changed
 from gpubalance.jobs.plan.problem import best_split, find_probes
@@ -30,7 +31,7 @@ from gpubalance.planning.problem import Allocation
 from gpubalance.results.common import Warning_
 from gpubalance.results.plan import Balance, Plan
 from gpubalance.results.probe import Probe
-from gpubalance.results.run import Measurement, Run
+from gpubalance.results.run import Measurement, Pipeline, Run
 from gpubalance.settings.requests import BalanceRequest
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
@@ -93,6 +94,7 @@ class Balancing:
         self._taken_over = 0
         self._stepped_back = False
         self._trace_warnings: list[Warning_] = []
+        self._pipeline: Pipeline | None = None
 
     def run(self) -> Plan:
         """Tries splits until none promises more than was measured, and proves the best until it is a proven one."""
@@ -109,6 +111,7 @@ class Balancing:
             elif best.run is None:
                 self._prove(best.planned)
             else:
+                self._pipeline = self._ceiling(best.planned.split, best.run)
                 self._trace(best.planned.split)
                 return self._result(best)
 
@@ -140,6 +143,13 @@ class Balancing:
             return promised
         is_new = not self._known.has(promised.split)
         return promised if is_new and promised.throughput > (1 + WORTH_A_ROUND) * best.rate else None
+
+    def _ceiling(self, split: Shares, proof: Run) -> Pipeline | None:
+        """What the user's pipeline gives at most, as the proof has batches that lie on the devices."""
+        if self.request.settings.data is None:
+            return None
+        party, solo_sum = self._together.gather(split), proof.baselines.solo_sum
+        return ceiling(party, split.global_batch, self._watch, held=proof.throughput, solo_sum=solo_sum)
 
     def _trace(self, split: Shares) -> None:
         """Traces steps of the final split, once nothing is measured any more."""
@@ -250,6 +260,7 @@ class Balancing:
         return plan.model_copy(
             update={
                 "settings": self.request.settings,
+                "pipeline": self._pipeline or plan.pipeline,
                 "warnings": (*plan.warnings, *self._moved(), *self._over(), *self._trace_warnings),
                 "balance": Balance(
                     rounds=self._rounds.records,

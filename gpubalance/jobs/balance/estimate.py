@@ -13,12 +13,13 @@ from gpubalance.jobs.probe.estimate import estimate as probe_estimate
 from gpubalance.planning.problem import Allocation
 from gpubalance.results.estimate import BalanceEstimate, PhaseEstimate
 from gpubalance.results.probe import Probe
-from gpubalance.settings.requests import BalanceRequest, Measuring
+from gpubalance.settings.requests import BalanceRequest
 
 _ROUNDS, _PROOF = "rounds", "proof"
 _USUAL_ROUNDS = 2  # that are measured; those that run out of memory are over at once
 _SETTLING_STEPS = 6
 _LEAST_STEPS = 11  # of a round, the stamped ones included, each with the one before it
+_PIPELINE_S = 8.0  # alone; what makes it faster is tried only where it is too slow
 _LOADED_S = 1.0  # a worker that has loaded TensorFlow while the last device was probed
 
 
@@ -39,7 +40,7 @@ def estimate(request: BalanceRequest) -> BalanceEstimate:
         PhaseEstimate(
             name=_ROUNDS, seconds=round(rounds_s(request, joint_step_s, loaded=probe is None and request.probe.ahead))
         ),
-        PhaseEstimate(name=_PROOF, seconds=round(proof_in_s(request.measuring, joint_step_s, len(request.devices)))),
+        PhaseEstimate(name=_PROOF, seconds=round(proof_in_s(request, joint_step_s, len(request.devices)))),
     ]
     return BalanceEstimate(
         request=request,
@@ -57,10 +58,11 @@ def rounds_s(request: BalanceRequest, joint_step_s: float, done: int = 0, *, loa
     return rounds * each_s + (0.0 if done else _LOADED_S if loaded else WORKER_S)
 
 
-def proof_in_s(measuring: Measuring, joint_step_s: float, devices: int, *, divided: bool = False) -> float:
-    """Of a proof with the worker of the rounds, and of the last look at its devices."""
+def proof_in_s(request: BalanceRequest, joint_step_s: float, devices: int, *, divided: bool = False) -> float:
+    """Of a proof with the worker of the rounds, of the last look at its devices, and of the user's input pipeline."""
+    pipeline_s = _PIPELINE_S if request.settings.data else 0.0
     look_s = settling_s(joint_step_s) + _LEAST_STEPS * joint_step_s
-    return look_s + proof_s(measuring, joint_step_s, devices, divided=divided, warm=True)
+    return look_s + pipeline_s + proof_s(request.measuring, joint_step_s, devices, divided=divided, warm=True)
 
 
 def _joint_step_s(request: BalanceRequest, probe: Probe | None) -> float:
@@ -86,7 +88,7 @@ class Phases:
             self._of_probe = event.of
             joint_step_s, devices = _joint_step_s(self._request, None), len(self._request.devices)
             then_s = rounds_s(self._request, joint_step_s, loaded=self._request.probe.ahead)
-            then_s += proof_in_s(self._request.measuring, joint_step_s, devices)
+            then_s += proof_in_s(self._request, joint_step_s, devices)
             event = replace(event, of=event.of + 2, left_s=event.left_s + then_s)
         self._watch(event)
 
@@ -104,7 +106,7 @@ class Phases:
         split, devices = planned.split, len(planned.split.used)
         shares = zip(split.batches, planned.binds, strict=True)
         divided = any(binds == "memory" and batch < split.global_batch / devices for batch, binds in shares)
-        return proof_in_s(self._request.measuring, planned.step_time_s, devices, divided=divided)
+        return proof_in_s(self._request, planned.step_time_s, devices, divided=divided)
 
     def _begin(self, name: str, number: int, seconds: float, left_s: float) -> None:
         if name == self._now:

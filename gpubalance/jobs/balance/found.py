@@ -27,7 +27,7 @@ def plan_by_balance(probe: Probe, devices: Sequence[Device], request: PlanReques
     sync_s = request.sync_s if request.sync_s is not None else known.request.sync_s
     problem, asked = replace(known.problem, sync_s=sync_s or 0.0), request.model_copy(update={"sync_s": sync_s})
     plan = plan_of(_best(problem, found), problem, probe, devices, asked)
-    return plan.model_copy(update={"balanced": found.created})
+    return plan.model_copy(update={"balanced": found.created, "pipeline": found.pipeline or plan.pipeline})
 
 
 def _learned(probe: Probe, devices: Sequence[Device], request: PlanRequest, found: Plan) -> Knowledge:

@@ -33,7 +33,7 @@ class Turns:
 
     def __init__(self, request: IndependentRequest, party: Party, kept: KeptTurns, watch: Watch) -> None:
         self.replicas = tuple(
-            Replica(number, device, model, batch, watch)
+            Replica(number, device, model, batch, watch, pipeline=request.settings.data is not None)
             for number, (device, model, batch) in enumerate(
                 zip(request.devices, request.models, request.batches, strict=True)
             )

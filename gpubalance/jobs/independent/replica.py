@@ -24,13 +24,17 @@ AT_ONCE: Literal["at once"] = "at once"
 
 @dataclass
 class Replica:
-    """`number` is its place in the request, `facts` what its worker told of the model, `error` why it is out."""
+    """`number` is its place in the request, `facts` what its worker told of the model, `error` why it is out.
+
+    With `pipeline` its worker has the user's own in front of the device, as each has.
+    """
 
     number: int
     device: Device
     model: str
     batch: int
     watch: Watch
+    pipeline: bool = False
     facts: Ready | None = None
     error: GpubalanceError | None = None
     alone: Series = field(init=False)
@@ -41,7 +45,9 @@ class Replica:
         self.begin_again()
 
     def _series(self, name: str) -> Series:
-        return Series(Shares((self.batch,)), name=name, devices=(self.device,), watch=self.watch)
+        return Series(
+            Shares((self.batch,)), name=name, devices=(self.device,), watch=self.watch, pipeline=self.pipeline
+        )
 
     def begin_again(self) -> None:
         """Forgets what was measured at once with others of which one is out now."""
@@ -69,7 +75,9 @@ class Replica:
         measured = None
         try:
             with lost_gpus_told([self.device]), series.sensors.watching():
-                for reply in worker.measure(series.split, steps_per_timing=steps, until=window.is_over):
+                for reply in worker.measure(
+                    series.split, steps_per_timing=steps, until=window.is_over, pipeline=self.pipeline
+                ):
                     if isinstance(reply, Measured):
                         measured = reply
                         continue

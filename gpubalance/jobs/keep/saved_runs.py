@@ -30,6 +30,7 @@ def best_joint_run(devices: Sequence[Device], model: Model, settings: Settings) 
         for run in _kept_runs()
         if run.model.is_like(model)
         and same_settings(run.settings, settings)
+        and (settings.data is None or run.pipeline is not None)  # a balance's has its batches on the devices
         and sorted(_identity(run.devices[one.device]) for one in run.replicas) == wanted
     )
     return max(found, key=lambda run: run.throughput.median, default=None)

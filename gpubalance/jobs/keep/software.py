@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import platform
 import sys
@@ -13,6 +14,8 @@ from gpubalance.settings.choices import SAVED_MODEL
 from gpubalance.system.state import current_folder
 from gpubalance.system.versions import software
 
+_MAIN = ast.dump(ast.parse('__name__ == "__main__"', mode="eval").body)
+
 
 def software_key(model: str, data: str | None = None) -> str:
     """The same text for the same host, the same versions and the same content of the files of a user's own code."""
@@ -21,7 +24,10 @@ def software_key(model: str, data: str | None = None) -> str:
 
 
 def code_key(model: str, data: str | None = None) -> str:
-    """The same text for the same content of the files of a user's own code; empty where none is used."""
+    """The same text for the same functions of a user's own, and the same content of their files; empty without any.
+
+    What counts of a file is what importing it runs: no comment, and nothing below `if __name__ == "__main__":`.
+    """
     return " ".join(hash_[:16] for hash_ in _own_codes(model, data) if hash_)
 
 
@@ -30,12 +36,22 @@ def _own_codes(model: str, data: str | None) -> list[str]:
 
 
 def _own_code(model: str) -> str:
-    """A hash of the user's file, as a change makes it another. Empty for a built-in model or an unreadable file."""
+    """A hash of the user's function, as a change makes it another. Empty for a built-in model or an unreadable file."""
     try:
         path = _file_of(model)
-        return hashlib.sha256(path.read_bytes()).hexdigest() if path else ""
-    except (OSError, ValueError):
+        function = model.rpartition(":")[2].encode() if ":" in model else b""
+        return hashlib.sha256(function + b" " + _what_runs(path)).hexdigest() if path else ""
+    except (OSError, ValueError, SyntaxError, RecursionError):
         return ""  # the worker says what is wrong with it
+
+
+def _what_runs(path: Path) -> bytes:
+    content = path.read_bytes()
+    if path.suffix != ".py":
+        return content
+    module = ast.parse(content)
+    runs = [node for node in module.body if not (isinstance(node, ast.If) and ast.dump(node.test) == _MAIN)]
+    return "\n".join(map(ast.dump, runs)).encode("utf-8", "surrogatepass")
 
 
 def _file_of(model: str) -> Path | None:

@@ -97,6 +97,16 @@ class Alone:
                 self.mends = reply.mends
 
 
+def ceiling(
+    party: Party, global_batch: int, watch: Watch, *, held: Throughput | None = None, solo_sum: float | None
+) -> Pipeline:
+    """The pipeline of a party's data with what helps it where it binds, see `Alone`. Raises BadInput as `run` does."""
+    alone = Alone(party, global_batch, watch)
+    alone.measure()
+    found = alone.result(held, solo_sum)
+    return found.model_copy(update={"remedies": alone.tried()}) if found.binds else found
+
+
 def _throughput(pulls: list[Pulled], global_batch: int) -> Throughput:
     times = [one.seconds / one.batches for one in pulls]
     known = interval95(times)

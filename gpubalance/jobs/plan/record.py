@@ -31,6 +31,7 @@ def plan_of(found: Allocation, problem: Problem, probe: Probe, devices: Sequence
         created=now(),
         probed=probe.created,
         settings=probe.settings,
+        code=probe.code,
         environment=probe.environment,
         model=probe.model,
         devices=tuple(devices),
@@ -45,6 +46,7 @@ def plan_of(found: Allocation, problem: Problem, probe: Probe, devices: Sequence
         left_out=_left_out(problem, found),
         accumulation=_accumulation(problem, found),
         learning_rate=_learning_rate(request.from_batch or _best_single(probes), found.split.global_batch),
+        pipeline=probe.pipeline,
         warnings=(_sync_unknown(),) if request.sync_s is None and len(found.split.used) > 1 else (),
     )
 

@@ -20,14 +20,17 @@ from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.journals import probe_journal, tell_resumed
 from gpubalance.jobs.keep.saved_probes import save
 from gpubalance.jobs.keep.software import code_key
+from gpubalance.jobs.measure.pipeline import ceiling
 from gpubalance.jobs.probe.alone import Alone
 from gpubalance.jobs.probe.bench import Bench
 from gpubalance.jobs.probe.estimate import estimate
 from gpubalance.jobs.probe.halt import Halt
 from gpubalance.jobs.probe.result import device_probe, nothing_fits, what_failed
 from gpubalance.jobs.probe.trace import trace_alone
-from gpubalance.jobs.probe.warnings import device_warnings, parallel_warning
+from gpubalance.jobs.probe.warnings import device_warnings, parallel_warning, pipeline_unknown
+from gpubalance.results.common import Warning_
 from gpubalance.results.probe import Probe
+from gpubalance.results.run import Pipeline
 from gpubalance.settings.requests import ProbeRequest
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.party import Party
@@ -109,6 +112,9 @@ class _Probing:
             Alone(number, Bench(number, request, journal, self._halt, self._watch))
             for number in range(len(request.devices))
         ]
+        self._has_following = following is not None
+        self._pipeline: Pipeline | None = None
+        self._pipeline_warnings: list[Warning_] = []
         if not request.parallel:
             parties = [*(one.bench.party for one in self._all[1:]), following]
             for one, party in zip(self._all, parties, strict=True):
@@ -118,6 +124,7 @@ class _Probing:
         """Every device; whatever ends it early carries what was measured."""
         try:
             self._in_parallel() if self._request.parallel else self._in_turn()
+            self._measure_pipeline()
         except KeyboardInterrupt as interrupt:
             raise Interrupted.by(interrupt, partial=self._partial()) from None
         except (TimeLimitPassed, BadInput) as error:
@@ -144,6 +151,21 @@ class _Probing:
             self._announce(one)
             _probe_alone(one)
             taken_s += one.elapsed_s
+
+    def _measure_pipeline(self) -> None:
+        """The user's own, where no balance follows, which measures it at its own global batch."""
+        bests = [device_probe(one).solo_best for one in self._all] if self._request.settings.data else []
+        known = [best for best in bests if best is not None]
+        if self._has_following or len(known) < len(self._all):
+            return
+        party, global_batch = self._all[-1].bench.party, sum(best.batch for best in known)
+        try:
+            solo_sum = sum(best.throughput for best in known)
+            self._pipeline = ceiling(party, global_batch, self._watch, solo_sum=solo_sum)
+        except TimeLimitPassed:
+            raise
+        except GpubalanceError as error:  # the devices are measured all the same
+            self._pipeline_warnings.append(pipeline_unknown(error))
 
     def _announce(self, one: Alone) -> None:
         device = one.bench.device
@@ -178,6 +200,7 @@ class _Probing:
         facts = next((one.bench.facts for one in self._all if one.bench.facts), None)
         warnings = [warning for one in self._all for warning in device_warnings(one)]
         warnings += [one.trace_warning for one in self._all if one.trace_warning]
+        warnings += self._pipeline_warnings
         return Probe(
             created=now(),
             settings=request.settings,
@@ -190,6 +213,7 @@ class _Probing:
             max_batch=request.max_batch,
             parallel=request.parallel,
             probes=tuple(device_probe(one) for one in self._all if one.began),
+            pipeline=self._pipeline,
             complete=all(one.ended and not one.errors for one in self._all),
             warnings=(*([parallel_warning()] if request.parallel and len(self._all) > 1 else []), *warnings),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpubalance.errors import GpubalanceError
 from gpubalance.jobs.measure.warnings import LATE
 from gpubalance.jobs.probe.alone import Alone
 from gpubalance.planning.curve import wanted_precision
@@ -33,6 +34,15 @@ def parallel_warning() -> Warning_:
         code="measured-in-parallel",
         message="the devices were measured at the same time: they may have disturbed each other",
         next="leave out --parallel for what each can do alone",
+    )
+
+
+def pipeline_unknown(error: GpubalanceError) -> Warning_:
+    """That the user's input pipeline could not be measured alone."""
+    return Warning_(
+        code="pipeline-unknown",
+        message=f"the input pipeline was not measured alone: {error.message}",
+        next=error.remedy or "gpubalance run --data measures it with a split",
     )
 
 

@@ -1,0 +1,88 @@
+"""`--data` of `probe`, `balance`, `plan` and `independent`: the pipeline is told first, and a plan knows its data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gpubalance.results.plan import Plan
+from tests.cli.program import QUICK_PAIR, gpubalance
+from tests.stand_in import engine
+
+FILE = """
+def dataset():
+    return 1
+
+def other():
+    return 2
+
+if __name__ == "__main__":
+    dataset()
+"""
+PAIR = ("--simulate", QUICK_PAIR)
+DATA = ("--data", "mine.py:dataset")
+SHORT = ("--windows", "1", "--duration", "0.5")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """With data that comes at 100 samples/s, which no worker loads."""
+    for name, value in engine(tmp_path, "def pulled(samples):\n    return samples / 100").items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "mine.py").write_text(FILE)
+    return tmp_path
+
+
+def test_balance_and_plan_say_first_that_the_pipeline_binds(folder: Path) -> None:
+    made = gpubalance("balance", *PAIR, *DATA, *SHORT, "-o", "plan.json", cwd=folder)
+    assert made.returncode == 0, made.stderr
+    plan = Plan.model_validate_json((folder / "plan.json").read_text())
+    assert plan.pipeline is not None
+    assert plan.pipeline.binds
+    assert plan.pipeline.alone.median == pytest.approx(100)
+    assert plan.pipeline.held is not None
+    assert "samples/s" in made.stdout
+    assert "on batches held on the devices" in " ".join(made.stdout.split())
+    again = gpubalance("plan", *PAIR, *DATA, cwd=folder)
+    for done in (made, again):
+        assert done.stdout.startswith("your input pipeline gives 100 samples/s")
+        assert max(map(len, done.stdout.split("\nnext: ")[0].splitlines())) <= 80
+
+    path = folder / "mine.py"
+    path.write_text(
+        FILE.replace("dataset()\n", "dataset()  # to train\n").replace('"__main__":', '"__main__":\n    pass')
+    )
+    assert gpubalance("plan", *PAIR, *DATA, cwd=folder).returncode == 0
+    path.write_text(FILE.replace("return 1", "return 3"))
+    changed = gpubalance("plan", *PAIR, *DATA, cwd=folder)
+    assert changed.returncode == 4
+    assert "--data mine.py:dataset as it is now" in changed.stderr
+
+    run = ("run", *PAIR, "--plan", "plan.json")
+    unnamed = gpubalance(*run, cwd=folder)
+    assert unnamed.returncode == 4
+    assert f"gpubalance run --simulate {QUICK_PAIR} --plan plan.json --data mine.py:dataset\n" in unnamed.stderr
+    assert gpubalance(*run, "--data", "mine.py:other", cwd=folder).returncode == 7
+    warned = gpubalance(*run, *DATA, *SHORT, "--json", cwd=folder)
+    assert warned.returncode == 0, warned.stderr
+    assert [one["code"] for one in json.loads(warned.stdout)["warnings"]].count("data-changed") == 1
+
+
+def test_probe_holds_the_pipeline_against_the_devices_in_sum(folder: Path) -> None:
+    done = gpubalance("probe", *PAIR, *DATA, "--max-batch", "32", "-o", "probe.json", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    probe = json.loads((folder / "probe.json").read_text())
+    assert probe["pipeline"]["binds"]
+    assert done.stdout.startswith("your input pipeline gives 100 samples/s")
+    plan = gpubalance("plan", "probe.json", cwd=folder)
+    assert plan.stdout.startswith("your input pipeline gives 100 samples/s")
+
+
+def test_each_independent_model_has_a_pipeline_in_front(folder: Path) -> None:
+    done = gpubalance("independent", *PAIR, *DATA, *SHORT, "--json", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["settings"]["data"] == "mine.py:dataset"
+    assert [replica["throughput"] for replica in result["replicas"]] == pytest.approx([100, 100])
