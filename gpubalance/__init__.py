@@ -1,14 +1,42 @@
 """Measure unlike GPUs, split the batch so that they finish together, and train with it."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gpubalance.jobs.events import Event
+    from gpubalance.results.plan import Plan
     from gpubalance.training.distribute import distribute
     from gpubalance.training.load import load_plan
     from gpubalance.training.split import Split
 
-__all__ = ["Split", "distribute", "load_plan"]
+__all__ = ["Split", "balance", "distribute", "load_plan"]
 __version__ = "0.1.0"
+
+
+def balance(
+    build: Callable[[], Any] | str,
+    data: Callable[[], Any] | str | None = None,
+    *,
+    watch: "Callable[[Event], None] | None" = None,
+    **options: Any,
+) -> "Plan":
+    """Find the best split for a model and its data, and prove it, as `gpubalance balance` does; returns its plan.
+
+    `build` is a function that gives the model, `data` one that gives what --data wants, None for random samples; or
+    names, as these options take them. Functions stand at the top level of a file, which each worker imports, as
+    `multiprocessing` does: so call this under `if __name__ == "__main__":`.
+
+    The other options are the command's, by its names: `gpus=[0, 1]`, `simulate="pair.toml"`, `output="plan.json"`,
+    `global_batch=1024`. What is found is shown as the command shows it. With `watch` nothing is: it is called with each
+    event of `gpubalance.jobs.events`. `quiet=True` shows nothing either. `load_plan` takes the plan, or its file.
+
+    Raises BadInput for functions that can't be imported, what else `gpubalance.errors` has for the command's exit
+    codes, and KeyboardInterrupt, when no worker is left.
+    """
+    from gpubalance.cli import from_python
+
+    return from_python.balance(build, data, watch, options)
 
 
 def __getattr__(name: str) -> Any:

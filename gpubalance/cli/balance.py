@@ -61,7 +61,7 @@ def balanced(
     reporting: ReportingOptions,
     epoch: EpochOption = None,
     watch: Annotated[Any, "a Watch"] = None,
-) -> Plan | None:
+) -> Any:
     """What the command does, and its plan; None of a dry run. A `watch` gets the events, and stdout then nothing."""
     from gpubalance.cli.measured import estimated, measured
     from gpubalance.cli.next_command import uses

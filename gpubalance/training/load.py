@@ -13,8 +13,10 @@ from gpubalance.settings.device import JointProfile
 from gpubalance.training.split import Split
 
 
-def load_plan(path: str | Path, *, simulate: int | str | Path | None = None) -> Split:
-    """The split of a plan that `gpubalance balance -o FILE` or `gpubalance plan -o FILE` wrote, on the devices here.
+def load_plan(path: str | Path | Plan, *, simulate: int | str | Path | None = None) -> Split:
+    """The split of a plan, on the devices here.
+
+    The plan is what `gpubalance.balance` returned, or a file that `gpubalance balance -o FILE` or `plan -o FILE` wrote.
 
     `simulate` is the device profile, as in --simulate, of a plan for simulated devices.
 
@@ -22,10 +24,11 @@ def load_plan(path: str | Path, *, simulate: int | str | Path | None = None) -> 
     EnvironmentFault where there is no GPU. Warns of a plan that was measured with XLA, which training does not use, and
     of one for simulated devices without `simulate`; `fit` warns of a model that the plan was not measured with.
     """
-    plan = read_record(Path(path), Plan)
+    plan = path if isinstance(path, Plan) else read_record(Path(path), Plan)
     if plan.settings.xla:
         warnings.warn(
-            f"{path} was measured with XLA, and a split trains without: gpubalance balance --no-xla finds its split",
+            f"{'the plan' if plan is path else path} was measured with XLA, and a split trains without: "
+            "gpubalance balance --no-xla finds its split",
             stacklevel=2,
         )
     if simulate is None and plan.devices[0].simulated:

@@ -1,0 +1,124 @@
+"""`gpubalance.balance` in a script: the command, for functions of the script."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import gpubalance
+from gpubalance.devices.profile import simulated_devices
+from gpubalance.errors import BadInput, UsageError
+from gpubalance.jobs.events import Event, RoundDone
+from gpubalance.jobs.keep.saved_probes import save
+from gpubalance.jobs.keep.software import code_key
+from gpubalance.results.plan import Plan
+from gpubalance.settings.requests import Settings
+from tests.cli.program import QUICK_PAIR
+from tests.jobs.probes import probe_of
+from tests.tiny import net
+
+BRIEF: dict[str, Any] = {"windows": 1, "duration": 0.5, "round_duration": 0.5, "global_batch": 64}
+SCRIPT = f"""
+import sys
+import keras
+import numpy as np
+import gpubalance
+
+def build():
+    return keras.Sequential([keras.Input((9,)), keras.layers.Dense(10, "softmax")])
+
+def dataset():
+    return np.ones((200, 9), "float32"), np.zeros(200, "int64")
+
+if __name__ == "__main__":
+    pair = sys.argv[1]
+    plan = gpubalance.balance(build, dataset, gpus=[0, 1], simulate=pair, output="plan.json", rounds=1, **{BRIEF})
+    split = gpubalance.load_plan(plan, simulate=pair)
+    assert split.batches == gpubalance.load_plan("plan.json", simulate=pair).batches
+    with split.scope():
+        model = build()
+        model.compile("adam", "sparse_categorical_crossentropy")
+    print(len(split.fit(model, *dataset(), epochs=1, verbose=0).history["loss"]), "epoch")
+"""
+
+
+def test_a_script_balances_its_own_functions_and_trains_with_the_plan(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    settings = Settings(model="train.py:build", data="train.py:dataset")
+    code = code_key(f"{script}:build", f"{script}:dataset")
+    devices = simulated_devices(QUICK_PAIR)[0]
+    save(probe_of(devices).model_copy(update={"settings": settings, "model": None, "code": code}))
+    command = [sys.executable, str(script), QUICK_PAIR]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert "planning with the probe of" in done.stderr
+    assert "next: gpubalance run --simulate" in done.stdout
+    assert done.stdout.endswith("1 epoch\n")
+    plan = Plan.model_validate_json((tmp_path / "plan.json").read_text())
+    assert (plan.settings, plan.code) == (settings, code)
+    assert plan.pipeline is not None
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_a_watch_gets_the_events_and_nothing_is_shown(capfd: pytest.CaptureFixture[str]) -> None:
+    save(probe_of(simulated_devices(QUICK_PAIR)[0]))
+    events: list[Event] = []
+    plan = gpubalance.balance("small", simulate=QUICK_PAIR, watch=events.append, **BRIEF)
+    assert plan.global_batch == 64
+    assert any(isinstance(event, RoundDone) for event in events)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_an_interrupt_leaves_no_worker() -> None:
+    save(probe_of(simulated_devices(QUICK_PAIR)[0]))
+
+    def watch(event: Event) -> None:
+        if isinstance(event, RoundDone):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        gpubalance.balance("small", simulate=QUICK_PAIR, watch=watch, **BRIEF)
+    assert not psutil.Process().children()
+
+
+def _outer() -> Callable[[], Any]:
+    def inner() -> None:
+        pass
+
+    return inner
+
+
+def typed() -> Callable[[], Any]:
+    """A function as a prompt or a notebook has it."""
+    place: dict[str, Any] = {"__name__": __name__}
+    exec(compile("def build(): ...", "<stdin>", "exec"), place)  # noqa: S102
+    return place["build"]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("build", "options", "kind", "says"),
+    [
+        (lambda: None, {}, BadInput, "a lambda has no name"),
+        (_outer(), {}, BadInput, "inner stands inside _outer"),
+        (typed(), {}, BadInput, "build was typed in a notebook or at a prompt"),
+        (net, {"data": 3}, BadInput, "a value of type int is none"),
+        (net, {"gpus": 0}, UsageError, "gpus=0: Input should be a valid list"),
+        (net, {"windows": 0}, UsageError, "windows=0: from 1 to"),
+        (net, {"margin": "x"}, UsageError, "'x' is not a size"),
+        (net, {"windoes": 3}, TypeError, "did you mean 'windows'?"),
+    ],
+)
+def test_what_can_not_be_balanced_is_said_in_a_sentence(
+    build: Any, options: dict[str, Any], kind: type[Exception], says: str
+) -> None:
+    with pytest.raises(kind) as error:
+        gpubalance.balance(build, **{"simulate": 2, **options})
+    assert says in str(error.value).splitlines()[0]
