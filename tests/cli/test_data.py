@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from gpubalance.render.report.answer import answer_of
 from gpubalance.results.plan import Plan
 from tests.cli.program import QUICK_PAIR, gpubalance
+from tests.render.samples import subject
 from tests.stand_in import engine
 
 FILE = """
@@ -46,6 +48,7 @@ def test_balance_and_plan_say_first_that_the_pipeline_binds(folder: Path) -> Non
     assert "samples/s" in made.stdout
     assert "on batches held on the devices" in " ".join(made.stdout.split())
     again = gpubalance("plan", *PAIR, *DATA, cwd=folder)
+    assert answer_of(subject(folder / "plan.json")).notes[0].startswith("your input pipeline gives 100 samples/s")
     for done in (made, again):
         assert done.stdout.startswith("your input pipeline gives 100 samples/s")
         assert max(map(len, done.stdout.split("\nnext: ")[0].splitlines())) <= 80
@@ -58,7 +61,7 @@ def test_balance_and_plan_say_first_that_the_pipeline_binds(folder: Path) -> Non
     path.write_text(FILE.replace("return 1", "return 3"))
     changed = gpubalance("plan", *PAIR, *DATA, cwd=folder)
     assert changed.returncode == 4
-    assert "--data mine.py:dataset as it is now" in changed.stderr
+    assert "the file of mine.py:dataset has changed since the probe of" in changed.stderr
 
     run = ("run", *PAIR, "--plan", "plan.json")
     unnamed = gpubalance(*run, cwd=folder)

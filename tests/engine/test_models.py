@@ -211,7 +211,7 @@ def build():
         ("import gpubalance; gpubalance.load_plan('none.json')", "makes a split, which failed: can't read none.json"),
         ("model.save('{path}')", "saves a model (train.py, line 19)"),
         ("model.save_weights('{path}')", "saves a model's weights"),
-        ("import gpubalance; gpubalance.balance(build)", "starts a balance (train.py, line 12)"),
+        ("import gpubalance; gpubalance.balance(build)", "starts a balance (train.py, line 19)"),
     ],
 )
 def test_a_script_that_trains_or_saves_is_stopped_unless_guarded(

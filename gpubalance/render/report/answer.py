@@ -8,14 +8,16 @@ from dataclasses import dataclass
 from gpubalance.numbers.units import format_bytes, format_percent, format_rate, format_seconds
 from gpubalance.render.even import largest_even_text, other_batch
 from gpubalance.render.independent import contention_texts, joint_text
+from gpubalance.render.pipeline import pipeline_lines
 from gpubalance.render.plan import bounds_text
 from gpubalance.render.report.steps import steps_of
 from gpubalance.render.report.subject import Subject
 from gpubalance.render.run import step_text
+from gpubalance.render.table import WIDTH
 from gpubalance.results.independent import Independent
 from gpubalance.results.plan import Plan, Predicted
 from gpubalance.results.probe import Probe
-from gpubalance.results.run import Run
+from gpubalance.results.run import Pipeline, Run
 from gpubalance.settings.shares import share_text
 
 NOT_KNOWN = "not known"
@@ -56,7 +58,21 @@ def answer_of(subject: Subject) -> Answer:
     bound = Fact("what limits it", bounds_text(subject.plan) if subject.plan else _slowest(subject), _step(subject))
     notes = () if complete else ("This run was cut short: the figures are of what was measured until then.",)
     headline = f"batches {str(subject.result.split).replace('/', ' / ')}"
-    return Answer(headline, (*facts, bound), (*notes, *_left_out(subject)), *_devices(subject))
+    fed = _pipeline_of(subject)
+    return Answer(headline, (*facts, bound), (*fed, *notes, *_left_out(subject)), *_devices(subject))
+
+
+def _pipeline_of(subject: Subject) -> tuple[str, ...]:
+    if subject.plan is not None:
+        return _pipeline(subject.plan.pipeline, subject.plan.predicted.solo_sum)
+    return _pipeline(subject.run.pipeline, subject.run.baselines.solo_sum, in_front=True) if subject.run else ()
+
+
+def _pipeline(pipeline: Pipeline | None, solo_sum: float | None, *, in_front: bool = False) -> tuple[str, ...]:
+    """What the user's own gives alone, in one line."""
+    if pipeline is None:
+        return ()
+    return (" ".join(line.strip() for line in pipeline_lines(pipeline, solo_sum, WIDTH, in_front=in_front)),)
 
 
 def _measured(run: Run) -> tuple[Fact, ...]:
@@ -124,7 +140,9 @@ def _of_probe(probe: Probe) -> Answer:
                 "yes" if one.steady else "no",
             )
         )
-    notes = () if probe.complete else ("This probe is incomplete: --resume continues it.",)
+    notes = _pipeline(probe.pipeline, sum(best.throughput for best in bests))
+    if not probe.complete:
+        notes = (*notes, "This probe is incomplete: --resume continues it.")
     head = ("device", "name", "batch limit", "best alone, samples/s", "within 5 % from", "steady")
     return Answer("each device alone", tuple(facts), notes, head, tuple(rows))
 
