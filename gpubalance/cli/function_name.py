@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import typer
 
-from gpubalance.errors import UsageError
+from gpubalance.errors import BadInput, UsageError
 from gpubalance.settings.choices import SAVED_MODEL
 from gpubalance.system.near import near
 from gpubalance.text import clean
 
 
 def model(name: str | None) -> str | None:
-    """The name. Raises UsageError for a file that is not there, and for one without the name of a function."""
+    """The name. Raises UsageError for a file that is not there, and for one without the name of a function.
+
+    Raises BadInput for a function that is not in its file.
+    """
     return _checked("--model", name, "builds the model")
 
 
@@ -46,12 +50,13 @@ def _checked(option: str, name: str | None, does: str) -> str | None:
     if path.suffix in (".py", SAVED_MODEL) and not path.is_file():
         function = f":{clean(function, 60)}" if colon else ":FUNCTION" if path.suffix == ".py" else ""
         raise UsageError(f"{option}: there is no file {clean(str(path))}", remedy=_file_remedy(option, path, function))
-    if path.suffix == ".py" and not colon:
+    if path.suffix == ".py" and not (colon and _has(path, function)):
         found = _functions_in(path) or ["FUNCTION"]
-        raise UsageError(
-            f"{option} {clean(name)} names a file, not a function in it",
-            remedy=f"name the one that {does}: {' or '.join(f'{option} {clean(name)}:{f}' for f in found)}",
-        )
+        named = " or ".join(f"{option} {clean(str(path))}:{one}" for one in found)
+        remedy = f"name the one that {does}: {named}"
+        if colon:
+            raise BadInput(f"{option}: {clean(str(path))} has no function {clean(function, 60)!r}", remedy=remedy)
+        raise UsageError(f"{option} {clean(name)} names a file, not a function in it", remedy=remedy)
     return name
 
 
@@ -60,6 +65,15 @@ def _file_remedy(option: str, path: Path, function: str) -> str:
     if names:
         return f"did you mean {' or '.join(f'{option} {clean(name)}{function}' for name in names)}?"
     return f"give the path of a file: {option} folder/{clean(path.name, 60)}{function}"
+
+
+def _has(path: Path, name: str) -> bool:
+    """Whether the word stands in the file at all, as a name may come to be there in many ways."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return True  # the worker says what is wrong with it
+    return re.search(rf"\b{re.escape(name)}\b|import \*", text) is not None
 
 
 def _functions_in(path: Path) -> list[str]:

@@ -93,6 +93,8 @@ def _option(error: Any) -> tuple[str, str] | None:
         return None
     if "requires an argument" in error.message:
         return f"{name} needs a value", ""
+    if "does not take a value" in error.message:
+        return f"{name} takes no value", f"write {name} alone"
     commands = _commands(error)
     having = [word for word, command in commands.items() if any(name in param.opts for param in command.params)]
     if having:

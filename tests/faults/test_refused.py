@@ -80,6 +80,12 @@ REFUSED = {
         ("--batch-size 8", 2, "  → did you mean --batches?\n"),
         ("--epochs 5e4", 2, "  → did you mean --epoch?\n"),
         ("--from-batch 64", 2, "  → --from-batch is an option of balance, plan: gpubalance balance --from-batch …\n"),
+        ("--json=yes", 2, "--json takes no value\n  → write --json alone\n"),
+        (
+            "--model models.py:bild",
+            4,
+            "models.py has no function 'bild'\n  → name the one that builds the model: --model ",
+        ),
         ("--epoch 5e4", 2, "  → write --epoch 50000\n"),
         ("--time-limit 10m", 2, "--time-limit takes a number, not '10m'\n  → write --time-limit 600\n"),
         ("--precision fp16", 2, "'mixed_bfloat16'\n  → did you mean --precision mixed_float16?\n"),
