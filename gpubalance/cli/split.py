@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from gpubalance.cli import complete, values
+from gpubalance.cli.noise_scale import noise_scale
 from gpubalance.cli.options import DeviceOptions, JointTrainingOptions, split_option
 from gpubalance.cli.planned import check_simulated, planned_settings
 from gpubalance.errors import UsageError
@@ -89,8 +90,18 @@ class WantedSplitOptions:
         ),
     ] = None
 
+    noise_scale: Annotated[
+        str | None,
+        split_option(
+            "--noise-scale",
+            metavar="N|FILE",
+            help="Maximise goodput, what samples per second are worth in learning, by the gradient noise scale: in "
+            "samples, or the file that split.monitor(noise=FILE) wrote. Default: maximise samples per second.",
+        ),
+    ] = None
+
     def request(self, sync_s: float | None = None) -> PlanRequest:
-        """Raises UsageError for what --accumulate and --margin do not take."""
+        """Raises UsageError for what --accumulate, --margin and --noise-scale do not take, BadInput for a bad file."""
         from gpubalance.settings.requests import PlanRequest
 
         return PlanRequest(
@@ -101,6 +112,7 @@ class WantedSplitOptions:
             margin_bytes=values.size("--margin", self.margin),
             sync_s=sync_s,
             from_batch=self.from_batch,
+            noise_scale=None if self.noise_scale is None else noise_scale(self.noise_scale),
         )
 
 

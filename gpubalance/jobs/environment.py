@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-from datetime import datetime, timezone
 from pathlib import Path
 
 import psutil
@@ -12,11 +11,6 @@ import gpubalance
 from gpubalance.results.common import Environment
 from gpubalance.system.versions import software
 from gpubalance.workers.messages import Ready
-
-
-def now() -> str:
-    """The time of a result, UTC, ISO 8601."""
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 def environment(facts: Ready, driver: str | None) -> Environment:

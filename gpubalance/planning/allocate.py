@@ -52,17 +52,14 @@ def allocate(problem: Problem, *, required: int | None = None) -> Allocation:
 
 @dataclass(frozen=True)
 class Worth:
-    """The best splits in which a device has samples and in which it has none; None where there is none."""
+    """The best splits in which a device has samples and in which it has none; None where there is none.
+
+    `gain` is by what part the objective is higher with the device: below 0 where it is not worth adding.
+    """
 
     within: Allocation | None
     without: Allocation | None
-
-    @property
-    def gain(self) -> float | None:
-        """By what part throughput is higher with the device: below 0 where it is not worth adding."""
-        if self.within is None or self.without is None:
-            return None
-        return self.within.throughput / self.without.throughput - 1
+    gain: float | None
 
 
 def worth(problem: Problem, device: int) -> Worth:
@@ -70,7 +67,9 @@ def worth(problem: Problem, device: int) -> Worth:
     loads = list(problem.loads)
     loads[device] = replace(loads[device], limit=0)
     without = replace(problem, loads=tuple(loads))
-    return Worth(_or_none(problem, device), _or_none(without, None))
+    with_it, without_it = _or_none(problem, device), _or_none(without, None)
+    gain = problem.value(with_it) / problem.value(without_it) - 1 if with_it and without_it else None
+    return Worth(with_it, without_it, gain)
 
 
 def _or_none(problem: Problem, required: int | None) -> Allocation | None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from gpubalance.numbers.units import format_percent, format_rate, format_seconds
 from gpubalance.render.even import largest_even_text, other_batch
+from gpubalance.render.goodput import goodput_lines, maximised_text
 from gpubalance.render.pipeline import pipeline_lines
 from gpubalance.render.run import imbalance_text, run_lines, step_text, warning_lines
 from gpubalance.render.solo_gap import Loss, losses
@@ -57,12 +58,15 @@ def plan_text(
         lines += [
             *run_lines(run, width, epoch),
             *prose(_gap(plan, plan.balance), width),
-            *prose(bounds_text(plan), width),
+            *prose("; ".join(filter(None, (bounds_text(plan), maximised_text(plan)))), width),
         ]
     else:
+        lines = [*_answer(plan, width, epoch), "", *_devices(plan, width), *prose(_step(plan), width)]
+        lines += prose(maximised_text(plan), width)
         lines += [*_answer(plan, width, epoch), "", *_devices(plan, width), *prose(_step(plan), width)]
         if plan.balanced is not None:
             lines += prose(f"by what the balance of {plan.balanced} measured of these devices together", width)
+    lines += goodput_lines(plan, width)
     for text in (_at_largest_even(plan), *(_left_out(plan, one) for one in plan.left_out), _accumulation(plan)):
         lines += prose(text, width)
     if plan.learning_rate is not None:
@@ -180,8 +184,9 @@ def _accumulation(plan: Plan) -> str:
     more = plan.accumulation
     if more is None:
         return ""
+    what = "samples/s" if plan.predicted.noise_scale is None else "goodput"
     return (
-        f"--accumulate auto: {more.split} is predicted to give {_percent(more.gain)} more samples/s, "
+        f"--accumulate auto: {more.split} is predicted to give {_percent(more.gain)} more {what}, "
         f"for a global batch of {more.global_batch}, not {plan.global_batch}"
     )
 
@@ -190,10 +195,16 @@ def _percent(part: float) -> str:
     return format_percent(part, 0 if part >= 0.0995 else 1)
 
 
+def _sgd(rate: LearningRate) -> str:
+    if rate.measured is not None:
+        return f"{rate.measured:.3g} with SGD by the noise scale (McCandlish 2018)"
+    return f"{rate.linear:.3g} with SGD and a warm-up (Goyal 2017)"
+
+
 def _advice(rate: LearningRate) -> str:
     if rate.from_batch == rate.to_batch:
         return f"global batch {rate.to_batch}, as before: the learning rate stays"
     return (
         f"learning rate: if tuned at a global batch of {rate.from_batch} (--from-batch says at which), "
-        f"times {rate.linear:.3g} with SGD and a warm-up (Goyal 2017), {rate.square_root:.3g} with Adam (Malladi 2022)"
+        f"times {_sgd(rate)}, {rate.square_root:.3g} with Adam (Malladi 2022)"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import Annotated, Literal
 
 from pydantic import Field, PlainSerializer, model_validator
@@ -27,6 +28,11 @@ Count = Annotated[int, Field(ge=0, le=_LARGEST)]
 Samples = Annotated[int, Field(ge=0, le=10**9)]
 Size = Annotated[Samples, Field(ge=1)]
 Devices = Annotated[tuple[Device, ...], Field(min_length=1)]
+
+
+def now() -> str:
+    """The time of a result, UTC, ISO 8601."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 class Result(Record):

@@ -64,11 +64,26 @@ class SplitPrediction(Record):
         return Shares(self.batches, self.micro_batches or ())
 
 
+class Goodput(Record):
+    """Throughput, what a sample of that global batch is worth, and both multiplied. `of` says which split it is."""
+
+    of: str
+    batches: tuple[Samples, ...]
+    global_batch: Size
+    throughput: Positive
+    efficiency: Positive
+    goodput: Positive
+
+
 class Predicted(Record):
     """What the step-time models predict. `scaling_efficiency` is relative to the solo sum of the devices in use.
 
     `even` has the same global batch. Where it needs micro-batches, `largest_even` is the largest equal shares that fit
-    in one piece, and `best_at_largest_even` the best split of their global batch.
+    in one piece, and `best_at_largest_even` the best split of their global batch. `by_global_batch` has the fastest
+    split of some global batches that the devices can take, as samples of all the plan's devices.
+
+    With a `noise_scale` in samples: `efficiency` is what a sample is worth, `goodput` throughput times that, and
+    `by_goodput` has both of the chosen split and of those that it is held against.
     """
 
     step_time_s: Positive
@@ -81,6 +96,11 @@ class Predicted(Record):
     speedup_over_even: Number | None
     solo_sum: Number | None
     scaling_efficiency: Number | None
+    by_global_batch: tuple[SplitPrediction, ...] = ()
+    noise_scale: Positive | None = None
+    efficiency: Positive | None = None
+    goodput: Positive | None = None
+    by_goodput: tuple[Goodput, ...] = ()
 
 
 class LeftOut(Record):
@@ -98,12 +118,16 @@ class Accumulation(OfSplit):
 
 
 class LearningRate(Record):
-    """The factors for a learning rate that suits `from_batch`: linear for SGD, square root for Adam."""
+    """The factors for a learning rate that suits `from_batch`: linear for SGD, square root for Adam.
+
+    `measured` is SGD's by the noise scale, null where that is not known.
+    """
 
     from_batch: Samples
     to_batch: Samples
     linear: Number
     square_root: Number
+    measured: Number | None = None
 
 
 class Round(OfSplit):

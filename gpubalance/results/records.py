@@ -15,6 +15,7 @@ from gpubalance.errors import BadInput
 from gpubalance.results import estimate
 from gpubalance.results.common import SCHEMA_VERSION
 from gpubalance.results.independent import Independent
+from gpubalance.results.noise import Noise
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
 from gpubalance.results.run import Run
@@ -23,11 +24,20 @@ from gpubalance.settings.record import Record
 from gpubalance.system.near import meant
 from gpubalance.text import clean, clean_lines
 
-Result = TypeVar("Result", Probe, Plan, Run, Independent)
+Result = TypeVar("Result", Probe, Plan, Run, Independent, Noise)
 AnyResult = Probe | Plan | Run | Independent
-_KINDS: dict[str, type[AnyResult]] = {"probe": Probe, "plan": Plan, "run": Run, "independent": Independent}
-# The command that writes the best of each kind.
-_MAKERS = {"probe": "probe", "plan": "balance", "run": "run", "independent": "independent"}
+_RESULTS = ("probe", "plan", "run", "independent")
+_KINDS: dict[str, type[AnyResult | Noise]] = {
+    "probe": Probe, "plan": Plan, "run": Run, "independent": Independent, "noise": Noise
+}  # fmt: skip
+# What writes the best of each kind.
+_MAKERS = {
+    "probe": "gpubalance probe -o {}",
+    "plan": "gpubalance balance -o {}",
+    "run": "gpubalance run -o {}",
+    "independent": "gpubalance independent -o {}",
+    "noise": "the callback split.monitor(noise={!r})",
+}
 # A day's run with all its samples is a few MiB.
 _LARGEST_FILE = 32 << 20
 
@@ -39,7 +49,7 @@ def read_record(path: Path, kind: type[Result]) -> Result:
 
 def read_result(path: Path) -> AnyResult:
     """Reads a result of any kind. Raises BadInput, saying what the file is instead or which field is damaged."""
-    return cast("AnyResult", _read(path, list(_KINDS)))
+    return cast("AnyResult", _read(path, list(_RESULTS)))
 
 
 def is_estimate(path: Path) -> bool:
@@ -55,7 +65,7 @@ def _read(path: Path, kinds: list[str]) -> Record:
     wanted = " or ".join(map(_called, kinds))
 
     def writes_one(file: str) -> str:
-        return f"gpubalance {_MAKERS[kinds[0]] if len(kinds) == 1 else 'run'} -o {file} writes one"
+        return f"{_MAKERS[kinds[0] if len(kinds) == 1 else 'run'].format(file)} writes one"
 
     document = _document(path, wanted, writes_one)
     remedy = writes_one("FILE")
@@ -84,7 +94,7 @@ def _read(path: Path, kinds: list[str]) -> Record:
 
 def _called(kind: str) -> str:
     """`a plan`, by the word that a file has for what it is."""
-    return "a result of independent" if kind == "independent" else f"a {kind}"
+    return {"independent": "a result of independent", "noise": "a noise scale"}.get(kind, f"a {kind}")
 
 
 def _first_fault(error: ValidationError) -> str:

@@ -142,7 +142,7 @@ class PlanRequest(Record):
 
     `accumulate` is the most micro-batches a device's batch may be done in; `batch_multiple` null is the probe's.
     `margin_bytes` are kept free beside what a joint run takes. `from_batch` is the global batch that the learning rate
-    suits so far.
+    suits so far. With `noise_scale`, the gradient noise scale in samples, goodput is maximised, not throughput.
     """
 
     global_batch: Batch | None = None
@@ -152,6 +152,7 @@ class PlanRequest(Record):
     margin_bytes: Bytes = 0
     sync_s: Seconds | None = None
     from_batch: Annotated[int, Field(ge=1)] | None = None
+    noise_scale: Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)] | None = None
 
 
 class BalanceRequest(Record):

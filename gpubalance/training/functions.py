@@ -19,13 +19,19 @@ from gpubalance.training.changes import watched
 from gpubalance.training.gradients import gradients_of, taking_gradients
 from gpubalance.training.layers import meeting
 from gpubalance.training.metrics import counting, warn_of_set_state
+from gpubalance.training.noise import loss_scale, squares_a_sample, with_norms
 from gpubalance.training.part import Part, part_of
 from gpubalance.training.place import Place
 from gpubalance.training.state import State
 
 
-def training(model: Any, place: Place, *, whole: bool, accumulates: bool, stamped: bool) -> Callable[..., Any]:
-    """A step: its logs, and its stamps as `build_step` has them, empty where it is not stamped."""
+def training(
+    model: Any, place: Place, *, whole: bool, accumulates: bool, stamped: bool, noisy: bool
+) -> Callable[..., Any]:
+    """A step: its logs, and its stamps as `build_step` has them, empty where it is not stamped.
+
+    A `noisy` one has two columns more: Σ‖h‖²/b over a replica's parts, and ‖g‖² (see `planning.noise.Norms`).
+    """
     if accumulates:
         refuse_what_cannot_accumulate(model)
 
@@ -37,18 +43,25 @@ def training(model: Any, place: Place, *, whole: bool, accumulates: bool, stampe
         batch = batch_of(data)
         points = Points(place.clocks[number], batch, size if accumulates else batch, stamped=stamped)
         data, state = points.begin(data), State(model)
+        squares = None
         if accumulates:
-            grads, variables, logs, part = _accumulated(model, data, global_batch, size)
+            squares, grads, variables, logs, part = _accumulated(model, data, global_batch, size, noisy=noisy)
         else:
             with part_of(own, whole=whole, counts=not whole or number == 0) as part:
                 grads, variables, logs = gradients_of(model, part, data)
         grads = points.computed(own, grads)
         summed = points.summed(own, sum_over_replicas(context, grads) if variables else [])
+        scale = loss_scale(model.optimizer)  # before it changes
         if variables:
             model.optimizer.apply(summed, variables)
         state.meet(context, part.changes, own, whole=whole)
         warn_of_set_state(model, part)
-        return _own_logs(model, logs, own), points.finished(own, variables)
+        stamps = points.finished(own, variables)
+        if noisy:
+            with tf.control_dependencies([stamps]):  # what is stamped is not what this takes
+                squares = squares_a_sample(grads, data) if squares is None else squares
+                stamps = with_norms(stamps, squares, summed, scale)
+        return _own_logs(model, logs, own), stamps
 
     def step(*arguments: Any) -> tuple[Any, Any]:
         with counting(model), meeting(model), watched(), taking_gradients(model):
@@ -115,8 +128,10 @@ def _logs(model: Any, place: Place, of_replicas: Any) -> Any:
     return {name: over_all(name, value) for name, value in of_replicas.items()}
 
 
-def _accumulated(model: Any, data: Any, global_batch: Any, micro_batch: Any) -> tuple[Any, Any, dict[str, Any], Part]:
-    """The gradients, their variables, the metrics and the last micro-batch.
+def _accumulated(
+    model: Any, data: Any, global_batch: Any, micro_batch: Any, *, noisy: bool
+) -> tuple[Any, Any, Any, dict[str, Any], Part]:
+    """Σ‖h‖²/b of the micro-batches if `noisy`; the gradients, their variables, the metrics and the last micro-batch.
 
     What a `train_step` returns and no metric is, would be of that one only.
     """
@@ -128,7 +143,7 @@ def _accumulated(model: Any, data: Any, global_batch: Any, micro_batch: Any) -> 
         with part_of(weight, micro=True) as part:
             grads, variables[:], _logs = gradients_of(model, part, some)
         parts.append(part)
-        return weight, grads
+        return squares_a_sample(grads, some) if noisy else weight, grads
 
-    _, grads = accumulated(gradients, data, global_batch, micro_batch)
-    return grads, variables, dict.fromkeys(model.get_metrics_result()), parts[-1]
+    squares, grads = accumulated(gradients, data, global_batch, micro_batch)
+    return squares, grads, variables, dict.fromkeys(model.get_metrics_result()), parts[-1]

@@ -43,6 +43,6 @@ def load_plan(path: str | Path | Plan, *, simulate: int | str | Path | None = No
         machine = find_machine(simulate)
         devices, joint = planned_devices(plan, machine.devices), machine.joint
     split = Split._of(devices, plan.split, joint, plan.settings.all_reduce)
-    split._plan, split._simulate = plan, simulate
+    split.plan, split._simulate = plan, simulate
     split.limits = tuple(share.limit for share in plan.shares if share.batch)
     return split

@@ -4,29 +4,40 @@ from __future__ import annotations
 
 import statistics
 import warnings
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.src.utils.io_utils import print_msg
 
 from gpubalance.engine.step import BEGAN, COMPUTED, FINISHED, SUMMED
 from gpubalance.planning.allocate import allocate
 from gpubalance.planning.model import Curve, Line, fit_line
+from gpubalance.planning.noise import Norms, noise_scale
 from gpubalance.planning.problem import Load, NoSplitError, Problem
+from gpubalance.results.common import now
+from gpubalance.results.noise import Noise
 from gpubalance.settings.shares import Shares
+from gpubalance.system.state import write_whole
+from gpubalance.training.noise_told import noise_text
 
 # Above these ratios a split no longer fits, or is changed. Below them the gain is too small to measure.
 _FITS_UP_TO = 1.05
 _REBALANCED_FROM = 1.02
+_STAMPS = FINISHED + 1
+_RECENT = 200  # stamped steps that the noise scale is of at the end: it drifts while a model learns
 
 
 @dataclass(frozen=True)
 class EpochTimes:
     """An epoch's medians over its stamped steps, in seconds: each device's compute and update, and the sync.
 
-    `sync_s` is from the slowest device's gradients to when their sum is on all devices.
+    `sync_s` is from the slowest device's gradients to when their sum is on all devices. `noise_scale` is in samples,
+    with its 95 % interval; None where it is not known.
     """
 
     epoch: int
@@ -34,18 +45,21 @@ class EpochTimes:
     compute_s: tuple[float, ...]
     update_s: tuple[float, ...]
     sync_s: float
+    noise_scale: float | None = None
+    noise_scale_ci95: tuple[float, float] | None = None
 
     @classmethod
-    def of(cls, epoch: int, steps: Sequence[tuple[Any, tuple[int, ...]]]) -> EpochTimes:
-        """Of steps as (stamps, batches). Only the largest global batch counts: a last one may be smaller."""
-        batches = max((batches for _, batches in steps), key=sum)
-        stamps = [own for own, others in steps if others == batches]
+    def of(cls, epoch: int, steps: Sequence[tuple[Any, Shares]]) -> EpochTimes:
+        """Of steps as (stamps, split). For times only the largest global batch counts: a last one may be smaller."""
+        batches = max((split.batches for _, split in steps), key=sum)
+        stamps = [own for own, split in steps if split.batches == batches]
         compute_s, update_s = (
             tuple(statistics.median(float(own[i, to] - own[i, of]) for own in stamps) for i in range(len(batches)))
             for of, to in ((BEGAN, COMPUTED), (SUMMED, FINISHED))
         )
         sync_s = statistics.median(float(own[:, SUMMED].max() - own[:, COMPUTED].max()) for own in stamps)
-        return cls(epoch, batches, compute_s, update_s, sync_s)
+        noise = noise_scale([norms for own, split in steps if (norms := _norms(own, split)) is not None])
+        return cls(epoch, batches, compute_s, update_s, sync_s, noise.value, noise.ci95)
 
     @property
     def busy_s(self) -> tuple[float, ...]:
@@ -66,14 +80,18 @@ class EpochTimes:
 class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
     """A Keras callback for `Split.fit`; `epochs` are what it measured. See `Split.monitor`."""
 
-    def __init__(self, split: Any, *, every: int, rebalance: bool, log_dir: str | None) -> None:
+    def __init__(
+        self, split: Any, *, every: int, rebalance: bool, noise: bool | str | Path, log_dir: str | None
+    ) -> None:
         super().__init__()
         self.epochs: list[EpochTimes] = []
         self._split = split
         self._every = every
         self._rebalance = rebalance
         self._writer = tf.summary.create_file_writer(log_dir) if log_dir else None
-        self._stamps: list[tuple[Any, tuple[int, ...]]] = []
+        self._noise = noise
+        self._norms: deque[Norms] = deque(maxlen=_RECENT)
+        self._stamps: list[tuple[Any, Shares]] = []
         self._seen: dict[int, dict[int, float]] = {}  # device → batch → compute
         self._has_warned = False
 
@@ -81,15 +99,21 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         """Stamps every `every`-th step from now on."""
         del logs
         self._stamps.clear()
-        self._split.stamp(self._every, self._note)
+        self._norms.clear()
+        self._split.stamp(self._every, self._note, noise=bool(self._noise))
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Stops stamping."""
+        """Stops stamping, and says what the noise scale is where it is wanted."""
         del logs
         self._split.stamp(0, None)
+        if self._noise:
+            print_msg(noise_text(noise_scale(self._norms), self._split.shares, self._split.plan))
 
-    def _note(self, stamps: Any, shares: Sequence[int]) -> None:
-        self._stamps.append((stamps, tuple(shares)))
+    def _note(self, stamps: Any, split: Shares) -> None:
+        self._stamps.append((stamps, split))
+        norms = _norms(stamps, split)
+        if norms is not None:
+            self._norms.append(norms)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Reports what was measured. Where the split no longer fits, warns once, or changes it."""
@@ -100,6 +124,8 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         times = EpochTimes.of(epoch, noted)
         self.epochs.append(times)
         self._write(times)
+        if isinstance(self._noise, str | Path):
+            self._write_noise(Path(self._noise))
         for device, (batch, compute_s) in enumerate(zip(times.batches, times.compute_s, strict=True)):
             self._seen.setdefault(device, {})[batch] = compute_s
         if self._rebalance and times.imbalance > _REBALANCED_FROM:
@@ -134,16 +160,40 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         if all(found.split.batches):
             self._split.change_to(found.split)
 
+    def _write_noise(self, path: Path) -> None:
+        """The file of `--noise-scale`, after every epoch: a training may be interrupted."""
+        found = noise_scale(self._norms)
+        record = Noise(
+            created=now(),
+            model=self.model.name,
+            noise_scale=found.value,
+            noise_scale_ci95=found.ci95,
+            unknown=found.unknown,
+            steps=len(self._norms),
+            global_batch=self._split.global_batch,
+        )
+        write_whole(path, record.model_dump_json(indent=2))
+
     def _write(self, times: EpochTimes) -> None:
         if self._writer is None:
             return
         with self._writer.as_default(step=times.epoch):
             _scalar("sync_s", times.sync_s)
             _scalar("imbalance", times.imbalance)
+            if times.noise_scale is not None:
+                _scalar("noise_scale", times.noise_scale)
             for device, *own in zip(self._split.devices, times.compute_s, times.update_s, times.wait_s, strict=True):
                 for name, value in zip(("compute_s", "update_s", "wait_s"), own, strict=True):
                     _scalar(f"{name}/{device.label}", value)
         self._writer.flush()
+
+
+def _norms(stamps: Any, split: Shares) -> Norms | None:
+    """Of a step in which the noise was measured."""
+    if stamps.shape[1] == _STAMPS:
+        return None
+    own, whole = float(stamps[:, _STAMPS].sum()), float(stamps[0, _STAMPS + 1])
+    return Norms(split.global_batch, sum(split.counts), own, whole)
 
 
 def _model(seen: dict[int, float]) -> Line | Curve:

@@ -34,7 +34,7 @@ def check(model: Any, batch: Any, share: int) -> None:
     with keras.StatelessScope():
         few = (*few, tf.nest.map_structure(tf.identity, model(few[0], training=False)))
     whole, again = _losses(model, few, times=2)
-    if not all(map(_is_near, whole, again, whole)):  # random, or it counts its calls: nothing can be told
+    if not all(map(_is_near, whole, again)):  # random, or it counts its calls: nothing can be told
         return
     # Two ways of cutting, as halves may happen to give what the whole gives.
     in_parts = [
@@ -44,11 +44,9 @@ def check(model: Any, batch: Any, share: int) -> None:
     for at, loss in enumerate(whole):
         what = f"the loss of the model {model.name} ({', '.join(own)})"
         parts = [(part, first[at], second[at]) for part, first, second in in_parts]
-        if all(
-            _is_near(loss, part * one + (1 - part) * other, _largest(loss, one, other)) for part, one, other in parts
-        ):
+        if all(_is_near(loss, part * one + (1 - part) * other, one, other) for part, one, other in parts):
             continue
-        if all(_is_near(loss, one + other, _largest(loss, one, other)) for _, one, other in parts):
+        if all(_is_near(loss, one + other, one, other) for _, one, other in parts):
             raise BadInput(
                 f"{what} sums over the batch and returns one number: a split takes that for a mean",
                 remedy="return a value for each sample; keras.losses.Loss with reduction='sum' sums them",
@@ -91,12 +89,8 @@ def _losses(model: Any, data: Any, times: int = 1) -> list[list[Any]]:
     return found
 
 
-def _largest(*losses: Any) -> Any:
-    """The scale of rounding: parts of unlike sign may cancel."""
-    return max(losses, key=abs)
-
-
-def _is_near(one: Any, other: Any, scale: Any) -> bool:
-    """But for rounding in the type that the loss is computed in, of numbers as large as `scale`."""
+def _is_near(one: Any, other: Any, *parts: Any) -> bool:
+    """But for rounding in the type that the loss is computed in; the `parts` of a sum may be larger and cancel."""
+    scale = max((one, *parts), key=abs)
     rounding = float(np.finfo(one.dtype.type if one.dtype != tf.bfloat16 else np.float16).eps)
     return abs(float(one) - float(other)) <= max(_NEAR, _ROUNDINGS * rounding) * abs(float(scale)) + 1e-9

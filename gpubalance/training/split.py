@@ -81,7 +81,7 @@ class Split:
         self._all_reduce = all_reduce
         self._place: Place | None = None
         self._steps: list[Steps] = []
-        self._plan: Plan | None = None
+        self.plan: Plan | None = None
         self._simulate: int | str | Path | None = None  # the plan's
         self._told: set[str] = set()
         if len(self.devices) > 1 and "keras" in sys.modules:  # else its scope is what loads it
@@ -146,26 +146,46 @@ class Split:
         """Keras' `model.predict` over the split's devices; outputs are in the order of the samples."""
         return self.call(type(model).predict, model, arguments, options)
 
-    def monitor(self, *, every: int = 50, rebalance: bool = False, log_dir: str | None = None) -> Any:
+    def monitor(
+        self,
+        *,
+        every: int = 50,
+        rebalance: bool = False,
+        noise: bool | str | Path = False,
+        log_dir: str | None = None,
+    ) -> Any:
         """A Keras callback for `fit` that measures each device's compute and wait in every `every`-th step.
 
         The callback's `epochs` have the medians of each epoch. It warns once when the split no longer fits: a card
         throttles, or this is not the model that was balanced. With `rebalance` it changes the split between epochs
         instead, keeping the global batch and the plan's limits; without a plan no limits are known. With `log_dir` it
-        also writes for TensorBoard. Raises UsageError for `rebalance` of a split with micro-batches, whose limits are
-        those of micro-batches.
+        also writes for TensorBoard.
+
+        With `noise` it measures the gradient noise scale in these steps too, and says at the end what the global batch
+        is worth by it. A path is a file for that, which `gpubalance plan --noise-scale FILE` reads.
+
+        Raises UsageError for `rebalance` of a split with micro-batches, whose limits are those of micro-batches, and
+        for `noise` on one device without micro-batches: two parts of a batch are the least that tell it.
         """
         if rebalance and self.shares.accumulates:
             raise UsageError(
                 "a split with micro-batches can't be rebalanced", remedy="gpubalance balance makes another"
             )
+        if noise and sum(self.shares.counts) < 2:
+            raise UsageError(
+                "the noise scale is told by parts of a batch, and this one is in one piece on one device",
+                remedy=f"take it in two: micro_batches={[-(-self.global_batch // 2)]}",
+            )
         self._there()
         from gpubalance.training.monitor import Monitor
 
-        return Monitor(self, every=every, rebalance=rebalance, log_dir=log_dir)
+        return Monitor(self, every=every, rebalance=rebalance, noise=noise, log_dir=log_dir)
 
-    def stamp(self, every: int, told: OnStamps | None) -> None:
-        """Stamps every `every`-th step of the model in training; 0 stamps none. Raises BadInput where none trains."""
+    def stamp(self, every: int, told: OnStamps | None, *, noise: bool = False) -> None:
+        """Stamps every `every`-th step of the model in training; 0 stamps none. Raises BadInput where none trains.
+
+        With `noise` the norms of its gradients are told as well.
+        """
         training = [steps for steps in self._steps if steps.is_open]
         if not training:
             raise BadInput(
@@ -173,7 +193,7 @@ class Split:
                 remedy="split.fit(model, …, callbacks=[split.monitor()]), both of one split",
             )
         for steps in training:
-            steps.stamp_every, steps.on_stamps = every, told
+            steps.stamp_every, steps.on_stamps, steps.noisy = every, told, noise
 
     def change_to(self, shares: Shares) -> None:
         """Trains with another split of the same devices from the next global batch on, without tracing again."""
@@ -239,11 +259,11 @@ class Split:
 
     def _of_another(self, model: Any) -> str:
         """What to tell of a model that the plan was not measured with, as soon as its variables are there."""
-        if self._plan is None or not all(layer.built for layer in model._flatten_layers()):
+        if self.plan is None or not all(layer.built for layer in model._flatten_layers()):
             return ""
         from gpubalance.training.measured import unlike
 
-        return unlike(self._plan, model, self._simulate)
+        return unlike(self.plan, model, self._simulate)
 
     def _of_other_batches(self, dealt: Dealt) -> str:
         """What to tell of a first step that is not of the split's global batch, by `batch_size` or the data."""

@@ -18,8 +18,9 @@ from gpubalance.training import keras_inside, own_loss
 from gpubalance.training.functions import predicting, testing, training
 from gpubalance.training.place import Place
 
-# Called with a stamped step's seconds [replica, (began, computed, summed, finished)], and with its batches.
-OnStamps = Callable[[Any, Sequence[int]], None]
+# Called with a stamped step's seconds [replica, (began, computed, summed, finished)] and with its split. Where the
+# noise is wanted too, two columns more have its norms (see `training`), unless each replica had the whole batch.
+OnStamps = Callable[[Any, Shares], None]
 
 
 class Steps:
@@ -38,6 +39,7 @@ class Steps:
         self.is_open = False
         self._is_built = False
         self.stamp_every = 0
+        self.noisy = False
         self.on_stamps: OnStamps | None = None
         self._steps = 0
         self._tried: tuple[tuple[int, ...], tuple[int, ...]] | None = None
@@ -124,7 +126,7 @@ class Steps:
         if stamped and len(self._functions) > known:
             self._steps -= 1  # the first run of a trace says nothing: the next step is stamped instead
         elif stamped and self.on_stamps is not None:
-            self.on_stamps(stamps.numpy(), dealt.shares)
+            self.on_stamps(stamps.numpy(), Shares(dealt.shares, self._at_a_time(dealt.shares)))
         return logs
 
     def _call(self, kind: str, dealt: Dealt, *, stamped: bool = False) -> Any:
@@ -135,7 +137,7 @@ class Steps:
         sizes = self._at_a_time(dealt.shares)
         accumulates = kind == "train" and not dealt.whole and sizes != dealt.shares
         self._tried = dealt.shares, sizes if accumulates else dealt.shares
-        key = (like, dealt.whole, accumulates, stamped)
+        key = (like, dealt.whole, accumulates, stamped, stamped and self.noisy and not dealt.whole)
         if key not in self._functions:
             self._functions[key] = self._traced(key, self._signatures[like])
         with tf.device("/CPU:0"):
@@ -158,10 +160,11 @@ class Steps:
 
     def _traced(self, key: tuple[Any, ...], signature: Any) -> Any:
         """One trace a kind, for every split and every size of batch."""
-        (kind, _), whole, accumulates, stamped = key
+        (kind, _), whole, accumulates, stamped, noisy = key
         model, place = self._model, self._place
         if kind == "train":
-            function = training(model, place, whole=whole, accumulates=accumulates, stamped=stamped)
+            options = {"whole": whole, "accumulates": accumulates, "stamped": stamped, "noisy": noisy}
+            function = training(model, place, **options)
         else:
             function = (testing if kind == "test" else predicting)(model, place, whole=whole)
         if model.run_eagerly:

@@ -100,12 +100,34 @@ def test_a_plan_after_a_balance_knows_what_it_found_of_these_devices_together() 
     assert f"by what the balance of {balance.created} measured of these devices together" in " ".join(
         told.stdout.split()
     )
+    learning = plan_of(*command, "--noise-scale", "30").predicted
+    assert learning.by_goodput[0].goodput == max(one.goodput for one in learning.by_goodput)
     fewer = plan_of(*command, "--max-global-batch", "160", "--sync", "0.02")
     assert (fewer.global_batch, fewer.sync_s, fewer.balanced) == (160, 0.02, balance.created)
     # A later one that had no use for the second device has found nothing; of other devices none says anything.
     assert gpubalance("balance", "--simulate", QUICK, *SHORT, "--max-global-batch", "8").returncode == 0
     assert plan_of(*command).balanced == balance.created
     assert plan_of(*command, "--gpus", "0").balanced is None
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_a_balance_by_a_noise_scale_proves_the_split_that_learns_fastest(tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    scale = 60
+    done = gpubalance("balance", "--simulate", QUICK, *SHORT, "--noise-scale", str(scale), "-o", str(file))
+    assert done.returncode == 0, done.stderr
+    plan = Plan.model_validate_json(file.read_text())
+    assert plan.balance is not None
+    assert plan.balance.run is not None
+    measured = {r.split: r.measured.throughput.median for r in plan.balance.rounds if r.measured}
+    best = max(rate / (1 + split.global_batch / scale) for split, rate in measured.items())
+    assert measured[plan.split] / (1 + plan.global_batch / scale) > 0.97 * best
+    fastest = next(one for one in plan.predicted.by_goodput if one.of == "most samples/s")
+    assert plan.global_batch < fastest.global_batch
+    assert "goodput at global batches of " in done.stdout
+    page = tmp_path / "page.html"
+    assert gpubalance("report", str(file), "--html", str(page)).returncode == 0
+    assert "what a sample is worth, and goodput over the global batch" in page.read_text()
 
 
 def plan_of(*arguments: str) -> Plan:

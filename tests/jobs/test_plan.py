@@ -201,6 +201,44 @@ def test_learning_rate_advice_is_of_the_change_of_the_global_batch() -> None:
     assert (rate.linear, rate.square_root) == (4.0, 2.0)
 
 
+def test_with_a_noise_scale_the_split_that_learns_fastest_is_chosen_and_held_against_others() -> None:
+    """Against all 12,000 splits of the pair, by arithmetic of its own."""
+    scale, sync_s = 300.0, 0.012
+    made = planned(noise_scale=scale, sync_s=sync_s)
+
+    def goodput(batches: tuple[int, ...]) -> float:
+        used = [(batch, device.profile) for batch, device in zip(batches, PAIR, strict=True) if batch]
+        compute_s = max(profile.alpha_s + profile.beta_s * batch for batch, profile in used if profile)
+        return sum(batches) / (compute_s + sync_s * (len(used) > 1)) / (1 + sum(batches) / scale)
+
+    first, second = (range(0, share.limit + 1, 8) for share in made.shares)
+    assert goodput(made.batches) == pytest.approx(max(goodput((a, b)) for a in first for b in second if a + b))
+    assert made.predicted.efficiency == pytest.approx(1 / (1 + made.global_batch / scale))
+    assert made.predicted.goodput == pytest.approx(goodput(made.batches))
+    others = {one.of: one for one in made.predicted.by_goodput}
+    assert list(others) == ["chosen", "most samples/s", "even", "GPU:0 alone"]
+    assert others["most samples/s"].throughput == max(one.throughput for one in others.values())
+    assert others["chosen"].goodput == max(one.goodput for one in others.values())
+    assert others["GPU:0 alone"].goodput == pytest.approx(max(goodput((a, 0)) for a in first if a))
+    assert made.learning_rate is not None
+    old, new = made.learning_rate.from_batch, made.global_batch
+    assert made.learning_rate.measured == pytest.approx((1 + scale / old) / (1 + scale / new))
+    text = " ".join(plan_text(made, "").split())
+    assert "goodput is samples/s times what each sample is worth" in text
+    assert "with SGD by the noise scale (McCandlish 2018)" in text
+
+
+def test_without_a_noise_scale_it_is_said_what_was_maximised_where_the_global_batch_is_free() -> None:
+    told = "samples/s alone were maximised"
+    assert told in plan_text(planned(), "")
+    assert told not in plan_text(planned(global_batch=1024), "")
+    by_batch = planned().predicted.by_global_batch
+    totals = [one.split.global_batch for one in by_batch]
+    assert totals == sorted(totals)
+    assert totals[0] < totals[-1] / 40
+    assert {one.split for one in by_batch} >= {planned(global_batch=totals[10]).split}
+
+
 def test_another_device_is_none_of_the_probes() -> None:
     with pytest.raises(BadInput, match="the probe has no GPU:2"):
         plan(probe_of(PAIR), (*PAIR, PAIR[0].model_copy(update={"index": 2, "uuid": "other"})), PlanRequest())

@@ -48,8 +48,8 @@ def values_of(*subjects: Subject) -> set[float]:
         for value in filter(None, row.values()):
             try:
                 found.add(abs(float(value)))
-            except ValueError:
-                continue
+            except ValueError:  # a split's batches: 136/88
+                found |= {float(batch) for batch in value.split("/") if batch.isdigit()}
     return found
 
 

@@ -122,7 +122,7 @@ class Balancing:
         """
         promised = self._promising(best)
         if promised is not None:
-            return best.planned if best and best.may_give(promised.throughput) else promised
+            return best.planned if best and best.may_give(self._known.problem.value(promised)) else promised
         doubtful = self._known.in_doubt()
         return None if doubtful is None else doubtful.planned
 
@@ -142,7 +142,8 @@ class Balancing:
         if best is None:
             return promised
         is_new = not self._known.has(promised.split)
-        return promised if is_new and promised.throughput > (1 + WORTH_A_ROUND) * best.rate else None
+        value = self._known.problem.value(promised)
+        return promised if is_new and value > (1 + WORTH_A_ROUND) * best.value else None
 
     def _ceiling(self, split: Shares, proof: Run) -> Pipeline | None:
         """What the user's pipeline gives at most, as the proof has batches that lie on the devices."""

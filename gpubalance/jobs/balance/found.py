@@ -70,4 +70,4 @@ def _best(problem: Problem, found: Plan) -> Allocation:
         return best
     if same.split == best.split:
         return best  # which also knows what would bind a larger one
-    return same if best.throughput <= (1 + WORTH_A_ROUND) * same.throughput else best
+    return same if problem.value(best) <= (1 + WORTH_A_ROUND) * problem.value(same) else best

@@ -14,7 +14,7 @@ from gpubalance.jobs.keep.saved_probes import holds_nothing
 from gpubalance.jobs.plan.problem import loads_of, problem_of
 from gpubalance.numbers.stats import half_width, median
 from gpubalance.planning.model import Curve, Line, least_curve
-from gpubalance.planning.problem import Allocation, Problem
+from gpubalance.planning.problem import Allocation, Objective, Problem, throughput
 from gpubalance.results.common import StepTime
 from gpubalance.results.gap import Ran, SoloGap, divide_gap
 from gpubalance.results.probe import DeviceProbe, Probe
@@ -37,6 +37,7 @@ class Tried:
 
     planned: Allocation
     seen: tuple[Measurement, ...]
+    objective: Objective = throughput
 
     @property
     def measured(self) -> Measurement:
@@ -49,9 +50,9 @@ class Tried:
         return next((one for one in reversed(self.seen) if isinstance(one, Run)), None)
 
     @cached_property
-    def rate(self) -> float:
-        """Samples per second, by all that was seen of it."""
-        return self.planned.split.global_batch / median(self._samples)
+    def value(self) -> float:
+        """What it is worth by the objective, samples per second, by all that was seen of it."""
+        return float(self.objective(self.planned.split.global_batch, median(self._samples)))
 
     @cached_property
     def open_part(self) -> float:
@@ -63,9 +64,9 @@ class Tried:
         """Whether it was not yet measured as often as that helps."""
         return len(self.seen) < _MOST_SEEN
 
-    def may_give(self, rate: float) -> bool:
-        """Whether it may turn out to give so many samples per second, if it is measured once more."""
-        return self.may_be_seen_again and rate < (1 + self.open_part) * self.rate
+    def may_give(self, value: float) -> bool:
+        """Whether it may turn out to be worth so much, if it is measured once more."""
+        return self.may_be_seen_again and value < (1 + self.open_part) * self.value
 
     @property
     def _samples(self) -> list[float]:
@@ -128,9 +129,9 @@ class Knowledge:
         proven did fit.
         """
         tried = self._fitting(proven=proven)
-        fastest = max((one.rate for one in tried), default=0.0)
-        alike = [one for one in tried if one.rate >= (1 - _ALIKE) * fastest]
-        return min(alike, key=lambda one: (one.planned.split.global_batch, -one.rate), default=None)
+        fastest = max((one.value for one in tried), default=0.0)
+        alike = [one for one in tried if one.value >= (1 - _ALIKE) * fastest]
+        return min(alike, key=lambda one: (one.planned.split.global_batch, -one.value), default=None)
 
     def in_doubt(self) -> Tried | None:
         """Of the best and those that may as well be it, the one that is known least exactly; None where it is certain.
@@ -143,7 +144,7 @@ class Knowledge:
         rivals = []
         for one in self._fitting():
             open_part = math.hypot(one.open_part, best.open_part)
-            if one is not best and open_part > WORTH_A_ROUND and 1 - one.rate / best.rate < open_part:
+            if one is not best and open_part > WORTH_A_ROUND and 1 - one.value / best.value < open_part:
                 rivals.append(one)
         may_help = [one for one in (*rivals, best) if rivals and one.may_be_seen_again]
         return max(may_help, key=lambda one: one.open_part, default=None)
@@ -179,7 +180,7 @@ class Knowledge:
         split = planned.split
         self._forget(self.moved(split, measured))
         before = self._tried.get(split)
-        self._tried[split] = Tried(planned, (*(before.seen if before else ()), measured))
+        self._tried[split] = Tried(planned, (*(before.seen if before else ()), measured), self.problem.objective)
         loads = list(self._loads)
         for replica in measured.replicas:
             device = replica.device

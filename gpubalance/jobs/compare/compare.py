@@ -8,8 +8,8 @@ from pathlib import Path
 from gpubalance.errors import BadInput
 from gpubalance.jobs.compare.subject import Subject, read_subject
 from gpubalance.jobs.compare.unlike import pair_devices, unlike
-from gpubalance.jobs.environment import now
 from gpubalance.numbers.ratio import Ratio, mean_ratio, ratio, ratio_of_sums
+from gpubalance.results.common import now
 from gpubalance.results.comparison import Against, Comparison, DeviceRatio, PointRatio, ThroughputRatio
 
 _SAME = ThroughputRatio(value=1.0, ci95=None, detectable=None, verdict=None)

@@ -15,9 +15,9 @@ from gpubalance.jobs.doctor.host import host_checks
 from gpubalance.jobs.doctor.software import software_checks
 from gpubalance.jobs.doctor.topic import failed, skipped
 from gpubalance.jobs.doctor.work import all_reduce, copies, tensorflow_devices, training_steps
-from gpubalance.jobs.environment import now
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.results.checkup import AllReduceTime, Check, Checkup, CopyTime
+from gpubalance.results.common import now
 from gpubalance.settings import choices
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import Settings

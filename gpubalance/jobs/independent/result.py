@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpubalance.errors import GpubalanceError, NothingFits, OutOfMemory, PartialResult
-from gpubalance.jobs.environment import environment, now
+from gpubalance.jobs.environment import environment
 from gpubalance.jobs.independent.measure import Turns
 from gpubalance.jobs.independent.replica import Replica
 from gpubalance.jobs.keep.saved_runs import best_joint_run
@@ -18,7 +18,7 @@ from gpubalance.jobs.measure.warnings import (
 )
 from gpubalance.numbers.ratio import ratio
 from gpubalance.numbers.stats import interval_of_sum
-from gpubalance.results.common import Model, Throughput, Warning_
+from gpubalance.results.common import Model, Throughput, Warning_, now
 from gpubalance.results.independent import HeldAgainst, Independent, OwnModel
 from gpubalance.results.probe import Failure
 from gpubalance.results.telemetry import Telemetry

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from gpubalance.errors import GpubalanceError, Interrupted, OutOfMemory
-from gpubalance.jobs.environment import environment, now
+from gpubalance.jobs.environment import environment
 from gpubalance.jobs.events import Doing, TimeLeft, Watch, WindowDone
 from gpubalance.jobs.keep.kept import Kept, RunKey
 from gpubalance.jobs.measure.even import Even
@@ -28,7 +28,7 @@ from gpubalance.jobs.measure.warnings import (
     wide_interval,
 )
 from gpubalance.numbers.ratio import ratio
-from gpubalance.results.common import Warning_
+from gpubalance.results.common import Warning_, now
 from gpubalance.results.run import Baselines, Measurement, Pipeline, Remedy, Run, SoloBest
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import BalanceRequest, RunRequest

@@ -10,7 +10,8 @@ from gpubalance.jobs.keep.saved_probes import find_device
 from gpubalance.planning.allocate import allocate
 from gpubalance.planning.memory import joint_bytes, joint_limit
 from gpubalance.planning.model import Curve, Line
-from gpubalance.planning.problem import Allocation, Load, NoSplitError, Problem, TooFineError
+from gpubalance.planning.noise import goodput
+from gpubalance.planning.problem import Allocation, Load, NoSplitError, Problem, TooFineError, throughput
 from gpubalance.results.probe import DeviceProbe, Probe
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import PlanRequest
@@ -91,6 +92,7 @@ def problem_of(loads: tuple[Load, ...], probe: Probe, request: PlanRequest) -> P
         max_global_batch=request.max_global_batch,
         micro_batches=most,
         within=within,
+        objective=throughput if request.noise_scale is None else goodput(request.noise_scale),
     )
 
 

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeAlias
 
-from gpubalance.jobs.environment import now
+from gpubalance.jobs.plan.beside import by_global_batch, by_goodput, even_splits, other_split
 from gpubalance.jobs.plan.problem import AUTO_MICRO_BATCHES, AUTO_WITHIN, find_probes
-from gpubalance.planning.allocate import allocate, worth
+from gpubalance.planning.allocate import worth
 from gpubalance.planning.learning_rate import linear_factor, square_root_factor
-from gpubalance.planning.problem import Allocation, Load, Problem, TooFineError
-from gpubalance.results.common import Warning_
-from gpubalance.results.plan import Accumulation, LearningRate, LeftOut, Plan, Predicted, Share, SplitPrediction
+from gpubalance.planning.noise import efficiency, learning_rate_factor
+from gpubalance.planning.problem import Allocation, Load, Problem
+from gpubalance.results.common import Warning_, now
+from gpubalance.results.plan import Accumulation, LearningRate, LeftOut, Plan, Predicted, Share
 from gpubalance.results.probe import DeviceProbe, Probe
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import PlanRequest
-from gpubalance.settings.shares import Shares, pieces
 
 # Of so many devices without samples it is said what they would bring: each takes the solver twice.
 _MOST_EXPLAINED = 16
@@ -42,10 +41,12 @@ def plan_of(found: Allocation, problem: Problem, probe: Probe, devices: Sequence
         margin_bytes=request.margin_bytes,
         sync_s=request.sync_s,
         shares=_shares(problem, found, probes),
-        predicted=_predicted(problem, found, probes),
+        predicted=_predicted(problem, found, probes, devices, request.noise_scale),
         left_out=_left_out(problem, found),
         accumulation=_accumulation(problem, found),
-        learning_rate=_learning_rate(request.from_batch or _best_single(probes), found.split.global_batch),
+        learning_rate=_learning_rate(
+            request.from_batch or _best_single(probes), found.split.global_batch, request.noise_scale
+        ),
         pipeline=probe.pipeline,
         warnings=(_sync_unknown(),) if request.sync_s is None and len(found.split.used) > 1 else (),
     )
@@ -76,11 +77,19 @@ def _is_memory(one: DeviceProbe, load: Load, multiple: int) -> bool:
     return limit is None or limit.fails is not None or load.limit < (limit.fits or 0) // multiple * multiple
 
 
-def _predicted(problem: Problem, found: Allocation, probes: Sequence[DeviceProbe]) -> Predicted:
+def _predicted(
+    problem: Problem,
+    found: Allocation,
+    probes: Sequence[DeviceProbe],
+    devices: Sequence[Device],
+    noise_scale: float | None,
+) -> Predicted:
     used = found.split.used
     busy_s = [found.compute_s[i] + problem.loads[i].update_s for i in used]
     sync_s = found.step_time_s - max(busy_s)
-    even, largest_even, at_largest_even = _even(problem, found.split, sync_s) if len(used) > 1 else (None, None, None)
+    even, largest_even, at_largest_even = (
+        even_splits(problem, found.split, sync_s) if len(used) > 1 else (None, None, None)
+    )
     bests = [best.throughput for i in used if (best := probes[i].solo_best) is not None]
     solo_sum = sum(bests) if len(bests) == len(used) else None
     return Predicted(
@@ -94,65 +103,22 @@ def _predicted(problem: Problem, found: Allocation, probes: Sequence[DeviceProbe
         speedup_over_even=even and found.throughput / even.throughput,
         solo_sum=solo_sum,
         scaling_efficiency=solo_sum and found.throughput / solo_sum,
+        by_global_batch=tuple(by_global_batch(problem)),
+        noise_scale=noise_scale,
+        efficiency=noise_scale and efficiency(found.split.global_batch, noise_scale),
+        goodput=noise_scale and problem.value(found),
+        by_goodput=tuple(by_goodput(problem, found, even, devices, noise_scale)) if noise_scale else (),
     )
-
-
-_Three: TypeAlias = tuple[SplitPrediction | None, SplitPrediction | None, SplitPrediction | None]
-
-
-def _even(problem: Problem, split: Shares, sync_s: float) -> _Three:
-    """The even split of that split's devices and global batch. Where a device can't take its share in one piece: in the
-    fewest that fit, with the largest equal shares that need none, and the best split of their global batch.
-    """
-    loads = tuple(problem.loads[i] for i in split.used)
-    limit = min(load.limit for load in loads)
-    if not limit or split.global_batch < len(loads):
-        return None, None, None
-    even = Shares.even(split.global_batch, len(loads))
-    if max(even.batches) <= limit:
-        return _prediction(loads, even, sync_s), None, None
-    largest = Shares((limit,) * len(loads))
-    total = largest.global_batch
-    best = _other(replace(problem, loads=loads, global_batch=total, max_global_batch=None, micro_batches=1))
-    return (
-        _prediction(loads, even.in_pieces(-(-max(even.batches) // limit)), sync_s),
-        _prediction(loads, largest, sync_s),
-        SplitPrediction(batches=best.split.batches, step_time_s=best.step_time_s, throughput=best.throughput)
-        if best
-        else None,
-    )
-
-
-def _prediction(loads: Sequence[Load], split: Shares, sync_s: float) -> SplitPrediction:
-    parts = zip(loads, split.batches, split.micro_batches, strict=True)
-    step_s = sync_s + max(
-        sum(count * load.model.step_time_s(size) for count, size in pieces(batch, micro)) + load.update_s
-        for load, batch, micro in parts
-    )
-    return SplitPrediction(
-        batches=split.batches,
-        micro_batches=split.micro_batches if split.accumulates else None,
-        step_time_s=step_s,
-        throughput=split.global_batch / step_s,
-    )
-
-
-def _other(problem: Problem) -> Allocation | None:
-    """A split to tell of beside the answer; None where batches are too fine for it."""
-    try:
-        return allocate(problem)
-    except TooFineError:
-        return None
 
 
 def _accumulation(problem: Problem, found: Allocation) -> Accumulation | None:
     """What accumulation would bring, where it was not asked for and the global batch is free to grow."""
     if problem.micro_batches > 1 or problem.global_batch is not None:
         return None
-    more = _other(replace(problem, micro_batches=AUTO_MICRO_BATCHES, within=AUTO_WITHIN))
+    more = other_split(replace(problem, micro_batches=AUTO_MICRO_BATCHES, within=AUTO_WITHIN))
     if more is None or not more.split.accumulates:
         return None
-    gain, split = more.throughput / found.throughput - 1, more.split
+    gain, split = problem.value(more) / problem.value(found) - 1, more.split
     if gain < _WORTH_OFFERING:
         return None
     return Accumulation(
@@ -176,11 +142,15 @@ def _best_single(probes: Sequence[DeviceProbe]) -> int | None:
     return max(bests, key=lambda best: best.throughput).batch if bests else None
 
 
-def _learning_rate(old: int | None, new: int) -> LearningRate | None:
+def _learning_rate(old: int | None, new: int, noise_scale: float | None) -> LearningRate | None:
     if old is None:
         return None
     return LearningRate(
-        from_batch=old, to_batch=new, linear=linear_factor(old, new), square_root=square_root_factor(old, new)
+        from_batch=old,
+        to_batch=new,
+        linear=linear_factor(old, new),
+        square_root=square_root_factor(old, new),
+        measured=noise_scale and learning_rate_factor(old, new, noise_scale),
     )
 
 

@@ -14,7 +14,7 @@ from gpubalance.errors import (
     PartialResult,
     TimeLimitPassed,
 )
-from gpubalance.jobs.environment import environment, now
+from gpubalance.jobs.environment import environment
 from gpubalance.jobs.events import DeviceDone, Doing, PhaseBegun, Watch, one_at_a_time
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.journals import probe_journal, tell_resumed
@@ -28,7 +28,7 @@ from gpubalance.jobs.probe.halt import Halt
 from gpubalance.jobs.probe.result import device_probe, nothing_fits, what_failed
 from gpubalance.jobs.probe.trace import trace_alone
 from gpubalance.jobs.probe.warnings import device_warnings, parallel_warning, pipeline_unknown
-from gpubalance.results.common import Warning_
+from gpubalance.results.common import Warning_, now
 from gpubalance.results.probe import Probe
 from gpubalance.results.run import Pipeline
 from gpubalance.settings.requests import ProbeRequest

@@ -115,10 +115,15 @@ _COLUMNS: dict[str, tuple[str, Unit]] = {
     "memory_clock_mhz": ("memory clock", "MHz"),
     "throttle_reasons": ("throttled by", "text"),
     "ecc_uncorrected": ("uncorrected ECC errors", ""),
+    # what samples are worth
+    "of": ("split", "text"),
+    "efficiency": ("a sample's worth", "%"),
+    "goodput": ("goodput", "samples/s"),
     # the learning rate
     "from_batch": ("from global batch", ""),
     "to_batch": ("to global batch", ""),
     "linear": ("times, with SGD", ""),
+    "measured_factor": ("by the noise scale", ""),
     "square_root": ("times, with Adam", ""),
 }
 

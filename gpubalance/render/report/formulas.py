@@ -123,7 +123,29 @@ PLAN = (
         "sync. Only the all-reduce is a barrier: a device whose update is over begins with its next batch",
     ),
     Formula("learning rate, SGD", "B / B₀", "B₀ is the global batch that it suits now (Goyal et al. 2017)"),
+    Formula(
+        "learning rate, SGD, measured",
+        "(1 + φ / B₀) / (1 + φ / B)",
+        "where the noise scale φ is known (McCandlish et al. 2018, eq. 2.9)",
+    ),
     Formula("learning rate, Adam", "√(B / B₀)", "Malladi et al. 2022"),
+)
+
+NOISE = (
+    Formula(
+        "noise scale",
+        "φ = tr Σ / ‖G‖²",
+        "in samples: Σ is the covariance of one sample's gradient, G its mean (McCandlish et al. 2018). A ratio of the "
+        "means of both over the stamped steps; its interval is Fieller's (1954)",
+    ),
+    Formula(
+        "tr Σ of a step",
+        "Σ bᵢ‖gᵢ − g‖² / (n − 1)",
+        "gᵢ is the mean gradient of a device's bᵢ samples, or of a micro-batch, g that of all, n how many there are",
+    ),
+    Formula("‖G‖² of a step", "‖g‖² − tr Σ / B", "without bias, as tr Σ is, for every split"),
+    Formula("efficiency", "1 / (1 + B / φ)", "what a sample is worth beside one of a very small batch"),
+    Formula("goodput", "B / T · 1 / (1 + B / φ)", "Pollux, Qiao et al., OSDI 2021"),
 )
 
 INDEPENDENT = (
@@ -142,5 +164,6 @@ GROUPS = (
     ("A device alone", ALONE),
     ("The distance from the solo sum; the parts are all of it", GAP),
     ("What is planned", PLAN),
+    ("How large a batch is worth it", NOISE),
 )
 FORMULAS = tuple(formula for _, group in GROUPS for formula in group)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from gpubalance.render.report.charts import at_once, course, curves, gap, memory, rounds, steps, trials
+from gpubalance.render.report.charts import at_once, course, curves, gap, goodput, memory, rounds, steps, trials
 from gpubalance.render.report.charts.chart import Chart, Charts
 from gpubalance.render.report.subject import Subject
 
 # The problem and its solution first, then why not more, then what the result is based on. Each function returns the
-# drawing, or a text that says why there is none.
+# drawing, or a text that says why there is none; an empty one where nobody would look for it.
 _CHARTS = (
     ("step", "Where a step's time goes", steps.chart),
     ("gap", "Where the distance from the solo sum goes", gap.chart),
     ("curves", "Throughput over batch size, each device alone", curves.chart),
+    ("goodput", "Throughput, what a sample is worth, and goodput over the global batch", goodput.chart),
     ("memory", "Memory of each device against its limit", memory.chart),
     ("course", "Step time over the run", course.chart),
     ("rounds", "The search for the split", rounds.chart),
@@ -29,9 +30,12 @@ _OF_INDEPENDENT = (
 
 def charts_of(subject: Subject) -> Charts:
     """What can be drawn of this result."""
-    drawn, missing = [], {}
+    drawn: list[Chart] = []
+    missing: dict[str, str] = {}
     for name, title, chart in _CHARTS if subject.independent is None else _OF_INDEPENDENT:
         found = chart(subject)
+        if found == "":
+            continue
         if isinstance(found, str):
             missing[title] = found
         else:

@@ -68,7 +68,7 @@ def _draw(subject: Subject, width: int) -> Figure:
     for i, one in probed:
         _draw_device(axes, subject, i, one)
     axes.set_ylim(bottom=0)
-    _batch_ticks(axes, 6 if narrow else 10)
+    batch_ticks(axes, 6 if narrow else 10)
     axes.set_xlabel("batch, samples")
     axes.set_ylabel("throughput, samples/s")
     handles = [
@@ -127,7 +127,7 @@ def _draw_device(axes: Axes, subject: Subject, i: int, one: DeviceProbe) -> None
                   color=colour(i), zorder=4)  # fmt: skip
 
 
-def _batch_ticks(axes: Axes, most: int) -> None:
+def batch_ticks(axes: Axes, most: int) -> None:
     """Labels the axis with powers of two, written out."""
     low, high = axes.get_xlim()
     first, last = int(np.ceil(np.log2(max(low, 1)))), int(np.floor(np.log2(max(high, 2))))

@@ -19,11 +19,16 @@ def tables(subject: Subject) -> tuple[Table, ...]:
     shares: list[Row] = [{"device": plan.devices[s.device].label, **fields(s, *names)} for s in plan.shares]
     left_out: list[Row] = [{"device": plan.devices[one.device].label, "gain": one.gain} for one in plan.left_out]
     rates = [plan.learning_rate] if plan.learning_rate is not None else []
-    learning = [fields(rate, "from_batch", "to_batch", "linear", "square_root") for rate in rates]
+    learning: list[Row] = [
+        {**fields(rate, "from_batch", "to_batch", "linear", "square_root"), "measured_factor": rate.measured}
+        for rate in rates
+    ]
     note = "Up to: the largest micro-batch that is planned with."
     return (
         *table("shares", "The plan's shares", shares, note),
         *table("predicted", "Predicted", _predicted(plan)),
+        *table("goodput", "Goodput", _goodput(plan), "Goodput is throughput times what a sample is worth."),
+        *table("by_global_batch", "The fastest split by global batch", _by_global_batch(plan), long=True),
         *table(
             "rounds", "The search's rounds: each split that was tried", _rounds(plan), labels={"throughput": "measured"}
         ),
@@ -46,6 +51,24 @@ def _predicted(plan: Plan) -> Iterator[Row]:
         if other is not None:
             row: Row = {"split": name, "batches": str(other.split), "global_batch": other.split.global_batch}
             yield {**row, **fields(other, "step_time_s", "throughput"), **fields(None, *names)}
+
+
+def _goodput(plan: Plan) -> Iterator[Row]:
+    for one in plan.predicted.by_goodput:
+        yield {
+            "of": one.of,
+            "batches": "/".join(map(str, one.batches)),
+            **fields(one, "global_batch", "throughput", "efficiency", "goodput"),
+        }
+
+
+def _by_global_batch(plan: Plan) -> Iterator[Row]:
+    for one in plan.predicted.by_global_batch:
+        yield {
+            "batches": str(one.split),
+            "global_batch": one.split.global_batch,
+            **fields(one, "step_time_s", "throughput"),
+        }
 
 
 def _rounds(plan: Plan) -> Iterator[Row]:

@@ -1,0 +1,117 @@
+"""The splits that are told beside a plan's own: the even one, others by global batch, and what each is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+from gpubalance.planning.allocate import allocate
+from gpubalance.planning.noise import efficiency
+from gpubalance.planning.problem import Allocation, Load, NoSplitError, Problem, TooFineError, throughput
+from gpubalance.results.plan import Goodput, SplitPrediction
+from gpubalance.settings.device import Device
+from gpubalance.settings.shares import Shares, pieces
+
+_MOST_DEVICES = 16  # each global batch takes the solver once
+_GLOBAL_BATCHES = 24
+
+_Three: TypeAlias = tuple[SplitPrediction | None, SplitPrediction | None, SplitPrediction | None]
+
+
+def even_splits(problem: Problem, split: Shares, sync_s: float) -> _Three:
+    """The even split of that split's devices and global batch. Where a device can't take its share in one piece: in the
+    fewest that fit, with the largest equal shares that need none, and the best split of their global batch.
+    """
+    loads = tuple(problem.loads[i] for i in split.used)
+    limit = min(load.limit for load in loads)
+    if not limit or split.global_batch < len(loads):
+        return None, None, None
+    even = Shares.even(split.global_batch, len(loads))
+    if max(even.batches) <= limit:
+        return _prediction(loads, even, sync_s), None, None
+    largest = Shares((limit,) * len(loads))
+    total = largest.global_batch
+    best = other_split(replace(problem, loads=loads, global_batch=total, max_global_batch=None, micro_batches=1))
+    return (
+        _prediction(loads, even.in_pieces(-(-max(even.batches) // limit)), sync_s),
+        _prediction(loads, largest, sync_s),
+        SplitPrediction(batches=best.split.batches, step_time_s=best.step_time_s, throughput=best.throughput)
+        if best
+        else None,
+    )
+
+
+def _prediction(loads: Sequence[Load], split: Shares, sync_s: float) -> SplitPrediction:
+    parts = zip(loads, split.batches, split.micro_batches, strict=True)
+    step_s = sync_s + max(
+        sum(count * load.model.step_time_s(size) for count, size in pieces(batch, micro)) + load.update_s
+        for load, batch, micro in parts
+    )
+    return SplitPrediction(
+        batches=split.batches,
+        micro_batches=split.micro_batches if split.accumulates else None,
+        step_time_s=step_s,
+        throughput=split.global_batch / step_s,
+    )
+
+
+def other_split(problem: Problem) -> Allocation | None:
+    """A split to tell of beside the answer; None where there is none, or batches are too fine for it."""
+    try:
+        return allocate(problem)
+    except (NoSplitError, TooFineError):
+        return None
+
+
+def by_global_batch(problem: Problem) -> Iterator[SplitPrediction]:
+    """The fastest split of some global batches, each a quarter of a doubling from the next, down from the largest."""
+    if problem.global_batch is not None or len(problem.loads) > _MOST_DEVICES:
+        return
+    most = problem.micro_batches * sum(load.limit for load in problem.loads)
+    most = min(most, problem.max_global_batch or most)
+    steps = {int(most / 2 ** (step / 4)) // problem.multiple * problem.multiple for step in range(_GLOBAL_BATCHES)}
+    for total in sorted(steps - {0}):
+        wanted = replace(problem, global_batch=total, max_global_batch=None, within=0.0, objective=throughput)
+        best = other_split(wanted)
+        if best is not None:
+            yield SplitPrediction(
+                batches=best.split.batches,
+                micro_batches=best.split.micro_batches if best.split.accumulates else None,
+                step_time_s=best.step_time_s,
+                throughput=best.throughput,
+            )
+
+
+def by_goodput(
+    problem: Problem, found: Allocation, even: SplitPrediction | None, devices: Sequence[Device], noise_scale: float
+) -> Iterator[Goodput]:
+    """The chosen split, the one with the most samples per second, the even split and the best device alone."""
+
+    def of(name: str, batches: Sequence[int], rate: float) -> Goodput:
+        worth_each = efficiency(sum(batches), noise_scale)
+        return Goodput(
+            of=name,
+            batches=tuple(batches),
+            global_batch=sum(batches),
+            throughput=rate,
+            efficiency=worth_each,
+            goodput=rate * worth_each,
+        )
+
+    yield of("chosen", found.split.batches, found.throughput)
+    fastest = other_split(replace(problem, objective=throughput))
+    if fastest is not None and fastest.split != found.split:
+        yield of("most samples/s", fastest.split.batches, fastest.throughput)
+    if even is not None:
+        yield of("even", even.batches, even.throughput)
+    alone = [
+        (problem.value(best), device.label, best)
+        for load, device in zip(problem.loads, devices, strict=True)
+        if load.limit >= problem.multiple
+        and (best := other_split(replace(problem, loads=(load,), global_batch=None)))
+        and len(devices) > 1
+    ]
+    if alone:
+        _, label, best = max(alone, key=lambda one: one[0])
+        yield of(f"{label} alone", best.split.batches, best.throughput)

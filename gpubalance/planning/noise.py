@@ -1,0 +1,88 @@
+"""The gradient noise scale, from the norms of a step's gradients, and what a global batch is worth by it.
+
+McCandlish et al. 2018, arXiv:1812.06162. φ = tr Σ / ‖G‖² is the batch at which the noise of a step's gradient is as
+large as the gradient: Σ is the covariance of one sample's gradient, G its mean.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpubalance.numbers.stats import t95
+from gpubalance.planning.problem import Objective
+
+_FEWEST_STEPS = 3
+
+
+@dataclass(frozen=True)
+class Norms:
+    """Of a step whose global batch of B samples was taken in `parts` of b samples, on devices or in micro-batches.
+
+    With g the whole batch's mean gradient and h a part's share of it (so that g = Σh), `whole` is ‖g‖² and `own` is
+    Σ‖h‖²/b.
+    """
+
+    global_batch: int
+    parts: int
+    own: float
+    whole: float
+
+    @property
+    def variance(self) -> float:
+        """tr Σ, without bias: Σ b‖gᵢ − g‖²/(n − 1), which is (B²·own − B·whole)/(n − 1)."""
+        total = self.global_batch
+        return total * (total * self.own - self.whole) / (self.parts - 1)
+
+    @property
+    def signal(self) -> float:
+        """‖G‖², without bias: ‖g‖² − tr Σ/B. It may be below 0 by chance."""
+        return self.whole - self.variance / self.global_batch
+
+
+@dataclass(frozen=True)
+class NoiseScale:
+    """φ in samples with its 95 % interval; or None for both, and `unknown` says why."""
+
+    value: float | None
+    ci95: tuple[float, float] | None
+    unknown: str = ""
+
+
+def noise_scale(steps: Sequence[Norms]) -> NoiseScale:
+    """φ over some steps: the mean of tr Σ over the mean of ‖G‖², never a mean of ratios.
+
+    The interval is Fieller's (1954) of a ratio of two means. Where it has no end, the gradient can't be told from its
+    noise, and φ is not known.
+    """
+    steps = [one for one in steps if one.parts > 1 and math.isfinite(one.own) and math.isfinite(one.whole)]
+    if len(steps) < _FEWEST_STEPS:
+        return NoiseScale(None, None, f"{len(steps)} steps say too little")
+    variances, signals = [one.variance for one in steps], [one.signal for one in steps]
+    variance, signal = statistics.fmean(variances), statistics.fmean(signals)
+    t2 = t95(len(steps) - 1) ** 2 / len(steps)
+    squared = signal**2 - t2 * statistics.variance(signals)
+    if signal <= 0 or squared <= 0:
+        return NoiseScale(None, None, f"{len(steps)} steps do not tell the gradient from its noise")
+    if variance <= 0:
+        return NoiseScale(None, None, "the gradients of all parts are alike")
+    both = variance * signal - t2 * statistics.covariance(variances, signals)
+    root = math.sqrt(max(0.0, both**2 - (variance**2 - t2 * statistics.variance(variances)) * squared))
+    return NoiseScale(variance / signal, (max(0.0, (both - root) / squared), (both + root) / squared))
+
+
+def efficiency(global_batch: float, scale: float) -> float:
+    """1/(1 + B/φ): what a sample of a global batch B is worth in learning, beside one of a very small batch."""
+    return scale / (scale + global_batch)
+
+
+def goodput(scale: float) -> Objective:
+    """B/T · 1/(1 + B/φ), samples per second times what each is worth: Pollux, Qiao et al., OSDI 2021."""
+    return lambda global_batch, step_time_s: global_batch / step_time_s * (scale / (scale + global_batch))
+
+
+def learning_rate_factor(old: int, new: int, scale: float) -> float:
+    """(1 + φ/B₀)/(1 + φ/B), for SGD: the best learning rate is in proportion to 1/(1 + φ/B), eq. 2.9 there."""
+    return (1 + scale / old) / (1 + scale / new)

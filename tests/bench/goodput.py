@@ -1,0 +1,187 @@
+"""Whether the noise scale tells how many steps a loss takes at other global batches, and what measuring it costs.
+
+Images are made up: each class has a picture of its own under much noise, and one label in ten is wrong, so that there
+is something to learn and the gradient's noise stays. Training is on two plain CPU devices; the seconds of a step are
+those that are planned for the 1080 pair.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from gpubalance.numbers.stats import median
+from gpubalance.planning.allocate import allocate
+from gpubalance.planning.model import Line
+from gpubalance.planning.problem import Load, Problem
+from gpubalance.training.split import Split
+from tests.bench.engine import BATCHES, small
+from tests.bench.ratio import in_processes, in_turns
+from tests.bench.training import SplitFit
+from tests.bench.wanted import Wanted, judged
+
+# Of the pair in configs/gtx1080ti-gtx1080.toml.
+_PAIR = (Load(Line(0.006, 0.000742, 0.0), 1000), Load(Line(0.007, 0.00109, 0.0), 640))
+_SYNC_S = 0.011
+_GLOBAL_BATCHES = (32, 64, 128, 256)
+_TUNED_AT, _LEARNING_RATE = 64, 0.05
+_SEEDS = 3
+_MOST_STEPS = 1500
+_SMOOTHED = 0.95  # of each step's loss, in the mean that is to reach the goal
+_NOISE = 1.2
+_PAIRS = 6
+_MOST_PROCESSES = 24
+
+
+def main() -> Iterator[str]:
+    cost = judged(in_processes("tests.bench.goodput"), Wanted(0.99), _MOST_PROCESSES)
+    yield f"training with split.monitor(noise=True) over split.monitor(): {cost}, in processes"
+    for name, (make, shape, goal) in _MODELS.items():
+        yield from _learned(name, make, shape, goal)
+
+
+def convnet() -> Any:
+    """Keras' example for MNIST, without its dropout."""
+    import keras
+    from keras import layers
+
+    return keras.Sequential(
+        [
+            layers.Input((28, 28, 1)),
+            layers.Conv2D(32, 3, activation="relu"),
+            layers.MaxPooling2D(2),
+            layers.Conv2D(64, 3, activation="relu"),
+            layers.MaxPooling2D(2),
+            layers.Flatten(),
+            layers.Dense(10, activation="softmax"),
+        ]
+    )
+
+
+def resnet() -> Any:
+    """Two residual blocks for images of CIFAR's shape; group normalisation, as it is the same for every split."""
+    import keras
+    from keras import layers
+
+    inputs = layers.Input((32, 32, 3))
+    x = layers.Conv2D(16, 3, strides=2, padding="same")(inputs)
+    for filters, strides in ((16, 1), (32, 2)):
+        beside = layers.Conv2D(filters, 1, strides=strides)(x)
+        x = layers.Conv2D(filters, 3, strides=strides, padding="same")(x)
+        x = layers.Activation("relu")(layers.GroupNormalization(8)(x))
+        x = layers.GroupNormalization(8)(layers.Conv2D(filters, 3, padding="same")(x))
+        x = layers.Activation("relu")(layers.Add()([x, beside]))
+    x = layers.GlobalAveragePooling2D()(x)
+    return keras.Model(inputs, layers.Dense(10, activation="softmax")(x))
+
+
+_MODELS: dict[str, tuple[Callable[[], Any], tuple[int, ...], float]] = {
+    "MNIST convnet": (convnet, (28, 28, 1), 0.9),
+    "small ResNet": (resnet, (32, 32, 3), 1.2),
+}
+
+
+def _learned(name: str, make: Callable[[], Any], shape: tuple[int, ...], goal: float) -> Iterator[str]:
+    """A line for each global batch: what it took, and what φ says by what it took at the batch that was tuned for."""
+    scales = [_train(make, shape, goal, _TUNED_AT, seed, None) for seed in range(_SEEDS)]
+    scale = median([one for _, one in scales if one is not None])
+    took = {_TUNED_AT: median([steps for steps, _ in scales])}
+    for total in _GLOBAL_BATCHES:
+        if total != _TUNED_AT:
+            took[total] = median([_train(make, shape, goal, total, seed, scale)[0] for seed in range(_SEEDS)])
+    yield f"{name}: noise scale {scale:.0f}, loss {goal:g}, median of {_SEEDS} seeds, tuned at {_TUNED_AT}"
+    for total in _GLOBAL_BATCHES:
+        step_s = allocate(Problem(_PAIR, sync_s=_SYNC_S, global_batch=total, multiple=8)).step_time_s
+        predicted = took[_TUNED_AT] * (1 + scale / total) / (1 + scale / _TUNED_AT)
+        yield (
+            f"{name}: global batch {total:4}: {took[total]:5.0f} steps, predicted {predicted:5.0f} "
+            f"({took[total] / predicted:.2f} of that); on the pair {took[total] * step_s:5.1f} s, "
+            f"predicted {predicted * step_s:5.1f} s"
+        )
+
+
+def _train(
+    make: Callable[[], Any], shape: tuple[int, ...], goal: float, total: int, seed: int, scale: float | None
+) -> tuple[float, float | None]:
+    """The steps until the mean loss reaches the goal, and the noise scale over them."""
+    import keras
+
+    keras.utils.set_random_seed(seed)
+    first = round(0.6 * total)
+    split = Split(batches=[first, total - first], simulate=2)
+    rate = _LEARNING_RATE
+    if scale is not None:
+        rate *= (1 + scale / _TUNED_AT) / (1 + scale / total)
+    with split.scope():
+        model = make()
+        model.compile(keras.optimizers.SGD(rate), "sparse_categorical_crossentropy")
+    reached = _Reached(goal)
+    monitor = split.monitor(every=4, noise=True)
+    split.fit(model, _images(shape, total, seed), steps_per_epoch=_MOST_STEPS, verbose=0, callbacks=[monitor, reached])
+    return reached.steps, monitor.epochs[0].noise_scale
+
+
+def _images(shape: tuple[int, ...], total: int, seed: int) -> Any:
+    import tensorflow as tf
+
+    pictures = np.random.default_rng(0).standard_normal((10, *shape)).astype("float32")
+    draw = np.random.default_rng(seed)
+
+    def batches() -> Iterator[Any]:
+        while True:
+            labels = draw.integers(0, 10, total)
+            images = pictures[labels] * 0.3 + _NOISE * draw.standard_normal((total, *shape), dtype="float32")
+            wrong = draw.random(total) < 0.1
+            yield images, np.where(wrong, draw.integers(0, 10, total), labels)
+
+    spec = tf.TensorSpec((None, *shape), tf.float32), tf.TensorSpec((None,), tf.int64)
+    return tf.data.Dataset.from_generator(batches, output_signature=spec)
+
+
+def _Reached(goal: float) -> Any:
+    import keras
+
+    class Reached(keras.callbacks.Callback):  # type: ignore[misc]
+        steps = math.inf
+        _before, _mean = 0.0, math.nan
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            """Keras gives the mean of all losses so far."""
+            loss = (batch + 1) * logs["loss"] - batch * self._before
+            self._before = logs["loss"]
+            self._mean = loss if batch == 0 else _SMOOTHED * self._mean + (1 - _SMOOTHED) * loss
+            if self._mean <= goal:
+                self.steps = batch + 1
+                self.model.stop_training = True
+                raise StopIteration  # within an epoch Keras does not look at that
+
+    return Reached()
+
+
+class Monitored(SplitFit):
+    """Training that a monitor watches, with the noise or without."""
+
+    def __init__(self, split: Split, *, noise: bool) -> None:
+        super().__init__(split, small)
+        self._noise = noise
+
+    def fit(self, **options: Any) -> Any:
+        """Trains."""
+        callbacks = [self._split.monitor(noise=self._noise), *options.pop("callbacks")]
+        return super().fit(callbacks=callbacks, **options)
+
+
+def _cost() -> float:
+    split = Split(batches=[batch // 10 for batch in BATCHES], simulate=2)
+    with_noise, without = Monitored(split, noise=True), Monitored(split, noise=False)
+    return median([*islice(in_turns(with_noise.throughput, without.throughput), _PAIRS)])
+
+
+if __name__ == "__main__":
+    sys.stdout, out = sys.stderr, sys.stdout  # for what the monitor says
+    print(_cost(), file=out)

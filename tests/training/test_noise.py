@@ -1,0 +1,154 @@
+"""The noise scale that a monitor measures in training, against the true one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpubalance.cli.noise_scale import noise_scale
+from gpubalance.errors import BadInput, UsageError
+from gpubalance.planning.noise import NoiseScale
+from gpubalance.results.noise import Noise
+from gpubalance.results.plan import Plan
+from gpubalance.results.records import read_record
+from gpubalance.settings.shares import Shares
+from gpubalance.training.noise_told import noise_text
+from tests.cli.program import ROOT
+from tests.training.cases import simulated
+
+INPUTS, OUTPUTS, GLOBAL_BATCH, STEPS = 50, 20, 100, 400
+# Of y = x·w + ε, at weights of 0: a sample's gradient is −2(x·w + ε)x. With ‖w‖ = 1, ε of variance 1 and normal x of d
+# numbers tr Σ is 4(2d + 1) and ‖G‖² is 4. Several outputs have the same ratio, and vary less from step to step.
+TRUE = 2 * INPUTS + 1
+
+
+def regression() -> tuple[Any, Any]:
+    draw = np.random.default_rng(7)
+    x = draw.standard_normal((GLOBAL_BATCH * STEPS, INPUTS)).astype("float32")
+    weights = draw.standard_normal((INPUTS, OUTPUTS))
+    y = x @ (weights / np.linalg.norm(weights, axis=0)) + draw.standard_normal((len(x), OUTPUTS))
+    return x, y.astype("float32")
+
+
+def still(split: Any, *, dtype: str = "float32") -> Any:
+    """A linear model that does not learn, so that its noise scale stays."""
+    import keras
+
+    with split.scope():
+        layer = keras.layers.Dense(OUTPUTS, use_bias=False, kernel_initializer="zeros", dtype=dtype)
+        model = keras.Sequential([keras.Input((INPUTS,)), layer, keras.layers.Activation("linear", dtype="float32")])
+        optimizer = keras.optimizers.SGD(0.0)
+        if dtype == "mixed_float16":
+            optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
+        model.compile(optimizer, "mse")
+    return model
+
+
+@pytest.mark.parametrize(
+    ("batches", "micro_batches", "dtype"),
+    [
+        ((70, 30), None, "float32"),
+        ((1, 1, 98), None, "float32"),
+        ((70, 30), (20, 30), "float32"),
+        ((100,), (25,), "float32"),
+        ((70, 30), None, "mixed_float16"),
+    ],
+)
+def test_it_is_the_true_one_of_a_linear_regression(
+    tensorflow: Any, tmp_path: Path, batches: tuple[int, ...], micro_batches: tuple[int, ...] | None, dtype: str
+) -> None:
+    split = simulated(batches, micro_batches)
+    file = tmp_path / "noise.json"
+    monitor = split.monitor(every=1, noise=file)
+    split.fit(still(split, dtype=dtype), *regression(), shuffle=False, verbose=0, callbacks=[monitor])
+    (epoch,) = monitor.epochs
+    assert epoch.noise_scale == pytest.approx(TRUE, rel=0.05)
+    low, high = epoch.noise_scale_ci95
+    assert low < TRUE < high
+    written = json.loads(file.read_text())
+    assert written["steps"] == 200  # the latest
+    assert noise_scale(str(file)) == written["noise_scale"]
+
+
+def test_rows_of_an_embedding_that_meet_in_a_batch_are_one(tensorflow: Any) -> None:
+    """An embedding is a dense layer on one-hot inputs: so is its noise scale."""
+    import keras
+
+    def model(split: Any, *, one_hot: bool) -> Any:
+        with split.scope():
+            first = keras.layers.Dense if one_hot else keras.layers.Embedding
+            options = {"use_bias": False} if one_hot else {"input_dim": 5}
+            key = "units" if one_hot else "output_dim"
+            name = "kernel_initializer" if one_hot else "embeddings_initializer"
+            ones = {key: 4, name: "ones"}
+            inputs = keras.Input((6, 5) if one_hot else (6,))
+            pooled = keras.layers.GlobalAveragePooling1D()(first(**ones, **options)(inputs))
+            built = keras.Model(inputs, keras.layers.Dense(1, kernel_initializer="ones")(pooled))
+            built.compile(keras.optimizers.SGD(0.0), "mse")
+        return built
+
+    draw = np.random.default_rng(3)
+    ids, y = draw.integers(0, 5, (1000, 6)), draw.standard_normal(1000) + 3
+    found = []
+    for one_hot in (False, True):
+        split = simulated((70, 30))
+        monitor = split.monitor(every=1, noise=True)
+        x = np.eye(5, dtype="float32")[ids] if one_hot else ids
+        split.fit(model(split, one_hot=one_hot), x, y, verbose=0, shuffle=False, callbacks=[monitor])
+        found.append(monitor.epochs[0].noise_scale)
+    assert found[0] == pytest.approx(found[1], rel=1e-3)
+
+
+def test_it_says_at_the_end_what_the_batch_is_worth(tensorflow: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    split = simulated((70, 30))
+    x, y = regression()
+    split.fit(still(split), x[:4000], y[:4000], verbose=0, callbacks=[split.monitor(every=1, noise=True)])
+    (told,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("noise scale")]
+    assert "at a global batch of 100 each sample is worth" in told
+
+
+def test_a_batch_in_one_piece_on_one_device_is_refused_with_the_remedy() -> None:
+    with pytest.raises(UsageError, match=r"in one piece on one device(.|\n)*micro_batches=\[50\]"):
+        simulated((100,)).monitor(noise=True)
+
+
+def test_with_a_plan_it_names_the_split_that_learns_faster() -> None:
+    plan = read_record(ROOT / "tests/saved/plan-by-global-batch.json", Plan)
+    told = noise_text(NoiseScale(300.0, (250.0, 350.0)), plan.split, plan)
+    assert told.startswith("noise scale 300 (250 to 350): at a global batch of 1584 each sample is worth 16 %; ")
+    assert "would reach the same loss 2." in told
+    assert "× sooner; learning rate × 0." in told
+    large = noise_text(NoiseScale(1e6, (0.9e6, 1.1e6)), plan.split, plan)
+    assert large.endswith("no other global batch would reach the same loss clearly sooner")
+    assert noise_text(NoiseScale(300.0, (250.0, 350.0)), Shares((8, 8)), plan).endswith("each sample is worth 95 %")
+    assert noise_text(NoiseScale(None, None, "2 steps say too little"), plan.split, plan) == (
+        "noise scale not known: 2 steps say too little"
+    )
+
+
+@pytest.mark.parametrize("text", ["0", "-5", "nan", "inf", "1e13"])
+def test_what_is_no_noise_scale_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="takes samples, more than 0"):
+        noise_scale(text)
+
+
+def test_a_file_without_one_is_refused_with_its_reason(tmp_path: Path) -> None:
+    file = tmp_path / "noise.json"
+    with pytest.raises(BadInput, match=r"(?s)can't read.*split\.monitor\(noise="):
+        noise_scale(str(file))
+    record = Noise(
+        created="now",
+        model="m",
+        noise_scale=None,
+        noise_scale_ci95=None,
+        unknown="2 steps say too little",
+        steps=2,
+        global_batch=8,
+    )
+    file.write_text(record.model_dump_json())
+    with pytest.raises(BadInput, match=r"has no noise scale: 2 steps say too little"):
+        noise_scale(str(file))
