@@ -263,5 +263,5 @@ def test_an_interrupt_while_threads_start_leaves_none_of_them() -> None:
                 party.each(work)
             assert sorted(ended) == [0, 1]
     finally:
-        threading.settrace(None)  # type: ignore[arg-type]  # Python's own way to take it back
+        threading.settrace(None)  # Python's own way to take it back
         signal.signal(signal.SIGINT, before)
