@@ -21,7 +21,7 @@ from gpubalance.errors import EnvironmentFault
 from gpubalance.jobs.keep.saved_probes import kept_probes
 from gpubalance.system.lock import Lock
 from gpubalance.system.state import state_folder
-from tests.cli.program import PROGRAM, QUICK_PAIR, SHORT, gpubalance, lines_until
+from tests.cli.program import PROGRAM, QUICK_PAIR, SHORT, TINY_PAIR, gpubalance, lines_until
 from tests.cli.terminal import command_in_terminal
 from tests.faults.machine import BRIEF, HOLDS_32, Machine
 from tests.stand_in import TWO_UNLIKE_GPUS
@@ -191,9 +191,8 @@ def test_30_a_balance_that_was_killed_in_its_own_probe_goes_on_with_that(tmp_pat
     assert "0 (16,)" not in alone  # as 8 is once more, to see whether the device's speed has changed
 
 
-@pytest.mark.parametrize("typed", [False, True], ids=["told to", "as it is told"])
-def test_30_a_fresh_balance_that_was_interrupted_in_its_probe_goes_on_with_that(tmp_path: Path, typed: bool) -> None:
-    """And neither with an older probe nor with an older balance's rounds."""
+def test_30_a_fresh_balance_that_was_interrupted_in_its_probe_goes_on_with_that(tmp_path: Path) -> None:
+    """And neither with an older probe nor with an older balance's rounds; told to, and as it is told."""
     trained = tmp_path / "trained"
     machine = Machine(tmp_path, noting(trained))
     older = machine.starts(*SHORT_BALANCE)
@@ -210,14 +209,20 @@ def test_30_a_fresh_balance_that_was_interrupted_in_its_probe_goes_on_with_that(
     assert fresh.returncode == 130
     assert told == "interrupted: --resume continues it:"
     assert line == f"  gpubalance {' '.join(SHORT_BALANCE)} --fresh --resume"
-    trained.unlink()
-    again = machine.runs(*(shlex.split(line)[1:] if typed else (*SHORT_BALANCE, "--resume")), "--json")
-    assert again.returncode == 0, again.stderr
-    assert "going on with what was measured before" in again.stderr
-    assert json.loads(again.stdout)["probed"] != before.created
-    alone = {line for line in trained.read_text().splitlines() if line.startswith("0 (")}
-    assert "0 (32,)" in alone
-    assert "0 (16,)" not in alone
+    left = tmp_path / "left"
+    shutil.copytree(os.environ["XDG_STATE_HOME"], left)
+    for words, state in (
+        ((*SHORT_BALANCE, "--resume"), os.environ["XDG_STATE_HOME"]),
+        (shlex.split(line)[1:], str(left)),
+    ):
+        trained.unlink()
+        again = gpubalance(*words, "--json", environment={**machine.environment, "XDG_STATE_HOME": state})
+        assert again.returncode == 0, again.stderr
+        assert "going on with what was measured before" in again.stderr
+        assert json.loads(again.stdout)["probed"] != before.created
+        alone = {line for line in trained.read_text().splitlines() if line.startswith("0 (")}
+        assert "0 (32,)" in alone
+        assert "0 (16,)" not in alone
 
 
 def test_35_a_reader_that_has_gone_is_no_error(tmp_path: Path) -> None:
@@ -319,7 +324,7 @@ def test_38_a_wall_clock_that_goes_backwards_changes_no_figure(backward_clock: d
         text=True,
     )
     assert float(looks.stdout) < -50
-    command = ("run", "--simulate", QUICK_PAIR, "--batches", "60", "40", *SHORT, "--time-limit", "120", "--json")
+    command = ("run", *TINY_PAIR, "--batches", "60", "40", *SHORT, "--time-limit", "120", "--json")
     done = gpubalance(*command, environment=backward_clock)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)

@@ -21,7 +21,6 @@ from gpubalance.settings.requests import BalanceRequest, Measuring, PlanRequest
 from tests.jobs.probes import SMALL, devices_of, holding_nothing, probe_of
 
 pytestmark = pytest.mark.usefixtures("either_engine")
-with_tensorflow_too = pytest.mark.parametrize("either_engine", ["counted", "trained"], indirect=True)
 CONFIGS = Path(__file__).parents[2] / "configs"
 MIB = 1 << 20
 
@@ -76,7 +75,6 @@ def with_memory(device: Device, samples: int) -> Device:
     return device.model_copy(update={"memory_bytes": memory, "profile": profile.model_copy(update={"memory": memory})})
 
 
-@with_tensorflow_too
 def test_the_quick_pair_steps_back_and_says_what_binds() -> None:
     """The published pair itself is balanced by `scripts/bench balance`: its steps take the better part of a second."""
     devices, joint = of_config("quick-pair")
@@ -157,7 +155,6 @@ def with_knees(*samples: int) -> tuple[tuple[Device, ...], JointProfile]:
     return small, joint.model_copy(update={"extra_memory": 0})
 
 
-@with_tensorflow_too
 def test_a_run_out_of_memory_in_the_proof_steps_back_and_goes_on() -> None:
     """On a GPU the allocator may fail late. A simulated device's does not, so it is said to have, once."""
     failed: list[str] = []
@@ -174,7 +171,6 @@ def test_a_run_out_of_memory_in_the_proof_steps_back_and_goes_on() -> None:
     assert made.batches == run_of(how).batches
 
 
-@with_tensorflow_too
 def test_a_device_that_holds_nothing_gets_no_samples() -> None:
     devices, joint = with_knees(64, 48)
     made, how = balanced(devices, joint, probe=holding_nothing(probe_of(devices)))
@@ -183,7 +179,6 @@ def test_a_device_that_holds_nothing_gets_no_samples() -> None:
     assert how.solo_gap.slowdown[1] == 0
 
 
-@with_tensorflow_too
 def test_what_an_interrupt_leaves_is_the_best_split_so_far() -> None:
     devices, joint = with_knees(64, 48)
 
