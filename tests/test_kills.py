@@ -18,7 +18,7 @@ from tests.bench.__main__ import read
 @pytest.mark.parametrize(
     ("campaign", "count"),
     [
-        pytest.param(kills.main, 4, id="four"),
+        pytest.param(kills.main, 2, id="two"),
         # Another engine in the workers: the program, its processes, signals, journals and files are the same.
         pytest.param(kills.without_tensorflow, 6, id="six without TensorFlow"),
     ],

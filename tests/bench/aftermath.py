@@ -22,7 +22,7 @@ Limits = tuple[tuple[int | None, int | None], ...]
 
 
 class Answers(NamedTuple):
-    """What undisturbed commands find: GPU:0's limits, and the split that `balance` ends with."""
+    """What undisturbed commands find, those that were run: GPU:0's limits, and the split that `balance` ends with."""
 
     limits: Limits
     split: tuple[int, ...]

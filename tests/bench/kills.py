@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,13 +45,17 @@ class Undisturbed:
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
-def undisturbed(folder: Path, variables: Mapping[str, str]) -> Undisturbed:
-    """Runs each of the commands once in `folder`, and before them the probe of both devices that is kept."""
-    both = _by_itself(folder, variables, *PROBE)
+def undisturbed(folder: Path, variables: Mapping[str, str], commands: Sequence[str]) -> Undisturbed:
+    """Runs each of these once in `folder`; before a balance, which begins with it, a probe of both devices is kept."""
+    if "balance" in commands:
+        _by_itself(folder, variables, *PROBE)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        ended = pool.map(lambda each: _by_itself(folder, variables, *each, "--overwrite"), COMMANDS.values())
-        each = dict(zip(COMMANDS, ended, strict=True))
-    answers = Answers(limits_of(both.output)[:1], split_of(each["balance"].output))
+        ended = pool.map(lambda name: _by_itself(folder, variables, *COMMANDS[name], "--overwrite"), commands)
+        each = dict(zip(commands, ended, strict=True))
+    answers = Answers(
+        limits_of(each["probe"].output) if "probe" in each else (),
+        split_of(each["balance"].output) if "balance" in each else (),
+    )
     return Undisturbed({c: p.elapsed_s for c, p in each.items()}, answers, folder / "state", variables)
 
 
@@ -87,13 +91,14 @@ def disturb(kill: Kill, known: Undisturbed) -> Seen:
 
 def main(count: int = 1000, seed: int | None = None, variables: Mapping[str, str] = {}) -> Iterator[str]:
     seed = Random().randrange(2**31) if seed is None else seed
+    planned = list(kills(count, Random(seed)))
     seen: list[Seen] = []
     with tempfile.TemporaryDirectory(prefix="gpubalance-kills-") as name, ThreadPoolExecutor(_AT_ONCE) as pool:
-        known = undisturbed(Path(name), variables)
+        known = undisturbed(Path(name), variables, sorted({kill.command for kill in planned}))
         seconds = ", ".join(f"{c} {s:.1f} s" for c, s in known.seconds.items())
         yield f"{count} kills, seed {seed}; undisturbed {seconds}, split {known.answers.split}"
         try:
-            for number, one in enumerate(pool.map(lambda kill: disturb(kill, known), kills(count, Random(seed)))):
+            for number, one in enumerate(pool.map(lambda kill: disturb(kill, known), planned)):
                 seen.append(one)
                 for fault in one.faults:
                     yield f"FAILED {number} ({one.kill}): {fault[-600:]}"

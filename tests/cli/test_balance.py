@@ -11,8 +11,10 @@ import pytest
 
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.keep.saved_probes import save
+from gpubalance.results.common import Model
 from gpubalance.results.plan import Plan
-from tests.cli.program import ROOT, gpubalance
+from gpubalance.settings.requests import Settings
+from tests.cli.program import ROOT, TINY, TINY_PAIR, gpubalance
 from tests.jobs.probes import probe_of
 
 QUICK = str(ROOT / "configs" / "quick-pair.toml")
@@ -20,10 +22,13 @@ SHORT = ("--windows", "1", "--duration", "0.6", "--round-duration", "0.5")
 
 
 def test_balance_finds_proves_and_writes_a_plan_that_run_takes(tmp_path: Path) -> None:
-    save(probe_of(simulated_devices(QUICK)[0]))
+    """With the real engine: the joint run holds less than the probe of each device alone lets hope."""
+    model = Model(name="tiny", parameters=36, gradient_bytes=144)
+    probe = probe_of(simulated_devices(QUICK)[0])
+    save(probe.model_copy(update={"settings": Settings(model=TINY), "model": model}))
     path = tmp_path / "plan.json"
     # No device alone can hold that batch, however slow a crowded machine makes the sum of gradients.
-    done = gpubalance("balance", "--simulate", QUICK, *SHORT, "--global-batch", "240", "-o", str(path))
+    done = gpubalance("balance", *TINY_PAIR, *SHORT, "--global-batch", "304", "-o", str(path))
     assert done.returncode == 0, done.stderr
     assert "planning with the probe of" in done.stderr
     assert "round 1 [" in done.stderr
@@ -34,8 +39,9 @@ def test_balance_finds_proves_and_writes_a_plan_that_run_takes(tmp_path: Path) -
     assert plan.balance is not None
     assert plan.balance.run is not None
     assert plan.balance.run.batches == plan.batches
+    assert plan.balance.rounds[0].outcome == "oom"
 
-    run = gpubalance("run", "--simulate", QUICK, "--plan", str(path), "--windows", "1", "--duration", "0.5", "--json")
+    run = gpubalance("run", *TINY_PAIR, "--plan", str(path), "--windows", "1", "--duration", "0.5", "--json")
     assert run.returncode == 0, run.stderr
     assert tuple(json.loads(run.stdout)["batches"]) == plan.batches
 

@@ -15,15 +15,14 @@ FOLDER = Path(sys.prefix) / "oldest-keras"
 CASES = (
     ("AdamW, clipped, EMA", (70, 30)),
     ("activity regulariser", (1, 1, 98)),
-    ("masked sentences", (99, 1)),
+    ("masked sentences", (70, 30)),
     ("reduction mean_with_sample_weight", (70, 30)),
     ("synchronised batch norm", (70, 30)),
 )
 FEW = (
     *(f"test_exact.py::test_a_split_gives_what_one_device_gives[{name}-{batches}]" for name, batches in CASES),
-    "test_exact.py::test_micro_batches_change_nothing",
+    "test_exact.py::test_micro_batches_change_nothing[AdamW, clipped, EMA-80]",
     "test_fit.py::test_a_models_own_fit_evaluate_and_predict_are_its_splits",
-    "test_fit.py::test_a_model_that_is_loaded_is_compiled_and_its_fit_is_the_splits",
     "test_fit.py::test_a_users_own_train_step_is_what_runs",
     "test_fit.py::test_moving_averages_are_those_of_all_samples",
 )

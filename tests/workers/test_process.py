@@ -24,6 +24,7 @@ from gpubalance.workers.environment import worker_environment
 from gpubalance.workers.messages import Measured
 from gpubalance.workers.process import Process
 from gpubalance.workers.worker import Worker
+from tests.cli.program import TINY
 
 ROOT = Path(__file__).parents[2]
 PAIR, JOINT = simulated_devices(str(ROOT / "configs/quick-pair.toml"))
@@ -41,7 +42,7 @@ def gone(pid: int) -> bool:
         return True
 
 
-def worker(model: str = "small") -> Worker:
+def worker(model: str = TINY) -> Worker:
     opened = Worker(PAIR)
     opened.open(Settings(model=model), JOINT, seed=0)
     return opened
