@@ -27,6 +27,12 @@ def samples():
     images = np.zeros((300, 28, 28, 1), "float32")
     return tf.data.Dataset.from_tensor_slices((images, np.zeros(300, "int64"))).repeat()
 
+def net():
+    import keras
+
+    layers = keras.layers.Flatten(), keras.layers.Dense(10, "softmax")
+    return keras.Sequential([keras.Input((28, 28, 1)), *layers])
+
 def slow():
     return samples().map(decode).batch(4)
 
@@ -42,7 +48,7 @@ def run(folder: Path, function: str) -> tuple[dict[str, Any], str]:
     """The result, and the summary."""
     (folder / "mine.py").write_text(FILE)
     (folder / "pair.toml").write_text("\n".join(map(DEVICE.format, "AB")))
-    split = ("--simulate", "pair.toml", "--batches", "4", "4", "--baseline", "none")
+    split = ("--simulate", "pair.toml", "--batches", "4", "4", "--baseline", "none", "--model", "mine.py:net")
     brief = ("--windows", "1", "--duration", "1", "-o", "run.json", "--overwrite")
     done = gpubalance("run", *split, *brief, "--data", f"mine.py:{function}", cwd=folder)
     assert done.returncode == 0, done.stderr

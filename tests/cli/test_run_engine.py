@@ -9,14 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.program import QUICK_PAIR, SHORT, TINY_PAIR, gpubalance, run_json
+from tests.cli.program import QUICK_PAIR, SHORT, TINY, TINY_PAIR, gpubalance, run_json
 
 
 def test_a_run_of_the_pair_tells_where_the_time_goes(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
-    done = gpubalance(
-        "run", "--simulate", QUICK_PAIR, "--gpus", "0", "1", "--batches", "120", "80", *SHORT, "-o", str(path)
-    )
+    done = gpubalance("run", *TINY_PAIR, "--gpus", "0", "1", "--batches", "120", "80", *SHORT, "-o", str(path))
     assert done.returncode == 0, done.stderr
     result = json.loads(path.read_text())
     first, second = result["replicas"]
@@ -92,7 +90,7 @@ def test_a_users_file_in_the_current_folder_trains(tmp_path: Path) -> None:
 
 
 def test_a_tiny_model_whose_stamps_come_out_of_turn_is_measured() -> None:
-    result = run_json("--simulate", "2", "--model", "small", "--batches", "1", "1", "--baseline", "none")
+    result = run_json("--simulate", "2", "--model", TINY, "--batches", "1", "1", "--baseline", "none")
     assert result["complete"]
     assert all(replica["compute_s"] > 0 for replica in result["replicas"])
 

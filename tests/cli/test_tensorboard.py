@@ -23,7 +23,7 @@ from gpubalance.jobs.keep.saved_probes import save
 from gpubalance.results.plan import Plan
 from gpubalance.results.run import Run
 from gpubalance.settings.requests import Settings
-from tests.cli.program import QUICK_PAIR, SHORT, gpubalance
+from tests.cli.program import QUICK_PAIR, SHORT, TINY, TINY_PAIR, gpubalance
 from tests.jobs.probes import probe_of
 from tests.render.measurements import PAIR, measurement, step_time
 from tests.stand_in import engine
@@ -87,7 +87,7 @@ def trains_nothing(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def run(_state: None, tmp_path_factory: pytest.TempPathFactory) -> Done:
-    options = ("--simulate", QUICK_PAIR, "--batches", "120", "80", "--windows", "2", "--duration", "0.5")
+    options = (*TINY_PAIR, "--batches", "120", "80", "--windows", "2", "--duration", "0.5")
     return told(tmp_path_factory.mktemp("run"), "run", *options)
 
 
@@ -171,7 +171,7 @@ def test_each_split_of_a_run_is_a_row_of_tensorboards_table(run: Done) -> None:
     assert set(columns) == set(split.hparams)
     assert columns[:3] == ["batch/GPU:0", "batch/GPU:1", "batches"]  # what a split is comes before its settings
     assert (split.hparams["batch/GPU:0"].number_value, split.hparams["batch/GPU:1"].number_value) == (120, 80)
-    assert split.hparams["model"].string_value == "small"
+    assert split.hparams["model"].string_value == TINY
     assert figures(split)["gpubalance/median/samples_per_s"] == pytest.approx(result["throughput"]["median"], rel=1e-5)
     assert rows[f"{run.name}/even"].hparams["batches"].string_value == "100/100"
 
