@@ -48,6 +48,12 @@ def test_no_batches_mean_a_default_for_each_device_that_is_named() -> None:
     assert (result["batches"], result["devices"][0]["index"]) == ([64], 1)
 
 
+def test_a_batch_of_0_leaves_its_device_out_as_in_a_script() -> None:
+    done = gpubalance("run", *TINY_PAIR, "--batches", "0", "40", *SHORT)
+    assert done.returncode == 0, done.stderr
+    assert "GPU:0: no samples, left out" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("options", "even", "micro_batches"),
     [

@@ -17,7 +17,7 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import GpubalanceError, Interrupted, NothingFits, OutOfMemory
 from gpubalance.jobs.balance.balance import balance
 from gpubalance.jobs.balance.probing import probe_for
-from gpubalance.jobs.events import Doing, Event, RoundDone, Watch, WindowDone
+from gpubalance.jobs.events import Doing, Event, RoundDone, TimingDone, Watch, WindowDone
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.journals import balance_journal, run_journal
 from gpubalance.jobs.keep.kept import Kept, KeptProbe, KeptRound, RunKey
@@ -201,6 +201,20 @@ def test_an_interrupt_before_anything_is_finished_promises_nothing() -> None:
     journal, ended = interrupted(asked, lambda event: isinstance(event, Doing) and "window 1" in event.text)
     assert str(ended) == "interrupted: nothing was measured yet"
     assert not journal.path.exists()
+
+
+def test_an_interrupt_within_the_first_window_gives_what_was_measured_and_says_that_nothing_is_kept() -> None:
+    heard: list[Event] = []
+
+    def late(event: Event) -> bool:
+        """A few timings after the stamped steps, which come first."""
+        if heard or (isinstance(event, Doing) and "window 1" in event.text):
+            heard.append(event)
+        return len([one for one in heard if isinstance(one, TimingDone) and one.compute_s is None]) > 3
+
+    _, ended = interrupted(request(baseline="none"), late)
+    assert isinstance(ended.partial, Run)
+    assert str(ended) == "interrupted: no window was finished, so nothing is kept"
 
 
 def test_a_run_that_ends_before_its_first_window_spoils_no_journal() -> None:

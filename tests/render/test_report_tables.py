@@ -190,6 +190,7 @@ def test_markdown_has_the_tables_but_for_the_longest() -> None:
     assert text.startswith(f"## pair-balance.json: batches {' / '.join(map(str, run.batches))}\n")
     assert "### Why not more" in text
     assert "### Step times" not in text
+    assert "\n- **stamp cost**, T(timestamped) / T − 1: by what part a timestamped step takes longer" in text
     tables = [block.splitlines() for block in text.split("\n\n") if block.startswith("|")]
     assert len(tables) > 8
     for head, rule, *rows in tables:
