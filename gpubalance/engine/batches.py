@@ -10,25 +10,32 @@ import tensorflow as tf
 def regrouped(data: tf.data.Dataset, model: Any, global_batch: int) -> tf.data.Dataset:
     """The dataset, batched or not, in batches of the split's size; the last one may be smaller.
 
-    Batches that differ in more than the number of samples, as padded sentences do, stay as they are.
+    Batches that are open stay as they are.
     """
-    specs = tf.nest.flatten(data.element_spec)
     if not is_batched(data, model):
         return data.batch(global_batch, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
-    shapes = [getattr(spec, "shape", tf.TensorShape(None)) for spec in specs]
-    if any(shape.rank is None or None in shape[1:] for shape in shapes):
+    if are_open(data, model) or {shape[0] for shape in _shapes(data)} == {global_batch}:
         return data
-    return (
-        data
-        if {shape[0] for shape in shapes} == {global_batch}
-        else data.rebatch(global_batch).prefetch(tf.data.AUTOTUNE)
-    )
+    return data.rebatch(global_batch).prefetch(tf.data.AUTOTUNE)
+
+
+def joined(data: tf.data.Dataset, global_batch: int) -> tf.data.Dataset:
+    """Batches that are open, as others of that size: each is padded, with zeros, to its longest sample.
+
+    To be measured, not to be trained on: what a user pads with, and whether a mask tells of it, is not known.
+    """
+    return data.unbatch().padded_batch(global_batch).prefetch(tf.data.AUTOTUNE)
+
+
+def are_open(data: tf.data.Dataset, model: Any) -> bool:
+    """Whether it has batches that may differ in more than the number of samples, as padded sentences do."""
+    open_shapes = any(shape.rank is None or None in shape[1:] for shape in _shapes(data))
+    return is_batched(data, model) and open_shapes
 
 
 def is_batched(data: tf.data.Dataset, model: Any) -> bool:
     """Whether all parts begin with the same dimension; where that says nothing, by the model's inputs."""
-    specs = tf.nest.flatten(data.element_spec)
-    shapes = [spec.shape for spec in specs if getattr(spec, "shape", None) is not None and spec.shape.rank is not None]
+    shapes = [shape for shape in _shapes(data) if shape.rank is not None]
     if any(shape.rank == 0 for shape in shapes):
         return False
     first = {shape[0] for shape in shapes}
@@ -38,3 +45,9 @@ def is_batched(data: tf.data.Dataset, model: Any) -> bool:
     if len(first) > 1 or not inputs:
         return len(first) <= 1
     return bool(shapes[0].rank >= min(len(given.shape) for given in inputs))
+
+
+def _shapes(data: tf.data.Dataset) -> list[tf.TensorShape]:
+    """Of each part; of unknown rank where TensorFlow does not say."""
+    specs = [getattr(spec, "shape", None) for spec in tf.nest.flatten(data.element_spec)]
+    return [tf.TensorShape(None) if shape is None else shape for shape in specs]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import keras
@@ -13,6 +13,7 @@ from gpubalance.engine.feed import Feed
 from gpubalance.engine.losses import Loss
 
 _POOL = 512  # samples that the host's pipeline draws from, again and again
+_HELD_PART = 0.01
 
 
 class Source(Protocol):
@@ -20,6 +21,9 @@ class Source(Protocol):
 
     def make(self, count: int, *, salt: int = 0) -> Any:
         """`count` samples as NumPy arrays: (inputs, labels) or (inputs, labels, sample weights)."""
+
+    def spec(self) -> Any:
+        """A TensorSpec for each part of a batch, with whatever may differ left open."""
 
 
 class Samples:
@@ -51,6 +55,10 @@ class Samples:
         labels = [values(one.shape, tf.int64 if one.classes else tf.float32, one.classes) for one in self._loss.targets]
         return inputs, tuple(labels)
 
+    def spec(self) -> Any:
+        """A TensorSpec for each part of a batch, whose size is left open."""
+        return tf.nest.map_structure(lambda one: tf.TensorSpec([None, *one.shape[1:]], one.dtype), self.make(1))
+
     def dataset(self) -> tf.data.Dataset:
         """An endless stream of single samples."""
         return tf.data.Dataset.from_tensor_slices(self.make(_POOL)).repeat()
@@ -72,8 +80,8 @@ def _vocabularies(model: Any) -> Iterator[int]:
 
 def element_spec(strategy: Any, samples: Source) -> Any:
     """The step's input signature, with every replica's batch left open, so that one trace serves every split."""
-    one = tf.data.Dataset.from_tensor_slices(samples.make(1))
-    return strategy.distribute_datasets_from_function(lambda _: one.batch(1)).element_spec
+    none = tf.data.Dataset.from_generator(lambda: iter(()), output_signature=samples.spec())
+    return strategy.distribute_datasets_from_function(lambda _: none).element_spec
 
 
 def resident(strategy: Any, samples: Source, devices: Sequence[str], batches: Sequence[int]) -> Iterator[Any]:
@@ -109,7 +117,7 @@ def streamed(strategy: Any, samples: Samples, batches: Sequence[int]) -> Iterato
     return iter(strategy.distribute_datasets_from_function(pipeline))
 
 
-def piped(strategy: Any, batches_of: Iterator[Any], devices: Sequence[str], batches: Sequence[int]) -> Iterator[Any]:
+def piped(strategy: Any, devices: Sequence[str], batches: Sequence[int], batches_of: Iterable[Any]) -> Iterator[Any]:
     """Global batches from a user's own pipeline, dealt to the devices as `split.fit` deals them."""
     feed = Feed(devices, batches)
     for batch in batches_of:
@@ -119,3 +127,30 @@ def piped(strategy: Any, batches_of: Iterator[Any], devices: Sequence[str], batc
 
 def _own_of(values: Sequence[Any]) -> Callable[[Any], Any]:
     return lambda context: values[context.replica_id_in_sync_group]
+
+
+def held(
+    strategy: Any, devices: Sequence[str], batches: Sequence[int], samples: Source, memory_bytes: Sequence[int]
+) -> list[Any]:
+    """Some global batches of a user's own samples, dealt to the devices, where they stay.
+
+    At most seven: several lengths, several labels. Fewer where they would take over a hundredth of a device's memory,
+    as what is measured is also how large a batch fits; but three, as behind a pipeline there are two. An odd number, as
+    a stamped step comes after one without stamps: of an even number it would only ever see the same half.
+    """
+    sizes = [batch * bytes_of(samples.make(1)) for batch in batches]
+    most = min(int(_HELD_PART * memory / size) for memory, size in zip(memory_bytes, sizes, strict=True))
+    count = next(count for count in (7, 5, 3) if count <= max(3, most))
+    made = (as_tensors(samples.make(sum(batches), salt=number)) for number in range(count))
+    return [*piped(strategy, devices, batches, made)]
+
+
+def as_tensors(batch: Any) -> Any:
+    """In the host's memory, as a pipeline gives them."""
+    with tf.device("/CPU:0"):
+        return tf.nest.map_structure(tf.convert_to_tensor, batch)
+
+
+def bytes_of(batch: Any) -> int:
+    """Of a batch's NumPy arrays."""
+    return sum(int(values.nbytes) for values in tf.nest.flatten(batch))

@@ -17,9 +17,9 @@ _NOT_YET = object()
 
 @dataclass(frozen=True, eq=False)
 class Kind:
-    """What batches have in common that differ in their number of samples only. They share one Kind object.
+    """What batches have in common that differ in their number of samples, or in lengths. They share one Kind object.
 
-    `signature` has a TensorSpec for each tensor, with the number of samples left open; `cut` gives each replica its own
+    `signature` has a TensorSpec for each tensor, with what differs left open; `cut` gives each replica its own
     part. `like` is equal for kinds of the same structure, dtypes and ranks: one trace can take them all.
     """
 
@@ -59,6 +59,7 @@ class Feed:
         self._names = tuple(names)
         self.batches = tuple(batches)
         self._kinds: dict[Any, Kind] = {}
+        self._widest: dict[str, Kind] = {}
         # Training and validation each have an iterator, and the one goes on after the other.
         self._ahead: dict[int, tuple[Iterator[Any], Any]] = {}
 
@@ -100,16 +101,24 @@ class Feed:
     def _kind_of(self, batch: Any) -> Kind:
         layout = _layout(batch)
         if layout not in self._kinds:
+            like = str(tf.nest.map_structure(lambda values: (values.dtype.name, values.shape.rank), batch))
+            known = self._widest.get(like)
+            # Padded batches have as many layouts as lengths: what differs is left open, and they are one kind.
             signature = tf.nest.map_structure(
                 lambda values: tf.TensorSpec([None, *values.shape[1:]], values.dtype), batch
             )
-            # One call a batch: each operation by itself would cost a step more than the cutting does.
-            cut = tf.function(self._on_devices, autograph=False).get_concrete_function(
-                signature, tf.TensorSpec((len(self._names), 2), tf.int32)
-            )
-            like = str(tf.nest.map_structure(lambda values: (values.dtype.name, values.shape.rank), batch))
-            self._kinds[layout] = Kind(like, signature, cut)
+            signature = signature if known is None else tf.nest.map_structure(_either, known.signature, signature)
+            if known is None or signature != known.signature:
+                self._widest[like] = self._kind(like, signature)
+            self._kinds[layout] = self._widest[like]
         return self._kinds[layout]
+
+    def _kind(self, like: str, signature: Any) -> Kind:
+        # One call a batch: each operation by itself would cost a step more than the cutting does.
+        cut = tf.function(self._on_devices, autograph=False).get_concrete_function(
+            signature, tf.TensorSpec((len(self._names), 2), tf.int32)
+        )
+        return Kind(like, signature, cut)
 
     def _on_devices(self, batch: Any, places: Any) -> tuple[Any, ...]:
         return tuple(

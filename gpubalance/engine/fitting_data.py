@@ -1,4 +1,4 @@
-"""Whether a user's samples fit the model: told of the first batch, one sentence for each thing that can be wrong."""
+"""Whether a user's samples fit the model: one sentence for each thing that can be wrong."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from gpubalance.engine.losses import alike
 from gpubalance.errors import BadInput
 
 
@@ -23,9 +24,8 @@ def in_order(model: Any, labels: Any) -> tuple[Any, ...]:
     return tuple(tf.nest.flatten(labels))
 
 
-def check_first(where: str, model: Any, batch: Any) -> None:
-    """Raises BadInput for a batch that the model can't take, or that has NaN in it. `where` begins each sentence."""
-    inputs = batch[0]
+def check_inputs(where: str, model: Any, inputs: Any) -> None:
+    """Raises BadInput for a batch's inputs that the model can't take. `where` begins each sentence."""
     wanted = tf.nest.flatten(model.inputs)
     given = _by_name(where, model, inputs) if isinstance(inputs, dict) else keras.tree.flatten(inputs)
     if len(given) != len(wanted):
@@ -35,6 +35,10 @@ def check_first(where: str, model: Any, batch: Any) -> None:
         )
     for values, tensor in zip(given, wanted, strict=True):
         _check_input(where, values, tensor)
+
+
+def check_numbers(where: str, batch: Any) -> None:
+    """Raises BadInput for a first batch with NaN in it."""
     for part, values in zip(("inputs", "labels", "sample weights"), batch, strict=False):
         numbers = [one for one in tf.nest.flatten(values) if one.dtype.is_floating]
         if any(bool(tf.reduce_any(tf.math.is_nan(one))) for one in numbers):
@@ -59,7 +63,7 @@ def _check_input(where: str, values: Any, tensor: Any) -> None:
     if values.dtype == tf.string:
         raise BadInput(f"{where} gives text for the model's input {tensor.name}", remedy="let it give numbers")
     given, wanted = tuple(values.shape[1:]), tuple(tensor.shape[1:])
-    if given not in (wanted, (*wanted, 1)) and (*given, 1) != wanted:
+    if not alike(given, wanted):
         raise BadInput(
             f"{where} gives samples of shape {given} for the model's input {tensor.name}, whose shape is {wanted}",
             remedy="bring the samples to that shape, or build the model for theirs",

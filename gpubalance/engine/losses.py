@@ -9,6 +9,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from gpubalance.text import clean
+
 
 @dataclass(frozen=True)
 class Target:
@@ -67,6 +69,7 @@ def fit_labels(model: Any, labels: Any) -> Loss | CompiledLoss:
     """
     compiled = getattr(model, "_compile_loss", None)
     if compiled is not None:
+        _try(compiled, model, labels)
         return CompiledLoss(compiled)
     if len(labels) != len(model.outputs):
         raise ValueError(f"labels for {len(labels)} outputs, where the model has {len(model.outputs)}")
@@ -74,23 +77,40 @@ def fit_labels(model: Any, labels: Any) -> Loss | CompiledLoss:
     return Loss(targets=(), functions=tuple(functions))
 
 
+def _try(compiled: Any, model: Any, labels: Any) -> None:
+    """Traces a compiled loss with what the model puts out; Keras tells by an error that labels do not fit it."""
+    outputs, labels = (
+        keras.tree.map_structure(lambda one: tf.TensorSpec([None, *one.shape[1:]], one.dtype), parts)
+        for parts in (model.outputs[0] if isinstance(model, keras.Sequential) else model.output, labels)
+    )
+    try:
+        tf.function(lambda *parts: compiled(*parts), autograph=False).get_concrete_function(labels, outputs)
+    except Exception as error:  # noqa: BLE001  (of what Keras or a loss of the user's raises nothing is promised)
+        told = clean(str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__, 300)
+        raise ValueError(f"its labels do not fit the loss that the model was compiled with: {told}") from None
+
+
 def _function_for(tensor: Any, label: Any) -> Any:
     """Labels that lack an output's last dimension are the numbers of classes."""
     shape, given = tuple(tensor.shape[1:]), tuple(label.shape[1:])
-    activation, alike = _activation(tensor), _alike(given, shape)
+    activation, fits = _activation(tensor), alike(given, shape)
     losses = keras.losses
-    if activation == "softmax" and alike:
+    if activation == "softmax" and fits:
         return losses.CategoricalCrossentropy(reduction=None)
-    if len(shape) and shape[-1] > 1 and _alike(given, shape[:-1]):
+    if len(shape) and (shape[-1] or 0) > 1 and alike(given, shape[:-1]):
         return losses.SparseCategoricalCrossentropy(from_logits=activation != "softmax", reduction=None)
-    if not alike:
+    if not fits:
         raise ValueError(f"labels of shape {given} a sample for the output {tensor.name}, whose shape is {shape}")
     return (losses.BinaryCrossentropy if activation == "sigmoid" else losses.MeanSquaredError)(reduction=None)
 
 
-def _alike(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """Whether Keras brings them to the same shape: it adds or takes a last dimension of 1."""
-    return one in (other, (*other, 1)) or (*one, 1) == other
+def alike(one: tuple[int | None, ...], other: tuple[int | None, ...]) -> bool:
+    """Whether Keras brings shapes to the same one: it adds or takes a last dimension of 1. None is of any size."""
+    return any(_same(*pair) for pair in ((one, other), (one, (*other, 1)), ((*one, 1), other)))
+
+
+def _same(one: tuple[int | None, ...], other: tuple[int | None, ...]) -> bool:
+    return len(one) == len(other) and all(None in (a, b) or a == b for a, b in zip(one, other, strict=True))
 
 
 def fit_loss(model: Any) -> Loss:

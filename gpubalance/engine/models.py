@@ -17,8 +17,8 @@ from gpubalance.settings.choices import SAVED_MODEL, UNSAFE_MODELS
 from gpubalance.text import clean
 
 
-def build_model(name: str, make: Callable[[], Any]) -> Any:
-    """The model of that name, made, with every dimension but the batch known. Call it in the strategy's scope.
+def build_model(name: str, make: Callable[[], Any], *, known_shapes: bool = True) -> Any:
+    """The model of that name, made. Call it in the strategy's scope. Random samples need `known_shapes`.
 
     Raises BadInput when it can't be trained here. An error in the user's own code goes through as it is, so that its
     own traceback is shown.
@@ -26,7 +26,10 @@ def build_model(name: str, make: Callable[[], Any]) -> Any:
     model = make()
     if not isinstance(model, keras.Model):
         raise BadInput(f"--model {name} gave a {type(model).__name__}, not a Keras model")
-    return _check(name, model)
+    _check(name, model)
+    if known_shapes:
+        _refuse_open(name, model)
+    return model
 
 
 def find_model(name: str) -> Callable[[], Any]:
@@ -113,7 +116,7 @@ def input_shapes(model: Any) -> tuple[tuple[int | None, ...], ...] | None:
     return tuple(tuple(tensor.shape[1:]) for tensor in tensors) or None
 
 
-def _check(name: str, model: Any) -> Any:
+def _check(name: str, model: Any) -> None:
     if not model.built or not getattr(model, "inputs", None):
         raise BadInput(
             f"--model {name}: its input shapes are unknown",
@@ -127,11 +130,15 @@ def _check(name: str, model: Any) -> Any:
                 f"--model {name}: input {tensor.name} takes batches of {tensor.shape[0]} only",
                 remedy="leave the batch open: keras.Input(shape) without batch_size",
             )
+    if not model.trainable_variables:
+        raise BadInput(f"--model {name} has no weights to train")
+
+
+def _refuse_open(name: str, model: Any) -> None:
+    for tensor in tf.nest.flatten(model.inputs):
         if None in tuple(tensor.shape[1:]):
             raise BadInput(
                 f"--model {name}: input {tensor.name} has the shape {tuple(tensor.shape)}",
-                remedy="only the batch may be unknown: give the Input its sizes",
+                remedy="give samples of your own, --data FILE.py:FUNCTION, or the Input its sizes: for random samples "
+                "only the batch may be unknown",
             )
-    if not model.trainable_variables:
-        raise BadInput(f"--model {name} has no weights to train")
-    return model

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -9,6 +10,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import psutil
 import tensorflow as tf
 
 from gpubalance.engine import data, runtime
@@ -17,7 +19,7 @@ from gpubalance.engine.losses import CompiledLoss, Loss, fit_labels, fit_loss
 from gpubalance.engine.models import build_model, find_model, input_shapes
 from gpubalance.engine.pace import PacedClock, clocks
 from gpubalance.engine.pull import timed_pull
-from gpubalance.engine.step import BEGAN, COMPUTED, FINISHED, SUMMED, build_step
+from gpubalance.engine.step import build_step, stamped_times
 from gpubalance.engine.trace import record_trace
 from gpubalance.engine.user_data import UserData
 from gpubalance.errors import BadInput
@@ -29,8 +31,8 @@ from gpubalance.settings.shares import Shares
 
 # What trains three times trains on: with a new split, or in a new session, the first steps are not like the others.
 _STEPS_BEFORE_A_TRACE = 3
-# Nothing orders a replica's stamps where it is not paced: of a tiny model a late one may come out of turn.
-SHORTEST_S = 1e-9
+# Of a pipeline whose batches differ in shape, a timing is the mean over at least so many.
+_UNLIKE_AT_ONCE = 7
 
 
 class Session:
@@ -48,7 +50,7 @@ class Session:
             began = time.monotonic()
             make = find_model(settings.model)
             self._import_s = time.monotonic() - began
-            self._model = build_model(settings.model, make)
+            self._model = build_model(settings.model, make, known_shapes=settings.data is None)
             self._optimizer = self._build_optimizer()
             self._user_data = UserData(settings.data, self._model) if settings.data else None
         self._samples, self._loss = self._samples_and_loss(seed)
@@ -56,6 +58,7 @@ class Session:
         self._split = Shares((1,) * len(self._devices))
         self._pipeline = False
         self._data: Iterator[Any] | None = None
+        self._turn = 1  # steps after which each batch has come, where they differ in shape
         self._pulled: tuple[int, Change | None] | None = None
         self._pulling: Iterator[Any] | None = None
 
@@ -106,15 +109,25 @@ class Session:
             "keras": keras.__version__,
             "cuda": build.get("cuda_version"),
             "cudnn": build.get("cudnn_version"),
-            "memory_limit_bytes": tuple(
-                device.profile.memory if device.profile else runtime.memory_limit_bytes(name)
-                for device, name in zip(self._devices, self._names, strict=True)
-            ),
+            "memory_limit_bytes": self._memory_limit_bytes,
         }
 
+    @property
+    def _memory_limit_bytes(self) -> tuple[int | None, ...]:
+        return tuple(
+            device.profile.memory if device.profile else runtime.memory_limit_bytes(name)
+            for device, name in zip(self._devices, self._names, strict=True)
+        )
+
     def forward_flops(self) -> float | None:
-        """Operations of one sample's forward pass."""
-        return count_forward(self._model, self._samples.make(1)[0])
+        """Operations of one sample's forward pass; of samples that differ in shape the mean over some."""
+        some = range(_UNLIKE_AT_ONCE if self._differs else 1)
+        return count_forward(self._model, [self._samples.make(1, salt=number)[0] for number in some])
+
+    @property
+    def _differs(self) -> bool:
+        """Whether batches differ in shape."""
+        return self._user_data is not None and self._user_data.differs
 
     def measure(
         self,
@@ -159,6 +172,10 @@ class Session:
         """Changes that may make the user's data faster."""
         return self._user_data.mends() if self._user_data else ()
 
+    def joined_from(self, global_batch: int) -> int | None:
+        """The size of the user's own batches, where those of that size are joined or cut from them."""
+        return self._user_data.joined_from(global_batch) if self._user_data else None
+
     def trace(self, split: Shares, tracing: Tracing) -> str | None:
         """Trains some steps with this split under TensorFlow's profiler; see `record_trace`."""
         self._train_with(split)
@@ -177,20 +194,36 @@ class Session:
         if self._data is not None and (split, pipeline) == (self._split, self._pipeline):
             return
         self._split, self._pipeline, self._data, self._pulling = split, pipeline, None, None
-        if pipeline and self._user_data is not None:
-            batches = self._user_data.stream(split.global_batch)
-            self._data = data.piped(self._strategy, batches, self._names, split.batches)
+        self._turn = 1
+        if self._user_data is not None:
+            self._data = self._users(self._user_data, split, pipeline=pipeline)
         elif self.settings.input == "host" and isinstance(self._samples, data.Samples):
             self._data = data.streamed(self._strategy, self._samples, split.batches)
         else:
             self._data = data.resident(self._strategy, self._samples, self._names, split.batches)
         self._run()  # unmeasured: new data, caches and a pipeline that fills
 
-    def _run(self, *, stamped: bool = False) -> tuple[Any, Any, float]:
-        """Queues a step: the loss, the stamps and the host's wait for data."""
-        assert self._data is not None  # noqa: S101  (_train_with comes first)
+    def _users(self, own: UserData, split: Shares, *, pipeline: bool) -> Iterator[Any]:
+        """The user's own batches, from their pipeline or held on the devices."""
+        where = self._strategy, self._names, split.batches
+        if own.differs:
+            # What fits is what holds the longest: it is trained on once, whatever comes later.
+            longest = data.as_tensors(own.longest(split.global_batch))
+            self._run(next(data.piped(*where, [longest])))
+        if pipeline:
+            self._turn = _UNLIKE_AT_ONCE if own.differs else 1
+            return data.piped(*where, own.stream(split.global_batch))
+        free = psutil.virtual_memory().available
+        held = data.held(*where, own, [min(free, limit or free) for limit in self._memory_limit_bytes])
+        self._turn = len(held) if own.differs else 1
+        return itertools.cycle(held)
+
+    def _run(self, values: Any = None, *, stamped: bool = False) -> tuple[Any, Any, float]:
+        """Queues a step with these values or the next: the loss, the stamps and the host's wait for data."""
         split, asked = self._split, time.perf_counter()
-        values = next(self._data)
+        if values is None:
+            assert self._data is not None  # noqa: S101  (_train_with comes first)
+            values = next(self._data)
         waited = time.perf_counter() - asked
         with tf.device("/CPU:0"):  # else it lies on one GPU, and the others wait for that one to send it
             sizes = [tf.constant(float(split.global_batch))]
@@ -202,6 +235,8 @@ class Session:
         if stamped:
             # A stamped step is queued behind another, as steps are: an idle GPU would wait for its first kernels.
             self._run()
+        else:
+            steps = -(-steps // self._turn) * self._turn
         input_wait_s, began = 0.0, time.perf_counter()
         for _ in range(steps):
             loss, stamps, waited = self._run(stamped=stamped)
@@ -212,7 +247,8 @@ class Session:
             seconds=time.perf_counter() - began,
             input_wait_s=input_wait_s,
             loss_is_finite=math.isfinite(float(loss)),
-            **(_stamped_times(stamps.numpy()) if stamped else {}),
+            unlike=self._differs,
+            **(stamped_times(stamps.numpy()) if stamped else {}),
         )
 
     def late_part(self) -> float | None:
@@ -233,16 +269,3 @@ class Session:
                 peaks.append(runtime.memory_peak_bytes(name))
                 runtime.reset_memory_peak(name)
         return tuple(peaks)
-
-
-def _stamped_times(stamps: Any) -> dict[str, Any]:
-    """A timing's seconds of a stamped step, by its stamps [replica, (began, computed, summed, finished)].
-
-    A replica whose update is over begins with its next step: so a step's time is a replica's own, not that from the
-    first to begin to the last to end.
-    """
-    return {
-        "compute_s": tuple(max(SHORTEST_S, float(s)) for s in stamps[:, COMPUTED] - stamps[:, BEGAN]),
-        "update_s": tuple(max(0.0, float(s)) for s in stamps[:, FINISHED] - stamps[:, SUMMED]),
-        "step_s": max(SHORTEST_S, float((stamps[:, FINISHED] - stamps[:, BEGAN]).max())),
-    }

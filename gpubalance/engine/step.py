@@ -22,6 +22,8 @@ Step = Any  # a tf.function: TensorFlow has no type for one
 # A replica's stamps in their order: it began to compute, it had its own gradients, it had their sum over all replicas,
 # its weights were updated.
 BEGAN, COMPUTED, SUMMED, FINISHED = range(4)
+# Nothing orders a replica's stamps where it is not paced: of a tiny model a late one may come out of turn.
+_SHORTEST_S = 1e-9
 
 
 def build_step(
@@ -191,3 +193,16 @@ def _marker(loss: Any, done: Sequence[Any]) -> Any:
     """
     with tf.control_dependencies(list(done)):
         return tf.negative(loss)
+
+
+def stamped_times(stamps: Any) -> dict[str, Any]:
+    """A timing's seconds of a stamped step, by its stamps [replica, (began, computed, summed, finished)].
+
+    A replica whose update is over begins with its next step: so a step's time is a replica's own, not that from the
+    first to begin to the last to end.
+    """
+    return {
+        "compute_s": tuple(max(_SHORTEST_S, float(s)) for s in stamps[:, COMPUTED] - stamps[:, BEGAN]),
+        "update_s": tuple(max(0.0, float(s)) for s in stamps[:, FINISHED] - stamps[:, SUMMED]),
+        "step_s": max(_SHORTEST_S, float((stamps[:, FINISHED] - stamps[:, BEGAN]).max())),
+    }

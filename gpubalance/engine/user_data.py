@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import copy
+from functools import cached_property
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 from keras.src.trainers.data_adapters import get_data_adapter
 
-from gpubalance.engine.batches import is_batched, regrouped
+from gpubalance.engine import mends
+from gpubalance.engine.batches import are_open, joined, regrouped
 from gpubalance.engine.failures import own_traceback
 from gpubalance.engine.feed import cleaned, samples_of
-from gpubalance.engine.fitting_data import check_first, in_order
+from gpubalance.engine.fitting_data import check_inputs, check_numbers, in_order
+from gpubalance.engine.pool import Pool
 from gpubalance.engine.transformations import Transformations
 from gpubalance.engine.user_functions import user_function
 from gpubalance.errors import BadInput, GpubalanceError
@@ -24,7 +26,8 @@ from gpubalance.results.pulled import Change, Mend
 from gpubalance.text import clean
 
 _AT_A_TIME = 64  # samples that are read at once into those that are held
-_MOST_HELD_BYTES = 1 << 30  # on the host; a larger batch has some of its samples several times
+_LOOKED_AT = 64  # of the user's own batches, for how they differ in shape and which is the longest
+_PADDED = "let the dataset make the batches, and pad them: padded_batch(64)"
 _FORMS = "return a tf.data.Dataset, a PyDataset or arrays, as (x, y) or (x, y, sample_weight)"
 
 
@@ -47,26 +50,46 @@ class UserData:
             raise BadInput(f"--data {name} failed:\n{own_traceback(error)}") from None
         if not isinstance(self._given, (tf.data.Dataset, keras.utils.PyDataset)) and not _is_arrays(self._given):
             raise BadInput(f"--data {name} gave {_kind(self._given)}, which is no dataset", remedy=_FORMS)
-        self._held: list[Any] = []
-        self._reading: Iterator[Any] | None = None
+        self._pool: Pool | None = None
         self._checked = False
 
     def mends(self) -> tuple[Mend, ...]:
-        """Changes that may make it faster, by what it is made of; none are known of what is no tf.data.Dataset."""
-        return tuple(self._transformations.mends(self._given))
+        """Changes that may make it faster, by what it is made of."""
+        return mends.find(self._given, self._transformations)
 
     def changed(self, change: Change) -> UserData:
         """The same with that change."""
         other = copy(self)
-        other._given = self._transformations.changed(self._given, change)
+        other._given = mends.changed(self._given, self._transformations, change)
         return other
 
     def make(self, count: int, *, salt: int = 0) -> Any:
         """`count` of its samples as NumPy arrays, some several times where there are not so many."""
-        pool = self._pool(count)
-        size = len(tf.nest.flatten(pool)[0])
-        places = (salt * count + np.arange(count)) % size
-        return tf.nest.map_structure(lambda values: values[places], pool)
+        made = self._samples.make(count, salt)
+        if made is None:
+            raise BadInput(f"--data {self._name}: the dataset is empty")
+        return made
+
+    def longest(self, count: int) -> Any:
+        """The same, with the largest shape of those that were looked at."""
+        return self._samples.longest(count)
+
+    @property
+    def differs(self) -> bool:
+        """Whether batches that were looked at differ in more than the number of samples."""
+        return self._samples.differ
+
+    def joined_from(self, global_batch: int) -> int | None:
+        """How many samples the user's own batches have, where others are made of them; None where they stay."""
+        size = self._samples.usual_size
+        return size if self._is_open and size != global_batch else None
+
+    def spec(self) -> Any:
+        """A TensorSpec for each part of a batch, with whatever may differ left open."""
+        dataset, _ = self._dataset(None)
+        ordered = tf.autograph.experimental.do_not_convert(lambda *parts: self._ordered(parts))
+        spec = dataset.map(ordered).element_spec
+        return tf.nest.map_structure(lambda one: tf.TensorSpec([None, *one.shape[1:]], one.dtype), spec)
 
     def stream(self, global_batch: int) -> Iterator[Any]:
         """Batches of so many samples, epoch after epoch without end; a smaller last one is left out."""
@@ -79,10 +102,23 @@ class UserData:
             if not given:
                 raise self._too_few(global_batch)
 
-    def _epoch(self, batch_size: int) -> Iterator[Any]:
-        """Batches of that size where that can be had, as `split.fit` takes them."""
-        dataset, adapter = self._dataset(batch_size)
+    @cached_property
+    def _is_open(self) -> bool:
+        """Whether its batches may differ in more than the number of samples."""
+        data = self._as_it_is()[0]
+        return data is not None and are_open(data, self._model)
+
+    @property
+    def _samples(self) -> Pool:
+        if self._pool is None:
+            self._pool = Pool(self._epoch(None), looks_at=_LOOKED_AT if self._is_open else 1)
+            self._pool.make(1, 0)
+        return self._pool
+
+    def _epoch(self, batch_size: int | None) -> Iterator[Any]:
+        """Batches of that size where that can be had, as `split.fit` takes them; without one the user's own."""
         with self._told():
+            dataset, adapter = self._dataset(batch_size)
             if adapter is not None:
                 adapter.on_epoch_begin()
             try:
@@ -92,23 +128,38 @@ class UserData:
                 if adapter is not None:
                     adapter.on_epoch_end()
 
-    def _dataset(self, batch_size: int) -> tuple[tf.data.Dataset, Any]:
+    def _dataset(self, batch_size: int | None) -> tuple[tf.data.Dataset, Any]:
         """The dataset, and what of Keras' begins and ends an epoch of it."""
-        if isinstance(self._given, tf.data.Dataset):
-            self._refuse_other_elements(self._given.element_spec)
-            self._refuse_unlike(self._given)
-            return regrouped(self._given, self._model, batch_size), None
-        if isinstance(self._given, keras.utils.PyDataset):
-            adapter = get_data_adapter(x=self._given, shuffle=False)
-            dataset = adapter.get_tf_dataset()
-            self._refuse_unlike(dataset)
-            return regrouped(dataset, self._model, batch_size), adapter
+        size = batch_size or _AT_A_TIME
+        data, adapter = self._as_it_is()
+        if data is None:
+            adapter = self._of_arrays(size)
+            return adapter.get_tf_dataset(), adapter
+        if not self._is_open:
+            return regrouped(data, self._model, size), adapter
+        # As `split.fit` takes them, where they are the split's: it never joins what a user has padded.
+        own = batch_size is None or batch_size == self._samples.usual_size
+        return data if own else joined(data, size), adapter
+
+    def _as_it_is(self) -> tuple[tf.data.Dataset | None, Any]:
+        """The user's own samples or batches; no dataset of arrays."""
+        data, adapter = self._given, None
+        if isinstance(data, keras.utils.PyDataset):
+            adapter = get_data_adapter(x=data, shuffle=False)
+            with self._told():
+                data = adapter.get_tf_dataset()
+        elif not isinstance(data, tf.data.Dataset):
+            return None, None
+        self._refuse_other_elements(data.element_spec)
+        self._refuse_unknown(data)
+        return data, adapter
+
+    def _of_arrays(self, batch_size: int) -> Any:
         x, y, weights = keras.utils.unpack_x_y_sample_weight(self._given)
         try:
-            adapter = get_data_adapter(x=x, y=y, sample_weight=weights, batch_size=batch_size, shuffle=True)
+            return get_data_adapter(x=x, y=y, sample_weight=weights, batch_size=batch_size, shuffle=True)
         except Exception as error:  # noqa: BLE001  (of what Keras raises nothing is promised)
             raise BadInput(f"--data {self._name} gave arrays that Keras can't take: {_line(error)}") from None
-        return adapter.get_tf_dataset(), adapter
 
     def _refuse_other_elements(self, spec: Any) -> None:
         if not isinstance(spec, tuple) or len(spec) not in (2, 3):
@@ -119,36 +170,30 @@ class UserData:
                 remedy="give (x, y) or (x, y, sample_weight)",
             )
 
-    def _refuse_unlike(self, data: tf.data.Dataset) -> None:
-        """Only batches whose shape is known can be brought to another size."""
-        shapes = [spec.shape for spec in tf.nest.flatten(data.element_spec) if getattr(spec, "shape", None) is not None]
-        if any(shape.rank is None for shape in shapes):
+    def _refuse_unknown(self, data: tf.data.Dataset) -> None:
+        shapes = [getattr(spec, "shape", None) for spec in tf.nest.flatten(data.element_spec)]
+        if any(shape is not None and shape.rank is None for shape in shapes):
             raise BadInput(
                 f"--data {self._name}: TensorFlow does not know the shape of its samples",
                 remedy="say it where a Python function makes them: tf.ensure_shape(x, shape)",
             )
-        if not is_batched(data, self._model):
-            return
-        unlike = next((shape for shape in shapes if None in shape[1:]), None)
-        if unlike is not None:
-            raise BadInput(
-                f"--data {self._name}: its batches have the shape {unlike}, and only the number of samples may be open",
-                remedy="bring all samples to one shape: padded_batch with padded_shapes, or ensure_shape where they "
-                "have one",
-            )
 
     def _arranged(self, batch: Any) -> Any:
+        batch = self._ordered(batch)
+        samples_of(batch)
+        check_inputs(f"--data {self._name}", self._model, batch[0])
+        if not self._checked:
+            check_numbers(f"--data {self._name}", batch)
+            self._checked = True
+        return batch
+
+    def _ordered(self, batch: Any) -> Any:
         batch = cleaned(batch)
         self._refuse_other_elements(batch)
         inputs, labels, *weights = batch
         if getattr(self._model, "_compile_loss", None) is None:
             labels = in_order(self._model, labels)
-        batch = (inputs, labels, *weights)
-        if not self._checked:
-            samples_of(batch)
-            check_first(f"--data {self._name}", self._model, batch)
-            self._checked = True
-        return batch
+        return (inputs, labels, *weights)
 
     @contextmanager
     def _told(self) -> Iterator[None]:
@@ -159,7 +204,11 @@ class UserData:
             error.message = error.message.replace("the data ", f"--data {self._name} ", 1)
             raise
         except Exception as error:  # noqa: BLE001  (the user's own code, in TensorFlow's words)
-            raise BadInput(f"--data {self._name} failed while it gave samples: {_line(error)}") from None
+            line = _line(error)
+            raise BadInput(
+                f"--data {self._name} failed while it gave samples: {line}",
+                remedy=_PADDED if "different shapes" in line else "",
+            ) from None
 
     def _too_few(self, global_batch: int) -> BadInput:
         samples = sum(samples_of(batch) for batch in self._epoch(global_batch))
@@ -169,35 +218,6 @@ class UserData:
             f"--data {self._name} has {samples} samples, fewer than the global batch of {global_batch}",
             remedy=f"use smaller batches, {samples} in sum at most, or give more samples",
         )
-
-    def _pool(self, count: int) -> Any:
-        """At least that many samples, or all that there are, or as many as the host should hold."""
-        self._reading = self._reading or self._epoch(_AT_A_TIME)
-        while _samples(self._held) < count and _bytes(self._held) < _MOST_HELD_BYTES:
-            batch = next(self._reading, None)
-            if batch is None:
-                break
-            self._held.append(tf.nest.map_structure(lambda values: values.numpy(), batch))
-        if not self._held:
-            raise BadInput(f"--data {self._name}: the dataset is empty")
-        if len(self._held) > 1:
-            try:
-                whole = tf.nest.map_structure(lambda *parts: np.concatenate(parts), *self._held)
-            except ValueError:
-                raise BadInput(
-                    f"--data {self._name}: samples of different batches have different shapes",
-                    remedy="bring all samples to one shape",
-                ) from None
-            self._held = [whole]
-        return self._held[0]
-
-
-def _samples(batches: Sequence[Any]) -> int:
-    return sum(len(tf.nest.flatten(batch)[0]) for batch in batches)
-
-
-def _bytes(batches: Sequence[Any]) -> int:
-    return sum(int(values.nbytes) for batch in batches for values in tf.nest.flatten(batch))
 
 
 def _is_arrays(given: Any) -> bool:

@@ -28,6 +28,16 @@ def median(samples: Sequence[float]) -> float:
     return statistics.median(samples)
 
 
+def part95(samples: Sequence[float]) -> float:
+    """What 95 % of two samples or more are at most."""
+    return statistics.quantiles(samples, n=20, method="inclusive")[-1]
+
+
+def mean(samples: Sequence[float]) -> float:
+    """The arithmetic mean."""
+    return statistics.fmean(samples)
+
+
 def mad(samples: Sequence[float]) -> float:
     """Median absolute deviation from the median, unscaled."""
     middle = median(samples)

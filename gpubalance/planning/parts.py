@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gpubalance.numbers.stats import median
@@ -35,20 +35,21 @@ def split_step(
     computes: Sequence[Sequence[float]],
     updates: Sequence[Sequence[float]],
     input_wait_s: float,
+    middle: Callable[[Sequence[float]], float] = median,
 ) -> StepParts:
     """Divides a step of `step_time_s` seconds by the compute and update times of some steps ([step][replica]).
 
-    There must be a step at least. Replica i computes cᵢ and updates uᵢ, medians over steps; m is the median over steps
-    of the slowest replica's sum of both. Then wᵢ = m − cᵢ − uᵢ and s = T − input wait − m. (m, not max (cᵢ + uᵢ): with
-    noise another replica is the slowest each step, and that time is spent waiting.) One replica has nothing to wait for
-    and to sync: what is left of its step counts as compute.
+    There must be a step at least. Replica i computes cᵢ and updates uᵢ, the `middle` over steps; m is that of the
+    slowest replica's sum of both. Then wᵢ = m − cᵢ − uᵢ and s = T − input wait − m. (m, not max (cᵢ + uᵢ): with noise
+    another replica is the slowest each step, and that time is spent waiting.) One replica has nothing to wait for and
+    to sync: what is left of its step counts as compute.
     """
-    compute, update = _medians(computes), _medians(updates)
+    compute, update = (_of_replicas(times, middle) for times in (computes, updates))
     if len(compute) == 1:
         compute = (max(*compute, step_time_s - input_wait_s - update[0]),)
     busy = _sums(compute, update)
     slowest = [max(_sums(*step)) for step in zip(computes, updates, strict=True)]
-    barrier = busy[0] if len(busy) == 1 else max(median(slowest), *busy)
+    barrier = busy[0] if len(busy) == 1 else max(middle(slowest), *busy)
     left = step_time_s - input_wait_s - barrier
     return StepParts(
         compute_s=compute,
@@ -60,9 +61,9 @@ def split_step(
     )
 
 
-def _medians(steps: Sequence[Sequence[float]]) -> tuple[float, ...]:
+def _of_replicas(steps: Sequence[Sequence[float]], middle: Callable[[Sequence[float]], float]) -> tuple[float, ...]:
     """Each replica's over the steps."""
-    return tuple(median(times) for times in zip(*steps, strict=True))
+    return tuple(middle(times) for times in zip(*steps, strict=True))
 
 
 def _sums(one: Sequence[float], other: Sequence[float]) -> tuple[float, ...]:

@@ -11,7 +11,7 @@ from gpubalance.render.pipeline import pipeline_lines
 from gpubalance.render.table import WIDTH, prose, shorten, shorten_front, table
 from gpubalance.render.worth import worth_text
 from gpubalance.results.common import Warning_
-from gpubalance.results.run import Measurement, Run
+from gpubalance.results.run import Measurement, Run, StepSpread
 from gpubalance.settings.device import Device
 from gpubalance.settings.shares import share_text
 
@@ -59,6 +59,8 @@ def run_lines(run: Run, width: int, epoch: int | None = None) -> list[str]:
     if run.slow_s:
         step += f" + rare slow steps {format_seconds(run.slow_s)}"
     lines += prose(f"{step}; {imbalance_text(run.imbalance)}" if len(run.replicas) > 1 else step, width)
+    if run.step_spread is not None:
+        lines += prose(spread_text(run.step_spread), width)
     if not run.complete:
         lines += prose("This run was cut short: the figures are of what was measured until then.", width)
     return lines
@@ -72,6 +74,12 @@ def step_text(step_s: float, compute_s: float, update_s: float | None, sync_s: f
     parts = (("slowest compute", compute_s), ("update", update_s or None), ("sync", sync_s))
     told = " + ".join(f"{name} {format_seconds(seconds)}" for name, seconds in parts if seconds is not None)
     return f"step {format_seconds(step_s)} = {told}"
+
+
+def spread_text(spread: StepSpread) -> str:
+    """`batches differ in shape: a step takes 41 ms in the middle, 95 % at most 77 ms; …`."""
+    half, most = format_seconds(spread.p50_s), format_seconds(spread.p95_s)
+    return f"batches differ in shape: a step takes {half} in the middle, 95 % at most {most}; rates go by the mean"
 
 
 def imbalance_text(imbalance: float) -> str:

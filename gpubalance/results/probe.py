@@ -37,6 +37,7 @@ class CurvePoint(Record):
 
     `precise`: the 95 % interval of the median step time is within ±1 %. `steady`: the step time
     has no trend, and the device kept its speed. `measured_again`: it was measured once more, as it was not steady.
+    `unlike`: batches of that size differ in shape, and its step times are means over several.
     """
 
     batch: Size
@@ -47,6 +48,7 @@ class CurvePoint(Record):
     steady: bool
     measured_again: bool = False
     late_part: Number = 0.0
+    unlike: bool = False
     telemetry: Telemetry | None = None
 
     @property

@@ -9,7 +9,7 @@ from pydantic import Field
 from gpubalance.settings.record import Record, Seconds
 
 # How a dataset can be made again, to see whether that is faster.
-Change = Literal["parallel map", "cache"]
+Change = Literal["parallel map", "batch first", "cache", "threads", "workers"]
 
 
 class Pulled(Record):

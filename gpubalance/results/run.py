@@ -55,9 +55,21 @@ class Replica(Record):
 Replicas = Annotated[tuple[Replica, ...], Field(min_length=1)]
 
 
+class StepSpread(Record):
+    """How steps differ because their batches differ in shape: half of them take `p50_s` at most, 95 % `p95_s`.
+
+    By so many `steps` that were timed alone.
+    """
+
+    p50_s: Positive
+    p95_s: Positive
+    steps: Count
+
+
 class Measurement(OfSplit):
     """A measured split. `batches` are the replicas'; a replica's `device` is its place in the result's devices.
 
+    `step_spread` is null where all batches have one shape. Elsewhere `step_time_s` is of means over several batches.
     `slow_s` is what rare slow steps add to the step time; in older results it is part of sync_s.
     `excess_s` is by how much the slowest compute and update in the stamped steps took longer than a whole unstamped
     step; it is above 0 only where stamping slows the step down.
@@ -65,6 +77,7 @@ class Measurement(OfSplit):
 
     global_batch: Count
     step_time_s: StepTime
+    step_spread: StepSpread | None = None
     throughput: Throughput
     replicas: Replicas
     sync_s: Number

@@ -18,7 +18,8 @@ class Timing(Record):
 
     `seconds` is their wall time, `input_wait_s` how much of it the host waited for data. A stamped timing is one step;
     it has each replica's `compute_s` and `update_s`, and `step_s`, the longest from a replica's begin to its end.
-    `ended_s` is on the system's monotonic clock, which all processes share.
+    `ended_s` is on the system's monotonic clock, which all processes share. `unlike`: batches differ in shape, and
+    steps with them; then so many are timed as one that each held batch has come as often as another.
     """
 
     kind: Literal["timing"] = "timing"
@@ -30,3 +31,4 @@ class Timing(Record):
     update_s: tuple[Seconds, ...] | None = None
     step_s: Duration | None = None
     loss_is_finite: bool = True
+    unlike: bool = False

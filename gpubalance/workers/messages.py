@@ -124,10 +124,14 @@ class Measured(Record):
 
 
 class PulledAll(Record):
-    """The batches asked for have come. `mends` can be tried."""
+    """The batches asked for have come. `mends` can be tried.
+
+    `joined_from`: the user's own have so many samples; they differ in shape, and `split.fit` would leave them so.
+    """
 
     kind: Literal["pulled-all"] = "pulled-all"
     mends: tuple[Mend, ...] = ()
+    joined_from: Annotated[int, Field(ge=1)] | None = None
 
 
 class Flops(Record):

@@ -227,11 +227,11 @@ def _pull(session: Session, request: Pull, replies: Any) -> None:
             request.global_batch, seconds=request.seconds, at_least=request.at_least, change=request.change
         ):
             _say(replies, one)
-        mends = session.mends()
+        told = PulledAll(mends=session.mends(), joined_from=session.joined_from(request.global_batch))
     except Exception as error:  # noqa: BLE001  (whatever the user's own code raises is told to the parent)
         _say(replies, _failed(error, session.settings, session))
         return
-    _say(replies, PulledAll(mends=mends))
+    _say(replies, told)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -40,21 +41,21 @@ def _ratio(against: str) -> float:
 class Ours:
     """What `gpubalance run` measures, without the process around it."""
 
-    def __init__(self, simulate: str = "2") -> None:
+    def __init__(self, simulate: str = "2", data: str | None = None) -> None:
         from gpubalance.devices.profile import simulated_devices
         from gpubalance.engine.session import Session
         from gpubalance.settings.requests import Settings
 
         devices, joint = simulated_devices(simulate)
-        self._session = Session(devices, Settings(model="small"), joint, seed=0)
+        self._pipeline = data is not None
+        self._session = Session(devices, Settings(model="small", data=data), joint, seed=0)
 
-    def throughput(self, batches: Sequence[int], steps: int = 12) -> float:
+    def throughput(self, batches: Sequence[int], steps: int = 12, seconds: float = _WINDOW_S) -> float:
         from gpubalance.settings.shares import Shares
 
         split = Shares(tuple(batches))
-        samples = list(
-            self._session.measure(split, seconds=_WINDOW_S, at_least=2, steps_per_timing=steps, stamped=False)
-        )
+        measure = partial(self._session.measure, steps_per_timing=steps, stamped=False, pipeline=self._pipeline)
+        samples = list(measure(split, seconds=seconds, at_least=2))
         return sum(batches) * sum(s.steps for s in samples) / sum(s.seconds for s in samples)
 
 

@@ -77,3 +77,13 @@ def test_several_inputs_and_outputs_are_trained(tensorflow: Any) -> None:
     loss, _ = steps.step(inputs, labels, (7, 3))
     later = [steps.step(inputs, labels, (7, 3))[0] for _ in range(5)]
     assert later[-1] < loss
+
+
+def test_batches_of_many_lengths_are_dealt_as_two_kinds(tensorflow: Any) -> None:
+    from gpubalance.engine.feed import Feed
+
+    feed = Feed(("CPU:0", "CPU:1"), (2, 1))
+    dealt = [feed.deal((tensorflow.ones((6, length)), tensorflow.ones((6,)))) for length in (3, 5, 4, 9, 3)]
+    assert [tuple(part[0].shape) for part in dealt[3].values] == [(4, 9), (2, 9)]
+    assert len({id(one.kind) for one in dealt}) == 2
+    assert dealt[2].kind.signature[0].shape.as_list() == [None, None]

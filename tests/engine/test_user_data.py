@@ -85,6 +85,21 @@ def unlike():
     lengths = tf.data.Dataset.range(1, 9)
     return lengths.map(lambda n: (tf.ones((n,)), 0)).padded_batch(2, ((None,), ()))
 
+def not_padded():
+    return tf.data.Dataset.range(1, 9).map(lambda n: (tf.ones((n,)), 0))
+
+def four_parts():
+    return sliced(IMAGES, LABELS, LABELS, LABELS)
+
+class Broken(keras.utils.PyDataset):
+    def __len__(self):
+        return 2
+    def __getitem__(self, number):
+        raise ValueError("bad row 3")
+
+def broken_parts():
+    return Broken()
+
 def of_unknown_shape():
     return one_by_one().map(lambda x, y: (tf.numpy_function(lambda x: x, [x], tf.float32), y))
 
@@ -110,7 +125,10 @@ WRONG = {
     "two_inputs": "gives 2 inputs, where the model takes 1 input",
     "other_name": "has no input image, which the model takes; it has picture",
     "not_a_number": "the first batch has NaN among its inputs",
-    "unlike": r"its batches have the shape \(None, None\), and only the number of samples may be open",
+    "unlike": r"gives samples of shape \(2,\) for the model's input image, whose shape is \(4,\)",
+    "not_padded": "failed while it gave samples: .* different shapes",
+    "four_parts": "its samples have 4 parts, which is too many",
+    "broken_parts": "failed while it gave samples: ValueError: bad row 3",
     "of_unknown_shape": "TensorFlow does not know the shape of its samples",
     "ragged": "has a RaggedTensor in it, which can't be dealt out",
     "breaks": "failed while it gave samples: ValueError: bad file 7",
@@ -180,10 +198,10 @@ def test_changes_are_made_at_the_users_own_lines(tensorflow: Any, tmp_path: Path
         "def samples():\n"
         "    data = tf.data.Dataset.range(20)\n"
         "    data = data.map(lambda x: (tf.fill((4,), tf.cast(x, tf.float32)), x))\n"
-        "    return data.map(lambda x, y: (x + 1, y)).batch(5)\n"
+        "    return data.map(lambda x, y: (x + 1, y)).batch(5, drop_remainder=True)\n"
         "def good():\n"
         "    data = tf.data.Dataset.range(20).repeat()\n"
-        "    return data.map(lambda x: (tf.ones((4,)), x), num_parallel_calls=4).batch(5)\n"
+        "    return data.map(lambda x: (tf.ones((4,)), x), num_parallel_calls=4).batch(5).prefetch(1)\n"
     )
     import keras
 
@@ -191,10 +209,93 @@ def test_changes_are_made_at_the_users_own_lines(tensorflow: Any, tmp_path: Path
     slow, good = (UserData(f"{path}:{name}", model) for name in ("samples", "good"))
     assert [(one.change, one.where) for one in slow.mends()] == [
         ("parallel map", "slow.py, lines 4 and 5"),
+        ("batch first", "slow.py, line 5"),
         ("cache", "slow.py, line 5"),
     ]
-    assert good.mends() == ()
-    for change in ("parallel map", "cache"):
+    assert [one.change for one in good.mends()] == ["batch first"]
+    for change in ("parallel map", "batch first", "cache"):
         again = slow.changed(change)
         assert (again.make(20)[0] == slow.make(20)[0]).all()
         assert next(again.stream(5))[0].shape == (5, 4)
+
+
+LENGTHS = """
+import numpy as np
+import tensorflow as tf
+
+def padded():
+    lengths = tf.data.Dataset.from_tensor_slices(np.arange(1, 25))
+    return lengths.map(lambda n: (tf.fill((n,), tf.cast(n, tf.float32)), n)).padded_batch(4)
+"""
+
+
+def test_padded_batches_stay_as_they_are_and_others_are_made_of_them(tensorflow: Any, tmp_path: Path) -> None:
+    import keras
+
+    from gpubalance.engine.user_data import UserData
+
+    path = tmp_path / "lengths.py"
+    path.write_text(LENGTHS)
+    inputs = keras.Input((None,))
+    outputs = keras.layers.Dense(1)(keras.layers.GlobalAveragePooling1D()(keras.layers.Reshape((-1, 1))(inputs)))
+    model = keras.Model(inputs, outputs)
+    data = UserData(f"{path}:padded", model)
+    assert [batch[0].shape[1] for batch in islice(data.stream(4), 7)] == [4, 8, 12, 16, 20, 24, 4]
+    assert data.differs
+    assert data.joined_from(4) is None
+    assert [batch[0].shape for batch in islice(data.stream(12), 2)] == [(12, 12), (12, 24)]
+    assert data.joined_from(12) == 4
+    assert data.longest(2)[0].shape == (2, 24)
+    assert data.longest(6)[0].shape == (6, 24)
+    assert {data.make(3, salt=number)[0].shape[1] for number in range(7)} >= {4, 24}
+    spec = data.spec()
+    assert (spec[0].shape.as_list(), spec[1][0].shape.as_list()) == ([None, None], [None])
+    (values, _) = data.make(5)
+    assert (values.sum(axis=1) == [number * number for number in range(1, 6)]).all()  # padded with zeros, cut nowhere
+
+
+def test_labels_that_do_not_fit_a_compiled_loss_are_told(tensorflow: Any) -> None:
+    import keras
+    import numpy as np
+
+    from gpubalance.engine.losses import fit_labels
+
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(10, activation="softmax")])
+    model.compile(loss="categorical_crossentropy")
+    with pytest.raises(ValueError, match="its labels do not fit the loss that the model was compiled with: "):
+        fit_labels(model, np.zeros((5, 3)))
+    fit_labels(model, np.zeros((5, 10)))
+
+
+def test_what_else_may_be_changed_is_found_at_its_line(tensorflow: Any, tmp_path: Path) -> None:
+    import keras
+
+    from gpubalance.engine.user_data import UserData
+
+    path = tmp_path / "more.py"
+    path.write_text(
+        "import keras, numpy as np, tensorflow as tf\n"
+        "class Parts(keras.utils.PyDataset):\n"
+        "    def __len__(self):\n"
+        "        return 4\n"
+        "    def __getitem__(self, number):\n"
+        "        return np.full((5, 4), number), np.zeros(5)\n"
+        "def parts():\n"
+        "    return Parts()\n"
+        "def one_thread():\n"
+        "    options = tf.data.Options()\n"
+        "    options.threading.private_threadpool_size = 1\n"
+        "    data = tf.data.Dataset.range(20).map(lambda n: (tf.fill((4,), n), n), num_parallel_calls=2)\n"
+        "    return data.cache().batch(5).prefetch(1).with_options(options)\n"
+        "def not_of_batches():\n"
+        "    data = tf.data.Dataset.range(20).map(lambda n: (tf.fill((4,), n), n), num_parallel_calls=2).cache()\n"
+        "    return data.map(lambda x, n: (x / tf.reduce_max(x), n), num_parallel_calls=2).batch(5).prefetch(1)\n"
+    )
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    parts, one_thread, other = (UserData(f"{path}:{name}", model) for name in ("parts", "one_thread", "not_of_batches"))
+    assert [(one.change, one.where) for one in parts.mends()] == [("workers", "more.py, line 8")]
+    assert [(one.change, one.where) for one in one_thread.mends()] == [("threads", "more.py, line 13")]
+    assert next(parts.changed("workers").stream(5))[0].shape == (5, 4)
+    assert next(one_thread.changed("threads").stream(5))[0].shape == (5, 4)
+    with pytest.raises(BadInput, match="does not give the same of batches"):
+        other.changed("batch first")

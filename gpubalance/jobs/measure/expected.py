@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpubalance.jobs.measure.pipeline import ROUND_S, WARM_UP_S
 from gpubalance.jobs.measure.series import LEAST_TIMINGS, STAMPED_STEPS, TIMING_S, WARMUP_STEPS
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import Measuring, RunRequest
@@ -17,6 +18,7 @@ _SETTLING_STEPS = 5  # the one that is not timed included
 # Of an even split that does not fit in one piece: its step beside the best split's, and the steps of the search.
 _DIVIDED_SLOWER = 1.25
 _SEARCHED_STEPS = 5
+_ROUNDS_ALONE = 2  # of the pipeline alone, until its rate is known
 
 
 def step_s(device: Device, batch: int, micro_batches: int = 1) -> float:
@@ -63,6 +65,12 @@ def proof_s(
     even_s = _DIVIDED_SLOWER * joint_step_s
     largest_s = (_SEARCHED_STEPS + _SETTLING_STEPS) * joint_step_s + windows_s(measuring, [joint_step_s], 1)
     return own_s + largest_s + warm_up_s(even_s) + windows_s(measuring, [joint_step_s, even_s], measuring.windows)
+
+
+def pipeline_s(measuring: Measuring, joint_step_s: float) -> float:
+    """Of what --data adds to a run: its pipeline alone, and the split once more with batches held on the devices."""
+    alone_s = WARM_UP_S + _ROUNDS_ALONE * min(ROUND_S, measuring.duration_s or ROUND_S)
+    return alone_s + settling_s(joint_step_s) + windows_s(measuring, [joint_step_s], measuring.windows)
 
 
 def _short_window_s(joint_step_s: float) -> float:

@@ -11,11 +11,12 @@ from gpubalance.jobs.events import Doing, TimeLeft, Watch, WindowDone
 from gpubalance.jobs.keep.kept import Kept, RunKey
 from gpubalance.jobs.measure.even import Even
 from gpubalance.jobs.measure.expected import windows_s
-from gpubalance.jobs.measure.pipeline import Alone
+from gpubalance.jobs.measure.pipeline import ROUND_S, Alone
 from gpubalance.jobs.measure.series import LEAST_TIMINGS, Series
 from gpubalance.jobs.measure.warm import Warmth
 from gpubalance.jobs.measure.warnings import (
     PRECISE_ENOUGH,
+    batches_joined,
     excess,
     loss_not_finite,
     not_steady,
@@ -78,7 +79,8 @@ class JointRun:
         self.held = Series(split, name="held", devices=devices) if self.pipeline else None
         self._warmth = self.warmth or Warmth(self.party, xla=self.asked.settings.xla)
         self.even = Even(self.party, self._warmth, self.request, self.watch, self.pipeline)
-        self.alone = Alone(self.party, split.global_batch, self.watch) if self.pipeline else None
+        round_s = min(ROUND_S, self.measuring.duration_s or ROUND_S)
+        self.alone = Alone(self.party, split.global_batch, self.watch, round_s) if self.pipeline else None
         self.remedies: tuple[Remedy, ...] = ()
 
     def run(self) -> Run:
@@ -254,7 +256,7 @@ class JointRun:
 
     def _found(self, measured: Measurement) -> list[Warning_]:
         """What the reader of the figures must know."""
-        both = self.series
+        both, joined_from = self.series, self.alone and self.alone.joined_from
         found = [
             throttled(self.slowed) if self.slowed else None,
             slower_than_profile(max(series.late_part for series in both), self.request.settings.model),
@@ -264,6 +266,7 @@ class JointRun:
             stamps_cost(self.own.stamp_cost or 0.0),
             excess(measured.excess_s / measured.step_time_s.median),
             loss_not_finite(all(series.loss_is_finite for series in both)),
+            batches_joined(joined_from, measured.global_batch) if joined_from else None,
         ]
         return [warning for warning in found if warning is not None]
 

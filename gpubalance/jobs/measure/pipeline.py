@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from gpubalance.errors import BadInput
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.numbers.stats import half_width, interval95, median
 from gpubalance.numbers.units import format_rate
@@ -15,8 +16,8 @@ from gpubalance.results.run import Pipeline, Remedy
 from gpubalance.workers.party import Party
 from gpubalance.workers.worker import Worker
 
-_WARM_UP_S = 2.0  # tf.data finds out meanwhile how much to do at once
-_ROUND_S = 2.0
+WARM_UP_S = 2.0  # tf.data finds out meanwhile how much to do at once
+ROUND_S = 2.0  # and shorter where windows are
 _LEAST_PULLS = 5
 _ROUNDS = 5
 _PRECISE_ENOUGH = 0.01
@@ -32,13 +33,15 @@ class Alone:
     party: Party
     global_batch: int
     watch: Watch
+    round_s: float = ROUND_S
     pulls: list[Pulled] = field(default_factory=list)
     mends: tuple[Mend, ...] = ()
+    joined_from: int | None = None  # samples in the user's own batches, where these are made of them
 
     def measure(self) -> None:
-        """Warms it up and measures until it is known within ±1 %, or for ten seconds."""
+        """Warms it up and measures until it is known within ±1 %, or for five rounds."""
         self.watch(Doing(f"measuring the input pipeline alone, in batches of {self.global_batch}"))
-        self.pulls = self.party.ask(lambda worker: self._measured(worker, _WARM_UP_S, None))
+        self.pulls = self.party.ask(lambda worker: self._measured(worker, WARM_UP_S, None))
 
     @property
     def throughput(self) -> Throughput:
@@ -69,11 +72,15 @@ class Alone:
 
     def _try(self, mend: Mend) -> Remedy | None:
         rate = self.throughput.median
-        warm_up_s = _WARM_UP_S + 1.2 * mend.samples / rate
+        warm_up_s = WARM_UP_S + 1.2 * mend.samples / rate
         if warm_up_s > _LONGEST_FILL_S:
             return None
         self.watch(Doing(f"trying the input pipeline with {mend.what}"))
-        pulls = self.party.ask(lambda worker: self._measured(worker, warm_up_s, mend.change))
+        try:
+            pulls = self.party.ask(lambda worker: self._measured(worker, warm_up_s, mend.change))
+        except BadInput as error:  # of code that was not made for that
+            self.watch(Doing(f"that does not work: {error.message}"))
+            return None
         found = _throughput(pulls, self.global_batch)
         self.watch(Doing(f"it gives {format_rate(found.median)} samples/s, {format_rate(rate)} as it is"))
         helps = found.median > _HELPS * rate
@@ -83,7 +90,7 @@ class Alone:
         list(self._pulled(worker, warm_up_s, 1, change))
         pulls: list[Pulled] = []
         for _ in range(_ROUNDS):
-            pulls += self._pulled(worker, _ROUND_S, max(1, _LEAST_PULLS - len(pulls)), change)
+            pulls += self._pulled(worker, self.round_s, max(1, _LEAST_PULLS - len(pulls)), change)
             known = half_width([one.seconds / one.batches for one in pulls])
             if known is not None and known <= _PRECISE_ENOUGH:
                 break
@@ -94,7 +101,7 @@ class Alone:
             if isinstance(reply, Pulled):
                 yield reply
             elif change is None:
-                self.mends = reply.mends
+                self.mends, self.joined_from = reply.mends, reply.joined_from
 
 
 def ceiling(

@@ -23,6 +23,9 @@ TIMING_S = 0.5
 # Part of a window in which steps are stamped. They are another trace of the step, so the rest pays nothing for them.
 STAMPED_PART = 0.1
 STAMPED_STEPS = 3
+# Where batches differ in shape steps are a distribution, and the stamped ones show it.
+_UNLIKE_STAMPED_PART = 0.3
+_UNLIKE_STAMPED_STEPS = 14
 WARMUP_STEPS = 10
 _LONGEST_WARMUP_S = 60.0
 _LONGEST_WARMUP_STEPS = 200
@@ -50,6 +53,7 @@ class Series(Timings):
     steady: bool = True
     loss_is_finite: bool = True
     _recent_step_s: float = 0.0
+    _differs: bool = False
     _last_late_part: float = 0.0
 
     def __post_init__(self) -> None:
@@ -81,7 +85,7 @@ class Series(Timings):
             if len(times) >= WARMUP_STEPS and (time.monotonic() > end or len(times) > _LONGEST_WARMUP_STEPS):
                 self.steady = False
                 break
-            times += [s.seconds for s in self._measure(worker, at_least=2)]
+            times += [s.seconds / s.steps for s in self._measure(worker, at_least=2)]
         self.warmup_steps += len(times) + 1
         self._recent_step_s = median(times[-WARMUP_STEPS:])
 
@@ -98,7 +102,7 @@ class Series(Timings):
             for timing in self._measure(worker, at_least=1):
                 if first:
                     self._refuse_bad_loss(timing)
-                times.append(timing.seconds)
+                times.append(timing.seconds / timing.steps)
         self.warmup_steps += len(times)
         self._recent_step_s = times[-1]
 
@@ -106,7 +110,8 @@ class Series(Timings):
         if not timing.loss_is_finite:
             raise BadInput(
                 "the model's loss is not a number at the first step",
-                remedy="inputs are random numbers from 0 to 1, labels fit the output: does the model take them?",
+                remedy="without --data inputs are random numbers from 0 to 1, labels fit the output: does the model "
+                "take them?",
             )
 
     def window(self, worker: Worker, seconds: float, *, at_least: int = 1) -> Timings:
@@ -115,12 +120,15 @@ class Series(Timings):
         Raises PartialResult where a GPU's memory has failed, and what `Worker.measure` does.
         """
         window = Timings(self.split, self.sensors)
+        part, steps = STAMPED_PART, STAMPED_STEPS
+        if self._differs:
+            part, steps = _UNLIKE_STAMPED_PART, _UNLIKE_STAMPED_STEPS
         with self.sensors.watching():
             # The stamped steps first: a result needs both kinds, so a window that is cut short is of use sooner.
-            for timing in self._measure(worker, seconds=seconds * STAMPED_PART, at_least=STAMPED_STEPS, stamped=True):
+            for timing in self._measure(worker, seconds=seconds * part, at_least=steps, stamped=True):
                 window.stamped.append(timing)
                 self.stamped.append(timing)
-            window.timings += self.measure(worker, seconds * (1 - STAMPED_PART), at_least=at_least)
+            window.timings += self.measure(worker, seconds * (1 - part), at_least=at_least)
         self.sensors.check()
         window.memory_peak_bytes = self.memory_peak_bytes
         window.late_parts = [self._last_late_part]
@@ -177,6 +185,7 @@ class Series(Timings):
                 self.note_peaks(reply.memory_peak_bytes)
             else:
                 self.loss_is_finite = self.loss_is_finite and reply.loss_is_finite
+                self._differs = reply.unlike
                 if self.watch is not None:
                     step_s, stamps = reply.seconds / reply.steps, (reply.compute_s, reply.update_s)
                     split = self.name, self.devices, self.split.batches

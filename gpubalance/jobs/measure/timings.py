@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gpubalance.jobs.measure.sensors import Sensors
-from gpubalance.numbers.stats import half_width, interval95, mad, median
+from gpubalance.numbers.stats import half_width, interval95, mad, mean, median, part95
 from gpubalance.planning.parts import split_step
 from gpubalance.planning.slow import slow_steps, slow_time
 from gpubalance.results.common import StepTime, Throughput
-from gpubalance.results.run import Measurement, Replica
+from gpubalance.results.run import Measurement, Replica, StepSpread
 from gpubalance.results.telemetry import all_reasons
 from gpubalance.results.timing import Timing
 from gpubalance.settings.shares import Shares
@@ -84,6 +84,11 @@ class Timings:
         )
 
     @property
+    def unlike(self) -> bool:
+        """Whether batches differ in shape, and steps with them."""
+        return any(one.unlike for one in (*self.timings, *self.stamped))
+
+    @property
     def steps(self) -> int:
         """Measured steps, stamped ones included."""
         return sum(s.steps for s in self.timings) + len(self.stamped)
@@ -100,20 +105,37 @@ class Timings:
 
     @property
     def slow_steps(self) -> int:
-        """How many of the stamped steps took over 1.5 times their median."""
-        return slow_steps(self._single_steps_s)
+        """How many of the stamped steps took over 1.5 times their median; a long batch makes no step slow."""
+        return 0 if self.unlike else slow_steps(self._single_steps_s)
 
     @property
     def slow_s(self) -> float:
         """What rare slow steps add to the step time."""
-        return slow_time(self.step_times_s, max(s.steps for s in self.timings), self._single_steps_s)
+        return (
+            0.0
+            if self.unlike
+            else slow_time(self.step_times_s, max(s.steps for s in self.timings), self._single_steps_s)
+        )
 
     @property
     def stamp_cost(self) -> float | None:
         """By what part a usual stamped step takes longer than one without stamps."""
         if not self.timings or not self.stamped:
             return None
-        return median(self._single_steps_s) / (median(self.step_times_s) - self.slow_s) - 1
+        return self._middle(self._single_steps_s) / (median(self.step_times_s) - self.slow_s) - 1
+
+    def _middle(self, steps_s: Sequence[float]) -> float:
+        """Of single steps: the median, or the mean of steps that differ, as a timing is the mean of several."""
+        return mean(steps_s) if self.unlike else median(steps_s)
+
+    @property
+    def _step_spread(self) -> StepSpread | None:
+        times = self._single_steps_s
+        if not self.unlike or len(times) < 2:
+            return None
+        # What stamps do not see, the host's work between steps, is alike in all of them.
+        rest_s = max(0.0, median(self.step_times_s) - mean(times))
+        return StepSpread(p50_s=median(times) + rest_s, p95_s=part95(times) + rest_s, steps=len(times))
 
     def measurement(self, devices: Sequence[int] = (), origin_s: float | None = None) -> Measurement:
         """What they amount to, where there are both kinds.
@@ -124,16 +146,17 @@ class Timings:
         origin_s = self.began_s if origin_s is None else origin_s
         step_time = self.step_time(origin_s)
         step_time_s = step_time.median
-        input_wait_s = median([s.input_wait_s for s in self.stamped])
+        input_wait_s = self._middle([s.input_wait_s for s in self.stamped])
         stamps = ([s.compute_s or () for s in self.stamped], [s.update_s or () for s in self.stamped])
         slow_s = self.slow_s
-        parts = split_step(step_time_s - slow_s, *stamps, input_wait_s)
+        parts = split_step(step_time_s - slow_s, *stamps, input_wait_s, self._middle)
         peaks = self.memory_peak_bytes or (None,) * len(self.split.batches)
         return Measurement(
             batches=self.split.batches,
             micro_batches=self.split.micro_batches,
             global_batch=self.split.global_batch,
             step_time_s=step_time,
+            step_spread=self._step_spread,
             throughput=self.throughput,
             replicas=tuple(
                 Replica(

@@ -159,3 +159,23 @@ def speed_changed(device: Device, change: float) -> Warning_:
         f"{'slower' if change > 0 else 'faster'} while it was measured: the split is for its speed at the end",
         next="look at its temperature and power limit (nvidia-smi -q -d PERFORMANCE)",
     )
+
+
+def batches_joined(own: int, global_batch: int) -> Warning_:
+    """The user's own batches, which differ in shape, have another size than the run's."""
+    return Warning_(
+        code="batches-joined",
+        message=f"the dataset's own batches have {own} samples and differ in shape: batches of {global_batch} were "
+        "made of them, each padded to its longest sample, but split.fit leaves such batches as they are",
+        next=f"let the dataset make batches of {global_batch}: padded_batch({global_batch})",
+    )
+
+
+def batches_differ() -> Warning_:
+    """Of step times that are means over batches of several shapes."""
+    return Warning_(
+        code="batches-differ",
+        message="the batches differ in shape: a step time is the mean over several of them, and plans go by that; what "
+        "fits was tried with the longest of the first that came",
+        next="keep some memory free with --margin if longer ones may come",
+    )

@@ -120,5 +120,6 @@ def _point(series: Series, telemetry: Telemetry | None, *, steady: bool, again: 
         steady=steady,
         measured_again=again,
         late_part=series.late_part,
+        unlike=series.unlike,
         telemetry=telemetry,
     )

@@ -21,6 +21,7 @@ from gpubalance.jobs.keep.journals import probe_journal, tell_resumed
 from gpubalance.jobs.keep.saved_probes import save
 from gpubalance.jobs.keep.software import code_key
 from gpubalance.jobs.measure.pipeline import ceiling
+from gpubalance.jobs.measure.warnings import batches_differ
 from gpubalance.jobs.probe.alone import Alone
 from gpubalance.jobs.probe.bench import Bench
 from gpubalance.jobs.probe.estimate import estimate
@@ -201,6 +202,8 @@ class _Probing:
         warnings = [warning for one in self._all for warning in device_warnings(one)]
         warnings += [one.trace_warning for one in self._all if one.trace_warning]
         warnings += self._pipeline_warnings
+        if any(point.unlike for one in self._all for point in one.points.values()):
+            warnings.append(batches_differ())
         return Probe(
             created=now(),
             settings=request.settings,

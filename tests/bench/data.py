@@ -1,0 +1,114 @@
+"""`run --data`: whether it finds the ceiling of an input pipeline, and whether `Split.fit` gives what it says."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from gpubalance.numbers.stats import median
+from gpubalance.results.run import Pipeline, Run
+from gpubalance.training.split import Split
+from tests.bench.engine import Ours
+from tests.bench.measured import measured
+from tests.bench.ratio import in_processes, in_turns
+from tests.bench.training import SplitFit
+from tests.bench.wanted import Wanted, judged
+
+_SLEEP_S = 0.025
+_CEILING = 1 / _SLEEP_S
+_BATCHES = (5, 3)
+_WINDOW_S = 3.0
+_PAIRS = 3
+_MOST = 12
+_MOST_PROCESSES = 12
+# Together they take 8 samples in a tenth of a second, twice what one call at a time gives.
+_PAIR = '[[device]]\nname = "Slow {}"\nalpha_s = 0.1\nbeta_s = 0.00001\n'
+
+
+def slow() -> Any:
+    """Of a sample at a time."""
+    return _samples().map(_decode).batch(sum(_BATCHES))
+
+
+def fast() -> Any:
+    """The same, calls in parallel and ahead of the devices."""
+    import tensorflow as tf
+
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = 16  # else no more calls at once than there are cores
+    data = _samples().with_options(options).map(_decode, num_parallel_calls=16)
+    return data.batch(sum(_BATCHES)).prefetch(tf.data.AUTOTUNE)
+
+
+def _samples() -> Any:
+    import numpy as np
+    import tensorflow as tf
+
+    images = np.zeros((64, 28, 28, 1), "float32")
+    return tf.data.Dataset.from_tensor_slices((images, np.zeros(64, "int64"))).repeat()
+
+
+def _decode(image: Any, label: Any) -> Any:
+    import time
+
+    import tensorflow as tf
+
+    def waits(values: Any) -> Any:
+        time.sleep(_SLEEP_S)
+        return values
+
+    return tf.ensure_shape(tf.numpy_function(waits, [image], tf.float32), (28, 28, 1)), label
+
+
+def main() -> Iterator[str]:
+    with TemporaryDirectory() as folder:
+        pair = Path(folder, "pair.toml")
+        pair.write_text("\n".join(map(_PAIR.format, "AB")))
+        pipelines: list[Pipeline] = []
+        ceilings = judged(_ceilings(str(pair), pipelines), Wanted(0.97), _MOST)
+        worst = max(abs(one.alone.median / _CEILING - 1) for one in pipelines)
+        named = sum(one.binds for one in pipelines)
+        yield f"a pipeline's rate alone over its ceiling of {_CEILING:g} samples/s: {ceilings}; {worst:.1%} off at most"
+        yield f"it is named as what binds in {named} of {len(pipelines)} runs"
+        others = [_pipeline(str(pair), "fast") for _ in pipelines]
+        yield f"the same with parallel calls and prefetch: in {sum(one.binds for one in others)} of {len(others)}"
+        for name in ("slow", "fast"):
+            figure = judged(in_processes("tests.bench.data", str(pair), name), Wanted(0.95), _MOST_PROCESSES)
+            yield f"Split.fit over run --data, the {name} pipeline: {figure}, in processes"
+
+
+def _ceilings(pair: str, pipelines: list[Pipeline]) -> Iterator[float]:
+    while True:
+        pipelines.append(_pipeline(pair, "slow"))
+        yield pipelines[-1].alone.median / _CEILING
+
+
+def _pipeline(pair: str, function: str) -> Pipeline:
+    split = ("--simulate", pair, "--batches", *map(str, _BATCHES), "--baseline", "none", "--windows", "1")
+    data = ("--model", "small", "--data", f"tests.bench.data:{function}", "--duration", "3")
+    found = Run.model_validate_json(measured("run", *split, *data)).pipeline
+    assert found is not None
+    return found
+
+
+class _Fit(SplitFit):
+    """Trains on one of these pipelines."""
+
+    def __init__(self, split: Split, data: Any) -> None:
+        super().__init__(split)
+        self._data = data
+
+
+def _ratio(pair: str, function: str) -> float:
+    fit = _Fit(Split(batches=_BATCHES, simulate=pair), globals()[function]())
+    run = Ours(pair, data=f"tests.bench.data:{function}")
+    pairs = in_turns(fit.throughput, lambda: run.throughput(_BATCHES, seconds=_WINDOW_S))
+    return median([*islice(pairs, _PAIRS)])
+
+
+if __name__ == "__main__":
+    print(_ratio(*sys.argv[1:]))

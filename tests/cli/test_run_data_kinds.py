@@ -1,0 +1,139 @@
+"""`--data` with what users train on: ragged text with masks, images in files, a PyDataset with workers, arrays."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.program import gpubalance
+
+FILE = """
+import keras
+import numpy as np
+import tensorflow as tf
+
+layers = keras.layers
+
+def text_net():
+    ids, mask = keras.Input((None,), dtype="int32", name="ids"), keras.Input((None,), name="mask")
+    words = layers.Embedding(50, 16, mask_zero=True)(ids)
+    words = layers.Dense(64, activation="relu")(words) * layers.Reshape((-1, 1))(mask)
+    outputs = layers.Dense(2, activation="softmax")(layers.GlobalAveragePooling1D()(words))
+    return keras.Model({"ids": ids, "mask": mask}, outputs, name="text")
+
+def sentences():
+    random = np.random.default_rng(1)
+    for length in random.integers(3, 60, 400):
+        yield random.integers(1, 50, length).astype("int32"), length % 2
+
+def text():
+    signature = tf.TensorSpec((None,), tf.int32), tf.TensorSpec((), tf.int64)
+    data = tf.data.Dataset.from_generator(sentences, output_signature=signature)
+    data = data.map(lambda ids, label: ({"ids": ids, "mask": tf.ones(tf.shape(ids))}, label))
+    return data.padded_batch(8).prefetch(2)
+
+def buckets():
+    signature = tf.TensorSpec((None,), tf.int32), tf.TensorSpec((), tf.int64)
+    data = tf.data.Dataset.from_generator(sentences, output_signature=signature)
+    data = data.map(lambda ids, label: ({"ids": ids, "mask": tf.ones(tf.shape(ids))}, label))
+    return data.bucket_by_sequence_length(lambda x, y: tf.shape(x["ids"])[0], [20, 40], [8, 8, 8])
+
+def dense_net():
+    return keras.Sequential([keras.Input((8, 8, 3)), layers.Flatten(), layers.Dense(2, activation="softmax")])
+
+def decode(path):
+    image = tf.io.decode_png(tf.io.read_file(path), channels=3)
+    return tf.image.resize(image, (8, 8)) / 255.0, tf.cast(tf.strings.regex_full_match(path, ".*/cats/.*"), tf.int64)
+
+def pictures():
+    files = tf.data.Dataset.list_files("pictures/*/*.png")
+    return files.map(decode, num_parallel_calls=tf.data.AUTOTUNE).repeat().batch(6).prefetch(tf.data.AUTOTUNE)
+
+class InParts(keras.utils.PyDataset):
+    def __len__(self):
+        return 10
+
+    def __getitem__(self, number):
+        return np.full((6, 8, 8, 3), number, "float32"), np.arange(6) % 2
+
+def in_parts():
+    return InParts(workers=2)
+
+def arrays():
+    return np.zeros((60, 8, 8, 3), "float32"), np.arange(60) % 2, np.ones(60)
+"""
+
+
+def _run(folder: Path, model: str, function: str, *options: str) -> tuple[dict[str, Any], str]:
+    (folder / "mine.py").write_text(FILE)
+    named = ("--model", f"mine.py:{model}", "--data", f"mine.py:{function}")
+    brief = ("--windows", "1", "--duration", "0.3", "--baseline", "none", "-o", "run.json")
+    done = gpubalance("run", "--simulate", "2", *named, *brief, *options, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return json.loads((folder / "run.json").read_text()), done.stdout
+
+
+def test_ragged_text_has_steps_that_differ_and_are_told(tmp_path: Path) -> None:
+    result, summary = _run(tmp_path, "text_net", "text", "--batches", "5", "3")
+    spread = result["step_spread"]
+    assert 0 < spread["p50_s"] < spread["p95_s"]
+    assert spread["steps"] >= 14
+    assert result["slow_s"] == 0
+    assert result["model"]["input_shapes"] == [[None], [None]]
+    assert "batches differ in shape: a step takes " in summary
+    assert "batches-joined" not in summary
+    assert all(steps % 7 == 0 for steps in [result["step_time_s"]["steps_per_sample"]])
+
+
+def test_padded_batches_of_another_size_are_joined_and_that_is_told(tmp_path: Path) -> None:
+    result, _ = _run(tmp_path, "text_net", "buckets", "--batches", "8", "4")
+    (warning,) = [one for one in result["warnings"] if one["code"] == "batches-joined"]
+    assert "own batches have 8 samples" in warning["message"]
+    assert "padded_batch(12)" in warning["next"]
+
+
+def test_a_probe_of_ragged_text_tries_the_longest(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(FILE)
+    named = ("--model", "mine.py:text_net", "--data", "mine.py:text")
+    brief = ("--max-batch", "16", "--duration", "0.2", "--json")
+    done = gpubalance("probe", "--simulate", "1", *named, *brief, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert all(point["unlike"] for point in result["probes"][0]["curve"])
+    assert "batches-differ" in [warning["code"] for warning in result["warnings"]]
+    assert result["probes"][0]["flops_per_sample"] > 0
+
+
+@pytest.mark.parametrize("function", ["pictures", "in_parts", "arrays"])
+def test_samples_of_one_shape_have_no_spread(tmp_path: Path, function: str) -> None:
+    _pictures(tmp_path)
+    result, summary = _run(tmp_path, "dense_net", function, "--batches", "4", "2")
+    assert result["step_spread"] is None
+    assert result["pipeline"]["alone"]["median"] > 0
+    assert summary.startswith("your input pipeline ")
+
+
+def test_a_model_of_open_shapes_needs_data(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(FILE)
+    done = gpubalance("run", "--simulate", "2", "--model", "mine.py:text_net", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "--data FILE.py:FUNCTION" in done.stderr
+
+
+def _pictures(folder: Path) -> None:
+    import struct
+    import zlib
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    for number in range(12):
+        of = folder / "pictures" / ("cats" if number % 2 else "dogs")
+        of.mkdir(parents=True, exist_ok=True)
+        rows = zlib.compress(b"".join(b"\0" + bytes([20 * number] * 3 * 10) for _ in range(10)))
+        size = struct.pack(">IIBBBBB", 10, 10, 8, 2, 0, 0, 0)
+        png = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", size) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+        (of / f"{number}.png").write_bytes(png)
