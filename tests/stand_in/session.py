@@ -99,6 +99,9 @@ class Session:
     def _pulled_s(self, samples: int) -> float:
         return self._call("pulled", samples) or 1e-5 * samples
 
+    def joined_from(self, _: int) -> None:
+        """Its batches have one shape."""
+
     def mends(self) -> tuple[Mend, ...]:
         return ()
 
