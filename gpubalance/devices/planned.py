@@ -81,7 +81,7 @@ def _changes(planned: Device, found: Device | None) -> Iterator[str]:
             yield f"{where} has another {name}" + ("" if name == "profile" else f": {is_now}, not {was}")
 
 
-def check_model(planned: Model | None, found: Model, *, what: str = "plan", remedy: str = _OR_FORCE) -> None:
+def check_model(planned: Model | None, found: Model, *, what: str = "plan", remedy: str = "") -> None:
     """Raises PlanMismatch where the model has changed, and with it the batch limits and times."""
     if planned is not None and not planned.is_like(found):
         raise PlanMismatch(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from gpubalance.devices.planned import check_model
 from gpubalance.errors import GpubalanceError, Interrupted, OutOfMemory
 from gpubalance.jobs.events import PhaseBegun, Watch
@@ -47,7 +49,8 @@ def run(
     try:
         with lost_gpus_told(used.devices), party_for(used, watch, limit) as party:
             party.start()
-            check_model(planned, party.facts.model)
+            another = f"gpubalance balance --model {shlex.quote(request.settings.model)} makes a plan for this one"
+            check_model(planned, party.facts.model, remedy=f"{another}; --force runs it all the same")
             try:
                 pipeline = request.settings.data is not None
                 result = JointRun(request, party, driver, watch, Kept(journal, watch), solo, pipeline=pipeline).run()

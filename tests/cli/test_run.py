@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from gpubalance.devices.profile import simulated_devices
+from gpubalance.jobs.plan.plan import plan
+from gpubalance.settings.requests import PlanRequest, Settings
 from tests.cli.program import (
     PROGRAM,
     QUICK_PAIR,
@@ -25,6 +28,7 @@ from tests.cli.program import (
     run_json,
     start,
 )
+from tests.jobs.probes import probe_of
 from tests.stand_in import engine
 
 pytestmark = pytest.mark.usefixtures("stand_in")
@@ -247,3 +251,16 @@ def test_samples_of_ones_own_have_their_own_pipeline() -> None:
     done = gpubalance("run", "--simulate", "2", "--data", "mine:samples", "--input", "host")
     assert done.returncode == 2
     assert "--input host is for random samples" in done.stderr
+
+
+def test_a_plan_for_another_model_of_ones_own_names_the_command_for_this_one(tmp_path: Path) -> None:
+    devices = simulated_devices(QUICK_PAIR)[0]
+    settings = Settings(model=TINY)
+    made = plan(probe_of(devices).model_copy(update={"settings": settings}), devices, PlanRequest(sync_s=0.0))
+    path = tmp_path / "plan.json"
+    path.write_text(made.model_dump_json())
+    done = gpubalance("run", *TINY_PAIR, "--plan", str(path), "--quiet")
+    assert done.returncode == 7, done.stderr
+    assert (
+        f"gpubalance balance --simulate {QUICK_PAIR} --model {TINY} makes a plan for this one; --force" in done.stderr
+    )
