@@ -61,9 +61,8 @@ def plan_text(
             *prose("; ".join(filter(None, (bounds_text(plan), maximised_text(plan)))), width),
         ]
     else:
-        lines = [*_answer(plan, width, epoch), "", *_devices(plan, width), *prose(_step(plan), width)]
-        lines += prose(maximised_text(plan), width)
         lines += [*_answer(plan, width, epoch), "", *_devices(plan, width), *prose(_step(plan), width)]
+        lines += prose(maximised_text(plan), width)
         if plan.balanced is not None:
             lines += prose(f"by what the balance of {plan.balanced} measured of these devices together", width)
     lines += goodput_lines(plan, width)
