@@ -127,7 +127,7 @@ def _failed(error: BaseException, settings: Settings | None = None, session: Ses
 def _load_engine() -> Failed | None:
     """Imports the engine, and TensorFlow with it; no device is touched yet. What the parent is told if it fails."""
     try:
-        with _lean_import():
+        with lean_import():
             import gpubalance.engine.session  # noqa: F401
     except Exception as error:  # noqa: BLE001  (whatever a broken installation raises)
         traceback.print_exception(error)
@@ -138,7 +138,7 @@ def _load_engine() -> Failed | None:
 
 
 @contextmanager
-def _lean_import() -> Iterator[None]:
+def lean_import() -> Iterator[None]:
     """Makes TensorFlow's import shorter, the longest part of a worker's start: it takes 60 to 80 % of the time.
 
     Python looks again and again for garbage among hundreds of thousands of objects that all stay, and Keras loads

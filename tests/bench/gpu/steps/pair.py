@@ -13,7 +13,7 @@ from tests.bench.gpu.steps import Figure
 _AFTERWARDS_S = 35.0
 _MODEL = ("--precision", "tf32")
 _BALANCE = ("--rounds", "4", "--round-duration", "1.5", "--windows", "2", "--duration", "3", "--batch-multiple", "32")
-_REHEARSED = ("--rounds", "1", "--round-duration", "0.2", "--windows", "1", "--duration", "0.3", "--global-batch", "40")
+_REHEARSED = ("--rounds", "1", "--round-duration", "0.2", "--windows", "1", "--duration", "0.3", "--global-batch", "24")
 
 
 def figures(place: Place) -> Iterator[Figure]:
