@@ -28,7 +28,7 @@ def words(text: str) -> str:
 def folder(tmp_path: Path) -> Path:
     """What a user has below a checkout."""
     (tmp_path / "configs").symlink_to(ROOT / "configs")
-    (tmp_path / "train.py").touch()
+    (tmp_path / "train.py").write_text("def build_model(): ...")
     return tmp_path
 
 
