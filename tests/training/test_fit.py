@@ -26,11 +26,15 @@ ROOT = Path(__file__).parents[2]
 X, Y = numbers(240)
 
 
-def trained_alone(**options: Any) -> tuple[Any, list[Any]]:
+def untrained() -> Any:
     import keras
 
     keras.utils.set_random_seed(3)
-    model = classifier("adam")()
+    return classifier("adam")()
+
+
+def trained_alone(**options: Any) -> tuple[Any, list[Any]]:
+    model = untrained()
     start = model.get_weights()
     model.fit(X, Y, batch_size=100, shuffle=False, verbose=0, epochs=2, **options)
     return model, start
@@ -161,7 +165,7 @@ def test_a_model_that_is_loaded_is_compiled_and_its_fit_is_the_splits(tensorflow
 
 def test_a_stream_without_an_end_is_taken_in_steps(tensorflow: Any) -> None:
     split = simulated((70, 30))
-    model = in_scope(split, trained_alone()[1])
+    model = in_scope(split, untrained().get_weights())
     endless = of_dataset("unbatched").repeat()
     with pytest.raises(BadInput, match="never ends"):
         split.fit(model, endless, verbose=0)
@@ -186,7 +190,7 @@ def test_validation_and_callbacks_are_keras_own(tensorflow: Any) -> None:
     import keras
 
     split = simulated((70, 30))
-    model = in_scope(split, trained_alone()[1])
+    model = in_scope(split, untrained().get_weights())
     early = keras.callbacks.EarlyStopping("val_loss", min_delta=10.0, patience=1)
     history = split.fit(model, X, Y, epochs=9, verbose=0, validation_data=(X[:33], Y[:33]), callbacks=[early])
     assert len(history.history["val_accuracy"]) == 2
@@ -195,7 +199,7 @@ def test_validation_and_callbacks_are_keras_own(tensorflow: Any) -> None:
 
 def test_a_saved_model_needs_no_gpubalance(tensorflow: Any, tmp_path: Path) -> None:
     split = simulated((70, 30))
-    model = in_scope(split, trained_alone()[1])
+    model = in_scope(split, untrained().get_weights())
     split.fit(model, X, Y, verbose=0)
     model.save(tmp_path / "model.keras")
     np.save(tmp_path / "x.npy", X)
@@ -281,7 +285,7 @@ def test_moving_averages_are_those_of_all_samples(tensorflow: Any) -> None:
 
 def test_one_model_takes_data_of_several_kinds(tensorflow: Any) -> None:
     split = simulated((70, 30))
-    model = in_scope(split, trained_alone()[1])
+    model = in_scope(split, untrained().get_weights())
     split.evaluate(model, X, Y, verbose=0)
     split.fit(model, X, Y, 100, 1, verbose=0)
     split.fit(model, X, Y.astype(np.int32), sample_weight=np.ones(240), verbose=0)
@@ -513,7 +517,7 @@ def test_the_monitor_takes_the_stamps_of_the_shortest_step_in_their_order(tensor
 
 def test_the_monitor_says_when_the_split_no_longer_fits(tensorflow: Any, tmp_path: Path) -> None:
     split = hot_pair()
-    model = in_scope(split, trained_alone()[1])
+    model = in_scope(split, untrained().get_weights())
     monitor = split.monitor(every=2, log_dir=str(tmp_path))
     with pytest.warns(UserWarning, match="no longer fits: part of the compute that is a wait for GPU:0: GPU:1"):
         split.fit(model, X, Y, epochs=10, verbose=0, callbacks=[monitor])
