@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -98,13 +98,13 @@ def _pipeline(pair: str, function: str) -> Pipeline:
 class _Fit(SplitFit):
     """Trains on one of these pipelines."""
 
-    def __init__(self, split: Split, data: Any) -> None:
-        super().__init__(split)
-        self._data = data
+    def __init__(self, split: Split, data: Callable[[], Any]) -> None:
+        super().__init__(split)  # which sets the devices up, before anything of TensorFlow is made
+        self._data = data()
 
 
 def _ratio(pair: str, function: str) -> float:
-    fit = _Fit(Split(batches=_BATCHES, simulate=pair), globals()[function]())
+    fit = _Fit(Split(batches=_BATCHES, simulate=pair), globals()[function])
     run = Ours(pair, data=f"tests.bench.data:{function}")
     pairs = in_turns(fit.throughput, lambda: run.throughput(_BATCHES, seconds=_WINDOW_S))
     return median([*islice(pairs, _PAIRS)])
