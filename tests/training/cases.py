@@ -379,6 +379,7 @@ def alone(case: Case, last: int) -> Alone:
     x, y, sample_weight = data = (*case.data(2 * SAMPLES + last), None)[:3]
     keras.utils.set_random_seed(3)
     model = case.make()
+    model.run_eagerly = True  # the same numbers, and no trace of a few steps
     start = model.get_weights()
     history = model.fit(x, y, sample_weight=sample_weight, batch_size=SAMPLES, **_options(case)).history
     return Alone(data, start, model, history)
