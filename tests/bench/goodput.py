@@ -11,10 +11,11 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpubalance.devices.profile import simulated_devices
 from gpubalance.numbers.stats import median
 from gpubalance.planning.allocate import allocate
 from gpubalance.planning.model import Line
@@ -24,12 +25,11 @@ from tests.bench.engine import BATCHES, small
 from tests.bench.ratio import in_processes, in_turns
 from tests.bench.training import SplitFit
 from tests.bench.wanted import Wanted, judged
+from tests.cli.program import ROOT
 
-# Of the pair in configs/gtx1080ti-gtx1080.toml.
-_PAIR = (Load(Line(0.006, 0.000742, 0.0), 1000), Load(Line(0.007, 0.00109, 0.0), 640))
-_SYNC_S = 0.011
+_PAIR = ROOT / "configs" / "gtx1080ti-gtx1080.toml"
 _GLOBAL_BATCHES = (32, 64, 128, 256)
-_TUNED_AT, _LEARNING_RATE = 64, 0.05
+_TUNED_AT = 64
 _SEEDS = 3
 _MOST_STEPS = 1500
 _SMOOTHED = 0.95  # of each step's loss, in the mean that is to reach the goal
@@ -41,8 +41,8 @@ _MOST_PROCESSES = 24
 def main() -> Iterator[str]:
     cost = judged(in_processes("tests.bench.goodput"), Wanted(0.99), _MOST_PROCESSES)
     yield f"training with split.monitor(noise=True) over split.monitor(): {cost}, in processes"
-    for name, (make, shape, goal) in _MODELS.items():
-        yield from _learned(name, make, shape, goal)
+    for name, task in _TASKS.items():
+        yield from _learned(name, task)
 
 
 def convnet() -> Any:
@@ -80,23 +80,32 @@ def resnet() -> Any:
     return keras.Model(inputs, layers.Dense(10, activation="softmax")(x))
 
 
-_MODELS: dict[str, tuple[Callable[[], Any], tuple[int, ...], float]] = {
-    "MNIST convnet": (convnet, (28, 28, 1), 0.9),
-    "small ResNet": (resnet, (32, 32, 3), 1.2),
+class _Task(NamedTuple):
+    """A model, its images' shape, the loss that is to be reached, and a learning rate at the batch that it suits."""
+
+    make: Callable[[], Any]
+    shape: tuple[int, ...]
+    goal: float
+    learning_rate: float
+
+
+_TASKS = {
+    "MNIST convnet": _Task(convnet, (28, 28, 1), 1.7, 0.1),
+    "small ResNet": _Task(resnet, (32, 32, 3), 2.0, 0.3),
 }
 
 
-def _learned(name: str, make: Callable[[], Any], shape: tuple[int, ...], goal: float) -> Iterator[str]:
+def _learned(name: str, task: _Task) -> Iterator[str]:
     """A line for each global batch: what it took, and what φ says by what it took at the batch that was tuned for."""
-    scales = [_train(make, shape, goal, _TUNED_AT, seed, None) for seed in range(_SEEDS)]
+    scales = [_train(task, _TUNED_AT, seed, None) for seed in range(_SEEDS)]
     scale = median([one for _, one in scales if one is not None])
     took = {_TUNED_AT: median([steps for steps, _ in scales])}
     for total in _GLOBAL_BATCHES:
         if total != _TUNED_AT:
-            took[total] = median([_train(make, shape, goal, total, seed, scale)[0] for seed in range(_SEEDS)])
-    yield f"{name}: noise scale {scale:.0f}, loss {goal:g}, median of {_SEEDS} seeds, tuned at {_TUNED_AT}"
+            took[total] = median([_train(task, total, seed, scale)[0] for seed in range(_SEEDS)])
+    yield f"{name}: noise scale {scale:.0f}, loss {task.goal:g}, median of {_SEEDS} seeds, tuned at {_TUNED_AT}"
     for total in _GLOBAL_BATCHES:
-        step_s = allocate(Problem(_PAIR, sync_s=_SYNC_S, global_batch=total, multiple=8)).step_time_s
+        step_s = _step_s(total)
         predicted = took[_TUNED_AT] * (1 + scale / total) / (1 + scale / _TUNED_AT)
         yield (
             f"{name}: global batch {total:4}: {took[total]:5.0f} steps, predicted {predicted:5.0f} "
@@ -105,24 +114,29 @@ def _learned(name: str, make: Callable[[], Any], shape: tuple[int, ...], goal: f
         )
 
 
-def _train(
-    make: Callable[[], Any], shape: tuple[int, ...], goal: float, total: int, seed: int, scale: float | None
-) -> tuple[float, float | None]:
+def _step_s(total: int) -> float:
+    """Of the best split of the pair, by its profile."""
+    devices, joint = simulated_devices(str(_PAIR))
+    loads = tuple(Load(Line(d.profile.alpha_s, d.profile.beta_s, 0.0), total) for d in devices if d.profile)
+    return allocate(Problem(loads, sync_s=joint.sync_s, global_batch=total, multiple=8)).step_time_s
+
+
+def _train(task: _Task, total: int, seed: int, scale: float | None) -> tuple[float, float | None]:
     """The steps until the mean loss reaches the goal, and the noise scale over them."""
     import keras
 
     keras.utils.set_random_seed(seed)
     first = round(0.6 * total)
     split = Split(batches=[first, total - first], simulate=2)
-    rate = _LEARNING_RATE
+    rate = task.learning_rate
     if scale is not None:
         rate *= (1 + scale / _TUNED_AT) / (1 + scale / total)
     with split.scope():
-        model = make()
+        model = task.make()
         model.compile(keras.optimizers.SGD(rate), "sparse_categorical_crossentropy")
-    reached = _Reached(goal)
-    monitor = split.monitor(every=4, noise=True)
-    split.fit(model, _images(shape, total, seed), steps_per_epoch=_MOST_STEPS, verbose=0, callbacks=[monitor, reached])
+    monitor, reached = split.monitor(every=4, noise=True), _Reached(task.goal)
+    images = _images(task.shape, total, seed)
+    split.fit(model, images, steps_per_epoch=_MOST_STEPS, verbose=0, callbacks=[monitor, reached])
     return reached.steps, monitor.epochs[0].noise_scale
 
 
