@@ -18,15 +18,15 @@ from tests.bench.ratio import in_processes, in_turns
 from tests.bench.training import SplitFit
 from tests.bench.wanted import Wanted, judged
 
-_SLEEP_S = 0.025
+_SLEEP_S = 0.05  # a call of Python takes a millisecond beside it
 _CEILING = 1 / _SLEEP_S
 _BATCHES = (5, 3)
 _WINDOW_S = 3.0
 _PAIRS = 3
 _MOST = 12
 _MOST_PROCESSES = 12
-# Together they take 8 samples in a tenth of a second, twice what one call at a time gives.
-_PAIR = '[[device]]\nname = "Slow {}"\nalpha_s = 0.1\nbeta_s = 0.00001\n'
+# Together they take 8 samples in a fifth of a second, twice what one call at a time gives.
+_PAIR = '[[device]]\nname = "Slow {}"\nalpha_s = 0.2\nbeta_s = 0.00001\n'
 
 
 def slow() -> Any:

@@ -11,6 +11,7 @@ import pytest
 
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.keep.saved_probes import save
+from gpubalance.jobs.keep.software import code_key
 from gpubalance.results.common import Model
 from gpubalance.results.plan import Plan
 from gpubalance.settings.requests import Settings
@@ -25,7 +26,8 @@ def test_balance_finds_proves_and_writes_a_plan_that_run_takes(tmp_path: Path) -
     """With the real engine: the joint run holds less than the probe of each device alone lets hope."""
     model = Model(name="tiny", parameters=36, gradient_bytes=144)
     probe = probe_of(simulated_devices(QUICK)[0])
-    save(probe.model_copy(update={"settings": Settings(model=TINY), "model": model}))
+    of_tiny = {"settings": Settings(model=TINY), "model": model, "code": code_key(TINY)}
+    save(probe.model_copy(update=of_tiny))
     path = tmp_path / "plan.json"
     # No device alone can hold that batch, however slow a crowded machine makes the sum of gradients.
     done = gpubalance("balance", *TINY_PAIR, *SHORT, "--global-batch", "304", "-o", str(path))

@@ -86,8 +86,9 @@ def test_without_batches_each_takes_its_smallest_within_5_percent_by_the_latest_
     assert [one["batch"] for one in result_of(*asked)["replicas"]] == [sensible.batch, 64]
 
 
-def test_unlike_models_are_trained_one_a_device_and_told_apart() -> None:
-    other = TINY.replace(":net", ":other")
+def test_unlike_models_are_trained_one_a_device_and_told_apart(tmp_path: Path) -> None:
+    (tmp_path / "other.py").write_text("def net(): ...")
+    other = f"{tmp_path / 'other.py'}:net"
     done = gpubalance("independent", "--simulate", "2", "--model", TINY, other, *SHORT, "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
