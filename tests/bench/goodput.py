@@ -182,11 +182,13 @@ class Monitored(SplitFit):
 
     def __init__(self, split: Split, *, noise: bool) -> None:
         super().__init__(split, small)
-        self._noise = noise
+        self._noise, self._every = noise, 1
+        self.fit(steps_per_epoch=5, verbose=0, callbacks=[])  # traces the step that is stamped
+        self._every, self._steps = 50, 200
 
     def fit(self, **options: Any) -> Any:
         """Trains."""
-        callbacks = [self._split.monitor(noise=self._noise), *options.pop("callbacks")]
+        callbacks = [self._split.monitor(every=self._every, noise=self._noise), *options.pop("callbacks")]
         return super().fit(callbacks=callbacks, **options)
 
 
