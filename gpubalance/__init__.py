@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from gpubalance._version import __version__ as __version__
+
 if TYPE_CHECKING:
     from gpubalance.jobs.events import Event
     from gpubalance.results.plan import Plan
@@ -11,7 +13,6 @@ if TYPE_CHECKING:
     from gpubalance.training.split import Split
 
 __all__ = ["Split", "balance", "distribute", "load_plan"]
-__version__ = "0.1.0"
 
 
 def balance(

@@ -60,21 +60,15 @@ install() {
     *) say "installing TensorFlow and the rest, about a minute, in $venv" ;;
     esac
     : >"$venv/.gpubalance-cut"
-    # pip draws its bars on a terminal; elsewhere its lines are too many, and only the long steps are told.
-    if [ -t 2 ]; then
-        run_pip >&2
-    else
-        failed=$({ { run_pip --progress-bar off || echo failed >&3; } | steps; } 3>&1) && [ -z "$failed" ]
-    fi
-    status=$?
-    rm "$venv/.gpubalance-cut" # a pip that failed has undone what it began
-    [ "$status" = 0 ] || die "the install failed: $venv/install.log has all that pip said"
+    failed=$({ { run_pip || echo failed >&3; } | steps; } 3>&1) # pip's own lines are too many
+    rm "$venv/.gpubalance-cut"                                  # a pip that failed has undone what it began
+    [ -z "$failed" ] || die "the install failed: $venv/install.log has all that pip said"
     printf '%s' "$files" | tee "$venv/.gpubalance$extras," >"$venv/.gpubalance${extras%,dev}," # who has dev has the rest
 }
 
 run_pip() {
-    "$venv/bin/python" -m pip install "$@" --log "$venv/install.log" --no-input --disable-pip-version-check \
-        -e ".${extras:+[${extras#,}]}" </dev/null
+    "$venv/bin/python" -m pip install --progress-bar off --no-input --disable-pip-version-check \
+        --log "$venv/install.log" -e ".${extras:+[${extras#,}]}" </dev/null
 }
 
 # Says of pip's lines each download of 10 MB or more, and when all are there.

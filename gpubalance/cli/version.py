@@ -7,7 +7,7 @@ def version_text() -> str:
     """A line a program."""
     import platform
 
-    from gpubalance import __version__
+    from gpubalance._version import __version__
     from gpubalance.devices.gpus import Reading
     from gpubalance.devices.nvml import read
     from gpubalance.system.deadlines import within_or

@@ -14,7 +14,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-import gpubalance
 from gpubalance.engine.caller import users_line
 from gpubalance.errors import BadInput, GpubalanceError
 
@@ -33,7 +32,7 @@ _HARMFUL = {
     (tf.train.Checkpoint, "write"): "saves a model",
     (tf.GradientTape, "gradient"): "trains a model",
     (tf.distribute.Strategy, "scope"): "opens a strategy's scope",
-    (gpubalance, "balance"): "starts a balance",
+    (sys.modules["gpubalance"], "balance"): "starts a balance",
 }
 # A file, as it was when it was imported: the model's is often the data's too, and is run once.
 _LOADED: dict[tuple[Path, int], Any] = {}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-import gpubalance
+from gpubalance._version import __version__
 from gpubalance.results.common import Environment
 from gpubalance.system.versions import software
 from gpubalance.workers.messages import Ready
@@ -29,7 +29,7 @@ def environment_here(driver: str | None) -> Environment | None:
 def _environment(tensorflow: str, keras: str, cuda: str | None, cudnn: str | None, driver: str | None) -> Environment:
     """An allow-list: no host name, no user, no paths, no environment variables."""
     return Environment(
-        gpubalance=gpubalance.__version__,
+        gpubalance=__version__,
         python=platform.python_version(),
         platform=f"{platform.system()} {platform.release()} {platform.machine()}",
         cpu=_cpu_name(),

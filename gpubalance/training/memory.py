@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from gpubalance.engine.failures import failing_replica
 from gpubalance.errors import OutOfMemory
+from gpubalance.settings.device import Device
 from gpubalance.settings.shares import Shares, share_text
 
-if TYPE_CHECKING:
-    from gpubalance.training.split import Split
 
+def out_of_memory(
+    text: str, names: Sequence[str], devices: Sequence[Device], own: Shares, tried: Shares | None, *, trains: bool
+) -> OutOfMemory:
+    """The error for TensorFlow's text. `names` are its names of the devices, `own` are the split's shares.
 
-def out_of_memory(text: str, names: Sequence[str], split: Split, tried: Shares | None, *, trains: bool) -> OutOfMemory:
-    """The error for TensorFlow's text. `names` are its names of the devices, `tried` what they got, if anything yet."""
+    `tried` is what the devices got, if anything yet.
+    """
     replica = _replica(text, names)
-    where = "a device" if replica is None else f"{split.devices[replica].label} ({split.devices[replica].name})"
+    where = "a device" if replica is None else f"{devices[replica].label} ({devices[replica].name})"
     error = OutOfMemory(f"{where} ran out of memory {_with(tried, replica)}", replica=replica)
-    less = _less(split, tried, replica, trains=trains)
+    less = _less(devices, own, tried, replica, trains=trains)
     error.remedy = f"{less}; gpubalance balance --margin 1GiB makes a plan that leaves more memory free"
     return error
 
@@ -31,13 +33,12 @@ def _with(tried: Shares | None, replica: int | None) -> str:
     return f"with its batch of {share_text(tried.batches[replica], tried.micro_batches[replica])}"
 
 
-def _less(split: Split, tried: Shares | None, replica: int | None, *, trains: bool) -> str:
+def _less(devices: Sequence[Device], own: Shares, tried: Shares | None, replica: int | None, *, trains: bool) -> str:
     """What to type: the split's own batches, or half of those there, as nothing tells what would fit."""
     if tried is None or replica is None:
         return "take smaller batches"
     if not trains:
         return f"take a smaller batch_size, such as {max(1, tried.global_batch // 2)}, or a split with less there"
-    own = split.shares
     if tried.batches[replica] > own.batches[replica]:
         return (
             f"the split is of {own.global_batch} samples a step, and got {tried.global_batch}: leave batch_size out, "
@@ -45,7 +46,7 @@ def _less(split: Split, tried: Shares | None, replica: int | None, *, trains: bo
         )
     if tried.micro_batches[replica] < 2:
         return "take a smaller model, or leave the device out"
-    gpus, batches = [device.index for device in split.devices], list(own.batches)
+    gpus, batches = [device.index for device in devices], list(own.batches)
     parts, fewer = list(own.micro_batches), list(own.batches)
     parts[replica], fewer[replica] = (-(-size // 2) for size in (parts[replica], fewer[replica]))
     return (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 # TensorFlow's datasets that hand batches on as they are. Their names, and where a batch's size is, are its own: what
@@ -25,6 +26,17 @@ def told(data: Any, global_batch: int, steps_per_epoch: int | None) -> str:
     most = -(-steps * batch // global_batch)
     least = -(-((steps - 1) * batch + 1) // global_batch)  # the last one may have a single sample
     return f"{text}: {steps} steps an epoch are {'' if static or least == most else 'at most '}{most} now"
+
+
+def other_batches(shares: Sequence[int], global_batch: int) -> str:
+    """Of a first step that is not of the split's global batch, by `batch_size` or the data; else empty."""
+    if sum(shares) == global_batch:
+        return ""
+    return (
+        f"this fit takes {sum(shares)} samples a step, {'/'.join(map(str, shares))}, not the split's {global_batch}: "
+        f"leave batch_size out or give batches of {global_batch}; gpubalance balance --global-batch {sum(shares)} "
+        f"--batch-multiple 1 finds the split of {sum(shares)}"
+    )
 
 
 def _shape(data: Any) -> Any:

@@ -211,6 +211,7 @@ class Split:
             return keras_method(model, *arguments, **options)  # Keras' fit evaluates, and so may a callback
         import tensorflow as tf
 
+        from gpubalance.training import regrouped
         from gpubalance.training.keras_inside import check, made_under
         from gpubalance.training.memory import out_of_memory
 
@@ -223,7 +224,8 @@ class Split:
         def on_first(dealt: Dealt) -> None:
             if trains:
                 self._tell(self._of_another(model))
-                self._tell(self._of_other_batches(dealt))
+                if not self._of_any_batch:
+                    self._tell(regrouped.other_batches(dealt.shares, self.global_batch))
 
         with steps.used(on_first), warnings.catch_warnings():
             if bound.get("steps_per_epoch" if trains else "steps") is None:
@@ -233,7 +235,7 @@ class Split:
                 return keras_method(model, **bound)
             except tf.errors.ResourceExhaustedError as error:
                 names = self._there().names
-                raise out_of_memory(str(error), names, self, steps.tried, trains=trains) from error
+                raise out_of_memory(str(error), names, self.devices, self.shares, steps.tried, trains=trains) from error
 
     def _bound(
         self, keras_method: Callable[..., Any], model: Any, arguments: Sequence[Any], options: dict[str, Any]
@@ -264,16 +266,6 @@ class Split:
         from gpubalance.training.measured import unlike
 
         return unlike(self.plan, model, self._simulate)
-
-    def _of_other_batches(self, dealt: Dealt) -> str:
-        """What to tell of a first step that is not of the split's global batch, by `batch_size` or the data."""
-        if self._of_any_batch or dealt.samples == self.global_batch:
-            return ""
-        return (
-            f"this fit takes {dealt.samples} samples a step, {'/'.join(map(str, dealt.shares))}, not the split's "
-            f"{self.global_batch}: leave batch_size out or give batches of {self.global_batch}; gpubalance balance "
-            f"--global-batch {dealt.samples} finds the split of {dealt.samples}"
-        )
 
     def _tell(self, text: str) -> None:
         """Warns, once."""

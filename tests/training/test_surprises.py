@@ -136,9 +136,9 @@ def test_a_gpu_is_found_by_its_name_in_tensorflows_text(tensorflow: Any) -> None
     ]
     split = Split._of(devices, Shares((568, 820)), JointProfile(), "auto")
     text = "OOM when allocating tensor with shape[568,64] on /job:localhost/replica:0/task:0/device:GPU:1 by allocator"
-    error = out_of_memory(text, ("GPU:1", "GPU:0"), split, Shares((568, 820)), trains=False)
+    error = out_of_memory(text, ("GPU:1", "GPU:0"), split.devices, split.shares, Shares((568, 820)), trains=False)
     assert error.message == "GPU:1 (B) ran out of memory with its batch of 568"
     assert "batch_size" in error.remedy
     assert "micro_batches" not in error.remedy
-    unknown = out_of_memory("out of memory", ("GPU:1", "GPU:0"), split, None, trains=True)
+    unknown = out_of_memory("out of memory", ("GPU:1", "GPU:0"), split.devices, split.shares, None, trains=True)
     assert unknown.message == "a device ran out of memory before its first step"

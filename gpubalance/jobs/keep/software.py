@@ -9,7 +9,7 @@ import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from gpubalance import __version__
+from gpubalance._version import __version__
 from gpubalance.settings.choices import SAVED_MODEL
 from gpubalance.system.state import current_folder
 from gpubalance.system.versions import software

@@ -88,23 +88,24 @@ def by_goodput(
 ) -> Iterator[Goodput]:
     """The chosen split, the one with the most samples per second, the even split and the best device alone."""
 
-    def of(name: str, batches: Sequence[int], rate: float) -> Goodput:
-        worth_each = efficiency(sum(batches), noise_scale)
+    def worth(name: str, batches: Sequence[int], rate: float) -> Goodput:
+        """With what it is worth."""
+        each = efficiency(sum(batches), noise_scale)
         return Goodput(
             of=name,
             batches=tuple(batches),
             global_batch=sum(batches),
             throughput=rate,
-            efficiency=worth_each,
-            goodput=rate * worth_each,
+            efficiency=each,
+            goodput=rate * each,
         )
 
-    yield of("chosen", found.split.batches, found.throughput)
+    yield worth("chosen", found.split.batches, found.throughput)
     fastest = other_split(replace(problem, objective=throughput))
     if fastest is not None and fastest.split != found.split:
-        yield of("most samples/s", fastest.split.batches, fastest.throughput)
+        yield worth("most samples/s", fastest.split.batches, fastest.throughput)
     if even is not None:
-        yield of("even", even.batches, even.throughput)
+        yield worth("even", even.batches, even.throughput)
     alone = [
         (problem.value(best), device.label, best)
         for load, device in zip(problem.loads, devices, strict=True)
@@ -114,4 +115,4 @@ def by_goodput(
     ]
     if alone:
         _, label, best = max(alone, key=lambda one: one[0])
-        yield of(f"{label} alone", best.split.batches, best.throughput)
+        yield worth(f"{label} alone", best.split.batches, best.throughput)
