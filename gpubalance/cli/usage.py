@@ -29,6 +29,7 @@ _VALUES_MEANT = {
     **dict.fromkeys(("bf16", "bfloat16"), "mixed_bfloat16"),
     **dict.fromkeys(("fp32", "single"), "float32"),
 }
+_OFF = ("off", "false", "no", "0")
 _ALIKE = 0.75
 _BOUNDS = {"greater_than_equal": ("ge", "or more"), "less_than_equal": ("le", "or less")}
 
@@ -137,6 +138,10 @@ def _argument(error: Any, wrong: str) -> tuple[str, str] | None:
     kinds = ((".json", "--plan"), (".toml", "--simulate"), (".py", "--model"), (".keras", "--model"))
     meant = [option for end, option in kinds if option in options and word.partition(":")[0].endswith(end)]
     meant += ["--gpus"] if word.isdecimal() and "--gpus" in options else []
+    switches = {name for param in error.ctx.command.params if getattr(param, "is_flag", False) for name in param.opts}
+    before = sys.argv[sys.argv.index(word) - 1] if word in sys.argv else ""
+    if before in switches and not meant:
+        return f"{before} takes no value", f"leave {before} out" if word in _OFF else f"write {before} alone"
     return (
         f"{error.ctx.info_name} takes no {word} without an option before it",
         f"did you mean {meant[0]} {found[1]}?" if meant else "",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from gpubalance.numbers.ratio import ratio
 from gpubalance.numbers.units import format_rate
+from gpubalance.results.run import Baselines
 from gpubalance.settings.shares import Shares
 
 
@@ -14,3 +16,14 @@ def other_batch(global_batch: int, even_batch: int) -> str:
 def largest_even_text(split: Shares, rate: float) -> str:
     """What Keras does where the even split needs micro-batches, with its own global batch."""
     return f"equal shares in one piece, {split}, a global batch of {split.global_batch}: {format_rate(rate)} samples/s"
+
+
+def measured_at_largest_even(against: Baselines) -> str:
+    """What the best split of the largest equal shares' global batch gave beside them; empty where that is not known."""
+    even, best = against.largest_even, against.best_at_largest_even
+    if even is None or best is None:
+        return ""
+    value = best.throughput.median / even.throughput.median
+    interval = ratio(value, best.step_time_s.samples, even.step_time_s.samples).ci95
+    known = f" ({interval[0]:.3f} to {interval[1]:.3f})" if interval else ""
+    return f"at a global batch of {best.global_batch}, {best.split} was {value:.3f} × as fast as {even.split}{known}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpubalance.numbers.units import format_percent, format_rate, format_seconds
-from gpubalance.render.even import largest_even_text, other_batch
+from gpubalance.render.even import largest_even_text, measured_at_largest_even, other_batch
 from gpubalance.render.goodput import goodput_lines, maximised_text
 from gpubalance.render.pipeline import pipeline_lines
 from gpubalance.render.run import imbalance_text, run_lines, step_text, warning_lines
@@ -170,9 +170,11 @@ def _left_out(plan: Plan, one: LeftOut) -> str:
 
 def _at_largest_even(plan: Plan) -> str:
     """What a split brings without a larger global batch than equal shares in one piece have; empty where they fit."""
+    run = plan.balance.run if plan.balance else None
+    measured = measured_at_largest_even(run.baselines) if run else ""
     even, best = plan.predicted.largest_even, plan.predicted.best_at_largest_even
-    if even is None or best is None:
-        return ""
+    if measured or even is None or best is None or best.split == even.split:
+        return measured
     return (
         f"at a global batch of {best.split.global_batch}, {best.split} is predicted "
         f"{best.throughput / even.throughput:.3f} × as fast as {even.split}"

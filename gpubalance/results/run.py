@@ -105,12 +105,14 @@ class Baselines(Record):
     """What a run is held against. `even` was measured in turns with it; the solo figures come from a probe.
 
     `even` has the run's global batch, in micro-batches where it does not fit in one piece. Then `largest_even`,
-    measured for one window, is the largest equal shares that do. Where no micro-batches fit either, and in older
-    results, `even` itself is those.
+    measured for one window, is the largest equal shares that do, and in a balance `best_at_largest_even`, measured
+    right after it, the best split of their global batch. Where no micro-batches fit either, and in older results,
+    `even` itself is the largest equal shares.
     """
 
     even: Measurement | None
     largest_even: Measurement | None = None
+    best_at_largest_even: Measurement | None = None
     solo_best: tuple[SoloBest, ...] | None
     solo_sum: Number | None
 
@@ -162,7 +164,7 @@ class Run(Measurement, Result):
         count = len(self.devices)
         check_length("batches", len(self.batches), count)
         check_devices("replicas", [replica.device for replica in self.replicas], count)
-        for name in ("even", "largest_even"):
+        for name in ("even", "largest_even", "best_at_largest_even"):
             even = getattr(self.baselines, name)
             if even is not None:
                 check_devices(f"baselines.{name}.replicas", [replica.device for replica in even.replicas], count)

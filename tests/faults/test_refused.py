@@ -81,6 +81,7 @@ REFUSED = {
         ("--epochs 5e4", 2, "  → did you mean --epoch?\n"),
         ("--from-batch 64", 2, "  → --from-batch is an option of balance, plan: gpubalance balance --from-batch …\n"),
         ("--json=yes", 2, "--json takes no value\n  → write --json alone\n"),
+        ("--xla on", 2, "--xla takes no value\n  → write --xla alone\n"),
         (
             "--model models.py:bild",
             4,

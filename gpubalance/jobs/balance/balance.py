@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from gpubalance.errors import (
     GpubalanceError,
     Interrupted,
@@ -25,6 +27,7 @@ from gpubalance.jobs.measure.lost import lost_gpus_told
 from gpubalance.jobs.measure.pipeline import ceiling
 from gpubalance.jobs.measure.trace import trace
 from gpubalance.jobs.measure.warnings import rounds_taken_over, speed_changed
+from gpubalance.jobs.plan.beside import best_at
 from gpubalance.jobs.plan.problem import best_split, find_probes
 from gpubalance.jobs.plan.record import plan_of
 from gpubalance.planning.problem import Allocation
@@ -247,13 +250,22 @@ class Balancing:
         solo = solo_bests_of(self._probe, self.request.devices, planned.split.used)
         self._proofs += 1
         try:
-            return self._together.prove(planned.split, self._driver, self._kept, solo, proof)
+            return self._together.prove(planned.split, self._driver, self._kept, solo, proof, self._best_of(planned))
         except GpubalanceError as error:
             if self._known.best(proven=True) is not None:
                 error.partial = self.so_far()
             elif isinstance(error.partial, Run):
                 error.partial = self._result(Tried(planned, (error.partial,)))
             raise
+
+    def _best_of(self, planned: Allocation) -> Callable[[int], Shares | None]:
+        """Gives the best split of a global batch that has samples for the same devices, in one piece."""
+
+        def best(global_batch: int) -> Shares | None:
+            found = best_at(self._known.problem, planned.split.used, global_batch)
+            return found.split if found and len(found.split.used) == len(planned.split.used) else None
+
+        return best
 
     def _result(self, tried: Tried) -> Plan:
         known, run = self._known, tried.run

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from gpubalance.devices.planned import check_model
 from gpubalance.errors import NothingFits, OutOfMemory
 from gpubalance.jobs.events import Watch
@@ -48,11 +50,20 @@ class Together:
         return window.measurement(split.used)
 
     def prove(
-        self, split: Shares, driver: str | None, kept: Kept, solo: tuple[SoloBest, ...] | None, number: int
+        self,
+        split: Shares,
+        driver: str | None,
+        kept: Kept,
+        solo: tuple[SoloBest, ...] | None,
+        number: int,
+        best_of: Callable[[int], Shares | None],
     ) -> Run:
-        """The run of a split in turns with the even split: the `number`th proof of this balance, as it is kept."""
-        party = self.gather(split)
-        return JointRun(self._run_request(split), party, driver, self._watch, kept, solo, number, self._warmth).run()
+        """The run of a split in turns with the even split: the `number`th proof of this balance, as it is kept.
+
+        `best_of` gives the best split of a global batch for the devices with samples.
+        """
+        asked, party = self._run_request(split), self.gather(split)
+        return JointRun(asked, party, driver, self._watch, kept, solo, number, self._warmth, best_of).run()
 
     def fitting(self, split: Shares, error: OutOfMemory) -> list[tuple[int, int]]:
         """Each device that was asked for more than it holds beside the others, with a micro-batch that fits.

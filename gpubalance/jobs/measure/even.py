@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gpubalance.errors import BadInput, OutOfMemory
@@ -24,7 +25,8 @@ class Even:
     """The even split of a run's global batch, warm: its `series`, or None where there is none to measure.
 
     `is_own`: the run's own split is the even one. `largest` are the largest equal shares in one piece, as Keras would
-    take them, where the even split needs micro-batches.
+    take them, where the even split needs micro-batches. `best_at_largest` has the same global batch, divided as
+    `best_of` that global batch says, and is None where that is not known or is the same.
     """
 
     party: Party
@@ -32,8 +34,10 @@ class Even:
     request: RunRequest
     watch: Watch
     pipeline: bool = False
+    best_of: Callable[[int], Shares | None] = lambda _: None
     series: Series | None = None
     largest: Series | None = None
+    best_at_largest: Series | None = None
     is_own: bool = False
     warnings: list[Warning_] = field(default_factory=list)
 
@@ -75,8 +79,23 @@ class Even:
             self.warnings.append(even_does_not_fit(even, where, shares))
             return
         self.largest = largest
+        self.best_at_largest = self._best_beside(shares)
         self.is_own = divided.split == self.request.split
         self.series = None if self.is_own else divided
+
+    def _best_beside(self, equal: Shares) -> Series | None:
+        """The best split of these equal shares' global batch, warm; None where it is not known or does not fit."""
+        best = self.best_of(equal.global_batch)
+        if best is None or best == equal:
+            return None
+        self.watch(Doing(f"warming up {best}, the best split of that global batch"))
+        series = self._series(best, "best at largest even")
+        try:
+            self.warmth.warm_up(series)
+        except OutOfMemory as error:
+            self.watch(Doing(f"{error.message}: going on without it"))
+            return None
+        return series
 
     def _in_pieces(self, even: Shares, share: int) -> Series | None:
         """The even split in the fewest micro-batches that fit, warm; None where it can't be done in micro-batches."""
@@ -98,8 +117,7 @@ class Even:
         return series
 
     def _series(self, split: Shares, name: str) -> Series:
-        """The largest equal shares are measured in shorter timings: a figure beside the others, of which nothing is
-        decided."""
+        """What is measured beside these takes shorter timings: nothing is decided of it."""
         devices = self.request.devices
         if name == "even":
             return Series(split, name=name, devices=devices, watch=self.watch, pipeline=self.pipeline)

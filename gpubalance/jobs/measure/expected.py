@@ -55,7 +55,8 @@ def proof_s(
     """Of a split with its warm-up, in turns with the even split, which is taken to be as slow, where that is wanted.
 
     `divided`: the even split does not fit in one piece. Then its steps take longer, and the largest equal shares that
-    fit are looked for and measured too. `warm`: the worker is, for splits in one piece.
+    fit are looked for and measured too. `warm`: the worker is, for splits in one piece; it is a balance's, which
+    measures the best split of their global batch as well.
     """
     own_s = settling_s(joint_step_s) if warm else warm_up_s(joint_step_s)
     if measuring.baseline != "even" or devices == 1:
@@ -63,8 +64,9 @@ def proof_s(
     if not divided:
         return own_s + settling_s(joint_step_s) + windows_s(measuring, [joint_step_s] * 2, measuring.windows)
     even_s = _DIVIDED_SLOWER * joint_step_s
-    largest_s = (_SEARCHED_STEPS + _SETTLING_STEPS) * joint_step_s + windows_s(measuring, [joint_step_s], 1)
-    return own_s + largest_s + warm_up_s(even_s) + windows_s(measuring, [joint_step_s, even_s], measuring.windows)
+    one_s = settling_s(joint_step_s) + windows_s(measuring, [joint_step_s], 1)
+    beside_s = _SEARCHED_STEPS * joint_step_s + (2 if warm else 1) * one_s
+    return own_s + beside_s + warm_up_s(even_s) + windows_s(measuring, [joint_step_s, even_s], measuring.windows)
 
 
 def pipeline_s(measuring: Measuring, joint_step_s: float) -> float:

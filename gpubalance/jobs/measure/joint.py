@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -33,6 +34,7 @@ from gpubalance.results.common import Warning_, now
 from gpubalance.results.run import Baselines, Measurement, Pipeline, Remedy, Run, SoloBest
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import BalanceRequest, RunRequest
+from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.party import Build, Party
 
@@ -55,7 +57,8 @@ class JointRun:
 
     `asked` may have devices without samples; the party has none of them. `driver` is recorded, `solo` is what the
     devices gave alone, to compare with. `proof` tells the runs of one `balance` apart; its party may be warm already.
-    With `pipeline` the user's own is in front of the devices, and a third series has the same batches held on them.
+    `best_of` gives the best split of a global batch, where that is known. With `pipeline` the user's own is in front of
+    the devices, and a third series has the same batches held on them.
     """
 
     asked: RunRequest
@@ -66,6 +69,7 @@ class JointRun:
     solo: tuple[SoloBest, ...] | None = None
     proof: int = 0
     warmth: Warmth | None = None
+    best_of: Callable[[int], Shares | None] = lambda _: None
     pipeline: bool = False
     warnings: list[Warning_] = field(default_factory=list)
     measured_again: bool = False
@@ -78,7 +82,7 @@ class JointRun:
         self.own = Series(split, devices=devices, watch=self.watch, pipeline=self.pipeline)
         self.held = Series(split, name="held", devices=devices) if self.pipeline else None
         self._warmth = self.warmth or Warmth(self.party, xla=self.asked.settings.xla)
-        self.even = Even(self.party, self._warmth, self.request, self.watch, self.pipeline)
+        self.even = Even(self.party, self._warmth, self.request, self.watch, self.pipeline, self.best_of)
         round_s = min(ROUND_S, self.measuring.duration_s or ROUND_S)
         self.alone = Alone(self.party, split.global_batch, self.watch, round_s) if self.pipeline else None
         self.remedies: tuple[Remedy, ...] = ()
@@ -146,19 +150,20 @@ class JointRun:
     def _warm_up_even(self) -> None:
         started = self.party.started
         self.even.warm_up()
-        if self.even.largest is not None:
-            self._measure_largest(self.even.largest)
+        for series in (self.even.largest, self.even.best_at_largest):
+            if series is not None:
+                self._measure_beside(series)
         # On a real device what did not fit has ended the worker: the next must be warm for what is measured in turns.
         if self.party.started != started or not self.party.alive:
             for series in self.series:
                 self._warmth.warm_up(series)
         self._take_over()
 
-    def _measure_largest(self, series: Series) -> None:
-        """For one window, not in turns: a figure beside the others, and no ratio is made of it."""
+    def _measure_beside(self, series: Series) -> None:
+        """For one window, before the others: what equal shares in one piece give, and their global batch at best."""
         if self.kept.restore(self.key, series):
             return
-        self.watch(Doing(f"measuring {series.split}, the largest equal shares that fit in one piece"))
+        self.watch(Doing(f"measuring {series.split}, a global batch of {series.split.global_batch}"))
         window = self.party.ask(partial(series.window, seconds=self.measuring.window_s(1), at_least=self._at_least))
         self.kept.window(self.key, series.name, window)
 
@@ -214,10 +219,10 @@ class JointRun:
         if not own.timings or not own.stamped:
             return None
         numbers = asked.split.used
-        others = (self.even.series, self.even.largest)
+        others = (self.even.series, self.even.largest, self.even.best_at_largest)
         began_s = min(one.began_s for one in (own, *others) if one and one.stamped)
         measured = own.measurement(numbers, began_s)
-        even, largest_even = (
+        even, largest_even, best_at_largest_even = (
             one.measurement(numbers, began_s) if one and one.timings and one.stamped else None for one in others
         )
         if self.even.is_own:
@@ -237,7 +242,13 @@ class JointRun:
             warmup_steps=own.warmup_steps,
             steps=own.steps,
             stamp_cost=own.stamp_cost,
-            baselines=Baselines(even=even, largest_even=largest_even, solo_best=self.solo, solo_sum=solo_sum),
+            baselines=Baselines(
+                even=even,
+                largest_even=largest_even,
+                best_at_largest_even=best_at_largest_even,
+                solo_best=self.solo,
+                solo_sum=solo_sum,
+            ),
             speedup_over_even=even and measured.throughput.median / even.throughput.median,
             speedup_ci95=even and _speedup_ci95(measured, even),
             scaling_efficiency=solo_sum and measured.throughput.median / solo_sum,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TypeAlias
@@ -31,8 +32,7 @@ def even_splits(problem: Problem, split: Shares, sync_s: float) -> _Three:
     if max(even.batches) <= limit:
         return _prediction(loads, even, sync_s), None, None
     largest = Shares((limit,) * len(loads))
-    total = largest.global_batch
-    best = other_split(replace(problem, loads=loads, global_batch=total, max_global_batch=None, micro_batches=1))
+    best = best_at(problem, split.used, largest.global_batch)
     return (
         _prediction(loads, even.in_pieces(-(-max(even.batches) // limit)), sync_s),
         _prediction(loads, largest, sync_s),
@@ -40,6 +40,22 @@ def even_splits(problem: Problem, split: Shares, sync_s: float) -> _Three:
         if best
         else None,
     )
+
+
+def best_at(problem: Problem, used: Sequence[int], global_batch: int) -> Allocation | None:
+    """The fastest split of that global batch over some of the problem's devices, in one piece.
+
+    Where the problem's multiple does not divide the global batch, a divisor of both takes its place.
+    """
+    asked = replace(
+        problem,
+        loads=tuple(problem.loads[i] for i in used),
+        multiple=math.gcd(problem.multiple, global_batch),
+        global_batch=global_batch,
+        max_global_batch=None,
+        micro_batches=1,
+    )
+    return other_split(asked)
 
 
 def _prediction(loads: Sequence[Load], split: Shares, sync_s: float) -> SplitPrediction:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpubalance.numbers.units import format_bytes, format_percent, format_rate, format_seconds
-from gpubalance.render.even import largest_even_text, other_batch
+from gpubalance.render.even import largest_even_text, measured_at_largest_even, other_batch
 from gpubalance.render.independent import contention_texts, joint_text
 from gpubalance.render.pipeline import pipeline_lines
 from gpubalance.render.plan import bounds_text
@@ -82,9 +82,11 @@ def _measured(run: Run) -> tuple[Fact, ...]:
         known = f"{interval[0]:.3f} to {interval[1]:.3f}; " if interval else ""
         against = f"{known}{even.split} gave {format_rate(even.throughput.median)} samples/s"
         against += other_batch(run.global_batch, even.global_batch)
-    largest = run.baselines.largest_even
+    largest, at_its_batch = run.baselines.largest_even, measured_at_largest_even(run.baselines)
     if largest is not None:
         against += f"; {largest_even_text(largest.split, largest.throughput.median)}"
+    if at_its_batch:
+        against += f"; {at_its_batch}"
     throughput = _throughput(run.throughput.median, _range(run.throughput.ci95))
     return (throughput, *_ratios(run, against, run.baselines.solo_sum))
 

@@ -49,10 +49,13 @@ def long_tables(subject: Subject) -> tuple[Table, ...]:
 
 def _splits(run: Run) -> Iterator[tuple[str, Measurement]]:
     yield "chosen", run
-    if run.baselines.even is not None:
-        yield "even", run.baselines.even
-    if run.baselines.largest_even is not None:
-        yield "largest even", run.baselines.largest_even
+    against = run.baselines
+    others = {
+        "even": against.even,
+        "largest even": against.largest_even,
+        "its global batch, divided best": against.best_at_largest_even,
+    }
+    yield from ((name, one) for name, one in others.items() if one is not None)
 
 
 def _step(name: str, one: Measurement) -> Row:
