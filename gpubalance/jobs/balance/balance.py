@@ -225,25 +225,25 @@ class Balancing:
             self._take(planned, left, again=True)
             return
         try:
-            self._known.learn(planned, self._proof(planned))
+            proof, now = self._proof(planned)
+            self._known.learn(planned, proof)
             if not self._rounds.are_over:
-                self._look_again(planned)
+                self._look_again(planned, now)
         except OutOfMemory as error:
             self._take(planned, self._out_of_memory(planned.split, error))
 
-    def _look_again(self, planned: Allocation) -> None:
-        """Another round of a proven split, as short as one may be, where a device has another speed by now."""
+    def _look_again(self, planned: Allocation, now: Measurement) -> None:
+        """What a proven split gives now is another round of it, where a device has another speed by now."""
         left = self._kept.left_of(planned.split, self._probe.created)
         if left is not None:
             self._take(planned, left, again=True)
             return
-        measured = self._together.measure(planned.split, at_least_s=0.0)
-        if self._known.moved(planned.split, measured):
+        if self._known.moved(planned.split, now):
             self._watch(Doing("a device is not as fast as it was when the run began: planning again"))
-            self._take(planned, self._round(planned.split, measured))
+            self._take(planned, self._round(planned.split, now))
 
-    def _proof(self, planned: Allocation) -> Run:
-        """The run of the split, in turns with the even split."""
+    def _proof(self, planned: Allocation) -> tuple[Run, Measurement]:
+        """The run of the split, in turns with the even split, and what its devices do at its end."""
         self._phases.proof(planned)
         self._watch(Doing(f"proving {planned.split}, in turns with the even split"))
         proof = self._proofs

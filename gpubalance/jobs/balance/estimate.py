@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from gpubalance.jobs.balance.probing import kept_probe
 from gpubalance.jobs.events import Event, PhaseBegun, TimeLeft, Watch
-from gpubalance.jobs.measure.expected import TRACING_S, WORKER_S, proof_s, settling_s, step_s
+from gpubalance.jobs.measure.expected import TRACING_S, WORKER_S, proof_s, step_s
 from gpubalance.jobs.plan.plan import plan
 from gpubalance.jobs.plan.problem import check_global_batch
 from gpubalance.jobs.probe.estimate import estimate as probe_estimate
@@ -59,10 +59,9 @@ def rounds_s(request: BalanceRequest, joint_step_s: float, done: int = 0, *, loa
 
 
 def proof_in_s(request: BalanceRequest, joint_step_s: float, devices: int, *, divided: bool = False) -> float:
-    """Of a proof with the worker of the rounds, of the last look at its devices, and of the user's input pipeline."""
+    """Of a proof with the worker of the rounds, and of the user's input pipeline."""
     pipeline_s = _PIPELINE_S if request.settings.data else 0.0
-    look_s = settling_s(joint_step_s) + _LEAST_STEPS * joint_step_s
-    return look_s + pipeline_s + proof_s(request.measuring, joint_step_s, devices, divided=divided, warm=True)
+    return pipeline_s + proof_s(request.measuring, joint_step_s, devices, divided=divided, warm=True)
 
 
 def _joint_step_s(request: BalanceRequest, probe: Probe | None) -> float:

@@ -57,13 +57,15 @@ class Together:
         solo: tuple[SoloBest, ...] | None,
         number: int,
         best_of: Callable[[int], Shares | None],
-    ) -> Run:
-        """The run of a split in turns with the even split: the `number`th proof of this balance, as it is kept.
+    ) -> tuple[Run, Measurement]:
+        """The run of a split in turns with the even split, and what the devices do now: in its last window, or anew.
 
-        `best_of` gives the best split of a global batch for the devices with samples.
+        It is the `number`th proof of this balance, as it is kept. `best_of` gives the best split of a global batch for
+        the devices with samples.
         """
         asked, party = self._run_request(split), self.gather(split)
-        return JointRun(asked, party, driver, self._watch, kept, solo, number, self._warmth, best_of).run()
+        proof = JointRun(asked, party, driver, self._watch, kept, solo, number, self._warmth, best_of)
+        return proof.run(), proof.last or self.measure(split, at_least_s=0.0)
 
     def fitting(self, split: Shares, error: OutOfMemory) -> list[tuple[int, int]]:
         """Each device that was asked for more than it holds beside the others, with a micro-batch that fits.

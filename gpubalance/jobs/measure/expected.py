@@ -64,9 +64,10 @@ def proof_s(
     if not divided:
         return own_s + settling_s(joint_step_s) + windows_s(measuring, [joint_step_s] * 2, measuring.windows)
     even_s = _DIVIDED_SLOWER * joint_step_s
-    one_s = settling_s(joint_step_s) + windows_s(measuring, [joint_step_s], 1)
+    one_s = settling_s(joint_step_s) + (measuring.duration_s or _short_window_s(joint_step_s, TIMING_S / 2))
     beside_s = _SEARCHED_STEPS * joint_step_s + (2 if warm else 1) * one_s
-    return own_s + beside_s + warm_up_s(even_s) + windows_s(measuring, [joint_step_s, even_s], measuring.windows)
+    windows = windows_s(measuring, [joint_step_s, even_s], measuring.windows)
+    return own_s + beside_s + TRACING_S + settling_s(even_s) + windows
 
 
 def pipeline_s(measuring: Measuring, joint_step_s: float) -> float:
@@ -75,6 +76,6 @@ def pipeline_s(measuring: Measuring, joint_step_s: float) -> float:
     return alone_s + settling_s(joint_step_s) + windows_s(measuring, [joint_step_s], measuring.windows)
 
 
-def _short_window_s(joint_step_s: float) -> float:
+def _short_window_s(joint_step_s: float, timing_s: float = TIMING_S) -> float:
     """Of a window that has no length of its own."""
-    return STAMPED_STEPS * _STEPS_A_STAMP * joint_step_s + LEAST_TIMINGS * max(TIMING_S, joint_step_s)
+    return STAMPED_STEPS * _STEPS_A_STAMP * joint_step_s + LEAST_TIMINGS * max(timing_s, joint_step_s)

@@ -74,6 +74,7 @@ class JointRun:
     warnings: list[Warning_] = field(default_factory=list)
     measured_again: bool = False
     complete: bool = False
+    last: Measurement | None = None  # what the split gave in its last window, unless that was measured before a resume
 
     def __post_init__(self) -> None:
         self.request = self.asked.of_used
@@ -197,6 +198,8 @@ class JointRun:
                     self._warmth.warm_up(left)
                 continue
             self.kept.window(self.key, series.name, window)
+            if series is self.own:
+                self.last = window.measurement(self.asked.split.used)
             self.watch(WindowDone(number, of, series.name, series.devices, window.measurement()))
 
     def _once_more(self, windows: int) -> bool:

@@ -89,8 +89,10 @@ class Series(Timings):
         self.warmup_steps += len(times) + 1
         self._recent_step_s = median(times[-WARMUP_STEPS:])
 
-    def settle(self, worker: Worker, *, first: bool = True) -> None:
+    def settle(self, worker: Worker, *, first: bool = True, stamped: bool = False) -> None:
         """A short warm-up, for a worker that has trained with other batches: until no step is clearly faster.
+
+        `stamped` where the trace of its stamped steps is new.
 
         At least 3 steps: what trains three times trains on. Raises as `warm_up` does; a loss that is no number
         matters only in the model's `first` measurement, as random data may lead to one later.
@@ -103,6 +105,8 @@ class Series(Timings):
                 if first:
                     self._refuse_bad_loss(timing)
                 times.append(timing.seconds / timing.steps)
+        if stamped:
+            self.warmup_steps += len(list(self._measure(worker, at_least=2, stamped=True)))
         self.warmup_steps += len(times)
         self._recent_step_s = times[-1]
 

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from gpubalance.jobs.measure.series import Series
 from gpubalance.workers.party import Party
 
 
 class Warmth:
-    """Warms the workers of a party of one up, each once for splits in one piece and once for those in micro-batches.
+    """Warms the workers of a party of one up, each once: a warm one settles with other splits.
 
-    The two are other traces of the step. XLA compiles one for every batch: then nothing is warm before.
+    Splits in one piece and those in micro-batches are other traces of the step, each with stamps and without. XLA
+    compiles one for every batch: then nothing is warm before.
     """
 
     def __init__(self, party: Party, *, xla: bool) -> None:
         self._party = party
         self._xla = xla
-        self._warm: set[tuple[int, bool]] = set()
+        self._warm: dict[int, set[bool]] = {}  # which traces of each worker that was started, by its number
 
     def warm_up(self, series: Series) -> None:
         """Trains with a series' split until its steps are as they will be. Raises what `Series.warm_up` does."""
         if not self._party.alive:
             self._party.start()
-        warm = self._party.started, series.split.accumulates
-        self._party.ask(series.settle if warm in self._warm and not self._xla else series.warm_up)
-        self._warm.add(warm)
+        traced = self._warm.get(self._party.started, set())
+        if self._xla or not traced:
+            self._party.ask(series.warm_up)
+        else:
+            self._party.ask(partial(series.settle, stamped=series.split.accumulates not in traced))
+        self._warm[self._party.started] = {*traced, series.split.accumulates}
