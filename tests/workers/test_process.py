@@ -8,8 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -25,6 +25,7 @@ from gpubalance.workers.messages import Measured
 from gpubalance.workers.process import Process
 from gpubalance.workers.worker import Worker
 from tests.cli.program import TINY
+from tests.stand_in import engine
 
 ROOT = Path(__file__).parents[2]
 PAIR, JOINT = simulated_devices(str(ROOT / "configs/quick-pair.toml"))
@@ -40,12 +41,6 @@ def gone(pid: int) -> bool:
         return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return True
-
-
-def worker(model: str = TINY) -> Worker:
-    opened = Worker(PAIR)
-    opened.open(Settings(model=model), JOINT, seed=0)
-    return opened
 
 
 def test_the_environment_shows_a_worker_its_gpus_only_by_uuid() -> None:
@@ -100,6 +95,7 @@ def test_a_silent_worker_is_ended_at_the_deadline() -> None:
     assert gone(started.pid)
 
 
+@pytest.mark.usefixtures("stand_in")
 def test_a_worker_that_says_nonsense_is_refused() -> None:
     with process() as started:
         os.write(started._requests, b'{"kind": "open", "surprise": 1}\n')
@@ -149,8 +145,10 @@ def test_an_interrupt_in_the_middle_of_a_start_leaves_no_worker() -> None:
 
 
 @pytest.fixture(scope="module")
-def open_worker() -> Any:
-    with worker() as opened:
+def open_worker() -> Iterator[Worker]:
+    """One with TensorFlow, for all that is asked of one that lives on."""
+    with Worker(PAIR) as opened:
+        opened.open(Settings(model=TINY), JOINT, seed=0)
         yield opened
 
 
@@ -196,8 +194,12 @@ def test_micro_batches_are_what_memory_is_for(open_worker: Worker) -> None:
     assert caught.value.replica == 1
 
 
-def test_a_worker_killed_in_a_step_is_one_error() -> None:
-    with worker() as opened:
+def test_a_worker_killed_in_a_step_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slowly = "import time\ndef step(devices, batches, number):\n    time.sleep(0.02)\n"
+    for name, value in engine(tmp_path, slowly).items():
+        monkeypatch.setenv(name, value)
+    with Worker(PAIR) as opened:
+        opened.open(Settings(model=TINY), JOINT, seed=0)
         steps = opened.measure(Shares((30, 20)), seconds=60)
         next(steps)
         os.kill(opened.pid, signal.SIGABRT)
@@ -205,35 +207,46 @@ def test_a_worker_killed_in_a_step_is_one_error() -> None:
             list(steps)
 
 
-def test_the_users_own_traceback_and_nothing_of_ours(tmp_path: Path) -> None:
+BROKEN = """
+import sys
+import keras
+
+def fails():
+    return helper()
+
+def helper():
+    raise KeyError("of mine")
+
+def exits():
+    sys.exit(3)
+
+class Broken(keras.layers.Layer):
+    def call(self, x, training=None):
+        if training:
+            raise ValueError("not in training")
+        return x
+
+def fails_in_training():
+    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(2), Broken()])
+"""
+
+
+def test_a_model_that_fails_is_the_users_with_their_traceback_and_nothing_of_ours(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
-    file.write_text("def model():\n    return helper()\n\ndef helper():\n    raise KeyError('of mine')\n")
-    with pytest.raises(BadInput) as caught:
-        worker(f"{file}:model")
-    message = caught.value.message
-    assert "KeyError: 'of mine'" in message
-    assert "in helper" in message
-    assert "gpubalance/" not in message
+    file.write_text(BROKEN)
+    with Worker(PAIR) as opened:
 
+        def build(name: str) -> None:
+            opened.open(Settings(model=f"{file}:{name}"), JOINT, seed=0)
 
-def test_a_model_function_that_exits_is_the_users(tmp_path: Path) -> None:
-    file = tmp_path / "mine.py"
-    file.write_text("import sys\ndef model():\n    sys.exit(3)\n")
-    with pytest.raises(BadInput, match="SystemExit: 3"):
-        worker(f"{file}:model")
-
-
-def test_a_model_that_fails_in_training_is_the_users(tmp_path: Path) -> None:
-    file = tmp_path / "mine.py"
-    file.write_text(
-        "import keras\n"
-        "class Broken(keras.layers.Layer):\n"
-        "    def call(self, x, training=None):\n"
-        "        if training:\n"
-        "            raise ValueError('not in training')\n"
-        "        return x\n"
-        "def model():\n"
-        "    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(2), Broken()])\n"
-    )
-    with worker(f"{file}:model") as opened, pytest.raises(BadInput, match="not in training"):
-        list(opened.measure(Shares((3, 2))))
+        with pytest.raises(BadInput) as caught:
+            build("fails")
+        message = caught.value.message
+        assert "KeyError: 'of mine'" in message
+        assert "in helper" in message
+        assert "gpubalance/" not in message
+        with pytest.raises(BadInput, match="SystemExit: 3"):
+            build("exits")
+        build("fails_in_training")
+        with pytest.raises(BadInput, match="not in training"):
+            list(opened.measure(Shares((3, 2))))
