@@ -257,7 +257,7 @@ def test_an_optimizer_that_accumulates_over_steps_is_refused(tensorflow: Any) ->
         {"profile": PACED},
         {"profile": PACED, "stamped": True, "micro_batches": (35, 10)},
         {"xla": True},
-        {"xla": True, "micro_batches": (35, 10)},
+        pytest.param({"xla": True, "micro_batches": (35, 10)}, marks=pytest.mark.campaign),  # as the next, and plain
         {"xla": True, "profile": PACED, "stamped": True, "micro_batches": (35, 10)},
     ],
     ids=lambda options: " ".join(options),
@@ -319,7 +319,10 @@ def test_an_infinity_on_any_replica_skips_the_step_on_all(
     assert replicas_are_equal(steps)
 
 
-@pytest.mark.parametrize(("xla", "micro_batches"), [(False, None), (True, None), (True, (35, 10))])
+@pytest.mark.parametrize(
+    ("xla", "micro_batches"),
+    [(False, None), pytest.param(True, None, marks=pytest.mark.campaign), (True, (35, 10))],
+)
 def test_float16_with_loss_scaling_follows_float32(
     tensorflow: Any, xla: bool, micro_batches: tuple[int, ...] | None
 ) -> None:

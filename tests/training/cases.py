@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,7 @@ from gpubalance.settings.shares import Shares
 from gpubalance.training.split import Split
 
 SAMPLES = 100  # of a global batch
-EPOCHS = 3
+EPOCHS = 2
 
 
 @dataclass(frozen=True)
@@ -362,6 +362,15 @@ def differences(case: Case, split: Split, last: int) -> Differences:
     return compared(case, split.scope(), split.fit, alone(case, last))
 
 
+def in_turn(case: Case, split: Split, lasts: Sequence[int]) -> Iterator[Differences]:
+    """One training after the other, each with another last batch: two models, so that each is traced once."""
+    expected = model = None
+    for last in lasts:
+        expected = alone(case, last, expected and expected.model)
+        model = model or started(case, split.scope(), expected)
+        yield beside(case, model, split.fit, expected)
+
+
 @dataclass(frozen=True)
 class Alone:
     """What one device made of the data: its model, and each epoch's logs."""
@@ -372,25 +381,36 @@ class Alone:
     history: dict[str, Sequence[float]]
 
 
-def alone(case: Case, last: int) -> Alone:
-    """A case trained on one device."""
+def alone(case: Case, last: int, model: Any = None) -> Alone:
+    """A case trained on one device; with a model, that goes on."""
     import keras
 
     x, y, sample_weight = data = (*case.data(2 * SAMPLES + last), None)[:3]
-    keras.utils.set_random_seed(3)
-    model = case.make()
-    model.run_eagerly = True  # the same numbers, and no trace of a few steps
+    if model is None:
+        keras.utils.set_random_seed(3)
+        model = case.make()
+        model.run_eagerly = True  # the same numbers, and no trace of a few steps
     start = model.get_weights()
     history = model.fit(x, y, sample_weight=sample_weight, batch_size=SAMPLES, **_options(case)).history
     return Alone(data, start, model, history)
 
 
-def compared(case: Case, scope: Any, fit: Callable[..., Any], expected: Alone) -> Differences:
-    """Another way to train beside one device: `fit` takes a model that was made in `scope`."""
-    x, y, sample_weight = expected.data
+def started(case: Case, scope: Any, expected: Alone) -> Any:
+    """A model that was made in `scope`, with the weights that the one device's began with."""
     with scope:
         model = case.make()
     model.set_weights(expected.start)
+    return model
+
+
+def compared(case: Case, scope: Any, fit: Callable[..., Any], expected: Alone) -> Differences:
+    """Another way to train beside one device: `fit` takes a model that was made in `scope`."""
+    return beside(case, started(case, scope, expected), fit, expected)
+
+
+def beside(case: Case, model: Any, fit: Callable[..., Any], expected: Alone) -> Differences:
+    """What `fit` makes of a model, beside what one device made of its own."""
+    x, y, sample_weight = expected.data
     found = fit(model, x, y, sample_weight=sample_weight, **_options(case)).history
     assert set(found) == set(expected.history)
     pairs = zip(model.get_weights(), expected.model.get_weights(), strict=True)
