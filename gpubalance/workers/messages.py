@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, TypeAdapter
+from pydantic import ConfigDict, Field, TypeAdapter
 
 from gpubalance.results.common import Model
 from gpubalance.results.pulled import Change, Mend, Pulled
@@ -240,5 +240,6 @@ AnyReply = (
 )
 Reply = Annotated[AnyReply, Field(discriminator="kind")]
 
-REQUEST: TypeAdapter[AnyRequest] = TypeAdapter(Request)
-REPLY: TypeAdapter[AnyReply] = TypeAdapter(Reply)
+# Of each, one process reads and the other writes.
+REQUEST: TypeAdapter[AnyRequest] = TypeAdapter(Request, config=ConfigDict(defer_build=True))
+REPLY: TypeAdapter[AnyReply] = TypeAdapter(Reply, config=ConfigDict(defer_build=True))
