@@ -245,10 +245,13 @@ def test_a_failed_install_shows_why_and_loses_nothing(checkout: Checkout) -> Non
     assert kept.exists()
 
 
-def test_an_install_tells_each_large_download(tmp_path: Path) -> None:
-    checkout = make_checkout(tmp_path / "checkout")
+def test_a_copied_checkout_has_an_environment_of_its_own_and_tells_each_large_download(
+    checkout: Checkout, tmp_path: Path
+) -> None:
+    checkout.run("gpubalance")
+    copy = Checkout(Path(shutil.copytree(checkout.folder, tmp_path / "copy", symlinks=True)))
     needs = BACKEND.replace("Version: 1\\n", "Version: 1\\nRequires-Dist: large\\nRequires-Dist: small\\n")
-    (checkout.folder / "backend.py").write_text(needs)
+    (copy.folder / "backend.py").write_text(needs)
     served = tmp_path / "served"
     served.mkdir()
     for name, size in (("large", 11_000_000), ("small", 9_000_000)):
@@ -262,11 +265,12 @@ def test_an_install_tells_each_large_download(tmp_path: Path) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(served))) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         index = f"http://127.0.0.1:{server.server_port}"
-        checkout.env |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": index, "PIP_NO_CACHE_DIR": "1", "NO_PROXY": "*"}
-        code, out, err = checkout.run("gpubalance")
+        copy.env |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": index, "PIP_NO_CACHE_DIR": "1", "NO_PROXY": "*"}
+        code, out, err = copy.run("gpubalance")
         server.shutdown()
     assert code == 0, err
-    assert json.loads(out)
+    assert json.loads(out)["file"] == str(copy.folder / "gpubalance.py")
+    assert str(checkout.folder) not in (copy.folder / ".venv/bin/gpubalance").read_text()
     told = [line for line in err.splitlines() if "downloading" in line]
     assert told == ["gpubalance: downloading large (11.0 MB)"]
 
@@ -280,16 +284,6 @@ def test_on_a_terminal_the_long_steps_are_told_and_not_pips_lines(checkout: Chec
     assert seen.ever("gpubalance: installing")
     assert seen.ever("gpubalance: unpacking the packages, the last step")
     assert not seen.ever("Installing collected packages")
-
-
-def test_a_copied_checkout_does_not_use_the_others_environment(checkout: Checkout, tmp_path: Path) -> None:
-    checkout.run("gpubalance")
-    copy = tmp_path / "copy"
-    shutil.copytree(checkout.folder, copy, symlinks=True)
-    code, out, err = Checkout(copy).run("gpubalance")
-    assert code == 0, err
-    assert json.loads(out)["file"] == str(copy / "gpubalance.py")
-    assert str(checkout.folder) not in (copy / ".venv/bin/gpubalance").read_text()
 
 
 def test_a_read_only_checkout_has_its_environment_in_the_cache(tmp_path: Path) -> None:

@@ -26,9 +26,9 @@ _TOLD_EVERY = 100  # it may take hours
 _AT_ONCE = 4  # each waits for most of its time
 
 
-def kills(count: int, random: Random) -> Iterator[Kill]:
+def kills(count: int, random: Random, commands: Sequence[str] = tuple(COMMANDS)) -> Iterator[Kill]:
     """Every command, victim and signal as often as any other, in random order, at random moments."""
-    every = [(c, v, s) for c in COMMANDS for v in VICTIMS for s in SIGNALS]
+    every = [(c, v, s) for c in commands for v in VICTIMS for s in SIGNALS]
     for number in range(count):
         if number % len(every) == 0:
             random.shuffle(every)
@@ -89,9 +89,14 @@ def disturb(kill: Kill, known: Undisturbed) -> Seen:
     return seen
 
 
-def main(count: int = 1000, seed: int | None = None, variables: Mapping[str, str] = {}) -> Iterator[str]:
+def main(
+    count: int = 1000,
+    seed: int | None = None,
+    variables: Mapping[str, str] = {},
+    commands: Sequence[str] = tuple(COMMANDS),
+) -> Iterator[str]:
     seed = Random().randrange(2**31) if seed is None else seed
-    planned = list(kills(count, Random(seed)))
+    planned = list(kills(count, Random(seed), commands))
     seen: list[Seen] = []
     with tempfile.TemporaryDirectory(prefix="gpubalance-kills-") as name, ThreadPoolExecutor(_AT_ONCE) as pool:
         known = undisturbed(Path(name), variables, sorted({kill.command for kill in planned}))

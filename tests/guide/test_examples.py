@@ -36,6 +36,8 @@ def folder(tmp_path: Path) -> Path:
 def test_the_commands_run_and_print_what_is_shown(name: str, folder: Path) -> None:
     gpus = environment(folder, f"{TWO_UNLIKE_GPUS}gpu 0 persistence 0\n")
     for example in examples(name):
+        if example.command == ("doctor",) and not example.shown:
+            continue  # as where it is shown
         trained = {} if example.command[0] == "doctor" else engine(folder)  # it tries the real TensorFlow
         done = gpubalance(*example.command, cwd=folder, environment={**gpus, **trained, **example.environment})
         assert done.returncode == (3 if example.command[0] == "doctor" else 0), (example.command, done.stderr)

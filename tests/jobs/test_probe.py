@@ -22,7 +22,6 @@ from tests.jobs.probes import SMALL, devices_of, probe_of
 from tests.stand_in import engine
 
 pytestmark = pytest.mark.usefixtures("either_engine")
-with_tensorflow_too = pytest.mark.parametrize("either_engine", ["counted", "trained"], indirect=True)
 ROOT = Path(__file__).parents[2]
 PAIR, _ = simulated_devices(str(ROOT / "configs/gtx1080ti-gtx1080.toml"))
 MIB = 1 << 20
@@ -54,15 +53,6 @@ def limit_of(one: DeviceProbe) -> BatchLimit:
 def limit_by(profile: DeviceProfile) -> int:
     assert profile.memory is not None
     return (profile.memory - profile.base_memory) // profile.memory_per_sample
-
-
-@with_tensorflow_too
-def test_the_update_is_measured_apart_and_is_part_of_the_step() -> None:
-    updating = QUICK.model_copy(update={"update_s": 0.020})
-    (one,) = probe(request(updating), None, quiet).probes
-    assert one.update_s is not None
-    assert one.update_s >= 0.020 - 1e-6
-    assert all(p.step_time_s.median >= 0.010 + 0.0002 * p.batch + 0.020 - 1e-3 for p in one.curve)
 
 
 @pytest.mark.parametrize("number", [0, 1])
@@ -203,13 +193,17 @@ def test_a_device_without_a_limit_ends_on_its_plateau() -> None:
     assert limit.fits == limit.max_batch == one.curve[-1].batch <= 1024
 
 
-@with_tensorflow_too
-def test_a_margin_is_kept_free() -> None:
-    (one,) = probe(request(QUICK, margin_bytes=100 * MIB, batch_multiple=1, duration_s=0.2), None, quiet).probes
+@pytest.mark.parametrize("either_engine", ["counted", "trained"], indirect=True)
+def test_a_margin_is_kept_free_and_the_update_is_measured_apart_and_is_part_of_the_step() -> None:
+    updating = QUICK.model_copy(update={"update_s": 0.020})
+    (one,) = probe(request(updating, margin_bytes=100 * MIB, batch_multiple=1, duration_s=0.2), None, quiet).probes
     limit = limit_of(one)
     assert (limit.fits, limit.fails) == (87, 88)
     assert [t.outcome for t in limit.trials if t.batch == 88] == ["margin"]
     assert max(point.memory_peak_bytes or 0 for point in one.curve) <= 412 * MIB
+    assert one.update_s is not None
+    assert one.update_s >= 0.020 - 1e-6
+    assert all(p.step_time_s.median >= 0.010 + 0.0002 * p.batch + 0.020 - 1e-3 for p in one.curve)
 
 
 def test_a_limit_below_the_multiple() -> None:
@@ -218,7 +212,6 @@ def test_a_limit_below_the_multiple() -> None:
     assert (limit_of(one).fits, limit_of(one).fails) == (5, 6)
 
 
-@with_tensorflow_too
 def test_where_not_even_one_sample_fits_it_says_what_is_needed_and_the_others_are_measured() -> None:
     none = QUICK.model_copy(update={"name": "none", "memory": 66 * MIB})
     with pytest.raises(NothingFits) as caught:
