@@ -11,7 +11,7 @@ from gpubalance.render.pipeline import pipeline_lines
 from gpubalance.render.run import imbalance_text, run_lines, step_text, warning_lines
 from gpubalance.render.solo_gap import Loss, losses
 from gpubalance.render.table import WIDTH, prose, shorten, table
-from gpubalance.render.worth import epoch_text
+from gpubalance.render.worth import epoch_text, most_fed
 from gpubalance.results.plan import Balance, LearningRate, LeftOut, Plan, Round, Share
 from gpubalance.settings.device import Device
 from gpubalance.settings.shares import share_text
@@ -56,7 +56,7 @@ def plan_text(
     lines = pipeline_lines(plan.pipeline, plan.predicted.solo_sum, width) if plan.pipeline else []
     if plan.balance is not None and run is not None:
         lines += [
-            *run_lines(run, width, epoch),
+            *run_lines(run, width, epoch, plan.pipeline),
             *prose(_gap(plan, plan.balance), width),
             *prose("; ".join(filter(None, (bounds_text(plan), maximised_text(plan)))), width),
         ]
@@ -97,7 +97,9 @@ def _answer(plan: Plan, width: int, epoch: int | None) -> list[str]:
         lines += prose(f"{efficiency} of what the devices gave alone, {format_rate(predicted.solo_sum)} in sum", width)
     if epoch is not None:
         rates = [("the even split", even.throughput)] if even is not None else []
-        lines += prose(epoch_text(epoch, [*rates, ("this split", predicted.throughput)]), width)
+        lines += prose(
+            epoch_text(epoch, [*rates, ("this split", predicted.throughput)], most_fed(plan.pipeline)), width
+        )
     return lines
 
 

@@ -11,7 +11,7 @@ from gpubalance.render.pipeline import pipeline_lines
 from gpubalance.render.table import WIDTH, prose, shorten, shorten_front, table
 from gpubalance.render.worth import worth_text
 from gpubalance.results.common import Warning_
-from gpubalance.results.run import Measurement, Run, StepSpread
+from gpubalance.results.run import Measurement, Pipeline, Run, StepSpread
 from gpubalance.settings.device import Device
 from gpubalance.settings.shares import share_text
 
@@ -42,9 +42,12 @@ def run_text(run: Run, next_command: str = "", width: int = WIDTH, epoch: int | 
     return "\n".join([*lines, *(["", f"next: {next_command}"] if next_command else [])])
 
 
-def run_lines(run: Run, width: int, epoch: int | None = None) -> list[str]:
-    """The summary without its warnings and the next command; with the time of an epoch of so many samples."""
-    worth = [line for text in worth_text(run, epoch) for line in prose(text, width)]
+def run_lines(run: Run, width: int, epoch: int | None = None, pipeline: Pipeline | None = None) -> list[str]:
+    """The summary without its warnings and the next command; with the time of an epoch of so many samples.
+
+    `pipeline` is the user's own where it was measured after the run.
+    """
+    worth = [line for text in worth_text(run, epoch, pipeline) for line in prose(text, width)]
     lines = [*_answer(run, width), *worth, "", *_devices(run, width)]
     slowest = max(run.replicas, key=lambda replica: replica.busy_s)
     step = step_text(
@@ -53,11 +56,7 @@ def run_lines(run: Run, width: int, epoch: int | None = None) -> list[str]:
         slowest.update_s,
         run.sync_s if len(run.replicas) > 1 else None,
     )
-    if run.settings.input == "host" or run.pipeline is not None:
-        part = run.input_wait_s / run.step_time_s.median
-        step += f" + waiting for input {format_seconds(run.input_wait_s)} ({format_percent(part, 1)})"
-    if run.slow_s:
-        step += f" + rare slow steps {format_seconds(run.slow_s)}"
+    step += rest_text(run)
     lines += prose(f"{step}; {imbalance_text(run.imbalance)}" if len(run.replicas) > 1 else step, width)
     if run.step_spread is not None:
         lines += prose(spread_text(run.step_spread), width)
@@ -74,6 +73,15 @@ def step_text(step_s: float, compute_s: float, update_s: float | None, sync_s: f
     parts = (("slowest compute", compute_s), ("update", update_s or None), ("sync", sync_s))
     told = " + ".join(f"{name} {format_seconds(seconds)}" for name, seconds in parts if seconds is not None)
     return f"step {format_seconds(step_s)} = {told}"
+
+
+def rest_text(run: Run) -> str:
+    """What else a step's time is: ` + waiting for input 98 ms (54 %) + rare slow steps 2 ms`."""
+    text = ""
+    if run.settings.input == "host" or run.pipeline is not None:
+        part = run.input_wait_s / run.step_time_s.median
+        text = f" + waiting for input {format_seconds(run.input_wait_s)} ({format_percent(part, 1)})"
+    return text + (f" + rare slow steps {format_seconds(run.slow_s)}" if run.slow_s else "")
 
 
 def spread_text(spread: StepSpread) -> str:

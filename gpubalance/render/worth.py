@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from gpubalance.numbers.units import format_percent, format_rate, three_digits
 from gpubalance.results.common import Throughput
-from gpubalance.results.run import Run, SoloBest
+from gpubalance.results.run import Pipeline, Run, SoloBest
 
 # Of the best device alone: less than this is hardly worth another device.
 _CLEARLY = 0.05
 _SAMPLES = 1000
 
 
-def worth_text(run: Run, epoch: int | None = None) -> Iterator[str]:
-    """What the devices give against the best one alone, in a word; and how long an epoch of so many samples takes."""
+def worth_text(run: Run, epoch: int | None = None, pipeline: Pipeline | None = None) -> Iterator[str]:
+    """What the devices give against the best one alone, in a word; and how long an epoch of so many samples takes.
+
+    `pipeline` is the user's own, which feeds one device no faster than several; by default the run's.
+    """
+    most = most_fed(pipeline or run.pipeline)
     rates = [("this split", run.throughput.median)]
     if run.baselines.even is not None:
         rates.insert(0, ("the even split", run.baselines.even.throughput.median))
@@ -22,19 +27,33 @@ def worth_text(run: Run, epoch: int | None = None) -> Iterator[str]:
         best = max(run.baselines.solo_best, key=lambda one: one.throughput)
         label = run.devices[best.device].label
         rates.insert(0, (f"{label} alone", best.throughput))
-        yield _worth(label, best, run.throughput)
-        yield from _energy(label, best, run)
+        yield _worth(label, best, run.throughput, most)
+        if max(best.throughput, run.throughput.median) <= most:
+            yield from _energy(label, best, run)
     if epoch is not None:
-        yield epoch_text(epoch, rates)
+        yield epoch_text(epoch, rates, most)
 
 
-def _worth(label: str, best: SoloBest, rate: Throughput) -> str:
+def most_fed(pipeline: Pipeline | None) -> float:
+    """Samples per second that the devices can be fed; infinite where that does not bind."""
+    return pipeline.alone.median if pipeline and pipeline.binds else math.inf
+
+
+def _worth(label: str, best: SoloBest, rate: Throughput, most: float) -> str:
+    if most <= best.throughput:
+        return (
+            f"{label} alone takes {format_rate(best.throughput)} (at batch {best.batch}), more than your input "
+            "pipeline gives: another device is not worth it until that gives more"
+        )
+    if most < rate.median:
+        rate = Throughput(median=most, ci95=None)
     gain = rate.median / best.throughput - 1
     word = "worth it" if gain >= _CLEARLY else "hardly worth it" if gain > 0 else f"not worth it, use {label} alone"
     low, high = rate.ci95 or (rate.median, rate.median)
     if low < best.throughput < high and high > (1 + _CLEARLY) * best.throughput:
         word = "measured too roughly to say whether it is worth it"
     more = f"{format_percent(abs(gain))} {'more' if gain >= 0 else 'less'}"
+    more += " behind your input pipeline" if rate.median == most else ""
     return f"{more} than {label} alone at its best ({format_rate(best.throughput)} at batch {best.batch}): {word}"
 
 
@@ -48,9 +67,14 @@ def _energy(label: str, best: SoloBest, run: Run) -> Iterator[str]:
         yield f"energy of {_SAMPLES:,} samples: {alone} J with {label} alone, {together} J together"
 
 
-def epoch_text(epoch: int, rates: Sequence[tuple[str, float]]) -> str:
-    """`an epoch of 50,000 samples: 37.2 s with GPU:0 alone, 28.0 s with the even split, 22.7 s with this split`."""
-    return f"an epoch of {epoch:,} samples: {', '.join(f'{_time(epoch / rate)} with {name}' for name, rate in rates)}"
+def epoch_text(epoch: int, rates: Sequence[tuple[str, float]], most: float = math.inf) -> str:
+    """`an epoch of 50,000 samples: 37.2 s with GPU:0 alone, 28.0 s with the even split, 22.7 s with this split`.
+
+    `most` is what the devices can be fed.
+    """
+    times = ", ".join(f"{_time(epoch / min(rate, most))} with {name}" for name, rate in rates)
+    bound = "; your input pipeline gives them no faster" if any(rate > most for _, rate in rates) else ""
+    return f"an epoch of {epoch:,} samples: {times}{bound}"
 
 
 def _time(seconds: float) -> str:

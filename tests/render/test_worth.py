@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gpubalance.render.worth import worth_text
-from gpubalance.results.run import Baselines, Run, SoloBest
+from gpubalance.results.common import Throughput
+from gpubalance.results.run import Baselines, Pipeline, Run, SoloBest
 from gpubalance.results.telemetry import Telemetry
 from gpubalance.settings.device import DeviceProfile, JointProfile
 from tests.jobs.drawn import drawn_run
@@ -51,6 +52,21 @@ def test_an_epoch_takes_its_samples_over_each_rate(run: Run) -> None:
         run.model_copy(update={"baselines": Baselines(even=None, solo_best=None, solo_sum=None)}), 2000
     )
     assert said == "an epoch of 2,000 samples: 1.00 s with this split"
+
+
+def test_what_a_pipeline_can_not_feed_is_worth_nothing(run: Run) -> None:
+    def fed(rate: float) -> Pipeline:
+        return Pipeline(alone=Throughput(median=rate, ci95=None), processor_use=0.5, held=None, binds=True)
+
+    (less, epoch) = worth_text(with_best(run, 1000), 1_800_000, fed(900))
+    assert less.startswith("GPU:1 alone takes 1000 (at batch 100), more than your input pipeline gives: another device")
+    assert epoch.endswith(
+        "33.3 min with GPU:1 alone, 33.3 min with this split; your input pipeline gives them no faster"
+    )
+    assert next(worth_text(with_best(run, 1000), pipeline=fed(1500))) == (
+        "50 % more behind your input pipeline than GPU:1 alone at its best (1000 at batch 100): worth it"
+    )
+    assert next(worth_text(with_best(run, 1000), pipeline=fed(2500))).startswith("100 % more than GPU:1 alone")
 
 
 def test_energy_is_told_where_every_device_tells_it(run: Run) -> None:
