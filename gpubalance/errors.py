@@ -5,6 +5,7 @@
     ├── EnvironmentFault   3   driver, library or device
     │   └── InUse              another gpubalance has it
     ├── BadInput           4   a file or a model
+    │   └── Refused            whatever memory there is
     ├── NothingFits        5   memory
     │   └── OutOfMemory        of one trial; a stage may go on with a smaller batch
     ├── PartialResult      6   some of it was measured
@@ -68,6 +69,10 @@ class InUse(EnvironmentFault):
 
 class BadInput(GpubalanceError):
     exit_code = 4
+
+
+class Refused(BadInput):
+    """Looked at before it was trained on: no lack of memory in disguise."""
 
 
 class NothingFits(GpubalanceError):

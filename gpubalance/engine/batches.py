@@ -10,13 +10,13 @@ import tensorflow as tf
 def regrouped(data: tf.data.Dataset, model: Any, global_batch: int) -> tf.data.Dataset:
     """The dataset, batched or not, in batches of the split's size; the last one may be smaller.
 
-    Batches that are open stay as they are.
+    Batches that are open stay as they are. All are prefetched: TensorFlow does that by itself, but not for all options.
     """
     if not is_batched(data, model):
-        return data.batch(global_batch, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
-    if are_open(data, model) or {shape[0] for shape in _shapes(data)} == {global_batch}:
-        return data
-    return data.rebatch(global_batch).prefetch(tf.data.AUTOTUNE)
+        data = data.batch(global_batch, num_parallel_calls=tf.data.AUTOTUNE)
+    elif not are_open(data, model) and {shape[0] for shape in _shapes(data)} != {global_batch}:
+        data = data.rebatch(global_batch)
+    return data.prefetch(tf.data.AUTOTUNE)
 
 
 def joined(data: tf.data.Dataset, global_batch: int) -> tf.data.Dataset:

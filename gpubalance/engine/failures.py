@@ -16,6 +16,7 @@ from gpubalance.settings.requests import Settings
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 # What CUDA, cuDNN, cuBLAS and NCCL raise; a model's own mistakes are InvalidArgument and Python's errors.
 _OF_THE_DEVICE = (tf.errors.InternalError, tf.errors.UnavailableError, tf.errors.AbortedError)
+_OTHER_LABEL = re.compile(r"label value of (-?\d+) which is outside the valid range of \[0, (\d+)\)")
 _REPLICA = (
     re.compile(r"OOM on replica (\d+)"),  # a simulated device
     re.compile(r"device:(?:GPU|CPU):(\d+)", re.IGNORECASE),
@@ -50,6 +51,10 @@ def _of_training(error: BaseException, settings: Settings) -> GpubalanceError:
         return OutOfMemory(_line_of(error, "OOM"), replica=failing_replica(text))
     if isinstance(error, _OF_THE_DEVICE) and "ompil" not in text:
         return EnvironmentFault(f"training {settings.model} failed on the device: {line}")
+    label = _OTHER_LABEL.search(text) if settings.data else None
+    if label:
+        classes = f"{label[2]} classes: 0 to {int(label[2]) - 1}"
+        return BadInput(f"--data {settings.data} gives the label {label[1]}, where the model's output has {classes}")
     if settings.xla and "xla" in text.lower():
         remedy = "" if match(text) else "use --no-xla"
         return BadInput(f"{settings.model} does not compile with XLA: {line}", remedy=remedy)

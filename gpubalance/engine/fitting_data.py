@@ -48,6 +48,36 @@ def check_numbers(where: str, batch: Any) -> None:
             )
 
 
+def check_labels(where: str, model: Any, labels: Any) -> None:
+    """Raises BadInput for a first batch whose labels are text, or classes that the model's output does not have.
+
+    A GPU's loss would be no number, a processor's is an error.
+    """
+    flat = tf.nest.flatten(labels)
+    if any(one.dtype == tf.string for one in flat):
+        raise BadInput(f"{where} gives text for labels", remedy="let it give numbers, such as those of classes")
+    if not _takes_classes(model) or len(flat) != len(model.outputs):
+        return
+    for tensor, label in zip(model.outputs, flat, strict=True):
+        shape, given, classes = tuple(tensor.shape[1:]), tuple(label.shape[1:]), tensor.shape[-1] or 0
+        if classes < 2 or alike(given, shape) or not alike(given, shape[:-1]):
+            continue
+        low, high = (int(reduced(label)) for reduced in (tf.reduce_min, tf.reduce_max))
+        if low < 0 or high >= classes:
+            raise BadInput(
+                f"{where} gives labels from {low} to {high}, where the model's output {tensor.name} has {classes} "
+                f"classes: 0 to {classes - 1}",
+                remedy="number the classes from 0, or give the model as many outputs as there are",
+            )
+
+
+def _takes_classes(model: Any) -> bool:
+    """Whether its loss takes numbers of classes, each of which counts; without a loss of its own it does."""
+    loss = getattr(model, "loss", None)
+    name = loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__)
+    return loss is None or ("sparse" in name.lower() and getattr(loss, "ignore_class", None) is None)
+
+
 def _by_name(where: str, model: Any, inputs: dict[str, Any]) -> list[Any]:
     names = [tensor.name for tensor in tf.nest.flatten(model.inputs)]
     missing = [name for name in names if name not in inputs]

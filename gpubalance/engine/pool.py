@@ -28,6 +28,7 @@ class Pool:
         self._held: list[Any] = []
         self._ends: list[int] = []  # of each batch's samples, counted over all
         self._bytes = 0
+        self._ended = False
         self._layouts: set[tuple[tuple[int, ...], ...]] = set()
         self._spare_s = _SPARE_S
 
@@ -58,6 +59,11 @@ class Pool:
         return Counter(map(_samples, self._held)).most_common(1)[0][0]
 
     @property
+    def whole(self) -> int | None:
+        """How many samples there are, where they were read to their end."""
+        return self._samples if self._ended else None
+
+    @property
     def _samples(self) -> int:
         return self._ends[-1] if self._ends else 0
 
@@ -72,8 +78,11 @@ class Pool:
 
     def _next(self) -> bool:
         """Reads a batch, where there is another and room for it."""
-        batch = next(self._batches, None) if self._bytes < _MOST_BYTES else None
+        if self._ended or self._bytes >= _MOST_BYTES:
+            return False
+        batch = next(self._batches, None)
         if batch is None:
+            self._ended = True
             return False
         batch = tf.nest.map_structure(lambda values: values.numpy(), batch)
         self._bytes += _bytes(batch)

@@ -172,6 +172,11 @@ class Session:
         """Changes that may make the user's data faster."""
         return self._user_data.mends() if self._user_data else ()
 
+    @property
+    def samples(self) -> int | None:
+        """How many the user's data has, by what is known of it until now."""
+        return self._user_data.samples if self._user_data else None
+
     def joined_from(self, global_batch: int) -> int | None:
         """The size of the user's own batches, where those of that size are joined or cut from them."""
         return self._user_data.joined_from(global_batch) if self._user_data else None

@@ -22,6 +22,7 @@ _METHODS = (
     *("map", "filter", "batch", "padded_batch", "ragged_batch", "unbatch", "rebatch", "prefetch", "cache", "shuffle"),
     *("repeat", "take", "skip", "shard", "interleave", "flat_map", "apply", "enumerate", "with_options", "window"),
 )
+_BATCHING = ("batch", "padded_batch", "ragged_batch", "unbatch", "rebatch", "flat_map", "interleave", "window", "apply")
 _OWN = tuple(str(Path(package.__file__).parent) for package in (tf, keras))
 
 
@@ -100,6 +101,13 @@ class Transformations:
         while (made := self._made.get(id(dataset))) is not None:
             yield made
             dataset = made.source
+
+    def batch_size(self, dataset: Any) -> int | None:
+        """Of the batches that it gives, where a `batch` or `padded_batch` in the user's code says so."""
+        last = next((one for one in self.of(dataset) if one.method in _BATCHING), None)
+        if last is None or last.method not in ("batch", "padded_batch"):
+            return None
+        return int(last.arguments[0] if last.arguments else last.options["batch_size"])
 
     def again(self, dataset: Any, make: Callable[[Made, Any], Any]) -> Any:
         """The same dataset, each transformation of it made by `make`, of what it was and the dataset before it."""

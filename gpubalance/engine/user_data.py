@@ -14,10 +14,10 @@ import tensorflow as tf
 from keras.src.trainers.data_adapters import get_data_adapter
 
 from gpubalance.engine import mends
-from gpubalance.engine.batches import are_open, joined, regrouped
+from gpubalance.engine.batches import are_open, is_batched, joined, regrouped
 from gpubalance.engine.failures import own_traceback
 from gpubalance.engine.feed import cleaned, samples_of
-from gpubalance.engine.fitting_data import check_inputs, check_numbers, in_order
+from gpubalance.engine.fitting_data import check_inputs, check_labels, check_numbers, in_order
 from gpubalance.engine.pool import Pool
 from gpubalance.engine.transformations import Transformations
 from gpubalance.engine.user_functions import user_function
@@ -46,7 +46,7 @@ class UserData:
         try:
             with self._transformations.noted():
                 self._given = function()
-        except Exception as error:  # noqa: BLE001  (the user's own code)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  (the user's own code)
             raise BadInput(f"--data {name} failed:\n{own_traceback(error)}") from None
         if not isinstance(self._given, (tf.data.Dataset, keras.utils.PyDataset)) and not _is_arrays(self._given):
             raise BadInput(f"--data {name} gave {_kind(self._given)}, which is no dataset", remedy=_FORMS)
@@ -78,6 +78,19 @@ class UserData:
     def differs(self) -> bool:
         """Whether batches that were looked at differ in more than the number of samples."""
         return self._samples.differ
+
+    @property
+    def samples(self) -> int | None:
+        """How many samples it has, as far as that is known by now; where it is not read to its end, at most so many."""
+        if self._samples.whole is not None:
+            return self._samples.whole
+        if _is_arrays(self._given):
+            return len(keras.tree.flatten(self._given)[0])
+        if isinstance(self._given, keras.utils.PyDataset):
+            return None
+        batched = is_batched(self._given, self._model)
+        count, size = int(self._given.cardinality()), self._transformations.batch_size(self._given) if batched else 1
+        return count * size if count >= 0 and size else None
 
     def joined_from(self, global_batch: int) -> int | None:
         """How many samples the user's own batches have, where others are made of them; None where they stay."""
@@ -139,14 +152,14 @@ class UserData:
             return regrouped(data, self._model, size), adapter
         # As `split.fit` takes them, where they are the split's: it never joins what a user has padded.
         own = batch_size is None or batch_size == self._samples.usual_size
-        return data if own else joined(data, size), adapter
+        return regrouped(data, self._model, size) if own else joined(data, size), adapter
 
     def _as_it_is(self) -> tuple[tf.data.Dataset | None, Any]:
         """The user's own samples or batches; no dataset of arrays."""
         data, adapter = self._given, None
         if isinstance(data, keras.utils.PyDataset):
-            adapter = get_data_adapter(x=data, shuffle=False)
             with self._told():
+                adapter = get_data_adapter(x=data, shuffle=False)
                 data = adapter.get_tf_dataset()
         elif not isinstance(data, tf.data.Dataset):
             return None, None
@@ -184,6 +197,7 @@ class UserData:
         check_inputs(f"--data {self._name}", self._model, batch[0])
         if not self._checked:
             check_numbers(f"--data {self._name}", batch)
+            check_labels(f"--data {self._name}", self._model, batch[1])
             self._checked = True
         return batch
 
@@ -216,7 +230,8 @@ class UserData:
             return BadInput(f"--data {self._name}: the dataset is empty")
         return BadInput(
             f"--data {self._name} has {samples} samples, fewer than the global batch of {global_batch}",
-            remedy=f"use smaller batches, {samples} in sum at most, or give more samples",
+            remedy=f"give more samples, or use smaller batches, {samples} in sum at most: for balance that is "
+            f"--max-global-batch {samples}",
         )
 
 

@@ -120,7 +120,8 @@ class ProbeRequest(Record):
     `max_batch` null goes on until memory ends; where there is no limit of memory, until throughput rises no more.
     `margin_bytes` of each device's memory are kept free. A batch size is measured until its step time is known as
     exactly as is wanted of it, for 12 s at most; with `duration_s` at least that long, and four times that at most.
-    `deadline_s` is the longest silence of a worker, null for what suits the step.
+    `deadline_s` is the longest silence of a worker, null for what suits the step. `least_samples` are wanted of the
+    user's data for the run that follows.
     """
 
     devices: tuple[Device, ...]
@@ -133,6 +134,7 @@ class ProbeRequest(Record):
     time_limit_s: Annotated[float, Field(gt=0, le=1e7, allow_inf_nan=False)] | None = None
     parallel: bool = False
     ahead: bool = True
+    least_samples: Annotated[int, Field(ge=0)] = 0
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     tracing: Tracing | None = None
 
@@ -184,4 +186,5 @@ class BalanceRequest(Record):
             duration_s=self.probe_s,
             deadline_s=self.measuring.deadline_s,
             seed=self.measuring.seed,
+            least_samples=self.plan.global_batch or 0,
         )

@@ -241,7 +241,7 @@ class Split:
         self, keras_method: Callable[..., Any], model: Any, arguments: Sequence[Any], options: dict[str, Any]
     ) -> dict[str, Any]:
         """The arguments by their names, with the data in the split's batches. Tells what that changes."""
-        from gpubalance.engine.batches import is_batched
+        from gpubalance.engine.batches import are_open, is_batched
         from gpubalance.training import data, regrouped
 
         trains = keras_method.__name__ == "fit"
@@ -255,7 +255,8 @@ class Split:
         if not self._of_any_batch:
             given = bound.get("x")
             data.in_batches_of(self.global_batch, model, bound)
-            if trains and bound.get("x") is not given and is_batched(given, model):
+            is_other = bound.get("x") is not given and is_batched(given, model) and not are_open(given, model)
+            if trains and is_other:
                 self._tell(regrouped.told(given, self.global_batch, steps))
         return bound
 

@@ -116,11 +116,12 @@ class Ready(Record):
 
 
 class Measured(Record):
-    """The timings asked for are over."""
+    """The timings asked for are over. `samples`: the user's data has so many, by what is known of it until then."""
 
     kind: Literal["measured"] = "measured"
     memory_peak_bytes: tuple[Peak, ...]
     late_part: Annotated[float, Field(ge=0, le=1)] | None
+    samples: Annotated[int, Field(ge=0)] | None = None
 
 
 class PulledAll(Record):
@@ -221,11 +222,12 @@ class Reduced(Record):
 class Failed(Record):
     """It can't be done. `replica` is the place of the device at fault, where it is one device's fault.
 
+    Input is "refused" where it was looked at; else training has failed, which may have been its fault.
     Out of memory, `memory_peak_bytes` is what each device held or, as a simulated one knows, would have needed.
     """
 
     kind: Literal["failed"] = "failed"
-    fault: Literal["memory", "input", "environment"]
+    fault: Literal["memory", "refused", "input", "environment"]
     message: str
     cause: str = ""
     remedy: str = ""

@@ -121,6 +121,8 @@ def _failed(error: BaseException, settings: Settings | None = None, session: Ses
     if isinstance(found, OutOfMemory):
         peaks = session.memory_peaks() if session else ()
         return Failed(fault="memory", replica=found.replica, memory_peak_bytes=peaks, **message)
+    if isinstance(error, BadInput):
+        return Failed(fault="refused", **message)
     return Failed(fault="input" if isinstance(found, BadInput) else "environment", **message)
 
 
@@ -210,7 +212,8 @@ def _measure(session: Session, request: Measure, replies: Any, requests: queue.Q
     except Exception as error:  # noqa: BLE001  (whatever a step raises is told to the parent)
         _say(replies, _failed(error, session.settings, session))
         return
-    _say(replies, Measured(memory_peak_bytes=session.memory_peaks(), late_part=session.late_part()))
+    told = {"memory_peak_bytes": session.memory_peaks(), "late_part": session.late_part(), "samples": session.samples}
+    _say(replies, Measured.model_validate(told))
 
 
 def _stopped(requests: queue.Queue[str | None]) -> bool:

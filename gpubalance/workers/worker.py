@@ -12,6 +12,7 @@ from gpubalance.errors import (
     GpubalanceError,
     OutOfMemory,
     PartialResult,
+    Refused,
     TimeLimitPassed,
 )
 from gpubalance.results.pulled import Change, Pulled
@@ -56,6 +57,7 @@ _FIRST_STEP_WITHIN_S = 900.0  # tracing, XLA's compilation, cuDNN's search for a
 _STEP_WITHIN_S = 60.0
 _STEPS_WITHIN = 30.0  # times the time that such a timing took before
 _MOVES_WITHIN_S = 120.0
+_KINDS: dict[str, type[GpubalanceError]] = {"refused": Refused, "input": BadInput}
 
 
 class Worker(Process):
@@ -237,8 +239,8 @@ class Worker(Process):
                 memory_peak_bytes=reply.memory_peak_bytes,
                 log=self.log_tail(),
             )
-        kind: type[GpubalanceError] = BadInput if reply.fault == "input" else EnvironmentFault
+        kind = _KINDS.get(reply.fault, EnvironmentFault)
         # The user's own traceback is the message of a fault in their model; the log would only repeat it.
-        log = "" if reply.fault == "input" else self.log_tail()
+        log = "" if issubclass(kind, BadInput) else self.log_tail()
         remedy = reply.remedy or f"the worker's whole log is {self.log}"
         raise kind(reply.message, cause=reply.cause, remedy=remedy, log=log)

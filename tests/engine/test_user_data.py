@@ -42,11 +42,17 @@ def in_parts():
 def endless():
     return one_by_one().repeat()
 
+def filtered():
+    return one_by_one().filter(lambda x, y: True)
+
 def named():
     return tf.data.Dataset.from_tensor_slices(({"image": IMAGES}, LABELS))
 
 def fails():
     raise RuntimeError("no disk")
+
+def quits():
+    raise SystemExit("set DATA_DIR")
 
 def nothing():
     pass
@@ -88,6 +94,12 @@ def unlike():
 def not_padded():
     return tf.data.Dataset.range(1, 9).map(lambda n: (tf.ones((n,)), 0))
 
+def classes_from_1():
+    return sliced(IMAGES, LABELS + 1)
+
+def words_for_labels():
+    return sliced(IMAGES, np.where(LABELS, "cat", "dog"))
+
 def four_parts():
     return sliced(IMAGES, LABELS, LABELS, LABELS)
 
@@ -99,6 +111,13 @@ class Broken(keras.utils.PyDataset):
 
 def broken_parts():
     return Broken()
+
+class Endless(keras.utils.PyDataset):
+    def __getitem__(self, number):
+        return IMAGES, LABELS
+
+def parts_without_number():
+    return Endless()
 
 def of_unknown_shape():
     return one_by_one().map(lambda x, y: (tf.numpy_function(lambda x: x, [x], tf.float32), y))
@@ -114,6 +133,7 @@ def breaks():
 GOOD = ["one_by_one", "in_batches", "arrays", "in_parts", "endless", "named"]
 WRONG = {
     "fails": "fails failed:\n  File ",
+    "quits": "failed:\n  File (.|\n)*SystemExit: set DATA_DIR",
     "nothing": "gave nothing, which is no dataset",
     "a_list": "gave a list, which is no dataset",
     "without_labels": "its samples have one part, where training needs labels too",
@@ -127,8 +147,11 @@ WRONG = {
     "not_a_number": "the first batch has NaN among its inputs",
     "unlike": r"gives samples of shape \(2,\) for the model's input image, whose shape is \(4,\)",
     "not_padded": "failed while it gave samples: .* different shapes",
+    "classes_from_1": "gives labels from 1 to 2, where the model's output .* has 2 classes: 0 to 1",
+    "words_for_labels": "gives text for labels",
     "four_parts": "its samples have 4 parts, which is too many",
     "broken_parts": "failed while it gave samples: ValueError: bad row 3",
+    "parts_without_number": "failed while it gave samples: .*num_batches",
     "of_unknown_shape": "TensorFlow does not know the shape of its samples",
     "ragged": "has a RaggedTensor in it, which can't be dealt out",
     "breaks": "failed while it gave samples: ValueError: bad file 7",
@@ -174,6 +197,15 @@ def test_what_is_wrong_is_told_in_a_sentence(data: Any, name: str) -> None:
 def test_a_dataset_smaller_than_a_global_batch_is_told_with_its_size(data: Any) -> None:
     with pytest.raises(BadInput, match="has 30 samples, fewer than the global batch of 31"):
         next(data("in_batches").stream(31))
+
+
+def test_how_many_samples_it_has_is_known_before_all_are_read(data: Any) -> None:
+    known = {name: data(name).samples for name in (*GOOD, "filtered")}
+    assert known == {**dict.fromkeys(GOOD, 30), "in_batches": 35, "in_parts": None, "endless": None, "filtered": None}
+    for name in ("in_batches", "in_parts", "endless", "filtered"):
+        user_data = data(name)
+        user_data.make(31)
+        assert user_data.samples == (None if name == "endless" else 30)
 
 
 def test_labels_that_suit_no_output_are_told(tensorflow: Any) -> None:

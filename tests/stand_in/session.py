@@ -10,6 +10,7 @@ else happens is Python, in the file that ENGINE_STAND_IN_SCRIPT names, which may
     needs(device, size)                bytes that a device needs for so many samples at a time
     holds(device, size)                whether so many samples at a time fit; where not, it is out of memory
     pulled(samples)                    seconds in which the user's data gives a batch of so many; else 10 µs a sample
+    samples()                          how many samples the user's data has; else that is not known
     took(seconds)                      called with what each timing takes, a stamped one with the step before it
 
 What one of these leaves out, or returns None for, is as the profile says.
@@ -82,14 +83,14 @@ class Session:
             self._number += 1
             told = self._call("step", self._devices, split.batches, self._number)
             computes = [self._step(split) for _ in range(1 if stamped else steps_per_timing)]
-            taken_s = len(computes) * told if told else sum(map(self._taken_s, computes))
+            busy_s = taken_s = len(computes) * told if told else sum(map(self._taken_s, computes))
             if pipeline:
-                taken_s = max(taken_s, len(computes) * self._pulled_s(split.global_batch))
+                taken_s = max(busy_s, len(computes) * self._pulled_s(split.global_batch))
             self._call("took", 2 * taken_s if stamped else taken_s)
             spent += taken_s
             given += 1
-            stamps: Any = {"compute_s": computes[0], "update_s": self._updates_s, "step_s": taken_s} if stamped else {}
-            yield Timing(steps=len(computes), seconds=taken_s, input_wait_s=0.0, **stamps)
+            stamps: Any = {"compute_s": computes[0], "update_s": self._updates_s, "step_s": busy_s} if stamped else {}
+            yield Timing(steps=len(computes), seconds=taken_s, input_wait_s=taken_s - busy_s, **stamps)
 
     def pull(self, global_batch: int, *, seconds: float, at_least: int, change: str | None) -> Any:
         del seconds, change
@@ -98,6 +99,10 @@ class Session:
 
     def _pulled_s(self, samples: int) -> float:
         return self._call("pulled", samples) or 1e-5 * samples
+
+    @property
+    def samples(self) -> int | None:
+        return self._call("samples") if self.settings.data else None
 
     def joined_from(self, _: int) -> None:
         """Its batches have one shape."""

@@ -44,7 +44,9 @@ class Together:
         """What a split gives, measured for at least so many seconds."""
         party, used = self.gather(split), self._run_request(split).of_used
         timing_s = self._request.round_s / _TIMINGS
-        series = Series(used.split, devices=used.devices, watch=self._watch, timing_s=timing_s)
+        series = Series(
+            used.split, devices=used.devices, watch=self._watch, timing_s=timing_s, least_samples=split.global_batch
+        )
         self._warmth.warm_up(series)
         window = party.ask(lambda worker: series.window(worker, at_least_s, at_least=LEAST_TIMINGS))
         return window.measurement(split.used)

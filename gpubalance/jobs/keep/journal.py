@@ -15,7 +15,7 @@ from typing import IO, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from gpubalance.errors import RESUME, GpubalanceError
+from gpubalance.errors import RESUME, BadInput, GpubalanceError
 from gpubalance.numbers.units import format_bytes
 from gpubalance.system.lock import Lock
 from gpubalance.system.state import state_folder, sync_folder
@@ -75,7 +75,8 @@ class Journal:
     ) -> None:
         if error is None and not self._keep:
             self.path.unlink(missing_ok=True)
-        if isinstance(error, GpubalanceError) and self._can_resume and RESUME not in error.remedy:
+        bad = isinstance(error, BadInput)  # with better input it is another measurement
+        if isinstance(error, GpubalanceError) and not bad and self._can_resume and RESUME not in error.remedy:
             error.remedy = f"{error.remedy}\n{RESUME}".strip()
         self.close()
 

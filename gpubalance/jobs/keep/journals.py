@@ -26,7 +26,7 @@ def tell_resumed(journal: Journal | None, watch: Watch) -> None:
 
 def probe_journal(request: ProbeRequest, driver: str | None, *, resume: bool) -> Journal:
     """The journal of this probe. Raises InUse where another process makes the same one."""
-    key = _key(request, driver, deadline_s=None, time_limit_s=None, ahead=True, tracing=None)
+    key = _key(request, driver, deadline_s=None, time_limit_s=None, ahead=True, least_samples=0, tracing=None)
     return Journal(key, "a probe of the same devices and settings", resume=resume)
 
 

@@ -40,7 +40,8 @@ class Series(Timings):
     """The timings of a split that is being measured: a worker adds to them, and `watch` is told of each as it comes.
 
     `name` is "even" or "held", or "" for a run's own split. With `pipeline` batches come from the user's own, else they
-    lie on the devices. `devices`, the replicas, are read meanwhile where they are GPUs.
+    lie on the devices. `devices`, the replicas, are read meanwhile where they are GPUs. A user's data of fewer than
+    `least_samples` is refused as soon as that is known.
     """
 
     name: str = ""
@@ -48,6 +49,7 @@ class Series(Timings):
     watch: Watch | None = None
     timing_s: float = TIMING_S
     pipeline: bool = False
+    least_samples: int = 0
     windows: int = 0
     warmup_steps: int = 0
     steady: bool = True
@@ -118,6 +120,12 @@ class Series(Timings):
                 "take them?",
             )
 
+    def _refuse_too_few(self, worker: Worker, samples: int | None) -> None:
+        """Raises BadInput where the user's data does not give so many: what is known may only be about right."""
+        if samples is not None and samples < self.least_samples:
+            list(worker.pull(self.least_samples, seconds=0.0))
+            self.least_samples = 0
+
     def window(self, worker: Worker, seconds: float, *, at_least: int = 1) -> Timings:
         """Measures for that long and at least so many timings. They are added to the series, and given by themselves.
 
@@ -187,6 +195,7 @@ class Series(Timings):
             if isinstance(reply, Measured):
                 self._last_late_part = reply.late_part or 0.0
                 self.note_peaks(reply.memory_peak_bytes)
+                self._refuse_too_few(worker, reply.samples)
             else:
                 self.loss_is_finite = self.loss_is_finite and reply.loss_is_finite
                 self._differs = reply.unlike

@@ -14,6 +14,7 @@ from gpubalance.errors import (
     GpuLost,
     OutOfMemory,
     PartialResult,
+    Refused,
 )
 from gpubalance.jobs.events import Doing, PointDone, TrialDone, Watch
 from gpubalance.jobs.keep.journal import Journal
@@ -170,6 +171,8 @@ class Bench:
         """
         try:
             return self._measured(batch, length)
+        except Refused:
+            raise
         except (EnvironmentFault, BadInput) as error:
             smaller_passed = any(smaller < batch for smaller in self._passed)
             if not smaller_passed and (batch == 1 or isinstance(error, BadInput)):
@@ -186,6 +189,7 @@ class Bench:
             until_s=self._halt.limit.until_s,
             gpu=None if self.device.simulated else self.device.uuid,
             first=not self._passed,
+            least_samples=self.request.least_samples,
         )
         with lost_gpus_told([self.device]):
             point, measured_s = self.party.ask(measure)

@@ -67,15 +67,16 @@ def measure_point(
     until_s: float = float("inf"),
     gpu: str | None = None,
     first: bool = True,
+    least_samples: int = 0,
 ) -> tuple[CurvePoint, float]:
     """The point, and the seconds within its measured steps.
 
     A point is measured once more, and is never called steady, where its step time rose, fell or changed its level, or
     NVML says that heat throttled the GPU. After `until_s` on the monotonic clock no window begins but the first. `gpu`
     is the UUID of a GPU to read meanwhile; `first` is for the model's first measurement. Raises what `Worker.measure`
-    does.
+    does, and BadInput for a user's data of fewer than `least_samples`.
     """
-    series = Series(Shares((batch,)), timing_s=length.timing_s)
+    series = Series(Shares((batch,)), timing_s=length.timing_s, least_samples=least_samples)
     series.settle(worker, first=first)
     telemetry = _windows(series, worker, length, until_s, gpu)
     spent_s = _seconds(series)
