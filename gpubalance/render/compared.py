@@ -29,6 +29,8 @@ _OF_A_SPLIT = (
     _Figure("global batch", "global_batch", str),
     _Figure("samples/s", "throughput.median", format_rate),
     _Figure("step", "step_time_s", format_seconds),
+    _Figure("  half up to", "step_spread.p50_s", format_seconds),
+    _Figure("  95 % up to", "step_spread.p95_s", format_seconds),
     _Figure("sync", "sync_s", format_seconds, has_ratio=False),
     _Figure("imbalance", "imbalance", "{:.3f}".format, has_ratio=False),
     _Figure("× even split", "speedup_over_even", "{:.3f}".format, has_ratio=False),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpubalance.numbers.ratio import MATTERS
-from gpubalance.numbers.units import format_bytes, format_duration, format_percent, format_rate
+from gpubalance.numbers.units import format_bytes, format_duration, format_percent, format_rate, format_seconds
 from gpubalance.render.run import warning_lines
 from gpubalance.render.table import WIDTH, prose, shorten, shorten_front, table
 from gpubalance.results.independent import HeldAgainst, Independent, OwnModel, OwnWindow
@@ -30,7 +30,11 @@ def turn_text(number: int, of: int, name: str, windows: Sequence[OwnWindow]) -> 
 def independent_text(result: Independent, next_command: str = "", width: int = WIDTH) -> str:
     """The summary: the sum and what it is held against, each device alone and at once, what it shared, the warnings."""
     lines = [*_answer(result, width), "", *_devices(result, width)]
-    lines += [line for text in (*contention_texts(result), *_health(result)) for line in prose(text, width)]
+    lines += [
+        line
+        for text in (*contention_texts(result), *waiting_texts(result), *_health(result))
+        for line in prose(text, width)
+    ]
     for one in result.replicas:
         if one.failure is not None:
             lines += prose(f"{result.devices[one.device].label} failed: {one.failure.message}", width)
@@ -118,6 +122,22 @@ def contention_texts(result: Independent) -> Iterator[str]:
         less = f"{format_percent(one.contention, 1)} less than alone ({100 * low:.1f} to {100 * high:.1f})"
         label, longer = result.devices[one.device].label, 1 / (1 - (one.contention or 0.0)) - 1
         yield f"{label} gives {less}: its steps take {format_percent(longer, 1)} longer"
+
+
+def waiting_texts(result: Independent) -> Iterator[str]:
+    """What part of its steps each device waits for samples, where those come from the host."""
+    told = []
+    for one in result.replicas:
+        times = ((one.input_wait_s, one.step_time_s, "at once"), (one.solo_input_wait_s, one.solo_step_time_s, "alone"))
+        parts = [
+            f"{format_seconds(wait_s)} ({format_percent(wait_s / step.median, 1)}) {how}"
+            for wait_s, step, how in times
+            if wait_s is not None and step is not None
+        ]
+        if parts:
+            told.append(f"{result.devices[one.device].label} {', '.join(parts)}")
+    if told:
+        yield f"waiting for input in each step: {'; '.join(told)}"
 
 
 def is_contended(one: OwnModel) -> bool:

@@ -7,6 +7,7 @@ from typing import Literal
 from gpubalance.numbers.ratio import Verdict
 from gpubalance.results.common import Interval, Number, Result, Throughput, Warning_
 from gpubalance.results.probe import SoloRate
+from gpubalance.results.run import StepSpread
 from gpubalance.settings.record import Record
 
 # A plan that was run counts as its run; all figures of a plan that was not are predicted.
@@ -55,6 +56,7 @@ class ComparedResult(Record):
     micro_batches: tuple[int, ...] | None = None
     throughput: Throughput | None = None
     step_time_s: Number | None = None
+    step_spread: StepSpread | None = None
     sync_s: Number | None = None
     imbalance: Number | None = None
     speedup_over_even: Number | None = None

@@ -34,7 +34,8 @@ class OwnModel(Record):
 
     `model` is as named with `--model`. `contention` is by what part it gives less at once than alone. What was not
     measured is null: of a device that failed, and where no other was left to measure at once with. Telemetry and memory
-    are of what was measured at once, `solo_telemetry` of it alone.
+    are of what was measured at once, `solo_telemetry` of it alone. `input_wait_s` and `solo_input_wait_s`, what a step
+    waits for samples at once and alone, are null where these lie on the device.
     """
 
     device: Count
@@ -46,6 +47,8 @@ class OwnModel(Record):
     contention_ci95: Interval
     solo_step_time_s: StepTime | None
     step_time_s: StepTime | None
+    solo_input_wait_s: Number | None = None
+    input_wait_s: Number | None = None
     memory_peak_bytes: Count | None
     telemetry: Telemetry | None = None
     solo_telemetry: Telemetry | None = None

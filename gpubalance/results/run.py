@@ -131,6 +131,8 @@ class Pipeline(Record):
     `processor_use` is the part of all the host's cores that was busy meanwhile. `held` is what the split gives with
     batches of the same data that lie on the devices, as if the pipeline took no time. It `binds` where `alone` is
     clearly below `held`, or below what the devices gave alone in sum. `remedies` are those that helped when tried.
+    `joined_from` is the size of the user's own batches where they differ in shape and others were made of them here;
+    `split.fit` would leave them as they are.
     """
 
     alone: Throughput
@@ -138,6 +140,7 @@ class Pipeline(Record):
     held: Throughput | None
     binds: bool
     remedies: tuple[Remedy, ...] = ()
+    joined_from: Size | None = None
 
 
 class Run(Measurement, Result):

@@ -18,20 +18,19 @@ from tests.bench.ratio import in_processes, in_turns
 from tests.bench.training import SplitFit
 from tests.bench.wanted import Wanted, judged
 
-_SLEEP_S = 0.05  # a call of Python takes a millisecond beside it
-_CEILING = 1 / _SLEEP_S
 _BATCHES = (5, 3)
-_WINDOW_S = 3.0
+_SLEEP_S = 0.1  # a batch; a call of Python takes a millisecond beside it
+_CEILING = sum(_BATCHES) / _SLEEP_S
+_WINDOW_S = 2.0
 _PAIRS = 3
-_MOST = 12
-_MOST_PROCESSES = 12
-# Together they take 8 samples in a fifth of a second, twice what one call at a time gives.
-_PAIR = '[[device]]\nname = "Slow {}"\nalpha_s = 0.2\nbeta_s = 0.00001\n'
+_MOST = 6
+# A step takes half as long as one call.
+_PAIR = '[[device]]\nname = "Slow {}"\nalpha_s = 0.05\nbeta_s = 0.00001\n'
 
 
 def slow() -> Any:
-    """Of a sample at a time."""
-    return _samples().map(_decode).batch(sum(_BATCHES))
+    """One call after the other."""
+    return _batches().map(_decode)
 
 
 def fast() -> Any:
@@ -40,19 +39,18 @@ def fast() -> Any:
 
     options = tf.data.Options()
     options.threading.private_threadpool_size = 16  # else no more calls at once than there are cores
-    data = _samples().with_options(options).map(_decode, num_parallel_calls=16)
-    return data.batch(sum(_BATCHES)).prefetch(tf.data.AUTOTUNE)
+    return _batches().with_options(options).map(_decode, num_parallel_calls=8).prefetch(tf.data.AUTOTUNE)
 
 
-def _samples() -> Any:
+def _batches() -> Any:
     import numpy as np
     import tensorflow as tf
 
     images = np.zeros((64, 28, 28, 1), "float32")
-    return tf.data.Dataset.from_tensor_slices((images, np.zeros(64, "int64"))).repeat()
+    return tf.data.Dataset.from_tensor_slices((images, np.zeros(64, "int64"))).repeat().batch(sum(_BATCHES))
 
 
-def _decode(image: Any, label: Any) -> Any:
+def _decode(images: Any, labels: Any) -> Any:
     import time
 
     import tensorflow as tf
@@ -61,7 +59,7 @@ def _decode(image: Any, label: Any) -> Any:
         time.sleep(_SLEEP_S)
         return values
 
-    return tf.ensure_shape(tf.numpy_function(waits, [image], tf.float32), (28, 28, 1)), label
+    return tf.ensure_shape(tf.numpy_function(waits, [images], tf.float32), (None, 28, 28, 1)), labels
 
 
 def main() -> Iterator[str]:
@@ -77,7 +75,7 @@ def main() -> Iterator[str]:
         others = [_pipeline(str(pair), "fast") for _ in pipelines]
         yield f"the same with parallel calls and prefetch: in {sum(one.binds for one in others)} of {len(others)}"
         for name in ("slow", "fast"):
-            figure = judged(in_processes("tests.bench.data", str(pair), name), Wanted(0.95), _MOST_PROCESSES)
+            figure = judged(in_processes("tests.bench.data", str(pair), name), Wanted(0.95), _MOST)
             yield f"Split.fit over run --data, the {name} pipeline: {figure}, in processes"
 
 
@@ -89,7 +87,7 @@ def _ceilings(pair: str, pipelines: list[Pipeline]) -> Iterator[float]:
 
 def _pipeline(pair: str, function: str) -> Pipeline:
     split = ("--simulate", pair, "--batches", *map(str, _BATCHES), "--baseline", "none", "--windows", "1")
-    data = ("--model", "small", "--data", f"tests.bench.data:{function}", "--duration", "3")
+    data = ("--model", "small", "--data", f"tests.bench.data:{function}", "--duration", "2")
     found = Run.model_validate_json(measured("run", *split, *data)).pipeline
     assert found is not None
     return found

@@ -23,6 +23,21 @@ def other():
 if __name__ == "__main__":
     dataset()
 """
+TOO_FEW = """
+from gpubalance.errors import BadInput
+
+sizes = [0]
+
+def step(devices, batches, number):
+    sizes.extend(batches)
+
+def samples():
+    return 100 if max(sizes) >= 16 else None
+
+def pulled(asked):
+    if asked > 100:
+        raise BadInput(f"100 samples, fewer than {asked}", remedy="give more")
+"""
 PAIR = ("--simulate", QUICK_PAIR)
 DATA = ("--data", "mine.py:dataset")
 SHORT = ("--windows", "1", "--duration", "0.5")
@@ -38,7 +53,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_balance_and_plan_say_first_that_the_pipeline_binds(folder: Path) -> None:
-    made = gpubalance("balance", *PAIR, *DATA, *SHORT, "-o", "plan.json", cwd=folder)
+    made = gpubalance("balance", *PAIR, *DATA, *SHORT, "--epoch", "1000", "-o", "plan.json", cwd=folder)
     assert made.returncode == 0, made.stderr
     plan = Plan.model_validate_json((folder / "plan.json").read_text())
     assert plan.pipeline is not None
@@ -47,11 +62,13 @@ def test_balance_and_plan_say_first_that_the_pipeline_binds(folder: Path) -> Non
     assert plan.pipeline.held is not None
     assert "samples/s" in made.stdout
     assert "on batches held on the devices" in " ".join(made.stdout.split())
-    again = gpubalance("plan", *PAIR, *DATA, cwd=folder)
+    again = gpubalance("plan", *PAIR, *DATA, "--epoch", "1000", cwd=folder)
     assert answer_of(subject(folder / "plan.json")).notes[0].startswith("your input pipeline gives 100 samples/s")
     for done in (made, again):
         assert done.stdout.startswith("your input pipeline gives 100 samples/s")
         assert max(map(len, done.stdout.split("\nnext: ")[0].splitlines())) <= 80
+        assert "10.0 s with this split; your input pipeline gives them no faster" in " ".join(done.stdout.split())
+    assert "another device is not worth it until that gives more" in " ".join(made.stdout.split())
 
     path = folder / "mine.py"
     path.write_text(
@@ -88,4 +105,21 @@ def test_each_independent_model_has_a_pipeline_in_front(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["settings"]["data"] == "mine.py:dataset"
-    assert [replica["throughput"] for replica in result["replicas"]] == pytest.approx([100, 100])
+    for replica in result["replicas"]:
+        for how in ("", "solo_"):
+            assert replica[f"{how}throughput"] == pytest.approx(100)
+            step_s = replica[f"{how}step_time_s"]["median"]
+            assert 0.5 * step_s < replica[f"{how}input_wait_s"] < step_s
+
+
+def test_too_few_samples_are_told_before_a_split_is_tried(folder: Path) -> None:
+    (folder / "engine-stand-in.py").write_text(TOO_FEW)
+    asked = gpubalance("balance", *PAIR, *DATA, "--global-batch", "128", cwd=folder)
+    planned = gpubalance("balance", *PAIR, *DATA, cwd=folder)
+    for done in (asked, planned):
+        assert (done.returncode, done.stdout) == (4, "")
+        error, remedy = done.stderr.splitlines()[-2:]  # and no --resume
+        assert error.startswith("error: 100 samples, fewer than ")
+        assert remedy == "  → give more"
+        assert "samples/s, predicted" not in done.stderr
+    assert "GPU:1" not in asked.stderr  # nothing more is measured of the first

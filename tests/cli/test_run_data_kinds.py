@@ -8,7 +8,13 @@ from typing import Any
 
 import pytest
 
-from tests.cli.program import gpubalance
+from gpubalance.devices.profile import simulated_devices
+from gpubalance.jobs.keep.saved_probes import save
+from gpubalance.jobs.keep.software import code_key
+from gpubalance.numbers.units import format_seconds
+from gpubalance.settings.requests import Settings
+from tests.cli.program import QUICK_PAIR, gpubalance
+from tests.jobs.probes import probe_of
 
 FILE = """
 import keras
@@ -85,7 +91,34 @@ def test_ragged_text_has_steps_that_differ_and_are_told(tmp_path: Path) -> None:
     assert result["model"]["input_shapes"] == [[None], [None]]
     assert "batches differ in shape: a step takes " in summary
     assert "batches-joined" not in summary
-    assert all(steps % 7 == 0 for steps in [result["step_time_s"]["steps_per_sample"]])
+    assert result["step_time_s"]["steps_per_sample"] % 7 == 0
+    plan, answer = _balanced(tmp_path)
+    proof = plan["balance"]["run"]
+    assert 0 < proof["step_spread"]["p50_s"] <= proof["step_spread"]["p95_s"]
+    assert "batches differ in shape: a step takes " in answer
+    assert max(map(len, answer.split("\nnext: ")[0].splitlines())) <= 80
+    both = ("run.json", "plan.json")
+    page = gpubalance("report", *both, "--html", "report.html", cwd=tmp_path)
+    assert page.returncode == 0, page.stderr
+    html = (tmp_path / "report.html").read_text()
+    assert html.count("95 % take up to") == html.count("batches differ in shape: a step takes ") + 1  # what it means
+    compared = " ".join(gpubalance("compare", *both, cwd=tmp_path).stdout.split())
+    assert "samples from the pipeline → held on the devices" in compared
+    assert f"95 % up to {format_seconds(spread['p95_s'])} " in compared
+
+
+def _balanced(folder: Path) -> tuple[dict[str, Any], str]:
+    """The plan of a balance of the text, with a probe that is kept, and its answer."""
+    named = ("mine.py:text_net", "mine.py:text")
+    code = code_key(*(str(folder / name) for name in named))
+    probe = probe_of(simulated_devices(QUICK_PAIR)[0])
+    settings = Settings(model=named[0], data=named[1])
+    save(probe.model_copy(update={"settings": settings, "model": None, "code": code}))
+    brief = ("--global-batch", "8", "--rounds", "1", "--round-duration", "0.3", "--windows", "1", "--duration", "0.3")
+    asked = ("--simulate", QUICK_PAIR, "--model", named[0], "--data", named[1], *brief, "-o", "plan.json")
+    done = gpubalance("balance", *asked, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return json.loads((folder / "plan.json").read_text()), done.stdout
 
 
 def test_padded_batches_of_another_size_are_joined_and_that_is_told(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from gpubalance.jobs.measure.joint import party_for
 from gpubalance.jobs.measure.lost import lost_gpus_told
 from gpubalance.jobs.measure.pipeline import ceiling
 from gpubalance.jobs.measure.trace import trace
-from gpubalance.jobs.measure.warnings import rounds_taken_over, speed_changed
+from gpubalance.jobs.measure.warnings import batches_joined, rounds_taken_over, speed_changed
 from gpubalance.jobs.plan.beside import best_at
 from gpubalance.jobs.plan.problem import best_split, find_probes
 from gpubalance.jobs.plan.record import plan_of
@@ -274,7 +274,7 @@ class Balancing:
             update={
                 "settings": self.request.settings,
                 "pipeline": self._pipeline or plan.pipeline,
-                "warnings": (*plan.warnings, *self._moved(), *self._over(), *self._trace_warnings),
+                "warnings": (*plan.warnings, *self._moved(), *self._over(), *self._joined(plan), *self._trace_warnings),
                 "balance": Balance(
                     rounds=self._rounds.records,
                     run=run,
@@ -285,6 +285,11 @@ class Balancing:
 
     def _over(self) -> list[Warning_]:
         return [rounds_taken_over(self._taken_over)] if self._taken_over else []
+
+    def _joined(self, plan: Plan) -> list[Warning_]:
+        """Where the user's own batches are not those that were measured."""
+        size = self._pipeline.joined_from if self._pipeline else None
+        return [batches_joined(size, plan.global_batch)] if size else []
 
     def _moved(self) -> list[Warning_]:
         """Warnings of devices that changed their speed while they were measured together."""

@@ -10,6 +10,7 @@ from gpubalance.results.comparison import Unlike
 from gpubalance.results.independent import Independent
 from gpubalance.results.probe import Probe
 from gpubalance.results.redact import is_redacted
+from gpubalance.results.run import Run
 from gpubalance.settings.device import Device, DeviceProfile
 from gpubalance.settings.record import Record
 from gpubalance.settings.requests import Settings
@@ -61,6 +62,7 @@ def unlike(baseline: Subject, other: Subject) -> tuple[Unlike, ...]:
         *_input_shapes(before.model, after.model),
         *(_fields(before, after, _OF_A_PROBE) if isinstance(before, Probe) and isinstance(after, Probe) else ()),
         *_if_unlike("training", *(_training(subject) for subject in (baseline, other))),
+        *_samples(baseline, other),
         *_devices(baseline.devices, other.devices),
         *_environment(before.environment, after.environment),
     )
@@ -68,6 +70,14 @@ def unlike(baseline: Subject, other: Subject) -> tuple[Unlike, ...]:
 
 def _training(subject: Subject) -> str:
     return "a model of its own on each device" if isinstance(subject.source, Independent) else "one model on all"
+
+
+def _samples(baseline: Subject, other: Subject) -> Iterator[Unlike]:
+    """Where those of the user come from: `balance` and `probe` hold some on the devices."""
+    sources = baseline.source, other.source
+    if all(source.settings.data is not None for source in sources):
+        piped = [isinstance(one, Independent) or (isinstance(one, Run) and one.pipeline is not None) for one in sources]
+        yield from _if_unlike("samples", *("from the pipeline" if one else "held on the devices" for one in piped))
 
 
 def _fields(before: Record | None, after: Record | None, names: Mapping[str, str]) -> Iterator[Unlike]:

@@ -22,7 +22,7 @@ from gpubalance.results.common import Model, Throughput, Warning_, now
 from gpubalance.results.independent import HeldAgainst, Independent, OwnModel
 from gpubalance.results.probe import Failure
 from gpubalance.results.telemetry import Telemetry
-from gpubalance.settings.requests import IndependentRequest
+from gpubalance.settings.requests import IndependentRequest, Settings
 
 
 def independent_result(
@@ -44,7 +44,7 @@ def independent_result(
         environment=environment(facts[0], driver),
         model=model,
         devices=request.devices,
-        replicas=tuple(_own_model(one, origin_s) for one in replicas),
+        replicas=tuple(_own_model(one, origin_s, fed=_is_fed(request.settings)) for one in replicas),
         throughput=_sum(together) if together else None,
         solo_sum=sum(solo) if solo and len(solo) == len(together) else None,
         overlap_s=turns.overlap_s,
@@ -54,7 +54,12 @@ def independent_result(
     )
 
 
-def _own_model(one: Replica, origin_s: float) -> OwnModel:
+def _is_fed(settings: Settings) -> bool:
+    """Whether samples come from the host."""
+    return settings.data is not None or settings.input == "host"
+
+
+def _own_model(one: Replica, origin_s: float, *, fed: bool) -> OwnModel:
     alone, at_once = (series if series.timings else None for series in (one.alone, one.at_once))
     value, found = None, None
     if alone and at_once and one.error is None:
@@ -71,6 +76,8 @@ def _own_model(one: Replica, origin_s: float) -> OwnModel:
         contention_ci95=found and (1 - found[1], 1 - found[0]),
         solo_step_time_s=alone and alone.step_time(origin_s),
         step_time_s=at_once and at_once.step_time(origin_s),
+        solo_input_wait_s=alone.input_wait_s if alone and fed else None,
+        input_wait_s=at_once.input_wait_s if at_once and fed else None,
         memory_peak_bytes=max(peaks, default=None),
         telemetry=_telemetry(one.at_once, origin_s),
         solo_telemetry=_telemetry(one.alone, origin_s),

@@ -270,7 +270,7 @@ class JointRun:
 
     def _found(self, measured: Measurement) -> list[Warning_]:
         """What the reader of the figures must know."""
-        both, joined_from = self.series, self.alone and self.alone.joined_from
+        both, joined_from = self.series, self.alone.joined_from if self.alone else None
         found = [
             throttled(self.slowed) if self.slowed else None,
             slower_than_profile(max(series.late_part for series in both), self.request.settings.model),

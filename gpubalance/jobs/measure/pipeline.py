@@ -57,13 +57,13 @@ class Alone:
             held=held,
             binds=self._is_below(held.median if held else None) or self._is_below(solo_sum),
             remedies=remedies,
+            joined_from=self.joined_from,
         )
 
     def _is_below(self, rate: float | None) -> bool:
         """Clearly, and by more than noise."""
         found = self.throughput
-        most = found.ci95[1] if found.ci95 else found.median
-        return rate is not None and most < rate and found.median < _CLEARLY * rate
+        return rate is not None and _ends(found)[1] < rate and found.median < _CLEARLY * rate
 
     def tried(self) -> tuple[Remedy, ...]:
         """The changes that made it clearly faster when they were made, the best first."""
@@ -83,7 +83,7 @@ class Alone:
             return None
         found = _throughput(pulls, self.global_batch)
         self.watch(Doing(f"it gives {format_rate(found.median)} samples/s, {format_rate(rate)} as it is"))
-        helps = found.median > _HELPS * rate
+        helps = found.median > _HELPS * rate and _ends(found)[0] > _ends(self.throughput)[1]
         return Remedy(where=mend.where, what=mend.what, throughput=found) if helps else None
 
     def _measured(self, worker: Worker, warm_up_s: float, change: Change | None) -> list[Pulled]:
@@ -112,6 +112,10 @@ def ceiling(
     alone.measure()
     found = alone.result(held, solo_sum)
     return found.model_copy(update={"remedies": alone.tried()}) if found.binds else found
+
+
+def _ends(rate: Throughput) -> tuple[float, float]:
+    return rate.ci95 or (rate.median, rate.median)
 
 
 def _throughput(pulls: list[Pulled], global_batch: int) -> Throughput:

@@ -84,6 +84,11 @@ class Timings:
         )
 
     @property
+    def input_wait_s(self) -> float:
+        """How long a step waits for data, by what the host waited in the timings without stamps."""
+        return median([s.input_wait_s / s.steps for s in self.timings])
+
+    @property
     def unlike(self) -> bool:
         """Whether batches differ in shape, and steps with them."""
         return any(one.unlike for one in (*self.timings, *self.stamped))

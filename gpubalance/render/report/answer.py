@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from gpubalance.numbers.units import format_bytes, format_percent, format_rate, format_seconds
 from gpubalance.render.even import largest_even_text, measured_at_largest_even, other_batch
-from gpubalance.render.independent import contention_texts, joint_text
+from gpubalance.render.independent import contention_texts, joint_text, waiting_texts
 from gpubalance.render.pipeline import pipeline_lines
 from gpubalance.render.plan import bounds_text
 from gpubalance.render.report.steps import steps_of
 from gpubalance.render.report.subject import Subject
-from gpubalance.render.run import step_text
+from gpubalance.render.run import rest_text, spread_text, step_text
 from gpubalance.render.table import WIDTH
 from gpubalance.results.independent import Independent
 from gpubalance.results.plan import Plan, Predicted
@@ -59,7 +59,7 @@ def answer_of(subject: Subject) -> Answer:
     notes = () if complete else ("This run was cut short: the figures are of what was measured until then.",)
     headline = f"batches {str(subject.result.split).replace('/', ' / ')}"
     fed = _pipeline_of(subject)
-    return Answer(headline, (*facts, bound), (*fed, *notes, *_left_out(subject)), *_devices(subject))
+    return Answer(headline, (*facts, bound), (*fed, *notes, *_spread(subject), *_left_out(subject)), *_devices(subject))
 
 
 def _pipeline_of(subject: Subject) -> tuple[str, ...]:
@@ -183,7 +183,11 @@ def _of_independent(result: Independent) -> Answer:
         for one in result.replicas
     )
     failures = ((result.devices[one.device].label, one.failure) for one in result.replicas)
-    notes = [*contention_texts(result), *(f"{label} failed: {why.message}" for label, why in failures if why)]
+    notes = [
+        *contention_texts(result),
+        *waiting_texts(result),
+        *(f"{label} failed: {why.message}" for label, why in failures if why),
+    ]
     head = ("device", "name", "batch", "alone, samples/s", "at once", "contention", "memory")
     return Answer("a model of its own on each device", tuple(facts), tuple(notes), head, rows)
 
@@ -215,6 +219,8 @@ def _devices(subject: Subject) -> tuple[tuple[str, ...], tuple[tuple[str, ...], 
 
 
 def _slowest(subject: Subject) -> str:
+    if subject.run and subject.run.pipeline and subject.run.pipeline.binds:
+        return "the input pipeline"
     step = steps_of(subject)[-1]
     if len(step.parts) < 2:
         return "the one device"
@@ -226,13 +232,19 @@ def _step(subject: Subject) -> str:
     step = steps_of(subject)[-1]
     slowest = max(step.parts, key=lambda part: part.busy_s)
     sync_s = step.sync_s if len(step.parts) > 1 else None
-    return step_text(step.step_time_s, slowest.compute_s + slowest.wait_s, slowest.update_s, sync_s)
+    text = step_text(step.step_time_s, slowest.compute_s + slowest.wait_s, slowest.update_s, sync_s)
+    return text + (rest_text(subject.run) if subject.run else "")
 
 
 def _left_out(subject: Subject) -> tuple[str, ...]:
     batches = subject.split.batches if subject.split else ()
     idle = [d.label for d, batch in zip(subject.devices, batches, strict=True) if not batch]
     return (f"{', '.join(idle)}: no samples, left out.",) if idle else ()
+
+
+def _spread(subject: Subject) -> tuple[str, ...]:
+    found = subject.run.step_spread if subject.run else None
+    return (spread_text(found),) if found else ()
 
 
 def _range(interval: Sequence[float] | None) -> str:

@@ -26,6 +26,12 @@ STEP = (
         "wall time of some consecutive steps, with all devices idle at both ends, divided by their number; the "
         "median of these timings",
     ),
+    Formula(
+        "half, 95 % take up to",
+        "p50, p95",
+        "where batches differ in shape: quantiles of the timestamped steps, each with its input wait, and with what "
+        "timestamps do not see: T less their mean",
+    ),
     Formula("samples/s, total", "Σ bᵢ / T", "the throughput of the split"),
     Formula("samples/s, a device's", "bᵢ / T", "its share of the total"),
     Formula(

@@ -35,7 +35,7 @@ def _text(subject: Subject, steps: tuple[Step, ...]) -> str:
         more = f", and {len(step.parts) - 8} more" if len(step.parts) > 8 else ""
         lines.append(
             f"{step.title} {Shares(step.batches)}, {format_rate(step.throughput)} samples/s: "
-            f"{', '.join(parts)}{more}; sync {format_seconds(step.sync_s)}."
+            f"{', '.join(parts)}{more}; sync {format_seconds(step.sync_s)}{_waited(step)}."
         )
     batches = [sum(step.batches) for step in steps]
     if batches[0] != batches[-1]:
@@ -43,6 +43,14 @@ def _text(subject: Subject, steps: tuple[Step, ...]) -> str:
     if why_no_even(subject):
         lines.append(why_no_even(subject))
     return " ".join(lines)
+
+
+def _waited(step: Step) -> str:
+    return f"; before that all wait {format_seconds(step.input_wait_s)} for input" if _waits_for_input(step) else ""
+
+
+def _waits_for_input(step: Step) -> bool:
+    return step.input_wait_s > 1e-4 * step.step_time_s
 
 
 def _draw(subject: Subject, steps: tuple[Step, ...], width: int) -> Figure:
@@ -54,7 +62,7 @@ def _draw(subject: Subject, steps: tuple[Step, ...], width: int) -> Figure:
         title = step.title if width <= NARROW or len(splits) > 24 else f"{step.title} {splits}"
         rows.append(Row(title, rate, heading=True))
         rows += [_row(subject, step, part, scale, width) for part in step.parts]
-    waits_for_input = any(step.input_wait_s > 1e-4 * step.step_time_s for step in steps)
+    waits_for_input = any(map(_waits_for_input, steps))
     updates = any(part.update_s for step in steps for part in step.parts)
     keys = [_COMPUTE, _WAIT, _SYNC, *([_UPDATE] if updates else []), *([_INPUT] if waits_for_input else [])]
     return draw_rows(rows, width, f"time in a step, {unit}", keys)

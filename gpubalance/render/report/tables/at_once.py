@@ -20,6 +20,8 @@ from gpubalance.results.common import StepTime
 from gpubalance.results.independent import Independent, OwnModel
 from gpubalance.results.telemetry import Telemetry
 
+_WAITS = ("input_wait_s", "solo_input_wait_s")
+
 
 def tables(subject: Subject) -> tuple[Table, ...]:
     """Each device, and the sum; empty of another kind of result."""
@@ -27,7 +29,9 @@ def tables(subject: Subject) -> tuple[Table, ...]:
     if result is None:
         return ()
     return (
-        *table("replicas", "Each device, alone and at once", (_device(subject, one) for one in result.replicas)),
+        *table(
+            "replicas", "Each device, alone and at once", (_device(subject, result, one) for one in result.replicas)
+        ),
         *table("sum", "All at once", [_total(result)], labels={"solo_sum": "the same alone"}),
     )
 
@@ -45,15 +49,21 @@ def long_tables(subject: Subject) -> tuple[Table, ...]:
     )
 
 
-def _device(subject: Subject, one: OwnModel) -> Row:
+def _device(subject: Subject, result: Independent, one: OwnModel) -> Row:
     return {
         "device": subject.devices[one.device].label,
         **fields(one, "model", "batch", "solo_throughput", "throughput", "contention"),
         **interval("contention", one.contention_ci95),
         "step_time_s": one.step_time_s.median if one.step_time_s else None,
+        **(fields(one, *_WAITS) if _are_fed(result) else {}),
         "memory_peak_bytes": one.memory_peak_bytes,
         "failure": one.failure.message if one.failure else "none",
     }
+
+
+def _are_fed(result: Independent) -> bool:
+    """Whether samples came from the host."""
+    return any(getattr(one, name) is not None for one in result.replicas for name in _WAITS)
 
 
 def _total(result: Independent) -> Row:

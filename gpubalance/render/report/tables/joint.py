@@ -27,7 +27,7 @@ def tables(subject: Subject) -> tuple[Table, ...]:
     if run is None:
         return (*_predicted(subject), *_gap(subject))
     return (
-        *table("step", "Steps", (_step(*one) for one in _splits(run))),
+        *table("step", "Steps", (_step(run, *one) for one in _splits(run))),
         *table("parts", "Each device's part of the step", _parts(subject, run)),
         *_against(subject, run),
         *_gap(subject),
@@ -58,7 +58,7 @@ def _splits(run: Run) -> Iterator[tuple[str, Measurement]]:
     yield from ((name, one) for name, one in others.items() if one is not None)
 
 
-def _step(name: str, one: Measurement) -> Row:
+def _step(run: Run, name: str, one: Measurement) -> Row:
     times = one.step_time_s
     return {
         "split": name,
@@ -68,6 +68,7 @@ def _step(name: str, one: Measurement) -> Row:
         "step_time_s": times.median,
         "mad_s": times.mad,
         **interval("step_time", times.ci95, "_s"),
+        **(fields(one.step_spread, "p50_s", "p95_s") if run.step_spread else {}),
         **fields(one, "sync_s", "input_wait_s", "slow_s", "excess_s", "imbalance"),
         "steps_per_sample": times.steps_per_sample,
         "samples": len(times.samples),
