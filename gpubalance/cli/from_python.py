@@ -79,9 +79,10 @@ def name_of(function: object, what: str) -> str:
     place = spec.name if spec else str(getattr(function, "__module__", ""))
     path = getattr(module, "__file__", None)
     typed = getattr(getattr(function, "__code__", None), "co_filename", "").startswith("<")
-    why = ""
+    why, remedy = "", "write it into a file of its own, train.py, and `from train import …` here"
     if not callable(function) or not name:
         why = f"a value of type {type(function).__name__} is none"
+        remedy = "give the function itself, not what it returns: gpubalance.balance(build, dataset)"
     elif name == "<lambda>":
         why = "a lambda has no name"
     elif path is None or typed:
@@ -93,7 +94,7 @@ def name_of(function: object, what: str) -> str:
     if why or path is None:
         raise BadInput(
             f"{what} must be a function at the top level of a file, which each worker imports: {why}",
-            remedy="write it into a file of its own, train.py, and `from train import …` here",
+            remedy=remedy,
         )
     return f"{place if '.' in place else _near(Path(path))}:{name}"
 

@@ -237,7 +237,7 @@ def test_changes_are_made_at_the_users_own_lines(tensorflow: Any, tmp_path: Path
     )
     import keras
 
-    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(20)])
     slow, good = (UserData(f"{path}:{name}", model) for name in ("samples", "good"))
     assert [(one.change, one.where) for one in slow.mends()] == [
         ("parallel map", "slow.py, lines 4 and 5"),
@@ -323,7 +323,7 @@ def test_what_else_may_be_changed_is_found_at_its_line(tensorflow: Any, tmp_path
         "    data = tf.data.Dataset.range(20).map(lambda n: (tf.fill((4,), n), n), num_parallel_calls=2).cache()\n"
         "    return data.map(lambda x, n: (x / tf.reduce_max(x), n), num_parallel_calls=2).batch(5).prefetch(1)\n"
     )
-    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(20)])
     parts, one_thread, other = (UserData(f"{path}:{name}", model) for name in ("parts", "one_thread", "not_of_batches"))
     assert [(one.change, one.where) for one in parts.mends()] == [("workers", "more.py, line 8")]
     assert [(one.change, one.where) for one in one_thread.mends()] == [("threads", "more.py, line 13")]
