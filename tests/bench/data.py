@@ -22,7 +22,7 @@ _BATCHES = (5, 3)
 _SLEEP_S = 0.1  # a batch; a call of Python takes a millisecond beside it
 _CEILING = sum(_BATCHES) / _SLEEP_S
 _WINDOW_S = 2.0
-_PAIRS = 3
+_PAIRS = 2
 _MOST = 6
 # A step takes half as long as one call.
 _PAIR = '[[device]]\nname = "Slow {}"\nalpha_s = 0.05\nbeta_s = 0.00001\n'
