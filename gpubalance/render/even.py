@@ -26,4 +26,4 @@ def measured_at_largest_even(against: Baselines) -> str:
     value = best.throughput.median / even.throughput.median
     interval = ratio(value, best.step_time_s.samples, even.step_time_s.samples).ci95
     known = f" ({interval[0]:.3f} to {interval[1]:.3f})" if interval else ""
-    return f"at a global batch of {best.global_batch}, {best.split} was {value:.3f} × as fast as {even.split}{known}"
+    return f"at a global batch of {best.global_batch}: {best.split} gave {value:.3f} × {even.split}{known}"
