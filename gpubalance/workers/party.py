@@ -174,7 +174,7 @@ class Party:
         """How long each of the users' files took, on the first device that has it."""
         firsts = {builds[n].place: self._workers[n] for n in sorted(builds, reverse=True) if n in self._workers}
         for place, worker in firsts.items():
-            kept = f"what it prints is kept in {worker.log}, up to {format_bytes(LONGEST_BYTES)}"
+            kept = f"what it prints is kept in {worker.process.log}, up to {format_bytes(LONGEST_BYTES)}"
             if place and self._tell is not None:
                 self._tell(f"importing {place} took {worker.facts.import_s:.1f} s; {kept}")
 
@@ -205,7 +205,7 @@ class Party:
             except GpubalanceError as error:
                 self.failures[number] = error
                 if not _survives(worker, error):
-                    worker.end()
+                    worker.process.end()
                     del self._workers[number]
 
         if len(numbers) == 1:
@@ -240,7 +240,7 @@ class Party:
         """Kills every worker, for good: those that another thread is about to start as well."""
         self._killed = True
         for worker in (*self._workers.values(), *self._ahead.values()):
-            worker.kill()
+            worker.process.kill()
 
     def end(self) -> None:
         """Ends every worker, and does not return before they are gone."""
@@ -251,10 +251,10 @@ class Party:
 def _end(workers: dict[int, Worker]) -> None:
     """One that hangs takes a second, so many end at the same time."""
     if len(workers) == 1:
-        next(iter(workers.values())).end()
+        next(iter(workers.values())).process.end()
     elif workers:
         with ThreadPoolExecutor(len(workers)) as threads:
-            list(threads.map(Worker.end, workers.values()))
+            list(threads.map(lambda worker: worker.process.end(), workers.values()))
     workers.clear()
 
 

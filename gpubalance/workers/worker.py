@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NoReturn, TypeVar
+from types import TracebackType
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from gpubalance.errors import (
     BadInput,
@@ -48,6 +49,9 @@ from gpubalance.workers.messages import (
 )
 from gpubalance.workers.process import Process
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 Reply = TypeVar("Reply", bound=AnyReply)
 
 # Silence, not slowness, ends a worker. These are for what says nothing while it works.
@@ -60,8 +64,8 @@ _MOVES_WITHIN_S = 120.0
 _KINDS: dict[str, type[GpubalanceError]] = {"refused": Refused, "input": BadInput}
 
 
-class Worker(Process):
-    """A process that sees its devices and no others. A `Party` starts it.
+class Worker:
+    """A model on some devices, in a `process` that sees these and no others. A `Party` starts it.
 
     It loads TensorFlow as soon as it is started, and touches no device before it is asked. To train it is opened once,
     and then measures as often as it is asked, with any split. `deadline_s`, where it is given, is the longest silence
@@ -82,11 +86,19 @@ class Worker(Process):
         deadline_s: float | None = None,
         limit: TimeLimit = NO_LIMIT,
     ) -> None:
-        super().__init__(purpose, worker_environment(devices), limit)
+        self.process = Process(purpose, worker_environment(devices), limit)
         self.devices = tuple(devices)
         self.is_open = False
         self._deadline_s = deadline_s
         self._slowest_s: dict[tuple[object, ...], float] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.process.end()
 
     def open(self, settings: Settings, joint: JointProfile, *, seed: int) -> None:
         """Builds the model on the devices."""
@@ -124,7 +136,7 @@ class Worker(Process):
             at_once=until is not None,
             pipeline=pipeline,
         )
-        self.send(request)
+        self.process.send(request)
         doing = f"training with batches {split} on {self._names()}"
         key = (split, stamped, pipeline)
         given = 0
@@ -136,11 +148,11 @@ class Worker(Process):
                 self._slowest_s[key] = max(self._slowest_s.get(key, 0.0), reply.seconds / reply.steps)
                 yield reply
                 if until is not None and until():
-                    self.send(Stop())
+                    self.process.send(Stop())
                     until = None
             elif isinstance(reply, Measured):
                 if given < at_least:
-                    raise self.unreadable(f"{given} timings, where at least {at_least} were asked for")
+                    raise self.process.unreadable(f"{given} timings, where at least {at_least} were asked for")
                 yield reply
                 return
             else:
@@ -150,9 +162,9 @@ class Worker(Process):
         self, global_batch: int, *, seconds: float, at_least: int = 1, change: Change | None = None
     ) -> Iterator[Pulled | PulledAll]:
         """Takes batches from the user's data and does nothing with them; at the end what PulledAll says."""
-        self.send(Pull(global_batch=global_batch, seconds=seconds, at_least=at_least, change=change))
+        self.process.send(Pull(global_batch=global_batch, seconds=seconds, at_least=at_least, change=change))
         while True:
-            reply = self.receive(self._deadline_s or _FIRST_STEP_WITHIN_S, "taking batches from --data")
+            reply = self.process.receive(self._deadline_s or _FIRST_STEP_WITHIN_S, "taking batches from --data")
             if not isinstance(reply, Pulled | PulledAll):
                 self._fail(reply)
             yield reply
@@ -187,11 +199,11 @@ class Worker(Process):
     @property
     def _moves_within_s(self) -> float:
         """A worker that has not answered yet must load TensorFlow first."""
-        return _MOVES_WITHIN_S + (0.0 if self.has_answered else LOADS_WITHIN_S)
+        return _MOVES_WITHIN_S + (0.0 if self.process.has_answered else LOADS_WITHIN_S)
 
     def _ask(self, request: AnyRequest, wanted: type[Reply], within_s: float, doing: str) -> Reply:
-        self.send(request)
-        reply = self.receive(self._deadline_s or within_s, doing)
+        self.process.send(request)
+        reply = self.process.receive(self._deadline_s or within_s, doing)
         if not isinstance(reply, wanted):
             self._fail(reply)
         return reply
@@ -203,12 +215,12 @@ class Worker(Process):
             of_each = [reply.compute_s or (), reply.update_s or ()]
         for values in of_each:
             if len(values) != len(self.devices):
-                raise self.unreadable(f"{len(values)} values for {len(self.devices)} devices")
+                raise self.process.unreadable(f"{len(values)} values for {len(self.devices)} devices")
 
     def _heard(self, within_s: float, doing: str) -> AnyReply:
-        """As `receive`; but of a step the remedy is for one device or for several, whose all-reduce may hang."""
+        """What the process says; of a step the remedy is for one device or for several, whose all-reduce may hang."""
         try:
-            return self.receive(within_s, doing)
+            return self.process.receive(within_s, doing)
         except DeadlinePassed as error:
             if len(self.devices) > 1 and not isinstance(error, TimeLimitPassed):
                 other = "one-device" if self._all_reduce == "hierarchical" else "hierarchical"
@@ -226,7 +238,7 @@ class Worker(Process):
 
     def _fail(self, reply: object, split: str = "") -> NoReturn:
         if not isinstance(reply, Failed):
-            raise PartialResult("the worker's message does not fit the request", log=self.log_tail())
+            raise PartialResult("the worker's message does not fit the request", log=self.process.log_tail())
         if reply.fault == "memory":
             replica = 0 if len(self.devices) == 1 else reply.replica
             known = replica is not None and replica < len(self.devices)
@@ -237,10 +249,10 @@ class Worker(Process):
                 message,
                 replica=replica if known else None,
                 memory_peak_bytes=reply.memory_peak_bytes,
-                log=self.log_tail(),
+                log=self.process.log_tail(),
             )
         kind = _KINDS.get(reply.fault, EnvironmentFault)
         # The user's own traceback is the message of a fault in their model; the log would only repeat it.
-        log = "" if issubclass(kind, BadInput) else self.log_tail()
-        remedy = reply.remedy or f"the worker's whole log is {self.log}"
+        log = "" if issubclass(kind, BadInput) else self.process.log_tail()
+        remedy = reply.remedy or f"the worker's whole log is {self.process.log}"
         raise kind(reply.message, cause=reply.cause, remedy=remedy, log=log)

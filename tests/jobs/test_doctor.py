@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -279,7 +278,7 @@ def test_after_a_worker_that_died_or_hung_the_next_check_has_a_fresh_one() -> No
         party.ask(lambda worker: worker.copy(0, 1, 1000))
 
     def killed(worker: Worker) -> Inspected:
-        os.kill(worker.pid, signal.SIGKILL)
+        worker.process.kill()
         return worker.inspect()
 
     with Party(pair) as party:

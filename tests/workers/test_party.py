@@ -18,6 +18,7 @@ from gpubalance.settings.device import Device
 from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.party import Build, Party
+from gpubalance.workers.process import Process
 from gpubalance.workers.worker import Worker
 from tests.stand_in import engine
 from tests.workers.test_process import gone
@@ -42,13 +43,14 @@ def engine_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[st
 
 
 def pid(worker: Worker) -> int:
-    return worker.pid
+    assert isinstance(worker.process, Process)
+    return worker.process.pid
 
 
 def step(worker: Worker) -> int:
     """Trains a step on each of its devices, and says which process did."""
     list(worker.measure(Shares((8,) * len(worker.devices))))
-    return worker.pid
+    return pid(worker)
 
 
 def numbered(work: Callable[[Worker], int]) -> Callable[[int, Worker], int]:

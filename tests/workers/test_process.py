@@ -202,7 +202,8 @@ def test_a_worker_killed_in_a_step_is_one_error(tmp_path: Path, monkeypatch: pyt
         opened.open(Settings(model=TINY), JOINT, seed=0)
         steps = opened.measure(Shares((30, 20)), seconds=60)
         next(steps)
-        os.kill(opened.pid, signal.SIGABRT)
+        assert isinstance(opened.process, Process)
+        os.kill(opened.process.pid, signal.SIGABRT)
         with pytest.raises(PartialResult, match="SIGABRT while training with batches 30/20 on GPU:0, GPU:1"):
             list(steps)
 
