@@ -66,4 +66,4 @@ def devices(ctx: typer.Context, incomplete: str) -> Offers:
         return []
     before, comma, _ = incomplete.rpartition(",")
     named = {word for value in [*(ctx.params.get("gpus") or ()), before] for word in value.split(",")}
-    return [(f"{before}{comma}{d.index}", d.name) for d in here if str(d.index) not in named]
+    return [(f"{before}{comma}{d.called}", d.name) for d in here if d.called not in named]

@@ -158,7 +158,7 @@ class OwnState:
 
     def lines(self, width: int, height: int) -> list[Text]:
         """What the screen shows, in that many columns and lines."""
-        courses = sorted(self._courses.values(), key=lambda course: course.device.index)
+        courses = sorted(self._courses.values(), key=lambda course: (course.device.host or "", course.device.index))
         return own_lines(courses, width, height) if courses else []
 
 

@@ -26,7 +26,7 @@ _COMMANDS = ("devices", "probe", "balance", "plan", "run", "doctor", *_WITHOUT_D
 
 def command(name: str, devices: Sequence[Device], settings: Settings, simulate: str | None, *split: str) -> str:
     """A command on these devices with these settings; the words of `split` are between the two."""
-    words = [name, *_simulated(simulate), "--gpus", *(str(device.index) for device in devices), *split]
+    words = [name, *_simulated(simulate), "--gpus", *(device.called for device in devices), *split]
     if settings.model != default_model(simulated=devices[0].simulated):
         words += ["--model", settings.model]
     if settings.data is not None:

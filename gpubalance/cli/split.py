@@ -236,7 +236,7 @@ def match(
             remedy="give at least one device more than 0; 0 leaves a device out",
         )
     if len(sizes) != len(devices):
-        chosen = " ".join(str(device.index) for device in devices[: len(sizes)])
+        chosen = " ".join(device.called for device in devices[: len(sizes)])
         fewer = f", or name the devices that train: --gpus {chosen}" if len(sizes) < len(devices) and not named else ""
         raise UsageError(
             f"{_count(len(sizes), 'batch')} for {_count(len(devices), 'device')}",

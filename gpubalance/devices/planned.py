@@ -26,7 +26,7 @@ def planned_devices(plan: Plan, devices: Sequence[Device], *, force: bool | None
     if force:
         return _nearest(plan, devices)
     if any(is_redacted(device.uuid) for device in plan.devices):
-        indices = " ".join(str(plan.devices[number].index) for number in plan.split.used)
+        indices = " ".join(plan.devices[number].called for number in plan.split.used)
         raise PlanMismatch(
             "the plan does not say which GPUs it is for: their UUIDs were taken out by --redact",
             # As options: only the owner of the devices knows whether they still have these indices
@@ -54,7 +54,7 @@ def _nearest(plan: Plan, devices: Sequence[Device]) -> tuple[Device, ...]:
     left = list(devices)
     taken: dict[int, Device] = {}
     used = [(number, plan.devices[number]) for number in plan.split.used]
-    for key in (attrgetter("uuid"), attrgetter("index"), lambda _: None):
+    for key in (attrgetter("uuid"), attrgetter("called"), lambda _: None):
         for number, planned in used:
             alike = [device for device in left if key(device) == key(planned)]
             if alike and number not in taken:

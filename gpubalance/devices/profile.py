@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from gpubalance.errors import BadInput, UsageError
-from gpubalance.settings.device import Device, DeviceProfile, JointProfile
+from gpubalance.settings.device import Device, DeviceProfile, Host, JointProfile
 from gpubalance.settings.record import Record
 from gpubalance.system.toml import read_toml
 from gpubalance.text import clean
@@ -17,11 +19,29 @@ from gpubalance.text import clean
 _MOST_DEVICES = 64
 
 
-class Profile(Record):
-    """A profile file: its devices, and what a joint run of them adds."""
+class Listed(DeviceProfile):
+    """A device of a profile file, and the host that it is on: `host` is a name, or null for this machine."""
 
-    device: Annotated[tuple[DeviceProfile, ...], Field(min_length=1, max_length=_MOST_DEVICES)]
+    host: Host | None = None
+
+    @property
+    def own(self) -> DeviceProfile:
+        """How it behaves, wherever it is."""
+        return DeviceProfile.model_validate(self.model_dump(exclude={"host"}))
+
+
+class Profile(Record):
+    """A profile file: its devices, and what a joint run of them adds. All name their host, or none does."""
+
+    device: Annotated[tuple[Listed, ...], Field(min_length=1, max_length=_MOST_DEVICES)]
     joint: JointProfile = JointProfile()
+
+    @model_validator(mode="after")
+    def _all_have_hosts_or_none(self) -> Profile:
+        without = [number for number, one in enumerate(self.device) if one.host is None]
+        if without and len(without) < len(self.device):
+            raise ValueError(f"device[{without[0]}].host: is missing, as other devices name theirs")
+        return self
 
 
 def load_profile(path: Path) -> Profile:
@@ -56,7 +76,7 @@ def _wrong(error: ValidationError) -> str:
 
 def _meant(place: tuple[int | str, ...], kind: str) -> str:
     """The key that a misspelt one is nearest to."""
-    keys = {*Profile.model_fields, *DeviceProfile.model_fields, *JointProfile.model_fields}
+    keys = {*Profile.model_fields, *Listed.model_fields, *JointProfile.model_fields}
     nearest = difflib.get_close_matches(str(place[-1]), keys, n=1) if kind == "extra_forbidden" else []
     return f", did you mean {nearest[0]}?" if nearest else ""
 
@@ -79,15 +99,21 @@ def simulated_devices(source: int | str | Path) -> tuple[tuple[Device, ...], Joi
         numbers = range(int(source))
         return tuple(plain.model_copy(update={"index": n, "uuid": f"CPU-{n}"}) for n in numbers), JointProfile()
     profile = load_profile(Path(source))
-    devices = tuple(
-        Device(
+    return tuple(_on_their_hosts(profile.device)), profile.joint
+
+
+def _on_their_hosts(listed: Sequence[Listed]) -> Iterator[Device]:
+    """Each with its number among those of its host."""
+    counts = Counter[str | None]()
+    for one in listed:
+        number = counts[one.host]
+        counts[one.host] += 1
+        yield Device(
             index=number,
-            uuid=f"SIM-{number}",
-            name=clean(device.name),
-            memory_bytes=device.memory,
+            uuid=f"SIM-{number}" if one.host is None else f"SIM-{one.host}-{number}",
+            name=clean(one.name),
+            memory_bytes=one.memory,
             simulated=True,
-            profile=device,
+            host=one.host,
+            profile=one.own,
         )
-        for number, device in enumerate(profile.device)
-    )
-    return devices, profile.joint

@@ -17,7 +17,8 @@ _SHORTEST_PREFIX = 3
 def select(tokens: Sequence[str] | None, devices: Sequence[Device]) -> tuple[Device, ...]:
     """The devices that `tokens` name, in the tokens' order; all devices for None.
 
-    A token is an index, a bus id, a UUID, or a UUID's beginning: three characters or more after an optional `GPU-`.
+    A token is an index (`alpha:0` on a host that has a name), a bus id, a UUID, or a UUID's beginning: three
+    characters or more after an optional `GPU-`.
     Raises UsageError, with the candidates, for a token that names no device or several, and for a device named twice.
     """
     if tokens is None:
@@ -28,7 +29,7 @@ def select(tokens: Sequence[str] | None, devices: Sequence[Device]) -> tuple[Dev
     for token in tokens:
         device = _only(token, devices)
         if any(device.uuid == earlier.uuid for earlier in chosen):
-            raise UsageError(f"{device.label.replace(':', ' ')} is named twice", remedy="name each device once")
+            raise UsageError(f"{device.label} is named twice", remedy="name each device once")
         chosen.append(device)
     return tuple(chosen)
 
@@ -44,7 +45,7 @@ def _only(token: str, devices: Sequence[Device]) -> Device:
 
 
 def _matches(token: str, devices: Sequence[Device]) -> list[Device]:
-    """The devices with that index, else with that bus id, else with that UUID, else whose UUID begins so.
+    """The devices that are called so, else with that bus id, else with that UUID, else whose UUID begins so.
 
     The order matters: `123` may be an index and a UUID's beginning, and one UUID may be the beginning of another.
     """
@@ -52,7 +53,7 @@ def _matches(token: str, devices: Sequence[Device]) -> list[Device]:
     begins = _UUID_KIND.sub("", token)
     long_enough = len(begins) >= _SHORTEST_PREFIX
     for readings in (
-        [d for d in devices if token == str(d.index)],
+        [d for d in devices if token == d.called.casefold()],
         [d for d in devices if bus_id is not None and bus_id == d.bus_id],
         [d for d in devices if token == d.uuid.casefold()],
         [d for d in devices if long_enough and _begins(d.uuid.casefold(), token)],
@@ -67,5 +68,5 @@ def _begins(uuid: str, token: str) -> bool:
 
 
 def _choice(devices: Iterable[Device]) -> str:
-    rows = [f"  {d.index}  {clean(d.name)}  {clean(d.uuid)}" for d in devices]
+    rows = [f"  {d.called}  {clean(d.name)}  {clean(d.uuid)}" for d in devices]
     return "\n".join(["name one of these by index, UUID or bus id:", *rows]) if rows else "there are no devices here"

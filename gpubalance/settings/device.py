@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from gpubalance.settings.record import Bytes, Record, Seconds
+
+# A name is data: nothing of it may look like an option, a path or a shell's word.
+Host = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=253)]
 
 
 class DriftPoint(Record):
@@ -83,7 +87,8 @@ class JointProfile(Record):
 class Device(Record):
     """One GPU or one simulated device, as every result names it.
 
-    `profile` is null on a GPU and on a plain CPU device: then nothing is paced or limited.
+    `profile` is null on a GPU and on a plain CPU device: then nothing is paced or limited. `host` is null where there
+    is one host only; else `index` is the device's number on its host.
     """
 
     index: Annotated[int, Field(ge=0, le=10**9)]
@@ -91,10 +96,26 @@ class Device(Record):
     name: str
     memory_bytes: Annotated[int, Field(ge=0, lt=2**63)] | None
     simulated: bool
+    host: Host | None = None
     bus_id: str | None = None
     profile: DeviceProfile | None = None
 
     @property
     def label(self) -> str:
-        """`GPU:0`, the name that users know from TensorFlow and the tutorial; `CPU:0` for a plain CPU device."""
+        """`GPU:0`, the name that users know from TensorFlow and the tutorial; `CPU:0` for a plain CPU device.
+
+        `alpha:0` on a host that has a name.
+        """
+        if self.host is not None:
+            return self.called
         return f"{'CPU' if self.simulated and self.profile is None else 'GPU'}:{self.index}"
+
+    @property
+    def called(self) -> str:
+        """What --gpus calls it: `0`, or `alpha:0` on a host that has a name."""
+        return str(self.index) if self.host is None else f"{self.host}:{self.index}"
+
+
+def hosts_of(devices: Iterable[Device]) -> tuple[str | None, ...]:
+    """The hosts of these devices, each once, in order."""
+    return tuple(dict.fromkeys(device.host for device in devices))

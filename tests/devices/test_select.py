@@ -60,7 +60,7 @@ def test_an_ambiguous_device_is_answered_with_those_that_match() -> None:
 
 def test_a_device_named_twice() -> None:
     for tokens in (["0", "0"], ["0", "1", "GPU-1080a"], ["0000:01:00.0", "0"]):
-        with pytest.raises(UsageError, match="GPU 0 is named twice"):
+        with pytest.raises(UsageError, match="GPU:0 is named twice"):
             select(tokens, BOTH)
 
 
