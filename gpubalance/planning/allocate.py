@@ -10,6 +10,7 @@ import numpy as np
 from gpubalance.planning.deadline import Value, best_deadline
 from gpubalance.planning.fleet import TIE, Fleet, Floats, Ints
 from gpubalance.planning.problem import Allocation, Binds, NoSplitError, Problem
+from gpubalance.planning.sync import on_fewer_hosts
 from gpubalance.settings.shares import Shares
 
 # Rounding in a sum of times; well below a tie.
@@ -31,10 +32,26 @@ def allocate(problem: Problem, *, required: int | None = None) -> Allocation:
     that of the deadline at which (min(ΣF(T), largest B), T + s) is worth the most, or for one alone (max F(T), T): see
     `best_deadline`. Splits that are charged s and turn out to use one device are no better than that one alone.
 
+    Where sync is less over fewer hosts, the best split on each of them, and on 2, 3, … whose devices give the most, is
+    looked for in the same way. It is taken where it is better.
+
     Ties, within 1e-12: devices together before one alone, so that a device is left out only where that is better;
     the shorter step, which is the smaller global batch; batches as even as they can be; the first of equal devices.
     A device has the fewest micro-batches that keep the deadline, as even as they can be without another time.
     """
+    best = _on_these(problem, required)
+    for fewer in on_fewer_hosts(problem):
+        found = _or_none(fewer, required)
+        if found is not None and problem.value(found) > problem.value(best) * (1 + TIE):
+            away = [load.limit and not left.limit for load, left in zip(problem.loads, fewer.loads, strict=True)]
+            best = replace(
+                found, binds=tuple("sync" if gone else why for gone, why in zip(away, found.binds, strict=True))
+            )
+    return best
+
+
+def _on_these(problem: Problem, required: int | None) -> Allocation:
+    """The same, where every device that is used has the one sync."""
     best = _Solver(problem, required).best()
     if not problem.within or problem.global_batch is not None:
         return best
@@ -42,7 +59,7 @@ def allocate(problem: Problem, *, required: int | None = None) -> Allocation:
     low, high = 0, problem.micro_batches
     while high - low > 1:  # the best never falls with K: what K allows, K + 1 does
         middle = (low + high) // 2
-        fewer = _or_none(replace(problem, micro_batches=middle, within=0.0), required)
+        fewer = _or_none(replace(problem, micro_batches=middle, within=0.0, sync_of_fewer_s=()), required)
         if fewer and problem.value(fewer) >= bar:
             high, best = middle, fewer
         else:

@@ -40,12 +40,13 @@ class TooFineError(ValueError):
 class Load:
     """A device: its compute time over the batch, and the most samples, in one micro-batch, that it may be given.
 
-    `update_s` is its weight update: once a step, whatever its batch and micro-batches.
+    `update_s` is its weight update: once a step, whatever its batch and micro-batches. `host` is a number.
     """
 
     model: Line | Curve
     limit: int
     update_s: float = 0.0
+    host: int = 0
 
     def __post_init__(self) -> None:
         if self.limit < 0:
@@ -62,6 +63,7 @@ class Load:
 @dataclass(frozen=True)
 class Problem:
     """What a split is wanted for. Batches are multiples of `multiple`; `sync_s` is a step's sync over devices.
+    `sync_of_fewer_s` is that over 1, 2, … of the loads' hosts, where it is less; empty where that is not known.
 
     `micro_batches` is the most that a device may take its batch in; 1 is no accumulation. Where the global batch is
     free, the fewest are taken that are worth `within` that part of the best: it grows only where that clearly pays.
@@ -69,6 +71,7 @@ class Problem:
 
     loads: tuple[Load, ...]
     sync_s: float = 0.0
+    sync_of_fewer_s: tuple[float, ...] = ()
     multiple: int = 1
     global_batch: int | None = None
     max_global_batch: int | None = None
@@ -77,7 +80,8 @@ class Problem:
     objective: Objective = throughput
 
     def __post_init__(self) -> None:
-        if not (0 <= self.sync_s < math.inf and self.multiple >= 1 and self.micro_batches >= 1):
+        syncs_are_sound = all(0 <= sync_s < math.inf for sync_s in (self.sync_s, *self.sync_of_fewer_s))
+        if not (syncs_are_sound and self.multiple >= 1 and self.micro_batches >= 1):
             raise ValueError("sync must not be below 0, the multiple and the micro-batches not below 1")
         if not self.loads:
             raise ValueError("a split needs a device")

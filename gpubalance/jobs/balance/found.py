@@ -10,6 +10,7 @@ from gpubalance.jobs.balance.knowledge import WORTH_A_ROUND, Knowledge
 from gpubalance.jobs.plan.problem import best_split, find_probes, loads_of
 from gpubalance.jobs.plan.record import plan_of
 from gpubalance.planning.problem import Allocation, Problem
+from gpubalance.planning.sync import with_sync
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
 from gpubalance.results.run import Measurement, Run
@@ -24,8 +25,10 @@ def plan_by_balance(probe: Probe, devices: Sequence[Device], request: PlanReques
     `found` is the balance's own result, by that probe and of these devices in this order.
     """
     known = _learned(probe, devices, request, found)
-    sync_s = request.sync_s if request.sync_s is not None else known.request.sync_s
-    problem, asked = replace(known.problem, sync_s=sync_s or 0.0), request.model_copy(update={"sync_s": sync_s})
+    problem, asked = known.problem, known.request
+    if request.sync_s is not None:
+        hosts = len({load.host for load in problem.loads})
+        problem, asked = with_sync(problem, {hosts: request.sync_s}), request
     plan = plan_of(_best(problem, found), problem, probe, devices, asked)
     return plan.model_copy(update={"balanced": found.created, "pipeline": found.pipeline or plan.pipeline})
 

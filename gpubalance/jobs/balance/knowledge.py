@@ -15,6 +15,7 @@ from gpubalance.jobs.plan.problem import loads_of, problem_of
 from gpubalance.numbers.stats import half_width, median
 from gpubalance.planning.model import Curve, Line, least_curve
 from gpubalance.planning.problem import Allocation, Objective, Problem, throughput
+from gpubalance.planning.sync import with_sync
 from gpubalance.results.common import StepTime
 from gpubalance.results.gap import Ran, SoloGap, divide_gap
 from gpubalance.results.probe import DeviceProbe, Probe
@@ -93,7 +94,9 @@ class Knowledge:
         self._request = request
         self._alone = loads_of(probe, probes, request)
         self._loads = self._alone
-        self._sync_s = request.sync_s
+        hosts = len({load.host for load in self._alone})
+        # By the number of hosts that a split is on.
+        self._syncs_s = {} if request.sync_s is None else {hosts: request.sync_s}
         self._tried: dict[Shares, Tried] = {}
         # Of each device at its present speed, by micro-batch: how slow it is by what it was alone.
         self._factors: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
@@ -102,12 +105,12 @@ class Knowledge:
     @property
     def request(self) -> PlanRequest:
         """What is wanted, with the sync that is known now."""
-        return self._request.model_copy(update={"sync_s": self._sync_s})
+        return self._request.model_copy(update={"sync_s": self.problem.sync_s if self._syncs_s else None})
 
     @property
     def problem(self) -> Problem:
         """What is asked of the solver now."""
-        return problem_of(self._loads, self._probe, self.request)
+        return with_sync(problem_of(self._loads, self._probe, self._request), self._syncs_s)
 
     def alone_s(self, device: int, split: Shares) -> float:
         """A device's compute time for its part of a split, by what was known of it alone."""
@@ -189,7 +192,8 @@ class Knowledge:
             loads[device] = replace(loads[device], model=self._model(device), update_s=replica.update_s or 0.0)
         self._loads = tuple(loads)
         if len(measured.replicas) > 1:
-            self._sync_s = max(0.0, measured.step_time_s.median - max(r.busy_s for r in measured.replicas))
+            over = len({self._loads[replica.device].host for replica in measured.replicas})
+            self._syncs_s[over] = max(0.0, measured.step_time_s.median - max(r.busy_s for r in measured.replicas))
 
     def _forget(self, moved: Mapping[int, float]) -> None:
         for device, ratio in moved.items():

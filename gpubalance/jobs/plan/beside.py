@@ -10,6 +10,7 @@ from typing import TypeAlias
 from gpubalance.planning.allocate import allocate
 from gpubalance.planning.noise import efficiency
 from gpubalance.planning.problem import Allocation, Load, NoSplitError, Problem, TooFineError, throughput
+from gpubalance.planning.sync import of_some
 from gpubalance.results.plan import Goodput, SplitPrediction
 from gpubalance.settings.device import Device
 from gpubalance.settings.shares import Shares, pieces
@@ -48,8 +49,7 @@ def best_at(problem: Problem, used: Sequence[int], global_batch: int) -> Allocat
     Where the problem's multiple does not divide the global batch, a divisor of both takes its place.
     """
     asked = replace(
-        problem,
-        loads=tuple(problem.loads[i] for i in used),
+        of_some(problem, used),
         multiple=math.gcd(problem.multiple, global_batch),
         global_batch=global_batch,
         max_global_batch=None,
@@ -124,9 +124,9 @@ def by_goodput(
         yield worth("even", even.batches, even.throughput)
     alone = [
         (problem.value(best), device.label, best)
-        for load, device in zip(problem.loads, devices, strict=True)
+        for number, (load, device) in enumerate(zip(problem.loads, devices, strict=True))
         if load.limit >= problem.multiple
-        and (best := other_split(replace(problem, loads=(load,), global_batch=None)))
+        and (best := other_split(replace(of_some(problem, [number]), global_batch=None)))
         and len(devices) > 1
     ]
     if alone:

@@ -12,8 +12,9 @@ from gpubalance.planning.memory import joint_bytes, joint_limit
 from gpubalance.planning.model import Curve, Line
 from gpubalance.planning.noise import goodput
 from gpubalance.planning.problem import Allocation, Load, NoSplitError, Problem, TooFineError, throughput
+from gpubalance.planning.sync import with_sync
 from gpubalance.results.probe import DeviceProbe, Probe
-from gpubalance.settings.device import Device
+from gpubalance.settings.device import Device, hosts_of
 from gpubalance.settings.requests import PlanRequest
 
 # Of a step's fixed cost: it may be fitted as less than the update, which is part of it, and some compute must be left.
@@ -56,11 +57,14 @@ def find_probes(probe: Probe, devices: Sequence[Device]) -> tuple[DeviceProbe, .
 
 def loads_of(probe: Probe, probes: Sequence[DeviceProbe], request: PlanRequest) -> tuple[Load, ...]:
     """Each device's compute and update, and its batch limit less what a joint run takes and the margin."""
-    extra = request.margin_bytes
+    extra, hosts = request.margin_bytes, hosts_of(probe.devices)
     if probe.model is not None:
         together = sum(one.batch_limit is not None and one.batch_limit.fits is not None for one in probes)
         extra += joint_bytes(probe.model.gradient_bytes, together)
-    return tuple(_load(one, extra, request.batch_multiple or probe.batch_multiple) for one in probes)
+    multiple = request.batch_multiple or probe.batch_multiple
+    return tuple(
+        replace(_load(one, extra, multiple), host=hosts.index(probe.devices[one.device].host)) for one in probes
+    )
 
 
 def _load(one: DeviceProbe, extra_bytes: int, multiple: int) -> Load:
@@ -84,9 +88,8 @@ def problem_of(loads: tuple[Load, ...], probe: Probe, request: PlanRequest) -> P
     """What is asked of the solver."""
     asked = request.accumulate
     most, within = (AUTO_MICRO_BATCHES, AUTO_WITHIN) if asked == "auto" else (asked, _WITHIN)
-    return Problem(
+    problem = Problem(
         loads=loads,
-        sync_s=request.sync_s or 0.0,
         multiple=request.batch_multiple or probe.batch_multiple,
         global_batch=request.global_batch,
         max_global_batch=request.max_global_batch,
@@ -94,6 +97,7 @@ def problem_of(loads: tuple[Load, ...], probe: Probe, request: PlanRequest) -> P
         within=within,
         objective=throughput if request.noise_scale is None else goodput(request.noise_scale),
     )
+    return with_sync(problem, {} if request.sync_s is None else {len({load.host for load in loads}): request.sync_s})
 
 
 def best_split(problem: Problem) -> Allocation:
