@@ -49,7 +49,13 @@ def uses(plan: Plan, simulate: str | None, path: Path | None) -> tuple[str, tupl
         path = None
     if plan.devices[0].simulated and simulate is None:
         return "", ()
-    return _run_command(plan, simulate, path), _script(plan, simulate, path)
+    script = _script(plan, simulate, path) if _is_of_one_host(plan) else ()
+    return _run_command(plan, simulate, path), script
+
+
+def _is_of_one_host(plan: Plan) -> bool:
+    """Whether a training script, which is one process, can have the devices that get samples."""
+    return len({plan.devices[share.device].host for share in plan.shares if share.batch}) == 1
 
 
 def resuming(arguments: Sequence[str], without: str | None = None) -> str:

@@ -17,6 +17,13 @@ _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 # What CUDA, cuDNN, cuBLAS and NCCL raise; a model's own mistakes are InvalidArgument and Python's errors.
 _OF_THE_DEVICE = (tf.errors.InternalError, tf.errors.UnavailableError, tf.errors.AbortedError)
 _OTHER_LABEL = re.compile(r"label value of (-?\d+) which is outside the valid range of \[0, (\d+)\)")
+# Of another process of a cluster: it has ended, or says nothing.
+_OF_A_PEER = (
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+)
 _REPLICA = (
     re.compile(r"OOM on replica (\d+)"),  # a simulated device
     re.compile(r"device:(?:GPU|CPU):(\d+)", re.IGNORECASE),
@@ -41,6 +48,11 @@ def explain(error: BaseException, settings: Settings | None = None) -> Gpubalanc
     if row:
         found.cause, found.remedy = row.cause, row.remedy
     return found
+
+
+def tells_of_a_peer(error: BaseException) -> bool:
+    """Whether TensorFlow tells, in one process of a cluster, what happened to another."""
+    return isinstance(error, _OF_A_PEER)
 
 
 def _of_training(error: BaseException, settings: Settings) -> GpubalanceError:

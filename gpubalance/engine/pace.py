@@ -68,15 +68,26 @@ class PacedClock(Clock):
     """
 
     def __init__(
-        self, replica: int, profile: DeviceProfile, joint: JointProfile, computed_s: list[float], *, seed: int
+        self,
+        replica: int,
+        profile: DeviceProfile,
+        joint: JointProfile,
+        computed_s: list[float],
+        *,
+        seed: int,
+        in_cluster: bool = False,
     ) -> None:
-        """`computed_s` is the replicas' common list: when each ended its last compute."""
+        """`computed_s` is the replicas' common list: when each ended its last compute.
+
+        `in_cluster`: the others are in other processes, and nothing is known of when they do what.
+        """
         self._replica = replica
         self._profile = profile
         self._joint = joint if len(computed_s) > 1 else JointProfile()
         self._contention = joint.contention
         self.at_once = len(computed_s) > 1
         self._computed_s = computed_s
+        self._in_cluster = in_cluster
         self._times = ComputeTimes(profile, seed=seed)
         self._first_s: float | None = None
         self._began_s = 0.0
@@ -114,8 +125,12 @@ class PacedClock(Clock):
         return ended_s
 
     def summed(self) -> float:
-        """Sleeps until the joint run's sync is over. Called after all replicas have computed."""
-        self._summed_s = self._on_time(max(self._computed_s) + self._joint.sync_s)
+        """Sleeps until the joint run's sync is over. Called after all replicas have computed.
+
+        In a cluster it begins when the sum is there, on top of what the real all-reduce has taken.
+        """
+        began_s = time.perf_counter() if self._in_cluster else max(self._computed_s)
+        self._summed_s = self._on_time(began_s + self._joint.sync_s)
         return self._summed_s
 
     def finished(self) -> float:
@@ -147,10 +162,14 @@ def noise_seed(seed: int, replica: int) -> int:
     return seed * 1009 + replica
 
 
-def clocks(profiles: Sequence[DeviceProfile | None], joint: JointProfile, *, seed: int) -> list[Clock]:
-    """A clock a replica, in order."""
+def clocks(
+    profiles: Sequence[DeviceProfile | None], joint: JointProfile, *, seed: int, in_cluster: bool = False
+) -> list[Clock]:
+    """A clock a replica, in order. Of a cluster's each process uses its own."""
     computed_s = [0.0] * len(profiles)
     return [
-        PacedClock(replica, profile, joint, computed_s, seed=noise_seed(seed, replica)) if profile else Clock()
+        PacedClock(replica, profile, joint, computed_s, seed=noise_seed(seed, replica), in_cluster=in_cluster)
+        if profile
+        else Clock()
         for replica, profile in enumerate(profiles)
     ]

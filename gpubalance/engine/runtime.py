@@ -15,9 +15,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from gpubalance.engine import cuda_libraries
+from gpubalance.engine import cuda_libraries, hosts
 from gpubalance.errors import EnvironmentFault
 from gpubalance.remedies import known
+from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import Settings
 
@@ -87,7 +88,9 @@ def _set_up_gpus(devices: Sequence[Device]) -> tuple[str, ...]:
         if not all(map(tf.config.experimental.get_memory_growth, physical)):
             fault = used_before("took all of the GPUs' memory")
             warnings.warn(f"{fault.message}: {fault.remedy} ({error})", stacklevel=2)
-    numbers = numbers_of(devices, _bus_ids())
+    # A single one needs no telling apart, and asking starts TensorFlow's runtime: a cluster must be joined before.
+    alone = len(devices) == len(physical) == 1
+    numbers = [0] if alone else numbers_of(devices, _bus_ids())
     missing = [device for device, number in zip(devices, numbers, strict=True) if number is None]
     if missing:
         raise EnvironmentFault(
@@ -165,11 +168,13 @@ class _Strategy(tf.distribute.MirroredStrategy):  # type: ignore[misc]
 
 
 @functools.cache
-def build_strategy(names: tuple[str, ...], all_reduce: str) -> Any:
+def build_strategy(names: tuple[str, ...], all_reduce: str, cluster: Cluster | None = None) -> Any:
     """The process's MirroredStrategy on these devices: a model that was built for a split can go on with another one.
 
-    `auto` is TensorFlow's own choice: NCCL for GPUs, a ring for CPUs.
+    `auto` is TensorFlow's own choice: NCCL for GPUs, a ring for CPUs. In a cluster it is the strategy of all of it.
     """
+    if cluster is not None:
+        return hosts.join(cluster, names[0].partition(":")[0], all_reduce)
     choices: dict[str, Any] = {
         "auto": lambda: None,
         "nccl": tf.distribute.NcclAllReduce,

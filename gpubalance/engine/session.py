@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import tensorflow as tf
 
-from gpubalance.engine import data, runtime
+from gpubalance.engine import data, hosts, runtime
 from gpubalance.engine.flops import count_forward
 from gpubalance.engine.losses import CompiledLoss, Loss, fit_labels, fit_loss
 from gpubalance.engine.models import build_model, find_model, input_shapes
@@ -25,6 +25,7 @@ from gpubalance.engine.user_data import UserData
 from gpubalance.errors import BadInput
 from gpubalance.results.pulled import Change, Mend, Pulled
 from gpubalance.results.timing import Timing
+from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import Settings, Tracing
 from gpubalance.settings.shares import Shares
@@ -36,16 +37,32 @@ _UNLIKE_AT_ONCE = 7
 
 
 class Session:
-    """Builds everything once. The devices are replicas in this order; all get samples in every split."""
+    """Builds everything once. The devices are replicas in this order; all get samples in every split.
 
-    def __init__(self, devices: Sequence[Device], settings: Settings, joint: JointProfile, *, seed: int) -> None:
-        self._devices = tuple(devices)
+    Of a cluster's devices this process has one; then all processes are asked the same in the same order.
+    """
+
+    def __init__(
+        self,
+        devices: Sequence[Device],
+        settings: Settings,
+        joint: JointProfile,
+        *,
+        seed: int,
+        cluster: Cluster | None = None,
+    ) -> None:
+        self._replicas = len(devices)
+        self._here = slice(0, len(devices)) if cluster is None else slice(cluster.rank, cluster.rank + 1)
+        self._devices = tuple(devices[self._here])
         self.settings = settings
         self._joint = joint
-        self._names = runtime.set_up(devices, settings, seed=seed)
-        self._strategy = runtime.build_strategy(self._names, settings.all_reduce)
-        self._clocks = clocks([d.profile for d in devices], joint, seed=seed)
-        self._paced = [clock for clock in self._clocks if isinstance(clock, PacedClock)]
+        self._names = runtime.set_up(self._devices, settings, seed=seed)
+        self._strategy = runtime.build_strategy(self._names, settings.all_reduce, cluster)
+        self._agreed = hosts.first_says(self._strategy, cluster) if cluster else bool
+        self._is_first = cluster is None or cluster.rank == 0
+        self.in_cluster = cluster is not None
+        self._clocks = clocks([d.profile for d in devices], joint, seed=seed, in_cluster=self.in_cluster)
+        self._paced = [clock for clock in self._clocks[self._here] if isinstance(clock, PacedClock)]
         with self._strategy.scope():
             began = time.monotonic()
             make = find_model(settings.model)
@@ -55,7 +72,7 @@ class Session:
             self._user_data = UserData(settings.data, self._model) if settings.data else None
         self._samples, self._loss = self._samples_and_loss(seed)
         self._steps: dict[tuple[bool, bool], Any] = {}
-        self._split = Shares((1,) * len(self._devices))
+        self._split = Shares((1,) * self._replicas)
         self._pipeline = False
         self._data: Iterator[Any] | None = None
         self._turn = 1  # steps after which each batch has come, where they differ in shape
@@ -150,10 +167,10 @@ class Session:
         self._train_with(split, pipeline=pipeline)
         for clock in self._paced:
             clock.steps = clock.late_steps = 0
-            clock.at_once = at_once or len(self._devices) > 1
+            clock.at_once = at_once or self._replicas > 1
         end = time.perf_counter() + seconds
         given = 0
-        while at_once or given < at_least or time.perf_counter() < end:
+        while at_once or given < at_least or (seconds and self._agreed(time.perf_counter() < end)):
             yield self._timing(1 if stamped else steps_per_timing, stamped=stamped)
             given += 1
 
@@ -182,11 +199,18 @@ class Session:
         return self._user_data.joined_from(global_batch) if self._user_data else None
 
     def trace(self, split: Shares, tracing: Tracing) -> str | None:
-        """Trains some steps with this split under TensorFlow's profiler; see `record_trace`."""
+        """Trains some steps with this split under TensorFlow's profiler; see `record_trace`.
+
+        Of a cluster the first process is traced.
+        """
         self._train_with(split)
         for _ in range(_STEPS_BEFORE_A_TRACE):
             self._run()
         runtime.wait_for(self._names)
+        if not self._is_first:
+            for _ in range(tracing.steps):
+                self._run()
+            return None
         return record_trace(
             self._run,
             lambda: runtime.wait_for(self._names),
@@ -203,9 +227,11 @@ class Session:
         if self._user_data is not None:
             self._data = self._users(self._user_data, split, pipeline=pipeline)
         elif self.settings.input == "host" and isinstance(self._samples, data.Samples):
-            self._data = data.streamed(self._strategy, self._samples, split.batches)
+            self._data = data.streamed(self._strategy, self._samples, split.batches[self._here])
         else:
-            self._data = data.resident(self._strategy, self._samples, self._names, split.batches)
+            elsewhere = [None] * self._replicas
+            places = [*elsewhere[: self._here.start], *self._names, *elsewhere[self._here.stop :]]
+            self._data = data.resident(self._strategy, self._samples, places, split.batches)
         self._run()  # unmeasured: new data, caches and a pipeline that fills
 
     def _users(self, own: UserData, split: Shares, *, pipeline: bool) -> Iterator[Any]:
@@ -262,9 +288,10 @@ class Session:
 
     def memory_peaks(self) -> tuple[int | None, ...]:
         """Each device's peak since the last call; of a simulated one what its profile says for its micro-batch."""
-        extra = self._joint.extra_memory if len(self._devices) > 1 else 0
+        extra = self._joint.extra_memory if self._replicas > 1 else 0
         peaks: list[int | None] = []
-        for device, name, micro_batch in zip(self._devices, self._names, self._split.micro_batches, strict=True):
+        sizes = self._split.micro_batches[self._here]
+        for device, name, micro_batch in zip(self._devices, self._names, sizes, strict=True):
             profile = device.profile
             if profile is not None:
                 peaks.append(profile.memory_at(micro_batch, extra) if profile.memory is not None else None)

@@ -112,6 +112,12 @@ ROWS = (
         "`sudo dmesg | grep -i xid` shows a GPU that stopped; `gpubalance doctor` tries each part",
     ),
     Known(
+        "peer-lost",
+        "Collective ops is aborted by: … heartbeat timeout",
+        "a process of a run over several hosts stopped, or its network did",
+        "see whether its host is up, and whether the others reach it",
+    ),
+    Known(
         "watchdog",
         "CUDA_ERROR_LAUNCH_TIMEOUT",
         "the GPU drives a display, and its watchdog ended a kernel that took seconds",

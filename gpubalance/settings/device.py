@@ -75,6 +75,8 @@ class DeviceProfile(Record):
 class JointProfile(Record):
     """What simulated devices cost each other: a joint run adds seconds of sync a step, and bytes on every device.
 
+    Over several hosts the seconds come on top of what the real all-reduce takes.
+
     While several of them compute, in a joint run or each with a model of its own, compute takes `contention` times as
     long.
     """

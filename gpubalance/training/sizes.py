@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gpubalance.errors import UsageError
+from gpubalance.settings.device import Device, hosts_of
 from gpubalance.settings.shares import Shares
 
 _WHOLE = "give whole numbers: 4 and 3 instead of 0.57 and 0.43"
@@ -40,6 +41,16 @@ def shares_of(sizes: Sequence[int], micro_batches: Sequence[int], devices: int, 
                 remedy=f"give from 1 to {batch}; {batch} takes it in one piece" if batch else "give 0, as its batch is",
             )
     return Shares(tuple(sizes), tuple(micro_batches))
+
+
+def refuse_several_hosts(devices: Sequence[Device]) -> None:
+    """Raises UsageError for devices on more than one: a script is one process on one host."""
+    hosts = [host for host in hosts_of(devices) if host]
+    if len(hosts) > 1:
+        raise UsageError(
+            f"the split is of devices on {len(hosts)} hosts, {', '.join(hosts)}: a script trains on one",
+            remedy="gpubalance run --plan measures it; gpubalance balance --gpus finds a split of one host's devices",
+        )
 
 
 def _count(given: Sequence[int], what: str, devices: int) -> str:

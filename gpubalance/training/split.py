@@ -14,7 +14,7 @@ from gpubalance.devices.machine import find_machine
 from gpubalance.errors import BadInput, UsageError
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.shares import Shares
-from gpubalance.training.sizes import shares_of
+from gpubalance.training.sizes import refuse_several_hosts, shares_of
 
 # How many models can train in turns without being traced again.
 _MODELS_KEPT = 4
@@ -74,6 +74,7 @@ class Split:
 
     def _set(self, devices: Sequence[Device], shares: Shares, joint: JointProfile, all_reduce: str) -> None:
         self.devices = tuple(devices[i] for i in shares.used)
+        refuse_several_hosts(self.devices)
         self.shares = shares.of_used
         self.limits = (self.global_batch,) * len(self.devices)
         self._of_any_batch = False

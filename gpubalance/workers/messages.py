@@ -23,6 +23,7 @@ from pydantic import ConfigDict, Field, TypeAdapter
 from gpubalance.results.common import Model
 from gpubalance.results.pulled import Change, Mend, Pulled
 from gpubalance.results.timing import Timing
+from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.record import Record, Seconds
 from gpubalance.settings.requests import Settings, Tracing
@@ -32,13 +33,14 @@ Peak = Annotated[int, Field(ge=0, lt=2**63)] | None
 
 
 class Open(Record):
-    """Build the model on these devices."""
+    """Build the model on these devices. In a `cluster` the worker has one of them, and others have theirs."""
 
     kind: Literal["open"] = "open"
     devices: tuple[Device, ...]
     settings: Settings
     joint: JointProfile
     seed: int
+    cluster: Cluster | None = None
 
 
 class Measure(Record):
@@ -222,12 +224,14 @@ class Reduced(Record):
 class Failed(Record):
     """It can't be done. `replica` is the place of the device at fault, where it is one device's fault.
 
-    Input is "refused" where it was looked at; else training has failed, which may have been its fault.
+    Input is "refused" where it was looked at; else training has failed, which may have been its fault. A "peer" is
+    another worker of a cluster, of which TensorFlow told here.
+
     Out of memory, `memory_peak_bytes` is what each device held or, as a simulated one knows, would have needed.
     """
 
     kind: Literal["failed"] = "failed"
-    fault: Literal["memory", "refused", "input", "environment"]
+    fault: Literal["memory", "refused", "input", "environment", "peer"]
     message: str
     cause: str = ""
     remedy: str = ""

@@ -42,8 +42,9 @@ class Build:
 class Party:
     """The workers of a measurement: one for each group of devices, which sees these devices and no others.
 
-    A joint run is one group of all its devices, so TensorFlow sums the gradients within one process. A probe is a group
-    of one device. Several groups are several models that train at the same time.
+    A joint run is one group of all its devices, so TensorFlow sums the gradients within one process, or between one
+    process a device where they are on several hosts. A probe is a group of one device. Several groups are several
+    models that train at the same time.
 
         with Party(devices, build=Build(settings, joint, seed)) as party:
             party.ask(series.warm_up)
@@ -259,7 +260,8 @@ def _end(workers: dict[int, Worker]) -> None:
 
 
 def _survives(worker: Worker, error: GpubalanceError) -> bool:
-    return isinstance(error, OutOfMemory) and worker.is_open and all(d.simulated for d in worker.devices)
+    simulated = all(device.simulated for device in worker.devices)
+    return isinstance(error, OutOfMemory) and worker.is_open and simulated and worker.process.lives
 
 
 def _needs_the_cores(devices: Sequence[Device]) -> bool:

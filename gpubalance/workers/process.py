@@ -112,6 +112,11 @@ class Process:
         """The process id, which is its group's too."""
         return self._process.pid
 
+    @property
+    def lives(self) -> bool:
+        """Whether the process has not ended."""
+        return self._process.poll() is None
+
     def send(self, request: Record, within_s: float = _TAKES_WITHIN_S) -> None:
         """Sends a request. A worker that has died is noticed when its reply is read.
 

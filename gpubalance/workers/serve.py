@@ -104,19 +104,27 @@ def _open(request: Open, replies: Any) -> Session | None:
     from gpubalance.engine.session import Session
 
     try:
-        session = Session(request.devices, request.settings, request.joint, seed=request.seed)
+        session = Session(request.devices, request.settings, request.joint, seed=request.seed, cluster=request.cluster)
     except (Exception, SystemExit) as error:  # noqa: BLE001  (the user's own code, or TensorFlow's: told to the parent)
-        _say(replies, _failed(error, request.settings))
+        _say(replies, _failed(error, request.settings, in_cluster=request.cluster is not None))
         return None
     _say(replies, Ready(**session.facts()))
     return session
 
 
-def _failed(error: BaseException, settings: Settings | None = None, session: Session | None = None) -> Failed:
+def _failed(
+    error: BaseException,
+    settings: Settings | None = None,
+    session: Session | None = None,
+    *,
+    in_cluster: bool = False,
+) -> Failed:
     """What the parent is told; where it was out of memory, with what each device of the session held."""
-    from gpubalance.engine.failures import explain
+    from gpubalance.engine.failures import explain, tells_of_a_peer
 
     found = explain(error, settings)
+    if (in_cluster or (session is not None and session.in_cluster)) and tells_of_a_peer(error):
+        return Failed(fault="peer", message=found.message)
     message: dict[str, Any] = {"message": found.message, "cause": found.cause, "remedy": found.remedy}
     if isinstance(found, OutOfMemory):
         peaks = session.memory_peaks() if session else ()

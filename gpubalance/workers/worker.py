@@ -18,7 +18,7 @@ from gpubalance.errors import (
 )
 from gpubalance.results.pulled import Change, Pulled
 from gpubalance.results.timing import Timing
-from gpubalance.settings.device import Device, JointProfile
+from gpubalance.settings.device import Device, JointProfile, hosts_of
 from gpubalance.settings.requests import Settings, Tracing
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
@@ -48,6 +48,7 @@ from gpubalance.workers.messages import (
     Traced,
 )
 from gpubalance.workers.process import Process
+from gpubalance.workers.ranks import Ranks
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -66,6 +67,8 @@ _KINDS: dict[str, type[GpubalanceError]] = {"refused": Refused, "input": BadInpu
 
 class Worker:
     """A model on some devices, in a `process` that sees these and no others. A `Party` starts it.
+
+    Over several hosts it is one process a device.
 
     It loads TensorFlow as soon as it is started, and touches no device before it is asked. To train it is opened once,
     and then measures as often as it is asked, with any split. `deadline_s`, where it is given, is the longest silence
@@ -86,7 +89,11 @@ class Worker:
         deadline_s: float | None = None,
         limit: TimeLimit = NO_LIMIT,
     ) -> None:
-        self.process = Process(purpose, worker_environment(devices), limit)
+        self.process: Process | Ranks = (
+            Process(purpose, worker_environment(devices), limit)
+            if len(hosts_of(devices)) == 1
+            else Ranks(devices, purpose, limit)
+        )
         self.devices = tuple(devices)
         self.is_open = False
         self._deadline_s = deadline_s
@@ -222,7 +229,7 @@ class Worker:
         try:
             return self.process.receive(within_s, doing)
         except DeadlinePassed as error:
-            if len(self.devices) > 1 and not isinstance(error, TimeLimitPassed):
+            if isinstance(self.process, Process) and len(self.devices) > 1 and not isinstance(error, TimeLimitPassed):
                 other = "one-device" if self._all_reduce == "hierarchical" else "hierarchical"
                 error.remedy = f"try another all-reduce, which may be what hangs: --all-reduce {other}\n{error.remedy}"
             raise

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import DeviceProfile, JointProfile
 
 
 class Steps:
-    """A model in a strategy over `len(profiles)` logical CPUs, with all variants of the product's step."""
+    """A model in a strategy over `len(profiles)` logical CPUs, with all variants of the product's step.
+
+    In a cluster each of them is another process's.
+    """
 
     def __init__(
         self,
@@ -19,14 +23,16 @@ class Steps:
         joint: JointProfile | None = None,
         *,
         xla: bool = False,
+        cluster: Cluster | None = None,
     ) -> None:
         import keras
 
         from gpubalance.engine import data, losses, pace, runtime
 
-        keras.utils.set_random_seed(7)
-        self.names = tuple(f"CPU:{i}" for i in range(len(profiles)))
-        self.strategy = runtime.build_strategy(self.names, "auto")
+        # Only the first process has the weights that are compared: the others get them from it.
+        keras.utils.set_random_seed(7 + (cluster.rank if cluster else 0))
+        self.names = ("CPU:0",) if cluster else tuple(f"CPU:{i}" for i in range(len(profiles)))
+        self.strategy = runtime.build_strategy(self.names, "auto", cluster)
         self.clocks = pace.clocks(profiles, joint or JointProfile(), seed=0)
         with self.strategy.scope():
             self.model = make_model()

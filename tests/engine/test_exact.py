@@ -107,21 +107,21 @@ def adamw_with_averages() -> Any:
     return keras.optimizers.AdamW(0.01, weight_decay=0.1, use_ema=True, global_clipnorm=0.2)
 
 
-def samples(shape: tuple[int, ...]) -> list[tuple[Any, Any]]:
+def samples(shape: tuple[int, ...], *, last: int = GLOBAL_BATCH) -> list[tuple[Any, Any]]:
     random = np.random.default_rng(3)
     return [
-        (
-            random.normal(size=(GLOBAL_BATCH, *shape)).astype(np.float32),
-            random.integers(0, 5, GLOBAL_BATCH),
-        )
-        for _ in range(STEPS)
+        (random.normal(size=(size, *shape)).astype(np.float32), random.integers(0, 5, size))
+        for size in (*[GLOBAL_BATCH] * (STEPS - 1), last)
     ]
 
 
 def train_on_one_device(
-    make_model: Callable[[], Any], make_optimizer: Callable[[], Any]
+    make_model: Callable[[], Any], make_optimizer: Callable[[], Any], *, last: int = GLOBAL_BATCH
 ) -> tuple[list[Any], list[float]]:
-    """The oracle: TensorFlow and Keras alone, no strategy, the loss by Keras' own mean over the batch."""
+    """The oracle: TensorFlow and Keras alone, no strategy, the loss by Keras' own mean over the batch.
+
+    The last batch has `last` samples.
+    """
     import keras
     import tensorflow as tf
 
@@ -130,7 +130,7 @@ def train_on_one_device(
     optimizer.build(model.trainable_variables)
     loss_of = keras.losses.SparseCategoricalCrossentropy()
     losses = []
-    for inputs, labels in samples(model.input_shape[1:]):
+    for inputs, labels in samples(model.input_shape[1:], last=last):
         with tf.GradientTape() as tape:
             loss = loss_of(labels, model(inputs, training=True)) + sum(model.losses)
         grads = tape.gradient(loss, [v.value for v in model.trainable_variables])

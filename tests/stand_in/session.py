@@ -13,7 +13,8 @@ else happens is Python, in the file that ENGINE_STAND_IN_SCRIPT names, which may
     samples()                          how many samples the user's data has; else that is not known
     took(seconds)                      called with what each timing takes, a stamped one with the step before it
 
-What one of these leaves out, or returns None for, is as the profile says.
+What one of these leaves out, or returns None for, is as the profile says. In a cluster the devices are those of this
+process, one; each process counts the times of all, and tells of its own.
 """
 
 from __future__ import annotations
@@ -34,9 +35,11 @@ _SCRIPT = os.environ.get("ENGINE_STAND_IN_SCRIPT")
 class Session:
     """As the real one, from outside."""
 
-    def __init__(self, devices: Any, settings: Any, joint: Any, *, seed: int) -> None:
+    def __init__(self, devices: Any, settings: Any, joint: Any, *, seed: int, cluster: Any = None) -> None:
         self.settings = settings
+        self.in_cluster = cluster is not None
         self._devices = devices
+        self._own = slice(cluster.rank, cluster.rank + 1) if cluster else slice(None)
         self._sync_s = joint.sync_s if len(devices) > 1 else 0.0
         self._contention, self._at_once = joint.contention, len(devices) > 1
         self._extra_memory = joint.extra_memory if len(devices) > 1 else 0
@@ -46,7 +49,7 @@ class Session:
         self._elapsed_s = 0.0
         self._script = runpy.run_path(_SCRIPT) if _SCRIPT and Path(_SCRIPT).exists() else {}
         self._number = 0
-        self._call("built", devices)
+        self._call("built", devices[self._own])
 
     def _call(self, name: str, *arguments: Any) -> Any:
         return self._script[name](*arguments) if name in self._script else None
@@ -58,7 +61,7 @@ class Session:
             "keras": "0",
             "cuda": None,
             "cudnn": None,
-            "memory_limit_bytes": tuple(device.memory_bytes for device in self._devices),
+            "memory_limit_bytes": tuple(device.memory_bytes for device in self._devices[self._own]),
         }
 
     def forward_flops(self) -> float | None:
@@ -79,9 +82,9 @@ class Session:
         self._at_once = at_once or len(self._devices) > 1
         self._hold(self._sizes)
         end, given, spent = time.monotonic() + seconds, 0, 0.0
-        while at_once or given < at_least or (spent < seconds and time.monotonic() < end):
+        while at_once or given < at_least or (spent < seconds and (self.in_cluster or time.monotonic() < end)):
             self._number += 1
-            told = self._call("step", self._devices, split.batches, self._number)
+            told = self._call("step", self._devices[self._own], split.batches, self._number)
             computes = [self._step(split) for _ in range(1 if stamped else steps_per_timing)]
             busy_s = taken_s = len(computes) * told if told else sum(map(self._taken_s, computes))
             if pipeline:
@@ -89,7 +92,8 @@ class Session:
             self._call("took", 2 * taken_s if stamped else taken_s)
             spent += taken_s
             given += 1
-            stamps: Any = {"compute_s": computes[0], "update_s": self._updates_s, "step_s": busy_s} if stamped else {}
+            own = {"compute_s": computes[0][self._own], "update_s": self._updates_s[self._own], "step_s": busy_s}
+            stamps: Any = own if stamped else {}
             yield Timing(steps=len(computes), seconds=taken_s, input_wait_s=taken_s - busy_s, **stamps)
 
     def pull(self, global_batch: int, *, seconds: float, at_least: int, change: str | None) -> Any:
@@ -128,7 +132,8 @@ class Session:
         return alone_s * (self._contention if self._at_once else 1.0)
 
     def _hold(self, sizes: Any) -> None:
-        for replica, (device, size) in enumerate(zip(self._devices, sizes, strict=True)):
+        shares = list(enumerate(zip(self._devices, sizes, strict=True)))
+        for replica, (device, size) in shares[self._own]:
             if not self._holds(device, size):
                 import tensorflow as tf
 
@@ -151,7 +156,7 @@ class Session:
         return None
 
     def memory_peaks(self) -> tuple[int | None, ...]:
-        return tuple(map(self._needs, self._devices, self._sizes))
+        return tuple(map(self._needs, self._devices[self._own], self._sizes[self._own]))
 
     def _needs(self, device: Any, size: int) -> int | None:
         told = self._call("needs", device, size)

@@ -19,7 +19,7 @@ from gpubalance.jobs.events import Doing, Watch
 from gpubalance.results.checkup import AllReduceTime, Check, Checkup, CopyTime
 from gpubalance.results.common import now
 from gpubalance.settings import choices
-from gpubalance.settings.device import Device, JointProfile
+from gpubalance.settings.device import Device, JointProfile, hosts_of
 from gpubalance.settings.requests import Settings
 from gpubalance.workers.party import Party
 from gpubalance.workers.worker import Worker
@@ -131,6 +131,10 @@ def _work(found: _Findings, party: Party, model: str | None) -> None:
     found.checks += checks
     if any(device.uuid.startswith("MIG-") for device in devices):
         devices = devices[:1]  # CUDA shows a process one MIG slice only
+    if len(hosts_of(devices)) > 1:
+        detail = "not tried between hosts: the step has summed its gradients over them"
+        found.checks += [skipped(topic, detail) for topic in ("peer-to-peer", "all-reduce")]
+        return
     party.regroup(devices)
     checks, found.copies = copies(party, devices, found.watch)
     found.checks += checks

@@ -18,3 +18,9 @@ class errors:
 
     class AbortedError(_OpError):
         pass
+
+    class CancelledError(_OpError):
+        pass
+
+    class DeadlineExceededError(_OpError):
+        pass

@@ -1,0 +1,68 @@
+"""Processes of one device each, on one host or several, that train one model with TensorFlow's own collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import context
+
+from gpubalance.settings.cluster import Cluster
+
+# Of a process that is stopped or cut off the others hear after so long. One that has died they notice at once.
+_HEARTBEAT_S = 10
+# A process that ends waits so long for the others: its parent ends all of them.
+_SHUTDOWN_S = 5
+
+
+def join(cluster: Cluster, kind: str, all_reduce: str) -> Any:
+    """The strategy of the whole cluster, once all its processes are there. Must be the first use of TensorFlow.
+
+    Stock MultiWorkerMirroredStrategy wants the same number of devices in every process: here it is one, of that kind,
+    `CPU` or `GPU`. Nobody waits for its end: a process whose peer never comes waits until its parent ends it.
+    """
+    _watch_over_each_other(cluster)
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec({"worker": list(cluster.addresses)}),
+        task_type="worker",
+        task_id=cluster.rank,
+        rpc_layer="grpc",
+        num_accelerators={kind: 1},
+    )
+    collectives = tf.distribute.experimental.CommunicationImplementation
+    chosen = {"nccl": collectives.NCCL}.get(all_reduce, collectives.RING if kind == "CPU" else collectives.AUTO)
+    options = tf.distribute.experimental.CommunicationOptions(implementation=chosen)
+    return tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
+
+
+def _watch_over_each_other(cluster: Cluster) -> None:
+    """TensorFlow's own service for that, with our deadlines. The strategy leaves it alone where it is set.
+
+    There is no public door to it: the strategy would set it with deadlines of minutes.
+    """
+    job = context.coordination_config_pb2.CoordinatedJob(name="worker", num_tasks=len(cluster.addresses))
+    context.context().configure_coordination_service(
+        service_type="standalone",
+        service_leader="/job:worker/replica:0/task:0",
+        coordinated_jobs=[job],
+        heartbeat_timeout_in_ms=_HEARTBEAT_S * 1000,
+        shutdown_barrier_timeout_in_ms=_SHUTDOWN_S * 1000,
+    )
+
+
+def first_says(strategy: Any, cluster: Cluster) -> Callable[[bool], bool]:
+    """A function that all processes call together: each gets what the first one gave.
+
+    Their clocks differ, and if one took a step more than another it would wait for it without end.
+    """
+
+    @tf.function(input_signature=[tf.TensorSpec((), tf.float32)], autograph=False)
+    def total(value: Any) -> Any:
+        own = strategy.run(tf.identity, args=(value,))
+        return strategy.reduce(tf.distribute.ReduceOp.SUM, own, axis=None)
+
+    def agreed(value: bool) -> bool:
+        return bool(total(tf.constant(float(value and cluster.rank == 0))) > 0)
+
+    return agreed

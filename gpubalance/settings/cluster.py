@@ -1,0 +1,21 @@
+"""The processes of one run over several hosts."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from gpubalance.settings.record import Record
+
+Address = Annotated[str, Field(pattern=r"^[^\s:]+:\d{1,5}$", max_length=260)]
+
+
+class Cluster(Record):
+    """One process a device, in the devices' order: where each listens, `host:port`, and which of them this is.
+
+    What is said of all devices is said in that order; a process has the one at its `rank`.
+    """
+
+    addresses: tuple[Address, ...]
+    rank: Annotated[int, Field(ge=0)]

@@ -1,0 +1,236 @@
+"""The processes of a run over several hosts, with the face of one."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NoReturn
+
+from gpubalance.errors import DeadlinePassed, GpubalanceError, PartialResult, TimeLimitPassed
+from gpubalance.remedies import known
+from gpubalance.results.timing import Timing
+from gpubalance.settings.cluster import Cluster
+from gpubalance.settings.device import Device
+from gpubalance.settings.record import Record
+from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
+from gpubalance.workers.environment import worker_environment
+from gpubalance.workers.messages import AnyReply, Failed, Measured, Open, Ready
+from gpubalance.workers.process import Process
+from gpubalance.workers.signals import signals_held
+
+# TensorFlow on the others may tell of a failure before the process that has failed does.
+_GRACE_S = 3.0
+_HERE = "127.0.0.1"
+
+Said = AnyReply | GpubalanceError
+
+
+class Ranks:
+    """One process a device, each of which trains the same model: TensorFlow's collectives sum their gradients.
+
+    What is sent goes to all of them, and what all of them reply becomes one reply: of the step the first one's time,
+    of each device its own. At the first failure the others get a moment to tell theirs; then all are killed, as no
+    collective works after it, and the failure that explains the others is told, with its device.
+    """
+
+    def __init__(self, devices: Sequence[Device], purpose: str, limit: TimeLimit = NO_LIMIT) -> None:
+        """Raises EnvironmentFault where a process can't be started."""
+        self._devices = tuple(devices)
+        self._members: list[Process] = []
+        self._told_by = 0
+        self._killed = self._gone = False
+        with ExitStack() as at_a_failure:
+            for device in devices:
+                self._members.append(Process(purpose, worker_environment([device]), limit))
+                at_a_failure.callback(self._members[-1].end)
+            at_a_failure.pop_all()
+        self._threads = ThreadPoolExecutor(len(devices))
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The process ids, in the devices' order."""
+        return tuple(member.pid for member in self._members)
+
+    @property
+    def lives(self) -> bool:
+        """Whether all of them do, and were not told to end."""
+        return not self._killed and all(member.lives for member in self._members)
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether all of them have."""
+        return all(member.has_answered for member in self._members)
+
+    @property
+    def log(self) -> Path:
+        """That of the process whose failure was told, else of the first."""
+        return self._members[self._told_by].log
+
+    def log_tail(self) -> str:
+        """The end of that log."""
+        return self._members[self._told_by].log_tail()
+
+    def unreadable(self, why: str) -> PartialResult:
+        """The error of messages that are not what they should be."""
+        return self._members[0].unreadable(why)
+
+    def send(self, request: Record) -> None:
+        """Sends a request to all. Raises DeadlinePassed, naming the device, where one takes nothing in."""
+        addresses = free_addresses(len(self._members)) if isinstance(request, Open) else ()
+        for rank, member in enumerate(self._members):
+            own = {"cluster": Cluster(addresses=addresses, rank=rank)} if addresses else {}
+            try:
+                member.send(request.model_copy(update=own))
+            except GpubalanceError as error:
+                self.kill()
+                self._raise(rank, error)
+
+    def receive(self, within_s: float, doing: str) -> AnyReply:
+        """The next reply of all. Raises what `Process.receive` does, naming the device."""
+        try:
+            said = self._gather(within_s, doing)
+        except BaseException:  # each thread that waits for its process must hear of it
+            self.kill()
+            raise
+        replies = [one for _, one in sorted(said.items()) if not isinstance(one, GpubalanceError | Failed)]
+        if len(replies) < len(self._members):
+            self.kill()
+            return self._blamed(said, doing)
+        if len({type(reply) for reply in replies}) > 1:
+            raise self.unreadable("one goes on where another has ended")
+        return _merged(replies)
+
+    def _gather(self, within_s: float, doing: str) -> dict[int, Said]:
+        """What each said, in the order in which it came; those that said nothing in time are missing."""
+        said: dict[int, Said] = {}
+        end = None
+        with signals_held():
+            waiting = {self._threads.submit(_heard, m, within_s, doing): rank for rank, m in enumerate(self._members)}
+        while waiting:
+            done: set[Future[Said]] = wait(
+                waiting, None if end is None else max(0.0, end - time.monotonic()), FIRST_COMPLETED
+            ).done
+            said |= {waiting.pop(one): one.result() for one in done}
+            worst = min(map(_blame, said.values()))
+            if not done or worst == _MEMORY:  # nothing that others say explains that
+                break
+            if end is None and worst < _NOTHING:
+                end = time.monotonic() + _GRACE_S
+        return said
+
+    def _blamed(self, said: Mapping[int, Said], doing: str) -> AnyReply:
+        """The failure that explains the others: of several like it the first."""
+        self._told_by, cause = min(said.items(), key=lambda one: _blame(one[1]))
+        rank, kind = self._told_by, _blame(cause)
+        if kind in (_SILENCE, _PEER):
+            self._raise_silence(said, doing)
+        if isinstance(cause, GpubalanceError):
+            self._raise(rank, cause)
+        assert isinstance(cause, Failed)  # noqa: S101  (the others are no failures)
+        if kind == _MEMORY:
+            peaks: list[int | None] = [None] * len(self._members)
+            peaks[rank : rank + 1] = cause.memory_peak_bytes or [None]
+            return cause.model_copy(update={"replica": rank, "memory_peak_bytes": tuple(peaks)})
+        alike = [one for one in said.values() if isinstance(one, Failed) and one.fault == cause.fault]
+        if len(alike) == len(self._members):  # it is nothing of one device
+            return cause
+        return cause.model_copy(update={"message": f"{self._devices[rank].label}: {cause.message}"})
+
+    def _raise(self, rank: int, error: GpubalanceError) -> NoReturn:
+        if not isinstance(error, TimeLimitPassed):
+            error.message = f"{self._devices[rank].label}: {error.message}"
+        raise error
+
+    def _raise_silence(self, said: Mapping[int, Said], doing: str) -> NoReturn:
+        """TensorFlow on the others tells of a peer that it lost, and not which or why."""
+        for error in said.values():
+            if isinstance(error, TimeLimitPassed):
+                raise error
+        lost = [rank for rank, one in said.items() if _blame(one) == _PEER]
+        silent = [rank for rank in range(len(self._members)) if rank not in lost]
+        self._told_by = (silent or lost)[0]
+        if not lost:
+            self._raise(self._told_by, next(one for one in said.values() if isinstance(one, DeadlinePassed)))
+        if silent:
+            message = f"{self._names(silent)} said nothing while {doing}, and {self._names(lost)} lost it"
+        else:
+            message = f"{self._names(lost)} lost each other while {doing}"
+        row = known("peer-lost")
+        raise DeadlinePassed(
+            message, cause=row.cause, remedy=f"{row.remedy}\nits log is {self.log}", log=self.log_tail()
+        )
+
+    def _names(self, ranks: Sequence[int]) -> str:
+        return ", ".join(self._devices[rank].label for rank in sorted(ranks))
+
+    def kill(self) -> None:
+        """Kills them, from any thread: a process that is stuck in a collective outlives TERM."""
+        self._killed = True
+        for member in self._members:
+            member.kill()
+
+    def end(self) -> None:
+        """Ends them all, and does not return before they are gone. May be called again."""
+        if self._gone:
+            return
+        list(self._threads.map(Process.end, self._members))
+        self._threads.shutdown()
+        self._gone = True
+
+
+# What explains what: the first of these is told.
+_MEMORY, _DEATH, _OWN, _SILENCE, _PEER, _NOTHING = range(6)
+
+
+def _blame(said: Said) -> int:
+    """A process whose device is out of memory leaves the others waiting, and so does one that ends or says nothing."""
+    if isinstance(said, Failed):
+        return {"memory": _MEMORY, "peer": _PEER}.get(said.fault, _OWN)
+    if isinstance(said, PartialResult):
+        return _DEATH
+    return _SILENCE if isinstance(said, GpubalanceError) else _NOTHING
+
+
+def _heard(member: Process, within_s: float, doing: str) -> Said:
+    try:
+        return member.receive(within_s, doing)
+    except GpubalanceError as error:
+        return error
+
+
+def _merged(replies: Sequence[AnyReply]) -> AnyReply:
+    """One reply of replies of one kind, in the devices' order. Only seconds are compared: hosts' clocks are not one."""
+    first = replies[0]
+    update: dict[str, object] = {}
+    if isinstance(first, Ready):
+        update = {"memory_limit_bytes": _joined(replies, "memory_limit_bytes")}
+    elif isinstance(first, Measured):
+        late = [reply.late_part for reply in replies if isinstance(reply, Measured) and reply.late_part is not None]
+        update = {"memory_peak_bytes": _joined(replies, "memory_peak_bytes"), "late_part": max(late, default=None)}
+    elif isinstance(first, Timing):
+        timings = [reply for reply in replies if isinstance(reply, Timing)]
+        stamped = {name: _joined(replies, name) for name in ("compute_s", "update_s") if first.compute_s is not None}
+        update = {
+            **stamped,
+            "ended_s": time.monotonic(),
+            "input_wait_s": max(timing.input_wait_s for timing in timings),
+            "loss_is_finite": all(timing.loss_is_finite for timing in timings),
+        }
+    return first.model_copy(update=update)
+
+
+def _joined(replies: Sequence[AnyReply], name: str) -> tuple[object, ...]:
+    return tuple(value for reply in replies for value in getattr(reply, name) or ())
+
+
+def free_addresses(count: int) -> tuple[str, ...]:
+    """Where so many processes of this machine may listen."""
+    sockets = [socket.create_server((_HERE, 0)) for _ in range(count)]
+    addresses = tuple(f"{_HERE}:{one.getsockname()[1]}" for one in sockets)
+    for one in sockets:
+        one.close()
+    return addresses

@@ -1,0 +1,93 @@
+"""Devices on several hosts, as a profile names them: every host's are processes of this machine."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from gpubalance.devices.profile import simulated_devices
+from gpubalance.results.plan import Plan
+from gpubalance.results.run import Run
+from tests.bench.in_process import Program
+from tests.cli.program import ROOT, SHORT, TINY, gpubalance
+
+TWO_HOSTS = str(ROOT / "configs" / "two-hosts.toml")
+DEVICES, JOINT = simulated_devices(TWO_HOSTS)
+LABELS = ["alpha:0", "alpha:1", "beta:0"]
+
+
+def test_a_run_over_two_hosts_is_measured_compared_and_reported(tmp_path: Path) -> None:
+    """With TensorFlow's real collectives between three processes."""
+    path = tmp_path / "run.json"
+    split = ("--batches", "80", "40", "24", "--baseline", "none", "-o", str(path))
+    done = gpubalance("run", "--simulate", TWO_HOSTS, "--model", TINY, *split, *SHORT)
+    assert done.returncode == 0, done.stderr
+    assert [label for label in LABELS if re.search(rf"^{label} ", done.stdout, re.MULTILINE)] == LABELS
+    assert "building" in done.stderr
+    run = Run.model_validate_json(path.read_text())
+    assert [device.host for device in run.devices] == ["alpha", "alpha", "beta"]
+    assert [device.index for device in run.devices] == [0, 1, 0]
+    for device, replica in zip(run.devices, run.replicas, strict=True):
+        assert device.profile is not None
+        assert replica.compute_s >= device.profile.alpha_s + device.profile.beta_s * replica.batch - 1e-6
+        assert replica.memory_peak_bytes == device.profile.memory_at(replica.batch, JOINT.extra_memory)
+    assert run.sync_s >= JOINT.sync_s
+    assert run.complete
+
+    compared = gpubalance("compare", str(path), str(path))
+    assert compared.returncode == 0, compared.stderr
+    assert all(label in compared.stdout for label in LABELS)
+    reported = gpubalance("report", str(path), "--html", str(tmp_path / "run.html"))
+    assert reported.returncode == 0, reported.stderr
+    assert all(label in (tmp_path / "run.html").read_text() for label in LABELS)
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_balance_finds_the_best_split_for_the_sync_that_it_measured(tmp_path: Path) -> None:
+    path, most, multiple = tmp_path / "plan.json", 256, 8
+    done = gpubalance(
+        "balance", "--simulate", TWO_HOSTS, "--max-global-batch", str(most), *SHORT, "--round-duration", "0.5",
+        "-o", str(path),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    plan = Plan.model_validate_json(path.read_text())
+    assert [device.label for device in plan.devices] == LABELS
+    assert plan.sync_s is not None
+
+    def step_s(batches: tuple[int, ...]) -> float:
+        used = [(d.profile, b) for d, b in zip(DEVICES, batches, strict=True) if b]
+        slowest = max(p.alpha_s + p.beta_s * b for p, b in used if p)
+        return slowest + ((plan.sync_s or 0.0) if len(used) > 1 else 0.0)
+
+    sizes = range(0, most + 1, multiple)
+    every = [batches for batches in itertools.product(sizes, repeat=3) if 0 < sum(batches) <= most]
+    best = max(sum(batches) / step_s(batches) for batches in every)
+    assert plan.predicted.throughput >= 0.98 * best
+
+    again = gpubalance("run", "--simulate", TWO_HOSTS, "--plan", str(path), *SHORT, "--json")
+    assert again.returncode == 0, again.stderr
+    assert tuple(json.loads(again.stdout)["batches"]) == plan.batches
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_some_devices_of_some_hosts() -> None:
+    done = gpubalance(
+        "run", "--simulate", TWO_HOSTS, "--gpus", "beta:0", "alpha:1", "--batches", "8", "8", *SHORT, "--json"
+    )
+    assert done.returncode == 0, done.stderr
+    assert [(d["host"], d["index"]) for d in json.loads(done.stdout)["devices"]] == [("beta", 0), ("alpha", 1)]
+    probe = gpubalance("probe", "--simulate", TWO_HOSTS, "--gpus", "beta:0", "--max-batch", "16", "--json")
+    assert probe.returncode == 0, probe.stderr
+    assert json.loads(probe.stdout)["probes"][0]["device"] == 0
+
+
+@pytest.mark.parametrize("gpus", ["gamma:0", "alpha:2", "alpha", "0"])
+def test_a_device_that_is_on_no_host_is_answered_with_those_that_are(gpus: str, in_process: Program) -> None:
+    code, _, err = in_process(["run", "--simulate", TWO_HOSTS, "--gpus", gpus])
+    assert code == 2
+    assert f"there is no device '{gpus}'" in err
+    assert all(label in err for label in LABELS)

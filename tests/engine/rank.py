@@ -1,0 +1,60 @@
+"""One process of a cluster that trains the product's step: `python -m tests.engine.rank CLUSTER FOLDER`.
+
+It writes the weights of each case, and how often its step was traced.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpubalance.planning.split import proportional_split
+from gpubalance.settings.cluster import Cluster
+from tests.engine.steps import Steps
+from tests.engine.test_exact import l2_model, samples, synchronised_batch_norm_model
+
+RAGGED = 37  # samples of the last batch
+BATCHES = {2: (70, 30), 3: (70, 19, 11)}
+
+
+def clipped_adam() -> Any:
+    import keras
+
+    return keras.optimizers.Adam(0.01, clipnorm=0.1)
+
+
+def adam() -> Any:
+    import keras
+
+    return keras.optimizers.Adam(0.01)
+
+
+# Each with a model, an optimizer, and the size of the micro-batches where there are any.
+CASES = {
+    "l2": (l2_model, clipped_adam, None),
+    "l2 in micro-batches": (l2_model, clipped_adam, 16),
+    "synchronised": (synchronised_batch_norm_model, adam, None),
+}
+
+
+def main(cluster: Cluster, folder: Path) -> None:
+    """Trains every case, in the same order as the other processes."""
+    count = len(cluster.addresses)
+    for name, (make_model, make_optimizer, micro) in CASES.items():
+        steps = Steps(make_model, make_optimizer, [None] * count, cluster=cluster)
+        for x, y in samples(steps.model.input_shape[1:], last=RAGGED):
+            batches = proportional_split(len(x), BATCHES[count])
+            sizes = None if micro is None else [min(micro, batch) for batch in batches]
+            steps.step(x, (y,), batches, sizes)
+        traces = steps.function(micro=micro is not None).experimental_get_tracing_count()
+        np.savez(folder / f"{name}-{cluster.rank}.npz", *steps.weights(), traces=traces)
+
+
+if __name__ == "__main__":
+    main(Cluster.model_validate_json(sys.argv[1]), Path(sys.argv[2]))
+    sys.stdout.flush()
+    os._exit(0)  # nobody waits for the others' ends

@@ -1,0 +1,166 @@
+"""What the processes of a run over hosts promise, with real processes and an engine that trains nothing.
+
+A failure of one leaves the others waiting in a collective: here they sleep.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpubalance.devices.profile import simulated_devices
+from gpubalance.errors import BadInput, DeadlinePassed, GpubalanceError, OutOfMemory, PartialResult
+from gpubalance.results.timing import Timing
+from gpubalance.settings.requests import Settings
+from gpubalance.settings.shares import Shares
+from gpubalance.workers.messages import Measured
+from gpubalance.workers.party import Build, Party
+from gpubalance.workers.ranks import Ranks
+from gpubalance.workers.worker import Worker
+from tests.stand_in import engine
+from tests.workers.test_process import gone
+
+ROOT = Path(__file__).parents[2]
+DEVICES, JOINT = simulated_devices(str(ROOT / "configs/two-hosts.toml"))
+BUILD = Build(Settings(model="small"), JOINT)
+SPLIT = Shares((80, 40, 24))
+
+
+@pytest.fixture
+def party_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Party]:
+    """A party over both hosts, whose engine does what the script says."""
+
+    def make(script: str) -> Party:
+        for name, value in engine(tmp_path, script).items():
+            monkeypatch.setenv(name, value)
+        return Party(DEVICES, build=BUILD)
+
+    return make
+
+
+def pids(worker: Worker) -> tuple[int, ...]:
+    assert isinstance(worker.process, Ranks)
+    return worker.process.pids
+
+
+def test_a_process_a_device_and_one_reply_of_all(party_that: Callable[[str], Party]) -> None:
+    with party_that("") as party:
+        *timings, last = party.ask(lambda worker: list(worker.measure(SPLIT, at_least=3, stamped=True)))
+        before = party.ask(pids)
+        assert len(set(before)) == 3
+        assert party.facts.memory_limit_bytes == tuple(device.memory_bytes for device in DEVICES)
+        for timing in timings:
+            assert isinstance(timing, Timing)
+            assert timing.compute_s == pytest.approx((0.110, 0.110, 0.112))
+            assert timing.update_s == (0, 0, 0)
+        profiles = [device.profile for device in DEVICES]
+        needed = [p.memory_at(b, JOINT.extra_memory) for p, b in zip(profiles, SPLIT.batches, strict=True) if p]
+        assert isinstance(last, Measured)
+        assert list(last.memory_peak_bytes) == needed
+        party.regroup(DEVICES[:2])  # of one host: one process, as ever
+        assert not party.alive
+    assert all(map(gone, before))
+
+
+FAILS = """
+import os, time
+import tensorflow as tf
+def {name}(devices, *_):
+    if devices[0].host == "alpha" and devices[0].index == 1:
+        {act}
+    {others}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "act", "others", "kind", "says"),
+    [
+        ("step", "os.abort()", "time.sleep(600)", PartialResult, r"^alpha:1: the worker was ended by SIGABRT while"),
+        ("step", "os.abort()", "raise tf.errors.UnavailableError(0, 0, 'x')", PartialResult, "^alpha:1: .* SIGABRT"),
+        (
+            "step",
+            "time.sleep(600)",
+            "raise tf.errors.UnavailableError(0, 0, 'x')",
+            DeadlinePassed,
+            r"^alpha:1 said nothing while training with batches 80/40/24 .*, and alpha:0, beta:0 lost it$",
+        ),
+        (
+            "step",
+            "pass",
+            "raise tf.errors.UnavailableError(0, 0, 'x')",
+            DeadlinePassed,
+            "^alpha:0, alpha:1, beta:0 lost each other while training",
+        ),
+        (
+            "step",
+            "raise tf.errors.ResourceExhaustedError(0, 0, 'OOM when allocating on device:GPU:0')",
+            "time.sleep(600)",
+            OutOfMemory,
+            "^alpha:1 ran out of memory with batches 80/40/24$",
+        ),
+        ("built", "raise KeyError('of one')", "time.sleep(600)", GpubalanceError, "^alpha:1: training small failed: "),
+        ("built", "pass", "raise KeyError('of all')", GpubalanceError, "^training small failed: .*of all"),
+    ],
+    ids=["a death", "a death that others tell of", "silence", "a cut link", "memory", "one model", "every model"],
+)
+def test_one_failure_is_told_with_its_device_and_all_are_ended(
+    party_that: Callable[[str], Party],
+    name: str,
+    act: str,
+    others: str,
+    kind: type[GpubalanceError],
+    says: str,
+) -> None:
+    started: list[int] = []
+
+    def train(worker: Worker) -> None:
+        started.extend(pids(worker))
+        list(worker.measure(SPLIT))
+
+    with party_that(FAILS.format(name=name, act=act, others=others)) as party:
+        with pytest.raises(kind) as caught:
+            party.ask(train)
+        assert re.search(says, caught.value.message)
+        assert all(map(gone, started))
+        assert not party.alive
+    if isinstance(caught.value, OutOfMemory):
+        assert caught.value.replica == 1
+
+
+def test_after_a_failure_all_are_started_anew(party_that: Callable[[str], Party], tmp_path: Path) -> None:
+    mark = tmp_path / "failed"
+    script = f"""
+import os, time
+def step(devices, *_):
+    if not os.path.exists({str(mark)!r}):
+        open({str(mark)!r}, "w").close() if devices[0].host == "beta" else time.sleep(600)
+        os.abort()
+"""
+    with party_that(script) as party:
+        before = party.ask(pids)
+        with pytest.raises(PartialResult, match=r"^beta:0: "):
+            party.ask(lambda worker: list(worker.measure(SPLIT)))
+        assert party.ask(lambda worker: list(worker.measure(SPLIT)))
+        assert not set(before) & set(party.ask(pids))
+
+
+def test_all_that_are_silent_are_told_at_the_deadline(party_that: Callable[[str], Party]) -> None:
+    party_that("import time\ndef step(*_):\n    time.sleep(600)\n").end()
+    with (
+        Party(DEVICES, build=BUILD, deadline_s=5) as party,
+        pytest.raises(DeadlinePassed, match="said nothing for 5 s while training with batches 80/40/24 on alpha:0"),
+    ):
+        party.ask(lambda worker: list(worker.measure(SPLIT)))
+
+
+def test_a_model_file_that_one_host_has_not(tmp_path: Path, party_that: Callable[[str], Party]) -> None:
+    """The user's own mistake is an input, wherever it shows."""
+    script = "from gpubalance.errors import BadInput\ndef built(devices):\n    raise BadInput('no such file')\n"
+    with party_that(script) as party, pytest.raises(BadInput, match=r"^no such file$"):
+        party.start()
+    one = script.replace("    raise", "    if devices[0].host == 'beta': raise")
+    with party_that(one) as party, pytest.raises(BadInput, match=r"^beta:0: no such file$"):
+        party.start()
