@@ -14,7 +14,8 @@ from tests.cli.program import QUICK_PAIR, SHORT, TINY, TINY_PAIR, gpubalance, ru
 
 def test_a_run_of_the_pair_tells_where_the_time_goes(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
-    done = gpubalance("run", *TINY_PAIR, "--gpus", "0", "1", "--batches", "120", "80", *SHORT, "-o", str(path))
+    options = (*SHORT, "--trace", str(tmp_path / "traces"), "-o", str(path))
+    done = gpubalance("run", *TINY_PAIR, "--gpus", "0", "1", "--batches", "120", "80", *options)
     assert done.returncode == 0, done.stderr
     result = json.loads(path.read_text())
     first, second = result["replicas"]
@@ -38,6 +39,10 @@ def test_a_run_of_the_pair_tells_where_the_time_goes(tmp_path: Path) -> None:
     assert (sorted(own_at), sorted(even_at)) == (own_at, even_at)
     assert result["schema_version"] == 1
     assert result["baselines"]["solo_sum"] is None
+    # TensorFlow's own trace of some steps; what is in it is tested in tests/engine/test_trace.py.
+    (trace,) = (tmp_path / "traces").glob("plugins/profile/*/*.xplane.pb")
+    assert {b"step_num", b"replica_1"} <= set(re.findall(rb"step_num|replica_1", trace.read_bytes()))
+    assert [one["code"] for one in result["warnings"] if "trace" in one["code"]] == []
     # What the tutorial's user knows, and the summary.
     assert re.search(r"GPU:0 \[120\] +\d+ samples/s +compute", done.stderr)
     assert re.search(r"total \[200\] +\d+ samples/s", done.stderr)

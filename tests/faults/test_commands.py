@@ -28,15 +28,7 @@ from tests.stand_in import TWO_UNLIKE_GPUS
 
 
 def test_28_a_model_whose_loss_is_no_number_is_a_bad_input(tmp_path: Path) -> None:
-    """The real engine: it is the first step that shows it."""
-    (tmp_path / "mine.py").write_text(
-        "import keras\n"
-        "def endless():\n"
-        "    inf = keras.layers.Lambda(lambda x: x / 0.0)\n"
-        "    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(2), inf])\n"
-    )
-    done = gpubalance("run", "--simulate", "1", "--model", "mine.py:endless", *SHORT, "--quiet", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (4, "")
+    done = Machine(tmp_path, "def loss_is_finite(): return False").refuses(4, "run", *BRIEF, "--quiet")
     assert "loss is not a number at the first step" in done.stderr
 
 

@@ -11,6 +11,7 @@ else happens is Python, in the file that ENGINE_STAND_IN_SCRIPT names, which may
     holds(device, size)                whether so many samples at a time fit; where not, it is out of memory
     pulled(samples)                    seconds in which the user's data gives a batch of so many; else 10 µs a sample
     samples()                          how many samples the user's data has; else that is not known
+    loss_is_finite()                   whether a timing's loss is a number
     took(seconds)                      called with what each timing takes, a stamped one with the step before it
 
 What one of these leaves out, or returns None for, is as the profile says. In a cluster the devices are those of this
@@ -94,6 +95,8 @@ class Session:
             given += 1
             own = {"compute_s": computes[0][self._own], "update_s": self._updates_s[self._own], "step_s": busy_s}
             stamps: Any = own if stamped else {}
+            if self._call("loss_is_finite") is False:
+                stamps["loss_is_finite"] = False
             yield Timing(steps=len(computes), seconds=taken_s, input_wait_s=taken_s - busy_s, **stamps)
 
     def pull(self, global_batch: int, *, seconds: float, at_least: int, change: str | None) -> Any:

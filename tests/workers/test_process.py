@@ -227,6 +227,10 @@ class Broken(keras.layers.Layer):
             raise ValueError("not in training")
         return x
 
+def endless():
+    inf = keras.layers.Lambda(lambda x: x / 0.0)
+    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(2), inf])
+
 def fails_in_training():
     return keras.Sequential([keras.Input((4,)), keras.layers.Dense(2), Broken()])
 """
@@ -248,6 +252,10 @@ def test_a_model_that_fails_is_the_users_with_their_traceback_and_nothing_of_our
         assert "gpubalance/" not in message
         with pytest.raises(BadInput, match="SystemExit: 3"):
             build("exits")
+        build("endless")
+        timing, _ = opened.measure(Shares((3, 2)))
+        assert isinstance(timing, Timing)
+        assert not timing.loss_is_finite
         build("fails_in_training")
         with pytest.raises(BadInput, match="not in training"):
             list(opened.measure(Shares((3, 2))))
