@@ -52,7 +52,7 @@ def scaled(image, label):
     return tf.cast(image, tf.float32) / 255, label
 
 
-def dataset(count=1800, seed=0):
+def dataset(count=1200, seed=0):
     data = digits(count, seed).shuffle(count).map(scaled, num_parallel_calls=tf.data.AUTOTUNE)
     return data.batch(120).prefetch(tf.data.AUTOTUNE)
 

@@ -17,14 +17,13 @@ from gpubalance.results.plan import Plan
 from gpubalance.settings.requests import Settings
 from tests.cli.program import ROOT, TINY, TINY_PAIR, gpubalance
 from tests.jobs.probes import probe_of
-from tests.stand_in import engine
 
 QUICK = str(ROOT / "configs" / "quick-pair.toml")
 SHORT = ("--windows", "1", "--duration", "0.6", "--round-duration", "0.5")
 
 
 def test_balance_finds_proves_and_writes_a_plan_that_run_takes(tmp_path: Path) -> None:
-    """The balance has the real engine: the joint run holds less than the probe of each device alone lets hope."""
+    """With the real engine: the joint run holds less than the probe of each device alone lets hope."""
     model = Model(name="tiny", parameters=36, gradient_bytes=144)
     probe = probe_of(simulated_devices(QUICK)[0])
     of_tiny = {"settings": Settings(model=TINY), "model": model, "code": code_key(TINY)}
@@ -44,8 +43,7 @@ def test_balance_finds_proves_and_writes_a_plan_that_run_takes(tmp_path: Path) -
     assert plan.balance.run.batches == plan.batches
     assert plan.balance.rounds[0].outcome == "oom"
 
-    command = ("run", *TINY_PAIR, "--plan", str(path), "--windows", "1", "--duration", "0.5", "--json")
-    run = gpubalance(*command, environment=engine(tmp_path))
+    run = gpubalance("run", *TINY_PAIR, "--plan", str(path), "--windows", "1", "--duration", "0.5", "--json")
     assert run.returncode == 0, run.stderr
     assert tuple(json.loads(run.stdout)["batches"]) == plan.batches
 

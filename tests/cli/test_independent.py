@@ -135,7 +135,7 @@ def test_an_interrupt_keeps_what_was_measured_and_resume_goes_on(
 ) -> None:
     path = tmp_path / "result.json"
     command = (*PAIR, "--windows", "2", "--duration", "0.3", "-o", str(path))
-    slow = engine(tmp_path, SLOWLY)
+    slow = engine(tmp_path, SLOWLY.replace("sleep(seconds)", "sleep(seconds / 5)"))
     program = start(*command, environment=slow)
     lines_until(program, "window 1 of 2, at once")
     children = children_of(program.pid)

@@ -15,6 +15,9 @@ from gpubalance.numbers.units import format_seconds
 from gpubalance.settings.requests import Settings
 from tests.cli.program import QUICK_PAIR, gpubalance
 from tests.jobs.probes import probe_of
+from tests.stand_in import engine
+
+CAMPAIGN = pytest.mark.campaign
 
 FILE = """
 import keras
@@ -40,12 +43,6 @@ def text():
     data = tf.data.Dataset.from_generator(sentences, output_signature=signature)
     data = data.map(lambda ids, label: ({"ids": ids, "mask": tf.ones(tf.shape(ids))}, label))
     return data.padded_batch(8).prefetch(2)
-
-def buckets():
-    signature = tf.TensorSpec((None,), tf.int32), tf.TensorSpec((), tf.int64)
-    data = tf.data.Dataset.from_generator(sentences, output_signature=signature)
-    data = data.map(lambda ids, label: ({"ids": ids, "mask": tf.ones(tf.shape(ids))}, label))
-    return data.bucket_by_sequence_length(lambda x, y: tf.shape(x["ids"])[0], [20, 40], [8, 8, 8])
 
 def dense_net():
     return keras.Sequential([keras.Input((8, 8, 3)), layers.Flatten(), layers.Dense(2, activation="softmax")])
@@ -73,11 +70,13 @@ def arrays():
 """
 
 
-def _run(folder: Path, model: str, function: str, *options: str) -> tuple[dict[str, Any], str]:
+def _run(
+    folder: Path, model: str, function: str, *options: str, environment: dict[str, str] | None = None
+) -> tuple[dict[str, Any], str]:
     (folder / "mine.py").write_text(FILE)
     named = ("--model", f"mine.py:{model}", "--data", f"mine.py:{function}")
     brief = ("--windows", "1", "--duration", "0.3", "--baseline", "none", "-o", "run.json")
-    done = gpubalance("run", "--simulate", "2", *named, *brief, *options, cwd=folder)
+    done = gpubalance("run", "--simulate", "2", *named, *brief, *options, cwd=folder, environment=environment)
     assert done.returncode == 0, done.stderr
     return json.loads((folder / "run.json").read_text()), done.stdout
 
@@ -122,7 +121,9 @@ def _balanced(folder: Path) -> tuple[dict[str, Any], str]:
 
 
 def test_padded_batches_of_another_size_are_joined_and_that_is_told(tmp_path: Path) -> None:
-    result, _ = _run(tmp_path, "text_net", "buckets", "--batches", "8", "4")
+    """That they are is tested in tests/engine/test_user_data.py."""
+    own = engine(tmp_path, "def joined_from(global_batch): return 8")
+    result, _ = _run(tmp_path, "text_net", "text", "--batches", "8", "4", environment=own)
     (warning,) = [one for one in result["warnings"] if one["code"] == "batches-joined"]
     assert "own batches have 8 samples" in warning["message"]
     assert "padded_batch(12)" in warning["next"]
@@ -131,7 +132,7 @@ def test_padded_batches_of_another_size_are_joined_and_that_is_told(tmp_path: Pa
 def test_a_probe_of_ragged_text_tries_the_longest(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(FILE)
     named = ("--model", "mine.py:text_net", "--data", "mine.py:text")
-    brief = ("--max-batch", "16", "--duration", "0.2", "--json")
+    brief = ("--max-batch", "8", "--duration", "0.2", "--json")
     done = gpubalance("probe", "--simulate", "1", *named, *brief, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
@@ -140,7 +141,8 @@ def test_a_probe_of_ragged_text_tries_the_longest(tmp_path: Path) -> None:
     assert result["probes"][0]["flops_per_sample"] > 0
 
 
-@pytest.mark.parametrize("function", ["pictures", "in_parts", "arrays"])
+# What each kind gives is tested without a program in tests/engine/test_user_data.py.
+@pytest.mark.parametrize("function", ["pictures", *(pytest.param(f, marks=CAMPAIGN) for f in ("in_parts", "arrays"))])
 def test_samples_of_one_shape_have_no_spread(tmp_path: Path, function: str) -> None:
     _pictures(tmp_path)
     result, summary = _run(tmp_path, "dense_net", function, "--batches", "4", "2")

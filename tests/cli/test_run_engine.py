@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.program import QUICK_PAIR, SHORT, TINY, TINY_PAIR, gpubalance, run_json
+from tests.cli.program import QUICK_PAIR, SHORT, TINY_PAIR, gpubalance, run_json
 
 
 def test_a_run_of_the_pair_tells_where_the_time_goes(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_a_model_that_is_too_slow_for_the_profile_is_told(tmp_path: Path) -> Non
     profile = tmp_path / "fast.toml"
     device = '[[device]]\nname = "Fast {}"\nalpha_s = 0.00001\nbeta_s = 0.0000001\n'
     profile.write_text("\n".join(map(device.format, "AB")))
-    result = run_json("--simulate", str(profile), "--model", TINY, "--batches", "64", "64", "--baseline", "none")
+    result = run_json("--simulate", str(profile), "--model", "small", "--batches", "64", "64", "--baseline", "none")
     warnings = {w["code"]: w["next"] for w in result["warnings"]}
     assert "larger batches" in warnings["slower-than-profile"]
 

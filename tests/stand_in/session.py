@@ -10,6 +10,7 @@ else happens is Python, in the file that ENGINE_STAND_IN_SCRIPT names, which may
     needs(device, size)                bytes that a device needs for so many samples at a time
     holds(device, size)                whether so many samples at a time fit; where not, it is out of memory
     pulled(samples)                    seconds in which the user's data gives a batch of so many; else 10 µs a sample
+    joined_from(global_batch)          samples in the user's own batches, where such ones are made of them
     samples()                          how many samples the user's data has; else that is not known
     loss_is_finite()                   whether a timing's loss is a number
     took(seconds)                      called with what each timing takes, a stamped one with the step before it
@@ -111,8 +112,10 @@ class Session:
     def samples(self) -> int | None:
         return self._call("samples") if self.settings.data else None
 
-    def joined_from(self, _: int) -> None:
-        """Its batches have one shape."""
+    def joined_from(self, global_batch: int) -> int | None:
+        """None: its batches have one shape."""
+        own: int | None = self._call("joined_from", global_batch)
+        return own
 
     def mends(self) -> tuple[Mend, ...]:
         return ()

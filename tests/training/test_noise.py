@@ -20,7 +20,7 @@ from gpubalance.training.noise_told import noise_text
 from tests.cli.program import ROOT
 from tests.training.cases import simulated
 
-INPUTS, OUTPUTS, GLOBAL_BATCH, STEPS = 50, 20, 100, 400
+INPUTS, OUTPUTS, GLOBAL_BATCH, STEPS = 50, 20, 100, 240
 # Of y = x·w + ε, at weights of 0: a sample's gradient is −2(x·w + ε)x. With ‖w‖ = 1, ε of variance 1 and normal x of d
 # numbers tr Σ is 4(2d + 1) and ‖G‖² is 4. Several outputs have the same ratio, and vary less from step to step.
 TRUE = 2 * INPUTS + 1
