@@ -13,8 +13,21 @@ from typing import Annotated, NoReturn
 import typer
 from typer.exceptions import TyperException
 
-from gpubalance.cli import balance, compare, complete, devices, doctor, guide, independent, plan, probe, report, run
-from gpubalance.cli.command import Command
+from gpubalance.cli import (
+    balance,
+    compare,
+    complete,
+    devices,
+    doctor,
+    guide,
+    independent,
+    launch,
+    plan,
+    probe,
+    report,
+    run,
+)
+from gpubalance.cli.command import Command, Launch
 from gpubalance.cli.config import Given
 from gpubalance.cli.failures import hide, name_resuming, show_bug, show_error, show_usage
 from gpubalance.cli.groups import grouped
@@ -62,12 +75,15 @@ for _command in (
     plan.plan,
     run.run,
     independent.independent,
+    launch.launch,
     compare.compare,
     report.report,
     doctor.doctor,
     guide.guide,
 ):
-    app.command(cls=Command, add_help_option=False)(grouped(_command, unseen=CommonOptions))
+    app.command(cls=Launch if _command is launch.launch else Command, add_help_option=False)(
+        grouped(_command, unseen=CommonOptions)
+    )
 
 
 def _fill_standard_streams() -> None:

@@ -60,6 +60,15 @@ class Command(TyperCommand):
         return super().shell_complete(ctx, incomplete or "-")
 
 
+class Launch(Command):
+    """Leaves the words behind a script's name to the script, whatever they look like."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As if `--` stood before the first word that is no option's."""
+        ctx.allow_interspersed_args = False
+        return TyperCommand.parse_args(self, ctx, args)
+
+
 def _names(word: object, file: Path) -> bool:
     """Whether it is the path of that file, or of a function in it."""
     if not isinstance(word, str | Path):

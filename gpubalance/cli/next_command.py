@@ -49,13 +49,11 @@ def uses(plan: Plan, simulate: str | None, path: Path | None) -> tuple[str, tupl
         path = None
     if plan.devices[0].simulated and simulate is None:
         return "", ()
-    script = _script(plan, simulate, path) if _is_of_one_host(plan) else ()
+    script = _script(plan, simulate, path)
+    if len({plan.devices[share.device].host for share in plan.shares if share.batch}) > 1:
+        # Only load_plan knows which of the processes it is in.
+        script = (*script, f"# {_line('launch', str(path), 'train.py')}") if path is not None else ()
     return _run_command(plan, simulate, path), script
-
-
-def _is_of_one_host(plan: Plan) -> bool:
-    """Whether a training script, which is one process, can have the devices that get samples."""
-    return len({plan.devices[share.device].host for share in plan.shares if share.batch}) == 1
 
 
 def resuming(arguments: Sequence[str], without: str | None = None) -> str:

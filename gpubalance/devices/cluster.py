@@ -1,7 +1,8 @@
-"""TF_CONFIG: a cluster of several hosts, which TensorFlow would join, and gpubalance does not yet."""
+"""TF_CONFIG: the processes of a cluster, as TensorFlow and whatever starts them know it."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Annotated
 
@@ -9,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gpubalance.errors import BadInput
 from gpubalance.results.common import Warning_
+from gpubalance.settings.cluster import Cluster
 from gpubalance.text import clean
 
 _VARIABLE = "TF_CONFIG"
@@ -29,14 +31,51 @@ class _Cluster(BaseModel):
     task: _Task
 
 
+def tf_config(cluster: Cluster) -> dict[str, str]:
+    """The variable that tells a process of its cluster."""
+    task = {"type": "worker", "index": cluster.rank}
+    return {_VARIABLE: json.dumps({"cluster": {"worker": cluster.addresses}, "task": task})}
+
+
+def cluster_of(environment: Mapping[str, str]) -> Cluster | None:
+    """The cluster that the environment names, and this process's place in it; None where there is none.
+
+    A chief comes before the workers, as TensorFlow has it. Raises BadInput as `cluster_ignored` does, and for a
+    process that is no worker.
+    """
+    found = _read(environment)
+    if found is None:
+        return None
+    workers = [(job, number) for job in ("chief", "worker") for number in range(len(found.cluster.get(job, ())))]
+    own = found.task.type, found.task.index
+    if own not in workers:
+        raise _malformed(f"task: a {found.task.type} does not train")
+    addresses = tuple(found.cluster[job][number] for job, number in workers)
+    try:
+        return Cluster(addresses=addresses, rank=workers.index(own))
+    except ValidationError:
+        raise _malformed(f"cluster: addresses are HOST:PORT, not {', '.join(addresses)}") from None
+
+
 def cluster_ignored(environment: Mapping[str, str]) -> Iterator[Warning_]:
     """A warning where the environment names a cluster, as only this host is measured.
 
     Raises BadInput for a TF_CONFIG that TensorFlow could not read either: whoever set it believes that it works.
     """
+    found = _read(environment)
+    if found is not None:
+        yield Warning_(
+            code="tf-config-ignored",
+            message=f"{_VARIABLE} names a cluster of {sum(map(len, found.cluster.values()))}: it is ignored, and this "
+            "host is measured alone",
+            next="nothing to do; a script that loads a plan for several hosts goes by it",
+        )
+
+
+def _read(environment: Mapping[str, str]) -> _Cluster | None:
     text = environment.get(_VARIABLE, "").strip()
     if text in ("", "{}"):  # TensorFlow takes these for no cluster
-        return
+        return None
     try:
         found = _Cluster.model_validate_json(text)
     except ValidationError as error:
@@ -45,12 +84,7 @@ def cluster_ignored(environment: Mapping[str, str]) -> Iterator[Warning_]:
     names, task = found.cluster.get(found.task.type), found.task
     if names is None or task.index >= len(names):
         raise _malformed(f"task: the cluster has no {task.type} {task.index}")
-    hosts = sum(map(len, found.cluster.values()))
-    yield Warning_(
-        code="tf-config-ignored",
-        message=f"{_VARIABLE} names a cluster of {hosts}: it is ignored, and this host is measured alone",
-        next="nothing to do; gpubalance does not measure across hosts yet",
-    )
+    return found
 
 
 def _malformed(why: str) -> BadInput:

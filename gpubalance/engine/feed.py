@@ -30,7 +30,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Dealt:
-    """A global batch, dealt out: each replica's samples in `values`, on its device.
+    """A global batch, dealt out: the samples of each replica of this process in `values`, on its device.
 
     A batch with fewer samples than there are replicas is `whole` on each of them.
     """
@@ -53,10 +53,14 @@ class Dealt:
 
 
 class Feed:
-    """Takes global batches from an iterator, and has the next one on the devices before it is asked for."""
+    """Takes global batches from an iterator, and has the next one on the devices before it is asked for.
 
-    def __init__(self, names: Sequence[str], batches: Sequence[int]) -> None:
+    The devices are those of all replicas; in a cluster those of this process, `first` of which is at that place.
+    """
+
+    def __init__(self, names: Sequence[str], batches: Sequence[int], first: int = 0) -> None:
         self._names = tuple(names)
+        self._here = slice(first, first + len(self._names))
         self.batches = tuple(batches)
         self._kinds: dict[Any, Kind] = {}
         self._widest: dict[str, Kind] = {}
@@ -94,9 +98,10 @@ class Feed:
         shares = (samples,) * len(self.batches) if whole else proportional_split(samples, self.batches)
         ends = (samples,) * len(self.batches) if whole else tuple(accumulate(shares))
         with tf.device("/CPU:0"):
-            places = tf.constant([(end - share, end) for share, end in zip(shares, ends, strict=True)], tf.int32)
+            places = [(end - share, end) for share, end in zip(shares, ends, strict=True)]
+            here = tf.constant(places[self._here], tf.int32)
         kind = self._kind_of(batch)
-        return Dealt(kind.cut(batch, places), kind, shares, samples, whole)
+        return Dealt(kind.cut(batch, here), kind, shares, samples, whole)
 
     def _kind_of(self, batch: Any) -> Kind:
         layout = _layout(batch)

@@ -51,18 +51,18 @@ def _watch_over_each_other(cluster: Cluster) -> None:
     )
 
 
-def first_says(strategy: Any, cluster: Cluster) -> Callable[[bool], bool]:
-    """A function that all processes call together: each gets what the first one gave.
+def what_all_say(strategy: Any, cluster: Cluster) -> Callable[[float], tuple[float, ...]]:
+    """A function that all processes call together: each gets the numbers that all gave, in the order of ranks."""
+    count = len(cluster.addresses)
 
-    Their clocks differ, and if one took a step more than another it would wait for it without end.
-    """
-
-    @tf.function(input_signature=[tf.TensorSpec((), tf.float32)], autograph=False)
-    def total(value: Any) -> Any:
-        own = strategy.run(tf.identity, args=(value,))
+    @tf.function(input_signature=[tf.TensorSpec((count,), tf.float64)], autograph=False)
+    def total(numbers: Any) -> Any:
+        own = strategy.run(tf.identity, args=(numbers,))
         return strategy.reduce(tf.distribute.ReduceOp.SUM, own, axis=None)
 
-    def agreed(value: bool) -> bool:
-        return bool(total(tf.constant(float(value and cluster.rank == 0))) > 0)
+    def said(number: float) -> tuple[float, ...]:
+        numbers = [0.0] * count
+        numbers[cluster.rank] = number
+        return tuple(total(tf.constant(numbers, tf.float64)).numpy().tolist())
 
-    return agreed
+    return said

@@ -58,7 +58,7 @@ class Session:
         self._joint = joint
         self._names = runtime.set_up(self._devices, settings, seed=seed)
         self._strategy = runtime.build_strategy(self._names, settings.all_reduce, cluster)
-        self._agreed = hosts.first_says(self._strategy, cluster) if cluster else bool
+        self._all_say = hosts.what_all_say(self._strategy, cluster) if cluster else None
         self._is_first = cluster is None or cluster.rank == 0
         self.in_cluster = cluster is not None
         self._clocks = clocks([d.profile for d in devices], joint, seed=seed, in_cluster=self.in_cluster)
@@ -170,9 +170,13 @@ class Session:
             clock.at_once = at_once or self._replicas > 1
         end = time.perf_counter() + seconds
         given = 0
-        while at_once or given < at_least or (seconds and self._agreed(time.perf_counter() < end)):
+        while at_once or given < at_least or (seconds and self._goes_on(time.perf_counter() < end)):
             yield self._timing(1 if stamped else steps_per_timing, stamped=stamped)
             given += 1
+
+    def _goes_on(self, is_time_left: bool) -> bool:
+        """In a cluster the first one's clock decides: with a step more than others it would wait for them for ever."""
+        return bool(self._all_say(is_time_left)[0]) if self._all_say else is_time_left
 
     def pull(self, global_batch: int, *, seconds: float, at_least: int, change: Change | None) -> Iterator[Pulled]:
         """Takes batches from the user's data as fast as they come; it goes on where the last call has ended."""

@@ -14,7 +14,7 @@ import keras
 import tensorflow as tf
 
 from gpubalance.engine.accumulate import accumulated, refuse_what_cannot_accumulate
-from gpubalance.engine.step import Points, batch_of, sum_over_replicas
+from gpubalance.engine.step import FINISHED, SUMMED, Points, batch_of, sum_over_replicas
 from gpubalance.training.changes import watched
 from gpubalance.training.gradients import gradients_of, taking_gradients
 from gpubalance.training.layers import meeting
@@ -39,7 +39,7 @@ def training(
         """One replica's part."""
         context = tf.distribute.get_replica_context()
         number = _number(context)
-        data, own, size = values[number], weights[number], micro_batches[number]
+        data, own, size = values[number - place.first], weights[number], micro_batches[number]
         batch = batch_of(data)
         points = Points(place.clocks[number], batch, size if accumulates else batch, stamped=stamped)
         data, state = points.begin(data), State(model)
@@ -61,12 +61,15 @@ def training(
             with tf.control_dependencies([stamps]):  # what is stamped is not what this takes
                 squares = squares_a_sample(grads, data) if squares is None else squares
                 stamps = with_norms(stamps, squares, summed, scale)
+        if place.cluster is not None and stamped:
+            stamps = _everyones(context, stamps)
         return _own_logs(model, logs, own), stamps
 
     def step(*arguments: Any) -> tuple[Any, Any]:
         with counting(model), meeting(model), watched(), taking_gradients(model):
             logs, stamps = place.strategy.run(replica, args=arguments)
-        return _logs(model, place, logs), tf.stack(place.strategy.experimental_local_results(stamps))
+        of_here = place.strategy.experimental_local_results(stamps)
+        return _logs(model, place, logs), of_here[0] if place.cluster and stamped else tf.stack(of_here)
 
     return step
 
@@ -78,7 +81,7 @@ def testing(model: Any, place: Place, *, whole: bool) -> Callable[..., Any]:
         del unused
         number = _number(tf.distribute.get_replica_context())
         with part_of(weights[number], whole=whole, counts=not whole or number == 0) as part:
-            logs = model.test_step(values[number])
+            logs = model.test_step(values[number - place.first])
         warn_of_set_state(model, part)
         return _own_logs(model, logs, weights[number])
 
@@ -94,18 +97,32 @@ def predicting(model: Any, place: Place, *, whole: bool) -> Callable[..., Any]:
     """A step of `predict`: the outputs, in the order of the samples."""
 
     def together(values: Any) -> Any:
+        """In a cluster each process has all of them."""
         parts = place.strategy.experimental_local_results(values)
         with tf.device("/CPU:0"):
-            return tf.identity(parts[0]) if whole else tf.concat(parts, axis=0)
+            return tf.identity(parts[0]) if whole or place.cluster else tf.concat(parts, axis=0)
 
     def replica(values: Sequence[Any]) -> Any:
-        return model.predict_step(values[_number(tf.distribute.get_replica_context())])
+        context = tf.distribute.get_replica_context()
+        outputs = model.predict_step(values[_number(context) - place.first])
+        if place.cluster is None or whole:
+            return outputs
+        return keras.tree.map_structure(lambda own: context.all_gather(own, axis=0), outputs)
 
     def step(values: Sequence[Any], *unused: Any) -> Any:
         del unused
         return keras.tree.map_structure(together, place.strategy.run(replica, args=(values,)))
 
     return step
+
+
+def _everyones(context: Any, stamps: Any) -> Any:
+    """The stamps of all processes, counted from when the gradients were summed: the one moment that they share.
+
+    Their clocks differ.
+    """
+    times = stamps[: FINISHED + 1] - stamps[SUMMED]
+    return context.all_gather(tf.concat([times, stamps[FINISHED + 1 :]], axis=0)[tf.newaxis], axis=0)
 
 
 def _number(context: Any) -> int:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from pathlib import Path
 
+from gpubalance.devices.cluster import cluster_of
 from gpubalance.devices.machine import find_machine
 from gpubalance.devices.planned import planned_devices
 from gpubalance.results.plan import Plan
 from gpubalance.results.records import read_record
-from gpubalance.settings.device import JointProfile
+from gpubalance.settings.device import JointProfile, hosts_of
 from gpubalance.training.split import Split
 
 
 def load_plan(path: str | Path | Plan, *, simulate: int | str | Path | None = None) -> Split:
-    """The split of a plan, on the devices here.
+    """The split of a plan, on the devices here; of a plan for several hosts the part that TF_CONFIG gives this process.
 
     The plan is what `gpubalance.balance` returned, or a file that `gpubalance balance -o FILE` or `plan -o FILE` wrote.
 
@@ -42,7 +44,9 @@ def load_plan(path: str | Path | Plan, *, simulate: int | str | Path | None = No
     else:
         machine = find_machine(simulate)
         devices, joint = planned_devices(plan, machine.devices), machine.joint
-    split = Split._of(devices, plan.split, joint, plan.settings.all_reduce)
+    several = len(hosts_of([devices[number] for number in plan.split.used])) > 1
+    cluster = cluster_of(os.environ) if several else None
+    split = Split._of(devices, plan.split, joint, plan.settings.all_reduce, cluster)
     split.plan, split._simulate = plan, simulate
     split.limits = tuple(share.limit for share in plan.shares if share.batch)
     return split

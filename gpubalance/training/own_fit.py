@@ -31,6 +31,24 @@ def take_over() -> None:
         # Where the method is defined: `load_model` compiles no model whose class has another `compile` than that.
         owner = next(kind for kind in keras.Model.__mro__ if name in vars(kind))
         setattr(owner, name, (_noted if name == "compile" else _of_the_split)(getattr(owner, name)))
+    for name in ("save", "save_weights"):
+        setattr(keras.Model, name, _by_the_first(getattr(keras.Model, name)))
+
+
+def _by_the_first(save: Any) -> Any:
+    """Of several processes that train a model all save it, and only the first one's file stays."""
+
+    @functools.wraps(save)
+    def method(model: Any, filepath: Any, *arguments: Any, **options: Any) -> Any:
+        split = getattr(model, _SPLIT, None)
+        if split is None or split.is_first:
+            return save(model, filepath, *arguments, **options)
+        from gpubalance.training.processes import apart
+
+        with apart(filepath) as instead:
+            return save(model, instead, *arguments, **options)
+
+    return method
 
 
 def _of_the_split(keras_method: Any) -> Any:

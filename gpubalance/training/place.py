@@ -9,6 +9,7 @@ from typing import Any
 
 from gpubalance.engine.pace import Clock, clocks
 from gpubalance.engine.runtime import build_strategy, use_devices, used_before
+from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, JointProfile
 
 # The UUIDs that CUDA and TensorFlow were shown when this process first took a place on GPUs: they look only once.
@@ -17,15 +18,34 @@ _shown: list[str] = []
 
 @dataclass(frozen=True)
 class Place:
-    """A strategy over the devices that get samples, TensorFlow's names of them, and their clocks."""
+    """A strategy over the devices that get samples, their clocks, and TensorFlow's names of those of this process.
+
+    Of a cluster's devices a process has one.
+    """
 
     strategy: Any
     names: tuple[str, ...]
     clocks: tuple[Clock, ...]
+    labels: tuple[str, ...] = ()
+    cluster: Cluster | None = None
+
+    @property
+    def first(self) -> int:
+        """The place of this process's first device among all."""
+        return self.cluster.rank if self.cluster else 0
+
+    @property
+    def replicas(self) -> int:
+        """How many devices there are, in all processes."""
+        return len(self.clocks)
 
 
-def take_place(devices: Sequence[Device], joint: JointProfile, all_reduce: str) -> Place:
+def take_place(
+    devices: Sequence[Device], joint: JointProfile, all_reduce: str, cluster: Cluster | None = None
+) -> Place:
     """Sets TensorFlow up for these devices. Raises EnvironmentFault where it was used before without them."""
+    profiles, labels = [device.profile for device in devices], tuple(device.label for device in devices)
+    devices = devices[cluster.rank : cluster.rank + 1] if cluster else devices
     gpus = [device.uuid for device in devices if not device.simulated]
     if gpus and not _shown:
         os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
@@ -35,5 +55,6 @@ def take_place(devices: Sequence[Device], joint: JointProfile, all_reduce: str) 
     if not set(gpus) <= set(_shown):
         raise used_before("does not see all of its GPUs")
     names = use_devices(devices)
-    strategy = build_strategy(names, all_reduce)
-    return Place(strategy, names, tuple(clocks([device.profile for device in devices], joint, seed=0)))
+    strategy = build_strategy(names, all_reduce, cluster)
+    made = clocks(profiles, joint, seed=0, in_cluster=cluster is not None)
+    return Place(strategy, names, tuple(made), labels, cluster)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gpubalance.errors import UsageError
+from gpubalance.errors import PlanMismatch, UsageError
+from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, hosts_of
 from gpubalance.settings.shares import Shares
 
@@ -43,13 +44,18 @@ def shares_of(sizes: Sequence[int], micro_batches: Sequence[int], devices: int, 
     return Shares(tuple(sizes), tuple(micro_batches))
 
 
-def refuse_several_hosts(devices: Sequence[Device]) -> None:
-    """Raises UsageError for devices on more than one: a script is one process on one host."""
-    hosts = [host for host in hosts_of(devices) if host]
-    if len(hosts) > 1:
+def check_hosts(devices: Sequence[Device], cluster: Cluster | None) -> None:
+    """Raises UsageError for devices on several hosts without a process for each, PlanMismatch for other processes."""
+    hosts, labels = hosts_of(devices), ", ".join(device.label for device in devices)
+    if len(hosts) > 1 and cluster is None:
         raise UsageError(
-            f"the split is of devices on {len(hosts)} hosts, {', '.join(hosts)}: a script trains on one",
-            remedy="gpubalance run --plan measures it; gpubalance balance --gpus finds a split of one host's devices",
+            f"the split is of devices on several hosts, {labels}, and this process is not one of theirs",
+            remedy="gpubalance launch PLAN SCRIPT starts a process for each of them",
+        )
+    if cluster is not None and len(cluster.addresses) != len(devices):
+        raise PlanMismatch(
+            f"TF_CONFIG has {len(cluster.addresses)} workers, and the split {len(devices)} devices: {labels}",
+            remedy="start one process a device, in the order of the plan: gpubalance launch PLAN SCRIPT does",
         )
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -12,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from gpubalance.devices.machine import find_machine
 from gpubalance.errors import BadInput, UsageError
+from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.shares import Shares
-from gpubalance.training.sizes import refuse_several_hosts, shares_of
+from gpubalance.training.sizes import check_hosts, shares_of
 
 # How many models can train in turns without being traced again.
 _MODELS_KEPT = 4
 
 if TYPE_CHECKING:
-    from gpubalance.engine.feed import Dealt
     from gpubalance.results.plan import Plan
     from gpubalance.training.place import Place
     from gpubalance.training.steps import OnStamps, Steps
@@ -67,14 +65,29 @@ class Split:
         self._of_any_batch = ratios is not None
 
     @classmethod
-    def _of(cls, devices: Sequence[Device], shares: Shares, joint: JointProfile, all_reduce: str) -> Split:
+    def _of(
+        cls,
+        devices: Sequence[Device],
+        shares: Shares,
+        joint: JointProfile,
+        all_reduce: str,
+        cluster: Cluster | None = None,
+    ) -> Split:
         split = cls.__new__(cls)
-        split._set(devices, shares, joint, all_reduce)
+        split._set(devices, shares, joint, all_reduce, cluster)
         return split
 
-    def _set(self, devices: Sequence[Device], shares: Shares, joint: JointProfile, all_reduce: str) -> None:
+    def _set(
+        self,
+        devices: Sequence[Device],
+        shares: Shares,
+        joint: JointProfile,
+        all_reduce: str,
+        cluster: Cluster | None = None,
+    ) -> None:
         self.devices = tuple(devices[i] for i in shares.used)
-        refuse_several_hosts(self.devices)
+        self._cluster = cluster
+        check_hosts(self.devices, cluster)
         self.shares = shares.of_used
         self.limits = (self.global_batch,) * len(self.devices)
         self._of_any_batch = False
@@ -108,6 +121,11 @@ class Split:
     def global_batch(self) -> int:
         """Samples of all devices in a step."""
         return self.shares.global_batch
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process is the only one, or of a plan for several hosts the first: the one that writes."""
+        return self._cluster is None or self._cluster.rank == 0
 
     def scope(self) -> AbstractContextManager[Any]:
         """Build, load and compile the model in here: the scope of a tf.distribute strategy on the split's devices.
@@ -206,92 +224,19 @@ class Split:
         self, keras_method: Callable[..., Any], model: Any, arguments: Sequence[Any], options: dict[str, Any]
     ) -> Any:
         """A model's `fit`, `evaluate` or `predict`, Keras' own or a subclass's, over the split's devices."""
-        trains = keras_method.__name__ == "fit"
         steps = next((steps for steps in self._steps if steps.is_of(model)), None)
         if steps is not None and steps.is_open:
             return keras_method(model, *arguments, **options)  # Keras' fit evaluates, and so may a callback
-        import tensorflow as tf
+        from gpubalance.training.call import call
 
-        from gpubalance.training import regrouped
-        from gpubalance.training.keras_inside import check, made_under
-        from gpubalance.training.memory import out_of_memory
-
-        self._refuse_in_scope(keras_method.__name__)
-        made_under(model, self._there().strategy)
-        check(model, trains=trains)
-        bound = self._bound(keras_method, model, arguments, options)
-        steps = self._steps_of(model)
-
-        def on_first(dealt: Dealt) -> None:
-            if trains:
-                self._tell(self._of_another(model))
-                if not self._of_any_batch:
-                    self._tell(regrouped.other_batches(dealt.shares, self.global_batch))
-
-        with steps.used(on_first), warnings.catch_warnings():
-            if bound.get("steps_per_epoch" if trains else "steps") is None:
-                # A regrouped dataset does not know its length, so Keras warns when it ends.
-                warnings.filterwarnings("ignore", message="Your input ran out of data")
-            try:
-                return keras_method(model, **bound)
-            except tf.errors.ResourceExhaustedError as error:
-                names = self._there().names
-                raise out_of_memory(str(error), names, self.devices, self.shares, steps.tried, trains=trains) from error
-
-    def _bound(
-        self, keras_method: Callable[..., Any], model: Any, arguments: Sequence[Any], options: dict[str, Any]
-    ) -> dict[str, Any]:
-        """The arguments by their names, with the data in the split's batches. Tells what that changes."""
-        from gpubalance.engine.batches import are_open, is_batched
-        from gpubalance.training import data, regrouped
-
-        trains = keras_method.__name__ == "fit"
-        bound = inspect.signature(keras_method).bind(model, *arguments, **options).arguments
-        bound.update(bound.pop("kwargs", {}))
-        del bound["self"]
-        steps = bound.get("steps_per_epoch" if trains else "steps")
-        data.check(bound, steps=steps, devices=len(self.devices), trains=trains)
-        if trains:
-            self._tell(self._of_another(model))
-        if not self._of_any_batch:
-            given = bound.get("x")
-            data.in_batches_of(self.global_batch, model, bound)
-            is_other = bound.get("x") is not given and is_batched(given, model) and not are_open(given, model)
-            if trains and is_other:
-                self._tell(regrouped.told(given, self.global_batch, steps))
-        return bound
-
-    def _of_another(self, model: Any) -> str:
-        """What to tell of a model that the plan was not measured with, as soon as its variables are there."""
-        if self.plan is None or not all(layer.built for layer in model._flatten_layers()):
-            return ""
-        from gpubalance.training.measured import unlike
-
-        return unlike(self.plan, model, self._simulate)
-
-    def _tell(self, text: str) -> None:
-        """Warns, once."""
-        from gpubalance.engine.caller import users_line
-
-        if text and text not in self._told:
-            self._told.add(text)
-            warnings.warn_explicit(text, UserWarning, *users_line())
-
-    def _refuse_in_scope(self, name: str) -> None:
-        import tensorflow as tf
-
-        if tf.distribute.has_strategy():
-            raise BadInput(
-                f"{name} was called inside `with split.scope():`",
-                remedy="un-indent it: the scope is for building, loading and compiling the model",
-            )
+        return call(self, keras_method, model, arguments, options)
 
     def _there(self) -> Place:
         """TensorFlow, set up once."""
         if self._place is None:
             from gpubalance.training.place import take_place
 
-            self._place = take_place(self.devices, self._joint, self._all_reduce)
+            self._place = take_place(self.devices, self._joint, self._all_reduce, self._cluster)
         return self._place
 
     def _steps_of(self, model: Any) -> Steps:

@@ -17,6 +17,7 @@ from gpubalance.settings.shares import Shares
 from gpubalance.training import keras_inside, own_loss
 from gpubalance.training.functions import predicting, testing, training
 from gpubalance.training.place import Place
+from gpubalance.training.processes import Alike
 
 # Called with a stamped step's seconds [replica, (began, computed, summed, finished)] and with its split. Where the
 # noise is wanted too, two columns more have its norms (see `training`), unless each replica had the whole batch.
@@ -32,7 +33,8 @@ class Steps:
         self._compiled = keras_inside.compiled(model)
         self._place = place
         self._shares = shares
-        self._feed = Feed(place.names, shares.batches)
+        self._feed = Feed(place.names, shares.batches, place.first)
+        self._alike = Alike(place)
         self._functions: dict[tuple[Any, ...], Any] = {}
         self._signatures: dict[tuple[str, str], Any] = {}
         self._last_kinds: dict[tuple[str, str], Kind] = {}
@@ -63,6 +65,7 @@ class Steps:
                 optimizer.build(self._model.trainable_variables)
         self.is_open, self._is_built = True, False
         self._tried, self._on_first = None, on_first
+        self._alike.begin()
         try:
             with keras_inside.on_one_device(
                 self._model, train_function=self.train, test_function=self.test, predict_function=self.predict
@@ -107,6 +110,7 @@ class Steps:
                 batch, dealt = self._feed.take(iterator)
             except StopIteration:
                 break
+            self._alike.check(batch)
             if not self._is_built:  # what Keras leaves to the first batch
                 keras_inside.build(self._model, self._place.strategy, batch)
                 own_loss.check(self._model, batch, self._at_a_time(dealt.shares)[0])
@@ -169,14 +173,13 @@ class Steps:
             function = (testing if kind == "test" else predicting)(model, place, whole=whole)
         if model.run_eagerly:
             return function
-        replicas = len(place.names)
         return tf.function(
             function,
             input_signature=[
-                (signature,) * replicas,
-                tf.TensorSpec((replicas,), tf.float32),
+                (signature,) * len(place.names),
+                tf.TensorSpec((place.replicas,), tf.float32),
                 tf.TensorSpec((), tf.float32),
-                tf.TensorSpec((replicas,), tf.int32),
+                tf.TensorSpec((place.replicas,), tf.int32),
             ],
             autograph=False,
         ).get_concrete_function()

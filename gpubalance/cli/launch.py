@@ -1,0 +1,40 @@
+"""`gpubalance launch`."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+PlanFile = Annotated[Path, typer.Argument(metavar="PLAN.json", help="What `balance -o` or `plan -o` wrote.")]
+Script = Annotated[Path, typer.Argument(metavar="SCRIPT.py", help="Your training script, which loads that plan.")]
+Arguments = Annotated[list[str] | None, typer.Argument(metavar="ARGS...", help="What the script is given.")]
+
+
+def launch(plan: PlanFile, script: Script, arguments: Arguments = None) -> None:
+    """Run a training script on a plan's devices: over several hosts, a process for each device.
+
+    Example: gpubalance launch plan.json train.py
+    """
+    from gpubalance.errors import BadInput
+    from gpubalance.jobs.launch import launch as launch_job
+    from gpubalance.results.plan import Plan
+    from gpubalance.results.records import read_record
+    from gpubalance.system.near import meant
+
+    found = read_record(plan, Plan)
+    if not script.is_file():
+        raise BadInput(f"there is no script {script}", remedy=meant(script, "give the path of your training script"))
+    one_at_a_time = threading.Lock()
+
+    def tell(line: str, label: str, stream: str) -> None:
+        """The script's own line, as it is, behind the name of its device."""
+        with one_at_a_time:
+            print(f"{label} | {line}", file=sys.stdout if stream == "stdout" else sys.stderr, flush=True)
+
+    code = launch_job(found, [str(script), *(arguments or [])], tell)
+    if code:
+        raise typer.Exit(code)

@@ -1,0 +1,96 @@
+"""A model's `fit`, `evaluate` or `predict`, over a split's devices."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from gpubalance.engine.batches import are_open, is_batched
+from gpubalance.engine.caller import users_line
+from gpubalance.engine.feed import Dealt
+from gpubalance.errors import BadInput
+from gpubalance.training import data, regrouped
+from gpubalance.training.keras_inside import check, made_under
+from gpubalance.training.measured import unlike
+from gpubalance.training.memory import out_of_memory
+from gpubalance.training.processes import quiet
+
+if TYPE_CHECKING:
+    from gpubalance.training.split import Split
+
+
+def call(
+    split: Split, keras_method: Callable[..., Any], model: Any, arguments: Sequence[Any], options: dict[str, Any]
+) -> Any:
+    """Keras' own method or a subclass's, with these arguments. Raises what `Split.fit` does."""
+    trains = keras_method.__name__ == "fit"
+    _refuse_in_scope(keras_method.__name__)
+    made_under(model, split._there().strategy)
+    check(model, trains=trains)
+    bound = _bound(split, keras_method, model, arguments, options)
+    steps = split._steps_of(model)
+
+    def on_first(dealt: Dealt) -> None:
+        if trains:
+            _tell(split, _of_another(split, model))
+            if not split._of_any_batch:
+                _tell(split, regrouped.other_batches(dealt.shares, split.global_batch))
+
+    with steps.used(on_first), warnings.catch_warnings():
+        if bound.get("steps_per_epoch" if trains else "steps") is None:
+            # A regrouped dataset does not know its length, so Keras warns when it ends.
+            warnings.filterwarnings("ignore", message="Your input ran out of data")
+        try:
+            return keras_method(model, **bound)
+        except tf.errors.ResourceExhaustedError as error:
+            names = split._there().names
+            raise out_of_memory(str(error), names, split.devices, split.shares, steps.tried, trains=trains) from error
+
+
+def _bound(
+    split: Split, keras_method: Callable[..., Any], model: Any, arguments: Sequence[Any], options: dict[str, Any]
+) -> dict[str, Any]:
+    """The arguments by their names, with the data in the split's batches. Tells what that changes."""
+    trains = keras_method.__name__ == "fit"
+    bound = inspect.signature(keras_method).bind(model, *arguments, **options).arguments
+    bound.update(bound.pop("kwargs", {}))
+    del bound["self"]
+    if not split.is_first:
+        quiet(bound)
+    steps = bound.get("steps_per_epoch" if trains else "steps")
+    data.check(bound, steps=steps, devices=len(split.devices), trains=trains)
+    if trains:
+        _tell(split, _of_another(split, model))
+    if not split._of_any_batch:
+        given = bound.get("x")
+        data.in_batches_of(split.global_batch, model, bound)
+        is_other = bound.get("x") is not given and is_batched(given, model) and not are_open(given, model)
+        if trains and is_other:
+            _tell(split, regrouped.told(given, split.global_batch, steps))
+    return bound
+
+
+def _of_another(split: Split, model: Any) -> str:
+    """What to tell of a model that the plan was not measured with, as soon as its variables are there."""
+    if split.plan is None or not all(layer.built for layer in model._flatten_layers()):
+        return ""
+    return unlike(split.plan, model, split._simulate)
+
+
+def _tell(split: Split, text: str) -> None:
+    """Warns, once."""
+    if text and text not in split._told:
+        split._told.add(text)
+        warnings.warn_explicit(text, UserWarning, *users_line())
+
+
+def _refuse_in_scope(name: str) -> None:
+    if tf.distribute.has_strategy():
+        raise BadInput(
+            f"{name} was called inside `with split.scope():`",
+            remedy="un-indent it: the scope is for building, loading and compiling the model",
+        )

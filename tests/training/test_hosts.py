@@ -1,0 +1,54 @@
+"""`launch` and `split.fit` over three processes, against stock Keras on one device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpubalance.devices.profile import simulated_devices
+from gpubalance.jobs.plan.plan import plan
+from gpubalance.settings.requests import PlanRequest
+from tests.cli.program import ROOT, gpubalance
+from tests.jobs.probes import probe_of
+from tests.training.rank import build, train
+
+TWO_HOSTS = str(ROOT / "configs" / "two-hosts.toml")
+TOLERANCE = 1e-5
+
+
+def write_plan(folder: Path) -> Path:
+    """Of a sync of nothing, so that all three devices are worth it."""
+    devices, _ = simulated_devices(TWO_HOSTS)
+    path = folder / "plan.json"
+    path.write_text(plan(probe_of(devices), devices, PlanRequest(global_batch=144, sync_s=0.0)).model_dump_json())
+    return path
+
+
+def test_fit_over_hosts_is_that_of_one_device(tensorflow: Any, tmp_path: Path) -> None:
+    import keras
+
+    path, script = str(write_plan(tmp_path)), str(ROOT / "tests" / "training" / "rank.py")
+    environment = {"PYTHONPATH": str(ROOT)}
+    done = gpubalance("launch", path, script, str(tmp_path), TWO_HOSTS, path, environment=environment)
+    assert done.returncode == 0, done.stderr
+
+    keras.utils.set_random_seed(3)
+    expected = train(build(), keras.Model.fit)
+    found = [np.load(tmp_path / f"{rank}.npz") for rank in range(3)]
+    for name, value in expected.items():
+        assert np.max(np.abs(found[0][name] - value)) < TOLERANCE, name
+        assert all((one[name] == found[0][name]).all() for one in found), name
+    # What the monitor measured is of all devices, in every process.
+    for one in found:
+        assert one["compute_s"] == pytest.approx(found[0]["compute_s"])
+        assert len(one["compute_s"]) == 3
+        assert one["sync_s"] >= 0.010 - 1e-6  # the profile's
+    # The first process writes; the others have taken part.
+    assert {path.name for path in (tmp_path / "by-0").iterdir()} == {"best.keras", "log.csv", "backup", "saved.keras"}
+    assert not list((tmp_path / "by-1").iterdir())
+    assert not list((tmp_path / "by-2").iterdir())
+    for label in ("alpha:0", "alpha:1", "beta:0"):
+        assert f"{label} | refused: the data of alpha:1, beta:0 is not that of alpha:0" in done.stdout
