@@ -84,8 +84,8 @@ def element_spec(strategy: Any, samples: Source) -> Any:
     return strategy.distribute_datasets_from_function(lambda _: none).element_spec
 
 
-def resident(strategy: Any, samples: Source, devices: Sequence[str | None], batches: Sequence[int]) -> Iterator[Any]:
-    """The same batch again and again, lying on the replicas' own devices, None for one of another process."""
+def resident(strategy: Any, samples: Source, devices: Sequence[str], batches: Sequence[int]) -> Iterator[Any]:
+    """The same batch again and again, lying on the replicas' own devices."""
 
     def on_device(context: Any) -> Any:
         replica = context.replica_id_in_sync_group

@@ -52,14 +52,13 @@ class Session:
         cluster: Cluster | None = None,
     ) -> None:
         self._replicas = len(devices)
-        self._here = slice(0, len(devices)) if cluster is None else slice(cluster.rank, cluster.rank + 1)
+        self._here = slice(None) if cluster is None else slice(cluster.rank, cluster.rank + 1)
         self._devices = tuple(devices[self._here])
         self.settings = settings
         self._joint = joint
         self._names = runtime.set_up(self._devices, settings, seed=seed)
         self._strategy = runtime.build_strategy(self._names, settings.all_reduce, cluster)
         self._all_say = hosts.what_all_say(self._strategy, cluster) if cluster else None
-        self._is_first = cluster is None or cluster.rank == 0
         self.in_cluster = cluster is not None
         self._clocks = clocks([d.profile for d in devices], joint, seed=seed, in_cluster=self.in_cluster)
         self._paced = [clock for clock in self._clocks[self._here] if isinstance(clock, PacedClock)]
@@ -211,7 +210,7 @@ class Session:
         for _ in range(_STEPS_BEFORE_A_TRACE):
             self._run()
         runtime.wait_for(self._names)
-        if not self._is_first:
+        if self._here.start:  # it goes along with the first
             for _ in range(tracing.steps):
                 self._run()
             return None
@@ -233,9 +232,8 @@ class Session:
         elif self.settings.input == "host" and isinstance(self._samples, data.Samples):
             self._data = data.streamed(self._strategy, self._samples, split.batches[self._here])
         else:
-            elsewhere = [None] * self._replicas
-            places = [*elsewhere[: self._here.start], *self._names, *elsewhere[self._here.stop :]]
-            self._data = data.resident(self._strategy, self._samples, places, split.batches)
+            names = (self._names * self._replicas)[: self._replicas]  # in a cluster each process's own is called so
+            self._data = data.resident(self._strategy, self._samples, names, split.batches)
         self._run()  # unmeasured: new data, caches and a pipeline that fills
 
     def _users(self, own: UserData, split: Shares, *, pipeline: bool) -> Iterator[Any]:

@@ -12,6 +12,7 @@ from gpubalance.devices.planned import planned_devices
 from gpubalance.results.plan import Plan
 from gpubalance.results.records import read_record
 from gpubalance.settings.device import JointProfile, hosts_of
+from gpubalance.training.sizes import check_hosts
 from gpubalance.training.split import Split
 
 
@@ -33,6 +34,9 @@ def load_plan(path: str | Path | Plan, *, simulate: int | str | Path | None = No
             "gpubalance balance --no-xla finds its split",
             stacklevel=2,
         )
+    used = [plan.devices[number] for number in plan.split.used]
+    cluster = cluster_of(os.environ) if len(hosts_of(used)) > 1 else None
+    check_hosts(used, cluster)
     if simulate is None and plan.devices[0].simulated:
         names = ", ".join(f"{device.label} {device.name}" for device in plan.devices)
         warnings.warn(
@@ -43,10 +47,18 @@ def load_plan(path: str | Path | Plan, *, simulate: int | str | Path | None = No
         devices, joint = plan.devices, JointProfile()
     else:
         machine = find_machine(simulate)
-        devices, joint = planned_devices(plan, machine.devices), machine.joint
-    several = len(hosts_of([devices[number] for number in plan.split.used])) > 1
-    cluster = cluster_of(os.environ) if several else None
+        own = plan if cluster is None else _part_of(plan, plan.split.used[cluster.rank])
+        here, joint = planned_devices(own, machine.devices), machine.joint
+        devices = here if cluster is None else plan.devices
     split = Split._of(devices, plan.split, joint, plan.settings.all_reduce, cluster)
     split.plan, split._simulate = plan, simulate
     split.limits = tuple(share.limit for share in plan.shares if share.batch)
     return split
+
+
+def _part_of(plan: Plan, number: int) -> Plan:
+    """What a plan says of one of its devices: a process of a cluster has that one, and the others are elsewhere."""
+    one = slice(number, number + 1)
+    return plan.model_copy(
+        update={name: getattr(plan, name)[one] for name in ("devices", "batches", "micro_batches", "shares")}
+    )
