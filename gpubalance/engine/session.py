@@ -58,7 +58,7 @@ class Session:
         self._joint = joint
         self._names = runtime.set_up(self._devices, settings, seed=seed)
         self._strategy = runtime.build_strategy(self._names, settings.all_reduce, cluster)
-        self._all_say = hosts.what_all_say(self._strategy, cluster) if cluster else None
+        self._goes_on = hosts.as_the_first_says(self._strategy, cluster) if cluster else bool
         self.in_cluster = cluster is not None
         self._clocks = clocks([d.profile for d in devices], joint, seed=seed, in_cluster=self.in_cluster)
         self._paced = [clock for clock in self._clocks[self._here] if isinstance(clock, PacedClock)]
@@ -172,10 +172,6 @@ class Session:
         while at_once or given < at_least or (seconds and self._goes_on(time.perf_counter() < end)):
             yield self._timing(1 if stamped else steps_per_timing, stamped=stamped)
             given += 1
-
-    def _goes_on(self, is_time_left: bool) -> bool:
-        """In a cluster the first one's clock decides: with a step more than others it would wait for them for ever."""
-        return bool(self._all_say(is_time_left)[0]) if self._all_say else is_time_left
 
     def pull(self, global_batch: int, *, seconds: float, at_least: int, change: Change | None) -> Iterator[Pulled]:
         """Takes batches from the user's data as fast as they come; it goes on where the last call has ended."""

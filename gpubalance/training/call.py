@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow as tf
 
@@ -19,12 +19,9 @@ from gpubalance.training.measured import unlike
 from gpubalance.training.memory import out_of_memory
 from gpubalance.training.processes import quiet
 
-if TYPE_CHECKING:
-    from gpubalance.training.split import Split
-
 
 def call(
-    split: Split, keras_method: Callable[..., Any], model: Any, arguments: Sequence[Any], options: dict[str, Any]
+    split: Any, keras_method: Callable[..., Any], model: Any, arguments: Sequence[Any], options: dict[str, Any]
 ) -> Any:
     """Keras' own method or a subclass's, with these arguments. Raises what `Split.fit` does."""
     trains = keras_method.__name__ == "fit"
@@ -52,7 +49,7 @@ def call(
 
 
 def _bound(
-    split: Split, keras_method: Callable[..., Any], model: Any, arguments: Sequence[Any], options: dict[str, Any]
+    split: Any, keras_method: Callable[..., Any], model: Any, arguments: Sequence[Any], options: dict[str, Any]
 ) -> dict[str, Any]:
     """The arguments by their names, with the data in the split's batches. Tells what that changes."""
     trains = keras_method.__name__ == "fit"
@@ -74,14 +71,14 @@ def _bound(
     return bound
 
 
-def _of_another(split: Split, model: Any) -> str:
+def _of_another(split: Any, model: Any) -> str:
     """What to tell of a model that the plan was not measured with, as soon as its variables are there."""
     if split.plan is None or not all(layer.built for layer in model._flatten_layers()):
         return ""
     return unlike(split.plan, model, split._simulate)
 
 
-def _tell(split: Split, text: str) -> None:
+def _tell(split: Any, text: str) -> None:
     """Warns, once."""
     if text and text not in split._told:
         split._told.add(text)
