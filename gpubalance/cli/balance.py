@@ -66,7 +66,6 @@ def balanced(
     from gpubalance.cli.measured import estimated, measured
     from gpubalance.cli.next_command import uses
     from gpubalance.cli.output import width
-    from gpubalance.devices.machine import find_machine
     from gpubalance.jobs.balance.balance import balance as balance_job
     from gpubalance.jobs.balance.estimate import estimate
     from gpubalance.jobs.keep.journals import balance_journal
@@ -75,7 +74,7 @@ def balanced(
     from gpubalance.results.plan import Plan
     from gpubalance.settings.requests import BalanceRequest
 
-    machine = find_machine(gpus.simulate)
+    machine = gpus.machine()
     devices = machine.select(gpus.named)
     request = BalanceRequest(
         devices=devices,

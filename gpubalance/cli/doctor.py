@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from gpubalance.cli.options import DeviceOptions, ModelOption, OutputOptions, QuietOption
-from gpubalance.errors import EnvironmentFault
+from gpubalance.errors import EnvironmentFault, UsageError
 
 if TYPE_CHECKING:
     from gpubalance.render.doctor import Paint
@@ -23,6 +23,8 @@ def doctor(gpus: DeviceOptions, output: OutputOptions, model: ModelOption = None
     from gpubalance.jobs.doctor.doctor import doctor as doctor_job
     from gpubalance.render.doctor import checkup_text
 
+    if gpus.hosts is not None:
+        raise UsageError("doctor checks the host that it runs on", remedy="run it on each: ssh HOST gpubalance doctor")
     out = check_output(output, quiet=quiet)
 
     def check() -> Checkup:

@@ -114,7 +114,6 @@ def independent(
     from gpubalance.cli.measured import measured
     from gpubalance.cli.next_command import command
     from gpubalance.cli.output import width
-    from gpubalance.devices.machine import find_machine
     from gpubalance.jobs.independent.independent import independent as independent_job
     from gpubalance.jobs.keep.journals import independent_journal
     from gpubalance.render.independent import independent_text
@@ -126,7 +125,7 @@ def independent(
         following = command("balance", result.devices, result.settings, gpus.simulate) if wanted else ""
         return independent_text(result, following, width())
 
-    machine = find_machine(gpus.simulate)
+    machine = gpus.machine()
     request = own.request(machine, gpus, windows.measuring(measuring))
     measured(
         "independent",

@@ -83,7 +83,7 @@ def _line(*words: str) -> str:
 
 def typed(text: str, simulate: str | None) -> str:
     """The text with each of our commands in it as this user types it: by the program's name, on the same devices."""
-    devices = f" --simulate {shlex.quote(simulate)}" if simulate else ""
+    devices = "".join(f" {shlex.quote(word)}" for word in _simulated(simulate))
 
     def command(found: re.Match[str]) -> str:
         name = found[1]
@@ -95,7 +95,9 @@ def typed(text: str, simulate: str | None) -> str:
 
 
 def _simulated(simulate: str | None) -> list[str]:
-    return ["--simulate", simulate] if simulate else []
+    from gpubalance.devices.hosts import typed_for_hosts
+
+    return [*(["--simulate", simulate] if simulate else []), *typed_for_hosts()]
 
 
 def _script(plan: Plan, simulate: str | None, path: Path | None) -> tuple[str, ...]:

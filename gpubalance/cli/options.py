@@ -19,6 +19,7 @@ from gpubalance.errors import UsageError
 from gpubalance.settings import choices
 
 if TYPE_CHECKING:
+    from gpubalance.devices.machine import Machine
     from gpubalance.settings.device import Device
     from gpubalance.settings.requests import Settings
 
@@ -55,6 +56,23 @@ class DeviceOptions:
         ),
     ] = None
     simulate: SimulateOption = None
+    hosts: Annotated[
+        str | None,
+        devices_option("--hosts", metavar="NAME,…", help="Devices of these hosts, called alpha:0 alpha:1 beta:0."),
+    ] = None
+    via: Annotated[
+        str | None,
+        devices_option(
+            "--via", metavar="PREFIX", help="The command that reaches a host. Default: ssh -o BatchMode=yes {host}."
+        ),
+    ] = None
+
+    def machine(self) -> Machine:
+        """The devices here, of these hosts, or simulated ones. Raises what `find_machine` and `reach` do."""
+        from gpubalance.devices.hosts import reach
+        from gpubalance.devices.machine import find_machine
+
+        return find_machine(self.simulate, reach(self.hosts, self.via))
 
     @property
     def named(self) -> list[str] | None:

@@ -52,7 +52,6 @@ def plan(
     """
     from gpubalance.cli.next_command import retyped, uses
     from gpubalance.cli.output import check_output, width
-    from gpubalance.devices.machine import find_machine
     from gpubalance.devices.select import select
     from gpubalance.jobs.balance.found import plan_by_balance
     from gpubalance.jobs.keep.saved_balances import balance_by
@@ -67,7 +66,7 @@ def plan(
         found = read_record(probe, Probe)
         devices, balance = select(gpus.named, found.devices), None
     else:
-        machine = find_machine(gpus.simulate)
+        machine = gpus.machine()
         devices = machine.select(gpus.named)
         settings = training.settings(devices)
         found = _latest_probe(devices, settings, gpus.simulate)

@@ -66,8 +66,8 @@ def unlike_samples(plan: Plan, settings: Settings, balance: str, *, force: bool)
 
     Raises PlanMismatch for those of another function, unless forced.
     """
-    from gpubalance.jobs.keep.software import code_key
     from gpubalance.results.common import Warning_
+    from gpubalance.workers.code import code_key
 
     known = plan.settings
     if known.data is None or plan.code in ("", code_key(settings.model, settings.data)):

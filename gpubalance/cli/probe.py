@@ -20,7 +20,6 @@ def probe(
     from gpubalance.cli.measured import estimated, measured
     from gpubalance.cli.next_command import command
     from gpubalance.cli.output import width
-    from gpubalance.devices.machine import find_machine
     from gpubalance.jobs.keep.journals import probe_journal
     from gpubalance.jobs.probe.estimate import estimate
     from gpubalance.jobs.probe.probe import probe as probe_job
@@ -28,7 +27,7 @@ def probe(
     from gpubalance.render.probe import probe_text
     from gpubalance.results.probe import Probe
 
-    machine = find_machine(gpus.simulate)
+    machine = gpus.machine()
     devices = machine.select(gpus.named)
     request = alone.request(devices, training, measuring)
     if alone.dry_run:

@@ -33,7 +33,6 @@ def run(
     from gpubalance.cli.next_command import command, retyped
     from gpubalance.cli.output import width
     from gpubalance.cli.planned import unlike_samples
-    from gpubalance.devices.machine import find_machine
     from gpubalance.devices.planned import forced
     from gpubalance.jobs.keep.journals import run_journal
     from gpubalance.jobs.keep.saved_probes import solo_bests
@@ -42,7 +41,7 @@ def run(
     from gpubalance.results.run import Run
 
     how = windows.measuring(measuring, baseline)
-    plan, machine = split.read_plan(gpus, training), find_machine(gpus.simulate)
+    plan, machine = split.read_plan(gpus, training), gpus.machine()
     if plan is None:
         request = split.by_hand(machine, gpus, training, how)
     else:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpubalance.devices.cluster import cluster_ignored
 from gpubalance.devices.gpus import Gpu, Process, Reading
+from gpubalance.devices.hosts import ask
 from gpubalance.devices.nvml import read
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.devices.select import select
@@ -17,7 +19,7 @@ from gpubalance.devices.visible import mark_hidden
 from gpubalance.errors import EnvironmentFault, UsageError
 from gpubalance.remedies import known, match
 from gpubalance.results.common import Warning_
-from gpubalance.settings.device import Device, JointProfile
+from gpubalance.settings.device import Device, JointProfile, hosts_of
 from gpubalance.system.deadlines import within_or
 from gpubalance.system.lock import Lock
 from gpubalance.system.versions import software, too_old
@@ -99,11 +101,11 @@ def _process_text(process: Process) -> str:
 def held(devices: Sequence[Device]) -> Iterator[None]:
     """Locks these GPUs against this user's other gpubalance processes while the block runs.
 
-    Simulated devices need no lock. Raises InUse where another process has one of the GPUs.
+    Simulated devices need no lock, and another host's have none. Raises InUse where another process has a GPU.
     """
     with ExitStack() as stack:
         for device in devices:
-            if not device.simulated:
+            if device.told_by_nvml:
                 stack.callback(Lock(device.uuid, f"{device.label} ({device.name})").release)
         yield
 
@@ -115,12 +117,53 @@ def read_gpus() -> Reading:
     return mark_hidden(within_or(silent, read), os.environ)
 
 
-def find_machine(simulate: int | str | Path | None) -> Machine:
-    """Raises EnvironmentFault where there is no GPU that can be used, and BadInput for a bad profile."""
+def find_machine(simulate: int | str | Path | None, hosts: Sequence[str] = ()) -> Machine:
+    """The devices here, or of these `hosts`, which are reached by now.
+
+    Raises EnvironmentFault where there is no GPU that can be used, or a host can't be reached, BadInput for a bad
+    profile, and UsageError for one whose devices are not on these hosts.
+    """
     if simulate is not None:
         devices, joint = simulated_devices(simulate)
+        _check_hosts(devices, hosts)
         return Machine(devices, joint, None)
-    reading = read_gpus()
+    if hosts:
+        return _over(hosts)
+    return _machine_of(read_gpus())
+
+
+def _check_hosts(devices: Sequence[Device], hosts: Sequence[str]) -> None:
+    named = [host for host in hosts_of(devices) if host is not None]
+    if hosts and not named:
+        raise UsageError("--hosts, and the simulated devices name no host", remedy='give each [[device]] a host = "…"')
+    missing = [host for host in named if host not in hosts] if hosts else []
+    if missing:
+        raise UsageError(f"--hosts has no {', '.join(missing)}, which the profile's devices are on")
+
+
+def _over(hosts: Sequence[str]) -> Machine:
+    """The GPUs of these hosts, each asked by its own `gpubalance devices`, all at the same time."""
+    with ThreadPoolExecutor(len(hosts)) as threads:
+        machines = [*threads.map(_on, hosts)]
+    drivers = dict.fromkeys(machine.driver or "unknown" for machine in machines)
+    devices = (
+        device.model_copy(update={"host": host})
+        for host, machine in zip(hosts, machines, strict=True)
+        for device in machine.devices
+    )
+    return Machine(tuple(devices), JointProfile(), ", ".join(drivers))
+
+
+def _on(host: str) -> Machine:
+    """What a host has. Raises EnvironmentFault where it has nothing, or does not answer."""
+    try:
+        return _machine_of(Reading.model_validate(ask(host, "devices", "--json")["nvidia"]))
+    except EnvironmentFault as error:
+        error.message = f"{host}: {error.message}"
+        raise
+
+
+def _machine_of(reading: Reading) -> Machine:
     if reading.problem:
         cause = known(reading.code).cause if reading.code else ""
         raise EnvironmentFault(reading.problem, cause=cause, remedy=f"{reading.remedy}\n{_SIMULATE}")

@@ -113,6 +113,11 @@ class Device(Record):
         return f"{'CPU' if self.simulated and self.profile is None else 'GPU'}:{self.index}"
 
     @property
+    def told_by_nvml(self) -> bool:
+        """Whether NVML on this host tells of it."""
+        return not self.simulated and self.host is None
+
+    @property
     def called(self) -> str:
         """What --gpus calls it: `0`, or `alpha:0` on a host that has a name."""
         return str(self.index) if self.host is None else f"{self.host}:{self.index}"

@@ -33,7 +33,10 @@ Peak = Annotated[int, Field(ge=0, lt=2**63)] | None
 
 
 class Open(Record):
-    """Build the model on these devices. In a `cluster` the worker has one of them, and others have theirs."""
+    """Build the model on these devices. In a `cluster` the worker has one of them, and others have theirs.
+
+    `code` is the content of the user's own code on the controller's host, for a worker on another one: see `code_key`.
+    """
 
     kind: Literal["open"] = "open"
     devices: tuple[Device, ...]
@@ -41,6 +44,7 @@ class Open(Record):
     joint: JointProfile
     seed: int
     cluster: Cluster | None = None
+    code: str | None = None
 
 
 class Measure(Record):

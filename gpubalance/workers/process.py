@@ -8,16 +8,17 @@ import os
 import select
 import selectors
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from gpubalance.errors import DeadlinePassed, EnvironmentFault, PartialResult
+from gpubalance.errors import DeadlinePassed, EnvironmentFault, GpubalanceError, PartialResult
 from gpubalance.remedies import known, match_log
 from gpubalance.settings.record import Record
 from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
@@ -40,6 +41,7 @@ _DIES_WITHIN_S = 30.0
 # What arrives this long after a deadline must end a line, or the wait would have no end.
 _LATE_S = 5.0
 _LOOKS_EVERY_S = 1.0
+_HERE = "127.0.0.1"
 _STARTING = "TensorFlow is still being loaded, or the function that builds the model does not return"
 _LACKS = "free what it lacks: memory, disk, processes (ulimit -u) or open files (ulimit -n)"
 _LONGER = "give it longer: --deadline SECONDS"
@@ -84,20 +86,17 @@ class Process:
             requests, self._requests = _pipe(at_a_failure)
             self._replies, replies = _pipe(at_a_failure)
             with self.log.open("ab") as log:  # as it may be cut short meanwhile
-                self._process = subprocess.Popen(  # noqa: S603  (no shell, and no word of a file's)
-                    [sys.executable, "-c", _PROGRAM, str(requests), str(replies)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    pass_fds=(requests, replies),
-                    env=dict(environment),
-                    start_new_session=True,  # a Ctrl-C in the terminal reaches the parent only, which ends it
-                )
+                self._process = self._popen(requests, replies, log, environment)
             at_a_failure.pop_all()
         os.close(requests)
         os.close(replies)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._replies, selectors.EVENT_READ)
+
+    def _popen(
+        self, requests: int, replies: int, log: IO[bytes], environment: Mapping[str, str]
+    ) -> subprocess.Popen[bytes]:
+        return serving(requests, replies, log, environment)
 
     def __enter__(self) -> Self:
         return self
@@ -184,10 +183,8 @@ class Process:
         self._buffer = bytearray(rest)
         return line
 
-    def _died(self, doing: str) -> PartialResult:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(2)
-        code = self._process.returncode
+    def _died(self, doing: str) -> GpubalanceError:
+        code = self._exit_code()
         log = self.log_tail()
         row = match_log(log)
         if code is not None and code < 0:
@@ -204,9 +201,19 @@ class Process:
             log=log,
         )
 
+    def _exit_code(self) -> int | None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(2)
+        return self._process.returncode
+
     def log_tail(self) -> str:
         """The end of the log."""
         return tail(self.log)
+
+    def free_address(self) -> str:
+        """Where the process may listen, `host:port`: here, as its peers are here too."""
+        with socket.create_server((_HERE, 0)) as free:
+            return f"{_HERE}:{free.getsockname()[1]}"
 
     def kill(self) -> None:
         """Kills the process and its group, from any thread: whoever waits for its reply hears that it has died."""
@@ -242,6 +249,21 @@ class Process:
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, number)
+
+
+def serving(
+    requests: int, replies: int, log: IO[bytes] | int, environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """A worker on this host that reads requests and writes replies there. Raises OSError."""
+    return subprocess.Popen(  # noqa: S603  (no shell, and no word of a file's)
+        [sys.executable, "-c", _PROGRAM, str(requests), str(replies)],
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        pass_fds=(requests, replies),
+        env=dict(environment),
+        start_new_session=True,  # a Ctrl-C in the terminal reaches the parent only, which ends it
+    )
 
 
 def _pipe(at_a_failure: contextlib.ExitStack) -> tuple[int, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -10,21 +9,20 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NoReturn
 
-from gpubalance.errors import DeadlinePassed, GpubalanceError, PartialResult, TimeLimitPassed
+from gpubalance.errors import DeadlinePassed, EnvironmentFault, GpubalanceError, PartialResult, TimeLimitPassed
 from gpubalance.remedies import known
 from gpubalance.results.timing import Timing
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device
 from gpubalance.settings.record import Record
 from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
-from gpubalance.workers.environment import worker_environment
+from gpubalance.workers.elsewhere import process_of
 from gpubalance.workers.messages import AnyReply, Failed, Measured, Open, Ready
 from gpubalance.workers.process import Process
 from gpubalance.workers.signals import signals_held
 
 # TensorFlow on the others may tell of a failure before the process that has failed does.
 _GRACE_S = 3.0
-_HERE = "127.0.0.1"
 
 Said = AnyReply | GpubalanceError
 
@@ -45,7 +43,7 @@ class Ranks:
         self._killed = self._gone = False
         with ExitStack() as at_a_failure:
             for device in devices:
-                self._members.append(Process(purpose, worker_environment([device]), limit))
+                self._members.append(process_of([device], purpose, limit))
                 at_a_failure.callback(self._members[-1].end)
             at_a_failure.pop_all()
         self._threads = ThreadPoolExecutor(len(devices))
@@ -80,7 +78,7 @@ class Ranks:
 
     def send(self, request: Record) -> None:
         """Sends a request to all. Raises DeadlinePassed, naming the device, where one takes nothing in."""
-        addresses = free_addresses(len(self._members)) if isinstance(request, Open) else ()
+        addresses = self._free_addresses() if isinstance(request, Open) else ()
         for rank, member in enumerate(self._members):
             own = {"cluster": Cluster(addresses=addresses, rank=rank)} if addresses else {}
             try:
@@ -88,6 +86,18 @@ class Ranks:
             except GpubalanceError as error:
                 self.kill()
                 self._raise(rank, error)
+
+    def _free_addresses(self) -> tuple[str, ...]:
+        """Where each may listen. Raises what `Process.free_address` does, naming the device."""
+        addresses: list[str] = []
+        for rank, member in enumerate(self._members):
+            try:
+                # A port is free again once it was told, and may be told to the next one.
+                addresses.append(next(one for one in iter(member.free_address, "") if one not in addresses))
+            except GpubalanceError as error:
+                self.kill()
+                self._raise(rank, error)
+        return tuple(addresses)
 
     def receive(self, within_s: float, doing: str) -> AnyReply:
         """The next reply of all. Raises what `Process.receive` does, naming the device."""
@@ -141,8 +151,9 @@ class Ranks:
         return cause.model_copy(update={"message": f"{self._devices[rank].label}: {cause.message}"})
 
     def _raise(self, rank: int, error: GpubalanceError) -> NoReturn:
-        if not isinstance(error, TimeLimitPassed):
-            error.message = f"{self._devices[rank].label}: {error.message}"
+        host, label = self._devices[rank].host, self._devices[rank].label
+        if not isinstance(error, TimeLimitPassed) and not error.message.startswith(f"{host} "):
+            error.message = f"{label}: {error.message}"
         raise error
 
     def _raise_silence(self, said: Mapping[int, Said], doing: str) -> NoReturn:
@@ -190,7 +201,7 @@ def _blame(said: Said) -> int:
     """A process whose device is out of memory leaves the others waiting, and so does one that ends or says nothing."""
     if isinstance(said, Failed):
         return {"memory": _MEMORY, "peer": _PEER}.get(said.fault, _OWN)
-    if isinstance(said, PartialResult):
+    if isinstance(said, PartialResult | EnvironmentFault):
         return _DEATH
     return _SILENCE if isinstance(said, GpubalanceError) else _NOTHING
 
@@ -225,12 +236,3 @@ def _merged(replies: Sequence[AnyReply]) -> AnyReply:
 
 def _joined(replies: Sequence[AnyReply], name: str) -> tuple[object, ...]:
     return tuple(value for reply in replies for value in getattr(reply, name) or ())
-
-
-def free_addresses(count: int) -> tuple[str, ...]:
-    """Where so many processes of this machine may listen."""
-    sockets = [socket.create_server((_HERE, 0)) for _ in range(count)]
-    addresses = tuple(f"{_HERE}:{one.getsockname()[1]}" for one in sockets)
-    for one in sockets:
-        one.close()
-    return addresses

@@ -22,6 +22,7 @@ from gpubalance.errors import BadInput, OutOfMemory
 from gpubalance.remedies import known, match
 from gpubalance.settings.record import Record
 from gpubalance.settings.requests import Settings
+from gpubalance.workers.code import code_key
 from gpubalance.workers.messages import (
     REQUEST,
     Copied,
@@ -103,6 +104,12 @@ def _say(replies: Any, message: Record) -> None:
 def _open(request: Open, replies: Any) -> Session | None:
     from gpubalance.engine.session import Session
 
+    settings = request.settings
+    if request.code is not None and code_key(settings.model, settings.data) != request.code:
+        files = " or ".join(filter(None, (settings.model, settings.data)))
+        message = f"{request.devices[0].host} has no such {files} as the host where this was typed"
+        _say(replies, Failed(fault="input", message=message, remedy="copy the file there, to the same folder"))
+        return None
     try:
         session = Session(request.devices, request.settings, request.joint, seed=request.seed, cluster=request.cluster)
     except (Exception, SystemExit) as error:  # noqa: BLE001  (the user's own code, or TensorFlow's: told to the parent)

@@ -22,7 +22,7 @@ from gpubalance.settings.device import Device, JointProfile, hosts_of
 from gpubalance.settings.requests import Settings, Tracing
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
-from gpubalance.workers.environment import worker_environment
+from gpubalance.workers.elsewhere import process_of
 from gpubalance.workers.messages import (
     AnyReply,
     AnyRequest,
@@ -90,9 +90,7 @@ class Worker:
         limit: TimeLimit = NO_LIMIT,
     ) -> None:
         self.process: Process | Ranks = (
-            Process(purpose, worker_environment(devices), limit)
-            if len(hosts_of(devices)) == 1
-            else Ranks(devices, purpose, limit)
+            process_of(devices, purpose, limit) if len(hosts_of(devices)) == 1 else Ranks(devices, purpose, limit)
         )
         self.devices = tuple(devices)
         self.is_open = False

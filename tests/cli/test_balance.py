@@ -11,10 +11,10 @@ import pytest
 
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.keep.saved_probes import save
-from gpubalance.jobs.keep.software import code_key
 from gpubalance.results.common import Model
 from gpubalance.results.plan import Plan
 from gpubalance.settings.requests import Settings
+from gpubalance.workers.code import code_key
 from tests.cli.program import ROOT, TINY, TINY_PAIR, gpubalance
 from tests.jobs.probes import probe_of
 

@@ -16,9 +16,9 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import BadInput, UsageError
 from gpubalance.jobs.events import Event, RoundDone
 from gpubalance.jobs.keep.saved_probes import save
-from gpubalance.jobs.keep.software import code_key
 from gpubalance.results.plan import Plan
 from gpubalance.settings.requests import Settings
+from gpubalance.workers.code import code_key
 from tests.cli.program import QUICK_PAIR
 from tests.jobs.probes import probe_of
 from tests.tiny import net

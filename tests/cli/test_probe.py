@@ -15,9 +15,9 @@ import pytest
 
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.keep.saved_probes import save
-from gpubalance.jobs.keep.software import code_key
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
+from gpubalance.workers.code import code_key
 from tests.bench.in_process import Program
 from tests.cli.program import QUICK_PAIR, SHORT, TINY_PAIR, children_of, gpubalance, lines_until, lives, start
 from tests.jobs.probes import probe_of

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gpubalance.jobs.keep import saved
-from gpubalance.jobs.keep.software import code_key
 from gpubalance.results.probe import DeviceProbe, Probe
 from gpubalance.results.run import SoloBest
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import Settings
+from gpubalance.workers.code import code_key
 
 _FOLDER = "probes"
 ALL = float("inf")  # the batch up to which a probe without a bound looked

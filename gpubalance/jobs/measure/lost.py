@@ -34,7 +34,7 @@ def lost_gpus_told(devices: Sequence[Device]) -> Iterator[None]:
 
 def lost_gpu(devices: Sequence[Device]) -> Device | None:
     """The first of the devices that NVML no longer reaches; None where it reaches all, or does not answer."""
-    gpus = [device for device in devices if not device.simulated]
+    gpus = [device for device in devices if device.told_by_nvml]
     there = within_or(Reading(), read).gpus if gpus else ()
     return next((device for device in gpus if there and _is_lost(device, there)), None)
 

@@ -14,11 +14,11 @@ from gpubalance.settings.device import Device
 
 
 class Sensors:
-    """The readings of a split's windows, added up. Simulated devices have none."""
+    """The readings of a split's windows, added up. Simulated devices, and those of another host, have none."""
 
     def __init__(self, devices: Sequence[Device] = ()) -> None:
         self._devices = tuple(devices)
-        self._uuids = [None if device.simulated else device.uuid for device in devices]
+        self._uuids = [device.uuid if device.told_by_nvml else None for device in devices]
         self._courses = [Course() for _ in devices]
 
     @contextmanager

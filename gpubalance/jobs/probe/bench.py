@@ -187,7 +187,7 @@ class Bench:
             batch=batch,
             length=length,
             until_s=self._halt.limit.until_s,
-            gpu=None if self.device.simulated else self.device.uuid,
+            gpu=self.device.uuid if self.device.told_by_nvml else None,
             first=not self._passed,
             least_samples=self.request.least_samples,
         )

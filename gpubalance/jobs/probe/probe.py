@@ -19,7 +19,6 @@ from gpubalance.jobs.events import DeviceDone, Doing, PhaseBegun, Watch, one_at_
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.journals import probe_journal, tell_resumed
 from gpubalance.jobs.keep.saved_probes import save
-from gpubalance.jobs.keep.software import code_key
 from gpubalance.jobs.measure.pipeline import ceiling
 from gpubalance.jobs.measure.warnings import batches_differ
 from gpubalance.jobs.probe.alone import Alone
@@ -34,6 +33,7 @@ from gpubalance.results.probe import Probe
 from gpubalance.results.run import Pipeline
 from gpubalance.settings.requests import ProbeRequest
 from gpubalance.system.deadlines import TimeLimit
+from gpubalance.workers.code import code_key
 from gpubalance.workers.party import Party
 from gpubalance.workers.signals import signals_held
 

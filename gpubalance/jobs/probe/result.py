@@ -30,7 +30,7 @@ def device_probe(alone: Alone) -> DeviceProbe:
     flops = forward_flops * _TRAINING_OVER_FORWARD if forward_flops else None
     achieved = flops * best[1] if flops and best else None
     device, settings = alone.bench.device, alone.bench.request.settings
-    peak = None if device.simulated else within_or(None, lambda: peak_flops(device.uuid, settings.precision))
+    peak = within_or(None, lambda: peak_flops(device.uuid, settings.precision)) if device.told_by_nvml else None
     return DeviceProbe(
         device=alone.number,
         curve=curve,

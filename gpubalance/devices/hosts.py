@@ -1,0 +1,135 @@
+"""Other hosts, and the command prefix that reaches them: `ssh {host}`, `ip netns exec {host}`, `srun -w {host}`."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from gpubalance._version import __version__
+from gpubalance.errors import EnvironmentFault, UsageError
+from gpubalance.settings.device import Host
+from gpubalance.settings.record import Record
+from gpubalance.system.versions import software
+from gpubalance.text import clean
+
+SSH = "ssh -o BatchMode=yes {host}"
+_HOST = "{host}"
+_ANSWERS_WITHIN_S = 120.0  # with TensorFlow from a slow disk
+
+
+class Installed(Record):
+    """Versions that must be the same on all hosts of a run."""
+
+    gpubalance: str
+    python: str
+    tensorflow: str | None
+    keras: str | None
+
+    @classmethod
+    def here(cls) -> Installed:
+        """On this host."""
+        found = software()
+        python = ".".join(map(str, sys.version_info[:2]))
+        return cls(gpubalance=__version__, python=python, tensorflow=found.tensorflow, keras=found.keras)
+
+
+class _Reach:
+    """Of this program, set once: the prefix, None where all devices are on this host, and what was typed for it."""
+
+    via: tuple[str, ...] | None = None
+    typed: tuple[str, ...] = ()
+
+
+def reach(hosts: str | None, via: str | None) -> tuple[str, ...]:
+    """The hosts of `alpha,beta`: devices that name one are there from now on, behind the prefix, by default ssh.
+
+    Without hosts all devices are here. Raises UsageError for what is no host's name, for one named twice, and for a
+    prefix without `{host}`.
+    """
+    if hosts is None:
+        if via is not None:
+            raise UsageError("--via needs --hosts", remedy="name the hosts: --hosts alpha,beta")
+        _Reach.via, _Reach.typed = None, ()
+        return ()
+    names = _names(hosts)
+    _Reach.via = _words(via or SSH)
+    _Reach.typed = ("--hosts", hosts, *(["--via", via] if via else []))
+    return names
+
+
+def typed_for_hosts() -> tuple[str, ...]:
+    """The options of a command on the same hosts."""
+    return _Reach.typed
+
+
+def _words(via: str) -> tuple[str, ...]:
+    try:
+        words = tuple(shlex.split(via))
+    except ValueError as error:
+        raise UsageError(f"--via {via!r}: {error}", remedy=f"such as --via '{SSH}'") from None
+    if not any(_HOST in word for word in words):
+        raise UsageError(f"--via {via!r} has no {_HOST}", remedy=f"such as --via '{SSH}'")
+    return words
+
+
+def command_on(host: Host | None, *words: str) -> list[str] | None:
+    """Python with these words on that host, as a command of this one. None where devices are on this host anyway.
+
+    The host has Python at the same place. No shell of this host sees it; ssh has one on the other, for which the words
+    are quoted.
+    """
+    if host is None or _Reach.via is None:
+        return None
+    prefix = [word.replace(_HOST, host) for word in _Reach.via]
+    program = [sys.executable, *words]
+    return [*prefix, *(map(shlex.quote, program) if prefix[0].endswith("ssh") else program)]
+
+
+def _names(hosts: str) -> tuple[str, ...]:
+    found = [name.strip() for name in hosts.split(",")]
+    for name in found:
+        try:
+            TypeAdapter(Host).validate_python(name)
+        except ValidationError:
+            raise UsageError(
+                f"--hosts {clean(hosts, 80)!r}: {clean(name, 80)!r} is no host's name", remedy="--hosts alpha,beta"
+            ) from None
+    if len(set(found)) < len(found):
+        raise UsageError(f"--hosts {hosts} names a host twice", remedy="name each host once")
+    if found == ["ray"]:
+        raise UsageError("--hosts ray, a Ray cluster, is not there yet", remedy=f"name the hosts: --via {SSH!r}")
+    return tuple(found)
+
+
+def ask(host: Host, *words: str) -> Any:
+    """The JSON that `gpubalance` with these words prints on that host. Raises EnvironmentFault where it prints none."""
+    command = command_on(host, "-m", "gpubalance", *words)
+    assert command is not None  # noqa: S101  (a host is asked after `reach`)
+    typed = shlex.join(command[: -len(words)])
+    why = f"did not answer within {_ANSWERS_WITHIN_S:g} s"
+    try:
+        done = subprocess.run(  # noqa: S603  (no shell; the prefix is the user's own)
+            command, check=False, capture_output=True, text=True, timeout=_ANSWERS_WITHIN_S, stdin=subprocess.DEVNULL
+        )
+        return json.loads(done.stdout)
+    except FileNotFoundError as error:
+        why = f"can't be run: {error.strerror}"
+    except subprocess.TimeoutExpired:
+        pass
+    except ValueError:
+        told = [line for line in done.stderr.splitlines() if line.strip()]
+        why = f"ended with exit code {done.returncode}{f': {clean(told[-1], 200)}' if told else ''}"
+    raise EnvironmentFault(f"can't be reached: {typed} {why}", remedy=by_hand(typed))
+
+
+def by_hand(typed: str) -> str:
+    """What to do about a host that does not answer."""
+    return (
+        f"this must answer when it is typed by hand: {typed} --version\n"
+        "gpubalance is needed on each host, at the same place as here"
+    )

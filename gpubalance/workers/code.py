@@ -1,0 +1,62 @@
+"""The content of a user's own code: what decides whether two hosts, or two days, have the same model."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import sys
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+from gpubalance.settings.choices import SAVED_MODEL
+from gpubalance.system.state import current_folder
+
+_MAIN = ast.dump(ast.parse('__name__ == "__main__"', mode="eval").body)
+
+
+def code_key(model: str, data: str | None = None) -> str:
+    """The same text for the same functions of a user's own, and the same content of their files; empty without any.
+
+    What counts of a file is what importing it runs: no comment, and nothing below `if __name__ == "__main__":`.
+    """
+    return " ".join(hash_[:16] for hash_ in own_codes(model, data) if hash_)
+
+
+def own_codes(model: str, data: str | None) -> list[str]:
+    """A hash of each; empty for a built-in model and a file that can't be read."""
+    return [_own_code(model), *([_own_code(data)] if data else [])]
+
+
+def _own_code(model: str) -> str:
+    """A hash of the user's function, as a change makes it another. Empty for a built-in model or an unreadable file."""
+    try:
+        path = _file_of(model)
+        function = model.rpartition(":")[2].encode() if ":" in model else b""
+        return hashlib.sha256(function + b" " + _what_runs(path)).hexdigest() if path else ""
+    except (OSError, ValueError, SyntaxError, RecursionError):
+        return ""  # the worker says what is wrong with it
+
+
+def _what_runs(path: Path) -> bytes:
+    content = path.read_bytes()
+    if path.suffix != ".py":
+        return content
+    module = ast.parse(content)
+    runs = [node for node in module.body if not (isinstance(node, ast.If) and ast.dump(node.test) == _MAIN)]
+    return "\n".join(map(ast.dump, runs)).encode("utf-8", "surrogatepass")
+
+
+def _file_of(model: str) -> Path | None:
+    place, _, function = model.rpartition(":")
+    if not function or not place:
+        return Path(model) if model.endswith(SAVED_MODEL) else None
+    if place.endswith(".py"):
+        return Path(place)
+    top, *inner = place.split(".")
+    found = PathFinder.find_spec(top, [str(current_folder()), *sys.path])  # loads nothing
+    if found is None or found.origin is None:
+        return None
+    if not inner:
+        return Path(found.origin)
+    path = Path(found.origin).parent.joinpath(*inner)
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")

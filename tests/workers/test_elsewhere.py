@@ -1,0 +1,186 @@
+"""Workers behind an agent, with real agents and real processes: `env` is the prefix that reaches both hosts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+from gpubalance.devices.hosts import Installed, reach
+from gpubalance.errors import BadInput, EnvironmentFault, GpubalanceError, PartialResult
+from gpubalance.results.timing import Timing
+from gpubalance.workers import elsewhere
+from gpubalance.workers.party import Party
+from gpubalance.workers.worker import Worker
+from tests.cli.program import SHORT
+from tests.stand_in import engine
+from tests.workers.test_ranks import BUILD, DEVICES, ROOT, SPLIT
+
+VIA = "env ON={host}"
+
+
+@pytest.fixture
+def party_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Party]]:
+    """A party over both hosts, each behind an agent, whose engine does what the script says."""
+
+    def make(script: str) -> Party:
+        for name, value in engine(tmp_path, script).items():
+            monkeypatch.setenv(name, value)
+        return Party(DEVICES, build=BUILD)
+
+    reach("alpha,beta", VIA)
+    yield make
+    reach(None, None)
+
+
+def below() -> list[psutil.Process]:
+    """Agents and workers."""
+    return [one for child in psutil.Process().children() for one in (child, *child.children(recursive=True))]
+
+
+def left_of(there: Sequence[psutil.Process]) -> list[psutil.Process]:
+    """Those that have not ended within what an agent waits for its controller."""
+    return list(psutil.wait_procs(there, timeout=35)[1])
+
+
+def measured(worker: Worker) -> list[object]:
+    return list(worker.measure(SPLIT, at_least=2, stamped=True))
+
+
+def test_a_worker_behind_an_agent_is_a_worker(party_that: Callable[[str], Party]) -> None:
+    """Its log is here too: what it prints comes over its agent's stderr."""
+    with party_that("def built(devices):\n    import os\n    print('on', os.environ['ON'])\n") as party:
+        timing, *_ = party.ask(measured)
+        assert isinstance(timing, Timing)
+        assert timing.compute_s == pytest.approx((0.110, 0.110, 0.112))
+        assert "on alpha" in party.ask(lambda worker: worker.process.log_tail())
+        party.regroup([DEVICES[2]])
+        assert party.ask(lambda worker: worker.devices) == (DEVICES[2],)
+        there = below()
+        assert there
+    assert not left_of(there)
+
+
+FAILS = """
+import os, signal, time
+def step(devices, *_):
+    if devices[0].host == "beta":
+        {act}
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(
+    ("act", "kind", "says"),
+    [
+        ("os.abort()", PartialResult, "^beta:0: the worker was ended by SIGABRT while"),
+        ("os.kill(os.getppid(), signal.SIGKILL)", PartialResult, "^beta is lost: the connection ended"),
+        ("os.kill(os.getppid(), signal.SIGSTOP)", PartialResult, "^beta is lost: nothing has come from it"),
+    ],
+    ids=["the worker dies", "the connection ends", "nothing comes any more"],
+)
+def test_what_is_lost_is_told_with_its_host_and_nothing_is_left(
+    party_that: Callable[[str], Party],
+    monkeypatch: pytest.MonkeyPatch,
+    act: str,
+    kind: type[GpubalanceError],
+    says: str,
+) -> None:
+    monkeypatch.setattr(elsewhere, "_LOST_S", 8.0)  # agents beat every 5 s
+    with party_that(FAILS.format(act=act)) as party:
+        party.start()
+        there = below()
+        with pytest.raises(kind, match=says):
+            party.ask(measured)
+    assert not left_of(there)
+
+
+def test_other_software_and_another_model_are_told_before_anything_is_built(
+    party_that: Callable[[str], Party], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch, party_that("") as party:
+        patch.setattr(elsewhere, "code_key", lambda *_: "another")
+        with pytest.raises(BadInput, match=r"alpha has no such small as the host where this was typed"):
+            party.start()
+    here = Installed.here()
+    with party_that("") as party:
+        monkeypatch.setattr(Installed, "here", lambda: here.model_copy(update={"keras": "1.0"}))
+        with pytest.raises(EnvironmentFault, match=rf"alpha has keras {here.keras} \(here 1\.0\)"):
+            party.start()
+
+
+def test_a_killed_controller_leaves_nothing(tmp_path: Path) -> None:
+    command = ["run", "--simulate", str(ROOT / "configs/two-hosts.toml"), "--batches", "80", "40", "24"]
+    program = subprocess.Popen(
+        [sys.executable, "-m", "gpubalance", *command, "--hosts", "alpha,beta", "--via", VIA, "--duration", "600"],
+        env={**os.environ, **engine(tmp_path, "")},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert program.stderr is not None
+    for line in program.stderr:
+        if "window 1 of" in line:
+            break
+    there = psutil.Process(program.pid).children(recursive=True)
+    assert len(there) >= 2 * len(DEVICES)
+    program.send_signal(signal.SIGKILL)
+    program.communicate()
+    assert not left_of(there)
+
+
+@pytest.fixture
+def namespaces() -> Iterator[str]:
+    """Two hosts of their own on this machine, with an address each on one bridge, as `--hosts` names them."""
+    made: list[str] = []
+    suffix = f"{os.getpid() % 10_000}"
+    bridge = f"gpb{suffix}"
+
+    def ip(*words: str) -> None:
+        subprocess.run(["ip", *words], check=True, capture_output=True)
+
+    try:
+        ip("link", "add", bridge, "type", "bridge")
+        ip("link", "set", bridge, "up")
+        for number in (1, 2):
+            name, end = f"gph{number}x{suffix}", f"gpv{number}x{suffix}"
+            ip("netns", "add", name)
+            made.append(name)
+            ip("link", "add", end, "type", "veth", "peer", "name", "eth0", "netns", name)
+            ip("link", "set", end, "master", bridge, "up")
+            ip("-n", name, "addr", "add", f"10.231.{int(suffix) % 250}.{number}/24", "dev", "eth0")
+            ip("-n", name, "link", "set", "eth0", "up")
+            ip("-n", name, "link", "set", "lo", "up")
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"no network namespaces here: {error}")
+    else:
+        yield ",".join(made)
+    finally:
+        for name in made:
+            ip("netns", "del", name)
+        subprocess.run(["ip", "link", "del", bridge], check=False, capture_output=True)
+
+
+def test_two_hosts_with_networks_of_their_own(namespaces: str, tmp_path: Path) -> None:
+    """With TensorFlow's real collectives over the bridge between them."""
+    profile = tmp_path / "hosts.toml"
+    text = (ROOT / "configs/two-hosts.toml").read_text()
+    for old, new in zip(("alpha", "beta"), namespaces.split(","), strict=True):
+        text = text.replace(f'"{old}"', f'"{new}"')
+    profile.write_text(text)
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "gpubalance", "run", "--simulate", str(profile), "--batches", "80", "40", "24"),
+            *("--hosts", namespaces, "--via", "ip netns exec {host}", "--baseline", "none", "--model", "small", *SHORT),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"--hosts {namespaces} --via 'ip netns exec {{host}}'" in done.stdout
