@@ -62,6 +62,11 @@ def reach(hosts: str | None, via: str | None) -> tuple[str, ...]:
     return names
 
 
+def are_reached() -> bool:
+    """Whether devices that name a host are on other machines."""
+    return _Reach.via is not None
+
+
 def typed_for_hosts() -> tuple[str, ...]:
     """The options of a command on the same hosts."""
     return _Reach.typed

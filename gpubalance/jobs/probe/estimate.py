@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from gpubalance.devices.hosts import are_reached
 from gpubalance.jobs.measure.expected import step_s
 from gpubalance.planning.curve import octaves, on_line
 from gpubalance.results.estimate import DeviceEstimate, Estimate
-from gpubalance.settings.device import Device
+from gpubalance.settings.device import Device, hosts_of
 from gpubalance.settings.requests import ProbeRequest
 
 # Measured on simulated devices: how long a worker takes to build its model once TensorFlow is loaded, the first one to
@@ -26,8 +27,22 @@ _GUESSED_LIMIT = 1024
 def estimate(request: ProbeRequest) -> Estimate:
     """Touches no device. A simulated device's limit and step times come from its profile, others are guessed."""
     devices = tuple(_device(number, device, request) for number, device in enumerate(request.devices))
-    each = [device.seconds for device in devices]
-    return Estimate(request=request, devices=devices, seconds=max(each) if request.parallel else sum(each))
+    seconds = max(sum(devices[number].seconds for number in queue) for queue in queues(request))
+    return Estimate(request=request, devices=devices, seconds=seconds)
+
+
+def queues(request: ProbeRequest) -> list[list[int]]:
+    """The numbers of the devices that are measured one after the other; the queues are measured at the same time.
+
+    There is one, or one a device, if that is asked for; else one a host, where each is a machine of its own.
+    """
+    numbers = range(len(request.devices))
+    if request.parallel:
+        return [[number] for number in numbers]
+    if not are_reached():
+        return [[*numbers]]
+    hosts = hosts_of(request.devices)
+    return [[number for number in numbers if request.devices[number].host == host] for host in hosts]
 
 
 def _device(number: int, device: Device, request: ProbeRequest) -> DeviceEstimate:
@@ -36,7 +51,7 @@ def _device(number: int, device: Device, request: ProbeRequest) -> DeviceEstimat
     sizes = on_line(octaves(multiple, max(1, limit), multiple))
     in_pieces = device.profile is None or device.profile.memory is None
     workers = _WORKERS if in_pieces else 1
-    loaded = number > 0 and request.ahead and not request.parallel
+    loaded = request.ahead and not any(number == queue[0] for queue in queues(request))
     seconds = (_WORKER_S if loaded else _FIRST_WORKER_S) + (workers - 1) * _WORKER_S
     short = max((size for size in sizes if step_s(device, size) <= _SHORT_S), default=sizes[0])
     seconds += _UPDATE_STEPS * step_s(device, short) + _LOOKS * _point_s(device, sizes[0], sizes[-1], None)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from itertools import pairwise
 
 from gpubalance.errors import (
     BadInput,
@@ -23,7 +25,7 @@ from gpubalance.jobs.measure.pipeline import ceiling
 from gpubalance.jobs.measure.warnings import batches_differ
 from gpubalance.jobs.probe.alone import Alone
 from gpubalance.jobs.probe.bench import Bench
-from gpubalance.jobs.probe.estimate import estimate
+from gpubalance.jobs.probe.estimate import estimate, queues
 from gpubalance.jobs.probe.halt import Halt
 from gpubalance.jobs.probe.result import device_probe, nothing_fits, what_failed
 from gpubalance.jobs.probe.trace import trace_alone
@@ -116,15 +118,17 @@ class _Probing:
         self._has_following = following is not None
         self._pipeline: Pipeline | None = None
         self._pipeline_warnings: list[Warning_] = []
-        if not request.parallel:
-            parties = [*(one.bench.party for one in self._all[1:]), following]
-            for one, party in zip(self._all, parties, strict=True):
-                one.bench.following = party
+        self._queues = [[self._all[number] for number in queue] for queue in queues(request)]
+        for queue in self._queues:
+            for one, then in pairwise(queue):
+                one.bench.following = then.bench.party
+        if len(self._queues) == 1 and not request.parallel:
+            self._all[-1].bench.following = following
 
     def run(self) -> Probe:
         """Every device; whatever ends it early carries what was measured."""
         try:
-            self._in_parallel() if self._request.parallel else self._in_turn()
+            self._at_once() if self._request.parallel or len(self._queues) > 1 else self._in_turn()
             self._measure_pipeline()
         except KeyboardInterrupt as interrupt:
             raise Interrupted.by(interrupt, partial=self._partial()) from None
@@ -175,15 +179,19 @@ class _Probing:
             Doing(f"measuring {device.label} {device.name} alone ({which}), model {self._request.settings.model}")
         )
 
-    def _in_parallel(self) -> None:
-        self._watch(PhaseBegun("all devices at once", 1, 1, self._expected.seconds, self._expected.seconds))
-        with ThreadPoolExecutor(len(self._all)) as threads:
-            running = []
+    def _at_once(self) -> None:
+        name = "all devices at once" if self._request.parallel else "all hosts at once"
+        self._watch(PhaseBegun(name, 1, 1, self._expected.seconds, self._expected.seconds))
+
+        def probe_each(queue: Sequence[Alone]) -> None:
+            for one in queue:
+                self._announce(one)
+                _probe_alone(one)
+
+        with ThreadPoolExecutor(len(self._queues)) as threads:
             try:
                 with signals_held():  # the end of the pool does not wait for a thread whose start was interrupted
-                    for one in self._all:
-                        self._announce(one)
-                        running.append(threads.submit(_probe_alone, one))
+                    running = [threads.submit(probe_each, queue) for queue in self._queues]
                 done, _ = wait(running, return_when=FIRST_EXCEPTION)
                 for future in done:
                     future.result()
