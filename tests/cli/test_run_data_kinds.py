@@ -10,9 +10,9 @@ import pytest
 
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.keep.saved_probes import save
-from gpubalance.jobs.keep.software import code_key
 from gpubalance.numbers.units import format_seconds
 from gpubalance.settings.requests import Settings
+from gpubalance.workers.code import code_key
 from tests.cli.program import QUICK_PAIR, gpubalance
 from tests.jobs.probes import probe_of
 from tests.stand_in import engine
