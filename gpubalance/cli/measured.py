@@ -14,6 +14,7 @@ from gpubalance.cli.measuring import MeasuringOptions
 from gpubalance.cli.options import ReportingOptions
 from gpubalance.cli.output import check_output, unwritable
 from gpubalance.cli.progress import Progress
+from gpubalance.devices.hosts import are_reached
 from gpubalance.devices.machine import Machine, held
 from gpubalance.errors import UsageError
 from gpubalance.jobs.events import Watch
@@ -102,9 +103,14 @@ def _name_now(command: str, *folders: Path | None) -> str:
 
 
 def _tracing_to(folder: Path | None, name: str) -> Tracing | None:
-    """The trace of that name in a folder. Raises EnvironmentFault where nothing can be written there."""
+    """The trace of that name in a folder.
+
+    Raises EnvironmentFault where nothing can be written there, and UsageError where the workers are on other hosts.
+    """
     if folder is None:
         return None
+    if are_reached():
+        raise UsageError("--trace and --hosts: a trace would be written on another host", remedy="leave --trace out")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):

@@ -6,6 +6,7 @@ import json
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -82,17 +83,20 @@ def _words(via: str) -> tuple[str, ...]:
     return words
 
 
-def command_on(host: Host | None, *words: str) -> list[str] | None:
-    """Python with these words on that host, as a command of this one. None where devices are on this host anyway.
+def command_on(host: Host | None, main: str, *words: str) -> list[str] | None:
+    """A command of this host that runs the `main` of that module of ours on that one, with these words.
 
-    The host has Python at the same place. No shell of this host sees it; ssh has one on the other, for which the words
-    are quoted.
+    None where devices are on this host anyway. The other has Python at the same place; its current folder, which
+    Python would put first, must hide no module. No shell of this host sees the words; ssh has one on the other, for
+    which they are quoted.
     """
     if host is None or _Reach.via is None:
         return None
     prefix = [word.replace(_HOST, host) for word in _Reach.via]
-    program = [sys.executable, *words]
-    return [*prefix, *(map(shlex.quote, program) if prefix[0].endswith("ssh") else program)]
+    code = f"import sys; sys.path[:1] = []; from {main} import main; main()"
+    program = [sys.executable, "-c", code, *words]
+    by_ssh = any(Path(word).name == "ssh" for word in prefix)
+    return [*prefix, *(map(shlex.quote, program) if by_ssh else program)]
 
 
 def _names(hosts: str) -> tuple[str, ...]:
@@ -113,28 +117,31 @@ def _names(hosts: str) -> tuple[str, ...]:
 
 def ask(host: Host, *words: str) -> Any:
     """The JSON that `gpubalance` with these words prints on that host. Raises EnvironmentFault where it prints none."""
-    command = command_on(host, "-m", "gpubalance", *words)
+    command = command_on(host, "gpubalance.__main__", *words)
     assert command is not None  # noqa: S101  (a host is asked after `reach`)
-    typed = shlex.join(command[: -len(words)])
-    why = f"did not answer within {_ANSWERS_WITHIN_S:g} s"
     try:
         done = subprocess.run(  # noqa: S603  (no shell; the prefix is the user's own)
-            command, check=False, capture_output=True, text=True, timeout=_ANSWERS_WITHIN_S, stdin=subprocess.DEVNULL
+            command, check=False, capture_output=True, timeout=_ANSWERS_WITHIN_S, stdin=subprocess.DEVNULL
         )
-        return json.loads(done.stdout)
-    except FileNotFoundError as error:
-        why = f"can't be run: {error.strerror}"
     except subprocess.TimeoutExpired:
-        pass
+        raise unreachable(host, f"did not answer within {_ANSWERS_WITHIN_S:g} s") from None
+    except OSError as error:
+        raise unreachable(host, f"can't be run: {error.strerror}") from None
+    answer = done.stdout.decode(errors="replace")
+    try:
+        return json.loads(answer[max(0, answer.find("{")) :])  # a shell there may greet
     except ValueError:
-        told = [line for line in done.stderr.splitlines() if line.strip()]
-        why = f"ended with exit code {done.returncode}{f': {clean(told[-1], 200)}' if told else ''}"
-    raise EnvironmentFault(f"can't be reached: {typed} {why}", remedy=by_hand(typed))
+        told = [line for line in [*answer.splitlines(), *done.stderr.decode(errors="replace").splitlines()] if line]
+        last = f": {clean(told[-1], 200)}" if told else ""
+        raise unreachable(host, f"ended with exit code {done.returncode}{last}") from None
 
 
-def by_hand(typed: str) -> str:
-    """What to do about a host that does not answer."""
-    return (
-        f"this must answer when it is typed by hand: {typed} --version\n"
-        "gpubalance is needed on each host, at the same place as here"
+def unreachable(host: Host, how: str) -> EnvironmentFault:
+    """The error of a host behind a prefix that did not do what it must."""
+    typed = shlex.join(word.replace(_HOST, host) for word in _Reach.via or ())
+    python = f"{typed} {sys.executable} -m gpubalance --version"
+    return EnvironmentFault(
+        f"{host} can't be reached: {typed} {how}",
+        remedy=f"this must answer when it is typed by hand: {python}\n"
+        "gpubalance is needed on each host, at the same place as here",
     )

@@ -9,6 +9,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from gpubalance.devices.cluster import cluster_ignored
 from gpubalance.devices.gpus import Gpu, Process, Reading
 from gpubalance.devices.hosts import ask
@@ -146,18 +148,26 @@ def _over(hosts: Sequence[str]) -> Machine:
     with ThreadPoolExecutor(len(hosts)) as threads:
         machines = [*threads.map(_on, hosts)]
     drivers = dict.fromkeys(machine.driver or "unknown" for machine in machines)
-    devices = (
-        device.model_copy(update={"host": host})
-        for host, machine in zip(hosts, machines, strict=True)
-        for device in machine.devices
-    )
-    return Machine(tuple(devices), JointProfile(), ", ".join(drivers))
+    devices: dict[str, Device] = {}
+    for host, machine in zip(hosts, machines, strict=True):
+        for device in machine.devices:
+            if device.uuid in devices:
+                raise UsageError(f"{devices[device.uuid].host} and {host} are one machine", remedy="name it once")
+            devices[device.uuid] = device.model_copy(update={"host": host})
+    return Machine(tuple(devices.values()), JointProfile(), ", ".join(drivers))
 
 
 def _on(host: str) -> Machine:
     """What a host has. Raises EnvironmentFault where it has nothing, or does not answer."""
+    answer = ask(host, "devices", "--json")
     try:
-        return _machine_of(Reading.model_validate(ask(host, "devices", "--json")["nvidia"]))
+        reading = Reading.model_validate(answer["nvidia"])
+    except (KeyError, TypeError, ValidationError):
+        raise EnvironmentFault(
+            f"{host} has another gpubalance", remedy="install the same version on all hosts of a run"
+        ) from None
+    try:
+        return _machine_of(reading)
     except EnvironmentFault as error:
         error.message = f"{host}: {error.message}"
         raise

@@ -25,12 +25,12 @@ from gpubalance.settings.requests import Settings
 _BUS_ID = re.compile(r"pci bus id: ([0-9a-fA-F:.]+)")
 
 
-def set_up(devices: Sequence[Device], settings: Settings, *, seed: int) -> tuple[str, ...]:
+def set_up(devices: Sequence[Device], settings: Settings, *, seed: int, joins: bool = False) -> tuple[str, ...]:
     """Gives TensorFlow exactly these devices and returns its names for them, in order: `GPU:0`, `GPU:1`.
 
     Must be the first use of TensorFlow in the process. The environment that TensorFlow reads when it is imported
-    (which GPUs are visible, in which order) is set by whoever started the process. Raises EnvironmentFault when a
-    device is missing: a run never falls back to the CPU.
+    (which GPUs are visible, in which order) is set by whoever started the process. `joins`: a cluster is joined next.
+    Raises EnvironmentFault when a device is missing: a run never falls back to the CPU.
     """
     keras.config.set_floatx("float32")  # the user's keras.json may say otherwise
     keras.config.set_image_data_format("channels_last")
@@ -38,15 +38,15 @@ def set_up(devices: Sequence[Device], settings: Settings, *, seed: int) -> tuple
     tf.config.experimental.enable_tensor_float_32_execution(settings.precision != "float32")
     if settings.precision.startswith("mixed_"):
         keras.mixed_precision.set_global_policy(settings.precision)
-    return use_devices(devices)
+    return use_devices(devices, joins=joins)
 
 
-def use_devices(devices: Sequence[Device]) -> tuple[str, ...]:
+def use_devices(devices: Sequence[Device], *, joins: bool = False) -> tuple[str, ...]:
     """TensorFlow's names for these devices, in order. Sets TensorFlow up for them, unless it has them already.
 
     Raises EnvironmentFault if it was used before without them, or leaves one out.
     """
-    return _set_up_cpus(len(devices)) if devices[0].simulated else _set_up_gpus(devices)
+    return _set_up_cpus(len(devices)) if devices[0].simulated else _set_up_gpus(devices, joins=joins)
 
 
 def _set_up_cpus(count: int) -> tuple[str, ...]:
@@ -73,7 +73,7 @@ def used_before(how: str) -> EnvironmentFault:
     )
 
 
-def _set_up_gpus(devices: Sequence[Device]) -> tuple[str, ...]:
+def _set_up_gpus(devices: Sequence[Device], *, joins: bool) -> tuple[str, ...]:
     physical = tf.config.list_physical_devices("GPU")
     if not physical:
         raise EnvironmentFault(
@@ -88,9 +88,8 @@ def _set_up_gpus(devices: Sequence[Device]) -> tuple[str, ...]:
         if not all(map(tf.config.experimental.get_memory_growth, physical)):
             fault = used_before("took all of the GPUs' memory")
             warnings.warn(f"{fault.message}: {fault.remedy} ({error})", stacklevel=2)
-    # A single one needs no telling apart, and asking starts TensorFlow's runtime: a cluster must be joined before.
-    alone = len(devices) == len(physical) == 1
-    numbers = [0] if alone else numbers_of(devices, _bus_ids())
+    # Asking which is which starts TensorFlow's runtime, and a cluster must be joined before: there it is a single one.
+    numbers = [0] if joins else numbers_of(devices, _bus_ids())
     missing = [device for device, number in zip(devices, numbers, strict=True) if number is None]
     if missing:
         raise EnvironmentFault(

@@ -56,7 +56,7 @@ class Session:
         self._devices = tuple(devices[self._here])
         self.settings = settings
         self._joint = joint
-        self._names = runtime.set_up(self._devices, settings, seed=seed)
+        self._names = runtime.set_up(self._devices, settings, seed=seed, joins=cluster is not None)
         self._strategy = runtime.build_strategy(self._names, settings.all_reduce, cluster)
         self._goes_on = hosts.as_the_first_says(self._strategy, cluster) if cluster else bool
         self.in_cluster = cluster is not None

@@ -1,4 +1,4 @@
-"""What runs on another host: `python -m gpubalance.workers.agent`, behind the prefix that reaches it.
+"""What runs on another host, behind the prefix that reaches it.
 
 It starts one worker there and passes lines on, in both directions: its stdin and stdout are the controller's, its
 stderr is the worker's log. What the two say to each other begins with `@`, and `@` alone is a beat. It needs no
@@ -34,7 +34,7 @@ LISTEN = MARK + b"listen"
 
 
 class Start(Record):
-    """The first line: a worker with these devices. `folder` is the controller's, used where the host has it too."""
+    """What it is told first: a worker with these devices, in the controller's `folder` where the host has that too."""
 
     host: Host
     devices: tuple[Device, ...]
@@ -42,7 +42,7 @@ class Start(Record):
 
 
 class Hello(Record):
-    """Its answer."""
+    """What an agent says first."""
 
     kind: Literal["hello"] = "hello"
     installed: Installed
@@ -92,24 +92,36 @@ class _Controller:
 def main() -> None:
     """Serves until the controller closes its end, or is silent."""
     controller = _Controller()
+    controller.say(Hello(installed=Installed.here()))
     with os.fdopen(0, "rb", 0) as stdin:
+        if not select.select([stdin], [], [], _ALONE_S)[0]:
+            return
         start = Start.model_validate_json(stdin.readline())
         with contextlib.suppress(OSError):
             os.chdir(start.folder)
-        controller.say(Hello(installed=Installed.here()))
         requests, to_worker = os.pipe()
         from_worker, replies = os.pipe()
         worker = serving(requests, replies, 2, worker_environment(start.devices))
         signal.signal(signal.SIGTERM, lambda *_: _kill(worker))
         os.close(requests)
         os.close(replies)
-        for work in (lambda: _relay(from_worker, worker, controller), controller.beat):
+        told = threading.Event()
+        for work in (
+            lambda: _relay(from_worker, controller, told),
+            lambda: _tell_end(worker, controller, told),
+            controller.beat,
+        ):
             threading.Thread(target=work, daemon=True).start()
         try:
             _serve(stdin.fileno(), to_worker, start.host, controller)
         finally:
             os.close(to_worker)
-            _end(worker)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                worker.wait(_ENDS_WITHIN_S)  # it ends when its requests do, unless it is stuck in a collective
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(worker.pid, signal.SIGKILL)
+            worker.wait()
+            os._exit(0)  # the other threads wait for nobody
 
 
 def _serve(stdin: int, to_worker: int, host: str, controller: _Controller) -> None:
@@ -133,47 +145,43 @@ def _write(descriptor: int, line: bytes) -> None:
             line = line[os.write(descriptor, line) :]
 
 
-def _relay(from_worker: int, worker: subprocess.Popen[bytes], controller: _Controller) -> None:
+def _relay(from_worker: int, controller: _Controller, told: threading.Event) -> None:
     with os.fdopen(from_worker, "rb") as replies:
         for line in replies:
-            controller.pass_on(line)
-    code = None
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        code = worker.wait(2)
+            if line.endswith(b"\n"):
+                controller.pass_on(line)
+    told.set()
+
+
+def _tell_end(worker: subprocess.Popen[bytes], controller: _Controller, told: threading.Event) -> None:
+    """After all that it said. What it has started may hold its end of the pipe."""
+    code = worker.wait()
+    told.wait(_ENDS_WITHIN_S)
     controller.say(Ended(code=code))
 
 
-def _end(worker: subprocess.Popen[bytes]) -> None:
-    """A worker ends when its requests do, unless it is stuck in a collective."""
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        worker.wait(_ENDS_WITHIN_S)
-    _kill(worker)
-
-
 def _kill(worker: subprocess.Popen[bytes]) -> None:
-    """Ends it by force, with what it has started, and this process."""
+    """Ends it by force, with what it has started, and this process: a signal's handler must wait for nothing."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(worker.pid, signal.SIGKILL)
-    worker.wait()
-    os._exit(0)  # the other threads wait for nobody
+    os._exit(0)
 
 
 def _free_address(host: str) -> str:
-    """A port of this host that is free now, at the address by which others know it: its name's, or else its first."""
+    """A port of this host that is free now, at the address by which others know it.
+
+    That is its name's, or the one that ssh came to, or else the first of its network cards.
+    """
+    up = {name for name, card in psutil.net_if_stats().items() if card.isup}
     own = [
         one.address
-        for nic in psutil.net_if_addrs().values()
-        for one in nic
-        if one.family == socket.AF_INET and not one.address.startswith("127.")
+        for name, addresses in psutil.net_if_addrs().items()
+        for one in addresses
+        if name in up and one.family == socket.AF_INET and not one.address.startswith("127.")
     ]
-    try:
-        named = socket.gethostbyname(host)
-    except OSError:
-        named = ""
-    address = named if named in own else next(iter(own), "127.0.0.1")
+    named = [*os.environ.get("SSH_CONNECTION", "").split()[2:3]]
+    with contextlib.suppress(OSError):
+        named.insert(0, socket.gethostbyname(host))
+    address = next((one for one in (*named, *own) if one in own), "127.0.0.1")
     with socket.create_server((address, 0)) as free:
         return f"{address}:{free.getsockname()[1]}"
-
-
-if __name__ == "__main__":
-    main()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import shlex
 import signal
 import subprocess
 import threading
@@ -15,7 +14,7 @@ from typing import IO
 
 from pydantic import ValidationError
 
-from gpubalance.devices.hosts import Installed, by_hand, command_on
+from gpubalance.devices.hosts import Installed, command_on, unreachable
 from gpubalance.errors import EnvironmentFault, GpubalanceError, PartialResult, UsageError
 from gpubalance.settings.device import Device, hosts_of
 from gpubalance.settings.record import Record
@@ -29,12 +28,13 @@ from gpubalance.workers.process import Process
 
 _LOST_S = 4 * BEATS_EVERY_S
 _ANSWERS_WITHIN_S = 60.0  # over a slow ssh, and from a slow disk
+_ENDS_WITHIN_S = 10.0
 
 
 def process_of(devices: Sequence[Device], purpose: str, limit: TimeLimit = NO_LIMIT) -> Process:
     """A worker's process with these devices, which are on one host. Raises EnvironmentFault where it can't start."""
     (host,) = hosts_of(devices)
-    command = command_on(host, "-m", "gpubalance.workers.agent")
+    command = command_on(host, "gpubalance.workers.agent")
     if host is None or command is None:
         return Process(purpose, worker_environment(devices), limit)
     return Elsewhere(Start(host=host, devices=tuple(devices), folder=str(current_folder())), command, purpose, limit)
@@ -51,7 +51,7 @@ class Elsewhere(Process):
         self._host = start.host
         self._command = list(command)
         self._writing = threading.Lock()
-        self._met = self._has_ended = False
+        self._met = self._has_ended = self._killed = False
         self._code: int | None = None
         self._heard_s = time.monotonic()
         self._address = ""
@@ -76,6 +76,7 @@ class Elsewhere(Process):
 
     def send(self, request: Record, within_s: float = _ANSWERS_WITHIN_S) -> None:
         """As of a process here. A user's own model must be the same there."""
+        self._meet()
         if isinstance(request, Open):
             request = request.model_copy(update={"code": code_key(request.settings.model, request.settings.data)})
         with self._writing:
@@ -89,6 +90,7 @@ class Elsewhere(Process):
     def free_address(self) -> str:
         """Where the worker may listen, `host:port`. Raises what `receive` does."""
         doing = "being asked where it may listen"
+        self._meet()
         self._write(LISTEN)
         self._address, self._heard_s = "", time.monotonic()
         end = time.monotonic() + min(_ANSWERS_WITHIN_S, self._limit.left_s)
@@ -99,6 +101,24 @@ class Elsewhere(Process):
             if not line or self._has_ended:
                 raise self._died(doing)
         return self._address
+
+    def _meet(self) -> None:
+        """Waits until the agent has told what is installed there. What else comes before is a shell's greeting."""
+        end = time.monotonic() + min(_ANSWERS_WITHIN_S, self._limit.left_s)
+        while not self._met:
+            line = super()._line(end)
+            if not line:
+                self._limit.check()
+                how = f"did not answer within {_ANSWERS_WITHIN_S:g} s"
+                if line is not None:
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        self._process.wait(2)
+                    how = f"ended with exit code {self._process.returncode}"
+                error = unreachable(self._host, how)
+                error.log = self.log_tail()
+                raise error
+            if line.startswith(MARK + b"{"):
+                self._take(line.removeprefix(MARK))
 
     def _line(self, deadline: float) -> bytes | None:
         """The worker's next line."""
@@ -154,22 +174,29 @@ class Elsewhere(Process):
             return super()._died(doing)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(2)
-        code, typed = self._process.returncode, shlex.join([*self._command[:-1], "gpubalance"])
+        code = self._process.returncode
         how = "closed its output" if code is None else f"ended with exit code {code}"
-        if self._met:
-            return PartialResult(
-                f"{self._host} is lost: the connection {how} while {doing}",
-                remedy="is the host up, and its network? --resume goes on with what was measured",
-                log=self.log_tail(),
-            )
-        return EnvironmentFault(
-            f"{self._host} can't be reached: {typed} {how}",
-            remedy=by_hand(typed),
+        return PartialResult(
+            f"{self._host} is lost: the connection {how} while {doing}",
+            remedy="is the host up, and its network? --resume goes on with what was measured",
             log=self.log_tail(),
         )
 
+    def end(self) -> None:
+        """As of a process here. An agent ends when its worker has: a GPU gives its memory back only then."""
+        if self._gone:
+            return
+        with self._writing, contextlib.suppress(OSError):
+            requests, self._requests = self._requests, -1
+            os.close(requests)
+        if not self._killed:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_ENDS_WITHIN_S)
+        super().end()
+
     def kill(self) -> None:
         """As of a process here: its agent, where that still listens, ends it by force."""
+        self._killed = True
         self._signal(signal.SIGTERM)
 
     def _exit_code(self) -> int | None:

@@ -188,7 +188,7 @@ class Ranks:
         """Ends them all, and does not return before they are gone. May be called again."""
         if self._gone:
             return
-        list(self._threads.map(Process.end, self._members))
+        list(self._threads.map(lambda member: member.end(), self._members))
         self._threads.shutdown()
         self._gone = True
 

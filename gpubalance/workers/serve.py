@@ -107,7 +107,8 @@ def _open(request: Open, replies: Any) -> Session | None:
     settings = request.settings
     if request.code is not None and code_key(settings.model, settings.data) != request.code:
         files = " or ".join(filter(None, (settings.model, settings.data)))
-        message = f"{request.devices[0].host} has no such {files} as the host where this was typed"
+        own = request.devices[request.cluster.rank if request.cluster else 0]
+        message = f"{own.host} has no such {files} as the host where this was typed"
         _say(replies, Failed(fault="input", message=message, remedy="copy the file there, to the same folder"))
         return None
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpubalance.devices.hosts import typed_for_hosts
 from gpubalance.errors import InUse
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.jobs.keep.journal import Journal, content_key
@@ -53,7 +54,11 @@ def _key(
     """The same for all requests that differ only in what is given as `beside`."""
     same = request.model_copy(update=beside)
     return content_key(
-        type(request).__name__, same, driver, software_key(request.settings.model, request.settings.data)
+        type(request).__name__,
+        same,
+        driver,
+        software_key(request.settings.model, request.settings.data),
+        *typed_for_hosts(),
     )
 
 

@@ -185,6 +185,7 @@ class _Probing:
 
         def probe_each(queue: Sequence[Alone]) -> None:
             for one in queue:
+                self._halt.check()
                 self._announce(one)
                 _probe_alone(one)
 
