@@ -18,7 +18,7 @@ from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, hosts_of
 from gpubalance.workers.environment import worker_environment
 from gpubalance.workers.parent import die_with_parent
-from gpubalance.workers.ranks import free_addresses
+from gpubalance.workers.process import free_addresses
 
 # When one has failed, the others may still say why; a process that waits in a collective ends by KILL only.
 _GRACE_S = 3.0

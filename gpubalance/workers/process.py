@@ -212,8 +212,7 @@ class Process:
 
     def free_address(self) -> str:
         """Where the process may listen, `host:port`: here, as its peers are here too."""
-        with socket.create_server((_HERE, 0)) as free:
-            return f"{_HERE}:{free.getsockname()[1]}"
+        return free_addresses(1)[0]
 
     def kill(self) -> None:
         """Kills the process and its group, from any thread: whoever waits for its reply hears that it has died."""
@@ -249,6 +248,13 @@ class Process:
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, number)
+
+
+def free_addresses(count: int) -> tuple[str, ...]:
+    """Where so many processes of this host may listen, for each other."""
+    with contextlib.ExitStack() as held:
+        sockets = [held.enter_context(socket.create_server((_HERE, 0))) for _ in range(count)]
+        return tuple(f"{_HERE}:{one.getsockname()[1]}" for one in sockets)
 
 
 def serving(

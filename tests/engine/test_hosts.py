@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import numpy as np
 import pytest
 
 from gpubalance.settings.cluster import Cluster
+from gpubalance.workers.process import free_addresses
 from tests.engine.rank import BATCHES, CASES, RAGGED
 from tests.engine.test_exact import TOLERANCE, difference, train_on_one_device
 
@@ -22,9 +21,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize("count", [pytest.param(2, marks=pytest.mark.campaign), 3])
 def test_uneven_steps_over_processes_equal_one_device(tensorflow: Any, tmp_path: Path, count: int) -> None:
     assert sum(BATCHES[count]) == 100
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        addresses = tuple(f"127.0.0.1:{one.getsockname()[1]}" for one in sockets)
+    addresses = free_addresses(count)
     clusters = [Cluster(addresses=addresses, rank=rank) for rank in range(count)]
     command = [sys.executable, "-m", "tests.engine.rank"]
     ranks = [
