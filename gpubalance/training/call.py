@@ -79,8 +79,8 @@ def _of_another(split: Any, model: Any) -> str:
 
 
 def _tell(split: Any, text: str) -> None:
-    """Warns, once."""
-    if text and text not in split._told:
+    """Warns, once; of several processes the first does."""
+    if text and split.is_first and text not in split._told:
         split._told.add(text)
         warnings.warn_explicit(text, UserWarning, *users_line())
 
