@@ -44,7 +44,7 @@ class Elsewhere(Process):
     """A worker's process on another host. What ends the agent's connection ends the worker, and the other way round.
 
     Whatever waits for its reply raises EnvironmentFault where the host can't be reached or has other software, and
-    PartialResult where it is lost: its agent has said nothing for a while, though it beats.
+    PartialResult where it is lost: its agent, which says every few seconds that it lives, has stopped saying so.
     """
 
     def __init__(self, start: Start, command: Sequence[str], purpose: str, limit: TimeLimit = NO_LIMIT) -> None:

@@ -108,7 +108,7 @@ def _open(request: Open, replies: Any) -> Session | None:
     if request.code is not None and code_key(settings.model, settings.data) != request.code:
         files = " or ".join(filter(None, (settings.model, settings.data)))
         own = request.devices[request.cluster.rank if request.cluster else 0]
-        message = f"{own.host} has no such {files} as the host where this was typed"
+        message = f"{files} on {own.host} is not the same as here, or is missing"
         _say(replies, Failed(fault="input", message=message, remedy="copy the file there, to the same folder"))
         return None
     try:

@@ -16,8 +16,9 @@ import pytest
 from gpubalance.devices.hosts import Installed, reach
 from gpubalance.errors import BadInput, EnvironmentFault, GpubalanceError, PartialResult
 from gpubalance.results.timing import Timing
+from gpubalance.settings.requests import Settings
 from gpubalance.workers import elsewhere
-from gpubalance.workers.party import Party
+from gpubalance.workers.party import Build, Party
 from gpubalance.workers.worker import Worker
 from tests.cli.program import SHORT
 from tests.stand_in import engine
@@ -103,17 +104,26 @@ def test_what_is_lost_is_told_with_its_host_and_nothing_is_left(
 
 
 def test_other_software_and_another_model_are_told_before_anything_is_built(
-    party_that: Callable[[str], Party], monkeypatch: pytest.MonkeyPatch
+    party_that: Callable[[str], Party], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    with monkeypatch.context() as patch, party_that("") as party:
-        patch.setattr(elsewhere, "code_key", lambda *_: "another")
-        with pytest.raises(BadInput, match=r"alpha has no such small as the host where this was typed"):
-            party.start()
-    here = Installed.here()
-    with party_that("") as party:
-        monkeypatch.setattr(Installed, "here", lambda: here.model_copy(update={"keras": "1.0"}))
-        with pytest.raises(EnvironmentFault, match=rf"alpha has keras {here.keras} \(here 1\.0\)"):
-            party.start()
+    """Each host has modules of its own; here they are as on the first."""
+    for host, content in (("alpha", "def net(): ..."), ("beta", "def net(): 'another'")):
+        (tmp_path / host).mkdir()
+        (tmp_path / host / "mine.py").write_text(content)
+    monkeypatch.syspath_prepend(str(tmp_path / "alpha"))
+    mine = Build(Settings(model="mine:net"), BUILD.joint)
+    party_that("").end()
+    reach("alpha,beta", f"env PYTHONPATH={tmp_path}/{{host}}:{os.environ['PYTHONPATH']}")
+    with Party(DEVICES, build=mine) as party, pytest.raises(BadInput, match="mine:net on beta is not the same as here"):
+        party.start()
+    (tmp_path / "beta/keras-1.0.dist-info").mkdir()
+    (tmp_path / "beta/keras-1.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: keras\nVersion: 1.0\n")
+    here = Installed.here().keras
+    with (
+        Party(DEVICES, build=BUILD) as party,
+        pytest.raises(EnvironmentFault, match=rf"^beta has keras 1\.0 \(here {here}\)"),
+    ):
+        party.start()
 
 
 def test_a_killed_controller_leaves_nothing(tmp_path: Path) -> None:
