@@ -35,12 +35,14 @@ def estimate(request: BalanceRequest) -> BalanceEstimate:
             for one in probe_estimate(request.probe).devices
         ]
     )
-    joint_step_s = _joint_step_s(request, probe)
+    joint_step_s, divided = _joint(request, probe)
     phases += [
         PhaseEstimate(
             name=_ROUNDS, seconds=round(rounds_s(request, joint_step_s, loaded=probe is None and request.probe.ahead))
         ),
-        PhaseEstimate(name=_PROOF, seconds=round(proof_in_s(request, joint_step_s, len(request.devices)))),
+        PhaseEstimate(
+            name=_PROOF, seconds=round(proof_in_s(request, joint_step_s, len(request.devices), divided=divided))
+        ),
     ]
     return BalanceEstimate(
         request=request,
@@ -64,12 +66,18 @@ def proof_in_s(request: BalanceRequest, joint_step_s: float, devices: int, *, di
     return pipeline_s + proof_s(request.measuring, joint_step_s, devices, divided=divided, warm=True)
 
 
-def _joint_step_s(request: BalanceRequest, probe: Probe | None) -> float:
-    """By the plan of a probe; before there is one, the devices wait for the one whose memory is full first."""
+def _joint(request: BalanceRequest, probe: Probe | None) -> tuple[float, bool]:
+    """A joint step's seconds, and whether its even split does not fit in one piece.
+
+    By the plan of a probe; before there is one, the devices wait for the one whose memory is full first.
+    """
     if probe is not None:
-        return plan(probe, request.devices, request.plan).predicted.step_time_s
-    full = [step_s(request.devices[one.device], one.limit) for one in probe_estimate(request.probe).devices]
-    return min(full) + request.joint.sync_s
+        predicted = plan(probe, request.devices, request.plan).predicted
+        return predicted.step_time_s, predicted.largest_even is not None
+    devices = probe_estimate(request.probe).devices
+    full = [step_s(request.devices[one.device], one.limit) for one in devices]
+    limits = [one.limit for one in devices]
+    return min(full) + request.joint.sync_s, sum(limits) > len(limits) * min(limits)
 
 
 class Phases:
@@ -85,9 +93,9 @@ class Phases:
         """Passes an event of the probe on, whose phases are the first ones of the balance."""
         if isinstance(event, PhaseBegun):
             self._of_probe = event.of
-            joint_step_s, devices = _joint_step_s(self._request, None), len(self._request.devices)
+            joint_step_s, divided = _joint(self._request, None)
             then_s = rounds_s(self._request, joint_step_s, loaded=self._request.probe.ahead)
-            then_s += proof_in_s(self._request, joint_step_s, devices)
+            then_s += proof_in_s(self._request, joint_step_s, len(self._request.devices), divided=divided)
             event = replace(event, of=event.of + 2, left_s=event.left_s + then_s)
         self._watch(event)
 
