@@ -1,0 +1,130 @@
+"""Where a chain of blocks is cut over unlike devices: exact, by dynamic programming."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpubalance.planning.pipeline.problem import Problem
+from gpubalance.planning.pipeline.segments import Segment
+
+Floats = NDArray[np.float64]
+# Rounding in a sum of seconds and of bytes; well below what is measured.
+_ROUNDING = 1e-12
+_WHICH = -1  # in place of a device: which of them has the first segment
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Segments in the blocks' order, each on a device of its own. `step_time_s` is by the objective."""
+
+    segments: tuple[Segment, ...]
+    step_time_s: float
+
+
+def chains(problem: Problem) -> Iterator[Chain]:
+    """For each number of devices, every chain that is the best for some number of micro-batches; none where none fits.
+
+    Problem: blocks 0 … n−1 are cut into segments, one on each of any of the devices, in any order. A segment takes
+    tᵢ = forward + backward seconds of a micro-batch, its inputs xᵢ = Σ (latency + bytes / rate) in each direction; its
+    memory Σ fixed + h · Σ live, with h micro-batches in flight for its place, may not pass the device's. Minimise
+    Σ (tᵢ + 2xᵢ) + (K − 1) · max (tᵢ, xᵢ) + u₀: the first micro-batch passes through all, then each takes as long as the
+    slowest part, transfers beside compute; u₀ is the first segment's update, as that device is the last to end.
+
+    Method: g(i, devices) is the least sum for blocks i … on exactly these devices with no part above θ. From θ = ∞ on,
+    θ falls below the largest part of the chain just found, until there is none: so no pair of (sum, largest) that is
+    the best for some K is missed. O(2^D · D · n²) for each.
+    """
+    table = _Table(problem)
+    for count in range(problem.least_devices, min(len(problem.loads), len(problem.graph.blocks)) + 1):
+        bound = np.inf
+        while (found := table.least(count, bound)) is not None:
+            segments, total_s, largest_s = found
+            yield Chain(segments, total_s + (problem.micro_batches - 1) * largest_s)
+            bound = largest_s
+
+
+class _Table:
+    """What each run of blocks takes on each device, by its first block and the one after its last."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._devices = range(len(problem.loads))
+        self._n = len(problem.graph.blocks)
+        allowed = np.isin(np.arange(self._n + 1), [0, self._n, *problem.graph.cuts])
+        self._is_run = np.triu(np.outer(allowed, allowed), 1)
+        transfer_s = _transfers(problem)
+        compute_s = [_runs(np.add(load.forward_s, load.backward_s)) for load in problem.loads]
+        self._part_s = [np.maximum(own_s, transfer_s) for own_s in compute_s]
+        self._sum_s = [own_s + 2 * transfer_s for own_s in compute_s]
+        for own_s, load in zip(self._sum_s, problem.loads, strict=True):
+            own_s[0] += _runs(np.array(load.update_s))[0]
+        self._fixed, self._live = _runs(np.array(problem.fixed_bytes)), _runs(np.array(problem.live_bytes))
+        self._fits = [[self._is_run & self._fit(problem, d, behind) for behind in self._devices] for d in self._devices]
+
+    def _fit(self, problem: Problem, device: int, behind: int) -> NDArray[np.bool_]:
+        limit = problem.loads[device].memory_bytes
+        needs = self._fixed + problem.held(behind) * self._live
+        return needs <= (np.inf if limit is None else limit * (1 + _ROUNDING))
+
+    def least(self, count: int, bound: float) -> tuple[tuple[Segment, ...], float, float] | None:
+        """The chain over so many devices whose parts are below `bound` and sum to the least; the sum, and the largest.
+
+        None where there is none.
+        """
+        below = [part_s < bound * (1 - _ROUNDING) if bound < np.inf else self._is_run for part_s in self._part_s]
+        best: dict[int, Floats] = {0: np.where(np.arange(self._n + 1) == self._n, 0.0, np.inf)}
+        end: dict[tuple[int, int], NDArray[np.intp]] = {}
+        for size in range(1, count + 1):
+            allowed_s = [np.where(below[d] & self._fits[d][size - 1], self._sum_s[d], np.inf) for d in self._devices]
+            for devices in combinations(self._devices, size):
+                mask = sum(1 << d for d in devices)
+                totals = []
+                for d in devices:
+                    whole_s = allowed_s[d] + best[mask & ~(1 << d)]
+                    end[mask, d] = whole_s.argmin(axis=1)
+                    totals.append(whole_s.min(axis=1))
+                best[mask] = np.min(totals, axis=0)
+                end[mask, _WHICH] = np.array(devices)[np.argmin(totals, axis=0)]
+        every = [sum(1 << d for d in devices) for devices in combinations(self._devices, count)]
+        mask = min(every, key=lambda mask: best[mask][0])
+        if best[mask][0] == np.inf:
+            return None
+        segments = self._followed(mask, end)
+        largest_s = max(float(self._part_s[s.device][s.first, s.last + 1]) for s in segments)
+        return segments, float(best[mask][0]), largest_s
+
+    def _followed(self, mask: int, end: dict[tuple[int, int], NDArray[np.intp]]) -> tuple[Segment, ...]:
+        """The chain of the least sum over these devices, by the choice that was made at each block."""
+        segments: list[Segment] = []
+        first = 0
+        while mask:
+            device = int(end[mask, _WHICH][first])
+            after = int(end[mask, device][first])
+            segments.append(Segment(first, after - 1, device))
+            first, mask = after, mask & ~(1 << device)
+        return tuple(segments)
+
+
+def _runs(values: Floats) -> Floats:
+    """The sum over blocks i … j−1, at [i, j]."""
+    until = np.concatenate([[0.0], np.cumsum(values)])
+    runs: Floats = until[None, :] - until[:, None]
+    return runs
+
+
+def _transfers(problem: Problem) -> Floats:
+    """Seconds, in one direction, for all that blocks i … j−1 take of earlier ones, at [i, j]; as if sent at once."""
+    n = len(problem.graph.blocks)
+    taken = np.zeros((n + 1, n + 1))
+    for edge in problem.graph.edges:
+        for first in range(edge.source + 1, n):
+            inside = next((target for target in edge.targets if target >= first), None)
+            if inside is not None:
+                taken[first, inside + 1 :] += edge.bytes_per_sample
+    latency_s = problem.transfer_s(0)
+    a_byte_s = problem.transfer_s(1) - latency_s
+    return np.where(taken > 0, latency_s + a_byte_s * taken, 0.0)

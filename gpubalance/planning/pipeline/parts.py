@@ -1,0 +1,53 @@
+"""Where a step's time goes on each device of a pipeline, simulated or measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpubalance.planning.pipeline.segments import Link
+from gpubalance.planning.pipeline.simulate import Timeline, inputs_of
+
+
+@dataclass(frozen=True)
+class StageParts:
+    """One device's part in a step. forward + backward + transfer + update + bubble is the step time.
+
+    `transfer_s` is how long it had nothing to do but to wait for a tensor that was on its way; a transfer beside
+    compute costs nothing. `bubble_s` is how long it had nothing to do otherwise.
+    """
+
+    device: int
+    forward_s: float
+    backward_s: float
+    transfer_s: float
+    update_s: float
+    bubble_s: float
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds of a step that the device works."""
+        return self.forward_s + self.backward_s + self.update_s
+
+
+def parts_of(timeline: Timeline, links: Sequence[Link]) -> tuple[StageParts, ...]:
+    """The parts of each device in use, in order of their numbers.
+
+    Before a task that began at s on a device that was free from f on, whose last input was sent at t and there at r,
+    min(r, s) − max(f, t) is transfer, where that is above 0.
+    """
+    ends = {timed.task: timed.end_s for timed in timeline.tasks}
+    found = []
+    for device, began_s, ended_s in sorted(timeline.updates):
+        free_s = transfer_s = 0.0
+        for timed in timeline.of(device):
+            sent_s = max((ends[task] for task in inputs_of(timed.task, links)), default=0.0)
+            transfer_s += max(0.0, min(timed.ready_s, timed.start_s) - max(free_s, sent_s))
+            free_s = timed.end_s
+        sums = {"forward": 0.0, "backward": 0.0}
+        for timed in timeline.of(device):
+            sums[timed.task.kind] += timed.end_s - timed.start_s
+        update_s = ended_s - began_s
+        left = timeline.step_time_s - sum(sums.values()) - transfer_s - update_s
+        found.append(StageParts(device, sums["forward"], sums["backward"], transfer_s, update_s, left))
+    return tuple(found)

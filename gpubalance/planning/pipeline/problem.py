@@ -1,0 +1,73 @@
+"""What a graph is cut for: what its blocks take on each device, and how they are to be run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpubalance.planning.pipeline.graph import Graph
+from gpubalance.planning.pipeline.schedule import Kind, Task, most_held
+from gpubalance.planning.pipeline.segments import Link, Segment
+from gpubalance.planning.pipeline.simulate import Costs
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a device takes for each block: seconds of a micro-batch's forward and backward, and of a step's update.
+
+    `memory_bytes` is what it has for them; None is no limit.
+    """
+
+    forward_s: tuple[float, ...]
+    backward_s: tuple[float, ...]
+    update_s: tuple[float, ...]
+    memory_bytes: float | None = None
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A graph and the devices for it.
+
+    A block takes `fixed_bytes` of weights, gradients and slots, and `live_bytes` for each micro-batch in flight. A
+    transfer takes `latency_s` and its bytes by `bytes_per_s`; None is no time for them. At least `least_devices` are
+    used, each at most once in a chain of segments.
+    """
+
+    graph: Graph
+    loads: tuple[Load, ...]
+    fixed_bytes: tuple[float, ...]
+    live_bytes: tuple[float, ...]
+    micro_batch: int
+    micro_batches: int
+    kind: Kind = "1f1b"
+    latency_s: float = 0.0
+    bytes_per_s: float | None = None
+    least_devices: int = 1
+
+    def held(self, behind: int) -> int:
+        """Micro-batches in flight on a device with so many behind it in a chain."""
+        return self.micro_batches if self.kind == "gpipe" else min(behind + 1, self.micro_batches)
+
+    def transfer_s(self, bytes_per_sample: float) -> float:
+        """Seconds of one direction."""
+        sent = self.micro_batch * bytes_per_sample
+        return self.latency_s + (sent / self.bytes_per_s if self.bytes_per_s else 0.0)
+
+    def costs(self, segments: Sequence[Segment], links: Sequence[Link]) -> Costs:
+        """The seconds of these segments."""
+        loads = [self.loads[segment.device] for segment in segments]
+        update_s = [0.0] * len(self.loads)
+        for segment, load in zip(segments, loads, strict=True):
+            update_s[segment.device] += sum(load.update_s[segment.blocks])
+        return Costs(
+            tuple(sum(load.forward_s[segment.blocks]) for segment, load in zip(segments, loads, strict=True)),
+            tuple(sum(load.backward_s[segment.blocks]) for segment, load in zip(segments, loads, strict=True)),
+            tuple(self.transfer_s(link.bytes_per_sample) for link in links),
+            tuple(update_s),
+        )
+
+    def peak_bytes(self, segments: Sequence[Segment], order: Sequence[Task]) -> float:
+        """The most memory that a device takes for its segments while it does these tasks."""
+        live = [sum(self.live_bytes[segment.blocks]) for segment in segments]
+        own = {task.segment for task in order}
+        return sum(sum(self.fixed_bytes[segments[number].blocks]) for number in own) + most_held(order, live)[0]

@@ -1,0 +1,61 @@
+"""In which order each device does its forward and backward passes of the micro-batches.
+
+A segment of depth d does d forwards, then one forward and one backward in turns, then the backwards that are left: it
+holds d + 1 micro-batches at most. With depths that count the devices behind a segment that is 1F1B
+(Narayanan et al., 2021, arXiv:2104.04473); with as many as there are micro-batches it is GPipe (arXiv:1811.06965).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from gpubalance.planning.pipeline.segments import Link, Segment
+
+Kind: TypeAlias = Literal["1f1b", "gpipe"]
+Pass: TypeAlias = Literal["forward", "backward"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One pass of one micro-batch through one segment."""
+
+    segment: int
+    kind: Pass
+    micro_batch: int
+
+
+def depths_of(kind: Kind, segments: Sequence[Segment], links: Sequence[Link], micro_batches: int) -> tuple[int, ...]:
+    """How many forwards each segment does before its first backward, at least: for 1F1B the devices behind it."""
+    if kind == "gpipe":
+        return (micro_batches,) * len(segments)
+    behind = [0] * len(segments)
+    for link in sorted(links, key=lambda link: -link.source):
+        passed = segments[link.source].device != segments[link.target].device
+        behind[link.source] = max(behind[link.source], behind[link.target] + passed)
+    return tuple(behind)
+
+
+def tasks_of(segment: int, micro_batches: int, depth: int) -> tuple[Task, ...]:
+    """One segment's passes, in order."""
+    ahead = min(depth, micro_batches)
+    tasks = [Task(segment, "forward", number) for number in range(ahead)]
+    for number in range(micro_batches):
+        if number + ahead < micro_batches:
+            tasks.append(Task(segment, "forward", number + ahead))
+        tasks.append(Task(segment, "backward", number))
+    return tuple(tasks)
+
+
+def most_held(order: Sequence[Task], live: Sequence[float]) -> tuple[float, int]:
+    """The most that a device holds while it does these tasks: Σ `live` of a micro-batch, and micro-batches."""
+    bytes_held = most_bytes = 0.0
+    held = dict.fromkeys((task.segment for task in order), 0)
+    most = 0
+    for task in order:
+        change = 1 if task.kind == "forward" else -1
+        held[task.segment] += change
+        bytes_held += change * live[task.segment]
+        most, most_bytes = max(most, max(held.values())), max(most_bytes, bytes_held)
+    return most_bytes, most

@@ -1,0 +1,133 @@
+"""How long a step of a pipeline takes, by the times of its tasks and transfers."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gpubalance.planning.pipeline.schedule import Pass, Task
+from gpubalance.planning.pipeline.segments import Link, Segment
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds: of each segment's forward and backward of a micro-batch, of each link in one direction, of each device's
+    update. Where both ends of a link are on one device, nothing is sent, whatever stands here.
+    """
+
+    forward_s: tuple[float, ...]
+    backward_s: tuple[float, ...]
+    transfer_s: tuple[float, ...]
+    update_s: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A task on its device, in seconds from the step's start. `ready_s` is when all that it takes lay there."""
+
+    task: Task
+    device: int
+    ready_s: float
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """One step. `updates` are (device, start, end); the step is over when the last device is."""
+
+    tasks: tuple[Timed, ...]
+    updates: tuple[tuple[int, float, float], ...]
+    step_time_s: float
+
+    def of(self, device: int) -> tuple[Timed, ...]:
+        """A device's tasks, in the order in which it did them."""
+        return tuple(sorted((timed for timed in self.tasks if timed.device == device), key=lambda timed: timed.start_s))
+
+
+class DeadlockError(ValueError):
+    """Each device's next task needs one that comes later."""
+
+
+def simulate(
+    segments: Sequence[Segment], links: Sequence[Link], queues: Sequence[Sequence[Task]], costs: Costs
+) -> Timeline:
+    """The step in which each queue's tasks are done in order; a task begins when its device and all it takes are there.
+
+    A queue is a device's tasks. Where it is a segment's, and several are of one device, that takes at any time the task
+    that can begin the first, a backward before a forward: so the orders of such devices are made.
+
+    A transfer begins when the task that sends it ends, beside all other work; those from one device to another take
+    turns. Raises DeadlockError.
+    """
+    step = _Step(segments, links, costs)
+    left = [list(reversed(queue)) for queue in queues]
+    timed = []
+    while any(left):
+        heads = ((step.start_s(queue[-1]), queue[-1].kind, queue[-1].micro_batch, queue) for queue in left if queue)
+        start_s, _, _, queue = min(heads, key=lambda head: head[:3])  # "backward" sorts before "forward"
+        if start_s == math.inf:
+            raise DeadlockError("each device waits for another's later task")
+        timed.append(step.do(queue.pop(), start_s))
+    updates = tuple((device, free_s, free_s + costs.update_s[device]) for device, free_s in step.free_s.items())
+    return Timeline(tuple(timed), updates, max(end_s for _, _, end_s in updates))
+
+
+def inputs_of(task: Task, links: Sequence[Link]) -> Iterator[Task]:
+    """The tasks that it takes something of; a backward also takes what its own forward has kept."""
+    for link in links:
+        mine, other = (link.target, link.source) if task.kind == "forward" else (link.source, link.target)
+        if mine == task.segment:
+            yield Task(other, task.kind, task.micro_batch)
+    if task.kind == "backward":
+        yield Task(task.segment, "forward", task.micro_batch)
+
+
+class _Step:
+    """How far one step has come."""
+
+    def __init__(self, segments: Sequence[Segment], links: Sequence[Link], costs: Costs) -> None:
+        self._device = [segment.device for segment in segments]
+        self._links = links
+        self._costs = costs
+        self._needs: dict[tuple[int, Pass], int] = defaultdict(int)
+        for number in range(len(segments)):
+            self._needs[number, "backward"] = 1
+        for link in links:
+            self._needs[link.target, "forward"] += 1
+            self._needs[link.source, "backward"] += 1
+        self._come: dict[Task, int] = defaultdict(int)
+        self._ready_s: dict[Task, float] = defaultdict(float)
+        self._line_free_s: dict[tuple[int, int], float] = defaultdict(float)
+        self.free_s = dict.fromkeys(self._device, 0.0)
+
+    def start_s(self, task: Task) -> float:
+        """When it can begin; infinity as long as something that it takes has not been sent."""
+        if self._come[task] < self._needs[task.segment, task.kind]:
+            return math.inf
+        return max(self.free_s[self._device[task.segment]], self._ready_s[task])
+
+    def do(self, task: Task, start_s: float) -> Timed:
+        """Takes its time, and sends what it gives."""
+        device = self._device[task.segment]
+        lasts_s = self._costs.forward_s if task.kind == "forward" else self._costs.backward_s
+        self.free_s[device] = end_s = start_s + lasts_s[task.segment]
+        if task.kind == "forward":
+            self._give(Task(task.segment, "backward", task.micro_batch), end_s)
+        for number, link in enumerate(self._links):
+            mine, other = (link.source, link.target) if task.kind == "forward" else (link.target, link.source)
+            if mine == task.segment:
+                self._send(Task(other, task.kind, task.micro_batch), device, self._costs.transfer_s[number], end_s)
+        return Timed(task, device, self._ready_s[task], start_s, end_s)
+
+    def _send(self, to: Task, device: int, seconds: float, sent_s: float) -> None:
+        line = device, self._device[to.segment]
+        if line[0] != line[1]:
+            sent_s = self._line_free_s[line] = max(self._line_free_s[line], sent_s) + seconds
+        self._give(to, sent_s)
+
+    def _give(self, to: Task, arrived_s: float) -> None:
+        self._come[to] += 1
+        self._ready_s[to] = max(self._ready_s[to], arrived_s)

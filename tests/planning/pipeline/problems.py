@@ -1,0 +1,60 @@
+"""Random small problems of cutting a graph."""
+
+from __future__ import annotations
+
+from random import Random
+
+from gpubalance.planning.pipeline.graph import Block, Edge, Graph
+from gpubalance.planning.pipeline.problem import Load, Problem
+
+
+def chain_graph(blocks: int, bytes_per_sample: int = 0, cuts: frozenset[int] | None = None) -> Graph:
+    """Blocks one after another, as costly as each other."""
+    return Graph(
+        tuple(Block(f"b{n}", 1, 0, 0, 1 / blocks) for n in range(blocks)),
+        tuple(Edge(n, (n + 1,), bytes_per_sample) for n in range(blocks - 1)),
+        frozenset(range(1, blocks)) if cuts is None else cuts,
+    )
+
+
+def even_problem(stages: int, micro_batches: int, forward_s: float = 1.0, transfer_s: float = 0.0) -> Problem:
+    """As many blocks as devices, all alike; a backward takes twice a forward. Nothing but time is scarce."""
+    n = stages
+    loads = (Load((forward_s,) * n, (2 * forward_s,) * n, (0.0,) * n),) * n
+    return Problem(chain_graph(n), loads, (1.0,) * n, (1.0,) * n, 1, micro_batches, latency_s=transfer_s)
+
+
+def drawn(seed: int) -> Problem:
+    """Up to 7 blocks and 4 devices, with skip connections, forbidden cuts, tight memory and slow links, by chance."""
+    random = Random(seed)
+    n, devices = random.randint(1, 7), random.randint(1, 4)
+    edges = [Edge(i, (i + 1,), random.randint(0, 9)) for i in range(n - 1)]
+    for _ in range(random.randint(0, 3)):
+        source = random.randrange(n)
+        targets = sorted({target for target in range(source + 1, n) if random.random() < 0.4})
+        edges += [Edge(source, tuple(targets), random.randint(0, 9))] if targets else []
+    cuts = frozenset(cut for cut in range(1, n) if random.random() < 0.8)
+    graph = Graph(chain_graph(n).blocks, tuple(edges), cuts)
+    fixed, live = ([random.uniform(0, 3) for _ in range(n)] for _ in range(2))
+    scarce = random.uniform(0.2, 1.5) * (sum(fixed) + 2 * sum(live))
+    loads = [
+        Load(
+            tuple(random.uniform(0.1, 2) for _ in range(n)),
+            tuple(random.uniform(0.1, 4) for _ in range(n)),
+            tuple(random.choice([0.0, random.uniform(0, 1)]) for _ in range(n)),
+            random.choice([None, scarce * random.uniform(0.3, 1.2), scarce * random.uniform(0.3, 1.2)]),
+        )
+        for _ in range(devices)
+    ]
+    return Problem(
+        graph,
+        tuple(loads),
+        tuple(fixed),
+        tuple(live),
+        micro_batch=random.randint(1, 3),
+        micro_batches=random.randint(1, 9),
+        kind=random.choice(["1f1b", "1f1b", "gpipe"]),
+        latency_s=random.choice([0.0, random.uniform(0, 1)]),
+        bytes_per_s=random.choice([None, random.uniform(1, 40)]),
+        least_devices=random.choice([1, 1, 2]),
+    )

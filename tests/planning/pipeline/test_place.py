@@ -1,0 +1,98 @@
+"""What is placed fits, is decided by the simulated step, and has branches side by side where that is faster."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpubalance.planning.pipeline.graph import Block, Edge, Graph
+from gpubalance.planning.pipeline.partition import chains
+from gpubalance.planning.pipeline.place import NoPlacementError, place, placings_of
+from gpubalance.planning.pipeline.problem import Load, Problem
+from gpubalance.planning.pipeline.segments import Segment
+from tests.planning.pipeline.problems import chain_graph, drawn
+
+# A stem, two arms of two blocks each and a merge, in depth-first order.
+BRANCHES = Graph(
+    tuple(Block(name, 1, 0, 0, 1 / 6) for name in ("stem", "a1", "a2", "b1", "b2", "merge")),
+    (Edge(0, (1, 3), 1), Edge(1, (2,), 1), Edge(2, (5,), 1), Edge(3, (4,), 1), Edge(4, (5,), 1)),
+    frozenset(range(1, 6)),
+)
+
+
+def branches(micro_batches: int, memory: float | None = None) -> Problem:
+    """Arms of 20 ms forward and 40 ms backward on either of two devices."""
+    forward = (0.001, 0.01, 0.01, 0.01, 0.01, 0.001)
+    load = Load(forward, tuple(2 * s for s in forward), (0.0,) * 6, memory)
+    return Problem(BRANCHES, (load, load), (1.0,) * 6, (1.0,) * 6, 1, micro_batches)
+
+
+def test_the_arms_of_two_branches_are_on_two_devices() -> None:
+    placed = place(branches(1))
+    on = {segment.device: 0 for segment in placed.segments}
+    arms = [next(s.device for s in placed.segments if s.first <= block <= s.last) for block in (1, 2, 3, 4)]
+    assert arms in ([0, 0, 1, 1], [1, 1, 0, 0])
+    assert len(placed.segments) > len(on) == 2  # a device has several segments
+    assert placed.timeline.step_time_s == pytest.approx(0.066)  # one arm, stem and merge; 126 ms on one device
+
+
+def test_with_many_micro_batches_a_chain_does_as_well() -> None:
+    problem = branches(32)
+    assert place(problem).timeline.step_time_s <= min(chain.step_time_s for chain in chains(problem)) + 1e-9
+
+
+def test_what_is_placed_fits_and_is_no_slower_than_any_chain_that_is_tried() -> None:
+    placed_count = 0
+    for seed in range(150):
+        problem = drawn(seed)
+        try:
+            placed = place(problem)
+        except NoPlacementError:
+            continue
+        placed_count += 1
+        for load, peak in zip(problem.loads, placed.peak_bytes, strict=True):
+            assert load.memory_bytes is None or peak <= load.memory_bytes
+        for chain in chains(problem):
+            for other in placings_of(problem, chain.segments):
+                assert placed.timeline.step_time_s <= other.timeline.step_time_s * 1.0021
+    assert placed_count > 80
+
+
+def test_memory_decides_how_deep_an_order_may_be() -> None:
+    """Two blocks of 1 s each; transfers make the deeper order worth it, if the first device holds 3 micro-batches."""
+    problem = Problem(
+        chain_graph(2, 1),
+        (Load((1.0, 1.0), (2.0, 2.0), (0.0, 0.0), 10.0), Load((1.0, 1.0), (2.0, 2.0), (0.0, 0.0), 10.0)),
+        (1.0, 1.0), (1.0, 1.0), 1, 8, latency_s=0.3, least_devices=2,
+    )  # fmt: skip
+    assert place(problem).in_flight[place(problem).segments[0].device] == 3
+    tight = replace(problem, loads=tuple(replace(load, memory_bytes=3.5) for load in problem.loads))
+    assert place(tight).in_flight[place(tight).segments[0].device] == 2
+
+
+def test_a_block_that_no_device_holds_is_named() -> None:
+    problem = branches(4, memory=4.0)
+    huge = replace(problem, fixed_bytes=(1.0, 1.0, 9.0, 1.0, 1.0, 1.0))
+    with pytest.raises(NoPlacementError) as caught:
+        place(huge)
+    assert caught.value.block == 2
+
+
+def test_no_cut_that_fits_is_no_blocks_fault() -> None:
+    with pytest.raises(NoPlacementError) as caught:
+        place(branches(4, memory=4.0))
+    assert caught.value.block is None
+
+
+def test_a_skip_connection_is_sent_to_where_it_is_taken() -> None:
+    """Three devices in a chain: what the first gives to the third does not pass through the second."""
+    graph = replace(chain_graph(3, 1), edges=(Edge(0, (1,), 5), Edge(1, (2,), 5), Edge(0, (1, 2), 7)))
+    load = Load((1.0,) * 3, (1.0,) * 3, (0.0,) * 3)
+    problem = Problem(graph, (load,) * 3, (0.0,) * 3, (0.0,) * 3, 1, 4, least_devices=3)
+    (placed, *_) = placings_of(problem, tuple(Segment(n, n, n) for n in range(3)))
+    assert [(link.source, link.target, link.bytes_per_sample) for link in placed.links] == [
+        (0, 1, 12),
+        (0, 2, 7),
+        (1, 2, 5),
+    ]
