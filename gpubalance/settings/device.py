@@ -78,12 +78,15 @@ class JointProfile(Record):
     Over several hosts the seconds come on top of what the real all-reduce takes.
 
     While several of them compute, in a joint run or each with a model of its own, compute takes `contention` times as
-    long.
+    long. What the layers on one device send to another takes `link_latency_s` and its bytes by `link_bytes_per_s`, null
+    for no time, each pair and direction by itself.
     """
 
     sync_s: Seconds = 0.0
     extra_memory: Bytes = 0
     contention: Annotated[float, Field(ge=1, le=1000, allow_inf_nan=False)] = 1.0
+    link_bytes_per_s: Annotated[float, Field(gt=0, le=1e15, allow_inf_nan=False)] | None = None
+    link_latency_s: Seconds = 0.0
 
 
 class Device(Record):
