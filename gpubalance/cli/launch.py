@@ -9,16 +9,24 @@ from typing import Annotated
 
 import typer
 
+from gpubalance.cli.options import HostsOption, ViaOption
+
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN.json", help="What `balance -o` or `plan -o` wrote.")]
 Script = Annotated[Path, typer.Argument(metavar="SCRIPT.py", help="Your training script, which loads that plan.")]
 Arguments = Annotated[list[str] | None, typer.Argument(metavar="ARGS...", help="What the script is given.")]
 
 
-def launch(plan: PlanFile, script: Script, arguments: Arguments = None) -> None:
+def launch(
+    plan: PlanFile, script: Script, arguments: Arguments = None, hosts: HostsOption = None, via: ViaOption = None
+) -> None:
     """Run a training script on a plan's devices: over several hosts, a process for each device.
+
+    Hosts are reached as they were for the plan; a --via that was typed then is typed again.
 
     Example: gpubalance launch plan.json train.py
     """
+    from gpubalance.devices.hosts import are_reached
+    from gpubalance.devices.planned import reach_planned
     from gpubalance.errors import BadInput
     from gpubalance.jobs.launch import launch as launch_job
     from gpubalance.results.plan import Plan
@@ -26,7 +34,8 @@ def launch(plan: PlanFile, script: Script, arguments: Arguments = None) -> None:
     from gpubalance.system.near import meant
 
     found = read_record(plan, Plan)
-    if not script.is_file():
+    reach_planned(found, hosts, via)
+    if not are_reached() and not script.is_file():
         raise BadInput(f"there is no script {script}", remedy=meant(script, "give the path of your training script"))
     one_at_a_time = threading.Lock()
 

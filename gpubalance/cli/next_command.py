@@ -43,6 +43,7 @@ def uses(plan: Plan, simulate: str | None, path: Path | None) -> tuple[str, tupl
     Both are empty for a simulation whose profile is not known. They give the split of a plan without UUIDs, which
     can't be loaded.
     """
+    from gpubalance.devices.hosts import typed_for_hosts
     from gpubalance.results.redact import is_redacted
 
     if any(is_redacted(device.uuid) for device in plan.devices):
@@ -52,7 +53,8 @@ def uses(plan: Plan, simulate: str | None, path: Path | None) -> tuple[str, tupl
     script = _script(plan, simulate, path)
     if len({plan.devices[share.device].host for share in plan.shares if share.batch}) > 1:
         # Only load_plan knows which of the processes it is in.
-        script = (*script, f"# {_line('launch', str(path), 'train.py')}") if path is not None else ()
+        via = typed_for_hosts()[2:]  # its hosts a plan knows
+        script = (*script, f"# {_line('launch', *via, str(path), 'train.py')}") if path is not None else ()
     return _run_command(plan, simulate, path), script
 
 

@@ -42,6 +42,16 @@ SimulateOption = Annotated[
         autocompletion=complete.profiles,
     ),
 ]
+HostsOption = Annotated[
+    str | None,
+    devices_option("--hosts", metavar="NAME,…", help="Devices of these hosts, called alpha:0 alpha:1 beta:0."),
+]
+ViaOption = Annotated[
+    str | None,
+    devices_option(
+        "--via", metavar="PREFIX", help="The command that reaches a host. Default: ssh -o BatchMode=yes {host}."
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -56,16 +66,8 @@ class DeviceOptions:
         ),
     ] = None
     simulate: SimulateOption = None
-    hosts: Annotated[
-        str | None,
-        devices_option("--hosts", metavar="NAME,…", help="Devices of these hosts, called alpha:0 alpha:1 beta:0."),
-    ] = None
-    via: Annotated[
-        str | None,
-        devices_option(
-            "--via", metavar="PREFIX", help="The command that reaches a host. Default: ssh -o BatchMode=yes {host}."
-        ),
-    ] = None
+    hosts: HostsOption = None
+    via: ViaOption = None
 
     def machine(self) -> Machine:
         """The devices here, of these hosts, or simulated ones. Raises what `find_machine` and `reach` do."""

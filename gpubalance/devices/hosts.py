@@ -7,7 +7,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -37,6 +37,19 @@ class Installed(Record):
         found = software()
         python = ".".join(map(str, sys.version_info[:2]))
         return cls(gpubalance=__version__, python=python, tensorflow=found.tensorflow, keras=found.keras)
+
+    def check(self, host: Host) -> None:
+        """Raises EnvironmentFault where what is installed on that host is not what is here."""
+        here = Installed.here()
+        other = [
+            f"{name} {value or 'is not installed'} (here {getattr(here, name) or 'none'})"
+            for name, value in self
+            if value != getattr(here, name)
+        ]
+        if other:
+            raise EnvironmentFault(
+                f"{host} has {', '.join(other)}", remedy="install the same versions on all hosts of a run"
+            )
 
 
 class _Reach:
@@ -68,6 +81,13 @@ def are_reached() -> bool:
     return _Reach.via is not None
 
 
+def reached_by() -> Literal["command", "ray"] | None:
+    """By what other machines are: a prefix, or a Ray cluster."""
+    if _Reach.via is None:
+        return None
+    return "ray" if _Reach.typed[1].partition("://")[0] == "ray" else "command"
+
+
 def typed_for_hosts() -> tuple[str, ...]:
     """The options of a command on the same hosts."""
     return _Reach.typed
@@ -86,17 +106,21 @@ def _words(via: str) -> tuple[str, ...]:
 def command_on(host: Host | None, main: str, *words: str) -> list[str] | None:
     """A command of this host that runs the `main` of that module of ours on that one, with these words.
 
-    None where devices are on this host anyway. The other has Python at the same place; its current folder, which
-    Python would put first, must hide no module. No shell of this host sees the words; ssh has one on the other, for
-    which they are quoted.
+    None where devices are on this host anyway. The other has Python at the same place. No shell of this host sees the
+    words; ssh has one on the other, for which they are quoted.
     """
     if host is None or _Reach.via is None:
         return None
     prefix = [word.replace(_HOST, host) for word in _Reach.via]
-    code = f"import sys; sys.path[:1] = []; from {main} import main; main()"
-    program = [sys.executable, "-c", code, *words]
+    program = own_program(main, *words)
     by_ssh = any(Path(word).name == "ssh" for word in prefix)
     return [*prefix, *(map(shlex.quote, program) if by_ssh else program)]
+
+
+def own_program(main: str, *words: str) -> list[str]:
+    """The same on this host. The current folder, which Python would put first, must hide no module."""
+    code = f"import sys; sys.path[:] = filter(None, sys.path); from {main} import main; main()"
+    return [sys.executable, "-c", code, *words]
 
 
 def _names(hosts: str) -> tuple[str, ...]:
@@ -143,5 +167,5 @@ def unreachable(host: Host, how: str) -> EnvironmentFault:
     return EnvironmentFault(
         f"{host} can't be reached: {typed} {how}",
         remedy=f"this must answer when it is typed by hand: {python}\n"
-        "gpubalance is needed on each host, at the same place as here",
+        "gpubalance is needed on each host, at the same place as here; --via names another command",
     )

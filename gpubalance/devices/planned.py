@@ -5,15 +5,34 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
+from gpubalance.devices.hosts import reach
 from gpubalance.errors import PlanMismatch
 from gpubalance.numbers.units import format_bytes
 from gpubalance.results.common import Model, Warning_, shapes_text
 from gpubalance.results.plan import Plan
 from gpubalance.results.redact import is_redacted
-from gpubalance.settings.device import Device
+from gpubalance.settings.device import Device, hosts_of
 
 _MAKE_ONE = "gpubalance balance makes a plan for what is here"
 _OR_FORCE = f"{_MAKE_ONE}; --force runs this one all the same"
+
+
+def reach_planned(plan: Plan, hosts: str | None, via: str | None) -> None:
+    """Reaches the hosts of a plan's split: those typed, else as the plan says, by a prefix that only a user may name.
+
+    Simulated hosts are this machine, unless a plan was made on others. Raises PlanMismatch where a host is missing, and
+    what `reach` does.
+    """
+    used = [plan.devices[number] for number in plan.split.used]
+    named = [host for host in hosts_of(used) if host is not None]
+    if hosts is None and named:
+        by_ray = plan.reached_by == "ray" and via is None
+        are_others = via is not None or plan.reached_by is not None or not used[0].simulated
+        hosts = "ray" if by_ray else ",".join(named) if are_others else None
+    reached = reach(hosts, via)
+    missing = [host for host in named if host not in reached] if reached else []
+    if missing:
+        raise PlanMismatch(f"the plan is for devices on {', '.join(missing)}, and --hosts names {', '.join(reached)}")
 
 
 def planned_devices(plan: Plan, devices: Sequence[Device], *, force: bool | None = None) -> tuple[Device, ...]:

@@ -156,7 +156,8 @@ class Plan(OfSplit, Result):
     `sync_s` is null where it was not known and taken as 0. `probed` is the time of the probe that the plan is based on,
     `environment` the machine and software of that probe. `balanced` is the time of the balance whose measurements it is
     based on too; null without one, and where the plan is itself a balance's. `pipeline` is the user's own, as the
-    balance or the probe measured it; null for random samples. `code` is that of the probe.
+    balance or the probe measured it; null for random samples. `code` is that of the probe. `reached_by` is what its
+    hosts are reached by; null where they are this machine. By which command, only a command line may say.
     """
 
     kind: Literal["plan"] = "plan"
@@ -179,6 +180,7 @@ class Plan(OfSplit, Result):
     warnings: tuple[Warning_, ...]
     pipeline: Pipeline | None = None
     balance: Balance | None = None
+    reached_by: Literal["command", "ray"] | None = None
 
     @model_validator(mode="after")
     def _sound(self) -> Plan:

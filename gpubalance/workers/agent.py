@@ -14,7 +14,8 @@ import signal
 import socket
 import subprocess
 import threading
-from typing import Annotated, Literal
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, NoReturn
 
 import psutil
 from pydantic import Field, TypeAdapter
@@ -67,7 +68,7 @@ SAID: TypeAdapter[Hello | Listens | Ended] = TypeAdapter(
 )
 
 
-class _Controller:
+class Controller:
     """The controller's end: lines to it, each in one piece."""
 
     def __init__(self) -> None:
@@ -91,52 +92,51 @@ class _Controller:
 
 def main() -> None:
     """Serves until the controller closes its end, or is silent."""
-    controller = _Controller()
+    controller = Controller()
     controller.say(Hello(installed=Installed.here()))
-    with os.fdopen(0, "rb", 0) as stdin:
-        if not select.select([stdin], [], [], _ALONE_S)[0]:
-            return
-        start = Start.model_validate_json(stdin.readline())
-        with contextlib.suppress(OSError):
-            os.chdir(start.folder)
-        requests, to_worker = os.pipe()
-        from_worker, replies = os.pipe()
-        worker = serving(requests, replies, 2, worker_environment(start.devices))
-        signal.signal(signal.SIGTERM, lambda *_: _kill(worker))
-        os.close(requests)
-        os.close(replies)
-        told = threading.Event()
-        for work in (
-            lambda: _relay(from_worker, controller, told),
-            lambda: _tell_end(worker, controller, told),
-            controller.beat,
-        ):
-            threading.Thread(target=work, daemon=True).start()
-        try:
-            _serve(stdin.fileno(), to_worker, start.host, controller)
-        finally:
-            os.close(to_worker)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                worker.wait(_ENDS_WITHIN_S)  # it ends when its requests do, unless it is stuck in a collective
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(worker.pid, signal.SIGKILL)
-            worker.wait()
-            os._exit(0)  # the other threads wait for nobody
+    lines = heard(0)
+    told_first = next(lines, None)
+    if told_first is None:
+        return
+    start = Start.model_validate_json(told_first)
+    with contextlib.suppress(OSError):
+        os.chdir(start.folder)
+    requests, to_worker = os.pipe()
+    from_worker, replies = os.pipe()
+    worker = serving(requests, replies, 2, worker_environment(start.devices))
+    signal.signal(signal.SIGTERM, lambda *_: kill(worker))
+    os.close(requests)
+    os.close(replies)
+    told = threading.Event()
+    for work in (
+        lambda: _relay(from_worker, controller, told),
+        lambda: tell_end(worker, controller, told),
+        controller.beat,
+    ):
+        threading.Thread(target=work, daemon=True).start()
+    try:
+        for line in lines:
+            if line == LISTEN:
+                with listening(start.host) as address:
+                    controller.say(Listens(address=address))
+            else:
+                _write(to_worker, line + b"\n")
+    finally:
+        os.close(to_worker)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            worker.wait(_ENDS_WITHIN_S)  # it ends when its requests do, unless it is stuck in a collective
+        end(worker)
 
 
-def _serve(stdin: int, to_worker: int, host: str, controller: _Controller) -> None:
-    """Passes on what the controller says, until it says nothing any more."""
+def heard(stdin: int) -> Iterator[bytes]:
+    """What the controller says there besides its beats, until it has gone or says nothing any more."""
     rest = b""
     while select.select([stdin], [], [], _ALONE_S)[0]:
         chunk = os.read(stdin, 1 << 16)
         if not chunk:
             return
         *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            if line == LISTEN:
-                controller.say(Listens(address=_free_address(host)))
-            elif line != MARK:
-                _write(to_worker, line + b"\n")
+        yield from (line for line in lines if line != MARK)
 
 
 def _write(descriptor: int, line: bytes) -> None:
@@ -145,7 +145,7 @@ def _write(descriptor: int, line: bytes) -> None:
             line = line[os.write(descriptor, line) :]
 
 
-def _relay(from_worker: int, controller: _Controller, told: threading.Event) -> None:
+def _relay(from_worker: int, controller: Controller, told: threading.Event) -> None:
     with os.fdopen(from_worker, "rb") as replies:
         for line in replies:
             if line.endswith(b"\n"):
@@ -153,25 +153,43 @@ def _relay(from_worker: int, controller: _Controller, told: threading.Event) -> 
     told.set()
 
 
-def _tell_end(worker: subprocess.Popen[bytes], controller: _Controller, told: threading.Event) -> None:
+def tell_end(started: subprocess.Popen[Any], controller: Controller, told: threading.Event) -> None:
     """After all that it said. What it has started may hold its end of the pipe."""
-    code = worker.wait()
+    code = started.wait()
     told.wait(_ENDS_WITHIN_S)
     controller.say(Ended(code=code))
 
 
-def _kill(worker: subprocess.Popen[bytes]) -> None:
+def kill(started: subprocess.Popen[Any]) -> NoReturn:
     """Ends it by force, with what it has started, and this process: a signal's handler must wait for nothing."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(worker.pid, signal.SIGKILL)
+    signal_group(started, signal.SIGKILL)
     os._exit(0)
 
 
-def _free_address(host: str) -> str:
-    """A port of this host that is free now, at the address by which others know it.
+def end(started: subprocess.Popen[Any]) -> NoReturn:
+    """The same, and waits until it is gone: a GPU gives its memory back only then."""
+    signal_group(started, signal.SIGKILL)
+    started.wait()
+    os._exit(0)  # the other threads wait for nobody
+
+
+def signal_group(started: subprocess.Popen[Any], number: int) -> None:
+    """To it and what it has started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(started.pid, number)
+
+
+@contextlib.contextmanager
+def listening(host: Host | None) -> Iterator[str]:
+    """Holds a free port at the address by which others know this host; None is known to itself only.
 
     That is its name's, or the one that ssh came to, or else the first of its network cards.
     """
+    with socket.create_server((_address(host) if host else "127.0.0.1", 0)) as held:
+        yield "{}:{}".format(*held.getsockname())
+
+
+def _address(host: Host) -> str:
     up = {name for name, card in psutil.net_if_stats().items() if card.isup}
     own = [
         one.address
@@ -182,6 +200,4 @@ def _free_address(host: str) -> str:
     named = [*os.environ.get("SSH_CONNECTION", "").split()[2:3]]
     with contextlib.suppress(OSError):
         named.insert(0, socket.gethostbyname(host))
-    address = next((one for one in (*named, *own) if one in own), "127.0.0.1")
-    with socket.create_server((address, 0)) as free:
-        return f"{address}:{free.getsockname()[1]}"
+    return next((one for one in (*named, *own) if one in own), "127.0.0.1")

@@ -14,8 +14,8 @@ from typing import IO
 
 from pydantic import ValidationError
 
-from gpubalance.devices.hosts import Installed, command_on, unreachable
-from gpubalance.errors import EnvironmentFault, GpubalanceError, PartialResult, UsageError
+from gpubalance.devices.hosts import command_on, unreachable
+from gpubalance.errors import GpubalanceError, PartialResult, UsageError
 from gpubalance.settings.device import Device, hosts_of
 from gpubalance.settings.record import Record
 from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
@@ -26,9 +26,9 @@ from gpubalance.workers.environment import worker_environment
 from gpubalance.workers.messages import AnyReply, Open
 from gpubalance.workers.process import Process
 
-_LOST_S = 4 * BEATS_EVERY_S
-_ANSWERS_WITHIN_S = 60.0  # over a slow ssh, and from a slow disk
-_ENDS_WITHIN_S = 10.0
+LOST_S = 4 * BEATS_EVERY_S
+ANSWERS_WITHIN_S = 60.0  # over a slow ssh, and from a slow disk
+ENDS_WITHIN_S = 10.0
 
 
 def process_of(devices: Sequence[Device], purpose: str, limit: TimeLimit = NO_LIMIT) -> Process:
@@ -74,7 +74,7 @@ class Elsewhere(Process):
         """Whether neither the worker nor the connection has ended."""
         return not self._has_ended and super().lives
 
-    def send(self, request: Record, within_s: float = _ANSWERS_WITHIN_S) -> None:
+    def send(self, request: Record, within_s: float = ANSWERS_WITHIN_S) -> None:
         """As of a process here. A user's own model must be the same there."""
         self._meet()
         if isinstance(request, Open):
@@ -93,23 +93,23 @@ class Elsewhere(Process):
         self._meet()
         self._write(LISTEN)
         self._address, self._heard_s = "", time.monotonic()
-        end = time.monotonic() + min(_ANSWERS_WITHIN_S, self._limit.left_s)
+        end = time.monotonic() + min(ANSWERS_WITHIN_S, self._limit.left_s)
         while not self._address:
             line = self._any_line(end)
             if line is None:
-                raise self._silent(_ANSWERS_WITHIN_S, doing)
+                raise self._silent(ANSWERS_WITHIN_S, doing)
             if not line or self._has_ended:
                 raise self._died(doing)
         return self._address
 
     def _meet(self) -> None:
         """Waits until the agent has told what is installed there. What else comes before is a shell's greeting."""
-        end = time.monotonic() + min(_ANSWERS_WITHIN_S, self._limit.left_s)
+        end = time.monotonic() + min(ANSWERS_WITHIN_S, self._limit.left_s)
         while not self._met:
             line = super()._line(end)
             if not line:
                 self._limit.check()
-                how = f"did not answer within {_ANSWERS_WITHIN_S:g} s"
+                how = f"did not answer within {ANSWERS_WITHIN_S:g} s"
                 if line is not None:
                     with contextlib.suppress(subprocess.TimeoutExpired):
                         self._process.wait(2)
@@ -131,10 +131,10 @@ class Elsewhere(Process):
 
     def _any_line(self, deadline: float) -> bytes | None:
         """The worker's or the agent's next line; the agent's is taken in."""
-        line = super()._line(min(deadline, self._heard_s + _LOST_S))
+        line = super()._line(min(deadline, self._heard_s + LOST_S))
         if line is None and time.monotonic() < deadline:
             raise PartialResult(
-                f"{self._host} is lost: nothing has come from it for {_LOST_S:g} s",
+                f"{self._host} is lost: nothing has come from it for {LOST_S:g} s",
                 remedy="is the host up, and its network? --resume goes on with what was measured",
                 log=self.log_tail(),
             )
@@ -150,24 +150,12 @@ class Elsewhere(Process):
             raise self.unreadable(str(error)) from None
         if isinstance(said, Hello):
             self._met = True
-            self._compare(said.installed)
+            said.installed.check(self._host)
         elif isinstance(said, Ended):
             self._code = said.code
             self._has_ended = True
         else:
             self._address = said.address
-
-    def _compare(self, there: Installed) -> None:
-        here = Installed.here()
-        other = [
-            f"{name} {value or 'is not installed'} (here {getattr(here, name) or 'none'})"
-            for name, value in there
-            if value != getattr(here, name)
-        ]
-        if other:
-            raise EnvironmentFault(
-                f"{self._host} has {', '.join(other)}", remedy="install the same versions on all hosts of a run"
-            )
 
     def _died(self, doing: str) -> GpubalanceError:
         if self._has_ended:
@@ -191,7 +179,7 @@ class Elsewhere(Process):
             os.close(requests)
         if not self._killed:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_ENDS_WITHIN_S)
+                self._process.wait(ENDS_WITHIN_S)
         super().end()
 
     def kill(self) -> None:

@@ -161,7 +161,7 @@ class Process:
         )
 
     def _line(self, deadline: float) -> bytes | None:
-        """One line; b"" when the other end is closed, None when the deadline passed."""
+        """One line with something in it; b"" when the other end is closed, None when the deadline passed."""
         while b"\n" not in self._buffer:
             bound(self.log)
             left = deadline - time.monotonic()
@@ -176,11 +176,11 @@ class Process:
             chunk = os.read(self._replies, 1 << 16)
             if not chunk or len(self._buffer) > _LONGEST_MESSAGE:
                 return b""
-            self._buffer += chunk
+            self._buffer = (self._buffer + chunk).lstrip(b"\n")
             if left < -_LATE_S and b"\n" not in chunk:
                 return None
         line, _, rest = bytes(self._buffer).partition(b"\n")
-        self._buffer = bytearray(rest)
+        self._buffer = bytearray(rest.lstrip(b"\n"))
         return line
 
     def _died(self, doing: str) -> GpubalanceError:

@@ -10,18 +10,27 @@ from pathlib import Path
 
 import pytest
 
-from gpubalance.errors import PlanMismatch, UsageError
+from gpubalance.devices.hosts import reach
+from gpubalance.errors import PartialResult, PlanMismatch, UsageError
+from gpubalance.jobs.launch import launch
+from gpubalance.results.plan import Plan
+from gpubalance.results.records import read_record
 from gpubalance.settings.cluster import Cluster
 from gpubalance.training.load import load_plan
+from gpubalance.workers import agent
+from gpubalance.workers import script as workers_script
+from tests.bench.in_process import Program
 from tests.cli.program import ROOT, children_of, gpubalance, lines_until, start
 from tests.training.test_hosts import TWO_HOSTS, write_plan
 from tests.workers.test_process import gone
 
 PAIR = str(ROOT / "tests" / "render" / "data" / "pair-balance.json")
+LABELS = ("alpha:0", "alpha:1", "beta:0")
+VIA = ("--via", "env ON={host}")
 SCRIPT = """
 import json, os, sys, time
 task = json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {})
-print("given", sys.argv[1:], "as", task.get("index"))
+print(os.environ.get("ON", "here"), "given", sys.argv[1:], "as", task.get("index"))
 print("to stderr", file=sys.stderr)
 if "fail" in sys.argv:
     sys.exit(5) if task["index"] == 1 else time.sleep(600)
@@ -37,33 +46,36 @@ def script(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_each_device_has_a_process_that_knows_its_place(script: str, tmp_path: Path) -> None:
-    done = gpubalance("launch", str(write_plan(tmp_path)), script, "--gpus", "0 1", "-o", "x")
+@pytest.mark.parametrize(("via", "on"), [((), ()), (VIA, ("alpha", "beta"))], ids=["here", "on other hosts"])
+def test_each_device_has_a_process_that_knows_its_place(
+    via: tuple[str, ...], on: tuple[str, ...], script: str, tmp_path: Path
+) -> None:
+    done = gpubalance("launch", *via, str(write_plan(tmp_path)), script, "--gpus", "0 1", "-o", "x")
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == [
-        f"{label} | given ['--gpus', '0 1', '-o', 'x'] as {rank}"
-        for rank, label in enumerate(("alpha:0", "alpha:1", "beta:0"))
+        f"{label} | {label.partition(':')[0] if on else 'here'} given ['--gpus', '0 1', '-o', 'x'] as {rank}"
+        for rank, label in enumerate(LABELS)
     ]
     assert done.stderr.count("| to stderr") == 3
 
 
 def test_the_devices_of_one_host_are_one_process(script: str) -> None:
     done = gpubalance("launch", PAIR, script)
-    assert done.stdout == "GPU:0, GPU:1 | given [] as None\n"
+    assert done.stdout == "GPU:0, GPU:1 | here given [] as None\n"
 
 
 def test_one_that_fails_ends_all_with_its_exit_code(script: str, tmp_path: Path) -> None:
-    done = gpubalance("launch", str(write_plan(tmp_path)), script, "fail")
-    assert done.returncode == 5
+    done = gpubalance("launch", *VIA, str(write_plan(tmp_path)), script, "fail")
+    assert done.returncode == 5, done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_no_process_outlives_the_command(number: int, script: str, tmp_path: Path) -> None:
-    process = start("launch", str(write_plan(tmp_path)), script, "wait")
+    process = start("launch", *VIA, str(write_plan(tmp_path)), script, "wait")
     for _ in range(3):
         lines_until(process, "to stderr")
     children = [child.pid for child in children_of(process.pid)]
-    assert len(children) == 3
+    assert len(children) == 6  # each behind what starts it on its host
     os.kill(process.pid, number)
     process.communicate(timeout=30)
     assert process.returncode == (143 if number == signal.SIGTERM else -number)
@@ -73,10 +85,78 @@ def test_no_process_outlives_the_command(number: int, script: str, tmp_path: Pat
     assert all(map(gone, children))
 
 
-def test_a_script_that_is_not_there() -> None:
+@pytest.mark.parametrize(
+    ("act", "says"),
+    [("KILL", "^beta is lost: the connection ended"), ("STOP", "^beta is lost: nothing has come from it")],
+    ids=["the connection ends", "nothing comes any more"],
+)
+def test_a_host_that_is_lost_ends_all(act: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers_script, "LOST_S", 12.0)  # what is on a host beats every 5 s
+    script, said = tmp_path / "train.py", []
+    script.write_text(
+        "import os, signal, time\nprint(os.getpid(), flush=True)\nif os.environ['ON'] == 'beta':\n"
+        f"    os.kill(os.getppid(), signal.SIG{act})\ntime.sleep(600)"
+    )
+    reach("alpha,beta", VIA[1])
+    try:
+        with pytest.raises(PartialResult, match=says):
+            launch(read_record(write_plan(tmp_path), Plan), [str(script)], lambda line, *_: said.append(int(line)))
+    finally:
+        reach(None, None)
+    assert said
+    assert all(map(gone, said))
+
+
+def test_what_starts_a_script_hears_when_its_controller_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent, "_ALONE_S", 0.2)
+    reading, writing = os.pipe()
+    os.write(writing, b"@\nfirst\n@\nsecond\n@\n")
+    assert list(agent.heard(reading)) == [b"first", b"second"]
+    for end in (reading, writing):
+        os.close(end)
+
+
+def test_a_plan_knows_what_its_hosts_are_reached_by_and_no_command(script: str, tmp_path: Path) -> None:
+    """By ssh, of which the stand-in does what one notices here: a shell on the other side reads the words."""
+    reach("alpha,beta", VIA[1])
+    plan = write_plan(tmp_path)
+    reach(None, None)
+    found = json.loads(plan.read_text())
+    assert found["reached_by"] == "command"
+    assert VIA[1] not in plan.read_text()
+    ssh = tmp_path / "ssh"
+    ssh.write_text('#!/bin/sh\n[ "$1 $2" = "-o BatchMode=yes" ] && export ON="$3" && shift 3 && exec sh -c "$*"\n')
+    ssh.chmod(0o755)
+    done = gpubalance("launch", str(plan), script, environment={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    assert done.returncode == 0, done.stderr
+    assert {line.split()[2] for line in done.stdout.splitlines()} == {"alpha", "beta"}
+
+
+def test_hosts_that_a_plan_is_not_for_or_that_can_not_be_reached(
+    script: str, tmp_path: Path, in_process: Program
+) -> None:
+    plan = str(write_plan(tmp_path))
+    for options, code, says in (
+        (["--hosts", "alpha,gamma"], 7, "the plan is for devices on beta, and --hosts names alpha, gamma"),
+        (["--via", "false {host}"], 3, "alpha can't be reached: false alpha ended with exit code 1"),
+        (["--via", "no-such {host}"], 2, "--via: there is no command 'no-such'"),
+    ):
+        found, _, err = in_process(["launch", *options, plan, script])
+        assert found == code, err
+        assert says in err
+
+
+def test_a_script_that_is_not_there(tmp_path: Path) -> None:
     done = gpubalance("launch", PAIR, "nowhere.py")
     assert (done.returncode, done.stdout) == (4, "")
     assert "there is no script nowhere.py" in done.stderr
+    # Both hosts have this machine's files; what is open is each one's own.
+    prefix, script = tmp_path / "prefix", tmp_path / "train.py"
+    script.touch()
+    prefix.write_text(f'[ $1 = beta ] && exec 9</dev/null || exec 9<{script}; shift; exec "$@"\n')
+    done = gpubalance("launch", "--via", f"sh {prefix} {{host}}", str(write_plan(tmp_path)), "/proc/self/fd/9")
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "beta has no script /proc/self/fd/9 in" in done.stderr
 
 
 def test_a_plan_for_hosts_wants_a_process_for_each_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

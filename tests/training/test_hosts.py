@@ -32,7 +32,8 @@ def test_fit_over_hosts_is_that_of_one_device(tensorflow: Any, tmp_path: Path) -
 
     path, script = str(write_plan(tmp_path)), str(ROOT / "tests" / "training" / "rank.py")
     environment = {"PYTHONPATH": str(ROOT)}
-    done = gpubalance("launch", path, script, str(tmp_path), TWO_HOSTS, path, environment=environment)
+    words = (path, script, str(tmp_path), TWO_HOSTS, path)
+    done = gpubalance("launch", "--via", "env ON={host}", *words, environment=environment)
     assert done.returncode == 0, done.stderr
 
     keras.utils.set_random_seed(3)

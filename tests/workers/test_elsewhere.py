@@ -94,7 +94,7 @@ def test_what_is_lost_is_told_with_its_host_and_nothing_is_left(
     kind: type[GpubalanceError],
     says: str,
 ) -> None:
-    monkeypatch.setattr(elsewhere, "_LOST_S", 12.0)  # agents beat every 5 s
+    monkeypatch.setattr(elsewhere, "LOST_S", 12.0)  # agents beat every 5 s
     with party_that(FAILS.format(act=act)) as party:
         party.start()
         there = below()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from gpubalance.devices.hosts import reached_by
 from gpubalance.jobs.measure.warnings import batches_differ
 from gpubalance.jobs.plan.beside import by_global_batch, by_goodput, even_splits, other_split
 from gpubalance.jobs.plan.problem import AUTO_MICRO_BATCHES, AUTO_WITHIN, find_probes
@@ -49,6 +50,7 @@ def plan_of(found: Allocation, problem: Problem, probe: Probe, devices: Sequence
             request.from_batch or _best_single(probes), found.split.global_batch, request.noise_scale
         ),
         pipeline=probe.pipeline,
+        reached_by=reached_by(),
         warnings=(
             *([_sync_unknown()] if request.sync_s is None and len(found.split.used) > 1 else []),
             *([batches_differ()] if any(point.unlike for one in probes for point in one.curve) else []),
