@@ -15,14 +15,10 @@ def evenness(stage_s: Sequence[float]) -> float:
     return sum(stage_s) / len(stage_s) / max(stage_s)
 
 
-def pipeline_throughput(rates: Sequence[float], stage_s: Sequence[float], micro_batches: int) -> float:
-    """K/(K+S−1) · c · Σ rᵢ(m) samples/s, with `rates` each device's alone at the micro-batch m and c the evenness."""
-    return (1 - bubble_bound(len(stage_s), micro_batches)) * evenness(stage_s) * sum(rates)
+def pipeline_throughput(rates: Sequence[float], micro_batches: int, even: float = 1.0) -> float:
+    """K/(K+S−1) · c · Σ rᵢ(m) samples/s, with `rates` each device's alone at the micro-batch m and c the evenness.
 
-
-def split_throughput(rates: Sequence[float], compute_s: float, sync_s: float, pieces: int) -> float:
-    """Σ rᵢ(bᵢ) · T/(T + s/k) samples/s, with T seconds of compute a piece, and one sync of s for each k pieces.
-
-    `rates` are each device's alone at its batch bᵢ.
+    Layers are faster than the batch split where that is above Σ rᵢ(bᵢ) · T/(T + s/k), with T a piece's compute and a
+    sync of s for each k pieces: what a plan predicts.
     """
-    return sum(rates) * compute_s / (compute_s + sync_s / pieces)
+    return (1 - bubble_bound(len(rates), micro_batches)) * even * sum(rates)

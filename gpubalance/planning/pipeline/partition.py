@@ -9,7 +9,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from gpubalance.planning.pipeline.problem import Problem
+from gpubalance.planning.pipeline.problem import Load, Problem
 from gpubalance.planning.pipeline.segments import Segment
 
 Floats = NDArray[np.float64]
@@ -57,18 +57,20 @@ class _Table:
         allowed = np.isin(np.arange(self._n + 1), [0, self._n, *problem.graph.cuts])
         self._is_run = np.triu(np.outer(allowed, allowed), 1)
         transfer_s = _transfers(problem)
-        compute_s = [_runs(np.add(load.forward_s, load.backward_s)) for load in problem.loads]
+        compute_s = [_runs(np.where(np.isfinite(own_s), own_s, 0.0)) for own_s in map(_passes_s, problem.loads)]
         self._part_s = [np.maximum(own_s, transfer_s) for own_s in compute_s]
         self._sum_s = [own_s + 2 * transfer_s for own_s in compute_s]
         for own_s, load in zip(self._sum_s, problem.loads, strict=True):
             own_s[0] += _runs(np.array(load.update_s))[0]
-        self._fixed, self._live = _runs(np.array(problem.fixed_bytes)), _runs(np.array(problem.live_bytes))
         self._fits = [[self._is_run & self._fit(problem, d, behind) for behind in self._devices] for d in self._devices]
 
     def _fit(self, problem: Problem, device: int, behind: int) -> NDArray[np.bool_]:
-        limit = problem.loads[device].memory_bytes
-        needs = self._fixed + problem.held(behind) * self._live
-        return needs <= (np.inf if limit is None else limit * (1 + _ROUNDING))
+        load = problem.loads[device]
+        needs = _runs(np.array(load.fixed_bytes)) + problem.held(behind) * _runs(np.array(load.live_bytes))
+        kept_off = _runs(~np.isfinite(_passes_s(load)))
+        limit = np.inf if load.memory_bytes is None else load.memory_bytes * (1 + _ROUNDING)
+        fits: NDArray[np.bool_] = (needs <= limit) & (kept_off == 0)
+        return fits
 
     def least(self, count: int, bound: float) -> tuple[tuple[Segment, ...], float, float] | None:
         """The chain over so many devices whose parts are below `bound` and sum to the least; the sum, and the largest.
@@ -109,7 +111,12 @@ class _Table:
         return tuple(segments)
 
 
-def _runs(values: Floats) -> Floats:
+def _passes_s(load: Load) -> Floats:
+    """Forward and backward of each block."""
+    return np.add(load.forward_s, load.backward_s)
+
+
+def _runs(values: Floats | NDArray[np.bool_]) -> Floats:
     """The sum over blocks i … j−1, at [i, j]."""
     until = np.concatenate([[0.0], np.cumsum(values)])
     runs: Floats = until[None, :] - until[:, None]

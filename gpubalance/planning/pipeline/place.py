@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gpubalance.planning.pipeline.branches import branched
 from gpubalance.planning.pipeline.partition import chains
-from gpubalance.planning.pipeline.problem import Problem
+from gpubalance.planning.pipeline.problem import Load, Problem
 from gpubalance.planning.pipeline.schedule import Task, depths_of, most_held, tasks_of
 from gpubalance.planning.pipeline.segments import Link, Segment, devices_of, links_between
 from gpubalance.planning.pipeline.simulate import Timeline, simulate
@@ -66,7 +67,9 @@ def place(problem: Problem) -> Placement:
 
 
 def placings_of(problem: Problem, segments: tuple[Segment, ...]) -> Iterator[Placement]:
-    """These segments in every order of tasks that is worth trying and fits."""
+    """These segments in every order of tasks that is worth trying and fits; none where a block is kept off a device."""
+    if not all(math.isfinite(sum(problem.loads[one.device].forward_s[one.blocks])) for one in segments):
+        return
     links = links_between(problem.graph, segments)
     plain = depths_of(problem.kind, segments, links, problem.micro_batches)
     depths = [plain]
@@ -101,8 +104,9 @@ def _deeper(
 
 
 def _bytes(problem: Problem, segment: Segment, held: int) -> float:
-    live = sum(problem.live_bytes[segment.blocks])
-    return sum(problem.fixed_bytes[segment.blocks]) + min(held, problem.micro_batches) * live
+    load = problem.loads[segment.device]
+    live = sum(load.live_bytes[segment.blocks])
+    return sum(load.fixed_bytes[segment.blocks]) + min(held, problem.micro_batches) * live
 
 
 def _placed(
@@ -129,8 +133,13 @@ def _holds(problem: Problem, device: int, peak_bytes: float) -> bool:
 
 
 def _nothing_fits(problem: Problem) -> NoPlacementError:
-    limits = [load.memory_bytes for load in problem.loads]
-    for number, (fixed, live) in enumerate(zip(problem.fixed_bytes, problem.live_bytes, strict=True)):
-        if all(limit is not None and fixed + live > limit for limit in limits):
-            return NoPlacementError(f"block {problem.graph.blocks[number].name} fits no device", number)
+    for number, block in enumerate(problem.graph.blocks):
+        if not any(_takes(load, number) for load in problem.loads):
+            return NoPlacementError(f"block {block.name} fits no device", number)
     return NoPlacementError("no cut leaves each device a part that it holds")
+
+
+def _takes(load: Load, block: int) -> bool:
+    """Whether the device holds a block with one micro-batch and nothing else."""
+    needs = load.fixed_bytes[block] + load.live_bytes[block]
+    return math.isfinite(load.forward_s[block]) and (load.memory_bytes is None or needs <= load.memory_bytes)

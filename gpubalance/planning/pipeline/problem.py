@@ -15,12 +15,15 @@ from gpubalance.planning.pipeline.simulate import Costs
 class Load:
     """What a device takes for each block: seconds of a micro-batch's forward and backward, and of a step's update.
 
-    `memory_bytes` is what it has for them; None is no limit.
+    A block takes `fixed_bytes` of weights, gradients and slots, and `live_bytes` for each micro-batch in flight.
+    `memory_bytes` is what the device has for them; None is no limit. Infinite seconds keep a block off it.
     """
 
     forward_s: tuple[float, ...]
     backward_s: tuple[float, ...]
     update_s: tuple[float, ...]
+    fixed_bytes: tuple[float, ...]
+    live_bytes: tuple[float, ...]
     memory_bytes: float | None = None
 
 
@@ -28,15 +31,12 @@ class Load:
 class Problem:
     """A graph and the devices for it.
 
-    A block takes `fixed_bytes` of weights, gradients and slots, and `live_bytes` for each micro-batch in flight. A
-    transfer takes `latency_s` and its bytes by `bytes_per_s`; None is no time for them. At least `least_devices` are
-    used, each at most once in a chain of segments.
+    A transfer takes `latency_s` and its bytes by `bytes_per_s`; None is no time for them. At least `least_devices` are
+    used.
     """
 
     graph: Graph
     loads: tuple[Load, ...]
-    fixed_bytes: tuple[float, ...]
-    live_bytes: tuple[float, ...]
     micro_batch: int
     micro_batches: int
     kind: Kind = "1f1b"
@@ -68,6 +68,7 @@ class Problem:
 
     def peak_bytes(self, segments: Sequence[Segment], order: Sequence[Task]) -> float:
         """The most memory that a device takes for its segments while it does these tasks."""
-        live = [sum(self.live_bytes[segment.blocks]) for segment in segments]
-        own = {task.segment for task in order}
-        return sum(sum(self.fixed_bytes[segments[number].blocks]) for number in own) + most_held(order, live)[0]
+        live = [sum(self.loads[segment.device].live_bytes[segment.blocks]) for segment in segments]
+        own = [segments[number] for number in {task.segment for task in order}]
+        fixed = sum(sum(self.loads[segment.device].fixed_bytes[segment.blocks]) for segment in own)
+        return fixed + most_held(order, live)[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from random import Random
 
 from gpubalance.planning.pipeline.graph import Block, Edge, Graph
@@ -20,8 +21,8 @@ def chain_graph(blocks: int, bytes_per_sample: int = 0, cuts: frozenset[int] | N
 def even_problem(stages: int, micro_batches: int, forward_s: float = 1.0, transfer_s: float = 0.0) -> Problem:
     """As many blocks as devices, all alike; a backward takes twice a forward. Nothing but time is scarce."""
     n = stages
-    loads = (Load((forward_s,) * n, (2 * forward_s,) * n, (0.0,) * n),) * n
-    return Problem(chain_graph(n), loads, (1.0,) * n, (1.0,) * n, 1, micro_batches, latency_s=transfer_s)
+    loads = (Load((forward_s,) * n, (2 * forward_s,) * n, (0.0,) * n, (1.0,) * n, (1.0,) * n),) * n
+    return Problem(chain_graph(n), loads, 1, micro_batches, latency_s=transfer_s)
 
 
 def drawn(seed: int) -> Problem:
@@ -39,9 +40,11 @@ def drawn(seed: int) -> Problem:
     scarce = random.uniform(0.2, 1.5) * (sum(fixed) + 2 * sum(live))
     loads = [
         Load(
-            tuple(random.uniform(0.1, 2) for _ in range(n)),
+            tuple(random.choice([math.inf, *[random.uniform(0.1, 2)] * 15]) for _ in range(n)),
             tuple(random.uniform(0.1, 4) for _ in range(n)),
             tuple(random.choice([0.0, random.uniform(0, 1)]) for _ in range(n)),
+            tuple(size * random.choice([1.0, random.uniform(0.8, 1.2)]) for size in fixed),
+            tuple(live),
             random.choice([None, scarce * random.uniform(0.3, 1.2), scarce * random.uniform(0.3, 1.2)]),
         )
         for _ in range(devices)
@@ -49,8 +52,6 @@ def drawn(seed: int) -> Problem:
     return Problem(
         graph,
         tuple(loads),
-        tuple(fixed),
-        tuple(live),
         micro_batch=random.randint(1, 3),
         micro_batches=random.randint(1, 9),
         kind=random.choice(["1f1b", "1f1b", "gpipe"]),

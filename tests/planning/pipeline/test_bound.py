@@ -4,32 +4,27 @@ from __future__ import annotations
 
 import pytest
 
-from gpubalance.planning.pipeline.bound import bubble_bound, pipeline_throughput, split_throughput
+from gpubalance.planning.allocate import allocate
+from gpubalance.planning.model import Line
+from gpubalance.planning.pipeline.bound import bubble_bound, evenness, pipeline_throughput
+from gpubalance.planning.problem import Load, Problem
 
-# The published pair's step times: alpha and beta of either card (shared/facts.md).
-CARDS = ((0.04898, 0.00069634), (0.0212, 0.00107))
+# The published pair: its lines (shared/facts.md), and the batches that it holds together.
+CARDS = (Line(0.04898, 0.00069634, 0.0), Line(0.0212, 0.00107, 0.0))
+LIMITS = (1000, 640)
 
 
-def rate(card: tuple[float, float], batch: int) -> float:
-    return batch / (card[0] + card[1] * batch)
-
-
-def test_the_published_pair_is_for_the_split_unless_its_sync_is_slow() -> None:
-    """Two stages in proportion to the cards, 16 micro-batches of 128, beside the split at 820/568 in one piece."""
-    layers = pipeline_throughput([rate(card, 128) for card in CARDS], [1.0, 1.0], 16)
-    batches = (820, 568)
-    computes = [card[0] + card[1] * batch for card, batch in zip(CARDS, batches, strict=True)]
-
-    def split(sync_s: float) -> float:
-        return split_throughput([rate(c, b) for c, b in zip(CARDS, batches, strict=True)], max(computes), sync_s, 1)
-
-    assert layers < split(0.05)
-    assert layers > split(0.5)
+@pytest.mark.parametrize(("sync_s", "layers_win"), [(0.012, False), (0.05, False), (0.5, True)])
+def test_the_published_pair_is_for_the_split_unless_its_sync_is_slow(sync_s: float, layers_win: bool) -> None:
+    loads = tuple(Load(card, limit) for card, limit in zip(CARDS, LIMITS, strict=True))
+    split = allocate(Problem(loads, sync_s=sync_s)).throughput
+    layers = pipeline_throughput([128 / card.step_time_s(128) for card in CARDS], 16)
+    assert (layers > split) == layers_win
 
 
 def test_uneven_stages_give_less() -> None:
-    assert pipeline_throughput([100, 100], [1.0, 1.0], 15) == pytest.approx(200 * 15 / 16)
-    assert pipeline_throughput([100, 100], [1.0, 0.5], 15) == pytest.approx(150 * 15 / 16)
+    assert pipeline_throughput([100, 100], 15, evenness([1.0, 1.0])) == pytest.approx(200 * 15 / 16)
+    assert pipeline_throughput([100, 100], 15, evenness([1.0, 0.5])) == pytest.approx(150 * 15 / 16)
 
 
 def test_one_stage_has_no_bubble() -> None:

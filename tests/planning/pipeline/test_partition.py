@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import combinations, permutations
 
 import pytest
@@ -34,8 +35,9 @@ def _part(problem: Problem, device: int, first: int, after: int, left: int) -> t
     size = problem.micro_batch * sum(e.bytes_per_sample for e in taken)
     transfer = problem.latency_s + (size / problem.bytes_per_s if problem.bytes_per_s else 0) if size else 0.0
     held = problem.micro_batches if problem.kind == "gpipe" else min(left, problem.micro_batches)
-    needs = sum(problem.fixed_bytes[b] + held * problem.live_bytes[b] for b in range(first, after))
-    return compute, transfer, load.memory_bytes is None or needs <= load.memory_bytes
+    needs = sum(load.fixed_bytes[b] + held * load.live_bytes[b] for b in range(first, after))
+    fits = load.memory_bytes is None or needs <= load.memory_bytes
+    return compute, transfer, fits and math.isfinite(compute)
 
 
 def test_the_best_chain_is_that_of_brute_force() -> None:
