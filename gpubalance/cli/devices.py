@@ -4,27 +4,39 @@ from __future__ import annotations
 
 import typer
 
-from gpubalance.cli.options import SimulateOption, StdoutOptions
+from gpubalance.cli.options import HostsOption, SimulateOption, StdoutOptions, ViaOption
 from gpubalance.errors import EnvironmentFault
 
 
-def devices(output: StdoutOptions, simulate: SimulateOption = None) -> None:
+def devices(
+    output: StdoutOptions, simulate: SimulateOption = None, hosts: HostsOption = None, via: ViaOption = None
+) -> None:
     """List the devices, and why one can't be used.
 
     Example: gpubalance devices
     """
     from gpubalance.cli.output import Output
     from gpubalance.cli.progress import Progress
-    from gpubalance.jobs.devices import list_devices
+    from gpubalance.devices.hosts import reach
+    from gpubalance.devices.machine import find_machine
+    from gpubalance.jobs.devices import list_devices, list_devices_of
     from gpubalance.remedies import known
-    from gpubalance.render.devices import gpus_text, simulated_text
+    from gpubalance.render.devices import gpus_text, hosts_text, simulated_text
 
+    out = Output(json=output.json, path=None, redact=output.redact)
+    named = reach(hosts, via)
+    if named and simulate is None:
+        found, errors = list_devices_of(named, redact=output.redact)
+        out.give(found, lambda shown: hosts_text([(one.host, one.nvidia) for one in shown.hosts]))
+        if errors:
+            raise errors[0]
+        return
+    if named:
+        find_machine(simulate, named)  # checks that the profile's hosts are these
     listing = list_devices(simulate, Progress(quiet=False))
     if listing.nvidia and listing.nvidia.problem and not output.json:
         cause = known(listing.nvidia.code).cause if listing.nvidia.code else ""
         raise EnvironmentFault(listing.nvidia.problem, cause=cause, remedy=gpus_text(listing.nvidia))
-    Output(json=output.json, path=None, redact=output.redact).give(
-        listing, lambda shown: gpus_text(shown.nvidia) if shown.nvidia else simulated_text(shown.simulated)
-    )
+    out.give(listing, lambda shown: gpus_text(shown.nvidia) if shown.nvidia else simulated_text(shown.simulated))
     if listing.nvidia and listing.nvidia.problem:
         raise typer.Exit(EnvironmentFault.exit_code)

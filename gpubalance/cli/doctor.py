@@ -3,38 +3,66 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from gpubalance.cli.options import DeviceOptions, ModelOption, OutputOptions, QuietOption
 from gpubalance.errors import EnvironmentFault, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gpubalance.render.doctor import Paint
-    from gpubalance.results.checkup import Checkup, Status
+    from gpubalance.results.checkup import Checkup, Checkups, Status
+
+Found = TypeVar("Found", "Checkup", "Checkups")
 
 
 def doctor(gpus: DeviceOptions, output: OutputOptions, model: ModelOption = None, quiet: QuietOption = False) -> None:
     """Check the machine: driver, libraries, GPUs, copies between them, a training step; and say how to fix it.
 
+    With --hosts each of them does, at the same time.
+
     Example: gpubalance doctor
     """
     from gpubalance.cli.output import check_output, width
     from gpubalance.cli.progress import Progress
+    from gpubalance.devices.hosts import reach
     from gpubalance.jobs.doctor.doctor import doctor as doctor_job
-    from gpubalance.render.doctor import checkup_text
+    from gpubalance.jobs.doctor.hosts import doctor_of
+    from gpubalance.render.doctor import checkup_text, checkups_text
 
-    if gpus.hosts is not None:
-        raise UsageError("doctor checks the host that it runs on", remedy="run it on each: ssh HOST gpubalance doctor")
+    hosts = reach(gpus.hosts, gpus.via)
+    if hosts and gpus.simulate is not None and not gpus.simulate.isdigit():
+        raise UsageError("each of --hosts checks what it has", remedy="simulate CPU devices there: --simulate 2")
     out = check_output(output, quiet=quiet)
+    progress = Progress(quiet=quiet)
+    if not hosts:
 
-    def check() -> Checkup:
-        checkup = doctor_job(gpus.simulate, gpus.named, model, Progress(quiet=quiet))
+        def check() -> Checkup:
+            found = doctor_job(gpus.simulate, gpus.named, model, progress)
+            return _sound(found, [found])
+
+        out.give_measured(check, lambda found: checkup_text(found, width(), _paint()))
+        return
+    given = {"--simulate": gpus.simulate, "--model": model}
+    words = [word for option, value in given.items() if value is not None for word in (option, value)]
+    words += ["--redact"] if output.redact else []
+
+    def check_all() -> Checkups:
+        found = doctor_of(hosts, words, gpus.named, progress)
+        return _sound(found, found.hosts)
+
+    out.give_measured(check_all, lambda found: checkups_text(found, width(), _paint()))
+
+
+def _sound(found: Found, checkups: Sequence[Checkup]) -> Found:
+    """Raises EnvironmentFault for the failure to mend first."""
+    for checkup in checkups:
         failure = checkup.first_failure
         if failure is not None:
-            raise EnvironmentFault(f"{failure.what}: {failure.detail}", remedy=failure.next or "", partial=checkup)
-        return checkup
-
-    out.give_measured(check, lambda checkup: checkup_text(checkup, width(), _paint()))
+            where = f"{checkup.host}: " if checkup.host else ""
+            raise EnvironmentFault(f"{where}{failure.what}: {failure.detail}", remedy=failure.next or "", partial=found)
+    return found
 
 
 def _paint() -> Paint:

@@ -52,6 +52,8 @@ def plan(
     """
     from gpubalance.cli.next_command import retyped, uses
     from gpubalance.cli.output import check_output, width
+    from gpubalance.devices.hosts import reach
+    from gpubalance.devices.machine import check_hosts
     from gpubalance.devices.select import select
     from gpubalance.jobs.balance.found import plan_by_balance
     from gpubalance.jobs.keep.saved_balances import balance_by
@@ -64,6 +66,7 @@ def plan(
     request = split.request(sync)
     if probe is not None:
         found = read_record(probe, Probe)
+        check_hosts(found.devices, reach(gpus.hosts, gpus.via), "the probe's")
         devices, balance = select(gpus.named, found.devices), None
     else:
         machine = gpus.machine()

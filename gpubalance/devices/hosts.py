@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import shlex
-import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -20,7 +18,6 @@ from gpubalance.text import clean
 
 SSH = "ssh -o BatchMode=yes {host}"
 _HOST = "{host}"
-_ANSWERS_WITHIN_S = 120.0  # with TensorFlow from a slow disk
 
 
 class Installed(Record):
@@ -137,27 +134,6 @@ def _names(hosts: str) -> tuple[str, ...]:
     if found == ["ray"]:
         raise UsageError("--hosts ray, a Ray cluster, is not there yet", remedy=f"name the hosts: --via {SSH!r}")
     return tuple(found)
-
-
-def ask(host: Host, *words: str) -> Any:
-    """The JSON that `gpubalance` with these words prints on that host. Raises EnvironmentFault where it prints none."""
-    command = command_on(host, "gpubalance.__main__", *words)
-    assert command is not None  # noqa: S101  (a host is asked after `reach`)
-    try:
-        done = subprocess.run(  # noqa: S603  (no shell; the prefix is the user's own)
-            command, check=False, capture_output=True, timeout=_ANSWERS_WITHIN_S, stdin=subprocess.DEVNULL
-        )
-    except subprocess.TimeoutExpired:
-        raise unreachable(host, f"did not answer within {_ANSWERS_WITHIN_S:g} s") from None
-    except OSError as error:
-        raise unreachable(host, f"can't be run: {error.strerror}") from None
-    answer = done.stdout.decode(errors="replace")
-    try:
-        return json.loads(answer[max(0, answer.find("{")) :])  # a shell there may greet
-    except ValueError:
-        told = [line for line in [*answer.splitlines(), *done.stderr.decode(errors="replace").splitlines()] if line]
-        last = f": {clean(told[-1], 200)}" if told else ""
-        raise unreachable(host, f"ended with exit code {done.returncode}{last}") from None
 
 
 def unreachable(host: Host, how: str) -> EnvironmentFault:

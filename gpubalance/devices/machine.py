@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from gpubalance.devices.asked import Answer, ask, other_gpubalance
 from gpubalance.devices.cluster import cluster_ignored
 from gpubalance.devices.gpus import Gpu, Process, Reading
-from gpubalance.devices.hosts import ask
 from gpubalance.devices.nvml import read
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.devices.select import select
@@ -127,26 +126,27 @@ def find_machine(simulate: int | str | Path | None, hosts: Sequence[str] = ()) -
     """
     if simulate is not None:
         devices, joint = simulated_devices(simulate)
-        _check_hosts(devices, hosts)
+        check_hosts(devices, hosts, "the profile's")
         return Machine(devices, joint, None)
     if hosts:
         return _over(hosts)
     return _machine_of(read_gpus())
 
 
-def _check_hosts(devices: Sequence[Device], hosts: Sequence[str]) -> None:
+def check_hosts(devices: Sequence[Device], hosts: Sequence[str], whose: str) -> None:
+    """Raises UsageError where hosts are given, and these devices are not on them."""
     named = [host for host in hosts_of(devices) if host is not None]
     if hosts and not named:
-        raise UsageError("--hosts, and the simulated devices name no host", remedy='give each [[device]] a host = "…"')
+        raise UsageError(f"--hosts, and {whose} devices name no host", remedy='a profile gives each a host = "…"')
     missing = [host for host in named if host not in hosts] if hosts else []
     if missing:
-        raise UsageError(f"--hosts has no {', '.join(missing)}, which the profile's devices are on")
+        raise UsageError(f"--hosts has no {', '.join(missing)}, which {whose} devices are on")
 
 
 def _over(hosts: Sequence[str]) -> Machine:
     """The GPUs of these hosts, each asked by its own `gpubalance devices`, all at the same time."""
-    with ThreadPoolExecutor(len(hosts)) as threads:
-        machines = [*threads.map(_on, hosts)]
+    answers = ask(dict.fromkeys(hosts, ("devices", "--json")))
+    machines = [_on(host, answer) for host, answer in answers.items()]
     drivers = dict.fromkeys(machine.driver or "unknown" for machine in machines)
     devices: dict[str, Device] = {}
     for host, machine in zip(hosts, machines, strict=True):
@@ -157,15 +157,14 @@ def _over(hosts: Sequence[str]) -> Machine:
     return Machine(tuple(devices.values()), JointProfile(), ", ".join(drivers))
 
 
-def _on(host: str) -> Machine:
-    """What a host has. Raises EnvironmentFault where it has nothing, or does not answer."""
-    answer = ask(host, "devices", "--json")
+def _on(host: str, answer: Answer) -> Machine:
+    """What a host has. Raises EnvironmentFault where it has nothing, or did not answer."""
+    if isinstance(answer, EnvironmentFault):
+        raise answer
     try:
         reading = Reading.model_validate(answer["nvidia"])
-    except (KeyError, TypeError, ValidationError):
-        raise EnvironmentFault(
-            f"{host} has another gpubalance", remedy="install the same version on all hosts of a run"
-        ) from None
+    except (KeyError, ValidationError):
+        raise other_gpubalance(host) from None
     try:
         return _machine_of(reading)
     except EnvironmentFault as error:

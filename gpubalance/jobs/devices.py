@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pydantic import ValidationError
+
+from gpubalance.devices.asked import ask, other_gpubalance
 from gpubalance.devices.gpus import Gpu, Reading
 from gpubalance.devices.machine import read_gpus
 from gpubalance.devices.profile import simulated_devices
@@ -11,19 +14,46 @@ from gpubalance.errors import EnvironmentFault
 from gpubalance.jobs.environment import environment_here
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.results.common import Environment
-from gpubalance.settings.device import Device
+from gpubalance.settings.device import Device, Host
 from gpubalance.settings.record import Record
 from gpubalance.workers.party import Party
 from gpubalance.workers.worker import Worker
 
 
 class Listing(Record):
-    """The GPUs as NVML and TensorFlow see them, or the simulated devices."""
+    """The GPUs as NVML and TensorFlow see them, or the simulated devices. `host` is null for the one it runs on."""
 
     kind: str = "devices"
+    host: Host | None = None
     environment: Environment | None
     nvidia: Reading | None
     simulated: tuple[Device, ...] | None
+
+
+class Listings(Record):
+    """The GPUs of each host that answered."""
+
+    kind: str = "devices"
+    hosts: tuple[Listing, ...]
+
+
+def list_devices_of(hosts: Sequence[Host], *, redact: bool) -> tuple[Listings, list[EnvironmentFault]]:
+    """What each host says of itself, and the errors of those that have no GPU or said nothing."""
+    words = ("devices", "--json", *(["--redact"] if redact else []))
+    listings, errors = [], []
+    for host, answer in ask(dict.fromkeys(hosts, words)).items():
+        if isinstance(answer, EnvironmentFault):
+            errors.append(answer)
+            continue
+        try:
+            listings.append(Listing.model_validate(answer).model_copy(update={"host": host}))
+        except ValidationError:
+            errors.append(other_gpubalance(host))
+            continue
+        reading = listings[-1].nvidia
+        if reading and reading.problem:
+            errors.append(EnvironmentFault(f"{host}: {reading.problem}", remedy=reading.remedy or ""))
+    return Listings(hosts=tuple(listings)), errors
 
 
 def list_devices(simulate: str | None, watch: Watch) -> Listing:

@@ -25,6 +25,11 @@ def gpus_text(reading: Reading) -> str:
     return "\n".join([head, title, *(line for pair in zip(lines, reading.gpus, strict=True) for line in _lines(*pair))])
 
 
+def hosts_text(hosts: Sequence[tuple[str, Reading]]) -> str:
+    """Host after host."""
+    return "\n\n".join(f"{host}\n{reading.problem or gpus_text(reading)}" for host, reading in hosts)
+
+
 def _gpu_row(gpu: Gpu) -> tuple[str, ...]:
     return (
         str(gpu.index),

@@ -6,7 +6,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable
 
-from gpubalance.results.checkup import Check, Checkup, Status
+from gpubalance.results.checkup import Check, Checkup, Checkups, Status
 from gpubalance.text import clean, clean_lines
 
 _NARROW = 60  # below this many columns the detail gets lines of its own
@@ -31,6 +31,11 @@ def checkup_text(checkup: Checkup, columns: int = 80, paint: Paint = plain) -> s
     for check in checkup.checks:
         lines += _check_lines(check, width, name_width, paint)
     return "\n".join(lines)
+
+
+def checkups_text(checkups: Checkups, columns: int = 80, paint: Paint = plain) -> str:
+    """Host after host."""
+    return "\n\n".join(f"{one.host}\n{checkup_text(one, columns, paint)}" for one in checkups.hosts)
 
 
 def _summary(checkup: Checkup) -> str:

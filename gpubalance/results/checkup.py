@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from gpubalance.results.common import Number, Result
-from gpubalance.settings.device import Device
+from gpubalance.settings.device import Device, Host
 from gpubalance.settings.record import Record
 
 Status = Literal["ok", "warning", "failure", "skipped"]
@@ -50,9 +50,13 @@ class AllReduceTime(Record):
 
 
 class Checkup(Result):
-    """What `doctor` found. `devices` are those that it tried work on; `complete` is false if it was interrupted."""
+    """What `doctor` found. `devices` are those that it tried work on; `complete` is false if it was interrupted.
+
+    `host` is null where it is the one that it ran on.
+    """
 
     kind: Literal["checkup"] = "checkup"
+    host: Host | None = None
     devices: tuple[Device, ...]
     checks: tuple[Check, ...]
     copies: tuple[CopyTime, ...] = ()
@@ -63,3 +67,10 @@ class Checkup(Result):
     def first_failure(self) -> Check | None:
         """The failure to mend first: each check depends only on those before it."""
         return next((check for check in self.checks if check.status == "failure"), None)
+
+
+class Checkups(Result):
+    """What `doctor --hosts` found on each."""
+
+    kind: Literal["checkups"] = "checkups"
+    hosts: tuple[Checkup, ...]

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from gpubalance.devices.hosts import reach
+
 HANGS_AFTER_S = 60
 # What a terminal acts on. A tab and a line's end are no escapes.
 ESCAPE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -62,6 +64,7 @@ def apart(folder: Path, worker: str = "exit 0") -> Iterator[None]:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
+        reach(None, None)
         os.chdir(cwd)
         sys.executable = executable
         os.environ.clear()

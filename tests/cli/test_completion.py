@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from gpubalance.settings import choices
-from tests.cli.program import PROGRAM, QUICK_PAIR, broken_tensorflow
+from tests.cli.program import PROGRAM, QUICK_PAIR, ROOT, broken_tensorflow
 from tests.stand_in import TWO_UNLIKE_GPUS, environment
 
 BASH = shutil.which("bash") or pytest.skip("no bash here", allow_module_level=True)
+TWO_HOSTS = str(ROOT / "configs" / "two-hosts.toml")
 # What readline does: it sets the words and the number of the one that is completed, and calls the function.
 ASK = """
 source "$SCRIPT"
@@ -77,6 +78,7 @@ def completed(script: Path, *words: str, cwd: Path | None = None, more: dict[str
         (("run", "--simulate", "4", "--gpus", "0", "2", ""), ["1", "3"]),
         (("run", "--simulate", "4", "--gpus", "0,2,"), ["0,2,1", "0,2,3"]),
         (("run", "--simulate", "nowhere.toml", "--gpus", ""), []),
+        (("run", "--simulate", TWO_HOSTS, "--hosts", "alpha,beta", "--gpus", "al"), ["alpha:0", "alpha:1"]),
         (("run", "--batches", "820", ""), []),
         (("run", "--output", ""), []),
         (("guide", "tr"), ["train", "troubles"]),
@@ -107,6 +109,7 @@ def test_profiles_are_found_by_what_is_in_them(script: Path, tmp_path: Path) -> 
 def test_gpus_are_those_of_nvml_and_their_names_are_shown_where_the_shell_can(script: Path, tmp_path: Path) -> None:
     gpus = environment(tmp_path, TWO_UNLIKE_GPUS)
     assert completed(script, "run", "--gpus", "", more=gpus) == ["0", "1"]
+    assert completed(script, "run", "--hosts", "alpha", "--gpus", "", more=gpus) == []
     line = "gpubalance run --gpus 0 "
     asked = {"_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_FISH_ACTION": "get-args", **gpus}
     assert ask_program("complete_fish", **asked) == "1\tNVIDIA GeForce GTX 1080\n"

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from gpubalance.devices.profile import simulated_devices
+from gpubalance.results.checkup import Checkups
 from gpubalance.results.plan import Plan
 from gpubalance.results.run import Run
 from tests.bench.in_process import Program
-from tests.cli.program import ROOT, SHORT, TINY, gpubalance
+from tests.cli.program import ROOT, SHORT, TINY, children_of, gpubalance, start
+from tests.faults.machine import PLAIN, TI
+from tests.jobs.probes import probe_of
+from tests.stand_in import TWO_UNLIKE_GPUS, environment
 
 TWO_HOSTS = str(ROOT / "configs" / "two-hosts.toml")
 DEVICES, JOINT = simulated_devices(TWO_HOSTS)
@@ -91,3 +98,76 @@ def test_a_device_that_is_on_no_host_is_answered_with_those_that_are(gpus: str, 
     assert code == 2
     assert f"there is no device '{gpus}'" in err
     assert all(label in err for label in LABELS)
+
+
+@pytest.fixture
+def three_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    """Two with a GPU each, as NVML tells of it, where TensorFlow can't be loaded; gamma can't be reached."""
+    for number, host in enumerate(("alpha", "beta")):
+        (tmp_path / host).mkdir()
+        of_one = "".join(
+            line.replace(f"gpu {number}", "gpu 0") + "\n"
+            for line in TWO_UNLIKE_GPUS.splitlines()
+            if not line.startswith(f"gpu {1 - number}")
+        )
+        variables = environment(tmp_path / host, of_one)
+    (tmp_path / "tensorflow.py").write_text("raise ImportError('what it says of them is not asked here')")
+    monkeypatch.setenv("LD_LIBRARY_PATH", variables["LD_LIBRARY_PATH"])
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    script = Path(variables["NVML_STAND_IN"])
+    prefix = tmp_path / "prefix"
+    named = script.parent.parent / "$1" / script.name
+    prefix.write_text(f'[ $1 = gamma ] && exit 255; export NVML_STAND_IN={named}; shift; exec "$@"\n')
+    return "--hosts", "alpha,beta,gamma", "--via", f"sh {prefix} {{host}}"
+
+
+def test_devices_of_hosts_are_listed_and_one_that_can_not_be_reached_is_named(three_hosts: tuple[str, ...]) -> None:
+    done = gpubalance("devices", *three_hosts)
+    assert done.returncode == 3
+    assert done.stderr.startswith("error: gamma can't be reached: sh ")
+    of_alpha, of_beta = done.stdout.split("\n\n")
+    assert of_alpha.startswith("alpha\n")
+    assert TI in of_alpha
+    assert of_beta.startswith("beta\n")
+    assert PLAIN in of_beta
+
+
+def test_hosts_check_themselves_at_the_same_time(three_hosts: tuple[str, ...]) -> None:
+    done = gpubalance("doctor", *three_hosts, "--gpus", "alpha:0", "gamma:0", "--json")
+    assert done.returncode == 3
+    assert "error: alpha: TensorFlow: " in done.stderr
+    found = Checkups.model_validate_json(done.stdout)
+    assert [one.host for one in found.hosts] == ["alpha", "gamma"]
+    assert [check.status for check in found.hosts[0].checks if check.code == "driver"] == ["ok"]
+    assert [(check.code, check.status) for check in found.hosts[1].checks] == [("host", "failure")]
+    assert "gamma can't be reached" in found.hosts[1].checks[0].detail
+
+
+def test_an_interrupt_waits_for_no_host() -> None:
+    process = start("devices", "--hosts", "alpha,beta", "--via", "sh -c 'sleep 600; true' {host}")
+    while len(children_of(process.pid)) < 4:
+        time.sleep(0.05)
+    there = children_of(process.pid)
+    process.terminate()
+    process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert not psutil.wait_procs(there, timeout=10)[1]
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (("devices", "--simulate", TWO_HOSTS, "--hosts", "alpha"), "--hosts has no beta, which the profile's devices"),
+        (("doctor", "--simulate", TWO_HOSTS, "--hosts", "alpha"), "each of --hosts checks what it has"),
+        (("doctor", "--hosts", "alpha", "--gpus", "beta:0"), "there is no device 'beta:0' on alpha"),
+        (("doctor", "--via", "env {host}"), "--via needs --hosts"),
+        (("plan", "probe.json", "--hosts", "alpha"), "--hosts has no beta, which the probe's devices are on"),
+    ],
+)
+def test_hosts_that_do_not_fit_the_rest_are_one_sentence(
+    command: tuple[str, ...], says: str, in_process: Program
+) -> None:
+    Path("probe.json").write_text(probe_of(DEVICES).model_dump_json())
+    code, _, err = in_process(command)
+    assert code == 2
+    assert err.startswith(f"error: {says}")

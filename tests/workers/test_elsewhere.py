@@ -1,4 +1,4 @@
-"""Workers behind an agent, with real agents and real processes: `env` is the prefix that reaches both hosts."""
+"""Workers behind an agent, with real agents and real processes: the prefix that reaches both hosts is a shell."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.cli.program import SHORT
 from tests.stand_in import engine
 from tests.workers.test_ranks import BUILD, DEVICES, ROOT, SPLIT
 
-VIA = "env ON={host}"
+VIA = """sh -c 'echo; echo Welcome.; ON=$0 exec "$@"' {host}"""  # as a login shell may
 
 
 @pytest.fixture

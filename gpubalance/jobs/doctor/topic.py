@@ -10,6 +10,7 @@ from gpubalance.results.checkup import Check, Status
 from gpubalance.system.deadlines import ANSWERS_WITHIN_S, within
 
 _WHAT = {
+    "host": "host",
     "no-gpu": "GPU",
     "driver": "driver",
     "nvml": "NVML",

@@ -1,0 +1,88 @@
+"""What other hosts say of themselves: gpubalance is asked there, for JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from gpubalance.devices.hosts import command_on, unreachable
+from gpubalance.errors import EnvironmentFault
+from gpubalance.settings.device import Host
+from gpubalance.text import clean
+
+_ANSWERS_WITHIN_S = 120.0  # with TensorFlow from a slow disk
+
+Answer = dict[str, Any] | EnvironmentFault
+_Asked = subprocess.Popen[bytes] | EnvironmentFault
+
+
+def ask(words: Mapping[Host, Sequence[str]], within_s: float = _ANSWERS_WITHIN_S) -> dict[Host, Answer]:
+    """The JSON that `gpubalance` with its words prints on each host, all at the same time, or why there is none.
+
+    An interrupt ends all of them.
+    """
+    asked: dict[Host, _Asked] = {}
+    end_s = time.monotonic() + within_s
+    with ThreadPoolExecutor(len(words)) as threads, _ended(asked):
+        asked |= {host: _start(host, said) for host, said in words.items()}
+        found = threads.map(lambda host: _answer(host, asked[host], end_s, within_s), asked)
+        return dict(zip(asked, found, strict=True))
+
+
+@contextlib.contextmanager
+def _ended(asked: Mapping[Host, _Asked]) -> Iterator[None]:
+    """A thread that waits for an answer hears of its end."""
+    try:
+        yield
+    finally:
+        for process in asked.values():
+            if not isinstance(process, EnvironmentFault):
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+
+
+def _start(host: Host, words: Sequence[str]) -> _Asked:
+    command = command_on(host, "gpubalance.__main__", *words)
+    assert command is not None  # noqa: S101  (a host is asked after `reach`)
+    try:
+        return subprocess.Popen(  # noqa: S603  (no shell; the prefix is the user's own)
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+    except OSError as error:
+        return unreachable(host, f"can't be run: {error.strerror}")
+
+
+def _answer(host: Host, process: _Asked, end_s: float, within_s: float) -> Answer:
+    if isinstance(process, EnvironmentFault):
+        return process
+    try:
+        out, err = process.communicate(timeout=max(0.0, end_s - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        return unreachable(host, f"did not answer within {within_s:g} s")
+    said, complained = out.decode(errors="replace"), err.decode(errors="replace").splitlines()
+    try:
+        answer = json.loads(said[max(0, said.find("{")) :])  # a shell there may greet
+    except ValueError:
+        own = [line.removeprefix("error: ") for line in complained if line.startswith("error: ")]
+        if own:  # gpubalance there
+            return EnvironmentFault(f"{host}: {clean(own[0], 500)}")
+        told = [line for line in [*said.splitlines(), *complained] if line]
+        last = f": {clean(told[-1], 200)}" if told else ""
+        return unreachable(host, f"ended with exit code {process.returncode}{last}")
+    return answer if isinstance(answer, dict) else other_gpubalance(host)
+
+
+def other_gpubalance(host: Host) -> EnvironmentFault:
+    """The error of an answer that is not what this version gives."""
+    return EnvironmentFault(f"{host} has another gpubalance", remedy="install the same version on all hosts of a run")

@@ -1,0 +1,53 @@
+"""`doctor` of several hosts: each checks itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import ValidationError
+
+from gpubalance.devices.asked import Answer, ask, other_gpubalance
+from gpubalance.errors import EnvironmentFault, Interrupted, UsageError
+from gpubalance.jobs.doctor.topic import failed
+from gpubalance.jobs.events import Doing, Watch
+from gpubalance.results.checkup import Checkup, Checkups
+from gpubalance.results.common import now
+from gpubalance.settings.device import Host
+
+_WITHIN_S = 900.0  # where all is well a minute; a step that hangs has a deadline there
+
+
+def doctor_of(hosts: Sequence[Host], words: Sequence[str], gpus: Sequence[str] | None, watch: Watch) -> Checkups:
+    """What `gpubalance doctor` with these words finds on each, at the same time; of `alpha:0` its own GPU 0.
+
+    What is wrong is in it, also a host that can't be reached. Raises UsageError for a device on none of them.
+    """
+    named = _named(hosts, gpus)
+    watch(Doing(f"{', '.join(named)} {'check themselves' if len(named) > 1 else 'checks itself'}"))
+    try:
+        answers = ask({host: ["doctor", "--json", *words, *own] for host, own in named.items()}, _WITHIN_S)
+    except KeyboardInterrupt as interrupt:
+        raise Interrupted.by(interrupt, remedy="nothing is known yet") from None
+    return Checkups(created=now(), hosts=tuple(_checkup(host, answer) for host, answer in answers.items()))
+
+
+def _named(hosts: Sequence[Host], gpus: Sequence[str] | None) -> dict[Host, list[str]]:
+    """The hosts that are asked, each with its part of --gpus."""
+    if gpus is None:
+        return {host: [] for host in hosts}
+    named: dict[Host, list[str]] = {}
+    for one in gpus:
+        host, _, number = one.rpartition(":")
+        if host not in hosts:
+            raise UsageError(f"there is no device {one!r} on {', '.join(hosts)}", remedy=f"such as {hosts[0]}:0")
+        named.setdefault(host, ["--gpus"]).append(number)
+    return named
+
+
+def _checkup(host: Host, answer: Answer) -> Checkup:
+    if not isinstance(answer, EnvironmentFault):
+        try:
+            return Checkup.model_validate(answer).model_copy(update={"host": host})
+        except ValidationError:
+            answer = other_gpubalance(host)
+    return Checkup(created=now(), host=host, devices=(), checks=(failed("host", answer),))
