@@ -83,6 +83,7 @@ _TOGETHER = (
     "tests/test_kills.py",
     "tests/test_scripts.py",
     "tests/workers/test_process.py",
+    "tests/workers/test_over_ray.py",
     "tests/render/test_report",
     "tests/cli/test_tensorboard.py",
     "tests/jobs/test_probe.py",

@@ -44,7 +44,11 @@ SimulateOption = Annotated[
 ]
 HostsOption = Annotated[
     str | None,
-    devices_option("--hosts", metavar="NAME,…", help="Devices of these hosts, called alpha:0 alpha:1 beta:0."),
+    devices_option(
+        "--hosts",
+        metavar="NAME,…",
+        help="Devices of these hosts, called alpha:0 alpha:1 beta:0; ray: of a Ray cluster's nodes.",
+    ),
 ]
 ViaOption = Annotated[
     str | None,

@@ -1,8 +1,11 @@
-"""Other hosts, and the command prefix that reaches them: `ssh {host}`, `ip netns exec {host}`, `srun -w {host}`."""
+"""Other hosts, and the command prefix that reaches them: `ssh {host}`, `ip netns exec {host}`, or Ray."""
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 from typing import Literal
@@ -17,7 +20,9 @@ from gpubalance.system.versions import software
 from gpubalance.text import clean
 
 SSH = "ssh -o BatchMode=yes {host}"
-_HOST = "{host}"
+RAY = "ray"
+_HOST, _GPUS = "{host}", "{gpus}"
+_NO_CLUSTER = "`ray status` must show the cluster: `ray start --head` on one host starts one, and says how others join"
 
 
 class Installed(Record):
@@ -59,18 +64,37 @@ class _Reach:
 def reach(hosts: str | None, via: str | None) -> tuple[str, ...]:
     """The hosts of `alpha,beta`: devices that name one are there from now on, behind the prefix, by default ssh.
 
-    Without hosts all devices are here. Raises UsageError for what is no host's name, for one named twice, and for a
-    prefix without `{host}`.
+    `ray`, or Ray's own `ray://…`, are the nodes of that cluster. Without hosts all devices are here. Raises UsageError
+    for what is no host's name, for one named twice, and for a prefix without `{host}`; EnvironmentFault where there is
+    no Ray, or no cluster.
     """
     if hosts is None:
         if via is not None:
             raise UsageError("--via needs --hosts", remedy="name the hosts: --hosts alpha,beta")
         _Reach.via, _Reach.typed = None, ()
         return ()
+    if hosts.partition("://")[0] == RAY:
+        return _reach_ray(hosts, via)
     names = _names(hosts)
     _Reach.via = _words(via or SSH)
     _Reach.typed = ("--hosts", hosts, *(["--via", via] if via else []))
     return names
+
+
+def _reach_ray(cluster: str, via: str | None) -> tuple[str, ...]:
+    if via is not None:
+        raise UsageError("--via and a Ray cluster: Ray reaches its hosts itself", remedy="leave --via out")
+    if importlib.util.find_spec(RAY) is None:
+        remedy = "`pip install '.[ray]'` in gpubalance's checkout, on each host"
+        raise EnvironmentFault(f"--hosts {cluster}: Ray is not installed", remedy=remedy)
+    address = "auto" if cluster == RAY else cluster  # auto knows RAY_ADDRESS, and starts no cluster
+    joins = own_program("gpubalance.devices.over_ray", address)
+    asked = subprocess.run([*joins, "nodes"], check=False, capture_output=True, text=True)  # noqa: S603  (our own)
+    if asked.returncode:
+        why = clean(asked.stderr.strip().rpartition("\n")[2], 200)
+        raise EnvironmentFault(f"--hosts {cluster}: {why}", remedy=_NO_CLUSTER)
+    _Reach.via, _Reach.typed = (*joins, "on", _HOST, _GPUS), ("--hosts", cluster)
+    return tuple(json.loads(asked.stdout))
 
 
 def are_reached() -> bool:
@@ -82,7 +106,7 @@ def reached_by() -> Literal["command", "ray"] | None:
     """By what other machines are: a prefix, or a Ray cluster."""
     if _Reach.via is None:
         return None
-    return "ray" if _Reach.typed[1].partition("://")[0] == "ray" else "command"
+    return "ray" if _Reach.via[-1] == _GPUS else "command"
 
 
 def typed_for_hosts() -> tuple[str, ...]:
@@ -100,16 +124,19 @@ def _words(via: str) -> tuple[str, ...]:
     return words
 
 
-def command_on(host: Host | None, main: str, *words: str) -> list[str] | None:
+def command_on(host: Host | None, main: str, *words: str, gpus: int = 0) -> list[str] | None:
     """A command of this host that runs the `main` of that module of ours on that one, with these words.
 
-    None where devices are on this host anyway. The other has Python at the same place. No shell of this host sees the
-    words; ssh has one on the other, for which they are quoted.
+    None where devices are on this host anyway. `gpus` is how many it uses, which Ray gives to no other. The other host
+    has Python at the same place. No shell of this host sees the words; ssh has one on the other, for which they are
+    quoted.
     """
     if host is None or _Reach.via is None:
         return None
     prefix = [word.replace(_HOST, host) for word in _Reach.via]
     program = own_program(main, *words)
+    if reached_by() == RAY:
+        return [*(str(gpus) if word == _GPUS else word for word in prefix), *program[1:]]
     by_ssh = any(Path(word).name == "ssh" for word in prefix)
     return [*prefix, *(map(shlex.quote, program) if by_ssh else program)]
 
@@ -131,13 +158,16 @@ def _names(hosts: str) -> tuple[str, ...]:
             ) from None
     if len(set(found)) < len(found):
         raise UsageError(f"--hosts {hosts} names a host twice", remedy="name each host once")
-    if found == ["ray"]:
-        raise UsageError("--hosts ray, a Ray cluster, is not there yet", remedy=f"name the hosts: --via {SSH!r}")
+    if RAY in found:
+        raise UsageError(f"--hosts {hosts}: ray is no host's name", remedy="--hosts ray is all nodes of a Ray cluster")
     return tuple(found)
 
 
 def unreachable(host: Host, how: str) -> EnvironmentFault:
     """The error of a host behind a prefix that did not do what it must."""
+    if reached_by() == RAY:
+        remedy = "`ray status` must show the node\ngpubalance and Ray are needed there, in the same versions as here"
+        return EnvironmentFault(f"{host} can't be reached: the process that Ray starts there {how}", remedy=remedy)
     typed = shlex.join(word.replace(_HOST, host) for word in _Reach.via or ())
     python = f"{typed} {sys.executable} -m gpubalance --version"
     return EnvironmentFault(

@@ -34,7 +34,7 @@ ENDS_WITHIN_S = 10.0
 def process_of(devices: Sequence[Device], purpose: str, limit: TimeLimit = NO_LIMIT) -> Process:
     """A worker's process with these devices, which are on one host. Raises EnvironmentFault where it can't start."""
     (host,) = hosts_of(devices)
-    command = command_on(host, "gpubalance.workers.agent")
+    command = command_on(host, "gpubalance.workers.agent", gpus=sum(not device.simulated for device in devices))
     if host is None or command is None:
         return Process(purpose, worker_environment(devices), limit)
     return Elsewhere(Start(host=host, devices=tuple(devices), folder=str(current_folder())), command, purpose, limit)

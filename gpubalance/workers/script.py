@@ -39,7 +39,7 @@ class Script:
 
     def __init__(self, devices: Sequence[Device], command: Sequence[str], tell: Tell) -> None:
         (host,) = hosts_of(devices)
-        behind = command_on(host, _PROGRAM)
+        behind = command_on(host, _PROGRAM, gpus=sum(not device.simulated for device in devices))
         self._host = host if behind else None
         self.label = ", ".join(device.label for device in devices)
         self._script, self._tell = command[0], tell

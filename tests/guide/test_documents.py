@@ -18,7 +18,17 @@ from tests.guide.documents import COMMANDS, DOCUMENTS, FOLDER, PROGRAM, flags_of
 from tests.guide.generate import generated
 
 # pip's, nvidia-smi's, docker's, TensorBoard's, scripts/bench's
-_FLAGS_OF_OTHERS = {"--force-reinstall", "--gpu-reset", "--shm-size", "--ulimit", "--logdir", "--minutes", "--rehearse"}
+_OF_RAY = {"--head", "--address", "--node-name", "--num-cpus", "--include-dashboard", "--generate"}
+_FLAGS_OF_OTHERS = {
+    "--force-reinstall",
+    "--gpu-reset",
+    "--shm-size",
+    "--ulimit",
+    "--logdir",
+    "--minutes",
+    "--rehearse",
+    *_OF_RAY,
+}
 
 
 @pytest.mark.parametrize("name", names())

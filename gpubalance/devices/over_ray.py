@@ -1,0 +1,173 @@
+"""Ray as a command prefix: `over_ray ADDRESS on HOST GPUS PROGRAM…` runs Python with these words on that node.
+
+It is a process of its own, so that nothing else imports Ray. An actor on the node starts the program, and what the one
+reads, writes and ends with is what the other does. It joins a cluster that is there, and never starts one. When it
+ends, however that goes, Ray ends its actor, and with it what the program reads from.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+import psutil
+
+_ANSWERS_WITHIN_S = 10.0
+_STARTS_WITHIN_S = 30.0
+_LOST = 255  # what ssh says, too, when it is the connection that failed
+_CHUNK = 1 << 16
+
+
+class Relay:
+    """The actor: a program on this node, whose pipes others read and write."""
+
+    def __init__(self, words: list[str]) -> None:
+        # Ray's own process has what the user gave it. An actor's CUDA_VISIBLE_DEVICES and OMP_NUM_THREADS are Ray's.
+        environment = psutil.Process(os.getppid()).environ()
+        pipe = subprocess.PIPE
+        self._program = subprocess.Popen(  # noqa: S603  (no shell; the words are ours)
+            [sys.executable, *words], stdin=pipe, stdout=pipe, stderr=pipe, env=environment, bufsize=0
+        )
+
+    def write(self, chunk: bytes) -> None:
+        """To the program's stdin; nothing closes it."""
+        assert self._program.stdin is not None  # noqa: S101  (a pipe)
+        try:
+            if not chunk:
+                self._program.stdin.close()
+            while chunk:
+                chunk = chunk[self._program.stdin.write(chunk) :]
+        except OSError:  # it has ended: that is told where it is read
+            return
+
+    def read(self, stream: int) -> bytes:
+        """The next of the program's stdout (1) or stderr (2), nothing at its end."""
+        pipe = self._program.stdout if stream == 1 else self._program.stderr
+        assert pipe is not None  # noqa: S101  (a pipe)
+        return pipe.read(_CHUNK)
+
+    def end(self) -> int:
+        """Waits for it: its exit code."""
+        return self._program.wait()
+
+
+def main() -> None:
+    """`ADDRESS nodes` prints the names of nodes as JSON; `ADDRESS on HOST GPUS WORDS…` runs Python there."""
+    out = os.dup(1)
+    os.dup2(2, 1)  # whatever Ray prints is no answer
+    address, what, *words = sys.argv[1:]
+    try:
+        ray = _joined(address)
+        if what == "nodes":
+            os.write(out, json.dumps(sorted(_nodes(ray))).encode())
+            return
+        host, gpus, *program = words
+        code = _run(ray, _relay_on(ray, host, int(gpus), program), out)
+    except Exception as error:  # noqa: BLE001  (Ray raises dozens; whichever it is, the connection is lost)
+        _give_up(f"failed: {type(error).__name__}: {error}".splitlines()[0])
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _joined(address: str) -> Any:
+    token = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or "~/.ray/auth_token").expanduser()
+    if "RAY_AUTH_TOKEN" in os.environ or token.is_file():
+        os.environ.setdefault("RAY_AUTH_MODE", "token")  # before Ray is imported
+    given = os.environ.get("RAY_ADDRESS", "") if address == "auto" else address
+    host, _, port = given.removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():  # Ray itself tries for minutes
+        try:
+            socket.create_connection((host, int(port)), _ANSWERS_WITHIN_S).close()
+        except OSError as error:
+            _give_up(f"finds no cluster at {given}: {error.strerror or error}")
+    import ray
+
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except ConnectionError:
+        _give_up("finds no cluster")
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Ray's own takes seconds
+    return ray
+
+
+def _nodes(ray: Any) -> Iterator[str]:
+    """Those with GPUs; where none has one, all. A node is called as it was started, or by its host, or its address."""
+    living = [node for node in ray.nodes() if node["Alive"]]
+    hosts = [node["NodeManagerHostname"] for node in living]
+    for node in [node for node in living if node["Resources"].get("GPU")] or living:
+        name, host, address = node["NodeName"], node["NodeManagerHostname"], node["NodeManagerAddress"]
+        yield name if name != address else host if hosts.count(host) == 1 else address
+
+
+def _relay_on(ray: Any, host: str, gpus: int, program: list[str]) -> Any:
+    """The actor on that node, which holds as many GPUs there as its program uses."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    names = ("NodeName", "NodeManagerHostname", "NodeManagerAddress")
+    there = [node for node in ray.nodes() if node["Alive"] and host in [node[name] for name in names]]
+    if not there:
+        _give_up(f"says: the cluster has no node {host}")
+    has = int(there[0]["Resources"].get("GPU", 0))
+    if has < gpus:
+        _give_up(f"says: {host} has {_gpus(has)} in the cluster, and {gpus} {'is' if gpus == 1 else 'are'} asked for")
+    strategy = NodeAffinitySchedulingStrategy(there[0]["NodeID"], soft=False)
+    actor = ray.remote(num_cpus=0, num_gpus=gpus, max_concurrency=4, scheduling_strategy=strategy)(Relay)
+    relay = actor.remote(program)
+    try:
+        ray.get(relay.__ray_ready__.remote(), timeout=_STARTS_WITHIN_S)
+    except ray.exceptions.GetTimeoutError:
+        _give_up(f"started nothing within {_STARTS_WITHIN_S:g} s" + (f": {_gpus(gpus)} not free" if gpus else ""))
+    return relay
+
+
+def _run(ray: Any, relay: Any, out: int) -> int:
+    """Passes on what the two say, until the program ends: its exit code, above 128 that of a signal."""
+
+    def copy_in() -> None:
+        chunk = b"."
+        with suppress(ray.exceptions.RayError):  # that is told where it is read
+            while chunk:
+                chunk = os.read(0, _CHUNK)
+                ray.get(relay.write.remote(chunk))
+
+    def copy_out(stream: int, to: int) -> None:
+        while chunk := ray.get(relay.read.remote(stream)):
+            while chunk:
+                chunk = chunk[os.write(to, chunk) :]
+
+    def copy_errors() -> None:
+        with suppress(ray.exceptions.RayError):
+            copy_out(2, 2)
+
+    _in_background(copy_in)
+    errors = _in_background(copy_errors)
+    copy_out(1, out)
+    os.close(out)
+    errors.join()
+    code: int = ray.get(relay.end.remote())
+    return code if code >= 0 else 128 - code
+
+
+def _in_background(work: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+def _gpus(number: int) -> str:
+    return f"{number or 'no'} GPU{'' if number == 1 else 's'}"
+
+
+def _give_up(why: str) -> NoReturn:
+    print(f"Ray {why}", file=sys.stderr, flush=True)
+    os._exit(_LOST)

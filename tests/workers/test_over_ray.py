@@ -1,0 +1,195 @@
+"""Workers on the nodes of a Ray cluster, with real nodes, actors and agents, and an engine that trains nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from gpubalance.devices.hosts import reach
+from gpubalance.errors import EnvironmentFault, PartialResult, UsageError
+from gpubalance.results.timing import Timing
+from gpubalance.settings.device import Device
+from gpubalance.settings.shares import Shares
+from gpubalance.workers.party import Party
+from tests.cli.program import SHORT, lines_until, lives, start
+from tests.stand_in import engine
+from tests.workers.test_elsewhere import FAILS, measured, namespaces
+from tests.workers.test_ranks import BUILD, DEVICES, ROOT
+
+__all__ = ["namespaces"]
+TWO_HOSTS = ("--simulate", str(ROOT / "configs/two-hosts.toml"))
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Two nodes, alpha and beta; what they start has the engine of a script in `cluster.folder`."""
+    ray_cluster = pytest.importorskip("ray.cluster_utils")
+    folder = tmp_path_factory.mktemp("cluster")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in engine(folder).items():
+            patch.setenv(name, value)
+        made = ray_cluster.Cluster()
+        try:
+            for name in ("alpha", "beta"):
+                made.add_node(node_name=name, num_cpus=0, include_dashboard=False)
+            patch.setenv("RAY_ADDRESS", made.address)
+            made.folder = folder
+            yield made
+        finally:
+            made.shutdown()
+
+
+@pytest.fixture
+def party_that(cluster: Any) -> Iterator[Callable[..., Party]]:
+    """A party over these devices, each behind an agent that Ray has started, whose engine does what the script says."""
+
+    def make(script: str, devices: Any = DEVICES) -> Party:
+        engine(cluster.folder, script)
+        return Party(devices, build=BUILD)
+
+    assert reach("ray", None) == ("alpha", "beta")
+    yield make
+    engine(cluster.folder)
+    reach(None, None)
+
+
+def agents_and_workers(cluster: Any) -> list[psutil.Process]:
+    """This cluster's, with the processes that connect this host to them."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "environ"]):
+        ours = str(cluster.folder) in (process.info["environ"] or {}).get("ENGINE_STAND_IN_SCRIPT", "")
+        if ours and "gpubalance.workers." in " ".join(process.info["cmdline"] or ()):
+            found.append(process)
+    return found
+
+
+def left_of(there: Sequence[psutil.Process]) -> list[psutil.Process]:
+    """Those that have not ended within what an agent waits for its controller."""
+    end = time.monotonic() + 35
+    while (left := [process for process in there if lives(process)]) and time.monotonic() < end:
+        time.sleep(0.2)
+    return left
+
+
+def test_a_worker_that_ray_has_started_is_a_worker(cluster: Any, party_that: Callable[..., Party]) -> None:
+    with party_that("def built(devices):\n    print('on', devices[0].host)\n") as party:
+        timing, *_ = party.ask(measured)
+        assert isinstance(timing, Timing)
+        assert timing.compute_s == pytest.approx((0.110, 0.110, 0.112))
+        assert "on alpha" in party.ask(lambda worker: worker.process.log_tail())
+        party.regroup([DEVICES[2]])
+        assert party.ask(lambda worker: worker.devices) == (DEVICES[2],)
+        there = agents_and_workers(cluster)
+        assert there
+    assert not left_of(there)
+
+
+def test_a_worker_that_dies_is_told_with_its_host(party_that: Callable[..., Party]) -> None:
+    with (
+        party_that(FAILS.format(act="os.abort()")) as party,
+        pytest.raises(PartialResult, match=r"^beta:0: the worker was ended by SIGABRT while"),
+    ):
+        party.ask(measured)
+
+
+def test_a_node_that_is_lost_is_told(cluster: Any, party_that: Callable[..., Party]) -> None:
+    """Its actor may live on for a while; of an agent that hears nothing see test_elsewhere.py."""
+    node = cluster.add_node(node_name="gamma", num_cpus=0, include_dashboard=False)
+    devices = (DEVICES[0], DEVICES[2].model_copy(update={"host": "gamma"}))
+    with party_that("def step(*_):\n    import time\n    time.sleep(600)\n", devices) as party:
+        party.start()
+        os.kill(node.all_processes["raylet"][0].process.pid, signal.SIGKILL)
+        with pytest.raises(PartialResult, match=r"^gamma is lost: "):
+            party.ask(lambda worker: list(worker.measure(Shares((8, 8)), at_least=2, stamped=True)))
+    cluster.remove_node(node, allow_graceful=False)
+
+
+def test_ray_gives_no_gpu_that_it_has_not(party_that: Callable[..., Party]) -> None:
+    card = Device(index=0, uuid="GPU-a", name="card", memory_bytes=1 << 30, simulated=False, host="alpha")
+    with (
+        party_that("", [card]) as party,
+        pytest.raises(EnvironmentFault, match=r"^alpha can't be reached: the process that Ray") as told,
+    ):
+        party.start()
+    assert "alpha has no GPUs in the cluster, and 1 is asked for" in told.value.log
+
+
+def test_a_killed_controller_leaves_nothing(cluster: Any, party_that: Callable[..., Party]) -> None:
+    program = start("run", *TWO_HOSTS, "--batches", "80", "40", "24", "--hosts", "ray", "--duration", "600")
+    lines_until(program, "window 1 of")
+    there = agents_and_workers(cluster)
+    assert len(there) >= 3 * len(DEVICES)
+    program.send_signal(signal.SIGKILL)
+    program.communicate()
+    assert not left_of(there)
+
+
+def test_no_ray_and_no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    with pytest.raises(EnvironmentFault, match=r"^--hosts ray: .*finds no cluster"):
+        reach("ray", None)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(EnvironmentFault, match=r"^--hosts ray: Ray is not installed"):
+        reach("ray", None)
+    with pytest.raises(UsageError, match=r"Ray reaches its hosts itself"):
+        reach("ray", "ssh {host}")
+
+
+def test_two_nodes_with_networks_of_their_own(namespaces: str, tmp_path: Path) -> None:
+    """With TensorFlow's real collectives over the bridge between them."""
+    pytest.importorskip("ray")
+    first, second = namespaces.split(",")
+    profile = tmp_path / "hosts.toml"
+    text = (ROOT / "configs/two-hosts.toml").read_text()
+    profile.write_text(text.replace('"alpha"', f'"{first}"').replace('"beta"', f'"{second}"'))
+
+    def on(host: str, *words: str, **options: Any) -> subprocess.Popen[str]:
+        return subprocess.Popen(["ip", "netns", "exec", host, *words], text=True, **options)
+
+    with on(first, "ip", "-j", "-4", "address", "show", "eth0", stdout=subprocess.PIPE) as asked:
+        ((address,),) = [[one["local"] for one in card["addr_info"]] for card in json.loads(asked.communicate()[0])]
+    started = (str(Path(sys.executable).with_name("ray")), "start", "--block", "--num-cpus=0", "--disable-usage-stats")
+    head = ("--head", "--port=6379", f"--node-ip-address={address}", "--include-dashboard=false")
+    nodes = [
+        on(host, *started, f"--node-name={host}", *how, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        for host, how in ((first, head), (second, (f"--address={address}:6379",)))
+    ]
+    try:
+        for node in nodes:
+            assert node.stdout is not None
+            assert any("Ray runtime started" in line for line in node.stdout)
+        words = (
+            "run",
+            "--simulate",
+            str(profile),
+            "--batches",
+            "80",
+            "40",
+            "24",
+            "--hosts",
+            "ray",
+            "--baseline",
+            "none",
+        )
+        program = on(
+            first, sys.executable, "-m", "gpubalance", *words, "--baseline", "none", *SHORT,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "RAY_ADDRESS": f"{address}:6379"},
+        )  # fmt: skip
+        out, err = program.communicate()
+        assert program.returncode == 0, err
+        assert f"{first}:1" in out
+        assert "--hosts ray" in out
+    finally:
+        for node in nodes:
+            node.terminate()
+            node.communicate()
