@@ -17,12 +17,15 @@ import pytest
 
 from gpubalance.devices.hosts import reach
 from gpubalance.errors import EnvironmentFault, PartialResult, UsageError
+from gpubalance.results.plan import Plan
+from gpubalance.results.records import read_record
 from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.party import Party
-from tests.cli.program import SHORT, lines_until, lives, start
+from tests.cli.program import SHORT, gpubalance, lines_until, lives, start
 from tests.stand_in import engine
+from tests.training.test_hosts import write_plan
 from tests.workers.test_elsewhere import FAILS, measured, namespaces
 from tests.workers.test_ranks import BUILD, DEVICES, ROOT
 
@@ -132,6 +135,22 @@ def test_a_killed_controller_leaves_nothing(cluster: Any, party_that: Callable[.
     program.send_signal(signal.SIGKILL)
     program.communicate()
     assert not left_of(there)
+
+
+def test_launch_goes_where_the_plan_was_made(cluster: Any, tmp_path: Path) -> None:
+    """Nothing else has to be typed. Its exit code and what it prints come from the nodes."""
+    plan = read_record(write_plan(tmp_path), Plan).model_copy(update={"reached_by": "ray"})
+    (tmp_path / "plan.json").write_text(plan.model_dump_json())
+    (tmp_path / "train.py").write_text(
+        "import os, psutil, sys\n"
+        "above = [process.name() for process in psutil.Process().parents()]\n"
+        "print('raylet' in above, 'TF_CONFIG' in os.environ)\n"
+        "sys.exit(int(sys.argv[1]))\n"
+    )
+    done = gpubalance("launch", str(tmp_path / "plan.json"), str(tmp_path / "train.py"), "0")
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"{label} | True True" for label in ("alpha:0", "alpha:1", "beta:0")]
+    assert gpubalance("launch", str(tmp_path / "plan.json"), str(tmp_path / "train.py"), "7").returncode == 7
 
 
 def test_no_ray_and_no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
