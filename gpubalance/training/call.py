@@ -37,7 +37,7 @@ def call(
             if not split._of_any_batch:
                 _tell(split, regrouped.other_batches(dealt.shares, split.global_batch))
 
-    with steps.used(on_first), warnings.catch_warnings():
+    with steps.used(on_first, data.sizes(bound)), warnings.catch_warnings():
         if bound.get("steps_per_epoch" if trains else "steps") is None:
             # A regrouped dataset does not know its length, so Keras warns when it ends.
             warnings.filterwarnings("ignore", message="Your input ran out of data")

@@ -10,6 +10,8 @@ import tensorflow as tf
 from gpubalance.engine.batches import regrouped
 from gpubalance.errors import BadInput
 
+UNKNOWN_SIZE = int(tf.data.UNKNOWN_CARDINALITY)
+
 
 def in_batches_of(global_batch: int, model: Any, options: dict[str, Any]) -> None:
     """Changes the arguments of a Keras method so that datasets and arrays come in batches of that size.
@@ -37,6 +39,27 @@ def check(options: dict[str, Any], *, steps: int | None, devices: int, trains: b
             f"a batch of {size} can't be shared among {devices} devices",
             remedy="give a larger batch_size, or a split over fewer devices",
         )
+
+
+def sizes(options: dict[str, Any]) -> dict[str, int]:
+    """How long the data of a Keras method is: batches of a dataset, samples of arrays, or UNKNOWN_SIZE."""
+    validation = options.get("validation_data")
+    return {
+        "data": _size(options.get("x")),
+        "validation data": _size(validation[0] if isinstance(validation, tuple | list) else validation),
+    }
+
+
+def _size(data: Any) -> int:
+    if data is None:
+        return 0
+    if isinstance(data, tf.data.Dataset):
+        return int(data.cardinality())
+    if not _is_array(data):
+        batches = getattr(data, "num_batches", None)
+        return UNKNOWN_SIZE if batches is None else int(batches)
+    shape = getattr(next(iter(keras.tree.flatten(data)), None), "shape", ())
+    return int(shape[0]) if len(shape) else UNKNOWN_SIZE
 
 
 def _is_array(data: Any) -> bool:

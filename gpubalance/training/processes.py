@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,31 +13,60 @@ import keras
 
 from gpubalance.engine.hosts import what_all_say
 from gpubalance.errors import BadInput
+from gpubalance.training.data import UNKNOWN_SIZE
 from gpubalance.training.place import Place
 
 _BATCHES_COMPARED = 3
+_AS_MUCH = "read the same files in every process: a split gives each device its part of the same batches"
 # Those that write of what all processes have. A checkpoint is for all to take part in: see `apart`.
 _WRITERS = (keras.callbacks.CSVLogger, keras.callbacks.RemoteMonitor, keras.callbacks.TensorBoard)
 
 
 class Alike:
-    """Compares the first global batches of the processes: each takes its rows of the same ones."""
+    """Compares what the processes are given: each takes its rows of the same batches, and all take as many steps.
+
+    Where that differs all of them raise BadInput: one with a step more than the others would wait in it for ever.
+    """
 
     def __init__(self, place: Place) -> None:
         self._all_say = what_all_say(place.strategy, place.cluster) if place.cluster else None
         self._labels = place.labels
-        self.begin()
+        self.begin({})
 
-    def begin(self) -> None:
-        """The next batches are the first of another pass."""
-        self._left = _BATCHES_COMPARED if self._all_say else 0
+    def begin(self, sizes: Mapping[str, int]) -> None:
+        """The next batches are the first of another pass, over so much of each."""
+        self._left = _BATCHES_COMPARED
+        self._asks = False
+        for what, size in sizes.items() if self._all_say else ():
+            said = self._all(size)
+            if UNKNOWN_SIZE in said:  # what only its end shows is asked for before each step
+                self._asks = True
+            elif len(set(said)) > 1:
+                raise BadInput(f"the {what} is not as long in all processes: {self._told(said)}", remedy=_AS_MUCH)
 
-    def check(self, batch: Any) -> None:
-        """Raises BadInput, in all processes, where one has another batch than the first."""
+    def has(self, samples: int) -> None:
+        """Before each step, with its batch's samples, and at the end of the data with 0."""
+        if not self._asks:
+            return
+        said = self._all(samples)
+        if len(set(said)) > 1:
+            raise BadInput(
+                f"the data is not as long in all processes: the next batch has {self._told(said)}", remedy=_AS_MUCH
+            )
+
+    def check(self, batch: Any, model: Any) -> None:
+        """Before each step: the first batches, and that all go on from the same step."""
         if not self._left or self._all_say is None:
             return
+        if self._left == _BATCHES_COMPARED and getattr(model, "optimizer", None) is not None:
+            steps = self._all(model.optimizer.iterations.numpy())
+            if len(set(steps)) > 1:
+                raise BadInput(
+                    f"the processes have not trained for as many steps before: {self._told(steps)}",
+                    remedy="the folder of a backup must be one that all processes see, and so must a saved model",
+                )
         self._left -= 1
-        said = self._all_say(float(_digest(batch)))
+        said = self._all(_digest(batch))
         others = [label for label, one in zip(self._labels, said, strict=True) if one != said[0]]
         if others:
             raise BadInput(
@@ -45,6 +74,15 @@ class Alike:
                 "batches in the same order, of which it takes its samples",
                 remedy="read the same files, and shuffle by a seed: keras.utils.set_random_seed(1) before all else",
             )
+
+    def _told(self, said: Sequence[float]) -> str:
+        """`600 in alpha:0, 450 in beta:0`: the first one's, and those that differ."""
+        pairs = list(zip(self._labels, said, strict=True))
+        return ", ".join(f"{one:.0f} in {label}" for label, one in pairs[:1] + [p for p in pairs if p[1] != said[0]])
+
+    def _all(self, number: Any) -> tuple[float, ...]:
+        assert self._all_say is not None  # noqa: S101  (asked in a cluster only)
+        return self._all_say(float(number))
 
 
 def _digest(batch: Any) -> int:

@@ -6,7 +6,7 @@ traced function that fits it, one of those in functions.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -52,10 +52,11 @@ class Steps:
         return Shares(*self._tried) if self._tried else None
 
     @contextmanager
-    def used(self, on_first: Callable[[Dealt], None]) -> Iterator[None]:
+    def used(self, on_first: Callable[[Dealt], None], sizes: Mapping[str, int]) -> Iterator[None]:
         """For a while Keras' own `fit`, `evaluate` and `predict` of the model call these functions.
 
-        `on_first` is called with the first batch, when all of the model's variables are there.
+        `on_first` is called with the first batch, when all of the model's variables are there. `sizes` is how much all
+        processes must be given alike.
         """
         optimizer = getattr(self._model, "optimizer", None)
         # Not by the model's own `built`: build(shape) of a subclass sets it and makes no variables.
@@ -65,8 +66,8 @@ class Steps:
                 optimizer.build(self._model.trainable_variables)
         self.is_open, self._is_built = True, False
         self._tried, self._on_first = None, on_first
-        self._alike.begin()
         try:
+            self._alike.begin(sizes)
             with keras_inside.on_one_device(
                 self._model, train_function=self.train, test_function=self.test, predict_function=self.predict
             ):
@@ -109,8 +110,10 @@ class Steps:
             try:
                 batch, dealt = self._feed.take(iterator)
             except StopIteration:
+                self._alike.has(0)
                 break
-            self._alike.check(batch)
+            self._alike.has(dealt.samples)
+            self._alike.check(batch, self._model)
             if not self._is_built:  # what Keras leaves to the first batch
                 keras_inside.build(self._model, self._place.strategy, batch)
                 own_loss.check(self._model, batch, self._at_a_time(dealt.shares)[0])

@@ -5,6 +5,7 @@ Each process keeps what it has in the end; a test compares.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -51,9 +52,30 @@ def train(model: Any, fit: Callable[..., Any], **more: Any) -> dict[str, Any]:
     return {**weights, **logs, "predicted": model.predict(x[:37], verbose=0), "few": np.array(few)}
 
 
+def go_on(model: Any, fit: Callable[..., Any], backup: Path) -> dict[str, Any]:
+    """The weights after a training that ended between two epochs, lost all, and went on from its backup."""
+    import keras
+
+    class Stop(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            del logs
+            if epoch == 1:
+                raise InterruptedError
+
+    x, y = data()
+    for more in ([Stop()], []):
+        callbacks = [keras.callbacks.BackupAndRestore(str(backup)), *more]
+        with contextlib.suppress(InterruptedError):
+            fit(model, x, y, batch_size=BATCH, epochs=EPOCHS, shuffle=False, verbose=0, callbacks=callbacks)
+        if more:
+            model.set_weights([np.zeros_like(weight) for weight in model.get_weights()])
+    return {f"gone on {number}": np.asarray(weight) for number, weight in enumerate(model.get_weights())}
+
+
 def main(folder: Path, profile: str, plan: str) -> None:
     """One process's part."""
     import keras
+    import tensorflow as tf
 
     import gpubalance
 
@@ -73,13 +95,20 @@ def main(folder: Path, profile: str, plan: str) -> None:
     ]
     found = train(model, split.fit, callbacks=callbacks)
     times = monitor.epochs[-1]
+    found |= go_on(model, split.fit, folder / "backup")
     np.savez(folder / f"{rank}.npz", **found, compute_s=times.compute_s, sync_s=times.sync_s)
     model.save(written / "saved.keras")
     x, y = data()
-    try:
-        split.fit(model, x + rank, y, verbose=0)
-    except gpubalance.errors.BadInput as error:
-        print(f"refused: {error.message}")
+    shorter = slice(SAMPLES - rank)
+    # How long a dataset is that is batched again, only its end shows.
+    batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(48).take(12 - 3 * rank)
+    for unlike in ((x + rank, y), (x[shorter], y[shorter]), (batches,), ()):
+        if not unlike:  # as after a backup that the others have not seen
+            model.optimizer.iterations.assign(rank)
+        try:
+            split.fit(model, *(unlike or (x, y)), epochs=EPOCHS, verbose=0)
+        except gpubalance.errors.BadInput as error:
+            print(f"refused: {error.message}")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from gpubalance.jobs.plan.plan import plan
 from gpubalance.settings.requests import PlanRequest
 from tests.cli.program import ROOT, gpubalance
 from tests.jobs.probes import probe_of
-from tests.training.rank import build, train
+from tests.training.rank import build, go_on, train
 
 TWO_HOSTS = str(ROOT / "configs" / "two-hosts.toml")
 TOLERANCE = 1e-5
@@ -37,7 +37,9 @@ def test_fit_over_hosts_is_that_of_one_device(tensorflow: Any, tmp_path: Path) -
     assert done.returncode == 0, done.stderr
 
     keras.utils.set_random_seed(3)
-    expected = train(build(), keras.Model.fit)
+    model = build()
+    expected = train(model, keras.Model.fit)
+    expected |= go_on(model, keras.Model.fit, tmp_path / "alone")
     found = [np.load(tmp_path / f"{rank}.npz") for rank in range(3)]
     for name, value in expected.items():
         assert np.max(np.abs(found[0][name] - value)) < TOLERANCE, name
@@ -53,3 +55,8 @@ def test_fit_over_hosts_is_that_of_one_device(tensorflow: Any, tmp_path: Path) -
     assert not list((tmp_path / "by-2").iterdir())
     for label in ("alpha:0", "alpha:1", "beta:0"):
         assert f"{label} | refused: the data of alpha:1, beta:0 is not that of alpha:0" in done.stdout
+        refused = f"{label} | refused: the data is not as long in all processes: "
+        assert f"{refused}610 in alpha:0, 609 in alpha:1, 608 in beta:0" in done.stdout
+        assert f"{refused}the next batch has 144 in alpha:0, 0 in beta:0" in done.stdout
+        before = f"{label} | refused: the processes have not trained for as many steps before: "
+        assert f"{before}0 in alpha:0, 1 in alpha:1, 2 in beta:0" in done.stdout
