@@ -58,7 +58,7 @@ def _size(data: Any) -> int:
     if not _is_array(data):
         batches = getattr(data, "num_batches", None)
         return UNKNOWN_SIZE if batches is None else int(batches)
-    shape = getattr(next(iter(keras.tree.flatten(data)), None), "shape", ())
+    shape: Any = getattr(next(iter(keras.tree.flatten(data)), None), "shape", ())
     return int(shape[0]) if len(shape) else UNKNOWN_SIZE
 
 
