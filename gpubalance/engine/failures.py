@@ -32,6 +32,15 @@ _REPLICA = (
 )
 
 
+class TaskFailedError(Exception):
+    """A pipeline's task failed, for the reason that this one comes from; or it hangs, and there is none."""
+
+    def __init__(self, device: int, doing: str) -> None:
+        super().__init__(f"{doing} on device {device}")
+        self.device = device
+        self.doing = doing
+
+
 def explain(error: BaseException, settings: Settings | None = None) -> GpubalanceError:
     """OutOfMemory; BadInput for the user's model or flags; EnvironmentFault for all else. The log gets the traceback.
 

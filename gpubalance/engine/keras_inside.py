@@ -1,15 +1,20 @@
-"""What every step leans on of Keras' insides, checked when it is used: where an optimizer sums gradients.
+"""What every step leans on of Keras' insides, checked when it is used.
 
-A Keras optimizer clips gradients, and looks for infinities in them, before it sums them over the replicas: each
-replica would clip its own part. Here the sum comes first, so the optimizer must not sum again. What only training
-leans on is in training/.
+Where an optimizer sums gradients: it clips them, and looks for infinities in them, before it sums them over the
+replicas, so each replica would clip its own part. Here the sum comes first, so the optimizer must not sum again.
+
+How a model's graph runs its layers, and where a variable keeps its value: for a pipeline. What only training leans on
+is in training/.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from gpubalance.errors import BadInput, EnvironmentFault
 
@@ -42,3 +47,144 @@ def summing(optimizer: Any) -> Any:
                 f"the model's optimizer has {option}, which Keras can't do over several devices", remedy=instead
             )
     return inner
+
+
+def graph_of(operation: Any) -> Any | None:
+    """The Functional that runs for a model; None for a layer, and for a model with a `call` of its own."""
+    from keras.src.models.functional import Functional
+
+    if isinstance(operation, keras.Sequential):
+        return operation._functional if type(operation).call is keras.Sequential.call else None
+    is_graph = isinstance(operation, Functional) and type(operation).call is Functional.call
+    return operation if is_graph else None
+
+
+def nodes_in_order(function: Any) -> list[Any]:
+    """A Functional's calls depth first from its outputs: each after all that it takes, and a branch in one piece."""
+    inside = {id(node) for nodes in function._nodes_by_depth.values() for node in nodes}
+    done: set[int] = set()
+    order: list[Any] = []
+    for tensor in function.outputs:
+        operation, index, _ = tensor._keras_history
+        stack = [(operation._inbound_nodes[index], False)]
+        while stack:
+            node, is_ready = stack.pop()
+            if id(node) in done or id(node) not in inside:
+                continue
+            if is_ready or node.is_input:
+                done.add(id(node))
+                order.append(node)
+            else:
+                stack.append((node, True))
+                stack += [(parent, False) for parent in reversed(node.parent_nodes)]
+    return [node for node in order if not node.is_input]
+
+
+def run_as_graph(operation: Any, *, training: bool, arguments: Any, values: Mapping[int, Any]) -> list[Any]:
+    """What a Functional does for one of its calls: `values` are those of symbolic tensors, by their id.
+
+    The training flag of the whole model overrides one that was given when the graph was built (keras 20285).
+    """
+    from keras.src.models.functional import operation_fn
+
+    args, kwargs = arguments.fill_in(values)
+    return keras.tree.flatten(operation_fn(operation, training=training)(*args, **kwargs))  # type: ignore[no-any-return]
+
+
+def mask_of(tensor: Any) -> Any | None:
+    """The mask that a layer put on a tensor."""
+    from keras.src.backend import get_keras_mask
+
+    return get_keras_mask(tensor)
+
+
+def put_mask(tensor: Any, mask: Any) -> None:
+    """Layers that take the tensor go by this mask."""
+    from keras.src.backend import set_keras_mask
+
+    set_keras_mask(tensor, mask)
+
+
+def move(variable: Any, device: str) -> None:
+    """Every layer that has the variable goes on with it on that device. An optimizer must not know it yet."""
+    old = variable._value
+    if old.device.endswith(f":{device}"):
+        return
+    with tf.device(device):
+        variable._value = tf.Variable(
+            old,
+            dtype=old.dtype,
+            trainable=old.trainable,
+            name=variable.name,
+            aggregation=old.aggregation,
+            synchronization=old.synchronization,
+        )
+
+
+def own_scalars(optimizer: Any) -> list[Any]:
+    """The variables that an optimizer keeps beside its slots: iterations, learning rate, loss scale."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    owners = [optimizer] if inner is optimizer else [optimizer, inner]
+    return [value for owner in owners for value in vars(owner).values() if isinstance(value, keras.Variable)]
+
+
+@contextlib.contextmanager
+def updating(
+    optimizer: Any, variables: Sequence[Any], scalars: Sequence[tuple[Any, Any]], *, finite: Any = None
+) -> Iterator[None]:
+    """While it is traced, `optimizer.apply` is for these variables only, of all that it knows.
+
+    It takes the second of each pair of `scalars` for the value of the first, does not clip by a global norm, and
+    believes that the gradients are `finite`, where it would look.
+    """
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    known = inner._trainable_variables
+    kept = {id(variable) for variable in variables}
+    places = [place for place, variable in enumerate(known) if id(variable) in kept]
+    lists = {"_trainable_variables": known, "_model_variables_moving_average": None}
+    changed = {
+        name: [getattr(inner, name)[place] for place in places]
+        for name in lists
+        if getattr(inner, name, None) is not None
+    }
+    before = {name: getattr(inner, name) for name in changed}
+    values = [variable._value for variable, _ in scalars]
+    clip = inner.global_clipnorm
+    try:
+        for name, value in changed.items():
+            object.__setattr__(inner, name, value)
+        for variable, value in scalars:
+            variable._value = value
+        inner.global_clipnorm = None
+        if finite is not None:
+            optimizer.check_finite = lambda _: finite
+        yield
+    finally:
+        for name, value in before.items():
+            object.__setattr__(inner, name, value)
+        for (variable, _), value in zip(scalars, values, strict=True):
+            variable._value = value
+        inner.global_clipnorm = clip
+        if finite is not None:
+            del optimizer.check_finite
+
+
+def check_graphs(model: Any, optimizer: Any = None) -> None:
+    """Raises EnvironmentFault for a Keras whose graphs, variables and optimizers are not what a pipeline knows."""
+    try:
+        from keras.src.backend import get_keras_mask, set_keras_mask  # noqa: F401
+        from keras.src.models.functional import Functional, operation_fn  # noqa: F401
+    except ImportError as error:
+        missing = [str(error)]
+    else:
+        graph = graph_of(model)
+        wanted = [(graph, "_nodes_by_depth")] if graph is not None else []
+        wanted += [(variable, "_value") for variable in model.variables[:1]]
+        inner = getattr(optimizer, "inner_optimizer", optimizer)
+        wanted += [(inner, name) for name in ("_trainable_variables", "global_clipnorm") if inner is not None]
+        missing = [f"{type(owner).__name__}.{name}" for owner, name in wanted if not hasattr(owner, name)]
+    if missing:
+        raise EnvironmentFault(
+            f"Keras {keras.__version__} has no {', '.join(missing)} where gpubalance knows it",
+            remedy=f"use Keras {KNOWN}",
+        )

@@ -192,6 +192,14 @@ def memory_limit_bytes(name: str) -> int | None:
     return int(limit) << 20 if limited else None
 
 
+def memory_limits_bytes(devices: Sequence[Device], names: Sequence[str]) -> tuple[int | None, ...]:
+    """Of each device, a simulated one's by its profile."""
+    return tuple(
+        device.profile.memory if device.profile else memory_limit_bytes(name)
+        for device, name in zip(devices, names, strict=True)
+    )
+
+
 def memory_peak_bytes(name: str) -> int | None:
     """The most bytes that TensorFlow held on a device since the last reset; None where its allocator does not tell.
 

@@ -8,21 +8,16 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import keras
-import numpy as np
 import psutil
 import tensorflow as tf
 
-from gpubalance.engine import data, hosts, runtime
+from gpubalance.engine import data, hosts, runtime, trained
 from gpubalance.engine.flops import count_forward
-from gpubalance.engine.losses import CompiledLoss, Loss, fit_labels, fit_loss
-from gpubalance.engine.models import build_model, find_model, input_shapes
 from gpubalance.engine.pace import PacedClock, clocks
 from gpubalance.engine.pull import timed_pull
 from gpubalance.engine.step import build_step, stamped_times
 from gpubalance.engine.trace import record_trace
 from gpubalance.engine.user_data import UserData
-from gpubalance.errors import BadInput
 from gpubalance.results.pulled import Change, Mend, Pulled
 from gpubalance.results.timing import Timing
 from gpubalance.settings.cluster import Cluster
@@ -63,13 +58,11 @@ class Session:
         self._clocks = clocks([d.profile for d in devices], joint, seed=seed, in_cluster=self.in_cluster)
         self._paced = [clock for clock in self._clocks[self._here] if isinstance(clock, PacedClock)]
         with self._strategy.scope():
-            began = time.monotonic()
-            make = find_model(settings.model)
-            self._import_s = time.monotonic() - began
-            self._model = build_model(settings.model, make, known_shapes=settings.data is None)
-            self._optimizer = self._build_optimizer()
+            self._model, self._import_s = trained.make_model(settings)
+            self._optimizer = trained.optimizer_of(self._model, settings.precision)
+            self._optimizer.build(self._model.trainable_variables)
             self._user_data = UserData(settings.data, self._model) if settings.data else None
-        self._samples, self._loss = self._samples_and_loss(seed)
+        self._samples, self._loss = trained.samples_and_loss(settings, self._model, self._user_data, seed=seed)
         self._steps: dict[tuple[bool, bool], Any] = {}
         self._split = Shares((1,) * self._replicas)
         self._pipeline = False
@@ -77,26 +70,6 @@ class Session:
         self._turn = 1  # steps after which each batch has come, where they differ in shape
         self._pulled: tuple[int, Change | None] | None = None
         self._pulling: Iterator[Any] | None = None
-
-    def _samples_and_loss(self, seed: int) -> tuple[data.Samples | UserData, Loss | CompiledLoss]:
-        """Random samples and a loss that suits the model; or the user's, and what suits their labels."""
-        where = "model"
-        try:
-            if self._user_data is None:
-                loss = fit_loss(self._model)
-                return data.Samples(self._model, loss, seed=seed), loss
-            where = "data"
-            return self._user_data, fit_labels(self._model, self._user_data.make(1)[1])
-        except ValueError as error:
-            raise BadInput(f"--{where} {getattr(self.settings, where)}: {error}") from None
-
-    def _build_optimizer(self) -> Any:
-        """Adam, or the one that the user's model was compiled with: its slots take memory, its update time."""
-        optimizer = getattr(self._model, "optimizer", None) or keras.optimizers.Adam()
-        if self.settings.precision == "mixed_float16" and not hasattr(optimizer, "inner_optimizer"):
-            optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
-        optimizer.build(self._model.trainable_variables)
-        return optimizer
 
     def _step(self, *, stamped: bool, micro: bool) -> Any:
         """Built when it is needed: most sessions never accumulate."""
@@ -110,30 +83,14 @@ class Session:
 
     def facts(self) -> dict[str, Any]:
         """What the result records of the model and of TensorFlow. `gradient_bytes` is what an all-reduce moves."""
-        variables = self._model.trainable_variables
-        sizes = [int(np.prod(v.shape)) for v in variables]
-        build = tf.sysconfig.get_build_info()
-        return {
-            "model": {
-                "name": str(self._model.name),
-                "parameters": sum(sizes),
-                "gradient_bytes": sum(n * tf.as_dtype(v.dtype).size for n, v in zip(sizes, variables, strict=True)),
-                "input_shapes": input_shapes(self._model),
-            },
+        return trained.facts_of(self._model) | {
             "import_s": self._import_s,
-            "tensorflow": tf.__version__,
-            "keras": keras.__version__,
-            "cuda": build.get("cuda_version"),
-            "cudnn": build.get("cudnn_version"),
             "memory_limit_bytes": self._memory_limit_bytes,
         }
 
     @property
     def _memory_limit_bytes(self) -> tuple[int | None, ...]:
-        return tuple(
-            device.profile.memory if device.profile else runtime.memory_limit_bytes(name)
-            for device, name in zip(self._devices, self._names, strict=True)
-        )
+        return runtime.memory_limits_bytes(self._devices, self._names)
 
     def forward_flops(self) -> float | None:
         """Operations of one sample's forward pass; of samples that differ in shape the mean over some."""

@@ -7,6 +7,9 @@
     Pull                       →    Pulled …, PulledAll
     CountFlops                 →    Flops
     Trace                      →    Traced
+    Describe                   →    Described: this and the next two are of a model that is opened with `layers`
+    TimeBlocks                 →    BlockTimed …, BlocksTimed
+    Pipe                       →    Timing … or Piped …, Measured
     Survey (instead of Open)   →    Surveyed
     Inspect, Copy, Reduce      →    Inspected, Copied, Reduced: the checks of `doctor`, instead of Open too
     any                        →    Failed; the worker takes more requests, unless it was a GPU's memory
@@ -21,6 +24,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, TypeAdapter
 
 from gpubalance.results.common import Model
+from gpubalance.results.piped import BlockTimed, Piped
 from gpubalance.results.pulled import Change, Mend, Pulled
 from gpubalance.results.timing import Timing
 from gpubalance.settings.cluster import Cluster
@@ -28,6 +32,7 @@ from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.record import Record, Seconds
 from gpubalance.settings.requests import Settings, Tracing
 from gpubalance.settings.shares import Shares
+from gpubalance.workers.layers_messages import BlocksTimed, Describe, Described, Pipe, TimeBlocks
 
 Peak = Annotated[int, Field(ge=0, lt=2**63)] | None
 
@@ -36,6 +41,7 @@ class Open(Record):
     """Build the model on these devices. In a `cluster` the worker has one of them, and others have theirs.
 
     `code` is the content of the user's own code on the controller's host, for a worker on another one: see `code_key`.
+    With `layers` it is built in the host's memory, to be cut: no device has to hold it.
     """
 
     kind: Literal["open"] = "open"
@@ -45,6 +51,7 @@ class Open(Record):
     seed: int
     cluster: Cluster | None = None
     code: str | None = None
+    layers: bool = False
 
 
 class Measure(Record):
@@ -232,22 +239,26 @@ class Failed(Record):
     another worker of a cluster, of which TensorFlow told here.
 
     Out of memory, `memory_peak_bytes` is what each device held or, as a simulated one knows, would have needed.
+    `doing` is what a pipeline's device was at when it failed, or, with the fault "hang", has been at for too long.
     """
 
     kind: Literal["failed"] = "failed"
-    fault: Literal["memory", "refused", "input", "environment", "peer"]
+    fault: Literal["memory", "refused", "input", "environment", "peer", "hang"]
     message: str
     cause: str = ""
     remedy: str = ""
     replica: int | None = None
     memory_peak_bytes: tuple[int | None, ...] = ()
+    doing: str = ""
 
 
-AnyRequest = Open | Measure | Stop | Pull | CountFlops | Trace | Survey | Inspect | Copy | Reduce
-Request = Annotated[AnyRequest, Field(discriminator="kind")]
-AnyReply = (
-    Ready | Timing | Measured | Pulled | PulledAll | Flops | Traced | Surveyed | Inspected | Copied | Reduced | Failed
+AnyRequest = (
+    Open | Measure | Stop | Pull | CountFlops | Trace | Describe | TimeBlocks | Pipe | Survey | Inspect | Copy | Reduce
 )
+Request = Annotated[AnyRequest, Field(discriminator="kind")]
+_OfLayers = Described | BlockTimed | BlocksTimed | Piped
+_OfChecks = Surveyed | Inspected | Copied | Reduced
+AnyReply = Ready | Timing | Measured | Pulled | PulledAll | Flops | Traced | _OfLayers | _OfChecks | Failed
 Reply = Annotated[AnyReply, Field(discriminator="kind")]
 
 # Of each, one process reads and the other writes.

@@ -32,6 +32,7 @@ class Build:
     settings: Settings
     joint: JointProfile = field(default_factory=JointProfile)
     seed: int = 0
+    layers: bool = False  # in the host's memory, to be cut
 
     @property
     def place(self) -> str:
@@ -155,7 +156,7 @@ class Party:
 
         def build(number: int, worker: Worker) -> None:
             own = builds[number]
-            worker.open(own.settings, own.joint, seed=own.seed)
+            worker.open(own.settings, own.joint, seed=own.seed, layers=own.layers)
 
         self._at_once(build, list(builds))
         if self.started == len(self.groups):  # once

@@ -23,6 +23,7 @@ from gpubalance.remedies import known, match
 from gpubalance.settings.record import Record
 from gpubalance.settings.requests import Settings
 from gpubalance.workers.code import code_key
+from gpubalance.workers.layers_messages import BlocksTimed, Describe, Described, Pipe, TimeBlocks
 from gpubalance.workers.messages import (
     REQUEST,
     Copied,
@@ -49,6 +50,7 @@ from gpubalance.workers.messages import (
 from gpubalance.workers.parent import die_with_parent, end_group_with_parent
 
 if TYPE_CHECKING:
+    from gpubalance.engine.pipeline.session import LayersSession
     from gpubalance.engine.session import Session
 
 
@@ -61,7 +63,7 @@ def main(arguments: list[str]) -> None:
         # A user's model is looked for in the current folder too, but nothing of TensorFlow's own must be.
         sys.path.append(str(Path.cwd()))
         broken = _load_engine()
-        session = None
+        session: Any = None  # a Session, or a LayersSession
         for line in iter(requests.get, None):
             request = REQUEST.validate_json(line)
             if broken is not None:
@@ -72,6 +74,8 @@ def main(arguments: list[str]) -> None:
                 _survey(request, replies)
             elif isinstance(request, Inspect | Copy | Reduce):
                 _check(request, replies)
+            elif session is not None and isinstance(request, Describe | TimeBlocks | Pipe):
+                _layers(session, request, replies)
             elif session is not None and isinstance(request, CountFlops):
                 _say(replies, Flops(forward=session.forward_flops()))
             elif session is not None and isinstance(request, Trace):
@@ -101,9 +105,7 @@ def _say(replies: Any, message: Record) -> None:
     replies.flush()
 
 
-def _open(request: Open, replies: Any) -> Session | None:
-    from gpubalance.engine.session import Session
-
+def _open(request: Open, replies: Any) -> Session | LayersSession | None:
     settings = request.settings
     if request.code is not None and code_key(settings.model, settings.data) != request.code:
         files = " or ".join(filter(None, (settings.model, settings.data)))
@@ -112,7 +114,7 @@ def _open(request: Open, replies: Any) -> Session | None:
         _say(replies, Failed(fault="input", message=message, remedy="copy the file there, to the same folder"))
         return None
     try:
-        session = Session(request.devices, request.settings, request.joint, seed=request.seed, cluster=request.cluster)
+        session = _session(request)
     except (Exception, SystemExit) as error:  # noqa: BLE001  (the user's own code, or TensorFlow's: told to the parent)
         _say(replies, _failed(error, request.settings, in_cluster=request.cluster is not None))
         return None
@@ -120,16 +122,32 @@ def _open(request: Open, replies: Any) -> Session | None:
     return session
 
 
+def _session(request: Open) -> Session | LayersSession:
+    parts = request.devices, request.settings, request.joint
+    if request.layers:
+        from gpubalance.engine.pipeline.session import LayersSession
+
+        return LayersSession(*parts, seed=request.seed)
+    from gpubalance.engine.session import Session
+
+    return Session(*parts, seed=request.seed, cluster=request.cluster)
+
+
 def _failed(
     error: BaseException,
     settings: Settings | None = None,
-    session: Session | None = None,
+    session: Session | LayersSession | None = None,
     *,
     in_cluster: bool = False,
 ) -> Failed:
     """What the parent is told; where it was out of memory, with what each device of the session held."""
-    from gpubalance.engine.failures import explain, tells_of_a_peer
+    from gpubalance.engine.failures import TaskFailedError, explain, tells_of_a_peer
 
+    if isinstance(error, TaskFailedError):
+        if error.__cause__ is None:
+            return Failed(fault="hang", message=str(error), replica=error.device, doing=error.doing)
+        told = _failed(error.__cause__, settings, session)
+        return told.model_copy(update={"replica": error.device, "doing": error.doing})
     found = explain(error, settings)
     if (in_cluster or (session is not None and session.in_cluster)) and tells_of_a_peer(error):
         return Failed(fault="peer", message=found.message)
@@ -230,6 +248,23 @@ def _measure(session: Session, request: Measure, replies: Any, requests: queue.Q
         return
     told = {"memory_peak_bytes": session.memory_peaks(), "late_part": session.late_part(), "samples": session.samples}
     _say(replies, Measured.model_validate(told))
+
+
+def _layers(session: LayersSession, request: Describe | TimeBlocks | Pipe, replies: Any) -> None:
+    asked = {name: value for name, value in request if name != "kind"}
+    try:
+        if isinstance(request, Describe):
+            _say(replies, Described(graph=session.describe(**asked)))
+            return
+        for reply in session.time_blocks(**asked) if isinstance(request, TimeBlocks) else session.pipe(**asked):
+            _say(replies, reply)
+    except Exception as error:  # noqa: BLE001  (whatever a stage raises is told to the parent)
+        _say(replies, _failed(error, session.settings, session))
+        return
+    if isinstance(request, TimeBlocks):
+        _say(replies, BlocksTimed())
+    else:
+        _say(replies, Measured(memory_peak_bytes=session.memory_peaks(), late_part=session.late_part()))
 
 
 def _stopped(requests: queue.Queue[str | None]) -> bool:

@@ -105,16 +105,16 @@ class Worker:
     ) -> None:
         self.process.end()
 
-    def open(self, settings: Settings, joint: JointProfile, *, seed: int) -> None:
-        """Builds the model on the devices."""
+    def open(self, settings: Settings, joint: JointProfile, *, seed: int, layers: bool = False) -> None:
+        """Builds the model on the devices; with `layers` in the host's memory, to be cut."""
         self._all_reduce = settings.all_reduce
-        request = Open(devices=self.devices, settings=settings, joint=joint, seed=seed)
-        self.facts = self._ask(request, Ready, _OPENS_WITHIN_S, f"building {settings.model}")
+        request = Open(devices=self.devices, settings=settings, joint=joint, seed=seed, layers=layers)
+        self.facts = self.ask(request, Ready, _OPENS_WITHIN_S, f"building {settings.model}")
         self.is_open = True
 
     def forward_flops(self) -> float | None:
         """Operations of one sample's forward pass, as TensorFlow counts them; None where it can't."""
-        return self._ask(CountFlops(), Flops, _FIRST_STEP_WITHIN_S, "counting the model's operations").forward
+        return self.ask(CountFlops(), Flops, _FIRST_STEP_WITHIN_S, "counting the model's operations").forward
 
     def measure(
         self,
@@ -146,7 +146,7 @@ class Worker:
         key = (split, stamped, pipeline)
         given = 0
         while True:
-            reply = self._heard(self._patience_s(self._slowest_s.get(key), steps_per_timing), doing)
+            reply = self.heard(self.patience_s(self._slowest_s.get(key), steps_per_timing), doing)
             self._check(reply, stamped=stamped)
             if isinstance(reply, Timing):
                 given += 1
@@ -161,7 +161,7 @@ class Worker:
                 yield reply
                 return
             else:
-                self._fail(reply, str(split))
+                self.fail(reply, str(split))
 
     def pull(
         self, global_batch: int, *, seconds: float, at_least: int = 1, change: Change | None = None
@@ -171,7 +171,7 @@ class Worker:
         while True:
             reply = self.process.receive(self._deadline_s or _FIRST_STEP_WITHIN_S, "taking batches from --data")
             if not isinstance(reply, Pulled | PulledAll):
-                self._fail(reply)
+                self.fail(reply)
             yield reply
             if isinstance(reply, PulledAll):
                 return
@@ -180,37 +180,38 @@ class Worker:
         """Trains some steps with this split under TensorFlow's profiler; why not every GPU is in the trace, or None."""
         request = Trace(split=split, tracing=tracing)
         doing = f"tracing steps on {self._names()}"
-        return self._ask(request, Traced, _FIRST_STEP_WITHIN_S, doing).missing
+        return self.ask(request, Traced, _FIRST_STEP_WITHIN_S, doing).missing
 
     def inspect(self) -> Inspected:
         """TensorFlow's build, and what loading its libraries gives."""
-        return self._ask(Inspect(), Inspected, LOADS_WITHIN_S, "loading TensorFlow and its libraries")
+        return self.ask(Inspect(), Inspected, LOADS_WITHIN_S, "loading TensorFlow and its libraries")
 
     def survey(self) -> Surveyed:
         """Which of the GPUs TensorFlow can't use."""
-        return self._ask(Survey(devices=self.devices), Surveyed, _OPENS_WITHIN_S, "asking TensorFlow for its GPUs")
+        return self.ask(Survey(devices=self.devices), Surveyed, _OPENS_WITHIN_S, "asking TensorFlow for its GPUs")
 
     def copy(self, source: int, target: int, nbytes: int) -> Copied:
         """Copies random data from one device to another."""
         names = f"{self.devices[source].label} to {self.devices[target].label}"
         request = Copy(devices=self.devices, source=source, target=target, nbytes=nbytes)
-        return self._ask(request, Copied, self._moves_within_s, f"copying from {names}")
+        return self.ask(request, Copied, self._moves_within_s, f"copying from {names}")
 
     def reduce(self, nbytes: int) -> Reduced:
         """Sums random data over all devices."""
         request = Reduce(devices=self.devices, nbytes=nbytes)
-        return self._ask(request, Reduced, self._moves_within_s, f"summing over {self._names()}")
+        return self.ask(request, Reduced, self._moves_within_s, f"summing over {self._names()}")
 
     @property
     def _moves_within_s(self) -> float:
         """A worker that has not answered yet must load TensorFlow first."""
         return _MOVES_WITHIN_S + (0.0 if self.process.has_answered else LOADS_WITHIN_S)
 
-    def _ask(self, request: AnyRequest, wanted: type[Reply], within_s: float, doing: str) -> Reply:
+    def ask(self, request: AnyRequest, wanted: type[Reply], within_s: float, doing: str) -> Reply:
+        """What it answers, if it is of that kind; else raises what the answer says."""
         self.process.send(request)
         reply = self.process.receive(self._deadline_s or within_s, doing)
         if not isinstance(reply, wanted):
-            self._fail(reply)
+            self.fail(reply)
         return reply
 
     def _check(self, reply: AnyReply, *, stamped: bool) -> None:
@@ -222,7 +223,7 @@ class Worker:
             if len(values) != len(self.devices):
                 raise self.process.unreadable(f"{len(values)} values for {len(self.devices)} devices")
 
-    def _heard(self, within_s: float, doing: str) -> AnyReply:
+    def heard(self, within_s: float, doing: str) -> AnyReply:
         """What the process says; of a step the remedy is for one device or for several, whose all-reduce may hang."""
         try:
             return self.process.receive(within_s, doing)
@@ -232,7 +233,7 @@ class Worker:
                 error.remedy = f"try another all-reduce, which may be what hangs: --all-reduce {other}\n{error.remedy}"
             raise
 
-    def _patience_s(self, slowest_s: float | None, steps: int) -> float:
+    def patience_s(self, slowest_s: float | None, steps: int) -> float:
         """How long steps may take; `slowest_s` is the slowest like them so far."""
         if self._deadline_s is not None:
             return self._deadline_s
@@ -241,15 +242,19 @@ class Worker:
     def _names(self) -> str:
         return ", ".join(d.label for d in self.devices)
 
-    def _fail(self, reply: object, split: str = "") -> NoReturn:
+    def fail(self, reply: object, split: str = "") -> NoReturn:
+        """Raises what an answer says that is not what was asked for; `split` is what it was trained with."""
         if not isinstance(reply, Failed):
             raise PartialResult("the worker's message does not fit the request", log=self.process.log_tail())
+        replica = 0 if len(self.devices) == 1 else reply.replica
+        known = replica is not None and replica < len(self.devices)
+        where = self.devices[replica or 0].label if known else "the run"
+        if reply.fault == "hang":
+            message, remedy = f"{where} hangs in {reply.doing}", f"the worker's whole log is {self.process.log}"
+            raise DeadlinePassed(message, remedy=remedy, log=self.process.log_tail())
         if reply.fault == "memory":
-            replica = 0 if len(self.devices) == 1 else reply.replica
-            known = replica is not None and replica < len(self.devices)
-            where = self.devices[replica or 0].label if known else "the run"
-            doing = f"with batches {split}" if split else "while the model was built"
-            message = f"{where} ran out of memory {doing}"
+            doing = f"in {reply.doing}" if reply.doing else "while the model was built"
+            message = f"{where} ran out of memory {f'with batches {split}' if split else doing}"
             raise OutOfMemory(
                 message,
                 replica=replica if known else None,

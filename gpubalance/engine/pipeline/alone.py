@@ -1,0 +1,117 @@
+"""What some blocks of a model take on one device: seconds of their forward, backward and update, and memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from gpubalance.engine import runtime
+from gpubalance.engine.pipeline.blocks import Blocks, bytes_of
+from gpubalance.engine.pipeline.clock import Clock
+from gpubalance.engine.pipeline.micro_batches import MicroBatch, OutputsLoss
+from gpubalance.engine.pipeline.section import Passed, Section
+from gpubalance.engine.pipeline.update import Update
+from gpubalance.planning.pipeline.schedule import Task
+from gpubalance.results.piped import BlockTimed
+
+_FORWARD, _BACKWARD = Task(0, "forward", 0), Task(0, "backward", 0)
+
+
+class Alone:
+    """Blocks on a device, with random tensors for what others would give them."""
+
+    def __init__(
+        self,
+        blocks: Blocks,
+        run: tuple[int, int],
+        policy: Any,
+        name: str,
+        loss: OutputsLoss,
+        optimizer: Any,
+        labels: Any,
+    ) -> None:
+        """`run` is the first block and the last. Their variables move to the device. See Pipeline for the others."""
+        self._run, self._calls, self._name = run, blocks.calls, name
+        self._section = Section(blocks.calls, blocks.span(*run), name, policy)
+        self._section.place(name)
+        self._section.train_with(loss.of, labels, optimizer.scale_loss)
+        trained = self._section.trained
+        optimizer.build(trained)
+        self._update = Update(optimizer, {0: name}, {0: trained})
+        self._fixed_bytes = sum(map(bytes_of, (*self._section.variables, *trained)))
+        self._fixed_bytes += sum(bytes_of(variable) for variable in optimizer.variables) if trained else 0
+        self._is_traced = False
+
+    def time(self, micro: MicroBatch, clock: Clock, *, seconds: float, at_least: int) -> BlockTimed:
+        """Times passes of a micro-batch, and updates, for so long."""
+        clock.is_stamped = True
+        with tf.device(self._name):
+            tensors = {slot: tf.identity(micro.inputs[slot]) for slot in self._section.inputs}
+            tensors.update((slot, self._random(slot, micro.samples)) for slot in self._section.takes)
+            labels = tf.nest.map_structure(tf.identity, micro.labels) if self._section.is_last else ()
+            before = self._memory("current")
+            runtime.reset_memory_peak(self._name)
+            passed = self._forward(tensors, labels, micro.samples)
+            held = self._memory("current")
+            grads = self._backward(passed)
+            peak = self._memory("peak")
+            self._update.trace(0, grads)
+            self._once(clock, tensors, labels, micro.samples)  # unmeasured: caches fill
+            times: list[tuple[float, float, float]] = []
+            ends = time.perf_counter() + seconds
+            while len(times) < at_least or time.perf_counter() < ends:
+                times.append(self._once(clock, tensors, labels, micro.samples))
+        held_bytes = None if before is None or held is None else max(0, held - before)
+        working_bytes = None if held is None or peak is None else max(0, peak - held)
+        forward_s, backward_s, update_s = zip(*times, strict=True)
+        return BlockTimed(
+            first=self._run[0],
+            last=self._run[1],
+            forward_s=forward_s,
+            backward_s=backward_s,
+            update_s=update_s,
+            fixed_bytes=self._fixed_bytes,
+            held_bytes=held_bytes,
+            working_bytes=working_bytes,
+        )
+
+    def leave(self) -> None:
+        """Its variables go back to the host's memory."""
+        self._section.place("CPU:0")
+
+    def _once(self, clock: Clock, tensors: Any, labels: Any, samples: int) -> tuple[float, float, float]:
+        clock.start(time.perf_counter())
+        _, began_s = clock.begin(_FORWARD, 0.0)
+        passed = self._forward(tensors, labels, samples)
+        passed_s = clock.end(_FORWARD)
+        _, back_s = clock.begin(_BACKWARD, 0.0)
+        grads = self._backward(passed)
+        ended_s = clock.end(_BACKWARD)
+        update_s = clock.update()
+        self._update.apply(0, grads, [self._update.tell(0, grads)] if self._update.meets else [])
+        return passed_s - began_s, ended_s - back_s, clock.updated() - update_s
+
+    def _forward(self, tensors: Any, labels: Any, samples: int) -> Passed:
+        total = tf.constant(float(samples))
+        return self._section.forward(tensors, {}, labels, total, total)
+
+    def _backward(self, passed: Passed) -> Sequence[Any]:
+        given = {slot: [tf.ones_like(one)] for slot, one in passed.outputs.items() if one.dtype.is_floating}
+        return self._section.backward(passed, given)[0]
+
+    def _random(self, slot: int, samples: int) -> Any:
+        symbol = self._calls.tensors[slot]
+        kind = tf.as_dtype(symbol.dtype)
+        shape = (samples, *(size or 1 for size in symbol.shape[1:]))
+        values = np.random.default_rng(slot).random(shape, np.float32) if kind.is_floating else np.zeros(shape)
+        return tf.cast(values, kind)
+
+    def _memory(self, what: str) -> int | None:
+        try:
+            return int(tf.config.experimental.get_memory_info(self._name)[what])
+        except ValueError:
+            return None

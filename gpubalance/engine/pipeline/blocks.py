@@ -1,0 +1,145 @@
+"""A model's calls in blocks: what is measured, and where it may be cut."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from gpubalance.engine.pipeline.calls import Call, Calls
+from gpubalance.errors import BadInput, Refused
+from gpubalance.planning.pipeline.graph import Block, Edge, Graph
+
+MOST = 40
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Block i is the calls from `starts[i]` on, up to the next block's."""
+
+    calls: Calls
+    starts: tuple[int, ...]
+
+    def span(self, first: int, last: int) -> tuple[int, int]:
+        """The calls of the blocks from `first` to `last`: the first one, and the one after the last."""
+        return self.starts[first], self._ends[last]
+
+    @cached_property
+    def _ends(self) -> tuple[int, ...]:
+        return (*self.starts[1:], len(self.calls.calls))
+
+    @cached_property
+    def graph(self) -> Graph:
+        """As planning sees them. Every boundary may be cut."""
+        work = [operations_of(call, self.calls) for call in self.calls.calls]
+        spans = [*zip(self.starts, self._ends, strict=True)]
+        blocks = tuple(self._block(first, end, sum(work[first:end]) / (sum(work) or 1)) for first, end in spans)
+        return Graph(blocks, self._edges(), frozenset(range(1, len(blocks))))
+
+    def _block(self, first: int, end: int, share: float) -> Block:
+        calls = self.calls.calls[first:end]
+        names = dict.fromkeys((calls[0].name, calls[-1].name))
+        variables = {id(variable): variable for call in calls for variable in call.variables}
+        kept = sum(self.calls.bytes_of(slot) for call in calls for slot in call.gives)
+        return Block(" … ".join(names), end - first, sum(map(bytes_of, variables.values())), kept, share)
+
+    def _edges(self) -> tuple[Edge, ...]:
+        owner = np.searchsorted(self.starts, range(len(self.calls.calls)), side="right") - 1
+        edges = []
+        for slot, made in self.calls.made.items():
+            targets = {int(owner[taker]) for taker in self.calls.takers(slot)} - {int(owner[made])}
+            if made >= 0 and targets:
+                edges.append(Edge(int(owner[made]), tuple(sorted(targets)), self.calls.bytes_of(slot)))
+        return tuple(edges)
+
+
+def blocks_of(calls: Calls, cuts: Sequence[str] = ()) -> Blocks:
+    """At most MOST blocks, about as large as each other, cut where little crosses; or cut before the layers in `cuts`.
+
+    Raises Refused for a graph that can't be cut, BadInput for a cut that is not possible.
+    """
+    in_the_way = calls.in_the_way()
+    if cuts:
+        return Blocks(calls, (0, *sorted(_cut_before(name, calls, in_the_way) for name in dict.fromkeys(cuts))))
+    allowed = [cut for cut in range(1, len(calls.calls)) if cut not in in_the_way]
+    if not allowed:
+        told = f": the layer {next(iter(in_the_way.values()))} has calls at both ends of it" if in_the_way else ""
+        raise Refused(
+            f"the model can't be cut{told}",
+            remedy="a layer's weights are on one device: cut a model between layers that are called once",
+        )
+    if len(allowed) < MOST:
+        return Blocks(calls, (0, *allowed))
+    return Blocks(calls, (0, *_narrowest(calls, allowed)))
+
+
+def _cut_before(name: str, calls: Calls, in_the_way: dict[int, str]) -> int:
+    found = next((number for number, call in enumerate(calls.calls) if call.name == name), None)
+    if not found:
+        why = "is the first" if found == 0 else "is not there"
+        raise BadInput(
+            f"--cuts {name}: a cut is before a layer, and this one {why}",
+            remedy="a layer of a nested model is called model/layer",
+        )
+    if found in in_the_way:
+        raise BadInput(
+            f"--cuts {name}: the layer {in_the_way[found]} has calls on both sides of that cut",
+            remedy="cut before all of its calls, or after them",
+        )
+    return found
+
+
+def _narrowest(calls: Calls, allowed: Sequence[int]) -> list[int]:
+    """One cut in each of MOST − 1 stretches of about the same size: where the fewest bytes cross."""
+    sizes = _sizes(calls)
+    until = np.cumsum(sizes) / sum(sizes)
+    chosen: dict[int, tuple[tuple[float, ...], int]] = {}
+    for cut in allowed:
+        stretch, place = divmod(float(until[cut - 1]) * MOST - 0.5, 1.0)
+        crossing = calls.crossing(cut)
+        cost = (sum(map(calls.bytes_of, crossing)), len(crossing), abs(place - 0.5))
+        number = min(max(int(stretch), 0), MOST - 2)
+        if number not in chosen or (cost, cut) < chosen[number]:
+            chosen[number] = cost, cut
+    return sorted(cut for _, cut in chosen.values())
+
+
+def _sizes(calls: Calls) -> list[float]:
+    """Each call's part of the model: the mean of its parts in operations, weights and activations."""
+    of_each = [
+        (
+            operations_of(call, calls),
+            float(sum(map(bytes_of, call.variables))),
+            float(sum(map(calls.bytes_of, call.gives))),
+        )
+        for call in calls.calls
+    ]
+    totals = [sum(values) or 1.0 for values in zip(*of_each, strict=True)]
+    return [sum(value / total for value, total in zip(values, totals, strict=True)) for values in of_each]
+
+
+def bytes_of(variable: Any) -> int:
+    """A variable's bytes."""
+    return int(math.prod(variable.shape) * tf.as_dtype(variable.dtype).size)
+
+
+def operations_of(call: Call, calls: Calls) -> float:
+    """Operations of one sample's forward pass, roughly: two for each weight of a matrix and place that it is used at,
+    one for each number that is given.
+    """
+    given = [calls.tensors[slot].shape[1:] for slot in call.gives]
+    taken = [calls.tensors[slot].shape[1:] for slot in call.takes]
+    is_spread = isinstance(call.operation, keras.layers.RNN) or "Transpose" in type(call.operation).__name__
+    shape = (taken if is_spread and taken else given or [()])[0]
+    places = math.prod(size or 1 for size in shape[:-1])
+    matrices = [variable.shape for variable in call.variables if len(variable.shape) > 1]
+    if isinstance(call.operation, keras.layers.Embedding):
+        matrices = []
+    numbers = sum(math.prod(size or 1 for size in shape) for shape in given)
+    return float(2 * places * sum(map(math.prod, matrices)) + numbers)

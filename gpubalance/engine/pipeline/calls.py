@@ -1,0 +1,149 @@
+"""A Keras model as a list of calls of its layers, in an order in which each comes after what it takes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from gpubalance.engine import keras_inside
+from gpubalance.errors import Refused
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a layer or an operation. A slot is a tensor's number; `slots` has them by symbolic tensors' id."""
+
+    name: str
+    operation: Any
+    arguments: Any
+    slots: Mapping[int, int]
+    takes: tuple[int, ...]
+    gives: tuple[int, ...]
+
+    @property
+    def variables(self) -> list[Any]:
+        """Of the layer; an operation has none."""
+        return list(getattr(self.operation, "variables", ()))
+
+    def run(self, values: dict[int, Any], *, training: bool) -> None:
+        """Puts what it gives into `values`, which are by slot."""
+        symbolic = {id(tensor): values[self.slots[id(tensor)]] for tensor in self.arguments.keras_tensors}
+        given = keras_inside.run_as_graph(self.operation, training=training, arguments=self.arguments, values=symbolic)
+        values.update(zip(self.gives, given, strict=True))
+
+
+@dataclass(frozen=True)
+class Calls:
+    """A model's calls, depth first: a branch is in one piece.
+
+    `made` and `last` are the numbers of the call that makes a slot's tensor, −1 for a model's input, and of the last
+    that takes it. The loss belongs to the last call, and takes all of the model's outputs.
+    """
+
+    calls: tuple[Call, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    tensors: Mapping[int, Any]
+    made: Mapping[int, int]
+    last: Mapping[int, int]
+
+    def takers(self, slot: int) -> Iterator[int]:
+        """The calls that take a slot's tensor, in order."""
+        yield from (number for number, call in enumerate(self.calls) if slot in call.takes)
+        if slot in self.outputs:
+            yield len(self.calls) - 1
+
+    def bytes_of(self, slot: int) -> int:
+        """A sample's; a dimension that is open counts as 1."""
+        tensor = self.tensors[slot]
+        return int(math.prod(size or 1 for size in tensor.shape[1:]) * tf.as_dtype(tensor.dtype).size)
+
+    def crossing(self, cut: int) -> list[int]:
+        """The slots that are made before that call and taken by it or later; a model's inputs are everywhere."""
+        return [slot for slot, made in self.made.items() if 0 <= made < cut <= self.last.get(slot, -1)]
+
+    def in_the_way(self) -> dict[int, str]:
+        """Before which calls no cut is possible: the layer that has calls, or weights, on both sides."""
+        first: dict[int, int] = {}
+        found: dict[int, str] = {}
+        for number, call in enumerate(self.calls):
+            for variable in call.variables:
+                since = first.setdefault(id(variable), number)
+                found.update((cut, call.name) for cut in range(since + 1, number + 1))
+        return found
+
+
+def calls_of(model: Any) -> Calls:
+    """The model's graph, those of nested models in it. Raises Refused for a model without one."""
+    keras_inside.check_graphs(model)
+    root = keras_inside.graph_of(model)
+    if root is None:
+        raise Refused(
+            f"the model {model.name} is a {type(model).__name__} with code of its own instead of a graph of layers",
+            remedy="layers need a functional or Sequential model: keras.Model(inputs, outputs)",
+        )
+    reader = _Reader()
+    slots = {id(tensor): reader.slot(tensor) for tensor in root.inputs}
+    reader.read(root, slots, "")
+    inputs = tuple(slots[id(tensor)] for tensor in root.inputs)
+    outputs = tuple(slots[id(tensor)] for tensor in root.outputs)
+    made = dict.fromkeys(inputs, -1)
+    last = {}
+    for number, call in enumerate(reader.calls):
+        made.update(dict.fromkeys(call.gives, number))
+        last.update(dict.fromkeys(call.takes, number))
+    last.update(dict.fromkeys(outputs, len(reader.calls) - 1))
+    return Calls(tuple(reader.calls), inputs, outputs, reader.tensors, made, last)
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self.tensors: dict[int, Any] = {}
+        self._numbers = itertools.count()
+
+    def slot(self, tensor: Any) -> int:
+        number = next(self._numbers)
+        self.tensors[number] = tensor
+        return number
+
+    def read(self, function: Any, slots: dict[int, int], path: str) -> None:
+        """Adds a Functional's calls; `slots` has those of its inputs, and gets all others."""
+        for node in keras_inside.nodes_in_order(function):
+            name = path + node.operation.name
+            inner = keras_inside.graph_of(node.operation)
+            given = _inputs_of(inner, node) if inner is not None else None
+            if inner is not None and given is not None:
+                own = {id(symbol): slots[id(tensor)] for symbol, tensor in zip(inner.inputs, given, strict=True)}
+                self.read(inner, own, f"{name}/")
+                outputs = [own[id(tensor)] for tensor in inner.outputs]
+                slots.update((id(tensor), slot) for tensor, slot in zip(node.outputs, outputs, strict=True))
+                continue
+            gives = tuple(self.slot(tensor) for tensor in node.outputs)
+            slots.update((id(tensor), slot) for tensor, slot in zip(node.outputs, gives, strict=True))
+            takes = tuple(dict.fromkeys(slots[id(tensor)] for tensor in node.input_tensors))
+            self.calls.append(Call(name, node.operation, node.arguments, slots, takes, gives))
+
+
+def _inputs_of(inner: Any, node: Any) -> list[Any] | None:
+    """What a nested model is called with, as its own inputs; None where it would be changed on its way in.
+
+    Such a call, and one with a mask of its own, stays in one piece.
+    """
+    if len(node.arguments.args) != 1 or set(node.arguments.kwargs) - {"training"}:
+        return None
+    given = keras.tree.flatten(node.arguments.args[0])
+    wanted = inner.inputs
+    alike = [
+        isinstance(tensor, keras.KerasTensor)
+        and len(tensor.shape) == len(symbol.shape)
+        and (tensor.dtype == symbol.dtype or ("float" in tensor.dtype and "float" in symbol.dtype))
+        for tensor, symbol in zip(given, wanted, strict=False)
+    ]
+    return given if len(given) == len(wanted) and all(alike) else None

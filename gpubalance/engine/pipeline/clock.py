@@ -1,0 +1,224 @@
+"""When a device of a pipeline does what: by its own time, or as a profile says.
+
+A paced device takes for a segment's forward pass of m samples a third of (alpha + beta · m) times the segment's share
+of the model's operations, for its backward pass two thirds, for its update update_s times its share of the weights.
+Its memory is base_memory times that share, and for each micro-batch in flight m · memory_per_sample times the
+segment's share of the activations. These shares are assumptions: of a real device all of this is measured.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from gpubalance.engine import runtime
+from gpubalance.engine.pace import QUEUED_WITHIN_S, ComputeTimes, noise_seed
+from gpubalance.planning.pipeline.graph import Graph
+from gpubalance.planning.pipeline.schedule import Task
+from gpubalance.planning.pipeline.segments import Segment
+from gpubalance.settings.device import Device, DeviceProfile, JointProfile
+
+
+class Clock:
+    """A real device's: where it is `stamped` it waits for what was queued, so that its times are the device's own."""
+
+    free_s = 0.0  # when it ended its last step, where a profile says so
+    tasks = late_tasks = 0
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.is_stamped = False
+
+    def start(self, began_s: float) -> None:
+        """A step begins."""
+        del began_s
+
+    def begin(self, task: Task, sent_s: float) -> tuple[float, float]:
+        """When all that the task takes lay on the device, and when it began. Its inputs were `sent_s` at the latest."""
+        del task, sent_s
+        now = self._now()
+        return now, now
+
+    def end(self, task: Task) -> float:
+        """When it ended."""
+        del task
+        return self._now()
+
+    def arrives(self, device: int, nbytes: int, sent_s: float) -> float:
+        """When what was sent then will lie on another device, where that is known."""
+        del device, nbytes
+        return sent_s
+
+    def update(self) -> float:
+        """When the update begins."""
+        return self._now()
+
+    def updated(self) -> float:
+        """When it is over."""
+        return self._now()
+
+    def memory_bytes(self, segment: int) -> dict[str, int]:
+        """What is known of a segment's memory beside what is measured, by the names of BlockTimed."""
+        del segment
+        return {}
+
+    def _now(self) -> float:
+        if self.is_stamped:
+            runtime.wait_for([self._name])
+        return time.perf_counter()
+
+
+@dataclass(frozen=True)
+class Shares:
+    """A segment's parts of the model."""
+
+    operations: float
+    weights: float
+    activations: float
+
+
+class PacedClock(Clock):
+    """A simulated device's clock: it waits until its profile's time, and refuses what its memory does not hold.
+
+    `tasks` counts those it has seen, `late_tasks` those whose real compute took longer than the profile says.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        profile: DeviceProfile,
+        joint: JointProfile,
+        shares: Mapping[int, Shares],
+        micro_batch: int,
+        *,
+        seed: int,
+        joined: bool,
+    ) -> None:
+        """`shares` are those of its segments, by their numbers; `joined`: other devices work at the same time."""
+        self._number = number
+        self._profile = profile
+        self._joint = joint if joined else JointProfile()
+        self._shares = shares
+        self._micro_batch = micro_batch
+        self._times = ComputeTimes(profile, seed=noise_seed(seed, number))
+        self._first_s: float | None = None
+        self.free_s = 0.0
+        self._began_s = 0.0
+        self._lines_s: dict[int, float] = {}
+        self._held = dict.fromkeys(shares, 0)
+        self.tasks = self.late_tasks = 0
+        self.peak_bytes = 0
+
+    def start(self, began_s: float) -> None:
+        """A step begins; nothing of another one is held or on its way."""
+        self._first_s = began_s if self._first_s is None else self._first_s
+        self.free_s = began_s
+        self._lines_s.clear()
+        self._held = dict.fromkeys(self._shares, 0)
+
+    def begin(self, task: Task, sent_s: float) -> tuple[float, float]:
+        """Raises ResourceExhaustedError where its memory does not hold the micro-batch too."""
+        if task.kind == "forward":
+            self._held[task.segment] += 1
+            self._check_memory()
+        ready_s = max(sent_s, 0.0)
+        begins_s = max(self.free_s, ready_s)
+        self._began_s = self._on_time(begins_s)
+        return ready_s, self._began_s
+
+    def _check_memory(self) -> None:
+        of_each = {segment: self.memory_bytes(segment) for segment in self._shares}
+        needed = sum(one["fixed_bytes"] + self._held[segment] * one["held_bytes"] for segment, one in of_each.items())
+        needed += self._joint.extra_memory
+        self.peak_bytes = max(self.peak_bytes, needed)
+        limit = self._profile.memory
+        if limit is not None and needed > limit:
+            raise tf.errors.ResourceExhaustedError(
+                None, None, f"OOM on replica {self._number}: its stage needs {needed} of {limit} B"
+            )
+
+    def memory_bytes(self, segment: int) -> dict[str, int]:
+        """By its shares of the profile's."""
+        shares, profile = self._shares[segment], self._profile
+        held = self._micro_batch * profile.memory_per_sample * shares.activations
+        return {"fixed_bytes": int(profile.base_memory * shares.weights), "held_bytes": int(held), "working_bytes": 0}
+
+    def end(self, task: Task) -> float:
+        """Waits until the profile's time for the task is over."""
+        elapsed_s = self._began_s - (self._first_s or 0.0)
+        whole_s = self._times.next_s(self._micro_batch, elapsed_s=elapsed_s) * self._joint.contention
+        part = 1 / 3 if task.kind == "forward" else 2 / 3
+        self.free_s = self._wait(self._began_s, whole_s * part * self._shares[task.segment].operations)
+        self._held[task.segment] -= task.kind == "backward"
+        return self.free_s
+
+    def arrives(self, device: int, nbytes: int, sent_s: float) -> float:
+        """Transfers to one device take turns, beside all other work."""
+        rate = self._joint.link_bytes_per_s
+        lasts_s = self._joint.link_latency_s + (nbytes / rate if rate else 0.0)
+        self._lines_s[device] = max(self._lines_s.get(device, 0.0), sent_s) + lasts_s
+        return self._lines_s[device]
+
+    def update(self) -> float:
+        """The moment its last task ended."""
+        self._began_s = self._on_time(self.free_s)
+        return self._began_s
+
+    def updated(self) -> float:
+        """Waits until the profile's time for the update is over."""
+        weights = sum(shares.weights for shares in self._shares.values())
+        self.free_s = self._wait(self._began_s, self._profile.update_s * weights)
+        return self.free_s
+
+    def _on_time(self, target_s: float) -> float:
+        """What comes a little later counts as on time: the host's own work is not the device's."""
+        now = time.perf_counter()
+        return target_s if now - target_s < QUEUED_WITHIN_S else now
+
+    def _wait(self, began_s: float, lasts_s: float) -> float:
+        """Sleeps until the end of what takes so long; the end, which is later where real compute took longer."""
+        ends_s = began_s + lasts_s
+        late_s = time.perf_counter() - ends_s
+        self.tasks += 1
+        self.late_tasks += late_s > QUEUED_WITHIN_S
+        if late_s < 0:
+            time.sleep(-late_s)
+        return self._on_time(ends_s)
+
+
+def clocks_of(
+    devices: Sequence[Device],
+    names: Sequence[str],
+    graph: Graph,
+    segments: Sequence[Segment],
+    joint: JointProfile,
+    micro_batch: int,
+    *,
+    seed: int,
+) -> list[Clock]:
+    """A clock a device."""
+    joined = len({segment.device for segment in segments}) > 1
+    clocks = []
+    for number, (device, name) in enumerate(zip(devices, names, strict=True)):
+        shares = {i: shares_of(graph, segment) for i, segment in enumerate(segments) if segment.device == number}
+        clocks.append(
+            PacedClock(number, device.profile, joint, shares, micro_batch, seed=seed, joined=joined)
+            if device.profile
+            else Clock(name)
+        )
+    return clocks
+
+
+def shares_of(graph: Graph, segment: Segment) -> Shares:
+    """Its operations, weights and activations, each as a part of the model's."""
+    own = graph.blocks[segment.blocks]
+    weights = sum(block.weights_bytes for block in graph.blocks) or 1
+    activations = sum(block.activation_bytes for block in graph.blocks) or 1
+    return Shares(
+        sum(block.share for block in own),
+        sum(block.weights_bytes for block in own) / weights,
+        sum(block.activation_bytes for block in own) / activations,
+    )

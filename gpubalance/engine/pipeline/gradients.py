@@ -1,0 +1,56 @@
+"""The gradients of a section's variables, summed over micro-batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from gpubalance.engine.pipeline.update import Gradient
+
+
+class Sums:
+    """Sums as they come: of one that is an embedding's, the rows of all micro-batches are kept.
+
+    Not summed by row: Keras' Adam squares a row's gradients before it adds them, so each must reach it as it is.
+    """
+
+    def __init__(self) -> None:
+        self._sums: list[list[Gradient]] = []
+        self._traced: Any = None
+
+    def trace(self, grads: Sequence[Gradient]) -> None:
+        """Once, for gradients like these."""
+        specs = [tf.TensorSpec(grad.shape, grad.dtype) for grad in grads if isinstance(grad, tf.Tensor)]
+        self._traced = tf.function(_add, autograph=False).get_concrete_function(specs, specs) if specs else None
+
+    def add(self, grads: Sequence[Gradient]) -> None:
+        """Those of one micro-batch, on whose device this is called."""
+        if not self._sums:
+            self._sums = [[grad] for grad in grads]
+            return
+        dense = [place for place, grad in enumerate(grads) if isinstance(grad, tf.Tensor)]
+        before = [self._sums[place][0] for place in dense]
+        added = self._traced(before, [grads[place] for place in dense]) if dense else ()
+        for place, total in zip(dense, added, strict=True):
+            self._sums[place] = [total]
+        for place, grad in enumerate(grads):
+            if isinstance(grad, tf.IndexedSlices):
+                self._sums[place].append(grad)
+
+    def take(self) -> list[Gradient]:
+        """The sums, which are kept no longer."""
+        sums, self._sums = self._sums, []
+        return [_joined(parts) for parts in sums]
+
+
+def _add(sums: Sequence[Any], grads: Sequence[Any]) -> list[Any]:
+    return [total + grad for total, grad in zip(sums, grads, strict=True)]
+
+
+def _joined(parts: Sequence[Gradient]) -> Gradient:
+    if len(parts) == 1:
+        return parts[0]
+    values, indices = tf.concat([one.values for one in parts], 0), tf.concat([one.indices for one in parts], 0)
+    return tf.IndexedSlices(values, indices, parts[0].dense_shape)

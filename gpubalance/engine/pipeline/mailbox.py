@@ -1,0 +1,40 @@
+"""What the devices' threads of one step give each other."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable
+from typing import Any
+
+
+class StoppedError(Exception):
+    """Another device has failed: what this one waits for does not come."""
+
+
+class Mailbox:
+    """Holds what was given until it is taken, once. The order of each device's tasks bounds how much that is."""
+
+    def __init__(self) -> None:
+        self._given: dict[Hashable, Any] = {}
+        self._changed = threading.Condition()
+        self._is_stopped = False
+
+    def give(self, key: Hashable, value: Any) -> None:
+        """For whoever takes that key."""
+        with self._changed:
+            self._given[key] = value
+            self._changed.notify_all()
+
+    def take(self, key: Hashable) -> Any:
+        """Waits for it. Raises StoppedError when it will not come."""
+        with self._changed:
+            self._changed.wait_for(lambda: key in self._given or self._is_stopped)
+            if self._is_stopped:
+                raise StoppedError
+            return self._given.pop(key)
+
+    def stop(self) -> None:
+        """Nobody waits any longer."""
+        with self._changed:
+            self._is_stopped = True
+            self._changed.notify_all()

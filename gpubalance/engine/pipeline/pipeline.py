@@ -1,0 +1,142 @@
+"""A model cut into segments on devices, that trains in micro-batches."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any
+
+import tensorflow as tf
+
+from gpubalance.engine import keras_inside
+from gpubalance.engine.failures import TaskFailedError
+from gpubalance.engine.losses import CompiledLoss, Loss
+from gpubalance.engine.pace import QUEUED_WITHIN_S
+from gpubalance.engine.pipeline.blocks import Blocks
+from gpubalance.engine.pipeline.clock import Clock
+from gpubalance.engine.pipeline.gradients import Sums
+from gpubalance.engine.pipeline.mailbox import StoppedError
+from gpubalance.engine.pipeline.micro_batches import MicroBatch, OutputsLoss
+from gpubalance.engine.pipeline.section import Section
+from gpubalance.engine.pipeline.step import Parts, Step
+from gpubalance.engine.pipeline.update import Update
+from gpubalance.planning.pipeline.schedule import Task
+from gpubalance.planning.pipeline.segments import Segment, links_between
+from gpubalance.planning.pipeline.simulate import Timeline
+
+
+class Pipeline:
+    """Each device's thread does its tasks in the order that a step is given."""
+
+    def __init__(
+        self,
+        model: Any,
+        blocks: Blocks,
+        segments: Sequence[Segment],
+        names: Sequence[str],
+        loss: Loss | CompiledLoss,
+        optimizer: Any,
+        labels: Any,
+    ) -> None:
+        """Moves the model's variables to their devices, whose `names` TensorFlow has. The optimizer may not know them.
+
+        `labels` are specs of (labels,) or (labels, sample weights).
+        """
+        keras_inside.check_graphs(model, optimizer)
+        outputs = OutputsLoss(model, blocks.calls, loss)
+        sections = [
+            Section(blocks.calls, blocks.span(one.first, one.last), names[one.device], model.dtype_policy)
+            for one in segments
+        ]
+        for section in sections:
+            section.place(section.device)
+            section.train_with(outputs.of, labels, optimizer.scale_loss)
+        optimizer.build(model.trainable_variables)
+        self._devices = sorted({one.device for one in segments})
+        trained: dict[int, list[Any]] = {device: [] for device in self._devices}
+        for section, one in zip(sections, segments, strict=True):
+            trained[one.device] += section.trained
+        update = Update(optimizer, {device: names[device] for device in self._devices}, trained)
+        links = links_between(blocks.graph, segments)
+        sums = tuple(Sums() for _ in segments)
+        self.segments = tuple(segments)
+        self.clocks = [Clock(name) for name in names]
+        self._parts = Parts(self.segments, links, tuple(sections), sums, tuple(names), update)
+        self._threads = ThreadPoolExecutor(len(self._devices))
+        self._is_traced = False
+        self._free_s = 0.0
+
+    def held(self, micro: MicroBatch) -> MicroBatch:
+        """The same, each part where a section takes it."""
+        sections = self._parts.sections
+        inputs = {}
+        for slot, value in micro.inputs.items():
+            with tf.device(next((one.device for one in sections if slot in one.inputs), sections[0].device)):
+                inputs[slot] = tf.identity(value)
+        with tf.device(sections[-1].device):
+            return MicroBatch(inputs, tf.nest.map_structure(tf.identity, micro.labels), micro.samples)
+
+    def step(
+        self,
+        batch: Sequence[MicroBatch],
+        orders: Sequence[Sequence[Task]],
+        *,
+        stamped: bool = False,
+        patience_s: float | None = None,
+    ) -> tuple[list[Any], Timeline | None]:
+        """Trains on these micro-batches, by each device's order. The losses, to be added, and the times if stamped.
+
+        Raises TaskFailedError, which comes from what a device raised; from nothing where one does nothing for longer
+        than `patience_s`.
+        """
+        if not self._is_traced:
+            self._trace(batch[0])
+        parts = self._parts
+        for clock in self.clocks:
+            clock.is_stamped = stamped
+        parts.update.begin()
+        now = time.perf_counter()
+        step = Step(parts, batch, self._free_s if now - self._free_s < QUEUED_WITHIN_S else now)
+        self._work(step, orders, patience_s)
+        parts.update.end()
+        self._free_s = max(clock.free_s for clock in self.clocks)
+        if not stamped:
+            return step.losses, None
+        timed = tuple(sorted(step.timed, key=lambda one: one.end_s))
+        return step.losses, Timeline(timed, tuple(sorted(step.updates)), max(end_s for *_, end_s in step.updates))
+
+    def _work(self, step: Step, orders: Sequence[Sequence[Task]], patience_s: float | None) -> None:
+        left = {
+            self._threads.submit(step.work, device, self.clocks[device], orders[device]) for device in self._devices
+        }
+        while left:
+            done, left = wait(left, timeout=patience_s and patience_s / 4, return_when="FIRST_EXCEPTION")
+            failures = [error for one in done if (error := one.exception()) is not None]
+            for error in failures:
+                if not isinstance(error, StoppedError):
+                    raise error
+            if not done and patience_s is not None and time.monotonic() - step.moved_s > patience_s:
+                step.stop()
+                raise TaskFailedError(*min(step.doing.items(), default=(0, "waiting for another device")))
+
+    def _trace(self, micro: MicroBatch) -> None:
+        """Traces all that a step runs, in this thread; what layers count meanwhile is put back."""
+        parts = self._parts
+        counted = [variable for section in parts.sections for variable in section.counted]
+        before = [tf.identity(variable.value) for variable in counted]
+        step = Step(parts, [micro], time.perf_counter())
+        clocks = [Clock(name) for name in parts.names]
+        numbers = range(len(parts.segments))
+        for number in numbers:
+            step.do(Task(number, "forward", 0), clocks[parts.segments[number].device])
+        for number in reversed(numbers):
+            step.do(Task(number, "backward", 0), clocks[parts.segments[number].device])
+        for device in self._devices:
+            grads = {number: parts.sums[number].take() for number in parts.of(device)}
+            for number, own in grads.items():
+                parts.sums[number].trace(own)
+            parts.update.trace(device, [grad for own in grads.values() for grad in own])
+        for variable, value in zip(counted, before, strict=True):
+            variable.assign(value)
+        self._is_traced = True

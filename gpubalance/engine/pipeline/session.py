@@ -1,0 +1,172 @@
+"""A model that is too large for one device, ready to be cut, measured and trained in segments."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from gpubalance.engine import runtime, trained
+from gpubalance.engine.failures import TaskFailedError
+from gpubalance.engine.pipeline import refuse
+from gpubalance.engine.pipeline.alone import Alone
+from gpubalance.engine.pipeline.blocks import Blocks, blocks_of
+from gpubalance.engine.pipeline.calls import calls_of
+from gpubalance.engine.pipeline.clock import PacedClock, clocks_of
+from gpubalance.engine.pipeline.micro_batches import MicroBatch, OutputsLoss, micro_batch_of
+from gpubalance.engine.pipeline.pipeline import Pipeline
+from gpubalance.engine.pipeline.update import fresh
+from gpubalance.planning.pipeline.graph import Graph
+from gpubalance.planning.pipeline.schedule import Task
+from gpubalance.planning.pipeline.segments import Segment
+from gpubalance.results.piped import BlockTimed, Piped
+from gpubalance.results.timing import Timing
+from gpubalance.settings.device import Device, JointProfile
+from gpubalance.settings.requests import Settings
+
+
+class LayersSession:
+    """Builds the model once, in the host's memory; a segment's variables move to its device when it is measured."""
+
+    in_cluster = False
+
+    def __init__(self, devices: Sequence[Device], settings: Settings, joint: JointProfile, *, seed: int) -> None:
+        refuse.settings(settings)
+        self.settings = settings
+        self._devices, self._joint, self._seed = tuple(devices), joint, seed
+        self._names = runtime.set_up(devices, settings, seed=seed)
+        with tf.device("/CPU:0"):
+            self._model, self._import_s = trained.make_model(settings)
+            self._optimizer = trained.optimizer_of(self._model, settings.precision)
+            self._samples, self._loss = trained.samples_and_loss(settings, self._model, None, seed=seed)
+        self._calls = calls_of(self._model)
+        refuse.model(self._model)
+        self._outputs = OutputsLoss(self._model, self._calls, self._loss)
+        self._cut: Blocks | None = None
+        self._pipeline: Pipeline | None = None
+        self._used: tuple[Any, int] | None = None  # the last order and micro-batch
+
+    def facts(self) -> dict[str, Any]:
+        """What the result records of the model and of TensorFlow; see Session."""
+        limits = runtime.memory_limits_bytes(self._devices, self._names)
+        return trained.facts_of(self._model) | {"import_s": self._import_s, "memory_limit_bytes": limits}
+
+    def describe(self, cuts: Sequence[str] = ()) -> Graph:
+        """The model's blocks, cut before these layers where there are any. What comes later goes by them."""
+        self._cut, self._pipeline = blocks_of(self._calls, cuts), None
+        return self._cut.graph
+
+    @property
+    def _blocks(self) -> Blocks:
+        if self._cut is None:
+            self.describe()
+        assert self._cut is not None  # noqa: S101
+        return self._cut
+
+    @property
+    def _labels(self) -> Any:
+        return tuple(self._samples.spec()[1:])
+
+    def time_blocks(
+        self, runs: Sequence[tuple[int, int]], micro_batch: int, *, seconds: float, at_least: int
+    ) -> Iterator[BlockTimed]:
+        """Times each of these runs of blocks alone on the first device."""
+        self._pipeline = None
+        micro = self._micro_batch(micro_batch)
+        for first, last in runs:
+            parts = self._devices[:1], self._names[:1], self._blocks.graph, [Segment(first, last, 0)], self._joint
+            clock = clocks_of(*parts, micro_batch, seed=self._seed)[0]
+            where = (first, last), self._model.dtype_policy, self._names[0]
+            try:
+                run = Alone(self._blocks, *where, self._outputs, self._optimizer_anew(), self._labels)
+                timed = run.time(micro, clock, seconds=seconds, at_least=at_least)
+                run.leave()
+            except Exception as error:
+                raise TaskFailedError(0, f"blocks {first} to {last} alone") from error
+            yield timed.model_copy(update=clock.memory_bytes(0))
+
+    def pipe(
+        self,
+        segments: Sequence[Segment],
+        order: Sequence[Sequence[Task]],
+        micro_batch: int,
+        micro_batches: int,
+        *,
+        seconds: float,
+        at_least: int,
+        steps_per_timing: int,
+        stamped: bool,
+        patience_s: float | None = None,
+    ) -> Iterator[Timing | Piped]:
+        """Trains in these segments, each device in its order, for `seconds` and at least so many timings.
+
+        A stamped timing is one step. Raises TaskFailedError; see Pipeline.
+        """
+        pipeline = self._pipeline_for(segments, micro_batch)
+        batch = [pipeline.held(self._micro_batch(micro_batch))] * micro_batches
+        if (order, micro_batch) != self._used:
+            self._used = None
+            pipeline.step(batch, order, patience_s=patience_s)  # unmeasured: it is traced, and caches fill
+            self._used = order, micro_batch
+        for clock in pipeline.clocks:
+            clock.tasks = clock.late_tasks = 0
+        ends, given = time.perf_counter() + seconds, 0
+        while given < at_least or time.perf_counter() < ends:
+            began = time.perf_counter()
+            for _ in range(1 if stamped else steps_per_timing):
+                losses, timeline = pipeline.step(batch, order, stamped=stamped, patience_s=patience_s)
+            runtime.wait_for(self._names)
+            took_s = time.perf_counter() - began
+            is_finite = all(math.isfinite(float(loss)) for loss in losses)
+            if timeline is not None:
+                yield Piped(timeline=timeline, seconds=took_s, loss_is_finite=is_finite)
+            else:
+                yield Timing(steps=steps_per_timing, seconds=took_s, input_wait_s=0.0, loss_is_finite=is_finite)
+            given += 1
+
+    def _pipeline_for(self, segments: Sequence[Segment], micro_batch: int) -> Pipeline:
+        """Other orders and micro-batches go on with the same one; other segments need another one."""
+        if self._pipeline is None or self._pipeline.segments != tuple(segments):
+            self._pipeline, self._used = None, None
+            self._pipeline = Pipeline(
+                self._model, self._blocks, segments, self._names, self._loss, self._optimizer_anew(), self._labels
+            )
+        if self._used is None or self._used[1] != micro_batch:
+            parts = self._devices, self._names, self._blocks.graph, segments, self._joint
+            self._pipeline.clocks = clocks_of(*parts, micro_batch, seed=self._seed)
+        return self._pipeline
+
+    def _optimizer_anew(self) -> Any:
+        with tf.device("/CPU:0"):
+            return fresh(self._optimizer)
+
+    def _micro_batch(self, size: int) -> MicroBatch:
+        """Random samples, the same again and again."""
+        with tf.device("/CPU:0"):
+            return micro_batch_of(self._samples.make(size, salt=1), self._calls)
+
+    @property
+    def _clocks(self) -> Sequence[Any]:
+        return self._pipeline.clocks if self._pipeline else ()
+
+    def late_part(self) -> float | None:
+        """Part of the last measured tasks whose real compute took longer than the profile's; the worst device's."""
+        paced = [clock for clock in self._clocks if isinstance(clock, PacedClock)]
+        return max((clock.late_tasks / clock.tasks for clock in paced if clock.tasks), default=None)
+
+    def memory_peaks(self) -> tuple[int | None, ...]:
+        """Each device's peak since the last call; of a simulated one what its profile says for its stage."""
+        peaks: list[int | None] = []
+        clocks = self._clocks or [None] * len(self._devices)
+        for device, name, clock in zip(self._devices, self._names, clocks, strict=True):
+            if device.profile is not None:
+                peaks.append(clock.peak_bytes if isinstance(clock, PacedClock) and device.profile.memory else None)
+            elif name.startswith("CPU") and len(self._names) > 1:
+                peaks.append(None)
+            else:
+                peaks.append(runtime.memory_peak_bytes(name))
+                runtime.reset_memory_peak(name)
+        return tuple(peaks)

@@ -1,0 +1,180 @@
+"""One step of a pipeline: what each device's thread does, in the planned order, and what it gives the others.
+
+Left to TensorFlow the micro-batches of one graph run in any order, and hold twice the memory; and a graph of all of
+them takes minutes to trace. Here each section is traced once, for any number of micro-batches. What one device sends
+lies in the mailbox until another one's order comes to it: so the orders bound what is held.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from gpubalance.engine.failures import TaskFailedError
+from gpubalance.engine.pipeline.clock import Clock
+from gpubalance.engine.pipeline.gradients import Sums
+from gpubalance.engine.pipeline.mailbox import Mailbox, StoppedError
+from gpubalance.engine.pipeline.micro_batches import MicroBatch
+from gpubalance.engine.pipeline.section import Passed, Section
+from gpubalance.engine.pipeline.update import Told, Update
+from gpubalance.planning.pipeline.schedule import Task
+from gpubalance.planning.pipeline.segments import Link, Segment
+from gpubalance.planning.pipeline.simulate import Timed
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A pipeline: its segments and what they send each other, their sections and gradients, and the devices' names."""
+
+    segments: tuple[Segment, ...]
+    links: tuple[Link, ...]
+    sections: tuple[Section, ...]
+    sums: tuple[Sums, ...]
+    names: tuple[str, ...]
+    update: Update
+
+    def of(self, device: int) -> list[int]:
+        """Its segments, by their numbers."""
+        return [number for number, one in enumerate(self.segments) if one.device == device]
+
+
+class Step:
+    """A step as far as it has come. Each device's thread calls `work`."""
+
+    def __init__(self, parts: Parts, batch: Sequence[MicroBatch], began_s: float) -> None:
+        self._parts = parts
+        self._batch = batch
+        self._began_s = began_s
+        with tf.device("/CPU:0"):
+            self._total = tf.constant(float(sum(one.samples for one in batch)))
+        self._box = Mailbox()
+        self._passed: dict[tuple[int, int], Passed] = {}
+        for sums in parts.sums:
+            sums.take()  # of a step that has failed
+        self.losses: list[Any] = []
+        self.timed: list[Timed] = []
+        self.updates: list[tuple[int, float, float]] = []
+        self.doing: dict[int, str] = {}
+        self.moved_s = time.monotonic()
+
+    def stop(self) -> None:
+        """The other devices wait for nothing any longer."""
+        self._box.stop()
+
+    def work(self, device: int, clock: Clock, order: Sequence[Task]) -> None:
+        """A device's part: its tasks, and its update. Raises TaskFailedError, StoppedError where another has failed."""
+        clock.start(self._began_s)
+        for task in order:
+            self.do(task, clock)
+        with self._on(device, "the update"):
+            self._apply(device, clock)
+
+    def do(self, task: Task, clock: Clock) -> None:
+        """One task, when all that it takes is there."""
+        number, batch = task.segment, task.micro_batch
+        segment = self._parts.segments[number]
+        doing = f"the {task.kind} pass of micro-batch {batch} in blocks {segment.first} to {segment.last}"
+        with self._on(segment.device, doing) as begins:
+            others: dict[int, Any] = {}
+            sent_s = self._began_s
+            for link, other in self._links(task, takes=True):
+                del link
+                others[other], arrives_s = self._box.take((task.kind, other, number, batch))
+                sent_s = max(sent_s, arrives_s)
+            begins()
+            others = tf.nest.map_structure(tf.identity, others)
+            ready_s, start_s = clock.begin(task, sent_s)
+            gives = self._forward(task, others) if task.kind == "forward" else self._backward(task, others)
+            end_s = clock.end(task)
+            self._send(task, gives, clock, end_s)
+            if clock.is_stamped:
+                times = (at - self._began_s for at in (ready_s, start_s, end_s))
+                self.timed.append(Timed(task, segment.device, *times))
+
+    @contextmanager
+    def _on(self, device: int, doing: str) -> Iterator[Callable[[], None]]:
+        """What is done there is the device's; `begins` is called when it no longer waits for others."""
+
+        def begins() -> None:
+            self.doing[device] = doing
+
+        try:
+            with tf.device(self._parts.names[device]):
+                yield begins
+        except StoppedError:
+            raise
+        except BaseException as error:
+            self.stop()
+            raise TaskFailedError(device, doing) from error
+        self.doing.pop(device, None)
+        self.moved_s = time.monotonic()
+
+    def _links(self, task: Task, *, takes: bool) -> Iterator[tuple[Link, int]]:
+        """The links over which the task takes, or gives; and the segment at their other end."""
+        for link in self._parts.links:
+            is_target = takes == (task.kind == "forward")
+            mine, other = (link.target, link.source) if is_target else (link.source, link.target)
+            if mine == task.segment:
+                yield link, other
+
+    def _forward(self, task: Task, others: dict[int, Any]) -> Any:
+        section, micro = self._parts.sections[task.segment], self._batch[task.micro_batch]
+        tensors = {slot: tf.identity(micro.inputs[slot]) for slot in section.inputs}
+        masks: dict[int, Any] = {}
+        for values, found in others.values():
+            tensors.update(values)
+            masks.update(found)
+        labels = tf.nest.map_structure(tf.identity, micro.labels) if section.is_last else ()
+        passed = section.forward(tensors, masks, labels, tf.constant(float(micro.samples)), self._total)
+        self._passed[task.segment, task.micro_batch] = passed
+        if passed.loss is not None:
+            self.losses.append(passed.loss)
+        return passed.outputs, passed.masks
+
+    def _backward(self, task: Task, others: dict[int, Any]) -> Any:
+        section = self._parts.sections[task.segment]
+        passed = self._passed.pop((task.segment, task.micro_batch))
+        back = {slot: [grads[slot] for grads in others.values() if slot in grads] for slot in section.gives}
+        own, gives = section.backward(passed, back)
+        self._parts.sums[task.segment].add(own)
+        return gives
+
+    def _send(self, task: Task, gives: Any, clock: Clock, end_s: float) -> None:
+        """To each segment that takes of it, what that one takes."""
+        segments, sections = self._parts.segments, self._parts.sections
+        for link, other in self._links(task, takes=False):
+            arrives_s = end_s
+            if segments[other].device != segments[task.segment].device:
+                samples = self._batch[task.micro_batch].samples
+                arrives_s = clock.arrives(segments[other].device, samples * link.bytes_per_sample, end_s)
+            if task.kind == "forward":
+                sent: Any = tuple(
+                    {slot: part[slot] for slot in sections[other].takes if slot in part} for part in gives
+                )
+            else:
+                sent = {slot: gives[slot] for slot in sections[other].gives if gives.get(slot) is not None}
+            self._box.give((task.kind, task.segment, other, task.micro_batch), (sent, arrives_s))
+
+    def gradients(self, device: int) -> list[Any]:
+        """Of the device's variables; they are kept no longer."""
+        return [grad for number in self._parts.of(device) for grad in self._parts.sums[number].take()]
+
+    def _apply(self, device: int, clock: Clock) -> None:
+        """The device's update, after all have met where it needs that."""
+        update, told = self._parts.update, list[Told]()
+        grads = self.gradients(device)
+        if update.meets:
+            mine = update.tell(device, grads)
+            for other in update.devices:
+                self._box.give(("told", device, other), mine)
+            told = [self._box.take(("told", other, device)) for other in update.devices]
+        begins_s = clock.update()
+        update.apply(device, grads, told)
+        ended_s = clock.updated()
+        if clock.is_stamped:
+            self.updates.append((device, begins_s - self._began_s, ended_s - self._began_s))

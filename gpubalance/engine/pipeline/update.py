@@ -1,0 +1,149 @@
+"""An optimizer's update in parts: each device applies the gradients of its own variables.
+
+Keras' `optimizer.apply` for all variables puts all of its arithmetic on the first device. Here it is traced once a
+device, for that device's variables, with copies there of what it keeps beside its slots (iterations, learning rate,
+loss scale). What it needs to know of all gradients, the global norm and whether all are finite, the devices tell each
+other before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from gpubalance.engine import keras_inside
+
+# A variable's gradient, dense, an embedding's IndexedSlices, or None.
+Gradient = Any
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a device says of its gradients: the sum of their squares, and whether all are finite."""
+
+    squares: Any
+    finite: Any
+
+
+class Update:
+    """The update of each device in turn, each with its variables."""
+
+    def __init__(self, optimizer: Any, names: Mapping[int, str], variables: Mapping[int, Sequence[Any]]) -> None:
+        """The optimizer is built for all of the model's variables, on the devices where these are now."""
+        keras_inside.summing(optimizer)
+        self._optimizer = optimizer
+        self._names = names
+        self.devices = tuple(names)
+        self._variables = {device: list(own) for device, own in variables.items()}
+        self._inner = getattr(optimizer, "inner_optimizer", optimizer)
+        self._scales = self._inner is not optimizer
+        self._scalars = keras_inside.own_scalars(optimizer)
+        self._copies = {device: self._copy(name) for device, name in names.items()}
+        self._trained: dict[int, list[Any]] = {}
+        self._tell: dict[int, Any] = {}
+        self._apply: dict[int, Any] = {}
+
+    @property
+    def meets(self) -> bool:
+        """Whether a device's update needs to know of the others' gradients."""
+        return self._scales or bool(self._inner.global_clipnorm)
+
+    def _copy(self, name: str) -> list[Any]:
+        with tf.device(name):
+            return [tf.Variable(one.value, trainable=False) for one in self._scalars]
+
+    def begin(self) -> None:
+        """Each device gets the optimizer's own scalars, which a callback may have set."""
+        for copies in self._copies.values():
+            for scalar, copy in zip(self._scalars, copies, strict=True):
+                copy.assign(scalar.value)
+
+    def end(self) -> None:
+        """The optimizer gets them back, from a device that has changed them."""
+        changed = next((device for device, apply in self._apply.items() if apply is not None), self.devices[0])
+        for scalar, copy in zip(self._scalars, self._copies[changed], strict=True):
+            scalar.assign(copy)
+
+    def trace(self, device: int, grads: Sequence[Gradient]) -> None:
+        """Traces a device's part, for gradients like these. Call it in one thread: Keras is not safe in several."""
+        specs = [_spec(grad) for grad in grads if grad is not None]
+        self._trained[device] = [
+            one for one, grad in zip(self._variables[device], grads, strict=True) if grad is not None
+        ]
+        tell = tf.function(lambda grads: self._told(device, grads), autograph=False)
+        apply = tf.function(lambda *given: self._applied(device, *given), autograph=False)
+        self._tell[device] = tell.get_concrete_function(specs) if specs and self.meets else None
+        told = tf.TensorSpec((), tf.float32), tf.TensorSpec((), tf.bool)
+        self._apply[device] = apply.get_concrete_function(specs, *told) if specs else None
+
+    def tell(self, device: int, grads: Sequence[Gradient]) -> Told:
+        """Of a device's gradients, for the others."""
+        tell = self._tell[device]
+        return Told(*tell(_there(grads))) if tell is not None else Told(tf.zeros(()), tf.constant(value=True))
+
+    def apply(self, device: int, grads: Sequence[Gradient], told: Sequence[Told]) -> None:
+        """A device's update; `told` is what all devices said, where they `meet`."""
+        apply = self._apply[device]
+        if apply is not None:
+            squares = tf.add_n([tf.identity(one.squares) for one in told]) if told else tf.zeros(())
+            finite = tf.reduce_all([tf.identity(one.finite) for one in told]) if told else tf.constant(value=True)
+            apply(_there(grads), squares, finite)
+
+    def _told(self, device: int, grads: Sequence[Gradient]) -> tuple[Any, Any]:
+        with tf.device(self._names[device]):
+            values = [_values(grad) for grad in grads]
+            squares = tf.add_n([tf.reduce_sum(tf.square(tf.cast(value, tf.float32))) for value in values])
+            return squares, tf.reduce_all([tf.reduce_all(tf.math.is_finite(value)) for value in values])
+
+    def _applied(self, device: int, grads: Sequence[Gradient], squares: Any, finite: Any) -> None:
+        copies = [*zip(self._scalars, self._copies[device], strict=True)]
+        known = {"finite": finite} if self._scales else {}
+        limit = self._inner.global_clipnorm
+        with (
+            tf.device(self._names[device]),
+            keras_inside.updating(self._optimizer, self._variables[device], copies, **known),
+        ):
+            if limit:
+                grads = [_times(grad, self._factor(limit, tf.sqrt(squares))) for grad in grads]
+            self._optimizer.apply(grads, self._trained[device])
+
+    def _factor(self, limit: float, norm: Any) -> Any:
+        """As Keras clips by a global norm: that of the gradients without their scale."""
+        if self._scales:
+            norm = norm / tf.cast(self._optimizer.dynamic_scale, tf.float32)
+        norm = norm / (self._inner.loss_scale_factor or 1.0)
+        return limit * tf.minimum(1.0 / norm, 1.0 / limit) + (norm - norm)
+
+
+def _values(grad: Gradient) -> Any:
+    return grad.values if isinstance(grad, tf.IndexedSlices) else grad
+
+
+def _there(grads: Sequence[Gradient]) -> list[Gradient]:
+    return [grad for grad in grads if grad is not None]
+
+
+def _times(grad: Gradient, factor: Any) -> Gradient:
+    scaled = _values(grad) * tf.cast(factor, _values(grad).dtype)
+    if isinstance(grad, tf.IndexedSlices):
+        return tf.IndexedSlices(scaled, grad.indices, grad.dense_shape)
+    return scaled
+
+
+def _spec(grad: Gradient) -> Any:
+    if not isinstance(grad, tf.IndexedSlices):
+        return tf.TensorSpec(grad.shape, grad.dtype)
+    shape = tf.TensorShape([None, *grad.values.shape[1:]])
+    types = grad.indices.dtype, None if grad.dense_shape is None else grad.dense_shape.dtype
+    return tf.IndexedSlicesSpec(shape, grad.dtype, *types, indices_shape=tf.TensorShape([None]))
+
+
+def fresh(optimizer: Any) -> Any:
+    """One like it that knows no variables yet: variables that an optimizer knows can't be moved."""
+    made = type(optimizer).from_config(optimizer.get_config())
+    assert isinstance(made, keras.optimizers.Optimizer)  # noqa: S101
+    return made

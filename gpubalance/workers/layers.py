@@ -1,0 +1,89 @@
+"""What a worker can be asked about a model that it was opened with to be cut; see Worker for what it raises.
+
+OutOfMemory, and DeadlinePassed of a device that hangs, name the device and what it was at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gpubalance.planning.pipeline.graph import Graph
+from gpubalance.planning.pipeline.schedule import Task
+from gpubalance.planning.pipeline.segments import Segment
+from gpubalance.results.piped import BlockTimed, Piped
+from gpubalance.results.timing import Timing
+from gpubalance.workers.layers_messages import BlocksTimed, Describe, Described, Pipe, TimeBlocks
+from gpubalance.workers.messages import Measured
+from gpubalance.workers.worker import Worker
+
+_DESCRIBES_WITHIN_S = 300.0
+# Of the time that a silent worker is given: until then it may tell itself which of its devices hangs.
+_PATIENCE_PART = 0.5
+
+
+def describe(worker: Worker, cuts: Sequence[str] = ()) -> Graph:
+    """The model's blocks. With `cuts` they begin at these layers; BadInput says where that is not possible."""
+    doing = "reading the model's graph"
+    return worker.ask(Describe(cuts=tuple(cuts)), Described, _DESCRIBES_WITHIN_S, doing).graph
+
+
+def time_blocks(
+    worker: Worker, runs: Sequence[tuple[int, int]], micro_batch: int, *, seconds: float = 0.0, at_least: int = 3
+) -> Iterator[BlockTimed]:
+    """Times each run of blocks, (first, last), alone on the worker's one device.
+
+    One that the device does not hold raises OutOfMemory; those behind it are not timed then.
+    """
+    worker.process.send(TimeBlocks(runs=tuple(runs), micro_batch=micro_batch, seconds=seconds, at_least=at_least))
+    doing = f"timing blocks of the model on {worker.devices[0].label}"
+    while True:
+        reply = worker.process.receive(worker.patience_s(None, 1), doing)
+        if isinstance(reply, BlocksTimed):
+            return
+        if not isinstance(reply, BlockTimed):
+            worker.fail(reply)
+        yield reply
+
+
+def pipe(
+    worker: Worker,
+    segments: Sequence[Segment],
+    order: Sequence[Sequence[Task]],
+    micro_batch: int,
+    micro_batches: int,
+    *,
+    seconds: float = 0.0,
+    at_least: int = 1,
+    steps_per_timing: int = 1,
+    stamped: bool = False,
+) -> Iterator[Timing | Piped | Measured]:
+    """Trains in these segments, each device in its order; yields each timing as it comes, and at the end Measured.
+
+    A stamped timing is one step.
+    """
+    slowest_s: float | None = None
+    patience_s = worker.patience_s(slowest_s, steps_per_timing)
+    request = Pipe(
+        segments=tuple(segments),
+        order=tuple(map(tuple, order)),
+        micro_batch=micro_batch,
+        micro_batches=micro_batches,
+        seconds=seconds,
+        at_least=at_least,
+        steps_per_timing=steps_per_timing,
+        stamped=stamped,
+        patience_s=_PATIENCE_PART * patience_s,
+    )
+    worker.process.send(request)
+    doing = f"training in {len(segments)} segments on {', '.join(device.label for device in worker.devices)}"
+    while True:
+        reply = worker.process.receive(patience_s, doing)
+        if isinstance(reply, Timing | Piped):
+            slowest_s = max(slowest_s or 0.0, reply.seconds / (reply.steps if isinstance(reply, Timing) else 1))
+            yield reply
+        elif isinstance(reply, Measured):
+            yield reply
+            return
+        else:
+            worker.fail(reply)
+        patience_s = worker.patience_s(slowest_s, steps_per_timing)

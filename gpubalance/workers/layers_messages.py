@@ -1,0 +1,63 @@
+"""What a worker and its parent say to each other of a model that is cut into layers; see messages.py."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from gpubalance.planning.pipeline.graph import Graph
+from gpubalance.planning.pipeline.schedule import Task
+from gpubalance.planning.pipeline.segments import Segment
+from gpubalance.settings.record import Record, Seconds
+
+_Block = Annotated[int, Field(ge=0, lt=10**6)]
+_Count = Annotated[int, Field(ge=1, le=10**9)]
+
+
+class Describe(Record):
+    """Which blocks does the model have? With `cuts` they begin at these layers, and it may be cut nowhere else."""
+
+    kind: Literal["describe"] = "describe"
+    cuts: tuple[str, ...] = ()
+
+
+class TimeBlocks(Record):
+    """Time each of these runs of blocks, (first, last), alone on the one device, for so long."""
+
+    kind: Literal["time-blocks"] = "time-blocks"
+    runs: tuple[tuple[_Block, _Block], ...]
+    micro_batch: _Count
+    seconds: Seconds
+    at_least: _Count
+
+
+class Pipe(Record):
+    """Train with these segments, each device in its order, for `seconds` and at least `at_least` timings.
+
+    A stamped timing is one step. A task that takes longer than `patience_s` is told as one that hangs.
+    """
+
+    kind: Literal["pipe"] = "pipe"
+    segments: tuple[Segment, ...]
+    order: tuple[tuple[Task, ...], ...]
+    micro_batch: _Count
+    micro_batches: _Count
+    seconds: Seconds
+    at_least: _Count
+    steps_per_timing: _Count = 1
+    stamped: bool = False
+    patience_s: Annotated[float, Field(gt=0)] | None = None
+
+
+class Described(Record):
+    """The model's blocks."""
+
+    kind: Literal["described"] = "described"
+    graph: Graph
+
+
+class BlocksTimed(Record):
+    """The blocks asked for are timed."""
+
+    kind: Literal["blocks-timed"] = "blocks-timed"

@@ -1,0 +1,166 @@
+"""Pipelines on logical CPU devices beside one device that trains on the same micro-batches, for tests and benches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpubalance.planning.pipeline.schedule import Kind, Task, depths_of, tasks_of
+from gpubalance.planning.pipeline.segments import Segment, links_between
+
+Model = Callable[[], Any]
+
+
+def twins(make: Model) -> tuple[Any, Any]:
+    """Two models that are the same, the states of their random numbers too."""
+    import keras
+
+    models = []
+    for _ in range(2):
+        keras.utils.set_random_seed(1)
+        models.append(make())
+    for one, other in zip(models[0].variables, models[1].variables, strict=True):
+        other.assign(one)
+    return models[0], models[1]
+
+
+def in_stages(blocks: int, stages: int) -> list[Segment]:
+    """About as many blocks on each device."""
+    ends = [round(blocks * part / stages) for part in range(stages + 1)]
+    return [Segment(ends[i], ends[i + 1] - 1, i) for i in range(stages)]
+
+
+def orders_of(kind: Kind, segments: Sequence[Segment], graph: Any, micro_batches: int) -> list[tuple[Task, ...]]:
+    """Each device's tasks; of two segments of one device the first's forward comes before the second's."""
+    depths = depths_of(kind, segments, links_between(graph, segments), micro_batches)
+    orders: list[tuple[Task, ...]] = [() for _ in range(1 + max(one.device for one in segments))]
+    for number, (segment, depth) in enumerate(zip(segments, depths, strict=True)):
+        orders[segment.device] += tasks_of(number, micro_batches, depth)
+    return orders
+
+
+@dataclass
+class Trained:
+    """What both have come to after the same steps."""
+
+    weights: float
+    slots: float
+    losses: float
+    model: Any
+    pipeline: Any
+    timeline: Any
+
+
+def trained(
+    make: Model,
+    optimizer: Callable[[], Any],
+    *,
+    stages: int = 3,
+    segments: Sequence[Segment] | None = None,
+    orders: Sequence[Sequence[Task]] | None = None,
+    kind: Kind = "1f1b",
+    steps: int = 5,
+    micro_batches: int = 4,
+    size: int = 4,
+    between: Callable[[Any], None] = lambda _: None,
+) -> Trained:
+    """Trains a pipeline and one device; the last micro-batch is smaller. `between` steps it gets each optimizer."""
+    import keras
+    import tensorflow as tf
+
+    from gpubalance.engine.data import Samples
+    from gpubalance.engine.losses import fit_loss
+    from gpubalance.engine.pipeline.blocks import blocks_of
+    from gpubalance.engine.pipeline.calls import calls_of
+    from gpubalance.engine.pipeline.micro_batches import micro_batch_of
+    from gpubalance.engine.pipeline.pipeline import Pipeline
+
+    own, twin = twins(make)
+    mine, its = optimizer(), optimizer()
+    loss = fit_loss(own)
+    samples = Samples(own, loss, seed=0)
+    blocks = blocks_of(calls_of(own))
+    placed = segments or in_stages(len(blocks.starts), min(stages, len(blocks.starts)))
+    order = orders or orders_of(kind, placed, blocks.graph, micro_batches)
+    names = [f"CPU:{number}" for number in range(len(order))]
+    pipeline = Pipeline(own, blocks, placed, names, loss, mine, samples.spec()[1:])
+    alone = _alone(twin, its)
+    worst = 0.0
+    for step in range(steps):
+        sizes = [size] * (micro_batches - 1) + [size - 1]
+        batch = [samples.make(one, salt=step * micro_batches + number) for number, one in enumerate(sizes)]
+        last = step == steps - 1
+        losses, timeline = pipeline.step([micro_batch_of(one, blocks.calls) for one in batch], order, stamped=last)
+        expected = alone([keras.tree.map_structure(tf.constant, one) for one in batch], float(sum(sizes)))
+        worst = max(worst, abs(sum(map(float, losses)) - expected))
+        between(mine)
+        between(its)
+    return Trained(_difference(own, twin), _difference(mine, its), worst, own, pipeline, timeline)
+
+
+def _difference(one: Any, other: Any) -> float:
+    pairs = zip(one.variables, other.variables, strict=True)
+    return max((float(np.abs(_numbers(a) - _numbers(b)).max(initial=0.0)) for a, b in pairs), default=0.0)
+
+
+def _numbers(variable: Any) -> Any:
+    return np.asarray(variable.numpy(), np.float64)
+
+
+def _alone(model: Any, optimizer: Any) -> Callable[[Any, float], float]:
+    """One device's step on the same micro-batches, one after the other, as written down by hand."""
+    import tensorflow as tf
+
+    from gpubalance.engine.losses import fit_loss
+
+    loss = fit_loss(model)
+    optimizer.build(model.trainable_variables)
+
+    @tf.function(autograph=False, reduce_retracing=True)  # type: ignore[untyped-decorator]
+    def gradients(inputs: Any, labels: Any, part: Any, total: Any) -> Any:
+        with tf.GradientTape() as tape:
+            value = loss.sum(labels, model(inputs, training=True)) / total
+            if model.losses:
+                value += tf.add_n([tf.cast(own, tf.float32) for own in model.losses]) * part
+            scaled = optimizer.scale_loss(value)
+        return value, tape.gradient(scaled, [variable.value for variable in model.trainable_variables])
+
+    def plus(one: Any, other: Any) -> Any:
+        if not isinstance(one, tf.IndexedSlices):
+            return one if other is None else one + other
+        rows = tf.concat([one.values, other.values], 0), tf.concat([one.indices, other.indices], 0)
+        return tf.IndexedSlices(*rows, one.dense_shape)
+
+    def step(batch: Any, total: float) -> float:
+        sums, value = None, 0.0
+        for inputs, labels in batch:
+            part = len(tf.nest.flatten(inputs)[0]) / total
+            own, grads = gradients(inputs, labels, tf.constant(part), tf.constant(total))
+            value += float(own)
+            sums = grads if sums is None else [plus(*pair) for pair in zip(sums, grads, strict=True)]
+        optimizer.apply(sums, model.trainable_variables)
+        return value
+
+    return step
+
+
+def cut_outputs(model: Any, calls: Any, cut: int, inputs: Any) -> list[Any]:
+    """The outputs of a model that is run in two parts, each on a device of its own, for inputs in its structure."""
+    import keras
+    import tensorflow as tf
+
+    from gpubalance.engine.keras_inside import mask_of
+    from gpubalance.engine.pipeline.section import Section
+
+    spans = (0, cut), (cut, len(calls.calls))
+    first, second = (Section(calls, span, f"CPU:{i}", model.dtype_policy) for i, span in enumerate(spans))
+    given = dict(zip(calls.inputs, map(tf.convert_to_tensor, keras.tree.flatten(inputs)), strict=True))
+    values = first.values({slot: given[slot] for slot in first.inputs}, {}, training=False)
+    crossing = {slot: values[slot] for slot in second.takes}
+    masks = {slot: mask for slot, value in crossing.items() if (mask := mask_of(value)) is not None}
+    crossing = {slot: tf.identity(value) for slot, value in crossing.items()}
+    values = second.values({**{slot: given[slot] for slot in second.inputs}, **crossing}, masks, training=False)
+    return [values[slot].numpy() for slot in calls.outputs]

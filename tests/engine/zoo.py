@@ -1,0 +1,88 @@
+"""Small models that have what makes a graph hard to cut, one thing each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def regularised() -> Any:
+    """Weights and activations that add to the loss, batch normalisation and dropout, which keep states."""
+    import keras
+    from keras import layers, regularizers
+
+    weights, activity = regularizers.L2(1e-2), regularizers.L2(1e-2)
+    return keras.Sequential(
+        [
+            keras.Input((6,)),
+            layers.Dense(8, "relu", kernel_regularizer=weights),
+            layers.BatchNormalization(),
+            layers.Dropout(0.3, seed=1),
+            layers.Dense(8, "relu", activity_regularizer=activity, kernel_constraint=keras.constraints.MaxNorm(0.8)),
+            layers.Dropout(0.3, seed=2),
+            layers.Dense(3, "softmax", dtype="float32"),
+        ]
+    )
+
+
+def masked() -> Any:
+    """A mask that goes from layer to layer beside the tensors, and an embedding, whose gradients are rows."""
+    import keras
+    from keras import layers
+
+    return keras.Sequential(
+        [
+            keras.Input((5,), dtype="int32"),
+            layers.Embedding(20, 6, mask_zero=True),
+            layers.Dropout(0.2, seed=3),
+            layers.LSTM(4),
+            layers.Dense(3, "softmax"),
+        ]
+    )
+
+
+def nested() -> Any:
+    """Models in a model, one of them called with training=False, and an operation that is no layer."""
+    import keras
+    from keras import layers
+
+    base = keras.Sequential([keras.Input((6,)), layers.Dense(8, "relu"), layers.BatchNormalization()], name="base")
+    own = keras.Input((16,))
+    head = keras.Model(own, layers.Dense(3, "softmax")(layers.Dropout(0.5, seed=4)(own)), name="head")
+    given = keras.Input((6,))
+    body = base(given, training=False)
+    return keras.Model(given, head(keras.ops.concatenate([body, body * 2.0], -1)))
+
+
+def several() -> Any:
+    """Two inputs and two outputs, by name; one output is made early, and a tensor skips some layers."""
+    import keras
+    from keras import layers
+
+    left, right = keras.Input((6,), name="left"), keras.Input((4,), name="right")
+    first = layers.Dense(8, "relu")(left)
+    aux = layers.Dense(1, "sigmoid", name="aux")(first)
+    both = layers.Concatenate()([first, layers.Dense(4, "tanh")(right)])
+    second = layers.Dense(8, "relu")(both)
+    main = layers.Dense(3, "softmax", name="main")(layers.Add()([first, second]))
+    return keras.Model({"left": left, "right": right}, {"aux": aux, "main": main})
+
+
+def shared() -> Any:
+    """A layer that is called twice: between its calls no cut is possible."""
+    import keras
+    from keras import layers
+
+    again = layers.Dense(6, "tanh", name="again")
+    given = keras.Input((6,))
+    between = layers.Dense(6, "relu")(again(given))
+    return keras.Model(given, layers.Dense(3, "softmax")(layers.Dense(5, "relu")(again(between))))
+
+
+def branches() -> Any:
+    """Two arms that need nothing of each other before they meet."""
+    import keras
+    from keras import layers
+
+    inputs = [keras.Input((6,), name=name) for name in ("a", "b")]
+    arms = [layers.Dense(8, "relu")(layers.Dense(8, "relu")(one)) for one in inputs]
+    return keras.Model(inputs, layers.Dense(3, "softmax")(layers.Concatenate()(arms)))
