@@ -163,9 +163,9 @@ class JointTrainingOptions(TrainingOptions):
     ] = "auto"
 
     def settings(self, devices: Sequence[Device]) -> Settings:
-        """Raises UsageError for an all-reduce that the devices can't do, and for samples that hosts can't share."""
+        """Raises UsageError for an all-reduce that the devices can't do."""
         _refuse_what_devices_cannot(devices, self.all_reduce)
-        _refuse_what_hosts_cannot(devices, self.all_reduce, self.data)
+        _refuse_what_hosts_cannot(devices, self.all_reduce)
         return super().settings(devices).model_copy(update={"all_reduce": self.all_reduce})
 
 
@@ -177,19 +177,14 @@ def _refuse_what_devices_cannot(devices: Sequence[Device], all_reduce: str) -> N
         raise UsageError("--all-reduce nccl needs GPUs", remedy="use auto, hierarchical or one-device")
 
 
-def _refuse_what_hosts_cannot(devices: Sequence[Device], all_reduce: str, data: str | None) -> None:
-    """Raises UsageError for what is not over several hosts."""
+def _refuse_what_hosts_cannot(devices: Sequence[Device], all_reduce: str) -> None:
+    """Raises UsageError for an all-reduce of one host."""
     from gpubalance.settings.device import hosts_of
 
     hosts = ", ".join(host for host in hosts_of(devices) if host)
     if len(hosts_of(devices)) > 1 and all_reduce not in ("auto", "nccl"):
         raise UsageError(
             f"--all-reduce {all_reduce} is of one host, and the devices are on {hosts}", remedy="use auto or nccl"
-        )
-    if len(hosts_of(devices)) > 1 and data is not None:
-        raise UsageError(
-            f"--data is not measured over several hosts yet, and the devices are on {hosts}",
-            remedy="leave it out, or name the devices of one host: --gpus",
         )
 
 

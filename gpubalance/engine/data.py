@@ -117,32 +117,28 @@ def streamed(strategy: Any, samples: Samples, batches: Sequence[int]) -> Iterato
     return iter(strategy.distribute_datasets_from_function(pipeline))
 
 
-def piped(strategy: Any, devices: Sequence[str], batches: Sequence[int], batches_of: Iterable[Any]) -> Iterator[Any]:
+def piped(strategy: Any, feed: Feed, batches: Iterable[Any]) -> Iterator[Any]:
     """Global batches from a user's own pipeline, dealt to the devices as `split.fit` deals them."""
-    feed = Feed(devices, batches)
-    for batch in batches_of:
-        values = feed.deal(batch).values
-        yield distribute(strategy, _own_of(values))
+    for batch in batches:
+        yield distribute(strategy, _own_of(feed.deal(batch).values, feed.here.start))
 
 
-def _own_of(values: Sequence[Any]) -> Callable[[Any], Any]:
-    return lambda context: values[context.replica_id_in_sync_group]
+def _own_of(values: Sequence[Any], first: int) -> Callable[[Any], Any]:
+    return lambda context: values[context.replica_id_in_sync_group - first]
 
 
-def held(
-    strategy: Any, devices: Sequence[str], batches: Sequence[int], samples: Source, memory_bytes: Sequence[int]
-) -> list[Any]:
+def held(strategy: Any, feed: Feed, samples: Source, memory_bytes: Sequence[int]) -> list[Any]:
     """Some global batches of a user's own samples, dealt to the devices, where they stay.
 
     At most seven: several lengths, several labels. Fewer where they would take over a hundredth of a device's memory,
     as what is measured is also how large a batch fits; but three, as behind a pipeline there are two. An odd number, as
     a stamped step comes after one without stamps: of an even number it would only ever see the same half.
     """
-    sizes = [batch * bytes_of(samples.make(1)) for batch in batches]
+    sizes = [batch * bytes_of(samples.make(1)) for batch in feed.batches[feed.here]]
     most = min(int(_HELD_PART * memory / size) for memory, size in zip(memory_bytes, sizes, strict=True))
     count = next(count for count in (7, 5, 3) if count <= max(3, most))
-    made = (as_tensors(samples.make(sum(batches), salt=number)) for number in range(count))
-    return [*piped(strategy, devices, batches, made)]
+    made = (as_tensors(samples.make(sum(feed.batches), salt=number)) for number in range(count))
+    return [*piped(strategy, feed, made)]
 
 
 def as_tensors(batch: Any) -> Any:

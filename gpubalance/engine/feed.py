@@ -60,7 +60,7 @@ class Feed:
 
     def __init__(self, names: Sequence[str], batches: Sequence[int], first: int = 0) -> None:
         self._names = tuple(names)
-        self._here = slice(first, first + len(self._names))
+        self.here = slice(first, first + len(self._names))
         self.batches = tuple(batches)
         self._kinds: dict[Any, Kind] = {}
         self._widest: dict[str, Kind] = {}
@@ -99,7 +99,7 @@ class Feed:
         ends = (samples,) * len(self.batches) if whole else tuple(accumulate(shares))
         with tf.device("/CPU:0"):
             places = [(end - share, end) for share, end in zip(shares, ends, strict=True)]
-            here = tf.constant(places[self._here], tf.int32)
+            here = tf.constant(places[self.here], tf.int32)
         kind = self._kind_of(batch)
         return Dealt(kind.cut(batch, here), kind, shares, samples, whole)
 

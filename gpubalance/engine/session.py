@@ -12,9 +12,10 @@ import psutil
 import tensorflow as tf
 
 from gpubalance.engine import data, hosts, runtime, trained
+from gpubalance.engine.feed import Feed
 from gpubalance.engine.flops import count_forward
 from gpubalance.engine.pace import PacedClock, clocks
-from gpubalance.engine.pull import timed_pull
+from gpubalance.engine.pull import Pulls
 from gpubalance.engine.step import build_step, stamped_times
 from gpubalance.engine.trace import record_trace
 from gpubalance.engine.user_data import UserData
@@ -68,8 +69,7 @@ class Session:
         self._pipeline = False
         self._data: Iterator[Any] | None = None
         self._turn = 1  # steps after which each batch has come, where they differ in shape
-        self._pulled: tuple[int, Change | None] | None = None
-        self._pulling: Iterator[Any] | None = None
+        self._pulls = Pulls(self._user_data, self._goes_on) if self._user_data else None
 
     def _step(self, *, stamped: bool, micro: bool) -> Any:
         """Built when it is needed: most sessions never accumulate."""
@@ -131,15 +131,10 @@ class Session:
             given += 1
 
     def pull(self, global_batch: int, *, seconds: float, at_least: int, change: Change | None) -> Iterator[Pulled]:
-        """Takes batches from the user's data as fast as they come; it goes on where the last call has ended."""
-        assert self._user_data is not None  # noqa: S101  (nobody asks otherwise)
-        if self._pulling is None or self._pulled != (global_batch, change):
-            source = self._user_data if change is None else self._user_data.changed(change)
-            self._data, self._pulled, self._pulling = None, (global_batch, change), source.stream(global_batch)
-        end, given = time.perf_counter() + seconds, 0
-        while given < at_least or time.perf_counter() < end:
-            yield timed_pull(self._pulling)
-            given += 1
+        """As `Pulls.take`."""
+        assert self._pulls is not None  # noqa: S101  (nobody asks otherwise)
+        self._data = None
+        return self._pulls.take(global_batch, seconds=seconds, at_least=at_least, change=change)
 
     def mends(self) -> tuple[Mend, ...]:
         """Changes that may make the user's data faster."""
@@ -178,9 +173,10 @@ class Session:
         """Prepares the split's data. One split's at a time: another's would take memory that is being measured."""
         if self._data is not None and (split, pipeline) == (self._split, self._pipeline):
             return
-        self._split, self._pipeline, self._data, self._pulling = split, pipeline, None, None
+        self._split, self._pipeline, self._data = split, pipeline, None
         self._turn = 1
-        if self._user_data is not None:
+        if self._user_data is not None and self._pulls is not None:
+            self._pulls.forget()
             self._data = self._users(self._user_data, split, pipeline=pipeline)
         elif self.settings.input == "host" and isinstance(self._samples, data.Samples):
             self._data = data.streamed(self._strategy, self._samples, split.batches[self._here])
@@ -191,7 +187,7 @@ class Session:
 
     def _users(self, own: UserData, split: Shares, *, pipeline: bool) -> Iterator[Any]:
         """The user's own batches, from their pipeline or held on the devices."""
-        where = self._strategy, self._names, split.batches
+        where = self._strategy, Feed(self._names, split.batches, self._here.start or 0)
         if own.differs:
             # What fits is what holds the longest: it is trained on once, whatever comes later.
             longest = data.as_tensors(own.longest(split.global_batch))
@@ -199,7 +195,8 @@ class Session:
         if pipeline:
             self._turn = _UNLIKE_AT_ONCE if own.differs else 1
             return data.piped(*where, own.stream(split.global_batch))
-        free = psutil.virtual_memory().available
+        # In a cluster all hold as few: of another process's memory nothing is known here.
+        free = 0 if self.in_cluster else psutil.virtual_memory().available
         held = data.held(*where, own, [min(free, limit or free) for limit in self._memory_limit_bytes])
         self._turn = len(held) if own.differs else 1
         return itertools.cycle(held)

@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from gpubalance.errors import DeadlinePassed, EnvironmentFault, GpubalanceError, PartialResult, TimeLimitPassed
 from gpubalance.remedies import known
+from gpubalance.results.pulled import Pulled
 from gpubalance.results.timing import Timing
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device
@@ -222,6 +223,8 @@ def _merged(replies: Sequence[AnyReply]) -> AnyReply:
     elif isinstance(first, Measured):
         late = [reply.late_part for reply in replies if isinstance(reply, Measured) and reply.late_part is not None]
         update = {"memory_peak_bytes": _joined(replies, "memory_peak_bytes"), "late_part": max(late, default=None)}
+    elif isinstance(first, Pulled):  # a step waits for the slowest pipeline
+        return max((reply for reply in replies if isinstance(reply, Pulled)), key=lambda one: one.seconds / one.batches)
     elif isinstance(first, Timing):
         timings = [reply for reply in replies if isinstance(reply, Timing)]
         stamped = {name: _joined(replies, name) for name in ("compute_s", "update_s") if first.compute_s is not None}

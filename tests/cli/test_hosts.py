@@ -27,11 +27,22 @@ DEVICES, JOINT = simulated_devices(TWO_HOSTS)
 LABELS = ["alpha:0", "alpha:1", "beta:0"]
 
 
+DATA = """
+import numpy as np
+import tensorflow as tf
+
+def samples():
+    return tf.data.Dataset.from_tensor_slices((np.ones((300, 8), "float32"), np.ones((300, 4), "float32"))).repeat()
+"""
+
+
 def test_a_run_over_two_hosts_is_measured_compared_and_reported(tmp_path: Path) -> None:
-    """With TensorFlow's real collectives between three processes."""
+    """With TensorFlow's real collectives between three processes, each of which reads the user's own samples."""
     path = tmp_path / "run.json"
+    (tmp_path / "mine.py").write_text(DATA)
     split = ("--batches", "80", "40", "24", "--baseline", "none", "-o", str(path))
-    done = gpubalance("run", "--simulate", TWO_HOSTS, "--model", TINY, *split, *SHORT)
+    own = ("--model", TINY, "--data", f"{tmp_path}/mine.py:samples")
+    done = gpubalance("run", "--simulate", TWO_HOSTS, *own, *split, *SHORT)
     assert done.returncode == 0, done.stderr
     assert [label for label in LABELS if re.search(rf"^{label} ", done.stdout, re.MULTILINE)] == LABELS
     assert "building" in done.stderr
@@ -44,6 +55,8 @@ def test_a_run_over_two_hosts_is_measured_compared_and_reported(tmp_path: Path) 
         assert replica.memory_peak_bytes == device.profile.memory_at(replica.batch, JOINT.extra_memory)
     assert run.sync_s >= JOINT.sync_s
     assert run.complete
+    assert run.pipeline is not None
+    assert run.pipeline.alone.median > run.throughput.median
 
     compared = gpubalance("compare", str(path), str(path))
     assert compared.returncode == 0, compared.stderr
