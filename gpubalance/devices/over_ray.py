@@ -169,5 +169,5 @@ def _gpus(number: int) -> str:
 
 
 def _give_up(why: str) -> NoReturn:
-    print(f"Ray {why}", file=sys.stderr, flush=True)
+    os.write(2, f"Ray {why}\n".encode())
     os._exit(_LOST)
