@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,7 @@ class Trained:
     model: Any
     pipeline: Any
     timeline: Any
+    again: Callable[..., Any]  # one step more
 
 
 def trained(
@@ -89,6 +91,7 @@ def trained(
     pipeline = Pipeline(own, blocks, placed, names, loss, mine, samples.spec()[1:])
     alone = _alone(twin, its)
     worst = 0.0
+    batch: list[Any] = []
     for step in range(steps):
         sizes = [size] * (micro_batches - 1) + [size - 1]
         batch = [samples.make(one, salt=step * micro_batches + number) for number, one in enumerate(sizes)]
@@ -98,7 +101,9 @@ def trained(
         worst = max(worst, abs(sum(map(float, losses)) - expected))
         between(mine)
         between(its)
-    return Trained(_difference(own, twin), _difference(mine, its), worst, own, pipeline, timeline)
+    last_batch = [micro_batch_of(one, blocks.calls) for one in batch]
+    again = partial(pipeline.step, last_batch, order, stamped=True)
+    return Trained(_difference(own, twin), _difference(mine, its), worst, own, pipeline, timeline, again)
 
 
 def _difference(one: Any, other: Any) -> float:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from gpubalance.errors import BadInput, Refused
 from gpubalance.planning.pipeline.schedule import Task
 from gpubalance.planning.pipeline.segments import Segment
 from tests.engine import zoo
-from tests.engine.pipelines import Trained, cut_outputs, trained
+from tests.engine.pipelines import Trained, cut_outputs, in_stages, orders_of, trained
 
 
 @pytest.fixture(scope="module")
@@ -93,3 +96,122 @@ def test_half_precision_scales_its_loss_on_all_devices_alike(keras: Any) -> None
         keras.mixed_precision.set_global_policy("float32")
     assert max(found.weights, found.losses) < 1e-5
     assert found.slots < 1e-5
+
+
+def test_each_update_is_computed_where_its_variables_are(keras: Any) -> None:
+    import tensorflow as tf
+    from tensorflow.python.eager import context
+
+    from gpubalance.engine.pipeline.update import Update
+
+    names = {0: "CPU:3", 1: "CPU:5"}
+    variables = {}
+    for number, name in names.items():
+        with tf.device(name):
+            variables[number] = [keras.Variable(tf.ones((2, 3)), constraint=keras.constraints.NonNeg())]
+    inner = keras.optimizers.AdamW(global_clipnorm=0.1, use_ema=True)
+    optimizer = keras.optimizers.LossScaleOptimizer(inner)
+    optimizer.build([*variables[0], *variables[1]])
+    update = Update(optimizer, names, variables)
+    update.begin()
+    context.enable_run_metadata()
+    try:
+        for number, name in names.items():
+            with tf.device(name):
+                grads = [tf.ones((2, 3))]
+                update.trace(number, grads)
+                update.apply(number, grads, [update.tell(number, grads)])
+        functions = context.export_run_metadata().function_graphs
+    finally:
+        context.disable_run_metadata()
+    nodes = [[node for graph in one.partition_graphs for node in graph.node] for one in functions]
+    updates = [own for own in nodes if any("Assign" in node.op for node in own)]
+    assert [{node.device[-5:] for node in own} for own in updates] == [{name} for name in names.values()]
+
+
+def test_a_moved_model_saves_and_predicts_as_before(keras: Any, regularised: Trained, tmp_path: Path) -> None:
+    model = regularised.model
+    assert {variable.value.device[-5:] for variable in model.variables} == {"CPU:0", "CPU:1", "CPU:2"}
+    model.save(tmp_path / "moved.keras")
+    given = np.ones((2, 6), np.float32)
+    loaded = keras.saving.load_model(tmp_path / "moved.keras")
+    np.testing.assert_allclose(loaded.predict(given, verbose=0), model.predict(given, verbose=0), atol=1e-7)
+
+
+def test_a_device_that_hangs_is_named_with_its_task(keras: Any) -> None:
+    import tensorflow as tf
+
+    from gpubalance.engine.failures import TaskFailedError
+
+    goes_on = threading.Event()
+    goes_on.set()
+
+    @keras.saving.register_keras_serializable()
+    class Waiting(keras.layers.Layer):  # type: ignore[misc]
+        def call(self, given: Any) -> Any:
+            waited = tf.numpy_function(lambda: np.float32(not goes_on.wait(60)), [], tf.float32)
+            return given + tf.reshape(waited, ())
+
+    def waiting() -> Any:
+        return keras.Sequential([keras.Input((3,)), keras.layers.Dense(2), Waiting(), keras.layers.Dense(1)])
+
+    found = trained(waiting, keras.optimizers.SGD, steps=1)
+    goes_on.clear()
+    with pytest.raises(TaskFailedError, match="the forward pass of micro-batch 0 in blocks 1 to 1 on device 1") as told:
+        found.again(patience_s=0.4)
+    goes_on.set()
+    assert told.value.__cause__ is None
+
+
+def test_what_can_not_be_cut_is_refused_with_its_reason(keras: Any) -> None:
+    from keras import layers
+
+    from gpubalance.engine.pipeline import refuse
+    from gpubalance.engine.pipeline.blocks import blocks_of
+    from gpubalance.engine.pipeline.calls import calls_of
+
+    class Own(keras.Model):  # type: ignore[misc]
+        def call(self, given: Any) -> Any:
+            return given
+
+    class Stepping(keras.Sequential):  # type: ignore[misc]
+        def train_step(self, data: Any) -> Any:
+            return super().train_step(data)
+
+    again = layers.Dense(6, name="again")
+    given = keras.Input((6,))
+    around = calls_of(keras.Model(given, again(layers.ReLU()(again(given)))))
+    with pytest.raises(Refused, match="code of its own"):
+        calls_of(Own())
+    with pytest.raises(Refused, match="can't be cut: the layer again"):
+        blocks_of(around)
+    with pytest.raises(Refused, match="train_step"):
+        refuse.model(Stepping([keras.Input((6,)), layers.Dense(1)]))
+    calls = calls_of(zoo.shared())
+    with pytest.raises(BadInput, match="the layer again has calls on both sides"):
+        blocks_of(calls, [calls.calls[1].name])
+    with pytest.raises(BadInput, match="--cuts nowhere"):
+        blocks_of(calls, ["nowhere"])
+
+
+def test_a_loss_that_divides_by_a_mask_is_refused(keras: Any) -> None:
+    import tensorflow as tf
+    from keras import layers
+
+    from gpubalance.engine.losses import CompiledLoss
+    from gpubalance.engine.pipeline.blocks import blocks_of
+    from gpubalance.engine.pipeline.calls import calls_of
+    from gpubalance.engine.pipeline.micro_batches import micro_batch_of
+    from gpubalance.engine.pipeline.pipeline import Pipeline
+
+    model = keras.Sequential([keras.Input((5,)), layers.Embedding(9, 4, mask_zero=True), layers.Dense(3, "softmax")])
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    blocks = blocks_of(calls_of(model))
+    loss, segments = CompiledLoss(model._compile_loss), in_stages(2, 2)
+    data = np.ones((2, 5)), np.ones((2, 5, 1))
+    specs = (tf.TensorSpec((None, 5, 1), tf.float64),)
+    pipeline = Pipeline(model, blocks, segments, ["CPU:0", "CPU:1"], loss, keras.optimizers.SGD(), specs)
+    with pytest.raises(Exception, match="forward") as told:
+        pipeline.step([micro_batch_of(data, blocks.calls)], orders_of("1f1b", segments, blocks.graph, 1))
+    assert isinstance(told.value.__cause__, Refused)
+    assert "mask" in str(told.value.__cause__)

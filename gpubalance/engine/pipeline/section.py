@@ -118,7 +118,7 @@ class Section:
         return Passed(_numbered(outputs), _numbered(found), loss, tape, taken, scaled)
 
     def _trace(self, masks: Tensors) -> Any:
-        def forward(tensors: Any, masks: Any, labels: Any, samples: Any, total: Any) -> Any:
+        def _whole(tensors: Any, masks: Any, labels: Any, samples: Any, total: Any) -> Any:
             values = self.values(_numbered(tensors), _numbered(masks), training=True)
             with tf.device(self.device):
                 parts = [self._loss(values, *labels) / total] if self.is_last else []
@@ -137,7 +137,7 @@ class Section:
             self._labels if self.is_last else (),
         )
         number = tf.TensorSpec((), tf.float32)
-        return tf.function(forward, autograph=False).get_concrete_function(*specs, number, number)
+        return tf.function(_whole, autograph=False).get_concrete_function(*specs, number, number)
 
     def backward(self, passed: Passed, given: Mapping[int, Sequence[Any]]) -> tuple[list[Any], Tensors]:
         """The gradients of its trained variables, and of what it has taken; None where there is none.

@@ -1,0 +1,106 @@
+"""A real worker with a model that is cut over two simulated devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gpubalance.errors import BadInput, OutOfMemory
+from gpubalance.planning.pipeline.segments import Segment, links_between
+from gpubalance.planning.pipeline.simulate import Costs, simulate
+from gpubalance.results.piped import Piped
+from gpubalance.results.timing import Timing
+from gpubalance.settings.device import Device, DeviceProfile, JointProfile
+from gpubalance.settings.requests import Settings
+from gpubalance.workers import layers
+from gpubalance.workers.messages import Measured
+from gpubalance.workers.party import Build, Party
+from tests.engine.pipelines import orders_of
+
+_MIB = 1 << 20
+_MEMORY = 600
+_PROFILES = [
+    DeviceProfile(
+        name=name,
+        alpha_s=alpha_s,
+        beta_s=0.01,
+        update_s=0.02,
+        memory=_MEMORY * _MIB,
+        base_memory=1000 * _MIB,
+        memory_per_sample=10 * _MIB,
+    )
+    for name, alpha_s in (("fast", 0.04), ("slow", 0.08))
+]
+_JOINT = JointProfile(link_latency_s=0.005, link_bytes_per_s=1e6)
+_SIZE, _COUNT = 4, 4
+
+
+@pytest.fixture(scope="module")
+def party(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Party]:
+    devices = [
+        Device(index=i, uuid=f"sim-{i}", name=p.name, memory_bytes=p.memory, simulated=True, profile=p)
+        for i, p in enumerate(_PROFILES)
+    ]
+    with Party(devices, build=Build(Settings(model="small"), _JOINT, layers=True)) as party:
+        yield party
+
+
+def test_two_segments_take_at_least_the_time_and_the_memory_that_is_planned(party: Party) -> None:
+    graph = party.ask(layers.describe)
+    segments = [Segment(0, 13, 0), Segment(14, 18, 1)]
+    links = links_between(graph, segments)
+    orders = orders_of("1f1b", segments, graph, _COUNT)
+    shares = [sum(block.share for block in graph.blocks[one.blocks]) for one in segments]
+    weights = _parts(graph, segments, "weights_bytes")
+    whole_s = [profile.alpha_s + _SIZE * profile.beta_s for profile in _PROFILES]
+    costs = Costs(
+        tuple(share * each / 3 for share, each in zip(shares, whole_s, strict=True)),
+        tuple(share * each / 1.5 for share, each in zip(shares, whole_s, strict=True)),
+        tuple(0.005 + _SIZE * link.bytes_per_sample / 1e6 for link in links),
+        tuple(0.02 * own for own in weights),
+    )
+    planned = simulate(segments, links, orders, costs)
+    stamped, measured = party.ask(lambda worker: [*layers.pipe(worker, segments, orders, _SIZE, _COUNT, stamped=True)])
+    assert isinstance(stamped, Piped)
+    assert isinstance(measured, Measured)
+    # A busy machine's steps may take longer, never shorter; when a task ends follows from all before it.
+    ends_s = {one.task: one.end_s for one in planned.tasks}
+    assert all(one.end_s >= ends_s.pop(one.task) - 1e-6 for one in stamped.timeline.tasks)
+    assert not ends_s
+    assert stamped.timeline.step_time_s >= planned.step_time_s - 1e-6
+    live = _parts(graph, segments, "activation_bytes")
+    for device, in_flight in enumerate((2, 1)):
+        expected = (1000 * weights[device] + in_flight * _SIZE * 10 * live[device]) * _MIB
+        assert measured.memory_peak_bytes[device] == pytest.approx(expected)
+    timing, _ = party.ask(lambda worker: [*layers.pipe(worker, segments, orders, _SIZE, _COUNT, steps_per_timing=2)])
+    assert isinstance(timing, Timing)
+    assert timing.steps == 2
+
+
+def _parts(graph: Any, segments: Any, name: str) -> list[float]:
+    """Each segment's part of the model."""
+    sums = [sum(getattr(block, name) for block in graph.blocks[one.blocks]) for one in segments]
+    return [own / sum(sums) for own in sums]
+
+
+def test_what_a_device_does_not_hold_is_told_with_the_device_and_its_blocks(party: Party) -> None:
+    graph = party.ask(layers.describe)
+    segments = [Segment(0, 5, 0), Segment(6, 18, 1)]
+    orders = orders_of("1f1b", segments, graph, 1)
+    with pytest.raises(OutOfMemory, match=r"GPU:1 ran out of memory in the forward pass .* blocks 6 to 18") as told:
+        party.ask(lambda worker: [*layers.pipe(worker, segments, orders, 1, 1)])
+    assert told.value.replica == 1
+
+
+def test_blocks_are_timed_alone_and_cuts_are_before_layers(party: Party) -> None:
+    graph = party.ask(lambda worker: layers.describe(worker, ["flatten", "dense_3"]))
+    assert [block.name.partition(" ")[0] for block in graph.blocks] == ["average_pooling2d", "flatten", "dense_3"]
+    runs = [(0, 0), (2, 2)]
+    timed = party.ask(lambda worker: [*layers.time_blocks(worker, runs, _SIZE)])
+    for one, (first, _) in zip(timed, runs, strict=True):
+        share = graph.blocks[first].share
+        assert one.forward_s[0] * 2 == pytest.approx(one.backward_s[0]) == pytest.approx(share * 0.08 / 1.5)
+    with pytest.raises(BadInput, match="nowhere"):
+        party.ask(lambda worker: layers.describe(worker, ["nowhere"]))
