@@ -11,7 +11,7 @@ from gpubalance.results.run import StepSpread
 from gpubalance.settings.record import Record
 
 # A plan that was run counts as its run; all figures of a plan that was not are predicted.
-Compared = Literal["run", "probe", "prediction", "independent"]
+Compared = Literal["run", "probe", "prediction", "independent", "layers"]
 
 
 class ComparedDevice(Record):

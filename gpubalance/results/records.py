@@ -15,6 +15,7 @@ from gpubalance.errors import BadInput
 from gpubalance.results import estimate
 from gpubalance.results.common import SCHEMA_VERSION
 from gpubalance.results.independent import Independent
+from gpubalance.results.layers import Layers
 from gpubalance.results.noise import Noise
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
@@ -24,11 +25,11 @@ from gpubalance.settings.record import Record
 from gpubalance.system.near import meant
 from gpubalance.text import clean, clean_lines
 
-Result = TypeVar("Result", Probe, Plan, Run, Independent, Noise)
-AnyResult = Probe | Plan | Run | Independent
-_RESULTS = ("probe", "plan", "run", "independent")
+Result = TypeVar("Result", Probe, Plan, Run, Independent, Layers, Noise)
+AnyResult = Probe | Plan | Run | Independent | Layers
+_RESULTS = ("probe", "plan", "run", "independent", "layers")
 _KINDS: dict[str, type[AnyResult | Noise]] = {
-    "probe": Probe, "plan": Plan, "run": Run, "independent": Independent, "noise": Noise
+    "probe": Probe, "plan": Plan, "run": Run, "independent": Independent, "layers": Layers, "noise": Noise
 }  # fmt: skip
 # What writes the best of each kind.
 _MAKERS = {
@@ -36,6 +37,7 @@ _MAKERS = {
     "plan": "gpubalance balance -o {}",
     "run": "gpubalance run -o {}",
     "independent": "gpubalance independent -o {}",
+    "layers": "gpubalance layers -o {}",
     "noise": "the callback split.monitor(noise={!r})",
 }
 # A day's run with all its samples is a few MiB.
@@ -94,7 +96,8 @@ def _read(path: Path, kinds: list[str]) -> Record:
 
 def _called(kind: str) -> str:
     """`a plan`, by the word that a file has for what it is."""
-    return {"independent": "a result of independent", "noise": "a noise scale"}.get(kind, f"a {kind}")
+    others = {"independent": "a result of independent", "layers": "a result of layers", "noise": "a noise scale"}
+    return others.get(kind, f"a {kind}")
 
 
 def _first_fault(error: ValidationError) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from gpubalance.settings.choices import AllReduce, Baseline, Input, Precision
+from gpubalance.settings.choices import AllReduce, Baseline, Input, Precision, Schedule
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.record import Batch, Bytes, Record, Seconds
 from gpubalance.settings.shares import Shares
@@ -15,6 +15,8 @@ from gpubalance.settings.shares import Shares
 # Where windows of five timings don't say enough.
 _LONG_WINDOWS = 5
 _LONG_WINDOW_S = 10.0
+# With two devices alike the bubble is 1/17 of a step then.
+_MICRO_BATCHES_A_DEVICE = 8
 
 
 class Settings(Record):
@@ -187,4 +189,46 @@ class BalanceRequest(Record):
             deadline_s=self.measuring.deadline_s,
             seed=self.measuring.seed,
             least_samples=self.plan.global_batch or 0,
+        )
+
+
+class LayersRequest(Record):
+    """A model to be cut into stages over these devices, and trained as a pipeline of micro-batches.
+
+    `micro_batch` null is the smallest that is nearly as fast as any, `micro_batches` null eight for each device. `cuts`
+    are names of layers, to cut before each of them; none leaves the cuts to the planner. `margin_bytes` of each
+    device's memory are kept free. A model that is better off uncut is cut all the same with `force`.
+    """
+
+    devices: tuple[Device, ...]
+    settings: Settings
+    joint: JointProfile = JointProfile()
+    micro_batch: Annotated[int, Field(ge=1, le=10**6)] | None = None
+    micro_batches: Annotated[int, Field(ge=1, le=1024)] | None = None
+    cuts: tuple[str, ...] = ()
+    schedule: Schedule = "1f1b"
+    margin_bytes: Bytes = 0
+    force: bool = False
+    measuring: Measuring = Measuring()
+    round_s: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)] = 3.0
+    rounds: Annotated[int, Field(ge=1, le=100)] = 5
+    fresh: bool = False
+    tracing: None = None
+
+    @property
+    def in_a_step(self) -> int:
+        """Micro-batches in a step."""
+        return self.micro_batches or _MICRO_BATCHES_A_DEVICE * len(self.devices)
+
+    @property
+    def uncut(self) -> BalanceRequest:
+        """The batch split of the whole model over the same devices, which layers are held against."""
+        return BalanceRequest(
+            devices=self.devices,
+            settings=self.settings,
+            joint=self.joint,
+            plan=PlanRequest(accumulate="auto", margin_bytes=self.margin_bytes),
+            measuring=self.measuring,
+            round_s=self.round_s,
+            fresh=self.fresh,
         )

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from gpubalance.planning.pipeline.schedule import Kind, Task, depths_of, tasks_of
+from gpubalance.planning.pipeline.schedule import Task, depths_of, tasks_of
 from gpubalance.planning.pipeline.segments import Segment, links_between
+from gpubalance.settings.choices import Schedule
 
 Model = Callable[[], Any]
 
@@ -34,7 +35,7 @@ def in_stages(blocks: int, stages: int) -> list[Segment]:
     return [Segment(ends[i], ends[i + 1] - 1, i) for i in range(stages)]
 
 
-def orders_of(kind: Kind, segments: Sequence[Segment], graph: Any, micro_batches: int) -> list[tuple[Task, ...]]:
+def orders_of(kind: Schedule, segments: Sequence[Segment], graph: Any, micro_batches: int) -> list[tuple[Task, ...]]:
     """Each device's tasks; of two segments of one device the first's forward comes before the second's."""
     depths = depths_of(kind, segments, links_between(graph, segments), micro_batches)
     orders: list[tuple[Task, ...]] = [() for _ in range(1 + max(one.device for one in segments))]
@@ -63,7 +64,7 @@ def trained(
     stages: int = 3,
     segments: Sequence[Segment] | None = None,
     orders: Sequence[Sequence[Task]] | None = None,
-    kind: Kind = "1f1b",
+    kind: Schedule = "1f1b",
     steps: int = 5,
     micro_batches: int = 4,
     size: int = 4,

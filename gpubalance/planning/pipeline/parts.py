@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gpubalance.planning.pipeline.schedule import Task
 from gpubalance.planning.pipeline.segments import Link
 from gpubalance.planning.pipeline.simulate import Timeline, inputs_of
 
@@ -30,19 +31,24 @@ class StageParts:
         return self.forward_s + self.backward_s + self.update_s
 
 
+def sent_at(timeline: Timeline, links: Sequence[Link]) -> dict[Task, float]:
+    """When the last of what each task takes was made; 0 where it takes nothing of another."""
+    ends = {timed.task: timed.end_s for timed in timeline.tasks}
+    return {task: max((ends[given] for given in inputs_of(task, links)), default=0.0) for task in ends}
+
+
 def parts_of(timeline: Timeline, links: Sequence[Link]) -> tuple[StageParts, ...]:
     """The parts of each device in use, in order of their numbers.
 
     Before a task that began at s on a device that was free from f on, whose last input was sent at t and there at r,
     min(r, s) − max(f, t) is transfer, where that is above 0.
     """
-    ends = {timed.task: timed.end_s for timed in timeline.tasks}
+    sent = sent_at(timeline, links)
     found = []
     for device, began_s, ended_s in sorted(timeline.updates):
         free_s = transfer_s = 0.0
         for timed in timeline.of(device):
-            sent_s = max((ends[task] for task in inputs_of(timed.task, links)), default=0.0)
-            transfer_s += max(0.0, min(timed.ready_s, timed.start_s) - max(free_s, sent_s))
+            transfer_s += max(0.0, min(timed.ready_s, timed.start_s) - max(free_s, sent[timed.task]))
             free_s = timed.end_s
         sums = {"forward": 0.0, "backward": 0.0}
         for timed in timeline.of(device):

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpubalance.planning.pipeline.graph import Graph
-from gpubalance.planning.pipeline.schedule import Kind, Task, most_held
+from gpubalance.planning.pipeline.schedule import Task, most_held
 from gpubalance.planning.pipeline.segments import Link, Segment
 from gpubalance.planning.pipeline.simulate import Costs
+from gpubalance.settings.choices import Schedule
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Problem:
     loads: tuple[Load, ...]
     micro_batch: int
     micro_batches: int
-    kind: Kind = "1f1b"
+    kind: Schedule = "1f1b"
     latency_s: float = 0.0
     bytes_per_s: float | None = None
     least_devices: int = 1

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from gpubalance.planning.pipeline.segments import Link, Segment
+from gpubalance.settings.choices import Schedule
 
-Kind: TypeAlias = Literal["1f1b", "gpipe"]
 Pass: TypeAlias = Literal["forward", "backward"]
 
 
@@ -26,7 +26,9 @@ class Task:
     micro_batch: int
 
 
-def depths_of(kind: Kind, segments: Sequence[Segment], links: Sequence[Link], micro_batches: int) -> tuple[int, ...]:
+def depths_of(
+    kind: Schedule, segments: Sequence[Segment], links: Sequence[Link], micro_batches: int
+) -> tuple[int, ...]:
     """How many forwards each segment does before its first backward, at least: for 1F1B the devices behind it."""
     if kind == "gpipe":
         return (micro_batches,) * len(segments)

@@ -22,6 +22,11 @@ class Segment:
         """Its place in a sequence of all blocks."""
         return slice(self.first, self.last + 1)
 
+    @property
+    def numbers(self) -> range:
+        """Of its blocks."""
+        return range(self.first, self.last + 1)
+
 
 @dataclass(frozen=True)
 class Link:
@@ -34,7 +39,7 @@ class Link:
 
 def links_between(graph: Graph, segments: Sequence[Segment]) -> tuple[Link, ...]:
     """Every pair of segments of which one takes tensors of the other; a tensor counts once a pair."""
-    owner = [number for number, segment in enumerate(segments) for _ in range(segment.first, segment.last + 1)]
+    owner = [number for number, segment in enumerate(segments) for _ in segment.numbers]
     sent: dict[tuple[int, int], int] = defaultdict(int)
     for edge in graph.edges:
         source = owner[edge.source]

@@ -1,0 +1,194 @@
+"""The record of a model whose layers are on several devices, trained as a pipeline of micro-batches."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from gpubalance.planning.pipeline.schedule import Pass
+from gpubalance.results.common import (
+    Count,
+    Devices,
+    Environment,
+    Model,
+    Number,
+    OfSplit,
+    Positive,
+    Result,
+    Size,
+    StepTime,
+    Throughput,
+    Warning_,
+)
+from gpubalance.results.run import SoloBest
+from gpubalance.results.sound import check_devices, unsound
+from gpubalance.results.telemetry import Telemetry
+from gpubalance.settings.choices import Schedule
+from gpubalance.settings.record import Record
+from gpubalance.settings.requests import Settings
+
+Seconds = Annotated[Number, Field(ge=0)]
+
+
+class MeasuredBlock(Record):
+    """Consecutive calls of layers that stay together, named by the first.
+
+    `crossing_bytes` is what a cut before it sends on of a sample, `compute_s` a micro-batch's forward and backward on
+    each device, null where it does not fit.
+    """
+
+    name: str
+    calls: Size
+    weights_bytes: Count
+    crossing_bytes: Count
+    compute_s: tuple[Seconds | None, ...]
+
+
+class Stage(Record):
+    """One device's part in a step: its segments, [first block, last block] each, and where its time goes.
+
+    forward_s + backward_s + transfer_s + update_s + bubble_s is the step time. `transfer_s` is waiting for a tensor on
+    its way, and nothing else to do; what is sent beside compute costs nothing. `in_flight` are the micro-batches whose
+    activations it holds at most. `memory_predicted_bytes` is null where memory is not known.
+    """
+
+    device: Count
+    segments: tuple[tuple[Count, Count], ...]
+    forward_s: Seconds
+    backward_s: Seconds
+    transfer_s: Seconds
+    update_s: Seconds
+    bubble_s: Number
+    in_flight: Count
+    memory_peak_bytes: Count | None
+    memory_predicted_bytes: Count | None
+    telemetry: Telemetry | None = None
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds of a step that the device works."""
+        return self.forward_s + self.backward_s + self.update_s
+
+
+class StepTask(Record):
+    """A pass of a micro-batch through a segment (its number in the order of blocks), seconds from the step's start.
+
+    `sent_s` is when the last of what it takes was made, `ready_s` when all of it lay on its device.
+    """
+
+    segment: Count
+    kind: Pass
+    micro_batch: Count
+    device: Count
+    sent_s: Seconds
+    ready_s: Seconds
+    start_s: Seconds
+    end_s: Seconds
+
+
+class StepUpdate(Record):
+    """A device's weight update."""
+
+    device: Count
+    start_s: Seconds
+    end_s: Seconds
+
+
+class StepTimeline(Record):
+    """One measured step, task by task."""
+
+    tasks: tuple[StepTask, ...]
+    updates: tuple[StepUpdate, ...]
+    step_time_s: Positive
+
+
+class PredictedStep(Record):
+    """The simulated schedule's step, by what the rounds before had measured."""
+
+    step_time_s: Positive
+
+
+class LayersRound(Record):
+    """A cut that was tried: [first block, last block, device] of each segment; null where it ran out of memory."""
+
+    number: Count
+    segments: tuple[tuple[Count, Count, Count], ...]
+    predicted_s: Positive
+    outcome: Literal["measured", "oom"]
+    step_time_s: Positive | None
+
+
+class SplitBaseline(OfSplit):
+    """The batch split over the same devices, each with the whole model: measured for a moment, or predicted."""
+
+    throughput: Positive
+    measured: bool
+
+
+class LayersBaselines(Record):
+    """What layers are held against; each is null with the reason why it was not possible.
+
+    `solo_best` is the best single device with the whole model, `split` the best batch split.
+    """
+
+    solo_best: SoloBest | None
+    solo_best_why_not: str | None
+    split: SplitBaseline | None
+    split_why_not: str | None
+
+
+class Layers(Result):
+    """A model cut into stages over devices, and what a step of it takes. `stages` have a device each.
+
+    A step is `micro_batches` of `micro_batch` samples. `bubble` is the mean part of a step in which a stage has nothing
+    to do, waiting for transfers included; `bubble_bound` what it is at best, (S−1)/(K+S−1).
+    """
+
+    kind: Literal["layers"] = "layers"
+    settings: Settings
+    environment: Environment
+    model: Model
+    devices: Devices
+    blocks: tuple[MeasuredBlock, ...]
+    stages: tuple[Stage, ...]
+    micro_batch: Size
+    micro_batches: Size
+    global_batch: Size
+    schedule: Schedule
+    step_time_s: StepTime
+    throughput: Throughput
+    predicted: PredictedStep
+    bubble: Number
+    bubble_bound: Number
+    timeline: StepTimeline
+    baselines: LayersBaselines
+    rounds: tuple[LayersRound, ...]
+    warmup_steps: Count
+    steps: Count
+    stamp_cost: Number | None
+    speedup_over_split: Number | None = None
+    complete: bool
+    warnings: tuple[Warning_, ...]
+
+    @model_validator(mode="after")
+    def _sound(self) -> Layers:
+        count, blocks = len(self.devices), len(self.blocks)
+        check_devices("stages", [stage.device for stage in self.stages], count)
+        if self.global_batch != self.micro_batch * self.micro_batches:
+            raise unsound("global_batch", f"{self.global_batch}, not {self.micro_batches} of {self.micro_batch}")
+        for number, block in enumerate(self.blocks):
+            if len(block.compute_s) != count:
+                raise unsound(f"blocks.{number}.compute_s", f"{len(block.compute_s)} of {count} devices")
+        held = sorted(segment for stage in self.stages for segment in stage.segments)
+        if [n for first, last in held for n in range(first, last + 1)] != list(range(blocks)):
+            raise unsound("stages", "their segments are not each block once")
+        used = {stage.device for stage in self.stages}
+        if not {task.device for task in self.timeline.tasks} | {one.device for one in self.timeline.updates} <= used:
+            raise unsound("timeline", "of a device that has no stage")
+        return self
+
+    @property
+    def segments(self) -> tuple[tuple[int, int, int], ...]:
+        """[first block, last block, device] of each segment, in the blocks' order."""
+        return tuple(sorted((*segment, stage.device) for stage in self.stages for segment in stage.segments))
