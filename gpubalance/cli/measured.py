@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from gpubalance.cli.board import board_in, both
 from gpubalance.cli.measuring import MeasuringOptions
-from gpubalance.cli.options import ReportingOptions
+from gpubalance.cli.options import ReportingOptions, UnwatchedOptions
 from gpubalance.cli.output import check_output, unwritable
 from gpubalance.cli.progress import Progress
 from gpubalance.devices.hosts import are_reached
@@ -22,16 +22,24 @@ from gpubalance.jobs.keep.journal import Journal
 from gpubalance.results.common import Warning_
 from gpubalance.results.estimate import BalanceEstimate, Estimate
 from gpubalance.results.independent import Independent
+from gpubalance.results.layers import Layers
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
 from gpubalance.results.records import is_estimate
 from gpubalance.results.run import Run
 from gpubalance.settings.choices import TRACES
 from gpubalance.settings.device import Device
-from gpubalance.settings.requests import BalanceRequest, IndependentRequest, ProbeRequest, RunRequest, Tracing
+from gpubalance.settings.requests import (
+    BalanceRequest,
+    IndependentRequest,
+    LayersRequest,
+    ProbeRequest,
+    RunRequest,
+    Tracing,
+)
 
-Request = TypeVar("Request", RunRequest, ProbeRequest, BalanceRequest, IndependentRequest)
-Result = TypeVar("Result", Run, Probe, Plan, Independent)
+Request = TypeVar("Request", RunRequest, ProbeRequest, BalanceRequest, IndependentRequest, LayersRequest)
+Result = TypeVar("Result", Run, Probe, Plan, Independent, Layers)
 Expected = TypeVar("Expected", Estimate, BalanceEstimate)
 
 
@@ -40,7 +48,7 @@ def measured(
     machine: Machine,
     request: Request,
     measuring: MeasuringOptions,
-    reporting: ReportingOptions,
+    reporting: ReportingOptions | UnwatchedOptions,
     *,
     used: Sequence[Device],
     kind: type[Result],

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result", "Plan", "Run")
 _WITHOUT_DEVICES = ("compare", "report", "guide")
-_COMMANDS = ("devices", "probe", "balance", "plan", "run", "doctor", *_WITHOUT_DEVICES)
+_COMMANDS = ("devices", "probe", "balance", "plan", "run", "layers", "doctor", *_WITHOUT_DEVICES)
 
 
 def command(name: str, devices: Sequence[Device], settings: Settings, simulate: str | None, *split: str) -> str:
@@ -56,6 +56,11 @@ def uses(plan: Plan, simulate: str | None, path: Path | None) -> tuple[str, tupl
         via = typed_for_hosts()[2:]  # its hosts a plan knows
         script = (*script, f"# {_line('launch', *via, str(path), 'train.py')}") if path is not None else ()
     return _run_command(plan, simulate, path), script
+
+
+def report_command(path: Path | None) -> str:
+    """What draws the result in that file; empty without one."""
+    return "" if path is None else _line("report", str(path), "--html", str(path.with_suffix(".html")))
 
 
 def resuming(arguments: Sequence[str], without: str | None = None) -> str:

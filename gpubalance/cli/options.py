@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
@@ -213,6 +213,16 @@ class OutputOptions(StdoutOptions):
 
 
 QuietOption = Annotated[bool, output_option("--quiet", "-q", help="No progress on stderr.")]
+
+
+@dataclass(frozen=True)
+class UnwatchedOptions(OutputOptions):
+    """Of a command that writes nothing while it measures."""
+
+    tensorboard: ClassVar[Path | None] = None
+    trace: ClassVar[Path | None] = None
+
+    quiet: QuietOption = False
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,18 @@ from typing import TYPE_CHECKING, TypeVar
 from gpubalance.cli.output import say
 from gpubalance.cli.remaining import Remaining
 from gpubalance.errors import TimeLimitPassed
-from gpubalance.jobs.events import Doing, Event, PhaseBegun, PointDone, RoundDone, TrialDone, TurnDone, WindowDone
+from gpubalance.jobs.events import (
+    CutDone,
+    Doing,
+    Event,
+    PhaseBegun,
+    PipeWindowDone,
+    PointDone,
+    RoundDone,
+    TrialDone,
+    TurnDone,
+    WindowDone,
+)
 from gpubalance.numbers.units import format_duration
 from gpubalance.text import clean_lines
 
@@ -58,6 +69,7 @@ class Progress:
 
     def __call__(self, event: Event) -> None:
         from gpubalance.render.independent import turn_text
+        from gpubalance.render.layers import cut_done_text, pipe_window_text
         from gpubalance.render.plan import round_text
         from gpubalance.render.probe import point_text, trial_text
         from gpubalance.render.run import window_text
@@ -74,6 +86,10 @@ class Progress:
             text = f"… {event.text}"
         elif isinstance(event, WindowDone):
             text = window_text(event.number, event.of, event.name, event.devices, event.measurement)
+        elif isinstance(event, CutDone):
+            text = cut_done_text(event.round, event.devices, event.global_batch)
+        elif isinstance(event, PipeWindowDone):
+            text = pipe_window_text(event.number, event.of, event.throughput, event.step_time_s)
         elif isinstance(event, TurnDone):
             text = turn_text(event.number, event.of, event.name, event.parts)
         elif isinstance(event, TrialDone):
@@ -88,7 +104,8 @@ class Progress:
         try:
             self._screen.show(event)
             # What was tried stays, and what came of it.
-            if isinstance(event, RoundDone | TrialDone) or (isinstance(event, Doing) and event.stays):
+            tried = isinstance(event, RoundDone | CutDone | PipeWindowDone | TrialDone)
+            if tried or (isinstance(event, Doing) and event.stays):
                 self._screen.say(line)
         except OSError:
             self._quiet = True

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gpubalance.results.independent import OwnWindow
+from gpubalance.results.layers import LayersRound
 from gpubalance.results.plan import Round
 from gpubalance.results.probe import CurvePoint, Trial
 from gpubalance.results.run import Measurement
@@ -110,8 +111,38 @@ class RoundDone:
     devices: tuple[Device, ...]
 
 
+@dataclass(frozen=True)
+class CutDone:
+    """A cut of a model over devices was tried on the way to the best one; its steps are of so many samples."""
+
+    round: LayersRound
+    devices: tuple[Device, ...]
+    global_batch: int
+
+
+@dataclass(frozen=True)
+class PipeWindowDone:
+    """A window of a cut model is measured; samples per second and the step time are of all windows until now."""
+
+    number: int
+    of: int
+    throughput: float
+    step_time_s: float
+
+
 Event = (
-    Doing | PhaseBegun | TimeLeft | TimingDone | WindowDone | TurnDone | PointDone | TrialDone | DeviceDone | RoundDone
+    Doing
+    | PhaseBegun
+    | TimeLeft
+    | TimingDone
+    | WindowDone
+    | TurnDone
+    | PointDone
+    | TrialDone
+    | DeviceDone
+    | RoundDone
+    | CutDone
+    | PipeWindowDone
 )
 Watch = Callable[[Event], None]
 

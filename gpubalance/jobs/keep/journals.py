@@ -7,7 +7,14 @@ from gpubalance.errors import InUse
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.jobs.keep.journal import Journal, content_key
 from gpubalance.jobs.keep.software import software_key
-from gpubalance.settings.requests import BalanceRequest, IndependentRequest, Measuring, ProbeRequest, RunRequest
+from gpubalance.settings.requests import (
+    BalanceRequest,
+    IndependentRequest,
+    LayersRequest,
+    Measuring,
+    ProbeRequest,
+    RunRequest,
+)
 
 
 def tell_resumed(journal: Journal | None, watch: Watch) -> None:
@@ -48,8 +55,16 @@ def balance_journal(request: BalanceRequest, driver: str | None, *, resume: bool
     return _free_journal(_key(request, driver, measuring=measuring, rounds=1, fresh=False, tracing=None), resume)
 
 
+def layers_journal(request: LayersRequest, driver: str | None, *, resume: bool) -> Journal:
+    """The journal of a cut model; with more rounds, more windows or another time limit it is the same."""
+    measuring = _without_bounds(request.measuring)
+    return _free_journal(_key(request, driver, measuring=measuring, rounds=1, fresh=False, force=False), resume)
+
+
 def _key(
-    request: RunRequest | ProbeRequest | BalanceRequest | IndependentRequest, driver: str | None, **beside: object
+    request: RunRequest | ProbeRequest | BalanceRequest | IndependentRequest | LayersRequest,
+    driver: str | None,
+    **beside: object,
 ) -> str:
     """The same for all requests that differ only in what is given as `beside`."""
     same = request.model_copy(update=beside)

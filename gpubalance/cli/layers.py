@@ -1,0 +1,146 @@
+"""`gpubalance layers`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from gpubalance.cli import values
+from gpubalance.cli.measuring import MeasuringOptions, ProofOptions
+from gpubalance.cli.options import (
+    DeviceOptions,
+    ModelOption,
+    PrecisionOption,
+    UnwatchedOptions,
+    measuring_option,
+    settings_of,
+    split_option,
+)
+from gpubalance.errors import UsageError
+from gpubalance.settings import choices
+
+
+@dataclass(frozen=True)
+class CutTrainingOptions:
+    """What is cut."""
+
+    model: ModelOption = None
+    precision: PrecisionOption = "float32"
+
+
+@dataclass(frozen=True)
+class CutOptions:
+    """How it is cut, and what a step is."""
+
+    micro_batch: Annotated[
+        int | None,
+        split_option(
+            "--micro-batch",
+            metavar="N",
+            min=1,
+            max=10**6,
+            help="Samples in a micro-batch. Default: the fewest that are within 5 % of the best.",
+        ),
+    ] = None
+    micro_batches: Annotated[
+        int | None,
+        split_option(
+            "--micro-batches", metavar="N", min=1, max=1024, help="Micro-batches in a step. Default: 8 a device."
+        ),
+    ] = None
+    cuts: Annotated[
+        list[str] | None,
+        split_option("--cuts", metavar="LAYER…", help="Cut before these layers, and nowhere else. Default: anywhere."),
+    ] = None
+    schedule: Annotated[
+        choices.Schedule,
+        split_option(
+            "--schedule",
+            metavar="KIND",
+            help="1f1b: forwards and backwards in turns; gpipe: all forwards first, to compare with.",
+        ),
+    ] = "1f1b"
+    margin: Annotated[
+        str, split_option("--margin", metavar="SIZE", help="Memory to keep free on each device, such as 512MiB.")
+    ] = "0"
+    force: Annotated[bool, split_option("--force", help="Cut a model that is faster uncut, too.")] = False
+
+
+@dataclass(frozen=True)
+class CutRoundOptions:
+    """How the cut is found, before it is proven."""
+
+    rounds: Annotated[
+        int, measuring_option("--rounds", metavar="N", min=1, max=100, help="Measure cuts at most that many times.")
+    ] = 5
+    fresh: Annotated[
+        bool,
+        measuring_option("--fresh", help="Probe again, even if these devices were probed with these settings before."),
+    ] = False
+    round_duration: Annotated[
+        float, measuring_option("--round-duration", metavar="S", help="Seconds to measure each cut that is tried.")
+    ] = 3.0
+
+
+def layers(
+    gpus: DeviceOptions,
+    training: CutTrainingOptions,
+    cut: CutOptions,
+    search: CutRoundOptions,
+    windows: ProofOptions,
+    measuring: MeasuringOptions,
+    reporting: UnwatchedOptions,
+) -> None:
+    """Cut a model that no device holds over several, and prove the cut: a pipeline of micro-batches.
+
+    Example: gpubalance layers --gpus 0 1 -o layers.json
+    """
+    from gpubalance.cli.measured import measured
+    from gpubalance.cli.next_command import report_command
+    from gpubalance.cli.output import width
+    from gpubalance.jobs.keep.journals import layers_journal
+    from gpubalance.jobs.layers.layers import layers as layers_job
+    from gpubalance.render.layers import layers_text
+    from gpubalance.results.layers import Layers
+    from gpubalance.settings.device import hosts_of
+    from gpubalance.settings.requests import LayersRequest
+
+    machine = gpus.machine()
+    devices = machine.select(gpus.named)
+    if len(devices) < 2:
+        raise UsageError(
+            f"layers is for two devices or more, and there is {devices[0].label}", remedy="name several: --gpus 0 1"
+        )
+    if len(hosts_of(devices)) > 1:
+        raise UsageError(
+            "layers are cut over the devices of one host: what they send each other is too much for a network",
+            remedy="name the devices of one host: --gpus",
+        )
+    model = training.model or choices.default_model(simulated=devices[0].simulated)
+    request = LayersRequest(
+        devices=devices,
+        settings=settings_of(model, None, precision=training.precision, xla=False, input_="device"),
+        joint=machine.joint,
+        micro_batch=cut.micro_batch,
+        micro_batches=cut.micro_batches,
+        cuts=tuple(cut.cuts or ()),
+        schedule=cut.schedule,
+        margin_bytes=values.size("--margin", cut.margin),
+        force=cut.force,
+        measuring=windows.measuring(measuring),
+        round_s=values.seconds("--round-duration", search.round_duration, 3600),
+        rounds=search.rounds,
+        fresh=search.fresh,
+    )
+    measured(
+        "layers",
+        machine,
+        request,
+        measuring,
+        reporting,
+        used=devices,
+        kind=Layers,
+        journal=layers_journal,
+        job=layers_job,
+        text=lambda result: layers_text(result, report_command(reporting.output), width()),
+    )

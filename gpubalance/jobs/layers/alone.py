@@ -1,0 +1,96 @@
+"""Whether the whole model trains on one device, what that gives, and what its batch split would."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpubalance.errors import BadInput, NothingFits, UsageError
+from gpubalance.jobs.balance.probing import probe_for
+from gpubalance.jobs.events import Watch
+from gpubalance.jobs.keep.journal import Journal
+from gpubalance.jobs.keep.kept import Kept
+from gpubalance.jobs.plan.plan import plan
+from gpubalance.numbers.units import format_percent, format_rate
+from gpubalance.planning.pipeline.bound import bubble_bound, pipeline_throughput
+from gpubalance.results.layers import SplitBaseline
+from gpubalance.results.plan import Plan
+from gpubalance.results.run import SoloBest
+from gpubalance.settings.requests import LayersRequest
+from gpubalance.settings.shares import Shares
+from gpubalance.system.deadlines import TimeLimit
+
+_FASTER_UNCUT = "gpubalance balance finds the best batch split; --force cuts the model all the same"
+
+
+@dataclass(frozen=True)
+class Alone:
+    """The best of each device that holds the model, and the batch split over them, as far as there are any."""
+
+    solo: tuple[SoloBest, ...] = ()
+    split: SplitBaseline | None = None
+    solo_why_not: str | None = None
+    split_why_not: str | None = None
+
+    @property
+    def best(self) -> SoloBest | None:
+        """The fastest single device."""
+        return max(self.solo, key=lambda one: one.throughput, default=None)
+
+    @property
+    def throughput(self) -> float:
+        """The most that the model gives uncut; 0 where it can't be trained so."""
+        return max([one.throughput for one in self.solo] + [self.split.throughput if self.split else 0.0], default=0.0)
+
+
+def alone(request: LayersRequest, driver: str | None, limit: TimeLimit, watch: Watch, journal: Journal | None) -> Alone:
+    """By the latest probe of these devices, or a new one. Raises what a probe does, but NothingFits."""
+    try:
+        probe = probe_for(request.uncut, driver, limit, watch, journal, Kept(journal, watch))
+    except NothingFits as error:
+        return Alone(solo_why_not=error.message, split_why_not="no device holds the whole model")
+    solo = tuple(
+        SoloBest(device=one.device, **one.solo_best.model_dump()) for one in probe.probes if one.solo_best is not None
+    )
+    missing = [device.label for number, device in enumerate(request.devices) if number not in {s.device for s in solo}]
+    if missing:
+        return Alone(solo, split_why_not=f"{' and '.join(missing)} does not hold the whole model")
+    try:
+        planned = plan(probe, request.devices, request.uncut.plan)
+    except (NothingFits, BadInput, UsageError) as error:
+        return Alone(solo, split_why_not=error.message)
+    return Alone(solo, _baseline(planned))
+
+
+def _baseline(planned: Plan) -> SplitBaseline:
+    return SplitBaseline(
+        batches=planned.batches,
+        micro_batches=planned.micro_batches,
+        throughput=planned.predicted.throughput,
+        measured=False,
+    )
+
+
+def refuse_what_is_faster_uncut(request: LayersRequest, found: Alone, layers_at_most: float | None = None) -> None:
+    """Raises UsageError where layers can't give more than the model does uncut, unless they are forced.
+
+    `layers_at_most` is by the best cut; without it by what each device gives alone, where all hold the model.
+    """
+    if request.force or not found.throughput:
+        return
+    bound = format_percent(bubble_bound(len(request.devices), request.in_a_step), 1)
+    why = f"of each step {bound} is bubble"
+    if layers_at_most is None:
+        if len(found.solo) < len(request.devices):
+            return
+        layers_at_most = pipeline_throughput([one.throughput for one in found.solo], request.in_a_step)
+    if layers_at_most > found.throughput:
+        return
+    best, split = found.best, found.split
+    uncut = f"the batch split {Shares(split.batches, split.micro_batches)}" if split else "one device"
+    if best is not None and (split is None or best.throughput >= split.throughput):
+        uncut = f"{request.devices[best.device].label} alone"
+    raise UsageError(
+        f"{request.settings.model} is better off uncut: layers would give {format_rate(layers_at_most)} samples/s at "
+        f"best, as {why}, and {uncut} gives {format_rate(found.throughput)}",
+        remedy=_FASTER_UNCUT,
+    )

@@ -1,0 +1,93 @@
+"""What each block of a model takes on each device, measured in workers of one device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from gpubalance.errors import OutOfMemory
+from gpubalance.jobs.events import Doing, Watch
+from gpubalance.jobs.layers.kept import BlockPoint, KeptBlocks, KeptLayers
+from gpubalance.numbers.stats import median
+from gpubalance.results.piped import BlockTimed
+from gpubalance.settings.requests import LayersRequest
+from gpubalance.system.deadlines import TimeLimit
+from gpubalance.workers.layers import describe
+from gpubalance.workers.layers import time_blocks as time_runs
+from gpubalance.workers.party import Build, Party
+from gpubalance.workers.worker import Worker
+
+# Where no micro-batch is asked for: enough to see what of a block's time is fixed, and where it bends.
+_SIZES = (8, 32, 128)
+_TIMES, _SECONDS = 5, 0.02
+
+
+def time_blocks(request: LayersRequest, kept: KeptLayers, watch: Watch, limit: TimeLimit) -> tuple[KeptBlocks, ...]:
+    """For each device, measured or left by an interrupted command.
+
+    Raises Refused for a model that can't be cut, and what a worker does, but OutOfMemory.
+    """
+    return tuple(
+        kept.blocks_of(device) or _timed(request, number, kept, watch, limit)
+        for number, device in enumerate(request.devices)
+    )
+
+
+def _timed(request: LayersRequest, number: int, kept: KeptLayers, watch: Watch, limit: TimeLimit) -> KeptBlocks:
+    device = request.devices[number]
+    with _party(request, number, watch, limit) as party:
+        graph = party.ask(lambda worker: describe(worker, request.cuts))
+        points: list[BlockPoint] = []
+        fitting: Sequence[int] = range(len(graph.blocks))
+        for size in (request.micro_batch,) if request.micro_batch else _SIZES:
+            watch(Doing(f"{device.label}: measuring {len(fitting)} blocks, micro-batches of {size}"))
+            measured = list(_at_size(party, fitting, size))
+            points += measured
+            fitting = [point.block for point in measured]  # what does not hold a size holds no larger one
+        limit_bytes = party.facts.memory_limit_bytes[0]
+    found = KeptBlocks(device=device.uuid, graph=graph, limit_bytes=limit_bytes, points=tuple(points))
+    kept.blocks(found)
+    return found
+
+
+def _party(request: LayersRequest, number: int, watch: Watch, limit: TimeLimit) -> Party:
+    return Party(
+        [request.devices[number]],
+        build=Build(request.settings, request.joint, request.measuring.seed, layers=True),
+        purpose="layers",
+        deadline_s=request.measuring.deadline_s,
+        limit=limit,
+        tell=lambda text: watch(Doing(text)),
+    )
+
+
+def _at_size(party: Party, blocks: Sequence[int], size: int) -> Iterator[BlockPoint]:
+    """Those that memory holds; behind one that it does not it goes on, in a fresh process where it is a GPU's."""
+    left = list(blocks)
+    while left:
+        found: list[BlockTimed] = []
+        try:
+            party.ask(partial(_collect, blocks=left, size=size, into=found))
+            done = len(left)
+        except OutOfMemory:
+            done = len(found) + 1
+        yield from (_point(timed, size) for timed in found)
+        left = left[done:]
+
+
+def _collect(worker: Worker, blocks: Sequence[int], size: int, into: list[BlockTimed]) -> None:
+    runs = tuple((block, block) for block in blocks)
+    into.extend(time_runs(worker, runs, size, seconds=_SECONDS, at_least=_TIMES))
+
+
+def _point(timed: BlockTimed, size: int) -> BlockPoint:
+    return BlockPoint(
+        block=timed.first,
+        micro_batch=size,
+        forward_s=median(timed.forward_s),
+        backward_s=median(timed.backward_s),
+        update_s=median(timed.update_s),
+        fixed_bytes=timed.fixed_bytes,
+        held_bytes=timed.held_bytes,
+        working_bytes=timed.working_bytes,
+    )

@@ -1,0 +1,88 @@
+"""What each block of a model takes on one device, by its points and by the cuts that were run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpubalance.jobs.layers.kept import BlockPoint, KeptBlocks
+from gpubalance.numbers.stats import mean, median
+from gpubalance.planning.model import monotone_curve
+from gpubalance.planning.pipeline.problem import Load
+from gpubalance.planning.pipeline.segments import Segment
+from gpubalance.planning.pipeline.simulate import Timeline
+
+
+@dataclass(frozen=True)
+class _Cost:
+    """What a block takes on a device at some micro-batch; infinite seconds where the device does not hold it."""
+
+    forward_s: float = math.inf
+    backward_s: float = math.inf
+    update_s: float = 0.0
+    fixed_bytes: float = 0.0
+    live_bytes: float = 0.0
+    working_bytes: float = 0.0
+
+
+class DeviceCosts:
+    """The blocks' points on one device, and their factors."""
+
+    def __init__(self, blocks: int, measured: KeptBlocks) -> None:
+        self._points: list[list[BlockPoint]] = [[] for _ in range(blocks)]
+        for point in measured.points:
+            self._points[point.block].append(point)
+        self.largest = max((point.micro_batch for point in measured.points), default=1)
+        self._factors = {kind: [1.0] * blocks for kind in ("forward", "backward", "update")}
+
+    def load(self, micro_batch: int, limit_bytes: int | None) -> Load:
+        """What blocks take at a micro-batch, of that much memory less what a block takes for a moment."""
+        costs = [_cost(points, micro_batch) for points in self._points]
+        factors = self._factors
+        limit = None if limit_bytes is None else limit_bytes - max(cost.working_bytes for cost in costs)
+        return Load(
+            tuple(cost.forward_s * factor for cost, factor in zip(costs, factors["forward"], strict=True)),
+            tuple(cost.backward_s * factor for cost, factor in zip(costs, factors["backward"], strict=True)),
+            tuple(cost.update_s * factor for cost, factor in zip(costs, factors["update"], strict=True)),
+            tuple(cost.fixed_bytes for cost in costs),
+            tuple(cost.live_bytes for cost in costs),
+            limit,
+        )
+
+    def learn(self, segments: dict[int, Segment], load: Load, device: int, timeline: Timeline) -> None:
+        """Blocks that ran here, in these segments by number, get their segment's factor, others the mean of those."""
+        for kind, expected_s in (("forward", load.forward_s), ("backward", load.backward_s)):
+            factors = {}
+            for number, segment in segments.items():
+                tasks = [one for one in timeline.tasks if (one.task.segment, one.task.kind) == (number, kind)]
+                took_s = mean([one.end_s - one.start_s for one in tasks])
+                factor = took_s / max(sum(expected_s[segment.blocks]), 1e-9)
+                factors.update(dict.fromkeys(segment.numbers, factor))
+            self._scale(kind, factors)
+        took_s = sum(end_s - start_s for one, start_s, end_s in timeline.updates if one == device)
+        expected = sum(sum(load.update_s[segment.blocks]) for segment in segments.values())
+        if expected > 0:
+            updated = [block for segment in segments.values() for block in segment.numbers]
+            self._scale("update", dict.fromkeys(updated, took_s / expected))
+
+    def _scale(self, kind: str, factors: dict[int, float]) -> None:
+        others = mean(list(factors.values()))
+        self._factors[kind] = [old * factors.get(block, others) for block, old in enumerate(self._factors[kind])]
+
+
+def _cost(points: Sequence[BlockPoint], micro_batch: int) -> _Cost:
+    """Straight between the measured sizes and beyond them; memory grows as it does up to the largest."""
+    if not points:
+        return _Cost()
+    largest = max(points, key=lambda point: point.micro_batch)
+    forward = monotone_curve([(point.micro_batch, point.forward_s) for point in points])
+    backward = monotone_curve([(point.micro_batch, point.backward_s) for point in points])
+    return _Cost(
+        forward.step_time_s(micro_batch),
+        backward.step_time_s(micro_batch),
+        median([point.update_s for point in points]),
+        largest.fixed_bytes,
+        (largest.held_bytes or 0) * micro_batch / largest.micro_batch,
+        (largest.working_bytes or 0) * micro_batch / largest.micro_batch,
+    )

@@ -1,0 +1,41 @@
+"""A cut as a journal keeps it and as it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpubalance.jobs.layers.kept import KeptCut
+from gpubalance.jobs.layers.known import Planned
+from gpubalance.planning.pipeline.schedule import Task
+from gpubalance.planning.pipeline.simulate import Timed, Timeline
+from gpubalance.results.layers import StepTimeline
+from gpubalance.settings.device import Device
+
+
+def kept_cut(planned: Planned) -> KeptCut:
+    """Before it is measured."""
+    placed = planned.placement
+    return KeptCut(
+        micro_batch=planned.problem.micro_batch,
+        segments=tuple((one.first, one.last, one.device) for one in placed.segments),
+        in_flight=placed.in_flight,
+        step_time_s=None,
+        timeline=None,
+    )
+
+
+def timeline_of(kept: StepTimeline) -> Timeline:
+    """As planning has it."""
+    tasks = [
+        Timed(Task(one.segment, one.kind, one.micro_batch), one.device, one.ready_s, one.start_s, one.end_s)
+        for one in kept.tasks
+    ]
+    updates = tuple((one.device, one.start_s, one.end_s) for one in kept.updates)
+    return Timeline(tuple(tasks), updates, kept.step_time_s)
+
+
+def cut_text(planned: Planned, devices: Sequence[Device]) -> str:
+    """`GPU:0 blocks 0 to 8, GPU:1 blocks 9 to 17; 16 micro-batches of 32`."""
+    placed, problem = planned.placement, planned.problem
+    stages = [f"{devices[one.device].label} blocks {one.first} to {one.last}" for one in placed.segments]
+    return f"{', '.join(stages)}; {problem.micro_batches} micro-batches of {problem.micro_batch}"

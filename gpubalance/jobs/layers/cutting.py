@@ -1,0 +1,213 @@
+"""The rounds of a cut model, and the proof of the best cut."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from gpubalance.errors import GpubalanceError, Interrupted, OutOfMemory, PartialResult
+from gpubalance.jobs.balance.together import Together
+from gpubalance.jobs.events import CutDone, Doing, PipeWindowDone, Watch
+from gpubalance.jobs.layers.alone import Alone
+from gpubalance.jobs.layers.cuts import cut_text, kept_cut, timeline_of
+from gpubalance.jobs.layers.kept import KeptCut, KeptLayers
+from gpubalance.jobs.layers.known import Known, Planned
+from gpubalance.jobs.layers.phases import Phases
+from gpubalance.jobs.layers.result import layers_result, timeline_record
+from gpubalance.jobs.layers.series import PipeSeries
+from gpubalance.jobs.measure.joint import party_for
+from gpubalance.jobs.measure.series import LEAST_TIMINGS
+from gpubalance.jobs.measure.warnings import PRECISE_ENOUGH, rounds_taken_over
+from gpubalance.results.layers import Layers, LayersBaselines, LayersRound
+from gpubalance.settings.requests import LayersRequest
+from gpubalance.system.deadlines import TimeLimit
+from gpubalance.workers.party import Party
+
+# A cut that promises less than this part more is not worth a round.
+_WORTH_A_ROUND = 0.01
+_TIMINGS = 12  # in a round
+_MOST_FAILED = 2  # rounds that run out of memory, for each device
+
+
+class Cutting:
+    """The rounds of a cut model and its proof, as far as they have come."""
+
+    def __init__(
+        self,
+        request: LayersRequest,
+        known: Known,
+        uncut: Alone,
+        driver: str | None,
+        party: Party,
+        kept: KeptLayers,
+        watch: Watch,
+        limit: TimeLimit,
+        phases: Phases,
+    ) -> None:
+        """`party` is of all devices; whoever made it ends it. `uncut` is what the whole model gives."""
+        self._request = request
+        self._known = known
+        self._uncut = uncut
+        self._driver = driver
+        self._party = party
+        self._kept = kept
+        self._watch = watch
+        self._limit = limit
+        self._phases = phases
+        self._rounds: list[LayersRound] = []
+        self._tried: list[KeptCut] = []
+        self._best: tuple[float, Planned] | None = None  # throughput as measured
+        self._series: PipeSeries | None = None
+        self._complete = False
+
+    def run(self) -> Layers:
+        """Tries cuts until none promises more than was measured, and proves the best. An error has what there is."""
+        try:
+            while not self._prove(self._found()):
+                pass
+            self._measure_split()
+            self._complete = True
+        except KeyboardInterrupt as interrupt:
+            raise Interrupted.by(interrupt, partial=self._result()) from None
+        except GpubalanceError as error:
+            error.partial = error.partial or self._result()
+            raise
+        result = self._result()
+        assert result is not None  # noqa: S101  (it was proven)
+        return result
+
+    def _found(self) -> Planned:
+        """The cut to prove: the best of those that were tried."""
+        while sum(one.step_time_s is not None for one in self._rounds) < self._request.rounds:
+            planned = self._known.best()
+            if self._best is not None and (
+                kept_cut(planned) in self._tried or planned.throughput <= (1 + _WORTH_A_ROUND) * self._best[0]
+            ):
+                break
+            self._try(planned)
+        assert self._best is not None  # noqa: S101  (there is a round at least)
+        return self._known.corrected(self._best[1])
+
+    def _try(self, planned: Planned) -> None:
+        """Measures a cut for a moment, unless an interrupted command has."""
+        wanted = kept_cut(planned)
+        self._tried.append(wanted)
+        left = self._kept.cut_like(wanted)
+        if left is None:
+            self._phases.round(planned)
+            self._watch(Doing(f"round {len(self._rounds) + 1}: {cut_text(planned, self._request.devices)}"))
+            left = self._measured(planned, wanted)
+            self._kept.cut(left)
+        self._note(planned, left.step_time_s)
+        if left.timeline is None or left.step_time_s is None:
+            self._ran_out(planned, left.ran_out)
+            return
+        rate = planned.problem.micro_batch * planned.problem.micro_batches / left.step_time_s
+        if self._best is None or rate > self._best[0]:
+            self._best = rate, planned
+        self._known.learn(planned, timeline_of(left.timeline))
+
+    def _measured(self, planned: Planned, wanted: KeptCut) -> KeptCut:
+        series = PipeSeries(
+            planned, self._request.devices, self._request.cuts, timing_s=self._request.round_s / _TIMINGS
+        )
+        try:
+            self._party.ask(series.warm_up)
+            self._party.ask(lambda worker: series.window(worker, self._request.round_s))
+        except OutOfMemory as error:
+            return wanted.model_copy(update={"ran_out": error.replica})
+        self._series = series
+        return wanted.model_copy(
+            update={
+                "step_time_s": series.step_time_s,
+                "timeline": timeline_record(series.usual, planned.placement.links),
+            }
+        )
+
+    def _ran_out(self, planned: Planned, device: int | None) -> None:
+        """Less is put on the device. Raises PartialResult where that has been tried often enough."""
+        self._known.ran_out(planned, device)
+        failed = sum(one.step_time_s is None for one in self._rounds)
+        if failed > _MOST_FAILED * len(self._request.devices):
+            raise PartialResult(
+                f"{failed} cuts ran out of memory, though they were planned to fit",
+                remedy="--margin keeps more memory free, a smaller --micro-batch takes less",
+            )
+
+    def _note(self, planned: Planned, step_time_s: float | None) -> None:
+        record = LayersRound(
+            number=len(self._rounds) + 1,
+            segments=kept_cut(planned).segments,
+            predicted_s=planned.placement.timeline.step_time_s,
+            outcome="oom" if step_time_s is None else "measured",
+            step_time_s=step_time_s,
+        )
+        self._rounds.append(record)
+        self._watch(CutDone(record, self._request.devices, planned.problem.micro_batch * planned.problem.micro_batches))
+
+    def _prove(self, planned: Planned) -> bool:
+        """Measures it in windows; False where it ran out of memory after all."""
+        measuring = self._request.measuring
+        series = PipeSeries(planned, self._request.devices, self._request.cuts)
+        self._phases.proof(planned)
+        self._watch(Doing(f"proving {cut_text(planned, self._request.devices)}"))
+        try:
+            self._party.ask(series.warm_up)
+            while series.windows < measuring.windows or self._once_more(series):
+                number = series.windows + 1
+                at_least = LEAST_TIMINGS if measuring.duration_s is None else 1
+                seconds = measuring.window_s(number)
+                self._party.ask(partial(series.window, seconds=seconds, at_least=at_least))
+                self._series = series
+                rate = series.timings.throughput.median
+                self._watch(PipeWindowDone(number, max(number, measuring.windows), rate, series.step_time_s))
+        except OutOfMemory as error:
+            self._note(planned, None)
+            self._ran_out(planned, error.replica)
+            self._best = None
+            return False
+        return True
+
+    def _once_more(self, series: PipeSeries) -> bool:
+        imprecise = series.timings.precision > PRECISE_ENOUGH
+        return imprecise and series.windows < self._request.measuring.max_windows
+
+    def _measure_split(self) -> None:
+        """What the batch split gives, for a moment, where each device holds the model."""
+        split = self._uncut.split
+        if split is None:
+            return
+        self._party.end()
+        self._watch(Doing(f"measuring the batch split {split.split} of the uncut model"))
+        uncut = self._request.uncut
+        try:
+            with party_for(uncut, self._watch, self._limit) as party:
+                together = Together(uncut, self._party.facts.model, party, self._watch)
+                rate = together.measure(split.split, self._request.round_s).throughput.median
+        except OutOfMemory as error:
+            self._uncut = replace(self._uncut, split=None, split_why_not=error.message)
+            return
+        measured = split.model_copy(update={"throughput": rate, "measured": True})
+        self._uncut = replace(self._uncut, split=measured)
+
+    def _result(self) -> Layers | None:
+        """Of what was measured so far; None before the first round is."""
+        if self._series is None:
+            return None
+        taken = self._kept.taken_over
+        return layers_result(
+            self._request,
+            self._known.graph,
+            self._series,
+            self._party.facts,
+            self._driver,
+            LayersBaselines(
+                solo_best=self._uncut.best,
+                solo_best_why_not=self._uncut.solo_why_not,
+                split=self._uncut.split,
+                split_why_not=self._uncut.split_why_not,
+            ),
+            self._rounds,
+            complete=self._complete,
+            noted=[rounds_taken_over(taken)] if taken else [],
+        )

@@ -1,0 +1,153 @@
+"""What is known of the blocks on each device, corrected by each cut that was run, and the best cut by that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from gpubalance.errors import NothingFits
+from gpubalance.jobs.layers.costs import DeviceCosts
+from gpubalance.jobs.layers.kept import KeptBlocks
+from gpubalance.numbers.stats import median
+from gpubalance.numbers.units import format_bytes
+from gpubalance.planning.pipeline.place import NoPlacementError, Placement, place
+from gpubalance.planning.pipeline.problem import Problem
+from gpubalance.planning.pipeline.simulate import Timeline, inputs_of, simulate
+from gpubalance.settings.requests import LayersRequest
+
+# A micro-batch is no larger than it needs to be: within this part of the best throughput.
+_NEARLY = 0.05
+_LARGEST, _BEYOND = 4096, 4  # of micro-batches that are thought of, and times the largest that was measured
+# What is sent between GPUs until it is measured: PCIe 3.0 with 16 lanes, less its overhead.
+_GPU_BYTES_PER_S, _GPU_LATENCY_S = 10e9, 50e-6
+# Of what a device was thought to take when it ran out: what it is given next.
+_LESS = 0.95
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A placing, and the problem that it is the best answer to."""
+
+    problem: Problem
+    placement: Placement
+
+    @property
+    def throughput(self) -> float:
+        """Samples per second, by the simulated schedule."""
+        return self.problem.micro_batch * self.problem.micro_batches / self.placement.timeline.step_time_s
+
+
+class Known:
+    """What blocks take by their measurements alone, and the factors by which they differ in the pipeline."""
+
+    def __init__(self, request: LayersRequest, measured: Sequence[KeptBlocks]) -> None:
+        self.graph = graph = measured[0].graph
+        self._request = request
+        self._devices = [DeviceCosts(len(graph.blocks), one) for one in measured]
+        simulated = request.devices[0].simulated
+        extra = request.margin_bytes + (request.joint.extra_memory if simulated else 0)
+        self._limits = [None if one.limit_bytes is None else one.limit_bytes - extra for one in measured]
+        self._latency_s = request.joint.link_latency_s if simulated else _GPU_LATENCY_S
+        self._bytes_per_s = request.joint.link_bytes_per_s if simulated else _GPU_BYTES_PER_S
+        self._micro_batch = request.micro_batch
+
+    def solo_s(self, device: int, micro_batch: int) -> float:
+        """A micro-batch's compute on one device that had all blocks; infinite where it does not hold them."""
+        load = self._devices[device].load(micro_batch, None)
+        return sum(load.forward_s) + sum(load.backward_s)
+
+    def best(self) -> Planned:
+        """The best cut; the first one decides on the micro-batch too, where that is free. Raises NothingFits."""
+        if self._micro_batch is not None:
+            return self._at(self._micro_batch)
+        found = list(self._sizes())
+        if not found:
+            return self._at(1)
+        most = max(one.throughput for one in found)
+        best = next(one for one in found if one.throughput >= (1 - _NEARLY) * most)
+        self._micro_batch = best.problem.micro_batch
+        return best
+
+    def _sizes(self) -> Iterator[Planned]:
+        """The best cut for each micro-batch, doubling, as far as one fits."""
+        size, most = 1, min(_LARGEST, _BEYOND * max(one.largest for one in self._devices))
+        while size <= most:
+            try:
+                yield self._at(size)
+            except NothingFits:
+                return
+            size *= 2
+
+    def _at(self, micro_batch: int) -> Planned:
+        problem = self.problem(micro_batch)
+        try:
+            return Planned(problem, place(problem))
+        except NoPlacementError as error:
+            raise self._nothing_fits(micro_batch, error) from None
+
+    def problem(self, micro_batch: int) -> Problem:
+        """What is to be cut."""
+        loads = [one.load(micro_batch, limit) for one, limit in zip(self._devices, self._limits, strict=True)]
+        return Problem(
+            self.graph,
+            tuple(loads),
+            micro_batch,
+            self._request.in_a_step,
+            self._request.schedule,
+            self._latency_s,
+            self._bytes_per_s,
+            least_devices=2,
+        )
+
+    def learn(self, planned: Planned, timeline: Timeline) -> None:
+        """Corrects the times by those of a usual step: of the blocks that ran together, and of what was sent."""
+        placed = planned.placement
+        for device, costs in enumerate(self._devices):
+            own = {number: segment for number, segment in enumerate(placed.segments) if segment.device == device}
+            if own:
+                costs.learn(own, planned.problem.loads[device], device, timeline)
+        over_s = list(self._beyond_bytes_s(planned, timeline))
+        if over_s:
+            self._latency_s = max(0.0, median(over_s))
+
+    def _beyond_bytes_s(self, planned: Planned, timeline: Timeline) -> Iterator[float]:
+        """For each transfer that a task had to wait for, how much longer it took than its bytes do."""
+        placed = planned.placement
+        sizes = {frozenset((link.source, link.target)): link.bytes_per_sample for link in placed.links}
+        ends = {timed.task: timed.end_s for timed in timeline.tasks}
+        for timed in timeline.tasks:
+            for other in inputs_of(timed.task, placed.links):
+                size = sizes.get(frozenset((other.segment, timed.task.segment)))
+                if size is not None and placed.segments[other.segment].device != timed.device:
+                    sent = planned.problem.micro_batch * size
+                    yield timed.ready_s - ends[other] - (sent / self._bytes_per_s if self._bytes_per_s else 0.0)
+
+    def corrected(self, planned: Planned) -> Planned:
+        """The same placing and orders with the step that is expected of them by now."""
+        problem, placed = self.problem(planned.problem.micro_batch), planned.placement
+        costs = problem.costs(placed.segments, placed.links)
+        return Planned(problem, replace(placed, timeline=simulate(placed.segments, placed.links, placed.orders, costs)))
+
+    def ran_out(self, planned: Planned, device: int | None) -> None:
+        """The device holds less than was thought, or each, where none is known. A free micro-batch is free again."""
+        for one in [device] if device is not None else range(len(self._limits)):
+            limit, taken = self._limits[one], _LESS * planned.placement.peak_bytes[one]
+            if taken:
+                self._limits[one] = int(taken if limit is None else min(limit, taken))
+        self._micro_batch = self._request.micro_batch
+
+    def _nothing_fits(self, micro_batch: int, error: NoPlacementError) -> NothingFits:
+        devices = ", ".join(
+            f"{device.label} {format_bytes(limit)}"
+            for device, limit in zip(self._request.devices, self._limits, strict=True)
+        )
+        if error.block is not None:
+            name = self.graph.blocks[error.block].name
+            return NothingFits(
+                f"the block that begins with {name} is larger than every device ({devices})",
+                remedy="a smaller --micro-batch needs less memory for activations; weights can't be divided",
+            )
+        return NothingFits(
+            f"no cut of {self._request.settings.model} into stages fits: micro-batches of {micro_batch} on {devices}",
+            remedy="a smaller --micro-batch, fewer --micro-batches with --schedule gpipe, or more devices",
+        )

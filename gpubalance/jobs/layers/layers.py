@@ -1,0 +1,45 @@
+"""`layers`: cut a model over several devices, run it as a pipeline, correct the cut by what was measured, prove it."""
+
+from __future__ import annotations
+
+from gpubalance.jobs.events import Doing, Watch
+from gpubalance.jobs.keep.journal import Journal
+from gpubalance.jobs.keep.journals import tell_resumed
+from gpubalance.jobs.layers.alone import alone, refuse_what_is_faster_uncut
+from gpubalance.jobs.layers.blocks import time_blocks
+from gpubalance.jobs.layers.cutting import Cutting
+from gpubalance.jobs.layers.kept import KeptLayers
+from gpubalance.jobs.layers.known import Known
+from gpubalance.jobs.layers.phases import Phases
+from gpubalance.jobs.measure.lost import lost_gpus_told
+from gpubalance.results.layers import Layers
+from gpubalance.settings.requests import LayersRequest
+from gpubalance.system.deadlines import TimeLimit
+from gpubalance.workers.party import Build, Party
+
+
+def layers(request: LayersRequest, driver: str | None, watch: Watch, journal: Journal | None = None) -> Layers:
+    """The best cut of the request's model, found and proven by running it; `driver` is recorded.
+
+    Blocks and rounds go into the `journal`, and those that are in it are not measured again. Raises UsageError for a
+    model that is better off uncut, NothingFits where no cut fits, and what a probe and a worker do; with what was
+    measured before as `partial`.
+    """
+    limit, kept = TimeLimit(request.measuring.time_limit_s), KeptLayers(journal, watch)
+    phases = Phases(request, watch)
+    tell_resumed(journal, watch)
+    with lost_gpus_told(request.devices):
+        uncut = alone(request, driver, limit, phases.tell, journal)
+        refuse_what_is_faster_uncut(request, uncut)
+        phases.blocks()
+        known = Known(request, time_blocks(request, kept, watch, limit))
+        refuse_what_is_faster_uncut(request, uncut, known.best().throughput)
+        party = Party(
+            request.devices,
+            build=Build(request.settings, request.joint, request.measuring.seed, layers=True),
+            deadline_s=request.measuring.deadline_s,
+            limit=limit,
+            tell=lambda text: watch(Doing(text)),
+        )
+        with party:
+            return Cutting(request, known, uncut, driver, party, kept, watch, limit, phases).run()

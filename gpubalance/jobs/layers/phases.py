@@ -1,0 +1,69 @@
+"""The phases of `layers`, and about how long each takes, told as it goes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpubalance.jobs.events import Event, PhaseBegun, TimeLeft, Watch
+from gpubalance.jobs.layers.known import Planned
+from gpubalance.jobs.measure.expected import WORKER_S, windows_s
+from gpubalance.settings.requests import LayersRequest
+
+# Measured with 19 blocks on simulated devices: most of it is tracing each of them.
+_BLOCKS_S, _TRACING_S = 12.0, 6.0
+_GUESSED_STEP_S = 0.5
+_ROUNDS = 2  # are usual
+_WARM_UP_STEPS = 8
+_OWN = ("blocks", "rounds", "proof")
+
+
+class Phases:
+    """Tells which phase begins, and how long it and the rest will take, as far as is known by then."""
+
+    def __init__(self, request: LayersRequest, watch: Watch) -> None:
+        self._request = request
+        self._watch = watch
+        self._of_probe = 0
+        self._step_s = _GUESSED_STEP_S
+        self._now = ""
+
+    def tell(self, event: Event) -> None:
+        """Passes an event of the probe on, whose phases are the first ones."""
+        if isinstance(event, PhaseBegun):
+            self._of_probe = event.of
+            left_s = event.left_s + sum(map(self._seconds, _OWN))
+            event = replace(event, of=event.of + len(_OWN), left_s=left_s)
+        self._watch(event)
+
+    def blocks(self) -> None:
+        """The blocks are measured."""
+        self._begin("blocks")
+
+    def round(self, planned: Planned) -> None:
+        """A round with that cut begins."""
+        self._step_s = planned.placement.timeline.step_time_s
+        self._begin("rounds")
+
+    def proof(self, planned: Planned) -> None:
+        """A proof of that cut begins."""
+        self._step_s = planned.placement.timeline.step_time_s
+        self._begin("proof")
+
+    def _begin(self, name: str) -> None:
+        number = _OWN.index(name)
+        left_s = sum(map(self._seconds, _OWN[number:]))
+        if name == self._now:
+            self._watch(TimeLeft(left_s))
+        else:
+            of = self._of_probe + len(_OWN)
+            self._watch(PhaseBegun(name, self._of_probe + number + 1, of, self._seconds(name), left_s))
+        self._now = name
+
+    def _seconds(self, name: str) -> float:
+        warm_up_s = _WARM_UP_STEPS * self._step_s
+        if name == "blocks":
+            return len(self._request.devices) * (WORKER_S + _BLOCKS_S)
+        if name == "rounds":
+            return WORKER_S + min(_ROUNDS, self._request.rounds) * (_TRACING_S + warm_up_s + self._request.round_s)
+        measuring = self._request.measuring
+        return warm_up_s + windows_s(measuring, [self._step_s], measuring.windows)

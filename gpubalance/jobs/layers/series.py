@@ -1,0 +1,133 @@
+"""How a cut model is measured: warm-up, and windows of timings and of stamped steps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from gpubalance.errors import BadInput
+from gpubalance.jobs.layers.known import Planned
+from gpubalance.jobs.measure.sensors import Sensors
+from gpubalance.jobs.measure.series import LEAST_TIMINGS, STAMPED_PART, STAMPED_STEPS, TIMING_S
+from gpubalance.jobs.measure.timings import Timings
+from gpubalance.numbers.stats import median
+from gpubalance.numbers.steady import has_trend
+from gpubalance.planning.pipeline.simulate import Timeline
+from gpubalance.results.piped import Piped
+from gpubalance.results.timing import Timing
+from gpubalance.settings.device import Device
+from gpubalance.settings.shares import Shares
+from gpubalance.workers.layers import describe, pipe
+from gpubalance.workers.messages import Measured
+from gpubalance.workers.worker import Worker
+
+_LEAST, _MOST = 3, 30  # steps of a warm-up
+_TREND_OF = 10
+_LONGEST_S = 60.0
+
+
+@dataclass
+class PipeSeries:
+    """The steps of one placing: a worker adds to them. `timings` have no stamps, `timelines` have.
+
+    `cuts` are the layers that blocks begin at, where they are named.
+    """
+
+    planned: Planned
+    devices: tuple[Device, ...]
+    cuts: tuple[str, ...] = ()
+    timing_s: float = TIMING_S
+    windows: int = 0
+    warmup_steps: int = 0
+    steady: bool = True
+    loss_is_finite: bool = True
+    timelines: list[Timeline] = field(default_factory=list)
+    memory_peak_bytes: tuple[int | None, ...] = ()
+
+    def __post_init__(self) -> None:
+        problem = self.planned.problem
+        split = Shares((problem.micro_batch * problem.micro_batches,), (problem.micro_batch,))
+        self.sensors = Sensors(self.devices)
+        self.timings = Timings(split)
+        self._step_s = 0.0
+
+    @property
+    def step_time_s(self) -> float:
+        """The median of the timings."""
+        return median(self.timings.step_times_s)
+
+    @property
+    def usual(self) -> Timeline:
+        """The stamped step whose time is the middle one."""
+        return sorted(self.timelines, key=lambda one: one.step_time_s)[(len(self.timelines) - 1) // 2]
+
+    @property
+    def stamp_cost(self) -> float:
+        """By what part a usual stamped step takes longer than one without stamps."""
+        return median([one.step_time_s for one in self.timelines]) / self.step_time_s - 1
+
+    def warm_up(self, worker: Worker) -> None:
+        """Trains until steps no longer get faster. Raises OutOfMemory, and BadInput for a loss that is no number."""
+        end, times = time.monotonic() + _LONGEST_S, list[float]()
+        if self.cuts:  # else a worker has the same blocks by itself
+            describe(worker, self.cuts)
+        first, _ = self._measure(worker, at_least=1)
+        if not all(one.loss_is_finite for one in first):
+            raise BadInput(
+                "the model's loss is not a number at the first step",
+                remedy="inputs are random numbers from 0 to 1, labels fit the output: does the model take them?",
+            )
+        self.warmup_steps += 1
+        while len(times) < _LEAST or (times[-1] < 0.95 * times[-2]) or has_trend(times[-_TREND_OF:]):
+            if len(times) >= _MOST or time.monotonic() > end:
+                self.steady = False
+                break
+            times += [one.seconds / one.steps for one in self._measure(worker, at_least=1)[0]]
+        self.warmup_steps += len(times)
+        self._step_s = times[-1]
+
+    def window(self, worker: Worker, seconds: float, *, at_least: int = LEAST_TIMINGS) -> list[Timing]:
+        """Measures for that long and at least so many timings, which are added, and given by themselves."""
+        steps = max(1, round(self.timing_s / self._step_s))
+        with self.sensors.watching():
+            _, stamped = self._measure(worker, seconds * STAMPED_PART, at_least=STAMPED_STEPS, stamped=True)
+            timings, _ = self._measure(worker, seconds * (1 - STAMPED_PART), at_least=at_least, steps=steps)
+        self.sensors.check()
+        self.timelines += stamped
+        self.timings.timings += timings
+        self.windows += 1
+        return timings
+
+    def _measure(
+        self, worker: Worker, seconds: float = 0.0, *, at_least: int, steps: int = 1, stamped: bool = False
+    ) -> tuple[list[Timing], list[Timeline]]:
+        placed, problem = self.planned.placement, self.planned.problem
+        timings, timelines = list[Timing](), list[Timeline]()
+        for reply in pipe(
+            worker,
+            placed.segments,
+            placed.orders,
+            problem.micro_batch,
+            problem.micro_batches,
+            seconds=seconds,
+            at_least=at_least,
+            steps_per_timing=steps,
+            stamped=stamped,
+        ):
+            if isinstance(reply, Timing):
+                timings.append(reply)
+            elif isinstance(reply, Piped):
+                timelines.append(reply.timeline)
+            else:
+                self._note(reply)
+        self.loss_is_finite = self.loss_is_finite and all(one.loss_is_finite for one in timings)
+        return timings, timelines
+
+    def _note(self, measured: Measured) -> None:
+        before: Sequence[int | None] = self.memory_peak_bytes or (None,) * len(measured.memory_peak_bytes)
+        self.memory_peak_bytes = tuple(
+            max((x for x in pair if x is not None), default=None)
+            for pair in zip(before, measured.memory_peak_bytes, strict=True)
+        )
+        self.timings.late_parts += [measured.late_part] if measured.late_part is not None else []

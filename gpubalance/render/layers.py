@@ -1,0 +1,101 @@
+"""A model cut over devices as text: a line for each round and window, and the summary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gpubalance.numbers.units import format_bytes, format_percent, format_rate, format_seconds
+from gpubalance.render.run import warning_lines
+from gpubalance.render.table import WIDTH, prose, table
+from gpubalance.render.timeline import timeline_lines
+from gpubalance.results.layers import Layers, LayersRound, Stage
+from gpubalance.settings.device import Device
+
+
+def cut_done_text(tried: LayersRound, devices: Sequence[Device], global_batch: int) -> str:
+    """`round 1: GPU:0 blocks 0–8, GPU:1 9–17: step 661 ms, predicted 642 ms, 775 samples/s`."""
+    stages = ", ".join(f"{devices[device].label} {_run(first, last)}" for first, last, device in tried.segments)
+    began, predicted = f"round {tried.number}: blocks {stages}", f"predicted {format_seconds(tried.predicted_s)}"
+    if tried.step_time_s is None:
+        return f"{began}: out of memory ({predicted})"
+    rate = format_rate(global_batch / tried.step_time_s)
+    return f"{began}: step {format_seconds(tried.step_time_s)}, {predicted}; {rate} samples/s"
+
+
+def pipe_window_text(number: int, of: int, throughput: float, step_time_s: float) -> str:
+    """`window 1 of 3: 775 samples/s, step 661 ms`."""
+    return f"window {number} of {of}: {format_rate(throughput)} samples/s, step {format_seconds(step_time_s)}"
+
+
+def layers_text(result: Layers, next_command: str = "", width: int = WIDTH) -> str:
+    """The answer, each stage and where its time goes, one step as a picture, what it is held against, the warnings."""
+    lines = [line for text in answer_texts(result) for line in prose(text, width)]
+    lines += ["", *_stages(result, width), "", *timeline_lines(result, width), ""]
+    lines += [line for text in baseline_texts(result) for line in prose(text, width)]
+    if not result.complete:
+        lines += prose("This was cut short: the figures are of what was measured until then.", width)
+    lines += warning_lines(result.warnings, width)
+    return "\n".join([*lines, *(["", f"next: {next_command}"] if next_command else [])])
+
+
+def answer_texts(result: Layers) -> Iterator[str]:
+    """What the cut gives, of what steps, and how far that is from what can be had."""
+    known, ends = "", result.throughput.ci95
+    if ends is not None:
+        known = f" ± {format_percent((ends[1] - ends[0]) / 2 / result.throughput.median, 1)}"
+    rate = f"{format_rate(result.throughput.median)} samples/s{known}"
+    yield f"{len(result.stages)} stages: {rate}, model {result.settings.model}"
+    step, predicted = result.step_time_s.median, result.predicted.step_time_s
+    yield (
+        f"{result.micro_batches} micro-batches of {result.micro_batch} a step, {result.schedule}: "
+        f"{format_seconds(step)}, where {format_seconds(predicted)} were predicted"
+    )
+    yield (
+        f"bubble {format_percent(result.bubble, 1)} of a step; stages alike, without transfers, would have "
+        f"{format_percent(result.bubble_bound, 1)}"
+    )
+
+
+def baseline_texts(result: Layers) -> Iterator[str]:
+    """The best single device and the batch split, or why there is none."""
+    held = result.baselines
+    if held.solo_best is not None:
+        label, rate = result.devices[held.solo_best.device].label, format_rate(held.solo_best.throughput)
+        yield f"one device alone: {label} gives {rate} samples/s at batch {held.solo_best.batch}"
+    else:
+        yield f"one device alone: {held.solo_best_why_not}"
+    if held.split is not None:
+        how = "measured" if held.split.measured else "predicted"
+        yield f"the batch split {held.split.split}: {format_rate(held.split.throughput)} samples/s, {how}"
+    else:
+        yield f"the batch split: {held.split_why_not}"
+
+
+def _stages(result: Layers, width: int) -> list[str]:
+    """A row for each device: the parts of a step, the micro-batches that it holds at most, and its memory."""
+    rows = [["device", "blocks", "forward", "backward", "transfer", "update", "bubble", "held", "memory"]]
+    for stage in result.stages:
+        times = [format_seconds(seconds) for seconds in times_of(stage)]
+        memory = format_bytes(stage.memory_peak_bytes)
+        rows.append([result.devices[stage.device].label, blocks_text(stage), *times, str(stage.in_flight), memory])
+    return [*table(rows, left=(0, 1), width=width), *(line for one in _cuts(result) for line in prose(one, width))]
+
+
+def times_of(stage: Stage) -> tuple[float, ...]:
+    """The parts of a step, which add up to it."""
+    return stage.forward_s, stage.backward_s, stage.transfer_s, stage.update_s, stage.bubble_s
+
+
+def blocks_text(stage: Stage) -> str:
+    """`0–8`, or `0–3 9–12` of two segments."""
+    return " ".join(_run(first, last) for first, last in stage.segments)
+
+
+def _run(first: int, last: int) -> str:
+    return f"{first}–{last}" if last > first else str(first)
+
+
+def _cuts(result: Layers) -> Iterator[str]:
+    """Before which layers it is cut."""
+    names = [result.blocks[first].name for first, _, _ in result.segments[1:]]
+    yield f"cut before {', '.join(names)}; {len(result.blocks)} blocks"

@@ -1,0 +1,174 @@
+"""`gpubalance layers` as a user runs it, with real workers. Their engine takes as long as the simulated schedule."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpubalance.devices.profile import simulated_devices
+from gpubalance.jobs.keep.saved_probes import save
+from gpubalance.results.layers import Layers
+from tests.bench.in_process import Program
+from tests.cli.program import QUICK_PAIR, ROOT, gpubalance, lines_until, start
+from tests.jobs.probes import probe_of
+from tests.stand_in import engine
+
+pytestmark = pytest.mark.usefixtures("stand_in")
+LARGE = str(ROOT / "configs" / "gtx1080ti-gtx1080-large-model.toml")
+SHORT = ("--windows", "1", "--round-duration", "0.1", "--micro-batch", "32")
+
+
+def result_of(*arguments: str, environment: Mapping[str, str] | None = None) -> tuple[Layers, str]:
+    """The result, and what was told on the way."""
+    done = gpubalance("layers", *arguments, "--json", environment=environment)
+    assert done.returncode == 0, done.stderr
+    return Layers.model_validate_json(done.stdout), done.stderr
+
+
+def profile(folder: Path, *devices: str, joint: str = "") -> str:
+    """A file of a profile with these lines in each device."""
+    heads = (f'[[device]]\nname = "{number}"\n{lines}\n' for number, lines in enumerate(devices))
+    path = folder / "profile.toml"
+    path.write_text("\n".join([*heads, f"[joint]\n{joint}\n"]))
+    return str(path)
+
+
+def test_a_model_that_no_device_holds_is_cut_over_both(tmp_path: Path) -> None:
+    result, told = result_of("--simulate", LARGE, "-o", str(tmp_path / "layers.json"))
+    assert len(result.stages) == 2
+    assert result.throughput.median > 500
+    assert "each with the whole" not in told
+    assert result.baselines.solo_best is None
+    assert "GPU:0 does not hold small" in (result.baselines.solo_best_why_not or "")
+    assert result.predicted.step_time_s == pytest.approx(result.step_time_s.median, rel=0.05)
+    for stage in result.stages:
+        parts = stage.forward_s + stage.backward_s + stage.transfer_s + stage.update_s + stage.bubble_s
+        assert parts == pytest.approx(result.step_time_s.median, rel=0.01)
+        memory = result.devices[stage.device].memory_bytes
+        assert stage.memory_peak_bytes is not None
+        assert memory is not None
+        assert stage.memory_peak_bytes <= memory
+        assert stage.memory_peak_bytes == pytest.approx(stage.memory_predicted_bytes, rel=0.01)
+    assert result.bubble >= result.bubble_bound
+    assert Layers.model_validate_json((tmp_path / "layers.json").read_text()) == result
+
+    compared = gpubalance("compare", str(tmp_path / "layers.json"), str(tmp_path / "layers.json"))
+    assert compared.returncode == 0, compared.stderr
+    page = gpubalance("report", str(tmp_path / "layers.json"), "--html", str(tmp_path / "layers.html"), "--csv")
+    assert page.returncode == 0, page.stderr
+    assert "One step, task by task" in (tmp_path / "layers.html").read_text()
+
+
+def test_a_cut_is_corrected_by_what_it_gave(tmp_path: Path) -> None:
+    """In the pipeline the first device is half as fast as it was alone: it gets less."""
+    script = "def slower(device, first, last): return 2.0 if device.index == 0 else 1.0"
+    pair = profile(tmp_path, *['alpha_s = 0.01\nbeta_s = 0.0005\nmemory = "1 GiB"\nmemory_per_sample = "1 MiB"'] * 2)
+    forced = ("--simulate", pair, "--force", "--gpus", "0", "1", *SHORT)
+    devices = simulated_devices(pair)[0]
+    save(probe_of(devices))
+    found, _ = result_of(*forced, environment=engine(tmp_path, script))
+    assert [one.outcome for one in found.rounds] == ["measured", "measured"]
+    blocks = [{device: last - first + 1 for first, last, device in one.segments} for one in found.rounds]
+    assert blocks[0] == {0: 4, 1: 4}
+    assert blocks[1][0] < 4
+    (first, second) = (one.step_time_s for one in found.rounds)
+    assert first is not None
+    assert second is not None
+    assert second < 0.9 * first
+    assert found.predicted.step_time_s == pytest.approx(found.step_time_s.median, rel=0.01)
+    assert found.baselines.split is not None
+    assert found.baselines.split.measured
+    assert found.speedup_over_split == pytest.approx(found.throughput.median / found.baselines.split.throughput)
+
+
+def test_a_model_that_is_faster_uncut_is_not_cut_unless_forced(tmp_path: Path) -> None:
+    save(probe_of(simulated_devices(QUICK_PAIR)[0]))
+    done = gpubalance("layers", "--simulate", QUICK_PAIR)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "error: small is better off uncut: layers would give" in done.stderr
+    assert "of each step 5.9 % is bubble" in done.stderr
+    assert "finds the best batch split; --force cuts the model all the same" in done.stderr
+
+
+def test_where_nothing_fits_it_says_which_block_or_that_no_cut_does(tmp_path: Path) -> None:
+    small = profile(tmp_path, *['alpha_s = 0.01\nbeta_s = 0.0005\nmemory = "1 GiB"\nbase_memory = "2.5 GiB"'] * 2)
+    done = gpubalance("layers", "--simulate", small, *SHORT)
+    assert done.returncode == 5
+    assert "error: no cut of small into stages fits: micro-batches of 32 on GPU:0 1.00 GiB, GPU:1 1.00" in done.stderr
+    tiny = profile(tmp_path, *['alpha_s = 0.01\nbeta_s = 0.0005\nmemory = "1 GiB"\nbase_memory = "20 GiB"'] * 2)
+    done = gpubalance("layers", "--simulate", tiny, *SHORT)
+    assert done.returncode == 5
+    assert "error: the block that begins with conv2d is larger than every device (GPU:0 1.00 GiB, GPU:1" in done.stderr
+
+
+def test_a_device_that_runs_out_of_memory_gets_less(tmp_path: Path) -> None:
+    """It holds 100 MiB more than is known: a cut that was planned to fit does not."""
+    script = "def held(device): return 100 << 20 if device.index == 0 else 0"
+    one = 'alpha_s = 0.01\nbeta_s = 0.0005\nmemory = "{}"\nbase_memory = "1.6 GiB"\nmemory_per_sample = "1 MiB"'
+    pair = profile(tmp_path, one.format("0.87 GiB"), one.format("1.5 GiB"))
+    found, told = result_of("--simulate", pair, *SHORT, environment=engine(tmp_path, script))
+    assert found.rounds[0].outcome == "oom"
+    assert found.rounds[-1].outcome == "measured"
+    assert "out of memory (predicted" in told
+    for stage in found.stages:
+        assert stage.memory_peak_bytes is not None
+        assert stage.memory_peak_bytes <= (found.devices[stage.device].memory_bytes or 0)
+
+
+def test_named_cuts_are_those(tmp_path: Path) -> None:
+    found, _ = result_of(
+        "--simulate", LARGE, *SHORT, "--cuts", "conv2d_5", "--micro-batches", "2", "--schedule", "gpipe"
+    )
+    assert [(first, last) for first, last, _ in found.segments] == [(0, 0), (1, 1)]
+    assert [block.calls for block in found.blocks] == [5, 3]
+    assert (found.micro_batches, found.schedule) == (2, "gpipe")
+    assert [stage.in_flight for stage in found.stages] == [2, 2]
+    done = gpubalance("layers", "--simulate", LARGE, *SHORT, "--cuts", "conv2d_9")
+    assert done.returncode == 4
+    assert "--cuts conv2d_9: a cut is before a layer, and this one is not there" in done.stderr
+
+
+def test_an_interrupted_command_goes_on_with_its_blocks_and_rounds(tmp_path: Path) -> None:
+    script = """
+    import os, pathlib, time
+
+    def step(devices, segments, number):
+        if number > 12 and not pathlib.Path(os.environ["GO_ON"]).exists():
+            time.sleep(60)
+    """
+    variables = {**engine(tmp_path, script), "GO_ON": str(tmp_path / "go-on")}
+    arguments = ("layers", "--simulate", LARGE, *SHORT, "--json")
+    process = start(*arguments, environment=variables)
+    lines_until(process, "round 1: blocks")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert json.loads(out)["complete"] is False
+    assert "--resume" in err
+    (tmp_path / "go-on").touch()
+    done = gpubalance(*arguments, "--resume", environment=variables)
+    assert done.returncode == 0, done.stderr
+    assert "measuring 8 blocks" not in done.stderr
+    result: dict[str, Any] = json.loads(done.stdout)
+    assert result["complete"]
+    assert [one["code"] for one in result["warnings"]].count("resumed") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ("--gpus 0", "error: layers is for two devices or more, and there is GPU:0"),
+        ("--cuts", "error: --cuts needs a value"),
+        ("--schedule zigzag", "error: --schedule: 'zigzag' is not one of"),
+        ("--margin 512", "error: --margin 512"),
+    ],
+)
+def test_what_can_not_be_is_refused(in_process: Program, options: str, error: str) -> None:
+    done = in_process(["layers", "--simulate", LARGE, *options.split()])
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith(error)

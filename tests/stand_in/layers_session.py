@@ -1,0 +1,161 @@
+"""A model of eight blocks that trains nothing, in the place of gpubalance.engine.pipeline.session: see session.py.
+
+Blocks have an eighth each of a profile's time and memory, and send a kilobyte a sample to the next. Steps take what the
+simulated schedule says, and are only counted. The script may have
+
+    slower(device, first, last)        by what factor these blocks are slower in the pipeline than alone
+    step(devices, segments, number)    called at each timing of the pipeline, counted from 1 in each worker
+    held(device)                       bytes that a device holds in the pipeline beside what its profile says
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+from pathlib import Path
+from typing import Any
+
+from gpubalance.errors import BadInput
+from gpubalance.planning.pipeline.graph import Block, Edge, Graph
+from gpubalance.planning.pipeline.problem import Load, Problem
+from gpubalance.planning.pipeline.segments import links_between
+from gpubalance.planning.pipeline.simulate import simulate
+from gpubalance.results.piped import BlockTimed, Piped
+from gpubalance.results.timing import Timing
+
+_SCRIPT = os.environ.get("ENGINE_STAND_IN_SCRIPT")
+_NAMES = ("conv2d", *(f"conv2d_{number}" for number in range(1, 8)))
+
+
+class LayersSession:
+    """As the real one, from outside."""
+
+    in_cluster = False
+
+    def __init__(self, devices: Any, settings: Any, joint: Any, *, seed: int) -> None:
+        del seed
+        self.settings = settings
+        self.samples = None
+        self._devices, self._joint = devices, joint
+        self._script = runpy.run_path(_SCRIPT) if _SCRIPT and Path(_SCRIPT).exists() else {}
+        self._graph = self.describe()
+        self._number = 0
+        self._peaks: tuple[int | None, ...] = (None,) * len(devices)
+        self._call("built", devices)
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        return self._script[name](*arguments) if name in self._script else None
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "model": {"name": self.settings.model, "parameters": 648, "gradient_bytes": 2592},
+            "tensorflow": "0",
+            "keras": "0",
+            "cuda": None,
+            "cudnn": None,
+            "memory_limit_bytes": tuple(device.memory_bytes for device in self._devices),
+        }
+
+    def describe(self, cuts: Any = ()) -> Graph:
+        unknown = [name for name in cuts if name not in _NAMES[1:]]
+        if unknown:
+            raise BadInput(f"--cuts {unknown[0]}: a cut is before a layer, and this one is not there")
+        starts = [0, *sorted(map(_NAMES.index, cuts))] if cuts else list(range(8))
+        sizes = [end - start for start, end in zip(starts, [*starts[1:], 8], strict=True)]
+        blocks = tuple(
+            Block(_NAMES[start], size, 1000 * size, 1000 * size, size / 8)
+            for start, size in zip(starts, sizes, strict=True)
+        )
+        edges = tuple(Edge(n, (n + 1,), 1024) for n in range(len(blocks) - 1))
+        self._graph = Graph(blocks, edges, frozenset(range(1, len(blocks))))
+        return self._graph
+
+    def _load(self, device: Any, micro_batch: int) -> Load:
+        profile, shares = device.profile, [block.share for block in self._graph.blocks]
+        third_s = (profile.alpha_s + profile.beta_s * micro_batch) / 3
+        return Load(
+            tuple(share * third_s for share in shares),
+            tuple(2 * share * third_s for share in shares),
+            tuple(share * profile.update_s for share in shares),
+            tuple(share * profile.base_memory for share in shares),
+            tuple(share * profile.memory_per_sample * micro_batch for share in shares),
+            profile.memory,
+        )
+
+    def time_blocks(self, runs: Any, micro_batch: int, *, seconds: float, at_least: int) -> Any:
+        del seconds
+        device = self._devices[0]
+        load = self._load(device, micro_batch)
+        for first, last in runs:
+            if device.profile.memory and load.fixed_bytes[first] + load.live_bytes[first] > device.profile.memory:
+                _run_out(0)
+            yield BlockTimed(
+                first=first,
+                last=last,
+                forward_s=(load.forward_s[first],) * at_least,
+                backward_s=(load.backward_s[first],) * at_least,
+                update_s=(load.update_s[first],) * at_least,
+                fixed_bytes=round(load.fixed_bytes[first]),
+                held_bytes=round(load.live_bytes[first]),
+                working_bytes=0,
+            )
+
+    def pipe(
+        self,
+        segments: Any,
+        order: Any,
+        micro_batch: int,
+        micro_batches: int,
+        *,
+        seconds: float,
+        at_least: int,
+        steps_per_timing: int,
+        stamped: bool,
+        patience_s: float | None,
+    ) -> Any:
+        del seconds, patience_s
+        loads = tuple(self._load(device, micro_batch) for device in self._devices)
+        joint = self._joint
+        problem = Problem(
+            self._graph,
+            loads,
+            micro_batch,
+            micro_batches,
+            latency_s=joint.link_latency_s,
+            bytes_per_s=joint.link_bytes_per_s,
+        )
+        self._hold(problem, segments, order)
+        links = links_between(self._graph, segments)
+        costs = problem.costs(segments, links)
+        slower = [self._call("slower", self._devices[one.device], one.first, one.last) or 1.0 for one in segments]
+        for name in ("forward_s", "backward_s"):
+            times = tuple(s * by for s, by in zip(getattr(costs, name), slower, strict=True))
+            object.__setattr__(costs, name, times)
+        timeline = simulate(segments, links, order, costs)
+        for _ in range(at_least):
+            self._number += 1
+            self._call("step", self._devices, segments, self._number)
+            if stamped:
+                yield Piped(timeline=timeline, seconds=timeline.step_time_s)
+            else:
+                yield Timing(steps=steps_per_timing, seconds=steps_per_timing * timeline.step_time_s, input_wait_s=0.0)
+
+    def _hold(self, problem: Problem, segments: Any, order: Any) -> None:
+        peaks = [round(problem.peak_bytes(segments, tasks)) for tasks in order]
+        peaks = [peak + (self._call("held", self._devices[n]) or 0) if peak else 0 for n, peak in enumerate(peaks)]
+        for number, (device, peak) in enumerate(zip(self._devices, peaks, strict=True)):
+            if device.profile.memory and peak > device.profile.memory:
+                _run_out(number)
+        self._peaks = tuple(peaks)
+
+    def late_part(self) -> float | None:
+        return 0.0
+
+    def memory_peaks(self) -> tuple[int | None, ...]:
+        return self._peaks
+
+
+def _run_out(replica: int) -> None:
+    import tensorflow as tf
+
+    raise tf.errors.ResourceExhaustedError(None, None, f"OOM on replica {replica}")
