@@ -9,6 +9,7 @@ from pathlib import Path
 from gpubalance.jobs.keep.saved_probes import find_device, kept_probes, same_settings
 from gpubalance.render.report.subject import Subject
 from gpubalance.results.independent import Independent
+from gpubalance.results.layers import Layers
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import DeviceProbe, Probe
 from gpubalance.results.records import AnyResult, read_result
@@ -32,8 +33,8 @@ def _subject(path: Path, result: AnyResult, given: Sequence[Found]) -> Subject:
         by_device = {one.device: one for one in result.probes}
         probes = tuple(by_device.get(number) for number in range(len(result.devices)))
         return Subject(path.name, result, probes, "this probe")
-    found = None if isinstance(result, Independent) else _its_probe(result, given)
-    if found is None or isinstance(result, Independent):
+    found = None if isinstance(result, Independent | Layers) else _its_probe(result, given)
+    if found is None or isinstance(result, Independent | Layers):
         return Subject(path.name, result, (None,) * len(result.devices))
     probe, where = found
     return Subject(path.name, result, _of_devices(probe, result), where)

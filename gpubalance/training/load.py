@@ -28,24 +28,22 @@ def load_plan(path: str | Path | Plan, *, simulate: int | str | Path | None = No
     of one for simulated devices without `simulate`; `fit` warns of a model that the plan was not measured with.
     """
     plan = path if isinstance(path, Plan) else read_record(Path(path), Plan)
-    used = [plan.devices[number] for number in plan.split.used]
-    cluster = cluster_of(os.environ) if len(hosts_of(used)) > 1 else None
-    is_first = cluster is None or cluster.rank == 0  # of several processes one warns
-    if plan.settings.xla and is_first:
+    if plan.settings.xla:
         warnings.warn(
             f"{'the plan' if plan is path else path} was measured with XLA, and a split trains without: "
             "gpubalance balance --no-xla finds its split",
             stacklevel=2,
         )
+    used = [plan.devices[number] for number in plan.split.used]
+    cluster = cluster_of(os.environ) if len(hosts_of(used)) > 1 else None
     check_hosts(used, cluster)
     if simulate is None and plan.devices[0].simulated:
         names = ", ".join(f"{device.label} {device.name}" for device in plan.devices)
-        if is_first:
-            warnings.warn(
-                f"{path} is a plan for simulated devices ({names}): it trains on this machine's CPU, at their pace. "
-                "simulate= in load_plan says that this is meant; for GPUs, balance without --simulate",
-                stacklevel=2,
-            )
+        warnings.warn(
+            f"{path} is a plan for simulated devices ({names}): it trains on this machine's CPU, at their pace. "
+            "simulate= in load_plan says that this is meant; for GPUs, balance without --simulate",
+            stacklevel=2,
+        )
         devices, joint = plan.devices, JointProfile()
     else:
         machine = find_machine(simulate)

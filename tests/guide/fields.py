@@ -27,6 +27,8 @@ _UNITS = {
 }
 # What the numbers in a record are in, where its own name says it.
 _INSIDE = {"step_time_s": "s", "throughput": "samples/s", "solo_gap": "samples/s"}
+# Numbers that are called as samples are.
+_COUNTS = {"Layers.micro_batches", "StepTask.micro_batch"}
 _WORDS = {bool: "true or false", str: "text"}
 
 
@@ -35,6 +37,7 @@ def rows(record: type[BaseModel], told: set[type[BaseModel]], path: str = "", un
     told.add(record)
     for name, field in record.model_fields.items():
         of = next((u for pattern, u in _UNITS.items() if re.fullmatch(pattern, name)), unit or "number")
+        of = "number" if f"{record.__name__}.{name}" in _COUNTS else of
         yield [f"`{path}{name}`", _holds(field.annotation, of)]
         for inner, dots in _records(field.annotation, "."):
             if inner not in told:

@@ -18,6 +18,7 @@ from gpubalance.render.report import formulas
 from gpubalance.results.checkup import Checkup
 from gpubalance.results.comparison import Comparison
 from gpubalance.results.independent import Independent
+from gpubalance.results.layers import Layers
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
 from gpubalance.results.run import Measurement, Run
@@ -26,7 +27,7 @@ from tests.bench.gpu.table import seen
 from tests.guide.documents import FOLDER
 from tests.guide.fields import rows
 
-_KINDS = (Run, Probe, Independent, Plan, Comparison, Checkup)
+_KINDS = (Run, Probe, Independent, Layers, Plan, Comparison, Checkup)
 _RESULTS: Mapping[str, type[BaseModel]] = {kind.__name__: kind for kind in _KINDS}
 # Copied here from what `scripts/bench gpu` writes; where there is none, no GPU was seen yet.
 EVIDENCE = Path(__file__).with_name("gpu.json")

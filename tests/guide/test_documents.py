@@ -56,11 +56,12 @@ def test_the_guide_has_errors_fields_and_formulas() -> None:
     marks = {mark for name in names() for mark in re.findall(r"(?m)^<!-- (.*) -->$", read(name))}
     assert marks >= {
         "troubles",
-        *(f"fields of {kind}" for kind in ("Run", "Probe", "Independent", "Plan", "Comparison", "Checkup")),
+        *(f"fields of {kind}" for kind in ("Run", "Probe", "Independent", "Layers", "Plan", "Comparison", "Checkup")),
     }
     assert marks >= {
         "formulas of STEP",
         "formulas of INDEPENDENT",
+        "formulas of LAYERS",
         "formulas of ALONE",
         "formulas of GAP",
         "formulas of PLAN",

@@ -5,6 +5,7 @@ The results were made on simulated devices by
     gpubalance balance --simulate configs/gtx1080ti-gtx1080.toml -o pair-balance.json
     gpubalance run --simulate configs/gtx1080ti-gtx1080.toml --batches 820 568 -o pair-run.json
     gpubalance independent --simulate configs/gtx1080ti-gtx1080.toml --batches 1024 512 -o pair-independent.json
+    gpubalance layers --simulate configs/gtx1080ti-gtx1080-large-model.toml -o pair-layers.json
     gpubalance balance --simulate configs/four-unlike.toml -o four-balance.json
 
 and the probes, which the two `balance` made, are pair-probe.json and four-probe.json.
@@ -15,17 +16,19 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpubalance.render.independent import independent_text
+from gpubalance.render.layers import layers_text
 from gpubalance.render.plan import plan_text
 from gpubalance.render.probe import probe_text
 from gpubalance.render.run import run_text
 from gpubalance.results.independent import Independent
+from gpubalance.results.layers import Layers
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
 from gpubalance.results.records import read_result
 
 DATA = Path(__file__).with_name("data")
 GOLDEN = Path(__file__).with_name("golden")
-NAMES = ("pair-balance", "pair-run", "pair-independent", "pair-probe", "four-balance", "four-probe")
+NAMES = ("pair-balance", "pair-run", "pair-independent", "pair-layers", "pair-probe", "four-balance", "four-probe")
 WIDTHS = (80, 40)
 _SCRIPT = (
     "split = gpubalance.load_plan('plan.json')",
@@ -46,6 +49,8 @@ def summary(name: str, width: int) -> str:
         return independent_text(result, following, width)
     if isinstance(result, Probe):
         return probe_text(result, following, width)
+    if isinstance(result, Layers):
+        return layers_text(result, f"gpubalance report {name}.json --html {name}.html", width)
     return run_text(result, following, width)
 
 

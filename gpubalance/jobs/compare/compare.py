@@ -37,6 +37,7 @@ def _against(baseline: Subject, other: Subject, number: int) -> Against:
             "probe": "a probe",
             "prediction": "a plan that was never run",
             "independent": "models on devices at once",
+            "layers": "a model cut over devices",
         }
         raise BadInput(
             f"{baseline.result.file} is {what[kinds[0]]}, {other.result.file} is {what[kinds[1]]}: "

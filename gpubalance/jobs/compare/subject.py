@@ -13,6 +13,7 @@ from gpubalance.numbers.steady import unquiet
 from gpubalance.results.common import Throughput, Warning_
 from gpubalance.results.comparison import ComparedDevice, ComparedResult
 from gpubalance.results.independent import Independent, OwnModel
+from gpubalance.results.layers import Layers
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import CurvePoint, Probe
 from gpubalance.results.records import AnyResult, read_result
@@ -37,7 +38,7 @@ class Subject:
     @property
     def parts(self) -> list[tuple[float, tuple[float, ...]]]:
         """What its throughput is the sum of, each with its step times in order of time; empty where nothing was run."""
-        if isinstance(self.source, Run):
+        if isinstance(self.source, Run | Layers):
             return [(self.source.throughput.median, self.source.step_time_s.samples)]
         return [self.part(place) or (0.0, ()) for place in range(len(self.devices))]
 
@@ -62,6 +63,8 @@ def read_subject(path: Path) -> Subject:
         return _of_run(name, found)
     if isinstance(found, Independent):
         return _of_independent(name, found)
+    if isinstance(found, Layers):
+        return _of_layers(name, found)
     run = found.balance.run if found.balance is not None else None
     return _of_prediction(name, found) if run is None else _of_run(name, run, found)
 
@@ -99,6 +102,25 @@ def _of_independent(name: str, found: Independent) -> Subject:
         devices=tuple(_device(device, one) for device, one in used),
         not_quiet=doubts[0] if doubts else None,
         warnings=_warnings(found.warnings, [(device, one.telemetry) for device, one in used]),
+    )
+    return Subject(result, found, tuple(device for device, _ in used))
+
+
+def _of_layers(name: str, found: Layers) -> Subject:
+    used = [(found.devices[stage.device], stage) for stage in found.stages]
+    result = _result(
+        found,
+        file=name,
+        kind="layers",
+        batches=(found.global_batch,),
+        micro_batches=(found.micro_batch,),
+        step_time_s=found.step_time_s.median,
+        devices=tuple(
+            _device(device, one, compute_s=one.forward_s + one.backward_s, wait_s=one.bubble_s + one.transfer_s)
+            for device, one in used
+        ),
+        not_quiet=unquiet(found.step_time_s.samples),
+        warnings=_warnings(found.warnings, [(device, stage.telemetry) for device, stage in used]),
     )
     return Subject(result, found, tuple(device for device, _ in used))
 

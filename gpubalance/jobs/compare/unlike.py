@@ -8,6 +8,7 @@ from gpubalance.jobs.compare.subject import Subject
 from gpubalance.results.common import Environment, Model, shapes_text
 from gpubalance.results.comparison import Unlike
 from gpubalance.results.independent import Independent
+from gpubalance.results.layers import Layers
 from gpubalance.results.probe import Probe
 from gpubalance.results.redact import is_redacted
 from gpubalance.results.run import Run
@@ -69,6 +70,8 @@ def unlike(baseline: Subject, other: Subject) -> tuple[Unlike, ...]:
 
 
 def _training(subject: Subject) -> str:
+    if isinstance(subject.source, Layers):
+        return "one model cut over all"
     return "a model of its own on each device" if isinstance(subject.source, Independent) else "one model on all"
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gpubalance.numbers.units import format_bytes, format_percent, format_rate, format_seconds
 from gpubalance.render.even import largest_even_text, measured_at_largest_even, other_batch
 from gpubalance.render.independent import contention_texts, joint_text, waiting_texts
+from gpubalance.render.layers import answer_texts, baseline_texts, blocks_text, times_of
 from gpubalance.render.pipeline import pipeline_lines
 from gpubalance.render.plan import bounds_text
 from gpubalance.render.report.steps import steps_of
@@ -15,6 +16,7 @@ from gpubalance.render.report.subject import Subject
 from gpubalance.render.run import rest_text, spread_text, step_text
 from gpubalance.render.table import WIDTH
 from gpubalance.results.independent import Independent
+from gpubalance.results.layers import Layers
 from gpubalance.results.plan import Plan, Predicted
 from gpubalance.results.probe import Probe
 from gpubalance.results.run import Pipeline, Run
@@ -49,12 +51,14 @@ def answer_of(subject: Subject) -> Answer:
         return _of_probe(subject.result)
     if isinstance(subject.result, Independent):
         return _of_independent(subject.result)
+    if isinstance(subject.result, Layers):
+        return _of_layers(subject.result)
     if subject.run is not None:
         facts, complete = _measured(subject.run), subject.run.complete
     elif subject.plan is not None:
         facts, complete = _predicted(subject.plan), True
     else:
-        raise AssertionError("a subject is a probe, a plan, a run or models that trained independently")
+        raise AssertionError("a subject is a probe, a plan, a run, a cut model or models that trained independently")
     bound = Fact("what limits it", bounds_text(subject.plan) if subject.plan else _slowest(subject), _step(subject))
     notes = () if complete else ("This run was cut short: the figures are of what was measured until then.",)
     headline = f"batches {str(subject.result.split).replace('/', ' / ')}"
@@ -190,6 +194,41 @@ def _of_independent(result: Independent) -> Answer:
     ]
     head = ("device", "name", "batch", "alone, samples/s", "at once", "contention", "memory")
     return Answer("a model of its own on each device", tuple(facts), tuple(notes), head, rows)
+
+
+def _of_layers(result: Layers) -> Answer:
+    over = result.speedup_over_split
+    rate = _throughput(result.throughput.median, _range(result.throughput.ci95))
+    facts = (
+        rate,
+        Fact(
+            "over the batch split",
+            NOT_KNOWN if over is None else f"{over:.3f} ×",
+            result.baselines.split_why_not or "each device with the whole model",
+        ),
+        Fact(
+            "bubble",
+            format_percent(result.bubble, 1),
+            f"at best {format_percent(result.bubble_bound, 1)}, with stages alike and nothing sent",
+        ),
+    )
+    rows = tuple(
+        (
+            result.devices[stage.device].label,
+            result.devices[stage.device].name,
+            blocks_text(stage),
+            *(format_seconds(seconds) for seconds in times_of(stage)),
+            str(stage.in_flight),
+            format_bytes(stage.memory_peak_bytes),
+        )
+        for stage in result.stages
+    )
+    notes = [*list(answer_texts(result))[1:], *baseline_texts(result)]
+    if not result.complete:
+        notes.append("This was cut short: the figures are of what was measured until then.")
+    parts = ("forward", "backward", "transfer", "update", "bubble")
+    head = ("device", "name", "blocks", *parts, "in flight", "memory")
+    return Answer(f"{len(result.stages)} stages of {result.settings.model}", facts, tuple(notes), head, rows)
 
 
 def _limit(fits: int | None, fails: int | None) -> str:

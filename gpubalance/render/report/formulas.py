@@ -164,9 +164,31 @@ INDEPENDENT = (
     Formula("the sum's ±", "Σ aᵢ · eᵢ / Σ aᵢ", "its error: errors add up, as what disturbs one may disturb all alike"),
 )
 
+LAYERS = (
+    Formula(
+        "forward, backward", "Fᵢ, Bᵢ", "a device's passes in a step, all micro-batches; medians of the stamped steps"
+    ),
+    Formula(
+        "transfer",
+        "Σ max(0, min(r, s) − max(f, t))",
+        "before each task that began at s on a device free from f on, whose inputs were all sent at t and there at r",
+    ),
+    Formula("bubble", "T − Fᵢ − Bᵢ − transfer − uᵢ", "what is left of a step without stamps"),
+    Formula(
+        "bubble at best",
+        "(S − 1) / (K + S − 1)",
+        "of S stages alike with K micro-batches, where nothing is sent",
+    ),
+    Formula(
+        "predicted", "the simulated schedule", "each task after what it takes and after the one before it on its device"
+    ),
+    Formula("× over the batch split", "(K · m / T) / (B / T′)", "T′ is the step time of the batch split B"),
+)
+
 GROUPS = (
     ("A step of several devices", STEP),
     ("A model of its own on each device", INDEPENDENT),
+    ("A model cut over devices", LAYERS),
     ("A device alone", ALONE),
     ("The distance from the solo sum; the parts are all of it", GAP),
     ("What is planned", PLAN),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from gpubalance.results.common import Warning_
 from gpubalance.results.gap import SoloGap
 from gpubalance.results.independent import Independent
+from gpubalance.results.layers import Layers
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import DeviceProbe
 from gpubalance.results.records import AnyResult
@@ -41,6 +42,11 @@ class Subject:
     def independent(self) -> Independent | None:
         """The result if it is of models that trained independently."""
         return self.result if isinstance(self.result, Independent) else None
+
+    @property
+    def layers(self) -> Layers | None:
+        """The result if it is of a model that is cut over its devices."""
+        return self.result if isinstance(self.result, Layers) else None
 
     @property
     def run(self) -> Run | None:

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from gpubalance.render.report.charts import at_once, course, curves, gap, goodput, memory, rounds, steps, trials
+from gpubalance.render.report.charts import (
+    at_once,
+    course,
+    curves,
+    gap,
+    goodput,
+    memory,
+    pipeline,
+    rounds,
+    stages,
+    steps,
+    trials,
+)
 from gpubalance.render.report.charts.chart import Chart, Charts
 from gpubalance.render.report.subject import Subject
 
@@ -28,11 +40,20 @@ _OF_INDEPENDENT = (
 )
 
 
+_OF_LAYERS = (
+    ("timeline", "One step, task by task", pipeline.chart),
+    ("stages", "Where a step's time goes, device by device", stages.chart),
+    ("memory", "Memory of each device against its limit", memory.chart),
+    ("course", "Step time over the measurement", course.chart),
+)
+
+
 def charts_of(subject: Subject) -> Charts:
     """What can be drawn of this result."""
     drawn: list[Chart] = []
     missing: dict[str, str] = {}
-    for name, title, chart in _CHARTS if subject.independent is None else _OF_INDEPENDENT:
+    of_kind = {"independent": _OF_INDEPENDENT, "layers": _OF_LAYERS}
+    for name, title, chart in of_kind.get(subject.kind, _CHARTS):
         found = chart(subject)
         if found == "":
             continue

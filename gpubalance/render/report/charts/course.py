@@ -46,7 +46,7 @@ class Line(NamedTuple):
 
 def chart(subject: Subject) -> Drawing | str:
     """Needs something that was run, such as the run that `balance` ended with."""
-    if subject.run is None and subject.independent is None:
+    if subject.run is None and subject.independent is None and subject.layers is None:
         return "nothing was run: `gpubalance run` or `gpubalance balance` does"
     lines = [line for line in _lines(subject) if line.times.samples]
     if not lines:
@@ -61,6 +61,8 @@ def _lines(subject: Subject) -> Iterator[Line]:
         even = run.baselines.even
         if even is not None and even.step_time_s != run.step_time_s:
             yield Line("even split", even.step_time_s, EVEN, "s", False)
+    if subject.layers is not None:
+        yield Line("stages", subject.layers.step_time_s, CHOSEN, "o", True)
     for one in subject.independent.replicas if subject.independent is not None else ():
         label, look = subject.devices[one.device].label, (colour(one.device), marker(one.device))
         if one.step_time_s is not None:
@@ -72,7 +74,8 @@ def _lines(subject: Subject) -> Iterator[Line]:
 def _moments(subject: Subject) -> Moments:
     told: dict[int, list[Moment]] = {}
     ran = subject.run or subject.independent
-    for one in ran.replicas if ran is not None else ():
+    parts = subject.layers.stages if subject.layers is not None else ran.replicas if ran is not None else ()
+    for one in parts:
         for telemetry in (one.telemetry, one.solo_telemetry if isinstance(one, OwnModel) else None):
             if telemetry is not None and telemetry.course:
                 told.setdefault(one.device, []).extend(telemetry.course)

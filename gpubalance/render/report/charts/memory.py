@@ -12,6 +12,7 @@ from gpubalance.render.report.charts.chart import Drawing
 from gpubalance.render.report.charts.style import BLUE, INK, VERMILLION, device_name
 from gpubalance.render.report.subject import Subject
 from gpubalance.results.independent import Independent
+from gpubalance.results.layers import Layers
 from gpubalance.results.probe import DeviceProbe
 from gpubalance.results.run import Replica, Run
 
@@ -31,6 +32,7 @@ def chart(subject: Subject) -> Drawing | str:
     """Needs the memory peaks of a run, or of a probe's largest batches."""
     ran = subject.run or subject.independent
     uses = _of_probe(subject) if ran is None else _of_run(subject, ran)
+    uses = uses if subject.layers is None else _of_layers(subject, subject.layers)
     if uses:
         return _text(subject, uses), lambda width: _draw(subject, uses, width)
     if subject.plan is not None and subject.run is None:
@@ -49,6 +51,14 @@ def _of_run(subject: Subject, run: Run | Independent) -> list[_Use]:
         )
         for r in run.replicas
         if r.memory_peak_bytes is not None
+    ]
+
+
+def _of_layers(subject: Subject, result: Layers) -> list[_Use]:
+    return [
+        _Use(s.device, result.micro_batch, s.memory_peak_bytes, _limit(subject, s.device), None)
+        for s in result.stages
+        if s.memory_peak_bytes is not None
     ]
 
 

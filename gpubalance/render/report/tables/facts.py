@@ -53,7 +53,7 @@ def _settings(subject: Subject) -> Row:
 
 def _environment(subject: Subject) -> Row:
     found = subject.result.environment if isinstance(subject.result, Probe) else None
-    ran = subject.run or subject.independent
+    ran = subject.run or subject.independent or subject.layers
     if ran is not None:
         found = ran.environment
     return fields(found, *Environment.model_fields) if found is not None else {}

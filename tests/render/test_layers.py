@@ -1,0 +1,82 @@
+"""A cut model in a report: its picture is its timeline, its tables have its numbers; and as text."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+import pytest
+from matplotlib.colors import to_rgb
+from matplotlib.patches import Rectangle
+
+from gpubalance.render.report.charts import charts_of
+from gpubalance.render.report.charts.chart import NARROW, WIDE
+from gpubalance.render.report.charts.style import BACKWARD, FORWARD, TRANSFER, UPDATE, drawing
+from gpubalance.render.report.charts.svg import chart_svg
+from gpubalance.render.report.subject import Subject
+from gpubalance.render.timeline import spans_of, timeline_lines
+from gpubalance.results.layers import Layers
+from tests.render import samples
+from tests.render.test_report_tables import numbers, values_of
+
+LAYERS = samples.DATA / "pair-layers.json"
+
+
+@pytest.fixture
+def subject() -> Subject:
+    return samples.subject(LAYERS)
+
+
+@pytest.fixture
+def result(subject: Subject) -> Layers:
+    assert subject.layers is not None
+    return subject.layers
+
+
+def test_the_picture_is_the_measured_step(subject: Subject, result: Layers) -> None:
+    (chart,) = (one for one in charts_of(subject).drawn if one.id == "timeline")
+    with drawing("test"):
+        figure = chart.draw(WIDE)
+    bars = [patch for patch in figure.axes[0].patches if isinstance(patch, Rectangle)]
+    rows = {stage.device: -row for row, stage in enumerate(result.stages)}
+    for kind, colour in (("forward", FORWARD), ("backward", BACKWARD)):
+        drawn = sorted(
+            (round(bar.get_y() + bar.get_height() / 2), bar.get_x(), bar.get_width())
+            for bar in bars
+            if bar.get_facecolor()[:3] == to_rgb(colour)
+        )
+        tasks = [task for task in result.timeline.tasks if task.kind == kind]
+        wanted = sorted((rows[task.device], 1e3 * task.start_s, 1e3 * (task.end_s - task.start_s)) for task in tasks)
+        assert sum(drawn, ()) == pytest.approx(sum(wanted, ()))
+        assert len(tasks) == result.micro_batches * len(result.segments)
+    assert {bar.get_facecolor()[:3] for bar in bars} >= {to_rgb(UPDATE), to_rgb(TRANSFER)}
+    for width in (WIDE, NARROW):
+        assert re.search("<title[^>]*>One step, task by task</title>", chart_svg(chart, "result-1", width))
+
+
+def test_the_parts_of_a_device_are_its_spans(result: Layers) -> None:
+    """Of the one step that is shown; the result's parts are medians over several."""
+    for stage in result.stages:
+        spans = list(spans_of(result, stage.device))
+        assert all(before.end_s <= after.start_s + 1e-6 for before, after in pairwise(spans))
+        for kind, seconds in (("forward", stage.forward_s), ("backward", stage.backward_s)):
+            shown = sum(span.end_s - span.start_s for span in spans if span.kind == kind)
+            assert shown == pytest.approx(seconds, rel=0.1)
+
+
+def test_a_line_of_text_has_each_device_s_time_in_proportion(result: Layers) -> None:
+    _, *rows = timeline_lines(result, 80)
+    for row, stage in zip(rows, result.stages, strict=True):
+        label, line = row.split(maxsplit=1)
+        assert label == result.devices[stage.device].label
+        for letters, seconds in (("Ff", stage.forward_s), ("Bb", stage.backward_s)):
+            part = sum(line.count(letter) for letter in letters) / len(line)
+            assert part == pytest.approx(seconds / result.step_time_s.median, abs=0.1)
+
+
+def test_each_number_of_it_is_in_the_tables(subject: Subject) -> None:
+    shown = values_of(subject)
+    left_out = {"segments", "calls"}
+    document = {name: value for name, value in samples.document(LAYERS).items() if name not in left_out}
+    missing = {number for number in numbers(document) if not any(abs(abs(number) - one) <= 1e-6 * one for one in shown)}
+    assert missing <= {0.0, *map(float, range(20))}  # numbers of blocks stand as text: 0–7
