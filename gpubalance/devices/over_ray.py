@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -69,7 +69,7 @@ def main() -> None:
     try:
         ray = _joined(address)
         if what == "nodes":
-            os.write(out, json.dumps(sorted(_nodes(ray))).encode())
+            os.write(out, json.dumps(_offered(_nodes(ray))).encode())
             return
         host, gpus, *program = words
         code = _run(ray, _relay_on(ray, host, int(gpus), program), out)
@@ -100,27 +100,35 @@ def _joined(address: str) -> Any:
     return ray
 
 
-def _nodes(ray: Any) -> Iterator[str]:
-    """Those with GPUs; where none has one, all. A node is called as it was started, or by its host, or its address."""
+def _nodes(ray: Any) -> dict[str, Any]:
+    """Those that live, called as each was started, or by its host; by its address where several are called so."""
     living = [node for node in ray.nodes() if node["Alive"]]
-    hosts = [node["NodeManagerHostname"] for node in living]
-    for node in [node for node in living if node["Resources"].get("GPU")] or living:
-        name, host, address = node["NodeName"], node["NodeManagerHostname"], node["NodeManagerAddress"]
-        yield name if name != address else host if hosts.count(host) == 1 else address
+    names = [
+        node["NodeManagerHostname"] if node["NodeName"] == node["NodeManagerAddress"] else node["NodeName"]
+        for node in living
+    ]
+    return {
+        name if names.count(name) == 1 else node["NodeManagerAddress"]: node
+        for name, node in zip(names, living, strict=True)
+    }
+
+
+def _offered(nodes: Mapping[str, Any]) -> list[str]:
+    """Those with GPUs; where none has one, all."""
+    return sorted([name for name, node in nodes.items() if node["Resources"].get("GPU")] or nodes)
 
 
 def _relay_on(ray: Any, host: str, gpus: int, program: list[str]) -> Any:
     """The actor on that node, which holds as many GPUs there as its program uses."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    names = ("NodeName", "NodeManagerHostname", "NodeManagerAddress")
-    there = [node for node in ray.nodes() if node["Alive"] and host in [node[name] for name in names]]
-    if not there:
+    node = _nodes(ray).get(host)
+    if node is None:
         _give_up(f"says: the cluster has no node {host}")
-    has = int(there[0]["Resources"].get("GPU", 0))
+    has = int(node["Resources"].get("GPU", 0))
     if has < gpus:
         _give_up(f"says: {host} has {_gpus(has)} in the cluster, and {gpus} {'is' if gpus == 1 else 'are'} asked for")
-    strategy = NodeAffinitySchedulingStrategy(there[0]["NodeID"], soft=False)
+    strategy = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
     actor = ray.remote(num_cpus=0, num_gpus=gpus, max_concurrency=4, scheduling_strategy=strategy)(Relay)
     relay = actor.remote(program)
     try:
