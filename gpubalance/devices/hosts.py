@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import shlex
@@ -34,6 +35,7 @@ class Installed(Record):
     keras: str | None
 
     @classmethod
+    @functools.cache
     def here(cls) -> Installed:
         """On this host."""
         found = software()

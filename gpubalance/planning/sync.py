@@ -64,15 +64,19 @@ def of_some(problem: Problem, devices: Iterable[int]) -> Problem:
 
 def on_fewer_hosts(problem: Problem) -> Iterator[Problem]:
     """The problem on each of its hosts, and on 2, 3, … of them, those that give the most; each with its own sync."""
-    hosts = sorted({load.host for load in problem.loads}, key=lambda host: (-_rate(problem.loads, host), host))
+    rates = _rates(problem.loads) if problem.sync_of_fewer_s else {}
+    hosts = sorted(rates, key=lambda host: (-rates[host], host))
     for count, sync_s in enumerate(problem.sync_of_fewer_s, 1):
         if count <= _MOST_HOSTS or count & (count - 1) == 0:
-            for left in [hosts[:count]] if count > 1 else [[host] for host in hosts[:_MOST_HOSTS]]:
+            for left in [{*hosts[:count]}] if count > 1 else [{host} for host in hosts[:_MOST_HOSTS]]:
                 loads = tuple(load if load.host in left else replace(load, limit=0) for load in problem.loads)
                 yield replace(problem, loads=loads, sync_s=sync_s, sync_of_fewer_s=())
 
 
-def _rate(loads: tuple[Load, ...], host: int) -> float:
-    """What its devices give at most, each alone."""
-    own = (load for load in loads if load.host == host and load.limit)
-    return sum(load.limit / (load.model.step_time_s(load.limit) + load.update_s) for load in own)
+def _rates(loads: tuple[Load, ...]) -> dict[int, float]:
+    """What each host's devices give at most, each alone."""
+    rates: dict[int, float] = {}
+    for load in loads:
+        own = load.limit / (load.model.step_time_s(load.limit) + load.update_s) if load.limit else 0.0
+        rates[load.host] = rates.get(load.host, 0.0) + own
+    return rates

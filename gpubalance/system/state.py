@@ -94,6 +94,8 @@ def sweep(folder: Path, name: str | None = None) -> None:
 
 
 def _lives(pid: str) -> bool:
+    if int(pid) == os.getpid():
+        return True
     import psutil  # here, as most commands meet no such file
 
     return bool(psutil.pid_exists(int(pid)))
@@ -102,9 +104,23 @@ def _lives(pid: str) -> bool:
 def new_log(purpose: str) -> Path:
     """A path for a worker's log. Deletes the oldest logs."""
     folder = state_folder("logs")
-    for old in sorted(folder.glob("*.log"))[:-_LOGS_KEPT]:
+    _delete_logs(folder)
+    stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S.%f")
+    return folder / f"{stamp}-{os.getpid()}-{purpose}.log"
+
+
+# New logs before the folder is looked through again: where thousands of workers live that takes long.
+_looked_at_after: dict[Path, int] = {}
+
+
+def _delete_logs(folder: Path) -> None:
+    left = _looked_at_after.get(folder, 0)
+    if left:
+        _looked_at_after[folder] = left - 1
+        return
+    logs = sorted(folder.glob("*.log"))
+    for old in logs[:-_LOGS_KEPT]:
         match = re.match(r"[^-]*-(\d{1,9})-", old.name)
         if not (match and _lives(match[1])):  # a gpubalance may run for a whole night
             old.unlink(missing_ok=True)
-    stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S.%f")
-    return folder / f"{stamp}-{os.getpid()}-{purpose}.log"
+    _looked_at_after[folder] = max(0, len(logs) // _LOGS_KEPT - 1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import subprocess
 import threading
@@ -24,6 +23,7 @@ from gpubalance.workers.agent import BEATS_EVERY_S, LISTEN, MARK, SAID, Ended, H
 from gpubalance.workers.code import code_key
 from gpubalance.workers.environment import worker_environment
 from gpubalance.workers.messages import AnyReply, Open
+from gpubalance.workers.pipes import writable
 from gpubalance.workers.process import Process
 
 LOST_S = 4 * BEATS_EVERY_S
@@ -56,8 +56,8 @@ class Elsewhere(Process):
         self._heard_s = time.monotonic()
         self._address = ""
         super().__init__(purpose, os.environ, limit)
-        super().send(start)
-        threading.Thread(target=self._beat, daemon=True).start()
+        super().write(start.model_dump_json().encode())
+        _beat_for(self)
 
     def _popen(
         self, requests: int, replies: int, log: IO[bytes], environment: Mapping[str, str]
@@ -76,23 +76,32 @@ class Elsewhere(Process):
 
     def send(self, request: Record, within_s: float = ANSWERS_WITHIN_S) -> None:
         """As of a process here. A user's own model must be the same there."""
-        self._meet()
-        if isinstance(request, Open):
+        if isinstance(request, Open) and request.code is None:
             request = request.model_copy(update={"code": code_key(request.settings.model, request.settings.data)})
+        super().send(request, within_s)
+
+    def write(self, line: bytes, within_s: float = ANSWERS_WITHIN_S) -> None:
+        """As of a process here."""
+        self._meet()
         with self._writing:
-            super().send(request, within_s)
+            super().write(line, within_s)
 
     def receive(self, within_s: float, doing: str) -> AnyReply:
         """As of a process here."""
         self._heard_s = time.monotonic()  # its beats were not read meanwhile
         return super().receive(within_s, doing)
 
+    def ask_address(self) -> None:
+        """The agent is asked, and `free_address` has its answer: many are asked at the same time."""
+        self._meet()
+        self._address = ""
+        with self._writing:
+            self._put(LISTEN)
+
     def free_address(self) -> str:
         """Where the worker may listen, `host:port`. Raises what `receive` does."""
         doing = "being asked where it may listen"
-        self._meet()
-        self._write(LISTEN)
-        self._address, self._heard_s = "", time.monotonic()
+        self._heard_s = time.monotonic()
         end = time.monotonic() + min(ANSWERS_WITHIN_S, self._limit.left_s)
         while not self._address:
             line = self._any_line(end)
@@ -174,6 +183,7 @@ class Elsewhere(Process):
         """As of a process here. An agent ends when its worker has: a GPU gives its memory back only then."""
         if self._gone:
             return
+        _beaten_for.discard(self)
         with self._writing, contextlib.suppress(OSError):
             requests, self._requests = self._requests, -1
             os.close(requests)
@@ -190,14 +200,33 @@ class Elsewhere(Process):
     def _exit_code(self) -> int | None:
         return self._code
 
-    def _beat(self) -> None:
-        """Tells the agent that its controller lives."""
-        while self._requests >= 0 and not self._gone:
-            time.sleep(BEATS_EVERY_S)
-            self._write(MARK)
+    def beat(self) -> None:
+        """Tells the agent that its controller lives, unless it is being told something else."""
+        if self._writing.acquire(blocking=False):
+            try:
+                self._put(MARK)
+            finally:
+                self._writing.release()
 
-    def _write(self, line: bytes) -> None:
+    def _put(self, line: bytes) -> None:
         """A line to the agent, unless it takes nothing in: that is noticed where it is read."""
-        with self._writing, contextlib.suppress(OSError):
-            if self._requests >= 0 and select.select([], [self._requests], [], 0)[1]:
+        with contextlib.suppress(OSError):
+            if self._requests >= 0 and writable(self._requests, 0):
                 os.write(self._requests, line + b"\n")
+
+
+_beaten_for: set[Elsewhere] = set()
+
+
+def _beat_for(one: Elsewhere) -> None:
+    """From now on until its end. One thread does it for all of this program."""
+    _beaten_for.add(one)
+    if len(_beaten_for) == 1:
+        threading.Thread(target=_beat, daemon=True).start()
+
+
+def _beat() -> None:
+    while _beaten_for:
+        time.sleep(BEATS_EVERY_S)
+        for one in list(_beaten_for):
+            one.beat()

@@ -40,6 +40,8 @@ Peak = Annotated[int, Field(ge=0, lt=2**63)] | None
 class Open(Record):
     """Build the model on these devices. In a `cluster` the worker has one of them, and others have theirs.
 
+    Of GPUs a worker of a cluster is told its own alone.
+
     `code` is the content of the user's own code on the controller's host, for a worker on another one: see `code_key`.
     With `layers` it is built in the host's memory, to be cut: no device has to hold it.
     """

@@ -6,7 +6,6 @@ import atexit
 import contextlib
 import os
 import select
-import selectors
 import signal
 import socket
 import subprocess
@@ -26,6 +25,7 @@ from gpubalance.system.state import current_folder, new_log
 from gpubalance.text import clean
 from gpubalance.workers.log import bound, tail
 from gpubalance.workers.messages import REPLY, AnyReply
+from gpubalance.workers.pipes import readable, writable
 from gpubalance.workers.signals import signals_held
 
 if TYPE_CHECKING:
@@ -90,8 +90,6 @@ class Process:
             at_a_failure.pop_all()
         os.close(requests)
         os.close(replies)
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._replies, selectors.EVENT_READ)
 
     def _popen(
         self, requests: int, replies: int, log: IO[bytes], environment: Mapping[str, str]
@@ -121,11 +119,14 @@ class Process:
 
         Raises DeadlinePassed when it takes in nothing for `within_s` seconds.
         """
-        rest = memoryview(request.model_dump_json().encode() + b"\n")
+        self.write(request.model_dump_json().encode(), within_s)
+
+    def write(self, line: bytes, within_s: float = _TAKES_WITHIN_S) -> None:
+        """The same of a request that is a line already."""
+        rest = memoryview(line + b"\n")
         with contextlib.suppress(BrokenPipeError):
             while rest:
-                ready = select.select([], [self._requests], [], min(within_s, self._limit.left_s))[1]
-                if not ready:
+                if not writable(self._requests, min(within_s, self._limit.left_s)):
                     raise self._silent(within_s, "being asked")
                 rest = rest[os.write(self._requests, rest[: select.PIPE_BUF]) :]  # so much never blocks
 
@@ -167,7 +168,7 @@ class Process:
             left = deadline - time.monotonic()
             # Looks at the pipe even past the deadline: it is this process that may have been stopped for a while.
             dead = self._process.poll() is not None
-            if not self._selector.select(0.0 if dead else min(max(0.0, left), _LOOKS_EVERY_S)):
+            if not readable(self._replies, 0.0 if dead else min(left, _LOOKS_EVERY_S)):
                 if dead:  # what it has started may still hold the pipe
                     return b""
                 if left <= 0:
@@ -210,6 +211,9 @@ class Process:
         """The end of the log."""
         return tail(self.log)
 
+    def ask_address(self) -> None:
+        """The next `free_address` is another."""
+
     def free_address(self) -> str:
         """Where the process may listen, `host:port`: here, as its peers are here too."""
         return free_addresses(1)[0]
@@ -228,7 +232,6 @@ class Process:
         for descriptor in (requests, replies):
             with contextlib.suppress(OSError):
                 os.close(descriptor)
-        self._selector.close()
         for signal_number, within_s in (
             (None, _ENDS_WITHIN_S),
             (signal.SIGTERM, _ENDS_WITHIN_S),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
+from itertools import repeat
 from pathlib import Path
 from typing import NoReturn
 
+from gpubalance.devices.hosts import are_reached
 from gpubalance.errors import DeadlinePassed, EnvironmentFault, GpubalanceError, PartialResult, TimeLimitPassed
 from gpubalance.remedies import known
 from gpubalance.results.pulled import Pulled
@@ -17,8 +20,10 @@ from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device
 from gpubalance.settings.record import Record
 from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
+from gpubalance.workers.code import code_key
 from gpubalance.workers.elsewhere import process_of
 from gpubalance.workers.messages import AnyReply, Failed, Measured, Open, Ready
+from gpubalance.workers.pipes import make_room
 from gpubalance.workers.process import Process
 from gpubalance.workers.signals import signals_held
 
@@ -42,6 +47,7 @@ class Ranks:
         self._members: list[Process] = []
         self._told_by = 0
         self._killed = self._gone = False
+        make_room(2 * len(devices))
         with ExitStack() as at_a_failure:
             for device in devices:
                 self._members.append(process_of([device], purpose, limit))
@@ -79,26 +85,43 @@ class Ranks:
 
     def send(self, request: Record) -> None:
         """Sends a request to all. Raises DeadlinePassed, naming the device, where one takes nothing in."""
-        addresses = self._free_addresses() if isinstance(request, Open) else ()
-        for rank, member in enumerate(self._members):
-            own = {"cluster": Cluster(addresses=addresses, rank=rank)} if addresses else {}
-            try:
-                member.send(request.model_copy(update=own))
-            except GpubalanceError as error:
-                self.kill()
-                self._raise(rank, error)
+        lines = self._openings(request) if isinstance(request, Open) else repeat(request.model_dump_json().encode())
+        for rank, (member, line) in enumerate(zip(self._members, lines, strict=False)):
+            with self._named(rank):
+                member.write(line)
+
+    def _openings(self, request: Open) -> Iterator[bytes]:
+        """Each has its place. Other GPUs than its own mean nothing to it, and thousands would be told to thousands."""
+        code = code_key(request.settings.model, request.settings.data) if are_reached() else None
+        cluster = Cluster(addresses=self._free_addresses(), rank=0)
+        for rank, device in enumerate(self._devices):
+            devices = request.devices if device.simulated else (device,)
+            place = cluster.model_copy(update={"rank": rank})  # not checked again: n times n addresses
+            update = {"cluster": place, "devices": devices, "code": code}
+            yield request.model_copy(update=update).model_dump_json().encode()
 
     def _free_addresses(self) -> tuple[str, ...]:
         """Where each may listen. Raises what `Process.free_address` does, naming the device."""
-        addresses: list[str] = []
+        addresses: dict[str, int] = {}
         for rank, member in enumerate(self._members):
-            try:
+            with self._named(rank):
+                member.ask_address()
+        for rank, member in enumerate(self._members):
+            with self._named(rank):
                 # A port is free again once it was told, and may be told to the next one.
-                addresses.append(next(one for one in iter(member.free_address, "") if one not in addresses))
-            except GpubalanceError as error:
-                self.kill()
-                self._raise(rank, error)
+                while (address := member.free_address()) in addresses:
+                    member.ask_address()
+            addresses[address] = rank
         return tuple(addresses)
+
+    @contextlib.contextmanager
+    def _named(self, rank: int) -> Iterator[None]:
+        """The failure of one, with its device, ends all."""
+        try:
+            yield
+        except GpubalanceError as error:
+            self.kill()
+            self._raise(rank, error)
 
     def receive(self, within_s: float, doing: str) -> AnyReply:
         """The next reply of all. Raises what `Process.receive` does, naming the device."""

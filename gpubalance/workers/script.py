@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import subprocess
 import threading
@@ -23,6 +22,7 @@ from gpubalance.text import clean
 from gpubalance.workers.agent import MARK, Ended, Hello, Listens
 from gpubalance.workers.elsewhere import ANSWERS_WITHIN_S, ENDS_WITHIN_S, LOST_S
 from gpubalance.workers.launched import PLACE, SAYS, SCRIPTS, Absent, Begin
+from gpubalance.workers.pipes import readable
 
 # Called with a line, the label of the process that printed it, and where.
 Tell = Callable[[str, str, Literal["stdout", "stderr"]], None]
@@ -142,9 +142,7 @@ class Script:
         """The next line; b"" at the end of all, None where nothing came for so long."""
         stdout: Any = self._process.stdout
         while b"\n" not in self._buffer:
-            ready = select.poll()
-            ready.register(stdout, select.POLLIN)
-            if not ready.poll(max(0.0, within_s) * 1000):
+            if not readable(stdout.fileno(), within_s):
                 return None
             chunk = stdout.read(1 << 16)
             if not chunk:

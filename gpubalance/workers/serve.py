@@ -106,17 +106,19 @@ def _say(replies: Any, message: Record) -> None:
 
 
 def _open(request: Open, replies: Any) -> Session | LayersSession | None:
-    settings = request.settings
+    settings, cluster = request.settings, request.cluster
+    if cluster is not None and len(request.devices) == 1:  # of GPUs only its own was told: the others are elsewhere
+        request = request.model_copy(update={"devices": request.devices * len(cluster.addresses)})
     if request.code is not None and code_key(settings.model, settings.data) != request.code:
         files = " or ".join(filter(None, (settings.model, settings.data)))
-        own = request.devices[request.cluster.rank if request.cluster else 0]
+        own = request.devices[cluster.rank if cluster else 0]
         message = f"{files} on {own.host} is not the same as here, or is missing"
         _say(replies, Failed(fault="input", message=message, remedy="copy the file there, to the same folder"))
         return None
     try:
         session = _session(request)
     except (Exception, SystemExit) as error:  # noqa: BLE001  (the user's own code, or TensorFlow's: told to the parent)
-        _say(replies, _failed(error, request.settings, in_cluster=request.cluster is not None))
+        _say(replies, _failed(error, settings, in_cluster=cluster is not None))
         return None
     _say(replies, Ready(**session.facts()))
     return session

@@ -1,7 +1,8 @@
 """`scripts/bench [NAME [N [SEED]] …]`: runs these measurements, or all, and prints a line each.
 
 The campaigns kills, fuzz, soak and decisions take how much of it, and the seed that an earlier one
-printed: `kills 30 7 fuzz`. `scripts/bench gpu --help` is what a machine with GPUs is for.
+printed: `kills 30 7 fuzz`; hosts takes the most that there are. `scripts/bench gpu --help` is what a machine with
+GPUs is for.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from tests.bench.gpu import command
 # Each a module with a main(), which yields the lines.
 BENCHES = (
     *("startup", "limit", "probe", "plan", "engine", "balance", "exact", "curves", "training", "compare", "campaign"),
-    *("goodput", "sync", "data", "decisions", "soak", "fuzz", "kills", "kills-without-tensorflow"),
+    *("goodput", "sync", "hosts", "data", "decisions", "soak", "fuzz", "kills", "kills-without-tensorflow"),
 )
-_COUNTED = ("kills", "kills-without-tensorflow", "fuzz", "soak", "decisions")
+_COUNTED = ("hosts", "kills", "kills-without-tensorflow", "fuzz", "soak", "decisions")
 
 
 def read(words: list[str]) -> list[tuple[str, list[int]]]:

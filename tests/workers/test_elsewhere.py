@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -16,10 +18,14 @@ import pytest
 from gpubalance.devices.hosts import Installed, reach
 from gpubalance.errors import BadInput, EnvironmentFault, GpubalanceError, PartialResult
 from gpubalance.results.timing import Timing
+from gpubalance.settings.device import Device
 from gpubalance.settings.requests import Settings
+from gpubalance.settings.shares import Shares
 from gpubalance.workers import elsewhere
 from gpubalance.workers.party import Build, Party
+from gpubalance.workers.pipes import make_room, readable
 from gpubalance.workers.worker import Worker
+from tests.bench import hosts
 from tests.cli.program import SHORT
 from tests.stand_in import engine
 from tests.workers.test_ranks import BUILD, DEVICES, ROOT, SPLIT
@@ -67,6 +73,39 @@ def test_a_worker_behind_an_agent_is_a_worker(party_that: Callable[[str], Party]
         there = below()
         assert there
     assert not left_of(there)
+
+
+def test_of_gpus_a_worker_of_a_cluster_is_told_its_own(party_that: Callable[[str], Party]) -> None:
+    """The stand-in for the engine takes 10 ms and 0.1 ms a sample on a GPU."""
+    gpus = [
+        Device(index=0, uuid=f"GPU-{host}", name="GPU", memory_bytes=None, simulated=False, host=host)
+        for host in ("alpha", "beta")
+    ]
+    party_that("def built(devices):\n    import os\n    assert devices[0].host == os.environ['ON']\n").end()
+    with Party(gpus, build=BUILD) as party:
+        timing, *_ = party.ask(lambda worker: list(worker.measure(Shares((8, 16)), stamped=True)))
+        assert isinstance(timing, Timing)
+        assert timing.compute_s == pytest.approx((0.0108, 0.0116))
+
+
+def test_thousands_of_pipes_can_be_waited_for() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, before[1]))
+    try:
+        make_room(2000)
+        reading, writing = os.pipe()
+        high = fcntl.fcntl(reading, fcntl.F_DUPFD, 2000)
+        os.write(writing, b"\n")
+        assert readable(high, 0)
+        for end in (reading, writing, high):
+            os.close(end)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_the_bench_of_many_hosts_counts_two() -> None:
+    (_, two) = hosts.main(2)
+    assert two.split()[:2] == ["2", "16"]
 
 
 FAILS = """

@@ -1,0 +1,73 @@
+/* What runs on a host, for `scripts/bench hosts`: speaks an agent's and its worker's lines, and trains nothing.
+
+   agent HELLO TIMINGS …: HELLO is what it says first; to each request to measure it gives so many timings.
+   Requests may be megabytes, of which only the beginning matters here: nothing is kept. */
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define HEAD 40
+#define BEATS_EVERY_MS 5000
+
+static const char *ready =
+    "{\"kind\":\"ready\",\"model\":{\"name\":\"small\",\"parameters\":648,\"gradient_bytes\":2592},"
+    "\"tensorflow\":\"0\",\"keras\":\"0\",\"cuda\":null,\"cudnn\":null,\"memory_limit_bytes\":[null]}\n";
+static const char *timing =
+    "{\"kind\":\"timing\",\"steps\":1,\"seconds\":0.1,\"ended_s\":1.0,\"input_wait_s\":0.0,\"compute_s\":[0.08],"
+    "\"update_s\":[0.001],\"step_s\":0.1}\n";
+static const char *measured = "{\"kind\":\"measured\",\"memory_peak_bytes\":[null],\"late_part\":null}\n";
+
+static void say(const char *line) {
+    size_t left = strlen(line);
+    while (left) {
+        ssize_t done = write(1, line, left);
+        if (done < 0) exit(0); /* nobody hears */
+        line += done;
+        left -= (size_t)done;
+    }
+}
+
+static void answer(const char *head, int timings) {
+    char line[80];
+    if (strncmp(head, "@listen", 7) == 0) {
+        snprintf(line, sizeof line, "@{\"kind\":\"listens\",\"address\":\"10.0.0.1:%d\"}\n", (int)getpid());
+        say(line);
+    } else if (strncmp(head, "{\"kind\":\"open\"", 14) == 0) {
+        say(ready);
+    } else if (strncmp(head, "{\"kind\":\"measure\"", 17) == 0) {
+        for (int i = 0; i < timings; i++) say(timing);
+        say(measured);
+    }
+}
+
+int main(int count, char **words) {
+    static char chunk[1 << 16];
+    char head[HEAD + 1] = "";
+    size_t length = 0;
+    struct pollfd in = {.fd = 0, .events = POLLIN};
+    if (count < 3) return 2;
+    say(words[1]);
+    say("\n");
+    for (;;) {
+        if (poll(&in, 1, BEATS_EVERY_MS) == 0) {
+            say("@\n");
+            continue;
+        }
+        ssize_t got = read(0, chunk, sizeof chunk);
+        if (got <= 0) return 0;
+        for (ssize_t i = 0; i < got; i++) {
+            if (chunk[i] == '\n') {
+                head[length] = 0;
+                answer(head, atoi(words[2]));
+                length = 0;
+            } else if (length < HEAD) {
+                head[length++] = chunk[i];
+            } else {
+                char *end = memchr(chunk + i, '\n', (size_t)(got - i));
+                i = (end ? end - chunk : got) - 1;
+            }
+        }
+    }
+}
