@@ -172,6 +172,10 @@ def test_a_plan_for_hosts_wants_a_process_for_each_device(tmp_path: Path, monkey
         load_plan(path, simulate=TWO_HOSTS)
     cluster["cluster"] = {"chief": ["a:1"], "worker": ["b:2", "c:3"]}
     monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
+    with pytest.raises(PlanMismatch, match=r"the plan is for other devices: alpha:1 .* is not here") as elsewhere:
+        load_plan(path, simulate=2)
+    assert elsewhere.value.exit_code == 7
+    assert "TF_CONFIG's worker 1 is the process of alpha:1: start it there" in elsewhere.value.remedy
     split = load_plan(path, simulate=TWO_HOSTS)
     assert split._cluster == Cluster(addresses=("a:1", "b:2", "c:3"), rank=1)
     assert not split.is_first
