@@ -155,8 +155,10 @@ def test_other_software_and_another_model_are_told_before_anything_is_built(
     mine = Build(Settings(model="mine:net"), BUILD.joint)
     party_that("").end()
     reach("alpha,beta", f"env PYTHONPATH={tmp_path}/{{host}}:{os.environ['PYTHONPATH']}")
-    with Party(DEVICES, build=mine) as party, pytest.raises(BadInput, match="mine:net on beta is not the same as here"):
-        party.start()
+    for _ in range(2):  # another one, and none
+        with Party(DEVICES, build=mine) as party, pytest.raises(BadInput, match="mine:net on beta is not the same as"):
+            party.start()
+        (tmp_path / "beta/mine.py").unlink(missing_ok=True)
     (tmp_path / "beta/keras-1.0.dist-info").mkdir()
     (tmp_path / "beta/keras-1.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: keras\nVersion: 1.0\n")
     here = Installed.here().keras
@@ -167,22 +169,23 @@ def test_other_software_and_another_model_are_told_before_anything_is_built(
         party.start()
 
 
-def test_a_killed_controller_leaves_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)])
+def test_a_controller_that_is_ended_leaves_nothing(number: int, code: int, tmp_path: Path) -> None:
     command = ["run", "--simulate", str(ROOT / "configs/two-hosts.toml"), "--batches", "80", "40", "24"]
     program = subprocess.Popen(
         [sys.executable, "-m", "gpubalance", *command, "--hosts", "alpha,beta", "--via", VIA, "--duration", "600"],
         env={**os.environ, **engine(tmp_path, "")},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background ignores it
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert program.stderr is not None
-    for line in program.stderr:
-        if "window 1 of" in line:
-            break
+    lines_until(program, "window 1 of")
     there = psutil.Process(program.pid).children(recursive=True)
     assert len(there) >= 2 * len(DEVICES)
-    program.send_signal(signal.SIGKILL)
+    program.send_signal(number)
     program.communicate()
+    assert program.returncode == code
     assert not left_of(there)
 
 
