@@ -146,6 +146,17 @@ def test_hosts_that_a_plan_is_not_for_or_that_can_not_be_reached(
         assert says in err
 
 
+def test_an_interrupt_waits_for_no_host_that_does_not_answer(script: str, tmp_path: Path) -> None:
+    process = start("launch", "--via", "sh -c 'sleep 600; true' {host}", str(write_plan(tmp_path)), script)
+    while len(children_of(process.pid)) < 6:
+        time.sleep(0.05)
+    there = [child.pid for child in children_of(process.pid)]
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert all(map(gone, there))
+
+
 def test_a_script_that_is_not_there(tmp_path: Path) -> None:
     done = gpubalance("launch", PAIR, "nowhere.py")
     assert (done.returncode, done.stdout) == (4, "")
