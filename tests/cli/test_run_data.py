@@ -6,8 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.cli.program import gpubalance
 
 # A pipeline of 40 samples/s in front of devices that take 8 in 0.1 s. It never ends, so no cache is tried.
@@ -79,17 +77,14 @@ def test_a_slow_pipeline_is_named_first_with_the_line_to_change(tmp_path: Path) 
 def test_the_same_pipeline_in_parallel_is_not_named(tmp_path: Path) -> None:
     result, summary = run(tmp_path, "fast")
     assert not result["pipeline"]["binds"]
+    assert result["step_spread"] is None  # all batches have one shape
     assert result["pipeline"]["remedies"] == []
     assert summary.startswith("your input pipeline alone gives ")
 
 
-@pytest.mark.parametrize("function", ["absent", "samples"])
-def test_samples_that_do_not_fit_end_with_a_sentence(tmp_path: Path, function: str) -> None:
-    (tmp_path / "mine.py").write_text(FILE.replace("28, 28, 1", "9"))
-    done = gpubalance("run", "--simulate", "2", "--data", f"mine.py:{function}", cwd=tmp_path)
+def test_data_that_can_not_be_had_ends_with_a_sentence(tmp_path: Path) -> None:
+    """What is wrong with a function's samples is tested in tests/engine/test_user_data.py."""
+    (tmp_path / "mine.py").write_text(FILE)
+    done = gpubalance("run", "--simulate", "2", "--data", "mine.py:absent", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (4, "")
-    says = {
-        "absent": "mine.py has no function 'absent'",
-        "samples": "--data mine.py:samples gives samples of shape (9,) for the model's input",
-    }
-    assert says[function] in done.stderr
+    assert "mine.py has no function 'absent'" in done.stderr

@@ -264,6 +264,7 @@ def padded():
 def test_padded_batches_stay_as_they_are_and_others_are_made_of_them(tensorflow: Any, tmp_path: Path) -> None:
     import keras
 
+    from gpubalance.engine.flops import count_forward
     from gpubalance.engine.user_data import UserData
 
     path = tmp_path / "lengths.py"
@@ -280,6 +281,7 @@ def test_padded_batches_stay_as_they_are_and_others_are_made_of_them(tensorflow:
     assert data.longest(2)[0].shape == (2, 24)
     assert data.longest(6)[0].shape == (6, 24)
     assert {data.make(3, salt=number)[0].shape[1] for number in range(7)} >= {4, 24}
+    assert count_forward(model, [data.make(1, salt=number)[0] for number in range(7)])
     spec = data.spec()
     assert (spec[0].shape.as_list(), spec[1][0].shape.as_list()) == ([None, None], [None])
     (values, _) = data.make(5)

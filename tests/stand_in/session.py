@@ -13,6 +13,7 @@ else happens is Python, in the file that ENGINE_STAND_IN_SCRIPT names, which may
     joined_from(global_batch)          samples in the user's own batches, where such ones are made of them
     samples()                          how many samples the user's data has; else that is not known
     loss_is_finite()                   whether a timing's loss is a number
+    unlike()                           whether batches differ in shape
     took(seconds)                      called with what each timing takes, a stamped one with the step before it
 
 What one of these leaves out, or returns None for, is as the profile says. In a cluster the devices are those of this
@@ -98,6 +99,8 @@ class Session:
             stamps: Any = own if stamped else {}
             if self._call("loss_is_finite") is False:
                 stamps["loss_is_finite"] = False
+            if self._call("unlike"):
+                stamps["unlike"] = True
             yield Timing(steps=len(computes), seconds=taken_s, input_wait_s=taken_s - busy_s, **stamps)
 
     def pull(self, global_batch: int, *, seconds: float, at_least: int, change: str | None) -> Any:
