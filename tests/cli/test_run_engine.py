@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.program import QUICK_PAIR, SHORT, TINY_PAIR, gpubalance, run_json
+from gpubalance.jobs.measure.warnings import slower_than_profile
+from tests.cli.program import QUICK_PAIR, SHORT, TINY, TINY_PAIR, gpubalance, run_json
+from tests.stand_in import engine
 
 
 def test_a_run_of_the_pair_tells_where_the_time_goes(tmp_path: Path) -> None:
@@ -64,10 +66,21 @@ def settings_of(options: tuple[str, ...]) -> dict[str, str]:
     ],
     ids=" ".join,
 )
-def test_settings_are_used_and_recorded(options: tuple[str, ...]) -> None:
-    settings = run_json(*TINY_PAIR, "--batches", "30", "20", "--baseline", "none", *options)["settings"]
-    assert settings_of(options).items() <= settings.items()
-    assert settings["xla"] == ("--xla" in options)
+def test_settings_are_recorded_and_a_model_that_is_too_slow_for_the_profile_is_told(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    profile = tmp_path / "fast.toml"
+    device = '[[device]]\nname = "Fast {}"\nalpha_s = 0.00001\nbeta_s = 0.0000001\n'
+    profile.write_text("\n".join(map(device.format, "AB")))
+    asked = ("--simulate", str(profile), "--model", TINY, "--batches", "30", "20", "--baseline", "none")
+    result = run_json(*asked, *options)
+    assert settings_of(options).items() <= result["settings"].items()
+    assert result["settings"]["xla"] == ("--xla" in options)
+    warnings = {w["code"]: w["next"] for w in result["warnings"]}
+    assert "--model small" in warnings["slower-than-profile"]
+    of_small = slower_than_profile(1.0, "small")  # no model is smaller
+    assert of_small is not None
+    assert "larger batches" in of_small.next
 
 
 @pytest.mark.campaign
@@ -103,15 +116,6 @@ def test_a_users_file_in_the_current_folder_trains(tmp_path: Path) -> None:
     assert re.search(r"importing mine took \d+\.\d s; what it prints is kept in .*-run\.log, up to ", done.stderr)
 
 
-def test_a_model_that_is_too_slow_for_the_profile_is_told(tmp_path: Path) -> None:
-    profile = tmp_path / "fast.toml"
-    device = '[[device]]\nname = "Fast {}"\nalpha_s = 0.00001\nbeta_s = 0.0000001\n'
-    profile.write_text("\n".join(map(device.format, "AB")))
-    result = run_json("--simulate", str(profile), "--model", "small", "--batches", "64", "64", "--baseline", "none")
-    warnings = {w["code"]: w["next"] for w in result["warnings"]}
-    assert "larger batches" in warnings["slower-than-profile"]
-
-
 @pytest.mark.campaign
 def test_the_real_compute_is_too_slow_for_the_profile() -> None:
     result = run_json("--simulate", QUICK_PAIR, "--model", "probe", "--batches", "2", "1", "--baseline", "none")
@@ -120,8 +124,15 @@ def test_the_real_compute_is_too_slow_for_the_profile() -> None:
     assert "--model small" in warnings["slower-than-profile"]
 
 
-def test_a_model_that_is_none_is_a_bad_input() -> None:
-    done = gpubalance("run", "--simulate", QUICK_PAIR, "--model", "\x1b[31mNoSuchNet")
+def test_a_model_that_is_none_is_a_bad_input(tmp_path: Path) -> None:
+    """Which ones are is tested in tests/engine/test_models.py; here it is a stand-in that says so."""
+    refuses = """
+        from gpubalance.errors import BadInput
+        def built(devices):
+            raise BadInput("there is no model '\x1b[31mNoSuchNet'")
+    """
+    asked = ("run", "--simulate", QUICK_PAIR, "--model", "\x1b[31mNoSuchNet")
+    done = gpubalance(*asked, environment=engine(tmp_path, refuses))
     assert (done.returncode, done.stdout) == (4, "")
     assert "building NoSuchNet on " in done.stderr
     assert "error: there is no model" in done.stderr
