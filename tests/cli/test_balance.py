@@ -11,26 +11,20 @@ import pytest
 
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.keep.saved_probes import save
-from gpubalance.results.common import Model
 from gpubalance.results.plan import Plan
-from gpubalance.settings.requests import Settings
-from gpubalance.workers.code import code_key
-from tests.cli.program import ROOT, TINY, TINY_PAIR, gpubalance
+from tests.cli.program import ROOT, gpubalance
 from tests.jobs.probes import probe_of
 
 QUICK = str(ROOT / "configs" / "quick-pair.toml")
 SHORT = ("--windows", "1", "--duration", "0.6", "--round-duration", "0.5")
 
 
+@pytest.mark.usefixtures("stand_in")
 def test_balance_finds_proves_and_writes_a_plan_that_run_takes(tmp_path: Path) -> None:
-    """With the real engine: the joint run holds less than the probe of each device alone lets hope."""
-    model = Model(name="tiny", parameters=36, gradient_bytes=144)
-    probe = probe_of(simulated_devices(QUICK)[0])
-    of_tiny = {"settings": Settings(model=TINY), "model": model, "code": code_key(TINY)}
-    save(probe.model_copy(update=of_tiny))
+    """The joint run holds less than the probe of each device alone lets hope. test_from_python.py's engine is real."""
+    save(probe_of(simulated_devices(QUICK)[0]))
     path = tmp_path / "plan.json"
-    # No device alone can hold that batch, however slow a crowded machine makes the sum of gradients.
-    done = gpubalance("balance", *TINY_PAIR, *SHORT, "--global-batch", "304", "-o", str(path))
+    done = gpubalance("balance", "--simulate", QUICK, *SHORT, "--global-batch", "304", "-o", str(path))
     assert done.returncode == 0, done.stderr
     assert "planning with the probe of" in done.stderr
     assert "round 1 [" in done.stderr
@@ -43,7 +37,7 @@ def test_balance_finds_proves_and_writes_a_plan_that_run_takes(tmp_path: Path) -
     assert plan.balance.run.batches == plan.batches
     assert plan.balance.rounds[0].outcome == "oom"
 
-    run = gpubalance("run", *TINY_PAIR, "--plan", str(path), "--windows", "1", "--duration", "0.5", "--json")
+    run = gpubalance("run", "--simulate", QUICK, "--plan", str(path), "--windows", "1", "--duration", "0.5", "--json")
     assert run.returncode == 0, run.stderr
     assert tuple(json.loads(run.stdout)["batches"]) == plan.batches
 
