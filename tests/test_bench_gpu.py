@@ -47,6 +47,7 @@ def holds(device, size):
 """
 
 
+@pytest.mark.campaign
 @pytest.mark.timeout(900)  # most of it is loading TensorFlow, six times
 def test_a_rehearsal_does_every_step_and_writes_table_and_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the program's workers do not load it: `scripts/bench gpu --rehearse` has those too, in two minutes."""
@@ -68,6 +69,19 @@ def test_a_rehearsal_does_every_step_and_writes_table_and_json(tmp_path: Path, m
     assert figures["pair", "all_reduce"]["value"] == "CollectiveAllReduce, RING"
     assert figures["exact", "sgd"]["value"]["split"] < 1e-6
     assert int(figures["recovery", "out_of_memory"]["value"]["split"][0]) > 200
+    with pytest.raises(ValueError, match="no evidence"):
+        steps_on_a_gpu(folder / "gpu.json")
+
+
+def test_what_there_is_no_time_for_is_in_table_and_json_too(tmp_path: Path) -> None:
+    folder = tmp_path / "found"
+    done = bench("--rehearse", "--minutes", "0.01", "-o", str(folder))
+    assert done.returncode == 6
+    found = json.loads((folder / "gpu.json").read_text())
+    assert [(one["step"], one["outcome"]) for one in found["steps"]] == [(step.name, "not run") for step in STEPS]
+    assert done.stdout == (folder / "gpu.md").read_text() + "\n"
+    assert "no GPU, rehearsed" in done.stdout
+    assert done.stdout.count("**not run**: the time was over") == len(STEPS)
     with pytest.raises(ValueError, match="no evidence"):
         steps_on_a_gpu(folder / "gpu.json")
 

@@ -19,7 +19,7 @@ from tests.bench.__main__ import read
 @pytest.mark.parametrize(
     ("campaign", "count"),
     [
-        pytest.param(partial(kills.main, commands=["run"]), 1, id="a run"),
+        pytest.param(partial(kills.main, commands=["run"]), 1, id="a run", marks=pytest.mark.campaign),
         # Another engine in the workers: the program, its processes, signals, journals and files are the same.
         pytest.param(kills.without_tensorflow, 6, id="six without TensorFlow"),
     ],
