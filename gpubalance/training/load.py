@@ -9,7 +9,6 @@ from pathlib import Path
 from gpubalance.devices.cluster import cluster_of
 from gpubalance.devices.machine import find_machine
 from gpubalance.devices.planned import planned_devices
-from gpubalance.errors import PlanMismatch
 from gpubalance.results.plan import Plan
 from gpubalance.results.records import read_record
 from gpubalance.settings.device import JointProfile, hosts_of
@@ -49,14 +48,7 @@ def load_plan(path: str | Path | Plan, *, simulate: int | str | Path | None = No
     else:
         machine = find_machine(simulate)
         own = plan if cluster is None else _part_of(plan, plan.split.used[cluster.rank])
-        try:
-            here, joint = planned_devices(own, machine.devices), machine.joint
-        except PlanMismatch as error:
-            if cluster is not None:
-                error.remedy = (
-                    f"TF_CONFIG's worker {cluster.rank} is the process of {own.devices[0].label}: start it there"
-                )
-            raise
+        here, joint = planned_devices(own, machine.devices), machine.joint
         devices = here if cluster is None else plan.devices
     split = Split._of(devices, plan.split, joint, plan.settings.all_reduce, cluster)
     split.plan, split._simulate = plan, simulate

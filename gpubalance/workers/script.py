@@ -44,7 +44,7 @@ class Script:
         self.label = ", ".join(device.label for device in devices)
         self._script, self._tell = command[0], tell
         self._buffer = b""
-        self._is_there = False
+        self._is_lost = False
         try:
             self._process = subprocess.Popen(  # noqa: S603  (no shell; the prefix is the user's own)
                 behind or own_program(_PROGRAM),
@@ -77,7 +77,6 @@ class Script:
             if isinstance(said, Hello) and self._host is not None:
                 said.installed.check(self._host)
             elif isinstance(said, Listens):
-                self._is_there = True
                 return said.address
             elif isinstance(said, Absent):
                 raise BadInput(
@@ -125,7 +124,7 @@ class Script:
         """Ends it, and does not return before the connection is gone."""
         self.let_go()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(ENDS_WITHIN_S if self._is_there else 0)
+            self._process.wait(0 if self._is_lost else ENDS_WITHIN_S)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -173,7 +172,7 @@ class Script:
         return unreachable(self._host, how)
 
     def _lost(self, how: str) -> PartialResult:
-        self._is_there = False
+        self._is_lost = True
         return PartialResult(
             f"{self._host or self.label} is lost: {how}", remedy="is the host up, and its network? all has been ended"
         )

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import fcntl
-import itertools
 import os
-import re
 import resource
 import signal
 import subprocess
@@ -28,7 +26,7 @@ from gpubalance.workers.party import Build, Party
 from gpubalance.workers.pipes import make_room, readable
 from gpubalance.workers.worker import Worker
 from tests.bench import hosts
-from tests.cli.program import SHORT, lines_until
+from tests.cli.program import SHORT
 from tests.stand_in import engine
 from tests.workers.test_ranks import BUILD, DEVICES, ROOT, SPLIT
 
@@ -155,10 +153,8 @@ def test_other_software_and_another_model_are_told_before_anything_is_built(
     mine = Build(Settings(model="mine:net"), BUILD.joint)
     party_that("").end()
     reach("alpha,beta", f"env PYTHONPATH={tmp_path}/{{host}}:{os.environ['PYTHONPATH']}")
-    for _ in range(2):  # another one, and none
-        with Party(DEVICES, build=mine) as party, pytest.raises(BadInput, match="mine:net on beta is not the same as"):
-            party.start()
-        (tmp_path / "beta/mine.py").unlink(missing_ok=True)
+    with Party(DEVICES, build=mine) as party, pytest.raises(BadInput, match="mine:net on beta is not the same as here"):
+        party.start()
     (tmp_path / "beta/keras-1.0.dist-info").mkdir()
     (tmp_path / "beta/keras-1.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: keras\nVersion: 1.0\n")
     here = Installed.here().keras
@@ -169,34 +165,30 @@ def test_other_software_and_another_model_are_told_before_anything_is_built(
         party.start()
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)])
-def test_a_controller_that_is_ended_leaves_nothing(number: int, code: int, tmp_path: Path) -> None:
+def test_a_killed_controller_leaves_nothing(tmp_path: Path) -> None:
     command = ["run", "--simulate", str(ROOT / "configs/two-hosts.toml"), "--batches", "80", "40", "24"]
     program = subprocess.Popen(
         [sys.executable, "-m", "gpubalance", *command, "--hosts", "alpha,beta", "--via", VIA, "--duration", "600"],
         env={**os.environ, **engine(tmp_path, "")},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background ignores it
-        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
-    lines_until(program, "window 1 of")
+    assert program.stderr is not None
+    for line in program.stderr:
+        if "window 1 of" in line:
+            break
     there = psutil.Process(program.pid).children(recursive=True)
     assert len(there) >= 2 * len(DEVICES)
-    program.send_signal(number)
+    program.send_signal(signal.SIGKILL)
     program.communicate()
-    assert program.returncode == code
     assert not left_of(there)
-
-
-_NUMBERS = itertools.count()
 
 
 @pytest.fixture
 def namespaces() -> Iterator[str]:
     """Two hosts of their own on this machine, with an address each on one bridge, as `--hosts` names them."""
     made: list[str] = []
-    suffix = f"{(os.getpid() + 1000 * next(_NUMBERS)) % 10_000}"  # what was deleted may be there for a while
+    suffix = f"{os.getpid() % 10_000}"
     bridge = f"gpb{suffix}"
 
     def ip(*words: str) -> None:
@@ -225,35 +217,21 @@ def namespaces() -> Iterator[str]:
             ip("link", "del", bridge)
 
 
-def run_on(namespaces: str, folder: Path, *more: str) -> subprocess.Popen[str]:
-    """A run of configs/two-hosts.toml on these, with TensorFlow's real collectives over the bridge between them."""
-    profile = folder / "hosts.toml"
+def test_two_hosts_with_networks_of_their_own(namespaces: str, tmp_path: Path) -> None:
+    """With TensorFlow's real collectives over the bridge between them."""
+    profile = tmp_path / "hosts.toml"
     text = (ROOT / "configs/two-hosts.toml").read_text()
     for old, new in zip(("alpha", "beta"), namespaces.split(","), strict=True):
         text = text.replace(f'"{old}"', f'"{new}"')
     profile.write_text(text)
-    command = [sys.executable, "-m", "gpubalance", "run", "--simulate", str(profile), "--baseline", "none"]
-    reached = ["--hosts", namespaces, "--via", "ip netns exec {host}", "--model", "small"]
-    return subprocess.Popen([*command, *reached, *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def test_two_hosts_with_networks_of_their_own(namespaces: str, tmp_path: Path) -> None:
-    run = run_on(namespaces, tmp_path, "--batches", "80", "40", "24", *SHORT)
-    out, err = run.communicate()
-    assert run.returncode == 0, err
-    assert f"--hosts {namespaces} --via 'ip netns exec {{host}}'" in out
-
-
-def test_a_cut_link_is_told_and_nothing_is_left(namespaces: str, tmp_path: Path) -> None:
-    """Both hosts still reach the controller: TensorFlow finds out that they do not reach each other."""
-    first, second = namespaces.split(",")
-    run = run_on(
-        namespaces, tmp_path, "--gpus", f"{first}:0", f"{second}:0", "--batches", "8", "8", "--duration", "600"
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "gpubalance", "run", "--simulate", str(profile), "--batches", "80", "40", "24"),
+            *("--hosts", namespaces, "--via", "ip netns exec {host}", "--baseline", "none", "--model", "small", *SHORT),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    lines_until(run, "window 1 of")
-    there = psutil.Process(run.pid).children(recursive=True)
-    subprocess.run(["ip", "link", "set", second.replace("gph", "gpv"), "down"], check=True)
-    _, err = run.communicate(timeout=60)
-    assert run.returncode == 8, err
-    assert re.search(rf"^error: .*{second}:0.* lost", err, re.MULTILINE), err
-    assert not left_of(there)
+    assert done.returncode == 0, done.stderr
+    assert f"--hosts {namespaces} --via 'ip netns exec {{host}}'" in done.stdout

@@ -165,8 +165,9 @@ def test_no_ray_and_no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 
 
 def test_two_nodes_with_networks_of_their_own(namespaces: str, tmp_path: Path) -> None:
-    """With TensorFlow's real collectives over the bridge between them."""
+    """The agents find their addresses as test_elsewhere.py's do, where TensorFlow's collectives go over the bridge."""
     pytest.importorskip("ray")
+    here = {**os.environ, **engine(tmp_path)}
     first, second = namespaces.split(",")
     profile = tmp_path / "hosts.toml"
     text = (ROOT / "configs/two-hosts.toml").read_text()
@@ -180,29 +181,17 @@ def test_two_nodes_with_networks_of_their_own(namespaces: str, tmp_path: Path) -
     started = (str(Path(sys.executable).with_name("ray")), "start", "--block", "--num-cpus=0", "--disable-usage-stats")
     head = ("--head", "--port=6379", f"--node-ip-address={address}", "--include-dashboard=false")
     nodes = [
-        on(host, *started, f"--node-name={host}", *how, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        on(host, *started, f"--node-name={host}", *how, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=here)
         for host, how in ((first, head), (second, (f"--address={address}:6379",)))
     ]
     try:
         for node in nodes:
             assert node.stdout is not None
             assert any("Ray runtime started" in line for line in node.stdout)
-        words = (
-            "run",
-            "--simulate",
-            str(profile),
-            "--batches",
-            "80",
-            "40",
-            "24",
-            "--hosts",
-            "ray",
-            "--baseline",
-            "none",
-        )
+        words = ("run", "--simulate", str(profile), "--batches", "80", "40", "24", "--hosts", "ray")
         program = on(
             first, sys.executable, "-m", "gpubalance", *words, "--baseline", "none", *SHORT,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "RAY_ADDRESS": f"{address}:6379"},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**here, "RAY_ADDRESS": f"{address}:6379"},
         )  # fmt: skip
         out, err = program.communicate()
         assert program.returncode == 0, err
