@@ -14,7 +14,7 @@ from gpubalance.settings.device import Device
 
 def cut_done_text(tried: LayersRound, devices: Sequence[Device], global_batch: int) -> str:
     """`round 1: GPU:0 blocks 0–8, GPU:1 9–17: step 661 ms, predicted 642 ms, 775 samples/s`."""
-    stages = ", ".join(f"{devices[device].label} {_run(first, last)}" for first, last, device in tried.segments)
+    stages = ", ".join(f"{devices[device].label} {run_text(first, last)}" for first, last, device in tried.segments)
     began, predicted = f"round {tried.number}: blocks {stages}", f"predicted {format_seconds(tried.predicted_s)}"
     if tried.step_time_s is None:
         return f"{began}: out of memory ({predicted})"
@@ -47,13 +47,18 @@ def answer_texts(result: Layers) -> Iterator[str]:
     yield f"{len(result.stages)} stages: {rate}, model {result.settings.model}"
     step, predicted = result.step_time_s.median, result.predicted.step_time_s
     yield (
-        f"{result.micro_batches} micro-batches of {result.micro_batch} a step, {result.schedule}: "
+        f"{count_text(result.micro_batches, result.micro_batch)} a step, {result.schedule}: "
         f"{format_seconds(step)}, where {format_seconds(predicted)} were predicted"
     )
     yield (
-        f"bubble {format_percent(result.bubble, 1)} of a step; stages alike, without transfers, would have "
+        f"bubble {format_percent(result.bubble, 1)} of a step; a chain of stages alike, without transfers, has "
         f"{format_percent(result.bubble_bound, 1)}"
     )
+
+
+def count_text(micro_batches: int, size: int) -> str:
+    """`16 micro-batches of 32`."""
+    return f"{micro_batches} micro-batch{'es' if micro_batches > 1 else ''} of {size}"
 
 
 def baseline_texts(result: Layers) -> Iterator[str]:
@@ -88,10 +93,11 @@ def times_of(stage: Stage) -> tuple[float, ...]:
 
 def blocks_text(stage: Stage) -> str:
     """`0–8`, or `0–3 9–12` of two segments."""
-    return " ".join(_run(first, last) for first, last in stage.segments)
+    return " ".join(run_text(first, last) for first, last in stage.segments)
 
 
-def _run(first: int, last: int) -> str:
+def run_text(first: int, last: int) -> str:
+    """`0–8`, or `8` of one block."""
     return f"{first}–{last}" if last > first else str(first)
 
 

@@ -141,6 +141,9 @@ class LayersBaselines(Record):
 class Layers(Result):
     """A model cut into stages over devices, and what a step of it takes. `stages` have a device each.
 
+    `cuts` are the layers that blocks begin at, where they were named; then there are no other blocks. A device did its
+    tasks of the `timeline` in the order of their starts, in every step.
+
     A step is `micro_batches` of `micro_batch` samples. `bubble` is the mean part of a step in which a stage has nothing
     to do, waiting for transfers included; `bubble_bound` what it is at best, (S−1)/(K+S−1).
     """
@@ -150,6 +153,7 @@ class Layers(Result):
     environment: Environment
     model: Model
     devices: Devices
+    cuts: tuple[str, ...] = ()
     blocks: tuple[MeasuredBlock, ...]
     stages: tuple[Stage, ...]
     micro_batch: Size

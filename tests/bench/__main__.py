@@ -18,7 +18,7 @@ from tests.bench.gpu import command
 # Each a module with a main(), which yields the lines.
 BENCHES = (
     *("startup", "limit", "probe", "plan", "engine", "balance", "exact", "curves", "training", "compare", "campaign"),
-    *("goodput", "sync", "hosts", "data", "decisions", "soak", "fuzz", "kills", "kills-without-tensorflow"),
+    *("goodput", "sync", "hosts", "data", "cuts", "decisions", "soak", "fuzz", "kills", "kills-without-tensorflow"),
 )
 _COUNTED = ("hosts", "kills", "kills-without-tensorflow", "fuzz", "soak", "decisions")
 

@@ -20,6 +20,7 @@ from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
 
 _FASTER_UNCUT = "gpubalance balance finds the best batch split; --force cuts the model all the same"
+_NONE_HOLDS = "no device holds the whole model"
 
 
 @dataclass(frozen=True)
@@ -47,13 +48,17 @@ def alone(request: LayersRequest, driver: str | None, limit: TimeLimit, watch: W
     try:
         probe = probe_for(request.uncut, driver, limit, watch, journal, Kept(journal, watch))
     except NothingFits as error:
-        return Alone(solo_why_not=error.message, split_why_not="no device holds the whole model")
+        return Alone(solo_why_not=error.message, split_why_not=_NONE_HOLDS)
     solo = tuple(
         SoloBest(device=one.device, **one.solo_best.model_dump()) for one in probe.probes if one.solo_best is not None
     )
     missing = [device.label for number, device in enumerate(request.devices) if number not in {s.device for s in solo}]
+    if not solo:
+        told = (failure.message for one in probe.probes for failure in one.failures)
+        return Alone(solo_why_not="; ".join(dict.fromkeys(told)) or _NONE_HOLDS, split_why_not=_NONE_HOLDS)
     if missing:
-        return Alone(solo, split_why_not=f"{' and '.join(missing)} does not hold the whole model")
+        do_not = "do not" if len(missing) > 1 else "does not"
+        return Alone(solo, split_why_not=f"{' and '.join(missing)} {do_not} hold the whole model")
     try:
         planned = plan(probe, request.devices, request.uncut.plan)
     except (NothingFits, BadInput, UsageError) as error:

@@ -8,6 +8,7 @@ from gpubalance.jobs.layers.kept import KeptCut
 from gpubalance.jobs.layers.known import Planned
 from gpubalance.planning.pipeline.schedule import Task
 from gpubalance.planning.pipeline.simulate import Timed, Timeline
+from gpubalance.render.layers import count_text, run_text
 from gpubalance.results.layers import StepTimeline
 from gpubalance.settings.device import Device
 
@@ -35,7 +36,7 @@ def timeline_of(kept: StepTimeline) -> Timeline:
 
 
 def cut_text(planned: Planned, devices: Sequence[Device]) -> str:
-    """`GPU:0 blocks 0 to 8, GPU:1 blocks 9 to 17; 16 micro-batches of 32`."""
+    """`GPU:0 blocks 0–8, GPU:1 blocks 9–17; 16 micro-batches of 32`."""
     placed, problem = planned.placement, planned.problem
-    stages = [f"{devices[one.device].label} blocks {one.first} to {one.last}" for one in placed.segments]
-    return f"{', '.join(stages)}; {problem.micro_batches} micro-batches of {problem.micro_batch}"
+    stages = [f"{devices[one.device].label} blocks {run_text(one.first, one.last)}" for one in placed.segments]
+    return f"{', '.join(stages)}; {count_text(problem.micro_batches, problem.micro_batch)}"

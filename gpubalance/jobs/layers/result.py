@@ -60,6 +60,7 @@ def layers_result(
         environment=environment(facts, driver),
         model=facts.model,
         devices=request.devices,
+        cuts=request.cuts,
         blocks=_blocks(graph, planned),
         stages=stages,
         micro_batch=planned.problem.micro_batch,

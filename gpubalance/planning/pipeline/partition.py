@@ -15,6 +15,8 @@ from gpubalance.planning.pipeline.segments import Segment
 Floats = NDArray[np.float64]
 # Rounding in a sum of seconds and of bytes; well below what is measured.
 _ROUNDING = 1e-12
+# A chain is worth simulating up to so many times the least step: the objective is a few percent off.
+_NOT_MUCH = 1.25
 _WHICH = -1  # in place of a device: which of them has the first segment
 
 
@@ -27,7 +29,7 @@ class Chain:
 
 
 def chains(problem: Problem) -> Iterator[Chain]:
-    """For each number of devices, every chain that is the best for some number of micro-batches; none where none fits.
+    """The best chain, and for each number of devices those that are not much worse; none where none fits.
 
     Problem: blocks 0 … n−1 are cut into segments, one on each of any of the devices, in any order. A segment takes
     tᵢ = forward + backward seconds of a micro-batch, its inputs xᵢ = Σ (latency + bytes / rate) in each direction; its
@@ -36,16 +38,20 @@ def chains(problem: Problem) -> Iterator[Chain]:
     slowest part, transfers beside compute; u₀ is the first segment's update, as that device is the last to end.
 
     Method: g(i, devices) is the least sum for blocks i … on exactly these devices with no part above θ. From θ = ∞ on,
-    θ falls below the largest part of the chain just found, until there is none: so no pair of (sum, largest) that is
-    the best for some K is missed. O(2^D · D · n²) for each.
+    θ falls below the largest part of the chain just found, until there is none: so no pair of (sum, largest) is missed
+    that is the best for some K. As no sum is less than the first one, larger parts than make a chain `_NOT_MUCH` worse
+    than the best are passed over. O(2^D · D · n²) for each θ.
     """
-    table = _Table(problem)
-    for count in range(problem.least_devices, min(len(problem.loads), len(problem.graph.blocks)) + 1):
-        bound = np.inf
+    table, more = _Table(problem), problem.micro_batches - 1
+    best_s = np.inf
+    for count in range(min(len(problem.loads), len(problem.graph.blocks)), problem.least_devices - 1, -1):
+        bound, least_s = np.inf, None
         while (found := table.least(count, bound)) is not None:
             segments, total_s, largest_s = found
-            yield Chain(segments, total_s + (problem.micro_batches - 1) * largest_s)
-            bound = largest_s
+            yield Chain(segments, total_s + more * largest_s)
+            best_s = min(best_s, total_s + more * largest_s)
+            least_s = total_s if least_s is None else least_s
+            bound = min(largest_s, (_NOT_MUCH * best_s - least_s) / more) if more else largest_s
 
 
 class _Table:

@@ -1,0 +1,56 @@
+"""`gpubalance layers` with real workers and the real engine: two branches of a model on two devices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpubalance.devices.profile import simulated_devices
+from gpubalance.jobs.keep.saved_probes import save
+from gpubalance.results.layers import Layers
+from gpubalance.workers.code import code_key
+from tests.cli.program import QUICK_PAIR, ROOT, gpubalance
+from tests.cli.test_layers import profile
+from tests.jobs.probes import holding_nothing, probe_of
+
+BRANCHES = f"{ROOT / 'tests' / 'two_branches.py'}:net"
+DEVICE = 'alpha_s = 0.1\nbeta_s = 0.001\nmemory = "1 GiB"\nbase_memory = "1.2 GiB"\nmemory_per_sample = "1 MiB"'
+
+
+def test_two_branches_are_on_two_devices(tmp_path: Path) -> None:
+    """One micro-batch a step: no pipeline hides anything, and the branches are half of the step each."""
+    pair = profile(tmp_path, DEVICE, DEVICE, joint="link_bytes_per_s = 10e9")
+    _known_to_hold_nothing(pair)
+    short = ("--micro-batch", "8", "--micro-batches", "1", "--rounds", "1", "--windows", "1", "--duration", "0.5")
+    done = gpubalance("layers", "--simulate", pair, "--model", BRANCHES, *short, "--round-duration", "0.1", "--json")
+    assert done.returncode == 0, done.stderr
+    result = Layers.model_validate_json(done.stdout)
+    owner = {
+        result.blocks[block].name: stage.device
+        for stage in result.stages
+        for first_block, last in stage.segments
+        for block in range(first_block, last + 1)
+    }
+    arms = [{owner[name] for name in owner if name.startswith(arm)} for arm in "ab"]
+    assert sorted(map(tuple, arms)) == [(0,), (1,)]
+    assert any(len(stage.segments) > 1 for stage in result.stages)  # the merge is a segment of its own
+    for stage in result.stages:
+        parts = stage.forward_s + stage.backward_s + stage.transfer_s + stage.update_s + stage.bubble_s
+        assert parts == pytest.approx(result.step_time_s.median, rel=0.01)
+        assert stage.memory_peak_bytes == pytest.approx(stage.memory_predicted_bytes, rel=0.01)
+    whole = sum(block.compute_s[0] or 0.0 for block in result.blocks)
+    assert result.predicted.step_time_s < 0.7 * whole
+
+
+def _known_to_hold_nothing(pair: str) -> None:
+    """A probe of both devices is kept, so that none is made here."""
+    probe = holding_nothing(probe_of(simulated_devices(QUICK_PAIR)[0]))
+    none = probe.probes[1]
+    changes = {
+        "settings": probe.settings.model_copy(update={"model": BRANCHES}),
+        "code": code_key(BRANCHES, None),
+        "devices": simulated_devices(pair)[0],
+        "probes": (none.model_copy(update={"device": 0}), none),
+    }
+    save(probe.model_copy(update=changes))
