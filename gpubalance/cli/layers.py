@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from gpubalance.cli import values
 from gpubalance.cli.measuring import MeasuringOptions, ProofOptions
@@ -19,6 +19,11 @@ from gpubalance.cli.options import (
 from gpubalance.errors import UsageError
 from gpubalance.settings import choices
 
+if TYPE_CHECKING:
+    from gpubalance.devices.machine import Machine
+    from gpubalance.settings.device import Device
+    from gpubalance.settings.requests import LayersRequest, Measuring
+
 
 @dataclass(frozen=True)
 class CutTrainingOptions:
@@ -26,6 +31,22 @@ class CutTrainingOptions:
 
     model: ModelOption = None
     precision: PrecisionOption = "float32"
+
+
+@dataclass(frozen=True)
+class CutRoundOptions:
+    """How the cut is found, before it is proven."""
+
+    rounds: Annotated[
+        int, measuring_option("--rounds", metavar="N", min=1, max=100, help="Measure cuts at most that many times.")
+    ] = 5
+    fresh: Annotated[
+        bool,
+        measuring_option("--fresh", help="Probe again, even if these devices were probed with these settings before."),
+    ] = False
+    round_duration: Annotated[
+        float, measuring_option("--round-duration", metavar="S", help="Seconds to measure each cut that is tried.")
+    ] = 3.0
 
 
 @dataclass(frozen=True)
@@ -65,21 +86,49 @@ class CutOptions:
     ] = "0"
     force: Annotated[bool, split_option("--force", help="Cut a model that is faster uncut, too.")] = False
 
+    def request(
+        self,
+        machine: Machine,
+        devices: tuple[Device, ...],
+        training: CutTrainingOptions,
+        search: CutRoundOptions,
+        measuring: Measuring,
+    ) -> LayersRequest:
+        """Raises UsageError for what --margin and the seconds do not take."""
+        from gpubalance.settings.requests import LayersRequest
 
-@dataclass(frozen=True)
-class CutRoundOptions:
-    """How the cut is found, before it is proven."""
+        model = training.model or choices.default_model(simulated=devices[0].simulated)
+        return LayersRequest(
+            devices=devices,
+            settings=settings_of(model, None, precision=training.precision, xla=False, input_="device"),
+            joint=machine.joint,
+            micro_batch=self.micro_batch,
+            micro_batches=self.micro_batches,
+            cuts=tuple(self.cuts or ()),
+            schedule=self.schedule,
+            margin_bytes=values.size("--margin", self.margin),
+            force=self.force,
+            measuring=measuring,
+            round_s=values.seconds("--round-duration", search.round_duration, 3600),
+            rounds=search.rounds,
+            fresh=search.fresh,
+        )
 
-    rounds: Annotated[
-        int, measuring_option("--rounds", metavar="N", min=1, max=100, help="Measure cuts at most that many times.")
-    ] = 5
-    fresh: Annotated[
-        bool,
-        measuring_option("--fresh", help="Probe again, even if these devices were probed with these settings before."),
-    ] = False
-    round_duration: Annotated[
-        float, measuring_option("--round-duration", metavar="S", help="Seconds to measure each cut that is tried.")
-    ] = 3.0
+
+def _devices(devices: tuple[Device, ...]) -> tuple[Device, ...]:
+    """Raises UsageError for one device, and for those of several hosts."""
+    from gpubalance.settings.device import hosts_of
+
+    if len(devices) < 2:
+        raise UsageError(
+            f"layers is for two devices or more, and there is {devices[0].label}", remedy="name several: --gpus 0 1"
+        )
+    if len(hosts_of(devices)) > 1:
+        raise UsageError(
+            "layers are cut over the devices of one host: what they send each other is too much for a network",
+            remedy="name the devices of one host: --gpus",
+        )
+    return devices
 
 
 def layers(
@@ -102,36 +151,10 @@ def layers(
     from gpubalance.jobs.layers.layers import layers as layers_job
     from gpubalance.render.layers import layers_text
     from gpubalance.results.layers import Layers
-    from gpubalance.settings.device import hosts_of
-    from gpubalance.settings.requests import LayersRequest
 
     machine = gpus.machine()
-    devices = machine.select(gpus.named)
-    if len(devices) < 2:
-        raise UsageError(
-            f"layers is for two devices or more, and there is {devices[0].label}", remedy="name several: --gpus 0 1"
-        )
-    if len(hosts_of(devices)) > 1:
-        raise UsageError(
-            "layers are cut over the devices of one host: what they send each other is too much for a network",
-            remedy="name the devices of one host: --gpus",
-        )
-    model = training.model or choices.default_model(simulated=devices[0].simulated)
-    request = LayersRequest(
-        devices=devices,
-        settings=settings_of(model, None, precision=training.precision, xla=False, input_="device"),
-        joint=machine.joint,
-        micro_batch=cut.micro_batch,
-        micro_batches=cut.micro_batches,
-        cuts=tuple(cut.cuts or ()),
-        schedule=cut.schedule,
-        margin_bytes=values.size("--margin", cut.margin),
-        force=cut.force,
-        measuring=windows.measuring(measuring),
-        round_s=values.seconds("--round-duration", search.round_duration, 3600),
-        rounds=search.rounds,
-        fresh=search.fresh,
-    )
+    devices = _devices(machine.select(gpus.named))
+    request = cut.request(machine, devices, training, search, windows.measuring(measuring))
     measured(
         "layers",
         machine,

@@ -45,6 +45,8 @@ def answer_texts(result: Layers) -> Iterator[str]:
         known = f" ± {format_percent((ends[1] - ends[0]) / 2 / result.throughput.median, 1)}"
     rate = f"{format_rate(result.throughput.median)} samples/s{known}"
     yield f"{len(result.stages)} stages: {rate}, model {result.settings.model}"
+    if result.forced:
+        yield f"cut because of --force: uncut it gives {format_rate(_uncut(result))} samples/s"
     step, predicted = result.step_time_s.median, result.predicted.step_time_s
     yield (
         f"{count_text(result.micro_batches, result.micro_batch)} a step, {result.schedule}: "
@@ -54,6 +56,12 @@ def answer_texts(result: Layers) -> Iterator[str]:
         f"bubble {format_percent(result.bubble, 1)} of a step; a chain of stages alike, without transfers, has "
         f"{format_percent(result.bubble_bound, 1)}"
     )
+
+
+def _uncut(result: Layers) -> float:
+    """The most that the whole model gives, on one device or split."""
+    held = result.baselines
+    return max(one.throughput for one in (held.solo_best, held.split) if one is not None)
 
 
 def count_text(micro_batches: int, size: int) -> str:

@@ -48,7 +48,8 @@ class MeasuredBlock(Record):
 class Stage(Record):
     """One device's part in a step: its segments, [first block, last block] each, and where its time goes.
 
-    forward_s + backward_s + transfer_s + update_s + bubble_s is the step time. `transfer_s` is waiting for a tensor on
+    forward_s + backward_s + transfer_s + update_s + bubble_s is the step time, or a little more where stamping slows a
+    device down that has no bubble. `transfer_s` is waiting for a tensor on
     its way, and nothing else to do; what is sent beside compute costs nothing. `in_flight` are the micro-batches whose
     activations it holds at most. `memory_predicted_bytes` is null where memory is not known.
     """
@@ -59,7 +60,7 @@ class Stage(Record):
     backward_s: Seconds
     transfer_s: Seconds
     update_s: Seconds
-    bubble_s: Number
+    bubble_s: Seconds
     in_flight: Count
     memory_peak_bytes: Count | None
     memory_predicted_bytes: Count | None
@@ -144,6 +145,8 @@ class Layers(Result):
     `cuts` are the layers that blocks begin at, where they were named; then there are no other blocks. A device did its
     tasks of the `timeline` in the order of their starts, in every step.
 
+    `forced`: it was cut though it trains uncut, whichever is faster.
+
     A step is `micro_batches` of `micro_batch` samples. `bubble` is the mean part of a step in which a stage has nothing
     to do, waiting for transfers included; `bubble_bound` what it is at best, (S−1)/(K+S−1).
     """
@@ -172,6 +175,7 @@ class Layers(Result):
     steps: Count
     stamp_cost: Number | None
     speedup_over_split: Number | None = None
+    forced: bool = False
     complete: bool
     warnings: tuple[Warning_, ...]
 

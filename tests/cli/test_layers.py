@@ -83,6 +83,7 @@ def test_a_cut_is_corrected_by_what_it_gave(tmp_path: Path) -> None:
     assert found.predicted.step_time_s == pytest.approx(found.step_time_s.median, rel=0.01)
     assert found.baselines.split is not None
     assert found.baselines.split.measured
+    assert found.forced
     assert found.speedup_over_split == pytest.approx(found.throughput.median / found.baselines.split.throughput)
 
 
@@ -91,7 +92,9 @@ def test_a_model_that_is_faster_uncut_is_not_cut_unless_forced(tmp_path: Path) -
     done = gpubalance("layers", "--simulate", QUICK_PAIR)
     assert (done.returncode, done.stdout) == (2, "")
     assert "error: small is better off uncut: layers would give" in done.stderr
-    assert "of each step 5.9 % is bubble" in done.stderr
+    assert "as 5.9 % of each step is bubble; GPU:0 alone gives" in done.stderr
+    assert "by prediction" in done.stderr
+    assert "--resume" not in done.stderr
     assert "finds the best batch split; --force cuts the model all the same" in done.stderr
 
 
@@ -104,6 +107,7 @@ def test_where_nothing_fits_it_says_which_block_or_that_no_cut_does(tmp_path: Pa
     done = gpubalance("layers", "--simulate", tiny, *SHORT)
     assert done.returncode == 5
     assert "error: the block that begins with conv2d is larger than every device (GPU:0 1.00 GiB, GPU:1" in done.stderr
+    assert "--resume" not in done.stderr
 
 
 def test_a_device_that_runs_out_of_memory_gets_less(tmp_path: Path) -> None:

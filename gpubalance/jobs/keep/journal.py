@@ -129,6 +129,10 @@ class Journal:
                     found.append(kind.model_validate_json(json.dumps(entry.get("record"))))
         return found
 
+    def cannot_help(self) -> None:
+        """What was kept does not bring the command any further: its error says nothing of --resume."""
+        self._can_resume = False
+
     def keep(self) -> None:
         """Keeps the file for `--resume` in any case, as its result was not saved."""
         self._keep = True

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from gpubalance.errors import NothingFits, UsageError
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.journals import tell_resumed
@@ -30,10 +34,12 @@ def layers(request: LayersRequest, driver: str | None, watch: Watch, journal: Jo
     tell_resumed(journal, watch)
     with lost_gpus_told(request.devices):
         uncut = alone(request, driver, limit, phases.tell, journal)
-        refuse_what_is_faster_uncut(request, uncut)
+        with _no_help_of(journal):
+            refuse_what_is_faster_uncut(request, uncut)
         phases.blocks()
         known = Known(request, time_blocks(request, kept, watch, limit))
-        refuse_what_is_faster_uncut(request, uncut, known.best().throughput)
+        with _no_help_of(journal):
+            refuse_what_is_faster_uncut(request, uncut, known.best().throughput)
         party = Party(
             request.devices,
             build=Build(request.settings, request.joint, request.measuring.seed, layers=True),
@@ -43,3 +49,14 @@ def layers(request: LayersRequest, driver: str | None, watch: Watch, journal: Jo
         )
         with party:
             return Cutting(request, known, uncut, driver, party, kept, watch, limit, phases).run()
+
+
+@contextmanager
+def _no_help_of(journal: Journal | None) -> Iterator[None]:
+    """What is refused here would be so again, with all that the journal has."""
+    try:
+        yield
+    except (UsageError, NothingFits):
+        if journal is not None:
+            journal.cannot_help()
+        raise

@@ -79,6 +79,7 @@ def layers_result(
         steps=series.timings.steps + len(series.timelines),
         stamp_cost=series.stamp_cost,
         speedup_over_split=split and series.timings.throughput.median / split.throughput,
+        forced=request.force and (baselines.solo_best or split) is not None,
         complete=complete,
         warnings=(*noted, *_warnings(request, series)),
     )
@@ -141,7 +142,7 @@ def _stages(series: PipeSeries) -> list[Stage]:
                 device=device,
                 segments=tuple((one.first, one.last) for one in placed.segments if one.device == device),
                 **seconds,
-                bubble_s=series.step_time_s - sum(seconds.values()),
+                bubble_s=max(0.0, series.step_time_s - sum(seconds.values())),
                 in_flight=placed.in_flight[device],
                 memory_peak_bytes=peaks[device],
                 memory_predicted_bytes=round(placed.peak_bytes[device]) if known else None,
