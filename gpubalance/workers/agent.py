@@ -117,7 +117,7 @@ def main() -> None:
     try:
         for line in lines:
             if line == LISTEN:
-                with listening(start.host) as address:
+                with free_port(start.host) as address:
                     controller.say(Listens(address=address))
             else:
                 _write(to_worker, line + b"\n")
@@ -180,12 +180,13 @@ def signal_group(started: subprocess.Popen[Any], number: int) -> None:
 
 
 @contextlib.contextmanager
-def listening(host: Host | None) -> Iterator[str]:
-    """Holds a free port at the address by which others know this host; None is known to itself only.
+def free_port(host: Host | None) -> Iterator[str]:
+    """Holds one, on which nobody listens, at the address by which others know this host; None is known to itself only.
 
     That is its name's, or the one that ssh came to, or else the first of its network cards.
     """
-    with socket.create_server((_address(host) if host else "127.0.0.1", 0)) as held:
+    with socket.socket() as held:
+        held.bind((_address(host) if host else "127.0.0.1", 0))
         yield "{}:{}".format(*held.getsockname())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import subprocess
@@ -219,14 +220,19 @@ _beaten_for: set[Elsewhere] = set()
 
 
 def _beat_for(one: Elsewhere) -> None:
-    """From now on until its end. One thread does it for all of this program."""
+    """From now on until its end."""
     _beaten_for.add(one)
-    if len(_beaten_for) == 1:
-        threading.Thread(target=_beat, daemon=True).start()
+    _start_beating()
+
+
+@functools.cache
+def _start_beating() -> None:
+    """One thread does it for all, as long as this program lives."""
+    threading.Thread(target=_beat, daemon=True).start()
 
 
 def _beat() -> None:
-    while _beaten_for:
+    while True:
         time.sleep(BEATS_EVERY_S)
         for one in list(_beaten_for):
             one.beat()

@@ -31,9 +31,9 @@ from gpubalance.workers.agent import (
     Hello,
     Listens,
     end,
+    free_port,
     heard,
     kill,
-    listening,
     signal_group,
     tell_end,
 )
@@ -85,7 +85,7 @@ def main() -> None:
     if not Path(begin.command[0]).is_file():
         controller.say(Absent(folder=str(Path.cwd())))
         return
-    with listening(begin.host) as address:  # until all have theirs, so that no two get the same
+    with free_port(begin.host) as address:  # until all have theirs, so that no two get the same
         controller.say(Listens(address=address))
         place = next(lines, None)
     if place is None:
