@@ -17,7 +17,8 @@ def cut_done_text(tried: LayersRound, devices: Sequence[Device], global_batch: i
     stages = ", ".join(f"{devices[device].label} {run_text(first, last)}" for first, last, device in tried.segments)
     began, predicted = f"round {tried.number}: blocks {stages}", f"predicted {format_seconds(tried.predicted_s)}"
     if tried.step_time_s is None:
-        return f"{began}: out of memory ({predicted})"
+        where = "a device" if tried.ran_out is None else devices[tried.ran_out].label
+        return f"{began}: {where} ran out of memory and gets less ({predicted})"
     rate = format_rate(global_batch / tried.step_time_s)
     return f"{began}: step {format_seconds(tried.step_time_s)}, {predicted}; {rate} samples/s"
 

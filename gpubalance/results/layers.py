@@ -111,13 +111,17 @@ class PredictedStep(Record):
 
 
 class LayersRound(Record):
-    """A cut that was tried: [first block, last block, device] of each segment; null where it ran out of memory."""
+    """A cut that was tried: [first block, last block, device] of each segment.
+
+    Where it ran out of memory there is no step time, and `ran_out` is the device, null where it is not known.
+    """
 
     number: Count
     segments: tuple[tuple[Count, Count, Count], ...]
     predicted_s: Positive
     outcome: Literal["measured", "oom"]
     step_time_s: Positive | None
+    ran_out: Count | None = None
 
 
 class SplitBaseline(OfSplit):

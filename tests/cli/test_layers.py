@@ -20,6 +20,7 @@ from tests.stand_in import engine
 
 pytestmark = pytest.mark.usefixtures("stand_in")
 LARGE = str(ROOT / "configs" / "gtx1080ti-gtx1080-large-model.toml")
+HOSTS = str(ROOT / "configs" / "two-hosts.toml")
 SHORT = ("--windows", "1", "--round-duration", "0.1", "--micro-batch", "32")
 
 
@@ -118,7 +119,8 @@ def test_a_device_that_runs_out_of_memory_gets_less(tmp_path: Path) -> None:
     found, told = result_of("--simulate", pair, *SHORT, environment=engine(tmp_path, script))
     assert found.rounds[0].outcome == "oom"
     assert found.rounds[-1].outcome == "measured"
-    assert "out of memory (predicted" in told
+    assert found.rounds[0].ran_out == 0
+    assert "GPU:0 ran out of memory and gets less (predicted" in told
     for stage in found.stages:
         assert stage.memory_peak_bytes is not None
         assert stage.memory_peak_bytes <= (found.devices[stage.device].memory_bytes or 0)
@@ -167,6 +169,7 @@ def test_an_interrupted_command_goes_on_with_its_blocks_and_rounds(tmp_path: Pat
     ("options", "error"),
     [
         ("--gpus 0", "error: layers is for two devices or more, and there is GPU:0"),
+        (f"--simulate {HOSTS}", "error: layers are cut over the devices of one host"),
         ("--cuts", "error: --cuts needs a value"),
         ("--schedule zigzag", "error: --schedule: 'zigzag' is not one of"),
         ("--margin 512", "error: --margin 512"),

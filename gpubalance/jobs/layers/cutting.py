@@ -98,7 +98,7 @@ class Cutting:
             self._watch(Doing(f"round {len(self._rounds) + 1}: {cut_text(planned, self._request.devices)}"))
             left = self._measured(planned, wanted)
             self._kept.cut(left)
-        self._note(planned, left.step_time_s)
+        self._note(planned, left.step_time_s, left.ran_out)
         if left.timeline is None or left.step_time_s is None:
             self._ran_out(planned, left.ran_out)
             return
@@ -134,13 +134,14 @@ class Cutting:
                 remedy="--margin keeps more memory free, a smaller --micro-batch takes less",
             )
 
-    def _note(self, planned: Planned, step_time_s: float | None) -> None:
+    def _note(self, planned: Planned, step_time_s: float | None, ran_out: int | None) -> None:
         record = LayersRound(
             number=len(self._rounds) + 1,
             segments=kept_cut(planned).segments,
             predicted_s=planned.placement.timeline.step_time_s,
             outcome="oom" if step_time_s is None else "measured",
             step_time_s=step_time_s,
+            ran_out=ran_out,
         )
         self._rounds.append(record)
         self._watch(CutDone(record, self._request.devices, planned.problem.micro_batch * planned.problem.micro_batches))
@@ -162,7 +163,7 @@ class Cutting:
                 rate = series.timings.throughput.median
                 self._watch(PipeWindowDone(number, max(number, measuring.windows), rate, series.step_time_s))
         except OutOfMemory as error:
-            self._note(planned, None)
+            self._note(planned, None, error.replica)
             self._ran_out(planned, error.replica)
             self._best = None
             return False

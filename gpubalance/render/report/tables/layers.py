@@ -8,7 +8,7 @@ from gpubalance.render.layers import blocks_text
 from gpubalance.render.report.subject import Subject
 from gpubalance.render.report.table import Table
 from gpubalance.render.report.tables.rows import TELEMETRY_LABELS, Row, fields, interval, table, telemetry, timings
-from gpubalance.results.layers import Layers
+from gpubalance.results.layers import Layers, LayersRound
 
 _PARTS = ("forward_s", "backward_s", "transfer_s", "update_s", "bubble_s", "in_flight")
 _MEMORY = ("memory_peak_bytes", "memory_predicted_bytes")
@@ -71,7 +71,16 @@ def _step(result: Layers) -> Row:
 def _rounds(result: Layers, labels: list[str]) -> Iterator[Row]:
     for one in result.rounds:
         stages = ", ".join(f"{labels[device]} {first}–{last}" for first, last, device in one.segments)
-        yield {"round": one.number, "blocks": stages, **fields(one, "predicted_s", "step_time_s", "outcome")}
+        yield {
+            "round": one.number,
+            "blocks": stages,
+            **fields(one, "predicted_s", "step_time_s"),
+            "outcome": _outcome(one, labels),
+        }
+
+
+def _outcome(one: LayersRound, labels: list[str]) -> str:
+    return one.outcome if one.ran_out is None else f"{labels[one.ran_out]} ran out of memory"
 
 
 def _baselines(result: Layers, labels: list[str]) -> Iterator[Row]:
