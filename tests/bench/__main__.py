@@ -18,7 +18,8 @@ from tests.bench.gpu import command
 # Each a module with a main(), which yields the lines.
 BENCHES = (
     *("startup", "limit", "probe", "plan", "engine", "balance", "exact", "curves", "training", "compare", "campaign"),
-    *("goodput", "sync", "hosts", "data", "cuts", "decisions", "soak", "fuzz", "kills", "kills-without-tensorflow"),
+    *("layers", "cuts", "goodput", "sync", "hosts", "data", "decisions", "soak", "fuzz", "kills"),
+    "kills-without-tensorflow",
 )
 _COUNTED = ("hosts", "kills", "kills-without-tensorflow", "fuzz", "soak", "decisions")
 

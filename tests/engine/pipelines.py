@@ -153,20 +153,21 @@ def _alone(model: Any, optimizer: Any) -> Callable[[Any, float], float]:
     return step
 
 
-def cut_outputs(model: Any, calls: Any, cut: int, inputs: Any) -> list[Any]:
-    """The outputs of a model that is run in two parts, each on a device of its own, for inputs in its structure."""
+def cut_outputs(model: Any, calls: Any, starts: Sequence[int], inputs: Any) -> list[Any]:
+    """The outputs of a model that is run in parts, which begin at these calls, each on another device than the last."""
     import keras
     import tensorflow as tf
 
     from gpubalance.engine.keras_inside import mask_of
     from gpubalance.engine.pipeline.section import Section
 
-    spans = (0, cut), (cut, len(calls.calls))
-    first, second = (Section(calls, span, f"CPU:{i}", model.dtype_policy) for i, span in enumerate(spans))
-    given = dict(zip(calls.inputs, map(tf.convert_to_tensor, keras.tree.flatten(inputs)), strict=True))
-    values = first.values({slot: given[slot] for slot in first.inputs}, {}, training=False)
-    crossing = {slot: values[slot] for slot in second.takes}
-    masks = {slot: mask for slot, value in crossing.items() if (mask := mask_of(value)) is not None}
-    crossing = {slot: tf.identity(value) for slot, value in crossing.items()}
-    values = second.values({**{slot: given[slot] for slot in second.inputs}, **crossing}, masks, training=False)
+    values = dict(zip(calls.inputs, map(tf.convert_to_tensor, keras.tree.flatten(inputs)), strict=True))
+    masks: dict[int, Any] = {}
+    for number, span in enumerate(zip(starts, [*starts[1:], len(calls.calls)], strict=True)):
+        section = Section(calls, span, f"CPU:{number % 2}", model.dtype_policy)
+        taken = {slot: values[slot] for slot in (*section.inputs, *section.takes)}
+        found = section.values(taken, {slot: masks[slot] for slot in taken if slot in masks}, training=False)
+        given = {slot: found[slot] for slot in (*section.gives, *(one for one in calls.outputs if one in found))}
+        masks.update((slot, mask) for slot, one in given.items() if (mask := mask_of(one)) is not None)
+        values.update((slot, tf.identity(one)) for slot, one in given.items())
     return [values[slot].numpy() for slot in calls.outputs]
