@@ -10,9 +10,10 @@ if TYPE_CHECKING:
     from gpubalance.results.plan import Plan
     from gpubalance.training.distribute import distribute
     from gpubalance.training.load import load_plan
+    from gpubalance.training.pipelined import load_layers
     from gpubalance.training.split import Split
 
-__all__ = ["Split", "balance", "distribute", "load_plan"]
+__all__ = ["Split", "balance", "distribute", "load_layers", "load_plan"]
 
 
 def balance(
@@ -43,8 +44,8 @@ def balance(
 def __getattr__(name: str) -> Any:
     """The training interface is loaded when it is first asked for, and TensorFlow not before a scope is entered."""
     if name in __all__:
-        from gpubalance.training import distribute, load, split
+        from gpubalance.training import distribute, load, pipelined, split
 
-        rooms = {"Split": split, "distribute": distribute, "load_plan": load}
+        rooms = {"Split": split, "distribute": distribute, "load_layers": pipelined, "load_plan": load}
         return getattr(rooms[name], name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

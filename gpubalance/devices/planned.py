@@ -9,6 +9,7 @@ from gpubalance.devices.hosts import reach
 from gpubalance.errors import PlanMismatch
 from gpubalance.numbers.units import format_bytes
 from gpubalance.results.common import Model, Warning_, shapes_text
+from gpubalance.results.layers import Layers
 from gpubalance.results.plan import Plan
 from gpubalance.results.redact import is_redacted
 from gpubalance.settings.device import Device, hosts_of
@@ -59,6 +60,20 @@ def planned_devices(plan: Plan, devices: Sequence[Device], *, force: bool | None
             "the plan is for other devices: " + "; ".join(differences), remedy=_MAKE_ONE if force is None else _OR_FORCE
         )
     return tuple(here.get(device.uuid, device) for device, _ in wanted)
+
+
+def cut_devices(result: Layers, devices: Sequence[Device]) -> tuple[Device, ...]:
+    """The devices of a result of `layers` as they are called here now. Raises PlanMismatch with each difference."""
+    here = {device.uuid: device for device in devices}
+    used = [result.devices[stage.device] for stage in result.stages]
+    redacted = "its UUIDs were taken out by --redact"
+    differences = [line for device in used for line in _changes(device, here.get(device.uuid))]
+    if differences:
+        told = redacted if any(is_redacted(device.uuid) for device in used) else "; ".join(differences)
+        raise PlanMismatch(
+            f"the layers were cut for other devices: {told}", remedy="gpubalance layers cuts them for what is here"
+        )
+    return tuple(here.get(device.uuid, device) for device in result.devices)
 
 
 def forced(plan: Plan, devices: Sequence[Device]) -> Iterator[Warning_]:

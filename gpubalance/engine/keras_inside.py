@@ -106,7 +106,7 @@ def put_mask(tensor: Any, mask: Any) -> None:
 
 
 def move(variable: Any, device: str) -> None:
-    """Every layer that has the variable goes on with it on that device. An optimizer must not know it yet."""
+    """Every layer that has the variable goes on with it on that device. An optimizer that knows it: `known_anew`."""
     old = variable._value
     if old.device.endswith(f":{device}"):
         return
@@ -119,6 +119,30 @@ def move(variable: Any, device: str) -> None:
             aggregation=old.aggregation,
             synchronization=old.synchronization,
         )
+
+
+@contextlib.contextmanager
+def known_anew(optimizer: Any) -> Iterator[None]:
+    """An optimizer that knows variables which are moved meanwhile knows them afterwards; its slots follow them."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    if not optimizer.built:
+        yield
+        return
+    variables = inner._trainable_variables
+    before = [inner._var_key(variable) for variable in variables]
+    yield
+    after = {old: inner._var_key(variable) for old, variable in zip(before, variables, strict=True)}
+    for owner in {id(one): one for one in (optimizer, inner)}.values():
+        owner._trainable_variables_indices = {key: place for place, key in enumerate(after.values())}
+        left_out = getattr(owner, "_exclude_from_weight_decay", None)
+        if left_out:
+            owner._exclude_from_weight_decay = {after.get(key, key) for key in left_out}
+        owner._exclude_from_weight_decay_cache = {}
+    for slots in vars(inner).values():
+        if isinstance(slots, list) and len(slots) == len(variables) and slots is not variables:
+            for slot, variable in zip(slots, variables, strict=True):
+                if isinstance(slot, keras.Variable):
+                    move(slot, variable._value.device.rpartition("device:")[2])
 
 
 def own_scalars(optimizer: Any) -> list[Any]:

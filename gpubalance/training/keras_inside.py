@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from gpubalance.engine.keras_inside import KNOWN
 from gpubalance.errors import BadInput, EnvironmentFault
@@ -81,6 +83,20 @@ def check(model: Any, *, trains: bool) -> None:
 
 def _strategy_of(optimizer: Any, default: Any) -> Any:
     return getattr(getattr(optimizer, "inner_optimizer", optimizer), "_distribution_strategy", default)
+
+
+@contextlib.contextmanager
+def uncounted(model: Any) -> Iterator[None]:
+    """What the model's metrics count meanwhile is put back."""
+    before = [(variable, tf.identity(variable.value)) for variable in model.metrics_variables]
+    yield
+    for variable, value in before:
+        variable.assign(value)
+
+
+def without_xla() -> contextlib.AbstractContextManager[None]:
+    """A model that is compiled meanwhile has XLA only where that is asked for: not "auto", which takes it on a GPU."""
+    return replaced(keras.Model, _resolve_auto_jit_compile=lambda _: False)
 
 
 def compiled(model: Any) -> list[Any]:

@@ -45,7 +45,14 @@ def take_place(
 ) -> Place:
     """Sets TensorFlow up for these devices. Raises EnvironmentFault where it was used before without them."""
     profiles, labels = [device.profile for device in devices], tuple(device.label for device in devices)
-    devices = devices[cluster.rank : cluster.rank + 1] if cluster else devices
+    names = take_names(devices[cluster.rank : cluster.rank + 1] if cluster else devices)
+    strategy = build_strategy(names, all_reduce, cluster)
+    made = clocks(profiles, joint, seed=0, in_cluster=cluster is not None)
+    return Place(strategy, names, tuple(made), labels, cluster)
+
+
+def take_names(devices: Sequence[Device]) -> tuple[str, ...]:
+    """TensorFlow's names of these devices of this process. Raises EnvironmentFault where it was used without them."""
     gpus = [device.uuid for device in devices if not device.simulated]
     if gpus and not _shown:
         os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
@@ -54,7 +61,4 @@ def take_place(
         _shown.extend(gpus)
     if not set(gpus) <= set(_shown):
         raise used_before("does not see all of its GPUs")
-    names = use_devices(devices)
-    strategy = build_strategy(names, all_reduce, cluster)
-    made = clocks(profiles, joint, seed=0, in_cluster=cluster is not None)
-    return Place(strategy, names, tuple(made), labels, cluster)
+    return use_devices(devices)

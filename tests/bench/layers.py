@@ -24,21 +24,35 @@ def main() -> Iterator[str]:
         "largest difference from one device with the same micro-batches: of the outputs, cut before every block; of "
         f"the weights after {_STEPS} steps in 2 and 3 stages"
     )
-    for name, make in _models().items():
-        yield f"{name}: {_outputs(make())}, {', '.join(_weights(make))}"
+    for make in (zoo.masked, zoo.several, zoo.shared, zoo.nested, zoo.branches, zoo.regularised):
+        yield f"{make.__name__}: {_outputs(make())}, {', '.join(_weights(make))}"
+    for name, make in _deep().items():
+        yield f"{name}, in float64: {_in_float64(make)}"
     yield from layers_memory.main()
 
 
-def _models() -> dict[str, Callable[[], Any]]:
+def _deep() -> dict[str, Callable[[], Any]]:
+    """Models through which a rounding error grows: in float32 one device differs from itself by more than 1e-5."""
     import keras
 
-    options = {"weights": None, "input_shape": (32, 32, 3), "classes": 10}
-    names = ("ResNet50", "MobileNetV2", "EfficientNetB0", "DenseNet121")
-    models: dict[str, Callable[[], Any]] = {
-        name: partial(getattr(keras.applications, name), **options) for name in names
-    }
-    own = zoo.unet, zoo.transformer, zoo.masked, zoo.several, zoo.shared, zoo.nested, zoo.branches, zoo.regularised
-    return models | {make.__name__: make for make in own}
+    options = {"weights": None, "input_shape": (64, 64, 3), "classes": 10}
+    models: dict[str, Callable[[], Any]] = {"U-Net": zoo.unet, "transformer": zoo.transformer}
+    for name in ("MobileNetV2", "EfficientNetB0", "DenseNet121", "ResNet50"):
+        models[name] = partial(getattr(keras.applications, name), **options)
+    return models
+
+
+def _in_float64(make: Callable[[], Any]) -> str:
+    import keras
+
+    keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy("float64")
+    try:
+        return f"{_outputs(make())}, {', '.join(_weights(make))}"
+    finally:
+        keras.config.set_floatx("float32")
+        keras.config.set_dtype_policy("float32")
+        keras.backend.clear_session()
 
 
 def _outputs(model: Any) -> str:
@@ -63,5 +77,5 @@ def _weights(make: Callable[[], Any]) -> Iterator[str]:
 
     optimizers = {"Adam": keras.optimizers.Adam, "SGD clipped": partial(keras.optimizers.SGD, 0.1, global_clipnorm=0.1)}
     for name, optimizer in optimizers.items():
-        found = [trained(make, optimizer, stages=stages, size=2, steps=_STEPS).weights for stages in (2, 3)]
+        found = [trained(make, optimizer, stages=stages, micro_batches=3, steps=_STEPS).weights for stages in (2, 3)]
         yield f"{name} {found[0]:.1g} and {found[1]:.1g}"

@@ -74,10 +74,10 @@ def part(first: str, last: str) -> int | None:
     model = keras.Sequential([keras.Input((_WIDTH,)), *dense, keras.layers.Dense(1)])
     calls, loss = calls_of(model), fit_loss(model)
     samples = Samples(model, loss, seed=0)
-    outputs, labels = OutputsLoss(model, calls, loss), samples.spec()[1:]
+    outputs = OutputsLoss(model, calls, loss)
     run = int(first), int(last)
     try:
-        alone = Alone(blocks_of(calls), run, model.dtype_policy, "CPU:0", outputs, keras.optimizers.Adam(), labels)
+        alone = Alone(blocks_of(calls), run, model.dtype_policy, "CPU:0", outputs, keras.optimizers.Adam())
         alone.time(micro_batch_of(samples.make(64), calls), Clock("CPU:0"), seconds=0, at_least=2)
     except tf.errors.ResourceExhaustedError:
         return None

@@ -52,8 +52,6 @@ class Trained:
     slots: float
     losses: float
     model: Any
-    pipeline: Any
-    timeline: Any
     again: Callable[..., Any]  # one step more
 
 
@@ -89,22 +87,21 @@ def trained(
     placed = segments or in_stages(len(blocks.starts), min(stages, len(blocks.starts)))
     order = orders or orders_of(kind, placed, blocks.graph, micro_batches)
     names = [f"CPU:{number}" for number in range(len(order))]
-    pipeline = Pipeline(own, blocks, placed, names, loss, mine, samples.spec()[1:])
+    pipeline = Pipeline(own, blocks, placed, names, loss, mine)
     alone = _alone(twin, its)
     worst = 0.0
     batch: list[Any] = []
     for step in range(steps):
         sizes = [size] * (micro_batches - 1) + [size - 1]
         batch = [samples.make(one, salt=step * micro_batches + number) for number, one in enumerate(sizes)]
-        last = step == steps - 1
-        losses, timeline = pipeline.step([micro_batch_of(one, blocks.calls) for one in batch], order, stamped=last)
+        done = pipeline.step([micro_batch_of(one, blocks.calls) for one in batch], order)
         expected = alone([keras.tree.map_structure(tf.constant, one) for one in batch], float(sum(sizes)))
-        worst = max(worst, abs(sum(map(float, losses)) - expected))
+        worst = max(worst, abs(sum(map(float, done.losses)) - expected))
         between(mine)
         between(its)
     last_batch = [micro_batch_of(one, blocks.calls) for one in batch]
-    again = partial(pipeline.step, last_batch, order, stamped=True)
-    return Trained(_difference(own, twin), _difference(mine, its), worst, own, pipeline, timeline, again)
+    again = partial(pipeline.step, last_batch, order)
+    return Trained(_difference(own, twin), _difference(mine, its), worst, own, again)
 
 
 def _difference(one: Any, other: Any) -> float:

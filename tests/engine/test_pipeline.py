@@ -195,7 +195,6 @@ def test_what_can_not_be_cut_is_refused_with_its_reason(keras: Any) -> None:
 
 
 def test_a_loss_that_divides_by_a_mask_is_refused(keras: Any) -> None:
-    import tensorflow as tf
     from keras import layers
 
     from gpubalance.engine.losses import CompiledLoss
@@ -209,8 +208,7 @@ def test_a_loss_that_divides_by_a_mask_is_refused(keras: Any) -> None:
     blocks = blocks_of(calls_of(model))
     loss, segments = CompiledLoss(model._compile_loss), in_stages(2, 2)
     data = np.ones((2, 5)), np.ones((2, 5, 1))
-    specs = (tf.TensorSpec((None, 5, 1), tf.float64),)
-    pipeline = Pipeline(model, blocks, segments, ["CPU:0", "CPU:1"], loss, keras.optimizers.SGD(), specs)
+    pipeline = Pipeline(model, blocks, segments, ["CPU:0", "CPU:1"], loss, keras.optimizers.SGD())
     with pytest.raises(Exception, match="forward") as told:
         pipeline.step([micro_batch_of(data, blocks.calls)], orders_of("1f1b", segments, blocks.graph, 1))
     assert isinstance(told.value.__cause__, Refused)

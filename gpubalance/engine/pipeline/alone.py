@@ -32,13 +32,12 @@ class Alone:
         name: str,
         loss: OutputsLoss,
         optimizer: Any,
-        labels: Any,
     ) -> None:
         """`run` is the first block and the last. Their variables move to the device. See Pipeline for the others."""
         self._run, self._calls, self._name = run, blocks.calls, name
         self._section = Section(blocks.calls, blocks.span(*run), name, policy)
         self._section.place(name)
-        self._section.train_with(loss.of, labels, optimizer.scale_loss)
+        self._section.train_with(loss.part, optimizer.scale_loss)
         trained = self._section.trained
         optimizer.build(trained)
         self._update = Update(optimizer, {0: name}, {0: trained})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import keras
 import tensorflow as tf
@@ -39,35 +39,45 @@ def micro_batch_of(data: Any, calls: Calls) -> MicroBatch:
 
 
 class OutputsLoss:
-    """Σ of the samples' losses by a model's outputs."""
+    """A micro-batch's part of a batch's loss, by the model's outputs."""
 
     def __init__(self, model: Any, calls: Calls, loss: Loss | CompiledLoss) -> None:
         self._structure = keras_inside.graph_of(model).output  # type: ignore[union-attr]
         self._slots = calls.outputs
         self._loss = loss
 
-    def of(self, values: Mapping[int, Any], labels: Any, *weights: Any) -> Any:
-        """By all tensors of the last section; for its trace. Raises Refused for a loss that is not a sum over samples.
+    def part(self, values: Mapping[int, Any], total: Any, labels: Any, *weights: Any) -> Any:
+        """By all tensors of the last section, of a batch of `total` samples; for its trace.
 
-        That is a mean over what a mask leaves, or over the sample weights: of a micro-batch it is not a part of that
-        of the batch.
+        Raises Refused for a loss whose micro-batches do not add up to it.
         """
-        outputs = [values[slot] for slot in self._slots]
+        outputs = self.packed(values)
         if isinstance(self._loss, CompiledLoss):
             reductions = set(_reductions(self._loss))
-            if any(keras_inside.mask_of(one) is not None for one in outputs) and reductions - {"sum", "none", None}:
-                self._refuse("what a mask leaves of a batch")
+            masked = any(keras_inside.mask_of(values[slot]) is not None for slot in self._slots)
+            if reductions == {"sum"}:
+                return tf.cast(self._loss.function(labels, outputs, *weights), tf.float32)
+            if masked or not reductions <= _MEANS:
+                _refuse("what a mask leaves of a batch" if masked else "other than samples")
             if weights and "mean_with_sample_weight" in reductions:
-                self._refuse("the sample weights of a batch")
-        return self._loss.sum(labels, keras.tree.pack_sequence_as(self._structure, outputs), *weights)
+                _refuse("the sample weights of a batch")
+        return self._loss.sum(labels, outputs, *weights) / total
 
-    def _refuse(self, what: str) -> None:
-        raise Refused(
-            f"the model's loss divides by {what}, so its micro-batches do not add up to it",
-            remedy="compile it with a loss whose reduction is 'sum', or train it on one device",
-        )
+    def packed(self, values: Mapping[int, Any]) -> Any:
+        """The outputs in the model's own structure."""
+        return keras.tree.pack_sequence_as(self._structure, [values[slot] for slot in self._slots])
+
+
+_MEANS = {"mean", "mean_with_sample_weight", "sum_over_batch_size"}
+
+
+def _refuse(what: str) -> NoReturn:
+    raise Refused(
+        f"the model's loss divides by {what}, so its micro-batches do not add up to it",
+        remedy="compile it with losses whose reduction is 'sum', or train it on one device",
+    )
 
 
 def _reductions(loss: CompiledLoss) -> Sequence[str | None]:
     given = keras.tree.flatten(getattr(loss.function, "_user_loss", None))
-    return [getattr(one, "reduction", "sum_over_batch_size") for one in given]
+    return [getattr(one, "reduction", "sum_over_batch_size") for one in given if one is not None]

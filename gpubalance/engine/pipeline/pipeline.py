@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -18,12 +19,21 @@ from gpubalance.engine.pipeline.clock import Clock
 from gpubalance.engine.pipeline.gradients import Sums
 from gpubalance.engine.pipeline.mailbox import StoppedError
 from gpubalance.engine.pipeline.micro_batches import MicroBatch, OutputsLoss
-from gpubalance.engine.pipeline.section import Section
+from gpubalance.engine.pipeline.section import Section, kind_of
 from gpubalance.engine.pipeline.step import Parts, Step
 from gpubalance.engine.pipeline.update import Update
 from gpubalance.planning.pipeline.schedule import Task
 from gpubalance.planning.pipeline.segments import Segment, links_between
 from gpubalance.planning.pipeline.simulate import Timeline
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """What a step gives: losses, which add up to the batch's, each micro-batch's outputs, and its times if stamped."""
+
+    losses: list[Any]
+    finals: list[Any]
+    timeline: Timeline | None
 
 
 class Pipeline:
@@ -37,22 +47,20 @@ class Pipeline:
         names: Sequence[str],
         loss: Loss | CompiledLoss,
         optimizer: Any,
-        labels: Any,
     ) -> None:
-        """Moves the model's variables to their devices, whose `names` TensorFlow has. The optimizer may not know them.
-
-        `labels` are specs of (labels,) or (labels, sample weights).
-        """
+        """Moves the model's variables, and an optimizer's slots for them, to their devices. TensorFlow has `names`."""
         keras_inside.check_graphs(model, optimizer)
-        outputs = OutputsLoss(model, blocks.calls, loss)
+        self.outputs = OutputsLoss(model, blocks.calls, loss)
         sections = [
             Section(blocks.calls, blocks.span(one.first, one.last), names[one.device], model.dtype_policy)
             for one in segments
         ]
-        for section in sections:
-            section.place(section.device)
-            section.train_with(outputs.of, labels, optimizer.scale_loss)
-        optimizer.build(model.trainable_variables)
+        with keras_inside.known_anew(optimizer):
+            for section in sections:
+                section.place(section.device)
+                section.train_with(self.outputs.part, optimizer.scale_loss)
+        if not optimizer.built:
+            optimizer.build(model.trainable_variables)
         self._devices = sorted({one.device for one in segments})
         trained: dict[int, list[Any]] = {device: [] for device in self._devices}
         for section, one in zip(sections, segments, strict=True):
@@ -64,7 +72,7 @@ class Pipeline:
         self.clocks = [Clock(name) for name in names]
         self._parts = Parts(self.segments, links, tuple(sections), sums, tuple(names), update)
         self._threads = ThreadPoolExecutor(len(self._devices))
-        self._is_traced = False
+        self._traced: set[str] = set()  # the labels' kinds
         self._free_s = 0.0
 
     def held(self, micro: MicroBatch) -> MicroBatch:
@@ -84,14 +92,13 @@ class Pipeline:
         *,
         stamped: bool = False,
         patience_s: float | None = None,
-    ) -> tuple[list[Any], Timeline | None]:
-        """Trains on these micro-batches, by each device's order. The losses, to be added, and the times if stamped.
+    ) -> Stepped:
+        """Trains on these micro-batches, by each device's order.
 
         Raises TaskFailedError, which comes from what a device raised; from nothing where one does nothing for longer
         than `patience_s`.
         """
-        if not self._is_traced:
-            self._trace(batch[0])
+        self.prepare(batch[0])
         parts = self._parts
         for clock in self.clocks:
             clock.is_stamped = stamped
@@ -101,10 +108,26 @@ class Pipeline:
         self._work(step, orders, patience_s)
         parts.update.end()
         self._free_s = max(clock.free_s for clock in self.clocks)
+        finals = [step.finals[number] for number in range(len(batch))]
         if not stamped:
-            return step.losses, None
-        timed = tuple(sorted(step.timed, key=lambda one: one.end_s))
-        return step.losses, Timeline(timed, tuple(sorted(step.updates)), max(end_s for *_, end_s in step.updates))
+            return Stepped(step.losses, finals, None)
+        timed, updates = tuple(sorted(step.timed, key=lambda one: one.end_s)), tuple(sorted(step.updates))
+        return Stepped(step.losses, finals, Timeline(timed, updates, max(end_s for *_, end_s in updates)))
+
+    def infer(self, micro: MicroBatch) -> tuple[Any, Any]:
+        """The outputs for a micro-batch, in the model's structure, and what its layers add to the loss."""
+        values: dict[int, Any] = dict(micro.inputs)
+        masks: dict[int, Any] = {}
+        added, finals = [], dict[int, Any]()
+        for section in self._parts.sections:
+            with tf.device(section.device):
+                taken = {slot: tf.identity(values[slot]) for slot in (*section.inputs, *section.takes)}
+                of_taken = {slot: tf.identity(masks[slot]) for slot in taken if slot in masks}
+                outputs, found, finals, own = section.infer(taken, of_taken)
+            values.update(outputs)
+            masks.update(found)
+            added.append(own)
+        return self.outputs.packed(finals), added
 
     def _work(self, step: Step, orders: Sequence[Sequence[Task]], patience_s: float | None) -> None:
         left = {
@@ -120,8 +143,11 @@ class Pipeline:
                 step.stop()
                 raise TaskFailedError(*min(step.doing.items(), default=(0, "waiting for another device")))
 
-    def _trace(self, micro: MicroBatch) -> None:
-        """Traces all that a step runs, in this thread; what layers count meanwhile is put back."""
+    def prepare(self, micro: MicroBatch) -> None:
+        """Traces all that a step with such labels runs, in this thread; what layers count meanwhile is put back."""
+        kind = kind_of(micro.labels)
+        if kind in self._traced:
+            return
         parts = self._parts
         counted = [variable for section in parts.sections for variable in section.counted]
         before = [tf.identity(variable.value) for variable in counted]
@@ -139,4 +165,4 @@ class Pipeline:
             parts.update.trace(device, [grad for own in grads.values() for grad in own])
         for variable, value in zip(counted, before, strict=True):
             variable.assign(value)
-        self._is_traced = True
+        self._traced.add(kind)

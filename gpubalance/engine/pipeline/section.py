@@ -18,10 +18,14 @@ Tensors = dict[int, Any]
 
 @dataclass(frozen=True)
 class Passed:
-    """A forward pass: what it gives, and what its backward pass needs. `loss` is None where it adds none."""
+    """A forward pass: what it gives, and what its backward pass needs. `loss` is None where it adds none.
+
+    `finals` are the model's outputs, of the last section.
+    """
 
     outputs: Tensors
     masks: Tensors
+    finals: Tensors
     loss: Any
     tape: Any
     taken: Tensors
@@ -63,7 +67,8 @@ class Section:
         self.takes = tuple(slot for slot in taken if 0 <= calls.made[slot] < self._first)
         made = (slot for call in self.own for slot in call.gives)
         self.gives = tuple(slot for slot in made if calls.last.get(slot, -1) >= self._end)
-        self._traced: Any = None
+        self._trains: dict[str, Any] = {}  # by the labels' kind
+        self._infers: Any = None
 
     @property
     def variables(self) -> list[Any]:
@@ -81,7 +86,7 @@ class Section:
         return list(self._layers.trainable_variables)
 
     def place(self, device: str) -> None:
-        """Moves its variables there. No optimizer may know them yet."""
+        """Moves its variables there."""
         for variable in self.variables:
             keras_inside.move(variable, device)
         self._sources = [variable.value for variable in self.trained]
@@ -99,45 +104,65 @@ class Section:
         with tf.device(self.device):
             return self._layers((_named(tensors), _named(masks)), training=training)  # type: ignore[no-any-return]
 
-    def train_with(self, loss: Callable[..., Any], labels: Any, scale: Callable[[Any], Any]) -> None:
-        """`loss` is Σ of the samples' losses by all values and labels, `labels` are specs, `scale` is for float16."""
-        self._loss, self._labels, self._scale = loss, labels, scale
+    def train_with(self, loss: Callable[..., Any], scale: Callable[[Any], Any]) -> None:
+        """`loss` is the last section's part of a batch's, by all values, the batch's samples and labels."""
+        self._loss, self._scale = loss, scale
 
     def forward(self, tensors: Tensors, masks: Tensors, labels: Any, samples: Any, total: Any) -> Passed:
         """One micro-batch of `samples`, of a batch of `total`.
 
-        The first call traces it, for any number of samples: call it in one thread, as Keras is not safe in several.
+        The first call with labels of their kind traces it, for any number of samples: call that in one thread, as Keras
+        is not safe in several.
         """
-        if self._traced is None:
-            self._traced = self._trace(masks)
+        kind = kind_of(labels)
+        if kind not in self._trains:
+            self._trains[kind] = self._traced(self._training, tensors, masks, labels)
         taken = {slot: tensors[slot] for slot in self.takes}
         with tf.GradientTape() as tape:
             tape.watch([tensor for tensor in taken.values() if tensor.dtype.is_floating])
-            outputs, found, *losses = self._traced(_named(tensors), _named(masks), labels, samples, total)
+            given = _named(tensors), _named(masks), labels, samples, total
+            outputs, found, finals, *losses = self._trains[kind](*given)
         loss, scaled = losses or (None, None)
-        return Passed(_numbered(outputs), _numbered(found), loss, tape, taken, scaled)
+        return Passed(_numbered(outputs), _numbered(found), _numbered(finals), loss, tape, taken, scaled)
 
-    def _trace(self, masks: Tensors) -> Any:
-        def _whole(tensors: Any, masks: Any, labels: Any, samples: Any, total: Any) -> Any:
-            values = self.values(_numbered(tensors), _numbered(masks), training=True)
-            with tf.device(self.device):
-                parts = [self._loss(values, *labels) / total] if self.is_last else []
-                parts += [tf.cast(own, tf.float32) * (samples / total) for own in self._layers.losses]
-                outputs = {str(slot): values[slot] for slot in self.gives}
-                found = {slot: mask for slot, one in outputs.items() if (mask := keras_inside.mask_of(one)) is not None}
-                if not parts:
-                    return outputs, found
-                loss = tf.add_n(parts)
-                return outputs, found, loss, self._scale(loss)
+    def infer(self, tensors: Tensors, masks: Tensors) -> tuple[Tensors, Tensors, Tensors, Any]:
+        """Outputs, masks and the model's outputs, as when it is not trained; and what its layers add to the loss."""
+        if self._infers is None:
+            self._infers = self._traced(self._inferring, tensors, masks, ())
+        outputs, found, finals, added = self._infers(_named(tensors), _named(masks), (), tf.zeros(()), tf.zeros(()))
+        return _numbered(outputs), _numbered(found), _numbered(finals), added
 
-        tensors = {slot: self._calls.tensors[slot] for slot in (*self.inputs, *self.takes)}
+    def _traced(self, function: Any, tensors: Tensors, masks: Tensors, labels: Any) -> Any:
+        symbols = {slot: self._calls.tensors[slot] for slot in tensors}
         specs = (
-            {str(slot): tf.TensorSpec(tensor.shape, tensor.dtype) for slot, tensor in tensors.items()},
+            {str(slot): tf.TensorSpec(symbol.shape, symbol.dtype) for slot, symbol in symbols.items()},
             {str(slot): tf.TensorSpec([None] * len(mask.shape), mask.dtype) for slot, mask in masks.items()},
-            self._labels if self.is_last else (),
+            tf.nest.map_structure(_open, labels),
         )
         number = tf.TensorSpec((), tf.float32)
-        return tf.function(_whole, autograph=False).get_concrete_function(*specs, number, number)
+        return tf.function(function, autograph=False).get_concrete_function(*specs, number, number)
+
+    def _training(self, tensors: Any, masks: Any, labels: Any, samples: Any, total: Any) -> tuple[Any, ...]:
+        values = self.values(_numbered(tensors), _numbered(masks), training=True)
+        with tf.device(self.device):
+            parts = [self._loss(values, total, *labels)] if self.is_last else []
+            parts += [tf.cast(own, tf.float32) * (samples / total) for own in self._layers.losses]
+            loss = tf.add_n(parts) if parts else None
+            return (*self._given(values), *(() if loss is None else (loss, self._scale(loss))))
+
+    def _inferring(self, tensors: Any, masks: Any, *unused: Any) -> tuple[Any, ...]:
+        del unused
+        values = self.values(_numbered(tensors), _numbered(masks), training=False)
+        with tf.device(self.device):
+            own = [tf.cast(one, tf.float32) for one in self._layers.losses]
+            return (*self._given(values), tf.add_n(own) if own else tf.zeros(()))
+
+    def _given(self, values: Tensors) -> tuple[Any, Any, Any]:
+        """What crosses, with its masks, and the model's outputs of the last section."""
+        outputs = {str(slot): values[slot] for slot in self.gives}
+        masks = {slot: mask for slot, one in outputs.items() if (mask := keras_inside.mask_of(one)) is not None}
+        finals = {str(slot): values[slot] for slot in self._calls.outputs} if self.is_last else {}
+        return outputs, masks, finals
 
     def backward(self, passed: Passed, given: Mapping[int, Sequence[Any]]) -> tuple[list[Any], Tensors]:
         """The gradients of its trained variables, and of what it has taken; None where there is none.
@@ -155,6 +180,15 @@ class Section:
         sources = [passed.taken[slot] for slot in wanted] + self._sources
         found = passed.tape.gradient(targets, sources, output_gradients=grads) if targets else [None] * len(sources)
         return found[len(wanted) :], dict(zip(wanted, found, strict=False))
+
+
+def kind_of(labels: Any) -> str:
+    """What labels of another number of samples have in common."""
+    return str(tf.nest.map_structure(_open, labels))
+
+
+def _open(one: Any) -> Any:
+    return tf.TensorSpec([None, *one.shape[1:]], one.dtype)
 
 
 def _named(tensors: Mapping[int, Any]) -> dict[str, Any]:

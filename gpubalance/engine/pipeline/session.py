@@ -66,10 +66,6 @@ class LayersSession:
         assert self._cut is not None  # noqa: S101
         return self._cut
 
-    @property
-    def _labels(self) -> Any:
-        return tuple(self._samples.spec()[1:])
-
     def time_blocks(
         self, runs: Sequence[tuple[int, int]], micro_batch: int, *, seconds: float, at_least: int
     ) -> Iterator[BlockTimed]:
@@ -81,7 +77,7 @@ class LayersSession:
             clock = clocks_of(*parts, micro_batch, seed=self._seed)[0]
             where = (first, last), self._model.dtype_policy, self._names[0]
             try:
-                run = Alone(self._blocks, *where, self._outputs, self._optimizer_anew(), self._labels)
+                run = Alone(self._blocks, *where, self._outputs, self._optimizer_anew())
                 timed = run.time(micro, clock, seconds=seconds, at_least=at_least)
                 run.leave()
             except Exception as error:
@@ -117,12 +113,12 @@ class LayersSession:
         while given < at_least or time.perf_counter() < ends:
             began = time.perf_counter()
             for _ in range(1 if stamped else steps_per_timing):
-                losses, timeline = pipeline.step(batch, order, stamped=stamped, patience_s=patience_s)
+                done = pipeline.step(batch, order, stamped=stamped, patience_s=patience_s)
             runtime.wait_for(self._names)
             took_s = time.perf_counter() - began
-            is_finite = all(math.isfinite(float(loss)) for loss in losses)
-            if timeline is not None:
-                yield Piped(timeline=timeline, seconds=took_s, loss_is_finite=is_finite)
+            is_finite = all(math.isfinite(float(loss)) for loss in done.losses)
+            if done.timeline is not None:
+                yield Piped(timeline=done.timeline, seconds=took_s, loss_is_finite=is_finite)
             else:
                 yield Timing(steps=steps_per_timing, seconds=took_s, input_wait_s=0.0, loss_is_finite=is_finite)
             given += 1
@@ -132,7 +128,7 @@ class LayersSession:
         if self._pipeline is None or self._pipeline.segments != tuple(segments):
             self._pipeline, self._used = None, None
             self._pipeline = Pipeline(
-                self._model, self._blocks, segments, self._names, self._loss, self._optimizer_anew(), self._labels
+                self._model, self._blocks, segments, self._names, self._loss, self._optimizer_anew()
             )
         if self._used is None or self._used[1] != micro_batch:
             parts = self._devices, self._names, self._blocks.graph, segments, self._joint

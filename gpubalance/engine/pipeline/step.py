@@ -57,6 +57,7 @@ class Step:
         for sums in parts.sums:
             sums.take()  # of a step that has failed
         self.losses: list[Any] = []
+        self.finals: dict[int, Any] = {}
         self.timed: list[Timed] = []
         self.updates: list[tuple[int, float, float]] = []
         self.doing: dict[int, str] = {}
@@ -134,6 +135,8 @@ class Step:
         self._passed[task.segment, task.micro_batch] = passed
         if passed.loss is not None:
             self.losses.append(passed.loss)
+        if section.is_last:
+            self.finals[task.micro_batch] = passed.finals
         return passed.outputs, passed.masks
 
     def _backward(self, task: Task, others: dict[int, Any]) -> Any:

@@ -77,26 +77,29 @@ class Update:
         tell = tf.function(lambda grads: self._told(device, grads), autograph=False)
         apply = tf.function(lambda *given: self._applied(device, *given), autograph=False)
         self._tell[device] = tell.get_concrete_function(specs) if specs and self.meets else None
-        told = tf.TensorSpec((), tf.float32), tf.TensorSpec((), tf.bool)
+        told = tf.TensorSpec((), tf.float64), tf.TensorSpec((), tf.bool)
         self._apply[device] = apply.get_concrete_function(specs, *told) if specs else None
 
     def tell(self, device: int, grads: Sequence[Gradient]) -> Told:
         """Of a device's gradients, for the others."""
         tell = self._tell[device]
-        return Told(*tell(_there(grads))) if tell is not None else Told(tf.zeros(()), tf.constant(value=True))
+        return (
+            Told(*tell(_there(grads))) if tell is not None else Told(tf.zeros((), tf.float64), tf.constant(value=True))
+        )
 
     def apply(self, device: int, grads: Sequence[Gradient], told: Sequence[Told]) -> None:
         """A device's update; `told` is what all devices said, where they `meet`."""
         apply = self._apply[device]
         if apply is not None:
-            squares = tf.add_n([tf.identity(one.squares) for one in told]) if told else tf.zeros(())
+            squares = tf.add_n([tf.identity(one.squares) for one in told]) if told else tf.zeros((), tf.float64)
             finite = tf.reduce_all([tf.identity(one.finite) for one in told]) if told else tf.constant(value=True)
             apply(_there(grads), squares, finite)
 
     def _told(self, device: int, grads: Sequence[Gradient]) -> tuple[Any, Any]:
         with tf.device(self._names[device]):
             values = [_values(grad) for grad in grads]
-            squares = tf.add_n([tf.reduce_sum(tf.square(tf.cast(value, tf.float32))) for value in values])
+            wide = [value if value.dtype.size > 2 else tf.cast(value, tf.float32) for value in values]
+            squares = tf.add_n([tf.cast(tf.reduce_sum(tf.square(value)), tf.float64) for value in wide])
             return squares, tf.reduce_all([tf.reduce_all(tf.math.is_finite(value)) for value in values])
 
     def _applied(self, device: int, grads: Sequence[Gradient], squares: Any, finite: Any) -> None:
@@ -114,7 +117,7 @@ class Update:
     def _factor(self, limit: float, norm: Any) -> Any:
         """As Keras clips by a global norm: that of the gradients without their scale."""
         if self._scales:
-            norm = norm / tf.cast(self._optimizer.dynamic_scale, tf.float32)
+            norm = norm / tf.cast(self._optimizer.dynamic_scale, tf.float64)
         norm = norm / (self._inner.loss_scale_factor or 1.0)
         return limit * tf.minimum(1.0 / norm, 1.0 / limit) + (norm - norm)
 

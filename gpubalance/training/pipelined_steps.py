@@ -1,0 +1,181 @@
+"""Keras' train, test and predict functions of a model whose layers are on several devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import accumulate
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from gpubalance.engine.failures import TaskFailedError
+from gpubalance.engine.losses import CompiledLoss
+from gpubalance.engine.pipeline import refuse
+from gpubalance.engine.pipeline.blocks import Blocks
+from gpubalance.engine.pipeline.calls import calls_of
+from gpubalance.engine.pipeline.clock import clocks_of
+from gpubalance.engine.pipeline.micro_batches import MicroBatch, micro_batch_of
+from gpubalance.engine.pipeline.pipeline import Pipeline
+from gpubalance.errors import BadInput, OutOfMemory, PlanMismatch
+from gpubalance.training import keras_inside
+from gpubalance.training.cut import Cut
+
+
+class PipelinedSteps:
+    """The functions for one model as it is compiled now, traced when they are first needed."""
+
+    def __init__(self, cut: Cut, model: Any) -> None:
+        self._cut = cut
+        self._model = model
+        self._compiled = keras_inside.compiled(model)
+        self._calls = calls_of(model)
+        refuse.model(model)
+        if model.compiled and model.jit_compile:
+            raise BadInput(
+                f"the model {model.name} is compiled with jit_compile=True, which is for one device",
+                remedy="compile it with jit_compile=False",
+            )
+        blocks = self._blocks()
+        optimizer = model.optimizer if model.compiled else keras.optimizers.SGD()
+        own = CompiledLoss(model._compile_loss), optimizer
+        self._pipeline = Pipeline(model, blocks, cut.segments, cut.names, *own)
+        parts = cut.devices, cut.names, blocks.graph, cut.segments, cut.joint
+        self._pipeline.clocks = clocks_of(*parts, cut.result.micro_batch, seed=0)
+        self._logs: Any = None
+        self.is_open = False
+
+    def are_of(self, model: Any) -> bool:
+        """Whether these functions are for that model as it is compiled now."""
+        pairs = zip(self._compiled, keras_inside.compiled(model), strict=True)
+        return self._model is model and all(before is now for before, now in pairs)
+
+    def _blocks(self) -> Blocks:
+        """The result's blocks, of this model. Raises PlanMismatch where they are others.
+
+        Not by their names: Keras numbers the layers of a second model on.
+        """
+        starts = [0, *accumulate(block.calls for block in self._cut.result.blocks)]
+        if starts.pop() == len(self._calls.calls):
+            blocks = Blocks(self._calls, tuple(starts))
+            pairs = zip(blocks.graph.blocks, self._cut.result.blocks, strict=True)
+            if all(mine.weights_bytes == its.weights_bytes for mine, its in pairs):
+                return blocks
+        raise PlanMismatch(
+            f"the model {self._model.name} has other layers than {self._cut.result.model.name}, which was cut",
+            remedy="gpubalance layers --model FILE.py:FUNCTION cuts this one",
+        )
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """For a while Keras' own `fit`, `evaluate` and `predict` of the model call these functions."""
+        own = {"train_function": self.train, "test_function": self.test, "predict_function": self.predict}
+        self.is_open = True
+        try:
+            with keras_inside.on_one_device(self._model, **own):
+                yield
+        finally:
+            self.is_open = False
+
+    def train(self, iterator: Iterator[Any]) -> Any:
+        """As many steps as `steps_per_execution` says; the logs after the last. Raises StopIteration without data."""
+        return self._several(iterator, self._train_on)
+
+    def test(self, iterator: Iterator[Any]) -> Any:
+        """The same for `evaluate`."""
+        return self._several(iterator, self._test_on)
+
+    def predict(self, batches: Sequence[Any]) -> Any:
+        """The outputs for all samples of some batches, in their order."""
+        found = [self._outputs(micro)[0] for batch in batches for micro in self._micro_batches(_parts(batch)[:1])]
+        return self._together(found)
+
+    def _several(self, iterator: Iterator[Any], step: Callable[[tuple[Any, ...]], Any]) -> Any:
+        logs = None
+        for _ in range(self._model.steps_per_execution):
+            try:
+                batch = next(iterator)
+            except StopIteration:
+                break
+            logs = step(_parts(batch))
+        if logs is None:
+            raise StopIteration
+        return logs
+
+    def _train_on(self, data: tuple[Any, ...]) -> Any:
+        batch = self._micro_batches(data)
+        orders = self._cut.orders(len(batch))
+        with keras_inside.uncounted(self._model):  # it counts each loss by micro-batches, and these may be unlike
+            done = self._guarded(lambda: self._pipeline.step(batch, orders))
+        outputs = self._together([self._pipeline.outputs.packed(one) for one in done.finals])
+        if self._model._compile_loss.metrics:
+            self._loss_of(data, outputs)
+        return self._logged(data, outputs, sum(map(float, done.losses)))
+
+    def _test_on(self, data: tuple[Any, ...]) -> Any:
+        batch = self._micro_batches(data)
+        found = [self._outputs(micro) for micro in batch]
+        outputs = self._together([one for one, _ in found])
+        # What layers add to the loss is of a micro-batch's mean sample.
+        of_each = [micro.samples * sum(map(float, added)) for micro, (_, added) in zip(batch, found, strict=True)]
+        added = sum(of_each) / sum(micro.samples for micro in batch)
+        return self._logged(data, outputs, self._loss_of(data, outputs) + added)
+
+    def _loss_of(self, data: tuple[Any, ...], outputs: Any) -> float:
+        """What the model was compiled with; it counts each output's."""
+        _, labels, *weights = data
+        with tf.device("/CPU:0"):
+            return float(self._model._compile_loss(labels, outputs, *weights))
+
+    def _outputs(self, micro: MicroBatch) -> tuple[Any, Any]:
+        return self._guarded(lambda: self._pipeline.infer(micro))  # type: ignore[no-any-return]
+
+    def _guarded(self, work: Callable[[], Any]) -> Any:
+        """What the work gives. A device's own failure is told with the device and what it was at."""
+        try:
+            return work()
+        except TaskFailedError as failed:
+            cause = failed.__cause__
+            if isinstance(cause, tf.errors.ResourceExhaustedError):
+                label = self._cut.devices[failed.device].label
+                raise OutOfMemory(f"{label} ran out of memory in {failed.doing}", replica=failed.device) from cause
+            raise (cause or failed) from None
+
+    def _together(self, outputs: Sequence[Any]) -> Any:
+        """Those of all micro-batches, in the host's memory."""
+        with tf.device("/CPU:0"):
+            return tf.nest.map_structure(lambda *parts: tf.concat(parts, axis=0), *outputs)
+
+    def _logged(self, data: tuple[Any, ...], outputs: Any, loss: float) -> Any:
+        """Keras' metrics and logs, of all samples of a batch at once."""
+        inputs, *labels = data
+        if self._logs is None:
+            self._logs = tf.function(self._metrics, autograph=False, reduce_retracing=True)
+        with tf.device("/CPU:0"):
+            return self._logs(inputs, labels, outputs, tf.constant(loss))
+
+    def _metrics(self, inputs: Any, labels: Sequence[Any], outputs: Any, loss: Any) -> Any:
+        model, weights = self._model, labels[1] if len(labels) > 1 else None
+        samples = tf.shape(tf.nest.flatten(inputs)[0])[0]
+        model._loss_tracker.update_state(loss, sample_weight=samples)
+        return model.compute_metrics(inputs, labels[0], outputs, weights)
+
+    def _micro_batches(self, data: tuple[Any, ...]) -> list[MicroBatch]:
+        """The batch, cut as it was measured; the last micro-batch may be smaller."""
+        result = self._cut.result
+        samples, size = int(tf.nest.flatten(data)[0].shape[0]), result.micro_batch
+        if samples > result.global_batch:
+            raise BadInput(
+                f"a batch of {samples}, where the layers were cut for {result.global_batch} in a step",
+                remedy=f"batch_size={result.global_batch}, or less",
+            )
+        return [
+            micro_batch_of(tf.nest.map_structure(lambda one, at=at: one[at : at + size], data), self._calls)
+            for at in range(0, samples, size)
+        ]
+
+
+def _parts(batch: Any) -> tuple[Any, ...]:
+    """(inputs,), (inputs, labels) or (inputs, labels, sample weights)."""
+    return tuple(one for one in keras.utils.unpack_x_y_sample_weight(batch) if one is not None)

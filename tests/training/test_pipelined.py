@@ -1,0 +1,171 @@
+"""A user's own model, its layers on several devices: Keras' loop gives what it gives on one device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gpubalance
+from gpubalance.errors import BadInput, PlanMismatch
+from gpubalance.results.layers import Layers, StepTask
+from gpubalance.settings.device import Device
+from gpubalance.training.pipelined import Pipelined, load_layers
+from tests.engine.pipelines import in_stages, orders_of
+
+_MICRO_BATCH, _MICRO_BATCHES = 8, 4
+_SAMPLES = 72  # of an epoch: its last batch has one micro-batch
+_RESULT = Path(__file__).parents[1] / "render" / "data" / "pair-layers.json"
+
+
+@pytest.fixture(scope="module")
+def keras(tensorflow: Any) -> Any:
+    del tensorflow
+    import keras
+
+    return keras
+
+
+def two_in_two_out(*, loss: Any = "sparse_categorical_crossentropy", width: int = 8) -> Any:
+    """With all that adds to a loss; and metrics with and without sample weights."""
+    import keras
+    from keras import layers, regularizers
+
+    left, right = keras.Input((6,), name="left"), keras.Input((4,), name="right")
+    own = {"kernel_regularizer": regularizers.L2(1e-2), "activity_regularizer": regularizers.L2(1e-2)}
+    first = layers.Dense(width, "relu", **own)(left)
+    size = layers.Dense(1, name="size")(first)
+    both = layers.Concatenate()([first, layers.Dense(4, "tanh")(right)])
+    kind = layers.Dense(3, "softmax", name="kind")(layers.Dense(8, "relu")(both))
+    model = keras.Model({"left": left, "right": right}, {"kind": kind, "size": size})
+    model.compile(
+        keras.optimizers.Adam(1e-2, global_clipnorm=0.5),
+        {"kind": loss, "size": "mse"},
+        loss_weights={"kind": 1.0, "size": 0.3},
+        metrics={"size": ["mae"]},
+        weighted_metrics={"kind": ["accuracy"]},
+    )
+    return model
+
+
+def cut(model: Any, stages: int = 2) -> Layers:
+    """The result that `gpubalance layers` would write for this model on plain CPU devices."""
+    from gpubalance.engine.pipeline.blocks import blocks_of
+    from gpubalance.engine.pipeline.calls import calls_of
+
+    graph = blocks_of(calls_of(model)).graph
+    segments = in_stages(len(graph.blocks), stages)
+    like = Layers.model_validate_json(_RESULT.read_text())
+    tasks = [
+        StepTask(**vars(task), device=device, sent_s=0, ready_s=0, start_s=place, end_s=place + 1)
+        for device, order in enumerate(orders_of("1f1b", segments, graph, _MICRO_BATCHES))
+        for place, task in enumerate(order)
+    ]
+    block = like.blocks[0]
+    update: dict[str, Any] = {
+        "devices": tuple(
+            Device(index=i, uuid=f"cpu-{i}", name="CPU", memory_bytes=None, simulated=True) for i in range(stages)
+        ),
+        "blocks": tuple(
+            block.model_copy(update={"calls": one.calls, "weights_bytes": one.weights_bytes}) for one in graph.blocks
+        ),
+        "stages": tuple(
+            like.stages[0].model_copy(update={"device": one.device, "segments": ((one.first, one.last),)})
+            for one in segments
+        ),
+        "timeline": like.timeline.model_copy(update={"tasks": tuple(tasks), "updates": ()}),
+        "micro_batch": _MICRO_BATCH,
+        "micro_batches": _MICRO_BATCHES,
+        "global_batch": _MICRO_BATCH * _MICRO_BATCHES,
+    }
+    return like.model_copy(update=update)
+
+
+def samples() -> tuple[Any, Any, Any]:
+    random = np.random.default_rng(0)
+    inputs = {"left": random.random((_SAMPLES, 6), np.float32), "right": random.random((_SAMPLES, 4), np.float32)}
+    labels = {"kind": random.integers(0, 3, _SAMPLES), "size": random.random((_SAMPLES, 1), np.float32)}
+    return inputs, labels, {name: random.random(_SAMPLES, np.float32) for name in labels}
+
+
+def layers_for(model: Any, stages: int = 2) -> Pipelined:
+    with pytest.warns(UserWarning, match="simulated devices"):
+        return load_layers(cut(model, stages))
+
+
+def largest(one: Any, other: Any) -> float:
+    pairs = zip(one, other, strict=True)
+    return max(float(np.abs(np.subtract(mine, its)).max()) for mine, its in pairs)
+
+
+def test_fit_evaluate_and_predict_give_what_one_device_gives(keras: Any, tmp_path: Path) -> None:
+    inputs, labels, weights = samples()
+
+    def built() -> Any:
+        keras.utils.set_random_seed(2)
+        return two_in_two_out()
+
+    layers, alone = layers_for(built(), 3), built()
+    with layers.scope():
+        model = built()
+    options = {"epochs": 2, "shuffle": False, "verbose": 0, "sample_weight": weights}
+    mine = layers.fit(model, inputs, labels, validation_data=(inputs, labels), **options).history
+    its = alone.fit(inputs, labels, batch_size=32, validation_data=(inputs, labels), **options).history
+    assert mine.keys() == its.keys()
+    assert {variable.value.device[-5:] for variable in model.trainable_variables} == {"CPU:0", "CPU:1", "CPU:2"}
+    assert largest(model.get_weights(), alone.get_weights()) < 1e-6
+    # Keras' own means of each output's loss are of batches, not of samples, where these differ in size.
+    logged = [name for name in its if not name.endswith(("kind_loss", "size_loss"))]
+    assert largest([mine[name] for name in logged], [its[name] for name in logged]) < 1e-6
+    found = layers.evaluate(model, inputs, labels, return_dict=True, verbose=0)
+    expected = alone.evaluate(inputs, labels, batch_size=_SAMPLES, return_dict=True, verbose=0)
+    assert largest([found[name] for name in expected], expected.values()) < 1e-6
+    outputs = layers.predict(model, inputs, verbose=0)
+    assert largest(outputs.values(), alone.predict(inputs, verbose=0).values()) < 1e-6
+
+    # Loaded with its optimizer, it goes on where it was.
+    model.save(tmp_path / "model.keras")
+    with layers.scope():
+        loaded = keras.saving.load_model(tmp_path / "model.keras")
+    for one in (model, loaded):
+        layers.fit(one, inputs, labels, shuffle=False, verbose=0)
+    assert largest(model.get_weights(), loaded.get_weights()) == 0
+
+
+def test_a_loss_that_is_a_sum_stays_one(keras: Any) -> None:
+    def built() -> Any:
+        keras.utils.set_random_seed(2)
+        model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(4, "relu"), keras.layers.Dense(3, "softmax")])
+        model.compile(keras.optimizers.SGD(1e-2), keras.losses.SparseCategoricalCrossentropy(reduction="sum"))
+        return model
+
+    inputs, labels = samples()[0]["left"], samples()[1]["kind"]
+    layers, alone = layers_for(built()), built()
+    with layers.scope():
+        model = built()
+    mine = layers.fit(model, inputs, labels, shuffle=False, verbose=0).history
+    its = alone.fit(inputs, labels, batch_size=32, shuffle=False, verbose=0).history
+    assert largest(model.get_weights(), alone.get_weights()) < 1e-6
+    assert mine["loss"] == pytest.approx(its["loss"])
+
+
+def test_what_was_not_cut_is_refused(keras: Any, tmp_path: Path) -> None:
+    inputs, labels, _ = samples()
+    result = cut(two_in_two_out())
+    file = tmp_path / "layers.json"
+    file.write_text(result.model_dump_json())
+    with pytest.raises(PlanMismatch, match="not here") as told:
+        gpubalance.load_layers(file, simulate=2)
+    assert told.value.exit_code == 7
+    layers = layers_for(two_in_two_out())
+    with layers.scope():
+        wider, model = two_in_two_out(width=9), two_in_two_out()
+        mixed = two_in_two_out(loss=keras.losses.SparseCategoricalCrossentropy(reduction="sum"))
+    with pytest.raises(PlanMismatch, match="other layers than"):
+        layers.fit(wider, inputs, labels)
+    with pytest.raises(BadInput, match="a batch of 64, where the layers were cut for 32"):
+        layers.fit(model, inputs, labels, batch_size=64)
+    with pytest.raises(BadInput, match="other than samples"):
+        layers.fit(mixed, inputs, labels, verbose=0)
