@@ -126,6 +126,14 @@ def test_a_device_that_runs_out_of_memory_gets_less(tmp_path: Path) -> None:
         assert stage.memory_peak_bytes <= (found.devices[stage.device].memory_bytes or 0)
 
 
+def test_a_micro_batch_is_as_small_as_memory_makes_it(tmp_path: Path) -> None:
+    """No device holds a block with 8 samples, the fewest that blocks are measured with at first."""
+    one = 'alpha_s = 0.01\nbeta_s = 0.0005\nmemory = "1 GiB"\nbase_memory = "0.59 GiB"\nmemory_per_sample = "1 GiB"'
+    found, _ = result_of("--simulate", profile(tmp_path, one, one), "--windows", "1", "--round-duration", "0.1")
+    assert found.micro_batch == 1
+    assert len(found.stages) == 2
+
+
 def test_named_cuts_are_those(tmp_path: Path) -> None:
     found, _ = result_of(
         "--simulate", LARGE, *SHORT, "--cuts", "conv2d_5", "--micro-batches", "2", "--schedule", "gpipe"

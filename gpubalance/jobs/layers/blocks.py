@@ -10,6 +10,7 @@ from gpubalance.jobs.events import Doing, Watch
 from gpubalance.jobs.layers.kept import BlockPoint, KeptBlocks, KeptLayers
 from gpubalance.numbers.stats import median
 from gpubalance.results.piped import BlockTimed
+from gpubalance.settings.device import Device
 from gpubalance.settings.requests import LayersRequest
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.layers import describe
@@ -37,17 +38,26 @@ def _timed(request: LayersRequest, number: int, kept: KeptLayers, watch: Watch, 
     device = request.devices[number]
     with _party(request, number, watch, limit) as party:
         graph = party.ask(lambda worker: describe(worker, request.cuts))
-        points: list[BlockPoint] = []
-        fitting: Sequence[int] = range(len(graph.blocks))
-        for size in (request.micro_batch,) if request.micro_batch else _SIZES:
-            watch(Doing(f"{device.label}: measuring {len(fitting)} blocks, micro-batches of {size}"))
-            measured = list(_at_size(party, fitting, size))
-            points += measured
-            fitting = [point.block for point in measured]  # what does not hold a size holds no larger one
+        points = tuple(_points(party, request, device, range(len(graph.blocks)), watch))
         limit_bytes = party.facts.memory_limit_bytes[0]
-    found = KeptBlocks(device=device.uuid, graph=graph, limit_bytes=limit_bytes, points=tuple(points))
+    found = KeptBlocks(device=device.uuid, graph=graph, limit_bytes=limit_bytes, points=points)
     kept.blocks(found)
     return found
+
+
+def _points(
+    party: Party, request: LayersRequest, device: Device, blocks: Sequence[int], watch: Watch
+) -> Iterator[BlockPoint]:
+    """Each block at the sizes that are of use; what does not hold one of them is tried with the smaller ones only."""
+    sizes = (request.micro_batch,) if request.micro_batch else _SIZES
+    for size in sizes:
+        watch(Doing(f"{device.label}: measuring {len(blocks)} blocks, micro-batches of {size}"))
+        measured = list(_at_size(party, request, blocks, size))
+        yield from measured
+        fitting = [point.block for point in measured]
+        if size == sizes[0] and not request.micro_batch:
+            yield from _at_size(party, request, sorted(set(blocks) - set(fitting)), 1)
+        blocks = fitting
 
 
 def _party(request: LayersRequest, number: int, watch: Watch, limit: TimeLimit) -> Party:
@@ -61,13 +71,13 @@ def _party(request: LayersRequest, number: int, watch: Watch, limit: TimeLimit) 
     )
 
 
-def _at_size(party: Party, blocks: Sequence[int], size: int) -> Iterator[BlockPoint]:
+def _at_size(party: Party, request: LayersRequest, blocks: Sequence[int], size: int) -> Iterator[BlockPoint]:
     """Those that memory holds; behind one that it does not it goes on, in a fresh process where it is a GPU's."""
     left = list(blocks)
     while left:
         found: list[BlockTimed] = []
         try:
-            party.ask(partial(_collect, blocks=left, size=size, into=found))
+            party.ask(partial(_collect, cuts=request.cuts, blocks=left, size=size, into=found))
             done = len(left)
         except OutOfMemory:
             done = len(found) + 1
@@ -75,7 +85,9 @@ def _at_size(party: Party, blocks: Sequence[int], size: int) -> Iterator[BlockPo
         left = left[done:]
 
 
-def _collect(worker: Worker, blocks: Sequence[int], size: int, into: list[BlockTimed]) -> None:
+def _collect(worker: Worker, cuts: Sequence[str], blocks: Sequence[int], size: int, into: list[BlockTimed]) -> None:
+    if cuts:  # a fresh process has other blocks
+        describe(worker, cuts)
     runs = tuple((block, block) for block in blocks)
     into.extend(time_runs(worker, runs, size, seconds=_SECONDS, at_least=_TIMES))
 

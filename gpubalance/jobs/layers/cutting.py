@@ -78,15 +78,18 @@ class Cutting:
 
     def _found(self) -> Planned:
         """The cut to prove: the best of those that were tried."""
-        while sum(one.step_time_s is not None for one in self._rounds) < self._request.rounds:
+        while self._best is None or self._measured_rounds < self._request.rounds:
             planned = self._known.best()
             if self._best is not None and (
                 kept_cut(planned) in self._tried or planned.throughput <= (1 + _WORTH_A_ROUND) * self._best[0]
             ):
                 break
             self._try(planned)
-        assert self._best is not None  # noqa: S101  (there is a round at least)
         return self._known.corrected(self._best[1])
+
+    @property
+    def _measured_rounds(self) -> int:
+        return sum(one.step_time_s is not None for one in self._rounds)
 
     def _try(self, planned: Planned) -> None:
         """Measures a cut for a moment, unless an interrupted command has."""
