@@ -28,13 +28,15 @@ PAIR = str(ROOT / "tests" / "render" / "data" / "pair-balance.json")
 LABELS = ("alpha:0", "alpha:1", "beta:0")
 VIA = ("--via", "env ON={host}")
 SCRIPT = """
-import json, os, sys, time
+import json, os, signal, sys, time
 task = json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {})
 print(os.environ.get("ON", "here"), "given", sys.argv[1:], "as", task.get("index"))
 print("to stderr", file=sys.stderr)
 if "fail" in sys.argv:
     sys.exit(5) if task["index"] == 1 else time.sleep(600)
 if "wait" in sys.argv:
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(print("got", number)))
+    print("waits", file=sys.stderr)
     time.sleep(600)
 """
 
@@ -73,11 +75,12 @@ def test_one_that_fails_ends_all_with_its_exit_code(script: str, tmp_path: Path)
 def test_no_process_outlives_the_command(number: int, script: str, tmp_path: Path) -> None:
     process = start("launch", *VIA, str(write_plan(tmp_path)), script, "wait")
     for _ in range(3):
-        lines_until(process, "to stderr")
+        lines_until(process, "waits")
     children = [child.pid for child in children_of(process.pid)]
     assert len(children) == 6  # each behind what starts it on its host
     os.kill(process.pid, number)
-    process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=30)
+    assert out.count(f"got {number}") == (3 if number == signal.SIGTERM else 0)
     assert process.returncode == (143 if number == signal.SIGTERM else -number)
     end = time.monotonic() + 10
     while not all(map(gone, children)) and time.monotonic() < end:
