@@ -48,8 +48,7 @@ class MeasuredBlock(Record):
 class Stage(Record):
     """One device's part in a step: its segments, [first block, last block] each, and where its time goes.
 
-    forward_s + backward_s + transfer_s + update_s + bubble_s is the step time, or a little more where stamping slows a
-    device down that has no bubble. `transfer_s` is waiting for a tensor on
+    forward_s + backward_s + transfer_s + update_s + bubble_s is the step time. `transfer_s` is waiting for a tensor on
     its way, and nothing else to do; what is sent beside compute costs nothing. `in_flight` are the micro-batches whose
     activations it holds at most. `memory_predicted_bytes` is null where memory is not known.
     """

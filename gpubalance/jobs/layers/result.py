@@ -126,7 +126,7 @@ def _known(seconds: float) -> float | None:
 
 
 def _stages(series: PipeSeries) -> list[Stage]:
-    """Each part is its median over the stamped steps; the bubble is what is left of a step without stamps."""
+    """Each part is the same of a step without stamps as of the stamped ones, in the median; the bubble is the rest."""
     planned = series.planned
     placed = planned.placement
     steps = [parts_of(timeline, placed.links) for timeline in series.timelines]
@@ -135,7 +135,8 @@ def _stages(series: PipeSeries) -> list[Stage]:
     stages = []
     for parts in zip(*steps, strict=True):
         device = parts[0].device
-        seconds = {name: _median(parts, name) for name in ("forward_s", "backward_s", "transfer_s", "update_s")}
+        names = ("forward_s", "backward_s", "transfer_s", "update_s")
+        seconds = {name: series.step_time_s * _median_part(parts, name, series.timelines) for name in names}
         known = planned.problem.loads[device].memory_bytes is not None
         stages.append(
             Stage(
@@ -152,8 +153,8 @@ def _stages(series: PipeSeries) -> list[Stage]:
     return sorted(stages, key=lambda stage: stage.segments)
 
 
-def _median(parts: Sequence[StageParts], name: str) -> float:
-    return median([getattr(part, name) for part in parts])
+def _median_part(parts: Sequence[StageParts], name: str, steps: Sequence[Timeline]) -> float:
+    return median([getattr(part, name) / step.step_time_s for part, step in zip(parts, steps, strict=True)])
 
 
 def _warnings(request: LayersRequest, series: PipeSeries) -> list[Warning_]:

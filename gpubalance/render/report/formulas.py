@@ -166,7 +166,9 @@ INDEPENDENT = (
 
 LAYERS = (
     Formula(
-        "forward, backward", "Fᵢ, Bᵢ", "a device's passes in a step, all micro-batches; medians of the stamped steps"
+        "forward, backward",
+        "Fᵢ, Bᵢ",
+        "a device's passes of all micro-batches: their part of the stamped steps, the median of it, times T",
     ),
     Formula(
         "transfer",
