@@ -19,9 +19,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 LOGICAL_DEVICES = 8
 
 # These machines are shared: a slow example says nothing. The same examples each time, so that a failure is a change's;
-# `scripts/test --hypothesis-profile=drawn tests/planning` looks for new ones.
-settings.register_profile("drawn", deadline=None)
-settings.register_profile("here", deadline=None, derandomize=True)
+# `scripts/test --hypothesis-profile=drawn tests/planning` looks for new ones, and for many.
+settings.register_profile("drawn", deadline=None, max_examples=500)
+settings.register_profile("here", deadline=None, derandomize=True, max_examples=40)
 settings.load_profile("here")
 
 

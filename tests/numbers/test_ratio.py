@@ -100,7 +100,7 @@ def test_what_has_no_noise_still_needs_to_differ_by_enough() -> None:
     assert ratio(1.006, still, still).verdict == "faster"
 
 
-@pytest.mark.parametrize("name", ["gtx1080ti-gtx1080", "quick-pair"])
+@pytest.mark.parametrize("name", ["gtx1080ti-gtx1080", pytest.param("quick-pair", marks=pytest.mark.campaign)])
 def test_runs_of_the_same_are_called_no_different_and_three_per_cent_is_found(name: str) -> None:
     """The campaign of scripts/bench, with fewer draws."""
     same, slower = pairs(name, count=60)

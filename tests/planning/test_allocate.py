@@ -149,19 +149,16 @@ def assert_best(problem: Problem, required: int | None = None) -> None:
     assert problem.value(found) == pytest.approx(best, rel=2e-12)
 
 
-@settings(max_examples=500)
 @given(problems())
 def test_no_split_is_better(problem: Problem) -> None:
     assert_best(problem)
 
 
-@settings(max_examples=100)
 @given(problems(micro=5), st.data())
 def test_none_with_a_device_forced_in_is_better(problem: Problem, data: st.DataObject) -> None:
     assert_best(problem, required=data.draw(st.integers(0, len(problem.loads) - 1)))
 
 
-@settings(max_examples=100)
 @given(st.lists(loads(6), min_size=1, max_size=3), st.integers(2, 8), st.integers(1, 140), st.booleans())
 def test_every_global_batch_is_possible_in_micro_batches(of: list[Load], micro: int, total: int, fixed: bool) -> None:
     """Small limits and many micro-batches, of which the first is often a smaller one."""
@@ -175,7 +172,6 @@ def given_to(problem: Problem, found: Allocation) -> list[tuple[list[tuple[int, 
     return sorted(zip(able, found.split.batches, strict=True))
 
 
-@settings(max_examples=150)
 @given(problems(), st.data())
 def test_the_order_of_devices_does_not_matter(problem: Problem, data: st.DataObject) -> None:
     order = data.draw(st.permutations(range(len(problem.loads))))
@@ -190,7 +186,6 @@ def test_the_order_of_devices_does_not_matter(problem: Problem, data: st.DataObj
     assert given_to(problem, found) == given_to(turned, again)
 
 
-@settings(max_examples=100)
 @given(problems())
 def test_it_is_the_smallest_global_batch_that_is_as_fast(problem: Problem) -> None:
     problem = replace(problem, global_batch=None)
@@ -219,7 +214,6 @@ def test_equal_devices_get_the_even_split(model: Line | Curve, devices: int, tot
         assert found.step_time_s <= even * (1 + 1e-12)
 
 
-@settings(max_examples=100)
 @given(st.lists(loads(500, least=1), min_size=2, max_size=12), st.data())
 def test_never_slower_than_a_feasible_even_split(of: list[Load], data: st.DataObject) -> None:
     total = data.draw(st.integers(len(of), max(len(of), len(of) * min(load.limit for load in of))))
@@ -314,7 +308,6 @@ def test_an_integer_program_finds_no_higher_throughput(seed: int, micro: int) ->
     assert by_integer_program(problem, found.throughput) >= -1e-5 * found.split.global_batch
 
 
-@settings(max_examples=60)
 @given(
     st.lists(loads(400, least=1), min_size=1, max_size=8),
     st.integers(1, 4),
@@ -332,7 +325,6 @@ def test_dividing_and_putting_in_order_find_the_same(of: list[Load], micro: int,
     assert [one.time_s for one in found] == pytest.approx([found[-1].time_s] * 3, rel=1e-12)
 
 
-@settings(max_examples=150)
 @given(loads(32), st.integers(1, 3), st.sampled_from([1, 2, 8]), st.data())
 def test_the_most_by_a_deadline_is_exact(load: Load, micro: int, multiple: int, data: st.DataObject) -> None:
     """At deadlines that are times, before and after them, and in between."""
@@ -349,7 +341,6 @@ def test_the_most_by_a_deadline_is_exact(load: Load, micro: int, multiple: int, 
         assert fleet.most(at)[:, 0].tolist() == [(times <= deadline).sum() for deadline in at]
 
 
-@settings(max_examples=50)
 @given(problems(), st.sampled_from([0.01, 0.05, 0.3]), st.booleans())
 def test_it_is_the_least_accumulation_near_the_best(problem: Problem, within: float, free: bool) -> None:
     problem = replace(problem, micro_batches=4, global_batch=None if free else problem.global_batch)
