@@ -145,7 +145,7 @@ def layers(
     Example: gpubalance layers --gpus 0 1 -o layers.json
     """
     from gpubalance.cli.measured import measured
-    from gpubalance.cli.next_command import report_command
+    from gpubalance.cli.next_command import layers_script, report_command
     from gpubalance.cli.output import width
     from gpubalance.jobs.keep.journals import layers_journal
     from gpubalance.jobs.layers.layers import layers as layers_job
@@ -155,6 +155,11 @@ def layers(
     machine = gpus.machine()
     devices = _devices(machine.select(gpus.named))
     request = cut.request(machine, devices, training, search, windows.measuring(measuring))
+
+    def text(result: Layers) -> str:
+        path = reporting.output
+        return layers_text(result, report_command(path), layers_script(path, gpus.simulate), width())
+
     measured(
         "layers",
         machine,
@@ -165,5 +170,5 @@ def layers(
         kind=Layers,
         journal=layers_journal,
         job=layers_job,
-        text=lambda result: layers_text(result, report_command(reporting.output), width()),
+        text=text,
     )

@@ -63,6 +63,18 @@ def report_command(path: Path | None) -> str:
     return "" if path is None else _line("report", str(path), "--html", str(path.with_suffix(".html")))
 
 
+def layers_script(path: Path | None, simulate: str | None) -> tuple[str, ...]:
+    """The lines that train a model in the stages of that file; none without one."""
+    if path is None:
+        return ()
+    simulated = f", simulate={simulate!r}" if simulate else ""
+    return (
+        clean_lines(f"layers = gpubalance.load_layers({str(path)!r}{simulated})"),
+        "with layers.scope(): model = build_model(); model.compile(…)",
+        "layers.fit(model, dataset, epochs=10)",
+    )
+
+
 def resuming(arguments: Sequence[str], without: str | None = None) -> str:
     """The command of those arguments, which goes on with what it has measured; `without` is an option to leave out."""
     pairs = zip(["", *arguments], arguments, strict=False)

@@ -131,7 +131,7 @@ def _read_and_show(file: Path) -> None:
             elif isinstance(found, Independent):
                 independent_text(found, "", width)
             elif isinstance(found, Layers):
-                layers_text(found, "", width)
+                layers_text(found, "", (), width)
             else:
                 run_text(found, "", width)
 

@@ -50,7 +50,9 @@ def summary(name: str, width: int) -> str:
     if isinstance(result, Probe):
         return probe_text(result, following, width)
     if isinstance(result, Layers):
-        return layers_text(result, f"gpubalance report {name}.json --html {name}.html", width)
+        script = [line.replace("split", "layers") for line in _SCRIPT[1:]]
+        following = f"gpubalance report {name}.json --html {name}.html"
+        return layers_text(result, following, (f"layers = gpubalance.load_layers('{name}.json')", *script), width)
     return run_text(result, following, width)
 
 

@@ -10,6 +10,7 @@ from gpubalance.jobs.layers.series import PipeSeries
 from gpubalance.jobs.measure.warnings import (
     loss_not_finite,
     not_steady,
+    shares_assumed,
     slower_than_profile,
     stamps_cost,
     throttled,
@@ -163,6 +164,7 @@ def _warnings(request: LayersRequest, series: PipeSeries) -> list[Warning_]:
         (device, reasons) for device, reasons in zip(request.devices, series.sensors.throttled, strict=True) if reasons
     ]
     found = [
+        shares_assumed() if request.devices[0].profile is not None else None,
         throttled(slowed) if slowed else None,
         slower_than_profile(series.timings.late_part, request.settings.model),
         wide_interval(series.timings.precision),

@@ -179,3 +179,13 @@ def batches_differ() -> Warning_:
         "fits was tried with the longest of the first that came",
         next="keep some memory free with --margin if longer ones may come",
     )
+
+
+def shares_assumed() -> Warning_:
+    """Of a cut model on simulated devices, whose profiles are of whole models."""
+    return Warning_(
+        code="shares-assumed",
+        message="each block takes the part of its device's profile that it has of the model's operations, weights and "
+        "activations: that is an assumption",
+        next="nothing to do: real devices are measured block by block",
+    )
