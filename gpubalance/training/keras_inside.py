@@ -88,10 +88,10 @@ def _strategy_of(optimizer: Any, default: Any) -> Any:
 @contextlib.contextmanager
 def uncounted(model: Any) -> Iterator[None]:
     """What the model's metrics count meanwhile is put back."""
-    before = [(variable, tf.identity(variable.value)) for variable in model.metrics_variables]
+    before = {id(variable): tf.identity(variable.value) for variable in model.metrics_variables}
     yield
-    for variable, value in before:
-        variable.assign(value)
+    for variable in model.metrics_variables:  # some are made by the first loss
+        variable.assign(before.get(id(variable), tf.zeros_like(variable.value)))
 
 
 def without_xla() -> contextlib.AbstractContextManager[None]:

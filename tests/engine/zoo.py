@@ -25,19 +25,14 @@ def regularised() -> Any:
 
 
 def masked() -> Any:
-    """A mask that goes from layer to layer beside the tensors, and an embedding, whose gradients are rows."""
+    """A mask beside the tensors, one of them an output whose loss goes by it; an embedding, whose gradients are rows."""
     import keras
     from keras import layers
 
-    return keras.Sequential(
-        [
-            keras.Input((5,), dtype="int32"),
-            layers.Embedding(20, 6, mask_zero=True),
-            layers.Dropout(0.2, seed=3),
-            layers.LSTM(4),
-            layers.Dense(3, "softmax"),
-        ]
-    )
+    given = keras.Input((5,), dtype="int32")
+    body = layers.Dropout(0.2, seed=3)(layers.Embedding(20, 6, mask_zero=True)(given))
+    each = layers.Dense(4, "softmax")(body)
+    return keras.Model(given, [each, layers.Dense(3, "softmax")(layers.LSTM(4)(body))])
 
 
 def nested() -> Any:

@@ -150,7 +150,8 @@ class Pipeline:
             return
         parts = self._parts
         counted = [variable for section in parts.sections for variable in section.counted]
-        before = [tf.identity(variable.value) for variable in counted]
+        with tf.device("/CPU:0"):  # weights that are not trained are among them
+            before = [tf.identity(variable.value) for variable in counted]
         step = Step(parts, [micro], time.perf_counter())
         clocks = [Clock(name) for name in parts.names]
         numbers = range(len(parts.segments))
