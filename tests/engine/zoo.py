@@ -25,7 +25,7 @@ def regularised() -> Any:
 
 
 def masked() -> Any:
-    """A mask beside the tensors, one of them an output whose loss goes by it; an embedding, whose gradients are rows."""
+    """A mask beside the tensors, one of them an output whose loss goes by it; an embedding: its gradients are rows."""
     import keras
     from keras import layers
 
