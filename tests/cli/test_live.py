@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 
 import pytest
 
@@ -37,6 +38,7 @@ print(Progress(quiet=QUIET).during(work))
 KEPT = "… going on with what was measured"
 
 
+@cache
 def shown(columns: int, quiet: bool = False, **environment: str) -> Seen:
     status, seen = in_terminal(EVENTS.replace("QUIET", str(quiet)), columns, environment=environment)
     assert status == 0, seen.written.decode()

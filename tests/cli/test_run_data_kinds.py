@@ -157,13 +157,6 @@ def test_samples_of_one_shape_have_no_spread(tmp_path: Path, function: str) -> N
     assert summary.startswith("your input pipeline ")
 
 
-def test_a_model_of_open_shapes_needs_data(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(FILE)
-    done = gpubalance("run", "--simulate", "2", "--model", "mine.py:text_net", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (4, "")
-    assert "--data FILE.py:FUNCTION" in done.stderr
-
-
 def _pictures(folder: Path) -> None:
     import struct
     import zlib

@@ -161,7 +161,7 @@ class _Touches:
         ("nothing.here:model", "no module 'nothing.here'"),
         ("missing.py:model", "there is no file missing.py"),
         ("{file}:absent", "has no function 'absent'"),
-        ("{file}:unknown_shape", "only the batch may be unknown"),
+        ("{file}:unknown_shape", "give samples of your own, --data FILE.py:FUNCTION, or the Input its sizes"),
         ("{file}:fixed_batch", "takes batches of 7 only"),
         ("{file}:no_input", "input shapes are unknown"),
         ("{file}:no_weights", "no weights to train"),
