@@ -26,6 +26,7 @@ from tests.tiny import net
 BRIEF: dict[str, Any] = {"windows": 1, "duration": 0.5, "round_duration": 0.5, "global_batch": 64}
 SCRIPT = f"""
 import sys
+import time
 import keras
 import numpy as np
 import gpubalance
@@ -33,8 +34,16 @@ import gpubalance
 def build():
     return keras.Sequential([keras.Input((9,)), keras.layers.Dense(10, "softmax")])
 
+class Slowly(keras.utils.PyDataset):  # else a pipeline that is measured keeps all cores busy
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, number):
+        time.sleep(0.01)
+        return np.ones((64, 9), "float32"), np.zeros(64, "int64")
+
 def dataset():
-    return np.ones((200, 9), "float32"), np.zeros(200, "int64")
+    return Slowly()
 
 if __name__ == "__main__":
     pair = sys.argv[1]
@@ -44,7 +53,7 @@ if __name__ == "__main__":
     with split.scope():
         model = build()
         model.compile("adam", "sparse_categorical_crossentropy")
-    print(len(split.fit(model, *dataset(), epochs=1, verbose=0).history["loss"]), "epoch")
+    print(len(split.fit(model, dataset(), epochs=1, verbose=0).history["loss"]), "epoch")
 """
 
 

@@ -27,12 +27,20 @@ DEVICES, JOINT = simulated_devices(TWO_HOSTS)
 LABELS = ["alpha:0", "alpha:1", "beta:0"]
 
 
+# It waits, as data that is given as fast as it can be keeps all cores busy.
 DATA = """
+import time
 import numpy as np
 import tensorflow as tf
 
+def waits(values):
+    time.sleep(0.01)
+    return values
+
 def samples():
-    return tf.data.Dataset.from_tensor_slices((np.ones((300, 8), "float32"), np.ones((300, 4), "float32"))).repeat()
+    data = tf.data.Dataset.from_tensor_slices((np.ones((300, 8), "float32"), np.ones((300, 4), "float32")))
+    slowly = lambda x, y: (tf.ensure_shape(tf.numpy_function(waits, [x], tf.float32), (None, 8)), y)
+    return data.repeat().batch(144).map(slowly)
 """
 
 
