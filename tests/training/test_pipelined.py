@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import gpubalance
-from gpubalance.errors import BadInput, PlanMismatch
+from gpubalance.errors import BadInput, OutOfMemory, PlanMismatch
 from gpubalance.results.layers import Layers, StepTask
-from gpubalance.settings.device import Device
+from gpubalance.settings.device import Device, DeviceProfile, JointProfile
 from gpubalance.training.pipelined import Pipelined, load_layers
 from tests.engine.pipelines import in_stages, orders_of
 
@@ -154,6 +154,19 @@ def test_a_loss_that_is_a_sum_stays_one(keras: Any) -> None:
     its = alone.fit(inputs, labels, batch_size=32, shuffle=False, verbose=0).history
     assert largest(model.get_weights(), alone.get_weights()) < 1e-6
     assert mine["loss"] == pytest.approx(its["loss"])
+
+
+def test_what_a_device_does_not_hold_names_it_and_what_it_was_at(keras: Any) -> None:
+    del keras
+    inputs, labels, _ = samples()
+    profile = DeviceProfile(name="small", alpha_s=0, beta_s=0, memory=1000, memory_per_sample=100)
+    result = cut(two_in_two_out())
+    devices = tuple(device.model_copy(update={"profile": profile}) for device in result.devices)
+    layers = Pipelined(result, devices, JointProfile())
+    with layers.scope():
+        model = two_in_two_out()
+    with pytest.raises(OutOfMemory, match=r"GPU:\d ran out of memory in the forward pass of micro-batch 1"):
+        layers.fit(model, inputs, labels, verbose=0)
 
 
 def test_what_was_not_cut_is_refused(keras: Any, tmp_path: Path) -> None:
