@@ -25,6 +25,7 @@ def launch(
 
     Example: gpubalance launch plan.json train.py
     """
+    from gpubalance.cli.output import say
     from gpubalance.devices.hosts import are_reached
     from gpubalance.devices.planned import reach_planned
     from gpubalance.errors import BadInput
@@ -42,7 +43,7 @@ def launch(
     def tell(line: str, label: str, stream: str) -> None:
         """The script's own line, as it is, behind the name of its device."""
         with one_at_a_time:
-            print(f"{label} | {line}", file=sys.stdout if stream == "stdout" else sys.stderr, flush=True)
+            say(f"{label} | {line}", sys.stdout if stream == "stdout" else sys.stderr)
 
     code = launch_job(found, [str(script), *(arguments or [])], tell)
     if code:

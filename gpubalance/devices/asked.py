@@ -71,16 +71,28 @@ def _answer(host: Host, process: _Asked, end_s: float, within_s: float) -> Answe
     except subprocess.TimeoutExpired:
         return unreachable(host, f"did not answer within {within_s:g} s")
     said, complained = out.decode(errors="replace"), err.decode(errors="replace").splitlines()
-    try:
-        answer = json.loads(said[max(0, said.find("{")) :])  # a shell there may greet
-    except ValueError:
+    answer = _object_in(said)
+    if answer is None:
         own = [line.removeprefix("error: ") for line in complained if line.startswith("error: ")]
         if own:  # gpubalance there
             return EnvironmentFault(f"{host}: {clean(own[0], 500)}")
         told = [line for line in [*said.splitlines(), *complained] if line]
         last = f": {clean(told[-1], 200)}" if told else ""
         return unreachable(host, f"ended with exit code {process.returncode}{last}")
-    return answer if isinstance(answer, dict) else other_gpubalance(host)
+    return answer
+
+
+def _object_in(said: str) -> dict[str, Any] | None:
+    """The longest JSON object of what was said: a shell there may greet, with braces too, and take its leave."""
+    found, longest, start = None, 2, said.find("{")  # more than `{}`
+    while start >= 0:
+        end = start + 1
+        with contextlib.suppress(ValueError, RecursionError):
+            one, end = json.JSONDecoder().raw_decode(said, start)
+            if end - start > longest:
+                found, longest = one, end - start
+        start = said.find("{", end)
+    return found
 
 
 def other_gpubalance(host: Host) -> EnvironmentFault:

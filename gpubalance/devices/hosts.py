@@ -23,6 +23,7 @@ from gpubalance.text import clean
 SSH = "ssh -o BatchMode=yes {host}"
 RAY = "ray"
 _HOST, _GPUS = "{host}", "{gpus}"
+_RAY_ANSWERS_WITHIN_S = 60.0  # Ray itself waits for minutes where something else listens
 _NO_CLUSTER = "`ray status` must show the cluster: `ray start --head` on one host starts one, and says how others join"
 
 
@@ -91,7 +92,13 @@ def _reach_ray(cluster: str, via: str | None) -> tuple[str, ...]:
         raise EnvironmentFault(f"--hosts {cluster}: Ray is not installed", remedy=remedy)
     address = "auto" if cluster == RAY else cluster  # auto knows RAY_ADDRESS, and starts no cluster
     joins = own_program("gpubalance.devices.over_ray", address)
-    asked = subprocess.run([*joins, "nodes"], check=False, capture_output=True, text=True)  # noqa: S603  (our own)
+    try:
+        asked = subprocess.run(  # noqa: S603  (our own)
+            [*joins, "nodes"], check=False, capture_output=True, text=True, timeout=_RAY_ANSWERS_WITHIN_S
+        )
+    except subprocess.TimeoutExpired:
+        how = f"Ray did not answer within {_RAY_ANSWERS_WITHIN_S:g} s"
+        raise EnvironmentFault(f"--hosts {cluster}: {how}", remedy=_NO_CLUSTER) from None
     if asked.returncode:
         why = clean(asked.stderr.strip().rpartition("\n")[2], 200)
         raise EnvironmentFault(f"--hosts {cluster}: {why}", remedy=_NO_CLUSTER)
@@ -139,7 +146,7 @@ def command_on(host: Host | None, main: str, *words: str, gpus: int = 0) -> list
     program = own_program(main, *words)
     if reached_by() == RAY:
         return [*(str(gpus) if word == _GPUS else word for word in prefix), *program[1:]]
-    by_ssh = any(Path(word).name == "ssh" for word in prefix)
+    by_ssh = any(Path(word).name == "ssh" for word in _Reach.via)
     return [*prefix, *(map(shlex.quote, program) if by_ssh else program)]
 
 

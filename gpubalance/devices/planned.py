@@ -21,8 +21,8 @@ _OR_FORCE = f"{_MAKE_ONE}; --force runs this one all the same"
 def reach_planned(plan: Plan, hosts: str | None, via: str | None) -> None:
     """Reaches the hosts of a plan's split: those typed, else as the plan says, by a prefix that only a user may name.
 
-    Simulated hosts are this machine, unless a plan was made on others. Raises PlanMismatch where a host is missing, and
-    what `reach` does.
+    Simulated hosts are this machine, unless a plan was made on others. Raises PlanMismatch where a host is missing or
+    the plan names none, and what `reach` does.
     """
     used = [plan.devices[number] for number in plan.split.used]
     named = [host for host in hosts_of(used) if host is not None]
@@ -30,6 +30,10 @@ def reach_planned(plan: Plan, hosts: str | None, via: str | None) -> None:
         by_ray = plan.reached_by == "ray" and via is None
         are_others = via is not None or plan.reached_by is not None or not used[0].simulated
         hosts = "ray" if by_ray else ",".join(named) if are_others else None
+    if hosts is not None and not named:
+        raise PlanMismatch(
+            "the plan is for the devices of one host, which it does not name", remedy="leave --hosts out"
+        )
     reached = reach(hosts, via)
     missing = [host for host in named if host not in reached] if reached else []
     if missing:

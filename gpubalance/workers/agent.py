@@ -81,6 +81,11 @@ class Controller:
             while line:
                 line = line[os.write(self._out, line) :]
 
+    @property
+    def is_held_up(self) -> bool:
+        """Whether a line is on its way."""
+        return self._one.locked()
+
     def say(self, record: Record) -> None:
         self.pass_on(MARK + record.model_dump_json().encode() + b"\n")
 
@@ -154,9 +159,10 @@ def _relay(from_worker: int, controller: Controller, told: threading.Event) -> N
 
 
 def tell_end(started: subprocess.Popen[Any], controller: Controller, told: threading.Event) -> None:
-    """After all that it said. What it has started may hold its end of the pipe."""
+    """After all that it said, however slowly that is read. What it has started may hold its end of the pipe."""
     code = started.wait()
-    told.wait(_ENDS_WITHIN_S)
+    while not told.wait(_ENDS_WITHIN_S) and controller.is_held_up:
+        pass
     controller.say(Ended(code=code))
 
 

@@ -57,6 +57,8 @@ class Script:
         except FileNotFoundError:
             raise UsageError(f"--via: there is no command {(behind or [''])[0]!r}") from None
         except OSError as error:
+            if self._host is not None:
+                raise unreachable(self._host, f"can't be run: {error.strerror}") from None
             raise EnvironmentFault(f"can't start {command[0]}: {error.strerror}") from None
         self._errors = threading.Thread(target=self._pass_errors_on, daemon=True)
         self._errors.start()

@@ -138,7 +138,8 @@ def three_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, .
     script = Path(variables["NVML_STAND_IN"])
     prefix = tmp_path / "prefix"
     named = script.parent.parent / "$1" / script.name
-    prefix.write_text(f'[ $1 = gamma ] && exit 255; export NVML_STAND_IN={named}; shift; exec "$@"\n')
+    greets = f'echo "Hello {{$1}} {{}}"; export NVML_STAND_IN={named}; shift; "$@"; code=$?; echo "bye }}"; exit $code'
+    prefix.write_text(f"[ $1 = gamma ] && exit 255; {greets}\n")
     return "--hosts", "alpha,beta,gamma", "--via", f"sh {prefix} {{host}}"
 
 

@@ -110,6 +110,19 @@ def test_a_host_that_is_lost_ends_all(act: str, says: str, tmp_path: Path, monke
     assert all(map(gone, said))
 
 
+def test_what_is_read_slowly_is_told_whole_when_the_script_has_ended(tmp_path: Path) -> None:
+    """As behind a pager: all that it printed is still in pipes when it ends."""
+    script, said = tmp_path / "train.py", []
+    script.write_text("for _ in range(18_000):\n    print(1_000_000)\n")
+
+    def tell(line: str, *_: str) -> None:
+        said.append(len(line))
+        time.sleep(1.2 if len(said) == 1 else 0)
+
+    assert launch(read_record(Path(PAIR), Plan), [str(script)], tell) == 0
+    assert said == [7] * 18_000
+
+
 def test_what_starts_a_script_hears_when_its_controller_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent, "_ALONE_S", 0.2)
     reading, writing = os.pipe()
@@ -143,10 +156,14 @@ def test_hosts_that_a_plan_is_not_for_or_that_can_not_be_reached(
         (["--hosts", "alpha,gamma"], 7, "the plan is for devices on beta, and --hosts names alpha, gamma"),
         (["--via", "false {host}"], 3, "alpha can't be reached: false alpha ended with exit code 1"),
         (["--via", "no-such {host}"], 2, "--via: there is no command 'no-such'"),
+        (["--via", "/ {host}"], 3, "alpha can't be reached: / alpha can't be run: Permission denied"),
     ):
         found, _, err = in_process(["launch", *options, plan, script])
         assert found == code, err
         assert says in err
+    found, _, err = in_process(["launch", "--hosts", "alpha", PAIR, script])
+    assert found == 7, err
+    assert "the plan is for the devices of one host" in err
 
 
 def test_a_script_that_is_not_there(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gpubalance.devices.hosts import Installed, reach
+from gpubalance.devices.hosts import Installed, command_on, own_program, reach
 from gpubalance.errors import BadInput, EnvironmentFault, GpubalanceError, PartialResult
 from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device
@@ -44,6 +44,13 @@ def party_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call
 
     reach("alpha,beta", VIA)
     yield make
+    reach(None, None)
+
+
+def test_a_host_that_is_called_ssh_is_no_shell() -> None:
+    """The words are quoted for ssh, which has a shell read them, and for no other prefix."""
+    reach("ssh", "env {host}")
+    assert command_on("ssh", "module", "a word") == ["env", "ssh", *own_program("module", "a word")]
     reach(None, None)
 
 
