@@ -254,10 +254,17 @@ def _merged(replies: Sequence[AnyReply]) -> AnyReply:
         update = {
             **stamped,
             "ended_s": time.monotonic(),
-            "input_wait_s": max(timing.input_wait_s for timing in timings),
+            "input_wait_s": _input_wait_s(timings),
             "loss_is_finite": all(timing.loss_is_finite for timing in timings),
         }
     return first.model_copy(update=update)
+
+
+def _input_wait_s(timings: Sequence[Timing]) -> float:
+    """By how much later the last device had computed for its wait; without stamps the longest wait."""
+    computes = [sum(timing.compute_s or ()) for timing in timings]
+    last_s = max(timing.input_wait_s + compute for timing, compute in zip(timings, computes, strict=True))
+    return max(0.0, last_s - max(computes))
 
 
 def _joined(replies: Sequence[AnyReply], name: str) -> tuple[object, ...]:
