@@ -51,6 +51,8 @@ def cluster_of(environment: Mapping[str, str]) -> Cluster | None:
     if own not in workers:
         raise _malformed(f"task: a {found.task.type} does not train")
     addresses = tuple(found.cluster[job][number] for job, number in workers)
+    if len(set(addresses)) < len(addresses):
+        raise _malformed(f"cluster: two processes have one address, of {', '.join(addresses)}")
     try:
         return Cluster(addresses=addresses, rank=workers.index(own))
     except ValidationError:

@@ -75,6 +75,7 @@ class Controller:
         self._out = os.dup(1)
         os.dup2(2, 1)  # whatever prints, prints into the log
         self._one = threading.Lock()
+        self.pass_on(b"\n")  # what greets there may not have ended its line
 
     def pass_on(self, line: bytes) -> None:
         with self._one, contextlib.suppress(OSError):  # a controller that is gone is noticed where it is read

@@ -272,6 +272,15 @@ def test_36_a_malformed_tf_config_is_a_bad_input(text: str, says: str) -> None:
     assert "unset TF_CONFIG" in caught.value.remedy
 
 
+def test_36_two_processes_with_one_address_are_malformed_too() -> None:
+    from gpubalance.devices.cluster import cluster_of
+    from gpubalance.errors import BadInput
+
+    twice = json.dumps({**CLUSTER, "cluster": {"worker": ["a:1", "a:1"]}})
+    with pytest.raises(BadInput, match="TF_CONFIG is malformed: cluster: two processes have one address"):
+        cluster_of({"TF_CONFIG": twice})
+
+
 def test_36_one_that_is_well_formed_is_ignored_and_that_is_said(tmp_path: Path) -> None:
     """There is no run across hosts yet, so no peer that could be absent: the workers do not even see it."""
     steps = """

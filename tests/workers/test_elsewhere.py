@@ -30,7 +30,7 @@ from tests.cli.program import SHORT
 from tests.stand_in import engine
 from tests.workers.test_ranks import BUILD, DEVICES, ROOT, SPLIT
 
-VIA = """sh -c 'echo; echo Welcome.; ON=$0 exec "$@"' {host}"""  # as a login shell may
+VIA = """sh -c 'echo; echo Welcome.; printf "Last login: "; ON=$0 exec "$@"' {host}"""  # as a login shell may
 
 
 @pytest.fixture
