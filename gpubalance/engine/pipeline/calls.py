@@ -136,7 +136,8 @@ def _inputs_of(inner: Any, node: Any) -> list[Any] | None:
 
     Such a call, and one with a mask of its own, stays in one piece.
     """
-    if len(node.arguments.args) != 1 or set(node.arguments.kwargs) - {"training"}:
+    named = {name for name, value in node.arguments.kwargs.items() if value is not None}
+    if len(node.arguments.args) != 1 or named - {"training"}:
         return None
     given = keras.tree.flatten(node.arguments.args[0])
     wanted = inner.inputs
