@@ -8,6 +8,7 @@ import keras
 
 from gpubalance.errors import Refused
 from gpubalance.settings.requests import Settings
+from gpubalance.system.versions import numbers
 
 
 def settings(given: Settings) -> None:
@@ -17,7 +18,7 @@ def settings(given: Settings) -> None:
 
 
 def model(given: Any) -> None:
-    """Raises Refused for a model with a step or a loss of its own, or of stateful layers."""
+    """Raises Refused for a model with a step or a loss of its own, or of layers that micro-batches change."""
     for name in ("train_step", "compute_loss"):
         if getattr(type(given), name) is not getattr(keras.Model, name):
             raise Refused(
@@ -30,4 +31,10 @@ def model(given: Any) -> None:
                 f"the layer {layer.name} is stateful: it keeps a state for each sample of a batch, of which a "
                 "micro-batch is a part",
                 remedy="stateful=False",
+            )
+        if numbers(keras.__version__) < (3, 14) and getattr(layer, "activity_regularizer", None):
+            raise Refused(
+                f"the layer {layer.name} has an activity regulariser, of which Keras {keras.__version__} takes the sum "
+                "over a batch and not the mean",
+                remedy="pip install 'keras>=3.14'",
             )
