@@ -91,6 +91,11 @@ def run_as_graph(operation: Any, *, training: bool, arguments: Any, values: Mapp
     return keras.tree.flatten(operation_fn(operation, training=training)(*args, **kwargs))  # type: ignore[no-any-return]
 
 
+def inputs_of(function: Any, given: Any) -> list[Any]:
+    """A Functional's flat inputs as it takes them of a user's data: by their names where these are a dict, cast."""
+    return list(function._standardize_inputs(given))
+
+
 def mask_of(tensor: Any) -> Any | None:
     """The mask that a layer put on a tensor."""
     from keras.src.backend import get_keras_mask
@@ -122,23 +127,24 @@ def move(variable: Any, device: str) -> None:
 
 
 @contextlib.contextmanager
-def known_anew(optimizer: Any) -> Iterator[None]:
-    """An optimizer that knows variables which are moved meanwhile knows them afterwards; its slots follow them."""
+def known_anew(optimizer: Any, trained: Sequence[Any]) -> Iterator[None]:
+    """An optimizer that knows variables which are moved meanwhile knows them afterwards; its slots follow them.
+
+    Of the `trained` ones it may know before it is built which are excluded from weight decay.
+    """
     inner = getattr(optimizer, "inner_optimizer", optimizer)
-    if not optimizer.built:
-        yield
-        return
-    variables = inner._trainable_variables
+    variables = inner._trainable_variables if optimizer.built else trained
     before = [inner._var_key(variable) for variable in variables]
     yield
     after = {old: inner._var_key(variable) for old, variable in zip(before, variables, strict=True)}
     for owner in {id(one): one for one in (optimizer, inner)}.values():
-        owner._trainable_variables_indices = {key: place for place, key in enumerate(after.values())}
+        if optimizer.built:
+            owner._trainable_variables_indices = {key: place for place, key in enumerate(after.values())}
         left_out = getattr(owner, "_exclude_from_weight_decay", None)
         if left_out:
             owner._exclude_from_weight_decay = {after.get(key, key) for key in left_out}
         owner._exclude_from_weight_decay_cache = {}
-    for slots in vars(inner).values():
+    for slots in vars(inner).values() if optimizer.built else ():
         if isinstance(slots, list) and len(slots) == len(variables) and slots is not variables:
             for slot, variable in zip(slots, variables, strict=True):
                 if isinstance(slot, keras.Variable):
@@ -202,7 +208,7 @@ def check_graphs(model: Any, optimizer: Any = None) -> None:
         missing = [str(error)]
     else:
         graph = graph_of(model)
-        wanted = [(graph, "_nodes_by_depth")] if graph is not None else []
+        wanted = [(graph, name) for name in ("_nodes_by_depth", "_standardize_inputs") if graph is not None]
         wanted += [(variable, "_value") for variable in model.variables[:1]]
         inner = getattr(optimizer, "inner_optimizer", optimizer)
         wanted += [(inner, name) for name in ("_trainable_variables", "global_clipnorm") if inner is not None]

@@ -87,10 +87,11 @@ def _strategy_of(optimizer: Any, default: Any) -> Any:
 
 @contextlib.contextmanager
 def uncounted(model: Any) -> Iterator[None]:
-    """What the model's metrics count meanwhile is put back."""
-    before = {id(variable): tf.identity(variable.value) for variable in model.metrics_variables}
+    """What the means of the model's compiled losses count meanwhile is put back; layers have metrics of their own."""
+    loss = model._compile_loss
+    before = {id(variable): tf.identity(variable.value) for metric in loss.metrics for variable in metric.variables}
     yield
-    for variable in model.metrics_variables:  # some are made by the first loss
+    for variable in (variable for metric in loss.metrics for variable in metric.variables):  # the first loss makes some
         variable.assign(before.get(id(variable), tf.zeros_like(variable.value)))
 
 

@@ -57,7 +57,7 @@ class PipelinedSteps:
         Not by their names: Keras numbers the layers of a second model on.
         """
         starts = [0, *accumulate(block.calls for block in self._cut.result.blocks)]
-        if starts.pop() == len(self._calls.calls):
+        if starts.pop() == len(self._calls.calls) and not self._calls.in_the_way().keys() & {*starts}:
             blocks = Blocks(self._calls, tuple(starts))
             pairs = zip(blocks.graph.blocks, self._cut.result.blocks, strict=True)
             if all(mine.weights_bytes == its.weights_bytes for mine, its in pairs):

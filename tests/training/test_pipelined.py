@@ -139,14 +139,18 @@ def test_fit_evaluate_and_predict_give_what_one_device_gives(keras: Any, tmp_pat
     assert largest(model.get_weights(), loaded.get_weights()) == 0
 
 
-def test_a_loss_that_is_a_sum_stays_one(keras: Any) -> None:
+def test_a_loss_that_is_a_sum_stays_one_and_what_is_excluded_from_weight_decay_stays_so(keras: Any) -> None:
     def built() -> Any:
         keras.utils.set_random_seed(2)
-        model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(4, "relu"), keras.layers.Dense(3, "softmax")])
-        model.compile(keras.optimizers.SGD(1e-2), keras.losses.SparseCategoricalCrossentropy(reduction="sum"))
+        given = keras.Input((4,), name="right"), keras.Input((6,), name="left")
+        both = keras.layers.Concatenate()([keras.layers.Dense(4, "relu")(one) for one in given])
+        model = keras.Model(list(given), keras.layers.Dense(3, "softmax")(both))
+        optimizer = keras.optimizers.AdamW(1e-2, weight_decay=0.5)
+        optimizer.exclude_from_weight_decay(var_list=[layer.kernel for layer in model.layers if layer.weights][:2])
+        model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(reduction="sum"))
         return model
 
-    inputs, labels = samples()[0]["left"], samples()[1]["kind"]
+    inputs, labels = {**samples()[0], "unused": np.zeros((_SAMPLES, 1))}, samples()[1]["kind"]
     layers, alone = layers_for(built()), built()
     with layers.scope():
         model = built()
@@ -167,6 +171,27 @@ def test_what_a_device_does_not_hold_names_it_and_what_it_was_at(keras: Any) -> 
         model = two_in_two_out()
     with pytest.raises(OutOfMemory, match=r"GPU:\d ran out of memory in the forward pass of micro-batch 1"):
         layers.fit(model, inputs, labels, verbose=0)
+
+
+def test_a_weight_is_never_used_by_another_device_unseen(keras: Any) -> None:
+    layers = keras.layers
+
+    def three(*, again: bool) -> Any:
+        given = keras.Input((6,))
+        each = [layers.Dense(6)] * 3 if again else [layers.Dense(6) for _ in range(3)]
+        return keras.Model(given, each[2](each[1](each[0](given))))
+
+    inputs = samples()[0]["left"]
+    same = three(again=True)
+    same.compile("sgd", "mse")
+    with pytest.raises(PlanMismatch, match="other layers than"):
+        layers_for(three(again=False), 3).fit(same, inputs, inputs)
+    first = layers.Dense(6)
+    own = layers.Lambda(lambda one: one @ keras.ops.transpose(first.kernel))
+    tied = keras.Sequential([keras.Input((6,)), first, layers.ReLU(), own])
+    tied.compile("sgd", "mse")
+    with pytest.raises(BadInput, match="/kernel, which another device has"):
+        layers_for(tied).fit(tied, inputs, inputs, verbose=0)
 
 
 def test_what_was_not_cut_is_refused(keras: Any, tmp_path: Path) -> None:

@@ -28,8 +28,10 @@ class Call:
 
     @property
     def variables(self) -> list[Any]:
-        """Of the layer; an operation has none."""
-        return list(getattr(self.operation, "variables", ()))
+        """Of the layer; an operation has those that it takes as arguments."""
+        taken = keras.tree.flatten((self.arguments.args, self.arguments.kwargs))
+        own = getattr(self.operation, "variables", ())
+        return [*own, *(one for one in taken if isinstance(one, keras.Variable))]
 
     def run(self, values: dict[int, Any], *, training: bool) -> None:
         """Puts what it gives into `values`, which are by slot."""
@@ -40,12 +42,13 @@ class Call:
 
 @dataclass(frozen=True)
 class Calls:
-    """A model's calls, depth first: a branch is in one piece.
+    """The calls of a model's `function`, its graph, depth first: a branch is in one piece.
 
     `made` and `last` are the numbers of the call that makes a slot's tensor, −1 for a model's input, and of the last
     that takes it. The loss belongs to the last call, and takes all of the model's outputs.
     """
 
+    function: Any
     calls: tuple[Call, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
@@ -99,7 +102,7 @@ def calls_of(model: Any) -> Calls:
         made.update(dict.fromkeys(call.gives, number))
         last.update(dict.fromkeys(call.takes, number))
     last.update(dict.fromkeys(outputs, len(reader.calls) - 1))
-    return Calls(tuple(reader.calls), inputs, outputs, reader.tensors, made, last)
+    return Calls(root, tuple(reader.calls), inputs, outputs, reader.tensors, made, last)
 
 
 class _Reader:

@@ -27,13 +27,7 @@ class MicroBatch:
 def micro_batch_of(data: Any, calls: Calls) -> MicroBatch:
     """Of (inputs, labels) or (inputs, labels, weights), as a model's `fit` takes them."""
     inputs, *labels = data
-    tensors = {}
-    for slot, value in zip(calls.inputs, keras.tree.flatten(inputs), strict=True):
-        symbol = calls.tensors[slot]
-        tensor = tf.cast(value, symbol.dtype)
-        if len(tensor.shape) + 1 == len(symbol.shape):
-            tensor = tf.expand_dims(tensor, -1)
-        tensors[slot] = tensor
+    tensors = dict(zip(calls.inputs, keras_inside.inputs_of(calls.function, inputs), strict=True))
     tensors_of = tf.nest.map_structure(tf.convert_to_tensor, tuple(labels))
     return MicroBatch(tensors, tensors_of, int(next(iter(tensors.values())).shape[0]))
 

@@ -55,7 +55,7 @@ class Pipeline:
             Section(blocks.calls, blocks.span(one.first, one.last), names[one.device], model.dtype_policy)
             for one in segments
         ]
-        with keras_inside.known_anew(optimizer):
+        with keras_inside.known_anew(optimizer, model.trainable_variables):
             for section in sections:
                 section.place(section.device)
                 section.train_with(self.outputs.part, optimizer.scale_loss)
@@ -157,6 +157,8 @@ class Pipeline:
         numbers = range(len(parts.segments))
         for number in numbers:
             step.do(Task(number, "forward", 0), clocks[parts.segments[number].device])
+        for section in parts.sections:
+            section.check_borrowed([one for other in parts.sections if other is not section for one in other.trained])
         for number in reversed(numbers):
             step.do(Task(number, "backward", 0), clocks[parts.segments[number].device])
         for device in self._devices:

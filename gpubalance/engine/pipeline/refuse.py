@@ -19,7 +19,7 @@ def settings(given: Settings) -> None:
 
 def model(given: Any) -> None:
     """Raises Refused for a model with a step or a loss of its own, or of layers that micro-batches change."""
-    for name in ("train_step", "compute_loss"):
+    for name in ("train_step", "test_step", "predict_step", "compute_loss"):
         if getattr(type(given), name) is not getattr(keras.Model, name):
             raise Refused(
                 f"the model {given.name} has a {name} of its own, which runs all of its layers at once",

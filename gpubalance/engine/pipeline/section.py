@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from gpubalance.engine import keras_inside
 from gpubalance.engine.pipeline.calls import Calls
+from gpubalance.errors import Refused
 
 # What crosses to or from another segment: tensors by their slot, and the masks of those that have one.
 Tensors = dict[int, Any]
@@ -77,8 +78,8 @@ class Section:
 
     @property
     def counted(self) -> list[Any]:
-        """What its layers change by themselves: moving means, states of random numbers."""
-        return list(self._layers.non_trainable_variables)
+        """What its layers change by themselves: moving means, states of random numbers, metrics of their own."""
+        return [*self._layers.non_trainable_variables, *self._layers.metrics_variables]
 
     @property
     def trained(self) -> list[Any]:
@@ -125,6 +126,20 @@ class Section:
         loss, scaled = losses or (None, None)
         return Passed(_numbered(outputs), _numbered(found), _numbered(finals), loss, tape, taken, scaled)
 
+    def check_borrowed(self, others: Sequence[Any]) -> None:
+        """Raises Refused where a traced call uses a variable of others, unseen by the graph: it would get no gradient.
+
+        `others` are those that other sections train.
+        """
+        used = {id(variable) for traced in self._trains.values() for variable in traced.variables}
+        borrowed = next((one for one in others if id(one.value) in used), None)
+        if borrowed is not None:
+            raise Refused(
+                f"the model's layers from {self.own[0].name} to {self.own[-1].name} use {borrowed.path}, which another "
+                "device has, without being called with it",
+                remedy="use weights of another layer in a layer that has that one as its attribute",
+            )
+
     def infer(self, tensors: Tensors, masks: Tensors) -> tuple[Tensors, Tensors, Tensors, Any]:
         """Outputs, masks and the model's outputs, as when it is not trained; and what its layers add to the loss."""
         if self._infers is None:
@@ -146,7 +161,7 @@ class Section:
         values = self.values(_numbered(tensors), _numbered(masks), training=True)
         with tf.device(self.device):
             parts = [self._loss(values, total, *labels)] if self.is_last else []
-            parts += [tf.cast(own, tf.float32) * (samples / total) for own in self._layers.losses]
+            parts += [own * (samples / total) for own in self._added()]
             loss = tf.add_n(parts) if parts else None
             return (*self._given(values), *(() if loss is None else (loss, self._scale(loss))))
 
@@ -154,8 +169,18 @@ class Section:
         del unused
         values = self.values(_numbered(tensors), _numbered(masks), training=False)
         with tf.device(self.device):
-            own = [tf.cast(one, tf.float32) for one in self._layers.losses]
+            own = self._added()
             return (*self._given(values), tf.add_n(own) if own else tf.zeros(()))
+
+    def _added(self) -> list[Any]:
+        """What its layers add to the loss. Raises Refused for a value for each sample, of which Keras takes the sum."""
+        if any(own.shape.rank for own in self._layers.losses):
+            raise Refused(
+                "a layer adds a loss for each sample, of which Keras takes the sum over a batch: micro-batches have "
+                "means",
+                remedy="add_loss(ops.mean(loss))",
+            )
+        return [tf.cast(own, tf.float32) for own in self._layers.losses]
 
     def _given(self, values: Tensors) -> tuple[Any, Any, Any]:
         """What crosses, with its masks, and the model's outputs of the last section."""
