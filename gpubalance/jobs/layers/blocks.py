@@ -23,11 +23,15 @@ _SIZES = (8, 32, 128)
 _TIMES, _SECONDS = 5, 0.02
 
 
-def time_blocks(request: LayersRequest, kept: KeptLayers, watch: Watch, limit: TimeLimit) -> tuple[KeptBlocks, ...]:
-    """For each device, measured or left by an interrupted command.
+def check_cuts(request: LayersRequest, kept: KeptLayers, watch: Watch, limit: TimeLimit) -> None:
+    """Raises Refused for a model that can't be cut, before minutes are spent on a probe of the whole."""
+    if not all(kept.blocks_of(device) for device in request.devices):
+        with _party(request, 0, watch, limit) as party:
+            party.ask(lambda worker: describe(worker, request.cuts))
 
-    Raises Refused for a model that can't be cut, and what a worker does, but OutOfMemory.
-    """
+
+def time_blocks(request: LayersRequest, kept: KeptLayers, watch: Watch, limit: TimeLimit) -> tuple[KeptBlocks, ...]:
+    """For each device, measured or left by an interrupted command. Raises what a worker does, but OutOfMemory."""
     return tuple(
         kept.blocks_of(device) or _timed(request, number, kept, watch, limit)
         for number, device in enumerate(request.devices)

@@ -10,7 +10,7 @@ from gpubalance.jobs.events import Doing, Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.journals import tell_resumed
 from gpubalance.jobs.layers.alone import alone, refuse_what_is_faster_uncut
-from gpubalance.jobs.layers.blocks import time_blocks
+from gpubalance.jobs.layers.blocks import check_cuts, time_blocks
 from gpubalance.jobs.layers.cutting import Cutting
 from gpubalance.jobs.layers.kept import KeptLayers
 from gpubalance.jobs.layers.known import Known
@@ -25,14 +25,15 @@ from gpubalance.workers.party import Build, Party
 def layers(request: LayersRequest, driver: str | None, watch: Watch, journal: Journal | None = None) -> Layers:
     """The best cut of the request's model, found and proven by running it; `driver` is recorded.
 
-    Blocks and rounds go into the `journal`, and those that are in it are not measured again. Raises UsageError for a
-    model that is better off uncut, NothingFits where no cut fits, and what a probe and a worker do; with what was
-    measured before as `partial`.
+    Blocks and rounds go into the `journal`, and those that are in it are not measured again. Raises Refused for a model
+    that can't be cut, UsageError for one that is better off uncut, NothingFits where no cut fits, and what a probe and
+    a worker do; with what was measured before as `partial`.
     """
     limit, kept = TimeLimit(request.measuring.time_limit_s), KeptLayers(journal, watch)
     phases = Phases(request, watch)
     tell_resumed(journal, watch)
     with lost_gpus_told(request.devices):
+        check_cuts(request, kept, watch, limit)
         uncut = alone(request, driver, limit, phases.tell, journal)
         with _no_help_of(journal):
             refuse_what_is_faster_uncut(request, uncut)

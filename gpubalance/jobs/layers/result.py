@@ -97,7 +97,7 @@ def timeline_record(timeline: Timeline, links: Sequence[Link]) -> StepTimeline:
                 micro_batch=timed.task.micro_batch,
                 device=timed.device,
                 sent_s=sent[timed.task],
-                ready_s=timed.ready_s,
+                ready_s=max(timed.ready_s, sent[timed.task]),  # 0 where nothing comes from another device
                 start_s=timed.start_s,
                 end_s=timed.end_s,
             )
