@@ -14,7 +14,7 @@ import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Literal, NoReturn
 
 import psutil
@@ -90,7 +90,13 @@ class Controller:
     def say(self, record: Record) -> None:
         self.pass_on(MARK + record.model_dump_json().encode() + b"\n")
 
-    def beat(self) -> None:
+    def hear_of(self, process: subprocess.Popen[Any], relay: Callable[[threading.Event], None]) -> None:
+        """From now on it gets what `relay` passes on, then the process's end, and beats meanwhile."""
+        told = threading.Event()
+        for work in (lambda: relay(told), lambda: tell_end(process, self, told), self._beat):
+            threading.Thread(target=work, daemon=True).start()
+
+    def _beat(self) -> None:
         while True:
             threading.Event().wait(BEATS_EVERY_S)
             self.pass_on(MARK + b"\n")
@@ -113,13 +119,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: kill(worker))
     os.close(requests)
     os.close(replies)
-    told = threading.Event()
-    for work in (
-        lambda: _relay(from_worker, controller, told),
-        lambda: tell_end(worker, controller, told),
-        controller.beat,
-    ):
-        threading.Thread(target=work, daemon=True).start()
+    controller.hear_of(worker, lambda told: _relay(from_worker, controller, told))
     try:
         for line in lines:
             if line == LISTEN:

@@ -35,7 +35,6 @@ from gpubalance.workers.agent import (
     heard,
     kill,
     signal_group,
-    tell_end,
 )
 from gpubalance.workers.environment import worker_environment
 from gpubalance.workers.parent import die_with_parent
@@ -92,13 +91,7 @@ def main() -> None:
         return
     script = _start(begin.command, begin.devices, PLACE.validate_json(place))
     signal.signal(signal.SIGTERM, lambda *_: kill(script))
-    told = threading.Event()
-    for work in (
-        lambda: _relay(script, controller, told),
-        lambda: tell_end(script, controller, told),
-        controller.beat,
-    ):
-        threading.Thread(target=work, daemon=True).start()
+    controller.hear_of(script, lambda told: _relay(script, controller, told))
     try:
         for line in lines:
             signal_group(script, int(line.removeprefix(MARK)))

@@ -18,7 +18,6 @@ from gpubalance.results.records import read_record
 from gpubalance.settings.cluster import Cluster
 from gpubalance.training.load import load_plan
 from gpubalance.workers import agent
-from gpubalance.workers import script as workers_script
 from tests.bench.in_process import Program
 from tests.cli.program import ROOT, children_of, gpubalance, lines_until, start
 from tests.training.test_hosts import TWO_HOSTS, write_plan
@@ -93,8 +92,7 @@ def test_no_process_outlives_the_command(number: int, script: str, tmp_path: Pat
     [("KILL", "^beta is lost: the connection ended"), ("STOP", "^beta is lost: nothing has come from it")],
     ids=["the connection ends", "nothing comes any more"],
 )
-def test_a_host_that_is_lost_ends_all(act: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers_script, "LOST_S", 12.0)  # what is on a host beats every 5 s
+def test_a_host_that_is_lost_ends_all(act: str, says: str, tmp_path: Path) -> None:
     script, said = tmp_path / "train.py", []
     script.write_text(
         "import os, signal, time\nprint(os.getpid(), flush=True)\nif os.environ['ON'] == 'beta':\n"

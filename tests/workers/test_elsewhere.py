@@ -21,7 +21,6 @@ from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
-from gpubalance.workers import elsewhere
 from gpubalance.workers.party import Build, Party
 from gpubalance.workers.pipes import make_room, readable
 from gpubalance.workers.worker import Worker
@@ -135,12 +134,10 @@ def step(devices, *_):
 )
 def test_what_is_lost_is_told_with_its_host_and_nothing_is_left(
     party_that: Callable[[str], Party],
-    monkeypatch: pytest.MonkeyPatch,
     act: str,
     kind: type[GpubalanceError],
     says: str,
 ) -> None:
-    monkeypatch.setattr(elsewhere, "LOST_S", 12.0)  # agents beat every 5 s
     with party_that(FAILS.format(act=act)) as party:
         party.start()
         there = below()
