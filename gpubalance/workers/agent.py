@@ -25,11 +25,15 @@ from gpubalance.settings.cluster import Address
 from gpubalance.settings.device import Device, Host
 from gpubalance.settings.record import Record
 from gpubalance.workers.environment import worker_environment
+from gpubalance.workers.pipes import readable
 from gpubalance.workers.process import serving
 
 BEATS_EVERY_S = 5.0
 _ALONE_S = 30.0
 _ENDS_WITHIN_S = 0.5
+_LOOKS_EVERY_S = 0.5
+_CHUNK = 1 << 16
+_WHOLE_PIPE = 1 << 20
 MARK = b"@"
 LISTEN = MARK + b"listen"
 
@@ -82,18 +86,17 @@ class Controller:
             while line:
                 line = line[os.write(self._out, line) :]
 
-    @property
-    def is_held_up(self) -> bool:
-        """Whether a line is on its way."""
-        return self._one.locked()
-
     def say(self, record: Record) -> None:
         self.pass_on(MARK + record.model_dump_json().encode() + b"\n")
 
-    def hear_of(self, process: subprocess.Popen[Any], relay: Callable[[threading.Event], None]) -> None:
+    def hear_of(self, process: subprocess.Popen[Any], relay: Callable[[], None]) -> None:
         """From now on it gets what `relay` passes on, then the process's end, and beats meanwhile."""
-        told = threading.Event()
-        for work in (lambda: relay(told), lambda: tell_end(process, self, told), self._beat):
+
+        def tell() -> None:
+            relay()
+            self.say(Ended(code=process.wait()))
+
+        for work in (tell, self._beat):
             threading.Thread(target=work, daemon=True).start()
 
     def _beat(self) -> None:
@@ -119,7 +122,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: kill(worker))
     os.close(requests)
     os.close(replies)
-    controller.hear_of(worker, lambda told: _relay(from_worker, controller, told))
+    controller.hear_of(worker, lambda: _relay(worker, from_worker, controller))
     try:
         for line in lines:
             if line == LISTEN:
@@ -138,7 +141,7 @@ def heard(stdin: int) -> Iterator[bytes]:
     """What the controller says there besides its beats, until it has gone or says nothing any more."""
     rest = b""
     while select.select([stdin], [], [], _ALONE_S)[0]:
-        chunk = os.read(stdin, 1 << 16)
+        chunk = os.read(stdin, _CHUNK)
         if not chunk:
             return
         *lines, rest = (rest + chunk).split(b"\n")
@@ -151,20 +154,23 @@ def _write(descriptor: int, line: bytes) -> None:
             line = line[os.write(descriptor, line) :]
 
 
-def _relay(from_worker: int, controller: Controller, told: threading.Event) -> None:
-    with os.fdopen(from_worker, "rb") as replies:
-        for line in replies:
-            if line.endswith(b"\n"):
-                controller.pass_on(line)
-    told.set()
+def _relay(worker: subprocess.Popen[Any], from_worker: int, controller: Controller) -> None:
+    rest = b""
+    for chunk in said(worker, from_worker):
+        whole, newline, rest = (rest + chunk).rpartition(b"\n")
+        controller.pass_on(whole + newline)
 
 
-def tell_end(started: subprocess.Popen[Any], controller: Controller, told: threading.Event) -> None:
-    """After all that it said, however slowly that is read. What it has started may hold its end of the pipe."""
-    code = started.wait()
-    while not told.wait(_ENDS_WITHIN_S) and controller.is_held_up:
-        pass
-    controller.say(Ended(code=code))
+def said(process: subprocess.Popen[Any], pipe: int) -> Iterator[bytes]:
+    """All that the process writes there until it ends. What it has started may hold its end of the pipe for longer."""
+    while process.poll() is None:
+        if readable(pipe, _LOOKS_EVERY_S):
+            chunk = os.read(pipe, _CHUNK)
+            if not chunk:
+                return
+            yield chunk
+    if readable(pipe, 0):
+        yield os.read(pipe, _WHOLE_PIPE)
 
 
 def kill(started: subprocess.Popen[Any]) -> NoReturn:

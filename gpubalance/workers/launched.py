@@ -13,7 +13,9 @@ import signal
 import subprocess
 import sys
 import threading
+from codecs import getincrementaldecoder
 from collections.abc import Sequence
+from io import IncrementalNewlineDecoder
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -34,6 +36,7 @@ from gpubalance.workers.agent import (
     free_port,
     heard,
     kill,
+    said,
     signal_group,
 )
 from gpubalance.workers.environment import worker_environment
@@ -91,7 +94,7 @@ def main() -> None:
         return
     script = _start(begin.command, begin.devices, PLACE.validate_json(place))
     signal.signal(signal.SIGTERM, lambda *_: kill(script))
-    controller.hear_of(script, lambda told: _relay(script, controller, told))
+    controller.hear_of(script, lambda: _relay(script, controller))
     try:
         for line in lines:
             signal_group(script, int(line.removeprefix(MARK)))
@@ -100,23 +103,24 @@ def main() -> None:
         end(script)
 
 
-def _start(command: Sequence[str], devices: Sequence[Device], cluster: Cluster | None) -> subprocess.Popen[str]:
+def _start(command: Sequence[str], devices: Sequence[Device], cluster: Cluster | None) -> subprocess.Popen[bytes]:
     """A process that sees its devices, knows its place, and ends with this one."""
     return subprocess.Popen(  # noqa: S603  (no shell: the words are the user's own command line)
         [sys.executable, *command],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        text=True,
-        encoding="utf-8",
-        errors="replace",
         env=worker_environment(devices) | (tf_config(cluster) if cluster else {}),
         start_new_session=True,
         preexec_fn=die_with_parent,
     )
 
 
-def _relay(script: subprocess.Popen[str], controller: Controller, told: threading.Event) -> None:
+def _relay(script: subprocess.Popen[bytes], controller: Controller) -> None:
     assert script.stdout is not None  # noqa: S101  (it is a pipe)
-    for line in script.stdout:
-        controller.pass_on(SCRIPTS + line.rstrip("\n").encode() + b"\n")
-    told.set()
+    decoder = IncrementalNewlineDecoder(getincrementaldecoder("utf-8")("replace"), translate=True)
+    rest = ""
+    for chunk in said(script, script.stdout.fileno()):
+        *lines, rest = (rest + decoder.decode(chunk)).split("\n")
+        controller.pass_on(b"".join(SCRIPTS + line.encode() + b"\n" for line in lines))
+    if rest := rest + decoder.decode(b"", final=True):
+        controller.pass_on(SCRIPTS + rest.encode() + b"\n")
