@@ -147,22 +147,23 @@ def test_named_cuts_are_those(tmp_path: Path) -> None:
     assert "--cuts conv2d_9: a cut is before a layer, and this one is not there" in done.stderr
 
 
-def test_an_interrupted_command_goes_on_with_its_blocks_and_rounds(tmp_path: Path) -> None:
+def test_an_interrupted_proof_goes_on_with_its_blocks_rounds_and_windows(tmp_path: Path) -> None:
     script = """
     import os, pathlib, time
 
     def step(devices, segments, number):
-        if number > 12 and not pathlib.Path(os.environ["GO_ON"]).exists():
+        if number > 24 and not pathlib.Path(os.environ["GO_ON"]).exists():
             time.sleep(60)
     """
     variables = {**engine(tmp_path, script), "GO_ON": str(tmp_path / "go-on")}
-    arguments = ("layers", "--simulate", LARGE, *SHORT, "--json")
+    arguments = ("layers", "--simulate", LARGE, *SHORT, "--windows", "3", "--json")
     process = start(*arguments, environment=variables)
-    lines_until(process, "round 1: blocks")
+    lines_until(process, "window 1 of 3")
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert json.loads(out)["complete"] is False
+    cut_short: dict[str, Any] = json.loads(out)
+    assert cut_short["complete"] is False
     assert "--resume" in err
     (tmp_path / "go-on").touch()
     done = gpubalance(*arguments, "--resume", environment=variables)
@@ -170,7 +171,12 @@ def test_an_interrupted_command_goes_on_with_its_blocks_and_rounds(tmp_path: Pat
     assert "measuring 8 blocks" not in done.stderr
     result: dict[str, Any] = json.loads(done.stdout)
     assert result["complete"]
-    assert [one["code"] for one in result["warnings"]].count("resumed") == 1
+    told = [one["message"] for one in result["warnings"] if one["code"] == "resumed"]
+    assert ["1 of its rounds" in told[0], "part of this one: 1, each" in told[1], len(told)] == [True, True, 2]
+    samples = [one["step_time_s"]["samples"] for one in (cut_short, result)]
+    assert samples[1][: len(samples[0])] == samples[0]
+    assert len(samples[1]) == 3 * len(samples[0])
+    assert result["steps"] == 3 * cut_short["steps"]
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,7 @@ from collections.abc import Sequence
 
 from gpubalance.jobs.layers.kept import KeptCut
 from gpubalance.jobs.layers.known import Planned
-from gpubalance.planning.pipeline.schedule import Task
-from gpubalance.planning.pipeline.simulate import Timed, Timeline
 from gpubalance.render.layers import count_text, run_text
-from gpubalance.results.layers import StepTimeline
 from gpubalance.settings.device import Device
 
 
@@ -23,16 +20,6 @@ def kept_cut(planned: Planned) -> KeptCut:
         step_time_s=None,
         timeline=None,
     )
-
-
-def timeline_of(kept: StepTimeline) -> Timeline:
-    """As planning has it."""
-    tasks = [
-        Timed(Task(one.segment, one.kind, one.micro_batch), one.device, one.ready_s, one.start_s, one.end_s)
-        for one in kept.tasks
-    ]
-    updates = tuple((one.device, one.start_s, one.end_s) for one in kept.updates)
-    return Timeline(tuple(tasks), updates, kept.step_time_s)
 
 
 def cut_text(planned: Planned, devices: Sequence[Device]) -> str:

@@ -9,15 +9,16 @@ from gpubalance.errors import GpubalanceError, Interrupted, OutOfMemory, Partial
 from gpubalance.jobs.balance.together import Together
 from gpubalance.jobs.events import CutDone, Doing, PipeWindowDone, Watch
 from gpubalance.jobs.layers.alone import Alone
-from gpubalance.jobs.layers.cuts import cut_text, kept_cut, timeline_of
+from gpubalance.jobs.layers.cuts import cut_text, kept_cut
 from gpubalance.jobs.layers.kept import KeptCut, KeptLayers
 from gpubalance.jobs.layers.known import Known, Planned
 from gpubalance.jobs.layers.phases import Phases
-from gpubalance.jobs.layers.result import layers_result, timeline_record
+from gpubalance.jobs.layers.result import layers_result
 from gpubalance.jobs.layers.series import PipeSeries
 from gpubalance.jobs.measure.joint import party_for
 from gpubalance.jobs.measure.series import LEAST_TIMINGS
-from gpubalance.jobs.measure.warnings import PRECISE_ENOUGH, rounds_taken_over
+from gpubalance.jobs.measure.warnings import PRECISE_ENOUGH, resumed, rounds_taken_over
+from gpubalance.results.common import Warning_
 from gpubalance.results.layers import Layers, LayersBaselines, LayersRound
 from gpubalance.settings.requests import LayersRequest
 from gpubalance.system.deadlines import TimeLimit
@@ -58,6 +59,7 @@ class Cutting:
         self._tried: list[KeptCut] = []
         self._best: tuple[float, Planned] | None = None  # throughput as measured
         self._series: PipeSeries | None = None
+        self._noted: list[Warning_] = []
         self._complete = False
 
     def run(self) -> Layers:
@@ -108,7 +110,7 @@ class Cutting:
         rate = planned.problem.micro_batch * planned.problem.micro_batches / left.step_time_s
         if self._best is None or rate > self._best[0]:
             self._best = rate, planned
-        self._known.learn(planned, timeline_of(left.timeline))
+        self._known.learn(planned, left.timeline)
 
     def _measured(self, planned: Planned, wanted: KeptCut) -> KeptCut:
         series = PipeSeries(
@@ -120,12 +122,7 @@ class Cutting:
         except OutOfMemory as error:
             return wanted.model_copy(update={"ran_out": error.replica})
         self._series = series
-        return wanted.model_copy(
-            update={
-                "step_time_s": series.step_time_s,
-                "timeline": timeline_record(series.usual, planned.placement.links),
-            }
-        )
+        return wanted.model_copy(update={"step_time_s": series.step_time_s, "timeline": series.usual})
 
     def _ran_out(self, planned: Planned, device: int | None) -> None:
         """Less is put on the device. Raises PartialResult where that has been tried often enough."""
@@ -150,27 +147,49 @@ class Cutting:
         self._watch(CutDone(record, self._request.devices, planned.problem.micro_batch * planned.problem.micro_batches))
 
     def _prove(self, planned: Planned) -> bool:
-        """Measures it in windows; False where it ran out of memory after all."""
-        measuring = self._request.measuring
-        series = PipeSeries(planned, self._request.devices, self._request.cuts)
+        """Measures it in windows, after those that an interrupted command left; False where it ran out of memory."""
+        series, cut = PipeSeries(planned, self._request.devices, self._request.cuts), kept_cut(planned)
         self._phases.proof(planned)
         self._watch(Doing(f"proving {cut_text(planned, self._request.devices)}"))
-        try:
-            self._party.ask(series.warm_up)
-            while series.windows < measuring.windows or self._once_more(series):
-                number = series.windows + 1
-                at_least = LEAST_TIMINGS if measuring.duration_s is None else 1
-                seconds = measuring.window_s(number)
-                self._party.ask(partial(series.window, seconds=seconds, at_least=at_least))
-                self._series = series
-                rate = series.timings.throughput.median
-                self._watch(PipeWindowDone(number, max(number, measuring.windows), rate, series.step_time_s))
-        except OutOfMemory as error:
-            self._note(planned, None, error.replica)
-            self._ran_out(planned, error.replica)
-            self._best = None
-            return False
-        return True
+        left = self._kept.windows_of(cut)
+        if left:
+            self._party.start()  # it tells the facts of a result
+            self._noted = [resumed(len(left))]
+        for window in left:
+            series.add(window)
+            self._tell(series)
+        ran_out = self._kept.cut_like(cut)  # it has been measured in a round: this was after that
+        if ran_out is None:
+            try:
+                self._measure(series)
+                return True
+            except OutOfMemory as error:
+                ran_out = cut.model_copy(update={"ran_out": error.replica})
+                self._kept.cut(ran_out)
+        self._note(planned, None, ran_out.ran_out)
+        self._ran_out(planned, ran_out.ran_out)
+        self._best = None
+        return False
+
+    def _measure(self, series: PipeSeries) -> None:
+        """Adds the windows that it lacks."""
+        measuring, is_warm = self._request.measuring, False
+        at_least = LEAST_TIMINGS if measuring.duration_s is None else 1
+        while series.windows < measuring.windows or self._once_more(series):
+            if not is_warm:
+                self._party.ask(series.warm_up)
+                is_warm = True
+            seconds = measuring.window_s(series.windows + 1)
+            window = self._party.ask(partial(series.window, seconds=seconds, at_least=at_least))
+            self._kept.window(kept_cut(series.planned), window)
+            self._tell(series)
+
+    def _tell(self, series: PipeSeries) -> None:
+        """A window is measured: from now on there is a result."""
+        self._series = series
+        number, rate = series.windows, series.timings.throughput.median
+        of = max(number, self._request.measuring.windows)
+        self._watch(PipeWindowDone(number, of, rate, series.step_time_s))
 
     def _once_more(self, series: PipeSeries) -> bool:
         imprecise = series.timings.precision > PRECISE_ENOUGH
@@ -213,5 +232,5 @@ class Cutting:
             ),
             self._rounds,
             complete=self._complete,
-            noted=[rounds_taken_over(taken)] if taken else [],
+            noted=[*([rounds_taken_over(taken)] if taken else []), *self._noted],
         )

@@ -1,4 +1,4 @@
-"""What `layers` leaves in a journal as it goes: what blocks take, and the cuts that were tried."""
+"""What `layers` leaves in a journal as it goes: what blocks take, the cuts that were tried, and what proves one."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from pydantic import Field
 
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.jobs.keep.journal import Journal
+from gpubalance.jobs.keep.kept import delays_s, later
 from gpubalance.planning.pipeline.graph import Graph
-from gpubalance.results.layers import StepTimeline
-from gpubalance.results.timing import Duration
+from gpubalance.planning.pipeline.simulate import Timeline
+from gpubalance.results.timing import Duration, Timing
 from gpubalance.settings.device import Device
 from gpubalance.settings.record import Record, Seconds
 
@@ -56,8 +57,25 @@ class KeptCut(Record):
     segments: tuple[tuple[_Number, _Number, _Number], ...]
     in_flight: tuple[_Number, ...]
     step_time_s: Duration | None
-    timeline: StepTimeline | None
+    timeline: Timeline | None
     ran_out: _Number | None = None
+
+
+class PipeWindow(Record):
+    """Timings of a cut, its stamped steps, and what else its devices told meanwhile: see Series."""
+
+    timings: Annotated[tuple[Timing, ...], Field(min_length=1)]
+    timelines: Annotated[tuple[Timeline, ...], Field(min_length=1)]
+    memory_peak_bytes: tuple[_Bytes | None, ...]
+    throttled: tuple[tuple[str, ...], ...]
+    late_part: Annotated[float, Field(ge=0, le=1)]
+
+
+class KeptWindow(Record):
+    """A window of the proof of a cut, which has no times here."""
+
+    cut: KeptCut
+    window: PipeWindow
 
 
 class KeptLayers:
@@ -70,6 +88,7 @@ class KeptLayers:
             self._keep = partial(journal.add, _ALL)
         self._blocks = journal.of(_ALL, KeptBlocks) if journal else []
         self._cuts = journal.of(_ALL, KeptCut) if journal else []
+        self._windows = journal.of(_ALL, KeptWindow) if journal else []
         self.taken_over = 0
 
     def blocks_of(self, device: Device) -> KeptBlocks | None:
@@ -95,3 +114,16 @@ class KeptLayers:
     def cut(self, tried: KeptCut) -> None:
         """Keeps a cut that was tried."""
         self._keep(tried)
+
+    def windows_of(self, cut: KeptCut) -> list[PipeWindow]:
+        """What was left of its proof, as if it had ended now."""
+        found = [one.window for one in self._windows if one.cut == cut]
+        delays = delays_s([one.timings for one in found])
+        return [
+            one.model_copy(update={"timings": later(one.timings, delay_s)})
+            for one, delay_s in zip(found, delays, strict=True)
+        ]
+
+    def window(self, cut: KeptCut, measured: PipeWindow) -> None:
+        """Keeps a window of its proof."""
+        self._keep(KeptWindow(cut=cut, window=measured))

@@ -25,9 +25,9 @@ from gpubalance.workers.party import Build, Party
 def layers(request: LayersRequest, driver: str | None, watch: Watch, journal: Journal | None = None) -> Layers:
     """The best cut of the request's model, found and proven by running it; `driver` is recorded.
 
-    Blocks and rounds go into the `journal`, and those that are in it are not measured again. Raises Refused for a model
-    that can't be cut, UsageError for one that is better off uncut, NothingFits where no cut fits, and what a probe and
-    a worker do; with what was measured before as `partial`.
+    Blocks, rounds and windows go into the `journal`, and those that are in it are not measured again. Raises Refused
+    for a model that can't be cut, UsageError for one that is better off uncut, NothingFits where no cut fits, and what
+    a probe and a worker do; with what was measured before as `partial`.
     """
     limit, kept = TimeLimit(request.measuring.time_limit_s), KeptLayers(journal, watch)
     phases = Phases(request, watch)

@@ -131,8 +131,8 @@ def _stages(series: PipeSeries) -> list[Stage]:
     planned = series.planned
     placed = planned.placement
     steps = [parts_of(timeline, placed.links) for timeline in series.timelines]
-    told = series.sensors.telemetry(series.timings.began_s) or [None] * len(series.devices)
-    peaks = series.memory_peak_bytes or (None,) * len(series.devices)
+    told = series.timings.sensors.telemetry(series.timings.began_s)
+    peaks = series.timings.memory_peak_bytes
     stages = []
     for parts in zip(*steps, strict=True):
         device = parts[0].device
@@ -161,7 +161,7 @@ def _median_part(parts: Sequence[StageParts], name: str, steps: Sequence[Timelin
 def _warnings(request: LayersRequest, series: PipeSeries) -> list[Warning_]:
     """What the reader of the figures must know."""
     slowed = [
-        (device, reasons) for device, reasons in zip(request.devices, series.sensors.throttled, strict=True) if reasons
+        (device, reasons) for device, reasons in zip(request.devices, series.timings.throttled, strict=True) if reasons
     ]
     found = [
         shares_assumed() if request.devices[0].profile is not None else None,

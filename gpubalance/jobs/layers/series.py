@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gpubalance.errors import BadInput
+from gpubalance.jobs.layers.kept import PipeWindow
 from gpubalance.jobs.layers.known import Planned
 from gpubalance.jobs.measure.sensors import Sensors
 from gpubalance.jobs.measure.series import LEAST_TIMINGS, STAMPED_PART, STAMPED_STEPS, TIMING_S
@@ -15,6 +15,7 @@ from gpubalance.numbers.stats import median
 from gpubalance.numbers.steady import has_trend
 from gpubalance.planning.pipeline.simulate import Timeline
 from gpubalance.results.piped import Piped
+from gpubalance.results.telemetry import all_reasons
 from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device
 from gpubalance.settings.shares import Shares
@@ -43,13 +44,11 @@ class PipeSeries:
     steady: bool = True
     loss_is_finite: bool = True
     timelines: list[Timeline] = field(default_factory=list)
-    memory_peak_bytes: tuple[int | None, ...] = ()
 
     def __post_init__(self) -> None:
         problem = self.planned.problem
         split = Shares((problem.micro_batch * problem.micro_batches,), (problem.micro_batch,))
-        self.sensors = Sensors(self.devices)
-        self.timings = Timings(split)
+        self.timings = Timings(split, Sensors(self.devices))
         self._step_s = 0.0
 
     @property
@@ -72,7 +71,7 @@ class PipeSeries:
         end, times = time.monotonic() + _LONGEST_S, list[float]()
         if self.cuts:  # else a worker has the same blocks by itself
             describe(worker, self.cuts)
-        first, _ = self._measure(worker, at_least=1)
+        first, _, _ = self._measure(worker, at_least=1)
         if not all(one.loss_is_finite for one in first):
             raise BadInput(
                 "the model's loss is not a number at the first step",
@@ -87,21 +86,36 @@ class PipeSeries:
         self.warmup_steps += len(times)
         self._step_s = times[-1]
 
-    def window(self, worker: Worker, seconds: float, *, at_least: int = LEAST_TIMINGS) -> list[Timing]:
-        """Measures for that long and at least so many timings, which are added, and given by themselves."""
-        steps = max(1, round(self.timing_s / self._step_s))
-        with self.sensors.watching():
-            _, stamped = self._measure(worker, seconds * STAMPED_PART, at_least=STAMPED_STEPS, stamped=True)
-            timings, _ = self._measure(worker, seconds * (1 - STAMPED_PART), at_least=at_least, steps=steps)
-        self.sensors.check()
-        self.timelines += stamped
-        self.timings.timings += timings
+    def window(self, worker: Worker, seconds: float, *, at_least: int = LEAST_TIMINGS) -> PipeWindow:
+        """Measures for that long and at least so many timings; the window is added, and given by itself."""
+        steps, sensors = max(1, round(self.timing_s / self._step_s)), self.timings.sensors
+        with sensors.watching():
+            _, stamped, _ = self._measure(worker, seconds * STAMPED_PART, at_least=STAMPED_STEPS, stamped=True)
+            timings, _, measured = self._measure(worker, seconds * (1 - STAMPED_PART), at_least=at_least, steps=steps)
+        sensors.check()
+        window = PipeWindow(
+            timings=tuple(timings),
+            timelines=tuple(stamped),
+            memory_peak_bytes=self.timings.memory_peak_bytes,
+            throttled=self.timings.throttled,
+            late_part=measured.late_part or 0.0,
+        )
+        self.add(window)
+        return window
+
+    def add(self, window: PipeWindow) -> None:
+        """A window that is measured, now or before the command was interrupted."""
+        self.timelines += window.timelines
+        self.timings.timings += window.timings
+        self.timings.late_parts.append(window.late_part)
+        self.timings.note_peaks(window.memory_peak_bytes)
+        self.timings.throttled_before = all_reasons(self.timings.throttled_before, window.throttled)
+        self.loss_is_finite = self.loss_is_finite and all(one.loss_is_finite for one in window.timings)
         self.windows += 1
-        return timings
 
     def _measure(
         self, worker: Worker, seconds: float = 0.0, *, at_least: int, steps: int = 1, stamped: bool = False
-    ) -> tuple[list[Timing], list[Timeline]]:
+    ) -> tuple[list[Timing], list[Timeline], Measured]:
         placed, problem = self.planned.placement, self.planned.problem
         timings, timelines = list[Timing](), list[Timeline]()
         for reply in pipe(
@@ -120,14 +134,6 @@ class PipeSeries:
             elif isinstance(reply, Piped):
                 timelines.append(reply.timeline)
             else:
-                self._note(reply)
-        self.loss_is_finite = self.loss_is_finite and all(one.loss_is_finite for one in timings)
-        return timings, timelines
-
-    def _note(self, measured: Measured) -> None:
-        before: Sequence[int | None] = self.memory_peak_bytes or (None,) * len(measured.memory_peak_bytes)
-        self.memory_peak_bytes = tuple(
-            max((x for x in pair if x is not None), default=None)
-            for pair in zip(before, measured.memory_peak_bytes, strict=True)
-        )
-        self.timings.late_parts += [measured.late_part] if measured.late_part is not None else []
+                measured = reply  # the last
+                self.timings.note_peaks(measured.memory_peak_bytes)
+        return timings, timelines, measured

@@ -35,7 +35,7 @@ class Timings:
 
     def note_peaks(self, peaks_bytes: Sequence[int | None]) -> None:
         """Takes the larger peak of each device."""
-        before = self.memory_peak_bytes or (None,) * len(self.split.batches)
+        before = self.memory_peak_bytes or (None,) * len(peaks_bytes)
         self.memory_peak_bytes = tuple(
             max((x for x in pair if x is not None), default=None) for pair in zip(before, peaks_bytes, strict=True)
         )

@@ -32,11 +32,11 @@ def resumed(windows: int) -> Warning_:
 
 
 def rounds_taken_over(rounds: int) -> Warning_:
-    """Of a balance that went on after an interruption."""
+    """Of a balance, or a model cut anew, that went on after an interruption."""
     return Warning_(
         code="resumed",
         message=f"{rounds} of its rounds were measured before it was interrupted",
-        next="nothing to do, unless the machine was changed in between: then balance without --resume",
+        next="nothing to do, unless the machine was changed in between: then measure without --resume",
     )
 
 
