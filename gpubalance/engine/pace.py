@@ -23,7 +23,16 @@ LATE_BY = 0.01
 
 
 class Clock:
-    """Reads the time at four points of a replica's step. Seconds on the monotonic clock."""
+    """Reads the time at four points of a replica's step. Seconds on the monotonic clock.
+
+    It counts the steps of which the replica has its own gradients, and those of which it has the sum: while devices of
+    a cluster hang this tells which of them the others wait for. `counts`: it is called for that where nothing else
+    needs it.
+    """
+
+    counts = False
+    computed_steps = 0
+    summed_steps = 0
 
     def begin(self, batch: int, micro_batch: int) -> float:
         """The replica's inputs are there, and its compute begins."""
@@ -33,10 +42,12 @@ class Clock:
     def computed(self, batch: int, micro_batch: int) -> float:
         """The replica's own gradients are there."""
         del batch, micro_batch
+        self.computed_steps += 1
         return time.perf_counter()
 
     def summed(self) -> float:
         """The gradients of all replicas are there, summed."""
+        self.summed_steps += 1
         return time.perf_counter()
 
     def finished(self) -> float:
@@ -122,6 +133,7 @@ class PacedClock(Clock):
         self._late = _sleep_until(self._began_s + compute_s) > LATE_BY * compute_s
         ended_s = max(time.perf_counter(), self._began_s + compute_s)
         self._computed_s[self._replica] = ended_s
+        self.computed_steps += 1
         return ended_s
 
     def summed(self) -> float:
@@ -129,6 +141,7 @@ class PacedClock(Clock):
 
         In a cluster it begins when the sum is there, on top of what the real all-reduce has taken.
         """
+        self.summed_steps += 1
         began_s = time.perf_counter() if self._in_cluster else max(self._computed_s)
         self._summed_s = self._on_time(began_s + self._joint.sync_s)
         return self._summed_s
@@ -167,9 +180,12 @@ def clocks(
 ) -> list[Clock]:
     """A clock a replica, in order. Of a cluster's each process uses its own."""
     computed_s = [0.0] * len(profiles)
-    return [
+    made = [
         PacedClock(replica, profile, joint, computed_s, seed=noise_seed(seed, replica), in_cluster=in_cluster)
         if profile
         else Clock()
         for replica, profile in enumerate(profiles)
     ]
+    for clock in made:
+        clock.counts = in_cluster
+    return made

@@ -141,6 +141,12 @@ class Session:
         return self._user_data.mends() if self._user_data else ()
 
     @property
+    def progress(self) -> tuple[int, int]:
+        """Steps of which this process of a cluster has its own gradients, and those of which it has the sum of all."""
+        (clock,) = self._clocks[self._here]
+        return clock.computed_steps, clock.summed_steps
+
+    @property
     def samples(self) -> int | None:
         """How many the user's data has, by what is known of it until now."""
         return self._user_data.samples if self._user_data else None

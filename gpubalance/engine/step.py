@@ -116,7 +116,10 @@ def batch_of(inputs: Any) -> Any:
 
 
 class Points:
-    """Calls a clock at the four points of one replica's step; not at all where it neither paces nor is stamped."""
+    """Calls a clock at the four points of one replica's step.
+
+    At two of them where it only counts; not at all where it neither paces, counts nor is stamped.
+    """
 
     def __init__(self, clock: Clock, batch: Any, micro_batch: Any, *, stamped: bool) -> None:
         """`batch` is the replica's, `micro_batch` what it takes at a time: int32 scalars."""
@@ -137,19 +140,19 @@ class Points:
 
     def computed(self, loss: Any, grads: Sequence[Any]) -> Sequence[Any]:
         """The gradients; a paced replica gets them when its profile's compute time is over."""
-        if not self._called:
+        if not self._called and not self._clock.counts:
             return grads
         marker = _marker(loss, [grad for grad in grads if grad is not None])
         return self._call(self._clock.computed, self._sizes, marker, grads)  # type: ignore[no-any-return]
 
     def summed(self, loss: Any, grads: Sequence[Any]) -> Sequence[Any]:
         """The summed gradients; a stamped replica gets the first when all are there, a paced one when sync is over."""
-        if not self._called:
+        if not self._called and not self._clock.counts:
             return grads
         marker = _marker(loss, [grad for grad in grads if grad is not None])
         grads = self._call(self._clock.summed, [], marker, grads)
         # Alone a device would update some weights while it still computes others' gradients: two times in one.
-        return grads if self._paced else _after(marker, grads)
+        return _after(marker, grads) if self._stamped and not self._paced else grads
 
     def finished(self, loss: Any, variables: Sequence[Any]) -> Any:
         """The replica's four stamps, float64 seconds; empty where it is not stamped."""

@@ -12,6 +12,7 @@
     Pipe                       →    Timing … or Piped …, Measured
     Survey (instead of Open)   →    Surveyed
     Inspect, Copy, Reduce      →    Inspected, Copied, Reduced: the checks of `doctor`, instead of Open too
+    Where (of a cluster)       →    Whereabouts, whatever else it does
     any                        →    Failed; the worker takes more requests, unless it was a GPU's memory
 
 Both sides refuse what they do not know: a message is data, and its text is never executed.
@@ -234,6 +235,24 @@ class Reduced(Record):
     seconds: float
 
 
+class Where(Record):
+    """Where is it? Asked of the processes of a cluster when they have been silent for too long."""
+
+    kind: Literal["where"] = "where"
+
+
+class Whereabouts(Record):
+    """So many steps have this process's own gradients, and so many the sum of all.
+
+    `at` is what its program does, where it does not wait in TensorFlow: no other process makes it do that.
+    """
+
+    kind: Literal["whereabouts"] = "whereabouts"
+    computed: int
+    summed: int
+    at: str
+
+
 class Failed(Record):
     """It can't be done. `replica` is the place of the device at fault, where it is one device's fault.
 
@@ -259,7 +278,7 @@ AnyRequest = (
 )
 Request = Annotated[AnyRequest, Field(discriminator="kind")]
 _OfLayers = Described | BlockTimed | BlocksTimed | Piped
-_OfChecks = Surveyed | Inspected | Copied | Reduced
+_OfChecks = Surveyed | Inspected | Copied | Reduced | Whereabouts
 AnyReply = Ready | Timing | Measured | Pulled | PulledAll | Flops | Traced | _OfLayers | _OfChecks | Failed
 Reply = Annotated[AnyReply, Field(discriminator="kind")]
 

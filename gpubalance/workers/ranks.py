@@ -14,18 +14,18 @@ from typing import NoReturn
 from gpubalance.devices.hosts import are_reached
 from gpubalance.errors import DeadlinePassed, EnvironmentFault, GpubalanceError, PartialResult, TimeLimitPassed
 from gpubalance.remedies import known
-from gpubalance.results.pulled import Pulled
-from gpubalance.results.timing import Timing
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device
 from gpubalance.settings.record import Record
 from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
 from gpubalance.workers.code import code_key
 from gpubalance.workers.elsewhere import process_of
-from gpubalance.workers.messages import AnyReply, Failed, Measured, Open, Ready
+from gpubalance.workers.merged import merged
+from gpubalance.workers.messages import AnyReply, Failed, Open, Where
 from gpubalance.workers.pipes import make_room
 from gpubalance.workers.process import Process
 from gpubalance.workers.signals import signals_held
+from gpubalance.workers.whereabouts import Held, held_up_by
 
 # TensorFlow on the others may tell of a failure before the process that has failed does.
 _GRACE_S = 3.0
@@ -132,11 +132,12 @@ class Ranks:
             raise
         replies = [one for _, one in sorted(said.items()) if not isinstance(one, GpubalanceError | Failed)]
         if len(replies) < len(self._members):
+            held = self._held(said)
             self.kill()
-            return self._blamed(said, doing)
+            return self._blamed(said, doing, held)
         if len({type(reply) for reply in replies}) > 1:
             raise self.unreadable("one goes on where another has ended")
-        return _merged(replies)
+        return merged(replies)
 
     def _gather(self, within_s: float, doing: str) -> dict[int, Said]:
         """What each said, in the order in which it came; those that said nothing in time are missing."""
@@ -156,12 +157,20 @@ class Ranks:
                 end = time.monotonic() + _GRACE_S
         return said
 
-    def _blamed(self, said: Mapping[int, Said], doing: str) -> AnyReply:
+    def _held(self, said: Mapping[int, Said]) -> Held | None:
+        """Which of those that are silent the others wait for: they must be asked before they are killed."""
+        silent = [rank for rank, one in said.items() if _blame(one) == _SILENCE]
+        if len(said) < len(self._members) or {_blame(one) for one in said.values()} - {_SILENCE, _NOTHING}:
+            return None  # a failure explains it
+        places = self._threads.map(_place_of, [self._members[rank] for rank in silent])
+        return held_up_by(dict(zip(silent, places, strict=True)), len(self._members))
+
+    def _blamed(self, said: Mapping[int, Said], doing: str, held: Held | None) -> AnyReply:
         """The failure that explains the others: of several like it the first."""
         self._told_by, cause = min(said.items(), key=lambda one: _blame(one[1]))
         rank, kind = self._told_by, _blame(cause)
         if kind in (_SILENCE, _PEER):
-            self._raise_silence(said, doing)
+            self._raise_silence(said, doing, held)
         if isinstance(cause, GpubalanceError):
             self._raise(rank, cause)
         assert isinstance(cause, Failed)  # noqa: S101  (the others are no failures)
@@ -180,24 +189,40 @@ class Ranks:
             error.message = f"{label}: {error.message}"
         raise error
 
-    def _raise_silence(self, said: Mapping[int, Said], doing: str) -> NoReturn:
+    def _raise_silence(self, said: Mapping[int, Said], doing: str, held: Held | None) -> NoReturn:
         """TensorFlow on the others tells of a peer that it lost, and not which or why."""
         for error in said.values():
             if isinstance(error, TimeLimitPassed):
                 raise error
+        if held is not None:
+            self._raise_held(said, held)
         lost = [rank for rank, one in said.items() if _blame(one) == _PEER]
-        silent = [rank for rank in range(len(self._members)) if rank not in lost]
+        silent = [rank for rank in range(len(self._members)) if rank not in said or _blame(said[rank]) == _SILENCE]
         self._told_by = (silent or lost)[0]
-        if not lost:
-            self._raise(self._told_by, next(one for one in said.values() if isinstance(one, DeadlinePassed)))
         if silent:
-            message = f"{self._names(silent)} said nothing while {doing}, and {self._names(lost)} lost it"
+            message = f"{self._names(silent)} said nothing while {doing}"
+            message += f", and {self._names(lost)} lost it" if lost else ""
         else:
             message = f"{self._names(lost)} lost each other while {doing}"
         row = known("peer-lost")
         raise DeadlinePassed(
             message, cause=row.cause, remedy=f"{row.remedy}\nits log is {self.log}", log=self.log_tail()
         )
+
+    def _raise_held(self, said: Mapping[int, Said], held: Held) -> NoReturn:
+        """Each of them waits, and of those that are silent some let the others wait."""
+        self._told_by = (held.ranks or [rank for rank, one in said.items() if _blame(one) == _SILENCE])[0]
+        error = said[self._told_by]
+        assert isinstance(error, GpubalanceError)  # noqa: S101  (it is silent)
+        if held.ranks:
+            it = "it" if len(held.ranks) == 1 else "each"
+            error.message = f"{self._names(held.ranks)}: {error.message}; the others wait, as {it} {held.how}"
+        else:
+            error.message = f"all are silent: {error.message}; {held.how}"
+        if held.cause:
+            error.cause, error.remedy = held.cause, f"what its threads do is in its log, {self.log}"
+        error.log = self.log_tail()
+        raise error
 
     def _names(self, ranks: Sequence[int]) -> str:
         return ", ".join(self._devices[rank].label for rank in sorted(ranks))
@@ -237,35 +262,10 @@ def _heard(member: Process, within_s: float, doing: str) -> Said:
         return error
 
 
-def _merged(replies: Sequence[AnyReply]) -> AnyReply:
-    """One reply of replies of one kind, in the devices' order. Only seconds are compared: hosts' clocks are not one."""
-    first = replies[0]
-    update: dict[str, object] = {}
-    if isinstance(first, Ready):
-        update = {"memory_limit_bytes": _joined(replies, "memory_limit_bytes")}
-    elif isinstance(first, Measured):
-        late = [reply.late_part for reply in replies if isinstance(reply, Measured) and reply.late_part is not None]
-        update = {"memory_peak_bytes": _joined(replies, "memory_peak_bytes"), "late_part": max(late, default=None)}
-    elif isinstance(first, Pulled):  # a step waits for the slowest pipeline
-        return max((reply for reply in replies if isinstance(reply, Pulled)), key=lambda one: one.seconds / one.batches)
-    elif isinstance(first, Timing):
-        timings = [reply for reply in replies if isinstance(reply, Timing)]
-        stamped = {name: _joined(replies, name) for name in ("compute_s", "update_s") if first.compute_s is not None}
-        update = {
-            **stamped,
-            "ended_s": time.monotonic(),
-            "input_wait_s": _input_wait_s(timings),
-            "loss_is_finite": all(timing.loss_is_finite for timing in timings),
-        }
-    return first.model_copy(update=update)
-
-
-def _input_wait_s(timings: Sequence[Timing]) -> float:
-    """By how much later the last device had computed for its wait; without stamps the longest wait."""
-    computes = [sum(timing.compute_s or ()) for timing in timings]
-    last_s = max(timing.input_wait_s + compute for timing, compute in zip(timings, computes, strict=True))
-    return max(0.0, last_s - max(computes))
-
-
-def _joined(replies: Sequence[AnyReply], name: str) -> tuple[object, ...]:
-    return tuple(value for reply in replies for value in getattr(reply, name) or ())
+def _place_of(member: Process) -> AnyReply | None:
+    """Where it is; or what it was asked for, which came late."""
+    try:
+        member.send(Where(), _GRACE_S)
+        return member.receive(_GRACE_S, "being asked where it is")
+    except GpubalanceError:
+        return None

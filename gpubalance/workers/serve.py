@@ -7,14 +7,12 @@ where TensorFlow writes, are a log file that the parent opened.
 
 from __future__ import annotations
 
-import gc
 import os
 import queue
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +21,7 @@ from gpubalance.remedies import known, match
 from gpubalance.settings.record import Record
 from gpubalance.settings.requests import Settings
 from gpubalance.workers.code import code_key
+from gpubalance.workers.imports import lean_import
 from gpubalance.workers.layers_messages import BlocksTimed, Describe, Described, Pipe, TimeBlocks
 from gpubalance.workers.messages import (
     REQUEST,
@@ -46,8 +45,10 @@ from gpubalance.workers.messages import (
     Surveyed,
     Trace,
     Traced,
+    Where,
 )
 from gpubalance.workers.parent import die_with_parent, end_group_with_parent
+from gpubalance.workers.whereabouts import whereabouts
 
 if TYPE_CHECKING:
     from gpubalance.engine.pipeline.session import LayersSession
@@ -58,12 +59,12 @@ def main(arguments: list[str]) -> None:
     """Serves until the parent closes its end of the pipe."""
     end_group_with_parent(*map(int, arguments))
     die_with_parent()
-    requests = _requests(int(arguments[0]))
+    session: Any = None  # a Session, or a LayersSession
     with os.fdopen(int(arguments[1]), "w", encoding="utf-8") as replies:
+        requests = _requests(int(arguments[0]), lambda: _say(replies, whereabouts(session)))
         # A user's model is looked for in the current folder too, but nothing of TensorFlow's own must be.
         sys.path.append(str(Path.cwd()))
         broken = _load_engine()
-        session: Any = None  # a Session, or a LayersSession
         for line in iter(requests.get, None):
             request = REQUEST.validate_json(line)
             if broken is not None:
@@ -86,23 +87,31 @@ def main(arguments: list[str]) -> None:
                 _pull(session, request, replies)
 
 
-def _requests(descriptor: int) -> queue.Queue[str | None]:
-    """The requests as they come. When the pipe closes the parent is gone or done with us, and the process ends."""
+def _requests(descriptor: int, tell_where: Callable[[], None]) -> queue.Queue[str | None]:
+    """The requests as they come. When the pipe closes the parent is gone or done with us, and the process ends.
+
+    Where this process is must be told while it hangs too: here, not in the main thread.
+    """
     lines: queue.Queue[str | None] = queue.Queue()
 
     def read() -> None:
+        where = Where().model_dump_json() + "\n"
         with os.fdopen(descriptor, encoding="utf-8") as pipe:
             for line in pipe:
-                lines.put(line)
+                tell_where() if line == where else lines.put(line)
         os._exit(0)  # at once: there is nobody to report to, and TensorFlow's threads may not end
 
     threading.Thread(target=read, daemon=True).start()
     return lines
 
 
+_one_at_a_time = threading.Lock()
+
+
 def _say(replies: Any, message: Record) -> None:
-    replies.write(message.model_dump_json() + "\n")
-    replies.flush()
+    with _one_at_a_time:
+        replies.write(message.model_dump_json() + "\n")
+        replies.flush()
 
 
 def _open(request: Open, replies: Any) -> Session | LayersSession | None:
@@ -173,23 +182,6 @@ def _load_engine() -> Failed | None:
         message = f"{known('tensorflow-broken').message}: {type(error).__name__}: {error}"
         return Failed(fault="environment", message=message[:1000], cause=row.cause, remedy=row.remedy)
     return None
-
-
-@contextmanager
-def lean_import() -> Iterator[None]:
-    """Makes TensorFlow's import shorter, the longest part of a worker's start: it takes 60 to 80 % of the time.
-
-    Python looks again and again for garbage among hundreds of thousands of objects that all stay, and Keras loads
-    matplotlib where it is installed, for pictures that no worker draws. A user's model may load it as ever.
-    """
-    sys.modules["matplotlib"] = None  # type: ignore[assignment]  # Python's own way to say that there is none
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()
-        del sys.modules["matplotlib"]
 
 
 def _survey(request: Survey, replies: Any) -> None:

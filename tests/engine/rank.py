@@ -1,6 +1,6 @@
 """One process of a cluster that trains the product's step: `python -m tests.engine.rank CLUSTER FOLDER`.
 
-It writes the weights of each case, and how often its step was traced.
+It writes the weights of each case, how often its step was traced, and what its device counted.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ def main(cluster: Cluster, folder: Path) -> None:
             sizes = None if micro is None else [min(micro, batch) for batch in batches]
             steps.step(x, (y,), batches, sizes)
         traces = steps.function(micro=micro is not None).experimental_get_tracing_count()
-        np.savez(folder / f"{name}-{cluster.rank}.npz", *steps.weights(), traces=traces)
+        clock = steps.clocks[cluster.rank]
+        counted = clock.computed_steps, clock.summed_steps
+        np.savez(folder / f"{name}-{cluster.rank}.npz", *steps.weights(), traces=traces, counted=counted)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ else happens is Python, in the file that ENGINE_STAND_IN_SCRIPT names, which may
     samples()                          how many samples the user's data has; else that is not known
     loss_is_finite()                   whether a timing's loss is a number
     unlike()                           whether batches differ in shape
+    progress(devices)                  steps that have this process's gradients, and steps that have the sum of all
     took(seconds)                      called with what each timing takes, a stamped one with the step before it
 
 What one of these leaves out, or returns None for, is as the profile says. In a cluster the devices are those of this
@@ -102,6 +103,10 @@ class Session:
             if self._call("unlike"):
                 stamps["unlike"] = True
             yield Timing(steps=len(computes), seconds=taken_s, input_wait_s=taken_s - busy_s, **stamps)
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        return self._call("progress", self._devices[self._own]) or (0, 0)
 
     def pull(self, global_batch: int, *, seconds: float, at_least: int, change: str | None) -> Any:
         del seconds, change

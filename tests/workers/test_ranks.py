@@ -16,7 +16,7 @@ from gpubalance.errors import BadInput, DeadlinePassed, GpubalanceError, OutOfMe
 from gpubalance.results.timing import Timing
 from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
-from gpubalance.workers.messages import Measured
+from gpubalance.workers.messages import Measure, Measured
 from gpubalance.workers.party import Build, Party
 from gpubalance.workers.ranks import Ranks
 from gpubalance.workers.worker import Worker
@@ -141,13 +141,46 @@ def step(devices, *_):
         assert not set(before) & set(party.ask(pids))
 
 
-def test_all_that_are_silent_are_told_at_the_deadline(party_that: Callable[[str], Party]) -> None:
-    party_that("import time\ndef step(*_):\n    time.sleep(600)\n").end()
-    with (
-        Party(DEVICES, build=BUILD, deadline_s=5) as party,
-        pytest.raises(DeadlinePassed, match="said nothing for 5 s while training with batches 80/40/24 on alpha:0"),
-    ):
-        party.ask(lambda worker: list(worker.measure(SPLIT)))
+HANGS = """
+import os, signal, time
+from tensorflow.collective import wait
+def step(devices, batches, number):
+    if devices[0].host == "beta":
+        {act}
+    {others}
+def progress(devices):
+    return {progress} if devices[0].host == "beta" else (5, 4)
+"""
+
+
+@pytest.mark.parametrize(
+    ("act", "others", "progress", "says"),
+    [
+        ("wait()", "wait()", (4, 4), r"^beta:0: the worker .*; the others wait, as it has not computed its gradients$"),
+        ("time.sleep(600)", "wait()", (4, 4), r"^beta:0: .*; the others wait, as it is in step \(.*py:6\)$"),
+        ("os.kill(os.getpid(), signal.SIGSTOP)", "wait()", (4, 4), "^beta:0: .*, as it does not answer from another"),
+        ("wait()", "return", (4, 4), "^beta:0: .*, as it is in TensorFlow, where it has nobody left to wait for$"),
+        ("wait()", "wait()", (5, 4), "^all are silent: .*; each has computed its gradients and waits for their sum$"),
+        ("wait()", "wait()", (4, 3), "^all are silent: .*; each has computed its gradients and waits for their sum$"),
+        ("time.sleep(600)", "time.sleep(600)", (5, 4), "^all are silent: .*; which of them the others wait for can't"),
+    ],
+    ids=["device", "program", "stopped", "at the end", "all-reduce", "one link", "all programs"],
+)
+def test_of_those_that_are_silent_the_one_that_hangs_is_told_where_it_is_known(
+    party_that: Callable[[str], Party], act: str, others: str, progress: tuple[int, int], says: str
+) -> None:
+    with party_that(HANGS.format(act=act, others=others, progress=progress)) as party:
+        started = party.ask(pids)
+
+        def train(worker: Worker) -> object:
+            worker.process.send(Measure(split=SPLIT, seconds=0, at_least=1))
+            return worker.process.receive(1.0, "training")
+
+        with pytest.raises(DeadlinePassed) as caught:
+            party.ask(train)
+        assert re.search(says, caught.value.message)
+        assert "said nothing for 1 s while training" in caught.value.message
+        assert all(map(gone, started))
 
 
 def test_a_model_file_that_one_host_has_not(tmp_path: Path, party_that: Callable[[str], Party]) -> None:

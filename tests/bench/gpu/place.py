@@ -17,8 +17,8 @@ from gpubalance.devices.nvml import with_gpu
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.workers.environment import worker_environment
+from gpubalance.workers.imports import lean_import
 from gpubalance.workers.parent import die_with_parent
-from gpubalance.workers.serve import lean_import
 from tests.cli.program import QUICK_PAIR, TINY
 
 if TYPE_CHECKING:
