@@ -8,36 +8,42 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpubalance.planning.deadline import Value, best_deadline
-from gpubalance.planning.fleet import TIE, Fleet, Floats, Ints
+from gpubalance.planning.fleet import TIE, Fleet
+from gpubalance.planning.given import ROUNDING, given, most_in_all
+from gpubalance.planning.pieces import Floats
 from gpubalance.planning.problem import Allocation, Binds, NoSplitError, Problem
 from gpubalance.planning.sync import on_fewer_hosts
 from gpubalance.settings.shares import Shares
 
-# Rounding in a sum of times; well below a tie.
-_ROUNDING = 1e-13
+# A later deadline is looked for that part later, and then twice as much, and so on.
+_SOON = 1e-3
 
 
 def allocate(problem: Problem, *, required: int | None = None) -> Allocation:
     """The split that is worth the most; with a global batch, of that batch. Raises NoSplitError and TooFineError.
 
-    Problem: a device does b samples, a multiple of the granularity, in c(b) seconds (see `Fleet`), which never falls
-    with b, and updates its weights in u seconds; without samples it does neither. Maximise the objective of B = Σb and
-    T = max (c(b) + u) + s, where s is sync if two devices or more have samples, and 0 for one alone, which has nobody
-    to wait for. B is the global batch, or at most the largest one. The device `required` gets at least one granule.
+    Problem: a device does b samples, a multiple of the granularity, in c(b) seconds (see `Fleet`), fewer here and there
+    where b is larger, and updates its weights in u seconds; without samples it does neither. Maximise the objective of
+    B = Σb and T = max (c(b) + u) + s, where s is sync if two devices or more have samples, and 0 for one alone, which
+    has nobody to wait for. B is the global batch, or at most the largest one. The device `required` gets at least one
+    granule.
 
     (Only the all-reduce is a barrier: a device whose update is over begins with its next batch. So each device's own
     update adds to its own compute, and it is no max u of all devices that adds to T.)
 
     Method: by a deadline T a device may have done any number of granules up to the most, F(T). So the best split is
     that of the deadline at which (min(ΣF(T), largest B), T + s) is worth the most, or for one alone (max F(T), T): see
-    `best_deadline`. Splits that are charged s and turn out to use one device are no better than that one alone.
+    `best_deadline`. Splits that are charged s and turn out to use one device are no better than that one alone. Where
+    fewer samples take longer than more of them, a wanted or largest B may be none of the sums that are done by T: then
+    the best of what is done before T, of smaller B by T, and of later deadlines is taken.
 
     Where sync is less over fewer hosts, the best split on each of them, and on 2, 3, … whose devices give the most, is
     looked for in the same way. It is taken where it is better.
 
     Ties, within 1e-12: devices together before one alone, so that a device is left out only where that is better;
-    the shorter step, which is the smaller global batch; batches as even as they can be; the first of equal devices.
-    A device has the fewest micro-batches that keep the deadline, as even as they can be without another time.
+    the shorter step, which is the smaller global batch; batches as even as they can be, as far as so many are in time;
+    the first of equal devices. A device has the fewest micro-batches that keep the deadline, as even as they can be
+    without another time.
     """
     best = _on_these(problem, required)
     for fewer in on_fewer_hosts(problem):
@@ -96,6 +102,15 @@ def _or_none(problem: Problem, required: int | None) -> Allocation | None:
         return None
 
 
+@dataclass(frozen=True)
+class _Given:
+    """The granules of each device, by a deadline, and what they are worth."""
+
+    units: Floats
+    time_s: float
+    value: float
+
+
 class _Solver:
     """One problem, in granules."""
 
@@ -121,31 +136,46 @@ class _Solver:
 
     def best(self) -> Allocation:
         """See `allocate`."""
-        sync_s = self._problem.sync_s
-        together = best_deadline(self._fleet, self._value(sync_s))
-        alone = best_deadline(self._fleet, self._value(0.0), alone=True, above=together.value * (1 + TIE))
-        if alone.value:
-            return self._allocation(self._alone(alone.time_s), alone.time_s)
-        return self._allocation(self._together(together.time_s), together.time_s)
+        together = self._best(self._problem.sync_s)
+        alone = self._best(0.0, alone=True, above=together.value * (1 + TIE))
+        return self._allocation(alone if alone.value else together)
 
-    def _together(self, deadline_s: float) -> Floats:
-        """The granules of each device."""
-        times = np.array([deadline_s * (1 - _ROUNDING), deadline_s * (1 + _ROUNDING)])
-        before, by = self._fleet.most(times)[:, self._fleet.kind_of]
-        return _levelled(before, by, min(by.sum(), self._most), self._fleet.kind_of)
+    def _best(self, sync_s: float, *, alone: bool = False, above: float = 0.0, before_s: float = math.inf) -> _Given:
+        """The best of deadlines before that; its value is 0 if none is `above` that."""
+        value = self._value(sync_s, before_s)
+        found = best_deadline(self._fleet, value, alone=alone, above=above)
+        if not found.value:
+            return _Given(np.zeros(0), found.time_s, 0.0)
+        most = int(min(self._most, most_in_all(self._fleet, found.time_s, alone=alone)))
+        units = given(self._fleet, most, found.time_s, alone=alone)
+        if units is not None:
+            return _Given(units, found.time_s, found.value)
+        best = self._best(sync_s, alone=alone, above=above, before_s=found.time_s * (1 - ROUNDING))
+        for total in range(most, int(self._least) - 1, -1):
+            bar = max(above, best.value * (1 + TIE))
+            if value(np.array(total), np.array(found.time_s)) <= bar:
+                break
+            later = self._first(total, found.time_s, alone=alone)
+            worth = float(value(np.array(total), np.array(later.time_s)))
+            best = replace(later, value=worth) if worth > bar else best
+        return best
 
-    def _alone(self, deadline_s: float) -> Floats:
-        """All on the first device of the first kind that does the most."""
-        fleet = self._fleet
-        most = np.where(fleet.may_be_alone, fleet.most(np.array([deadline_s * (1 + _ROUNDING)]))[0], 0.0)
-        total = min(most.max(), self._most)
-        units = np.zeros(len(fleet.kind_of))
-        units[np.argmax(fleet.kind_of == np.argmax(most >= total))] = total
-        return units
+    def _first(self, total: int, after_s: float, *, alone: bool) -> _Given:
+        """The first deadline from then on by which exactly so many granules are done."""
+        low_s = high_s = after_s
+        part, units = _SOON, given(self._fleet, total, high_s, alone=alone)
+        while units is None:
+            low_s, high_s, part = high_s, high_s * (1 + part), 2 * part
+            units = given(self._fleet, total, high_s, alone=alone)
+        while high_s - low_s > ROUNDING * high_s:
+            middle_s = (low_s + high_s) / 2
+            sooner = given(self._fleet, total, middle_s, alone=alone)
+            low_s, high_s, units = (middle_s, high_s, units) if sooner is None else (low_s, middle_s, sooner)
+        return _Given(units, high_s, 0.0)
 
-    def _allocation(self, units: Floats, deadline_s: float) -> Allocation:
-        deadline_s = max(deadline_s, self._first_s) * (1 + _ROUNDING)
-        sizes, times = self._fleet.micro_batches(units, deadline_s)
+    def _allocation(self, given: _Given) -> Allocation:
+        units, deadline_s = given.units, max(given.time_s, self._first_s) * (1 + ROUNDING)
+        sizes, times = self._fleet.micro_batches(units, deadline_s, self._fleet.kind_of)
         used = units > 0
         computes = np.where(used, times - self._fleet.update_s[self._fleet.kind_of], 0.0)
         return Allocation(
@@ -185,13 +215,13 @@ class _Solver:
         ).tolist()
         return binds
 
-    def _value(self, sync_s: float) -> Value:
-        """The objective of so many granules by a deadline, of which no more than wanted are given."""
+    def _value(self, sync_s: float, before_s: float) -> Value:
+        """The objective of so many granules by a deadline before that, of which no more than wanted are given."""
 
         def value(granules: Floats, deadlines_s: Floats) -> Floats:
             given = np.minimum(granules, self._most)
             worth = self._problem.objective(given * self._multiple, np.maximum(deadlines_s, self._first_s) + sync_s)
-            return np.where(given >= self._least, worth, 0.0)
+            return np.where((given >= self._least) & (deadlines_s < before_s), worth, 0.0)
 
         return value
 
@@ -215,19 +245,3 @@ class _Solver:
                 below * multiple if below >= 1 else None,
                 above * multiple if above <= self._most else None,
             )
-
-
-def _levelled(low: Floats, high: Floats, total: float, kinds: Ints) -> Floats:
-    """So many granules, as even as they can be: all are brought to one level between their `low` and `high`.
-
-    What is left goes to the first of them. None is faster for doing less than its `low`.
-    """
-    level, above = 0, int(high.max()) + 1
-    while above - level > 1:
-        middle = (level + above) // 2
-        level, above = (middle, above) if np.clip(middle, low, high).sum() <= total else (level, middle)
-    units: Floats = np.clip(float(level), low, high)
-    more = np.nonzero((low <= level) & (level < high))[0]
-    first = more[np.lexsort((more, kinds[more]))]
-    units[first[: int(total - units.sum())]] += 1
-    return units

@@ -8,7 +8,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from gpubalance.planning.fleet import TIE, Fleet, Floats
+from gpubalance.planning.fleet import TIE, Fleet
+from gpubalance.planning.pieces import Floats
 from gpubalance.planning.problem import TooFineError
 
 # So many granules are put in order at once: about the price of dividing the time before them further.

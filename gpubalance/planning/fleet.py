@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
-from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpubalance.planning.model import Line
+from gpubalance.planning.pieces import ALL, Floats, Ints, Pieces, straight, table
 from gpubalance.planning.problem import Load
-
-Floats: TypeAlias = NDArray[np.float64]
-Ints: TypeAlias = NDArray[np.intp]
 
 # What rounding can make of equal times and values.
 TIE = 1e-12
 
-_ALL = slice(None)
 _SIZES = 32
 # Of a granule: more than rounding makes of a division.
 _ROUNDED = 1e-6
@@ -34,8 +29,8 @@ class Fleet:
     In micro-batches of m granules, u of them take q·t(m) + t(u − q·m) seconds with q = ⌈u/m⌉ − 1, and the update: t is
     the device's model, and the engine takes what is left first. m may be the limit. It may also be a batch that was
     measured, or one of 32 equal parts of the limit, rounded up, where that has a higher throughput than all larger
-    ones. d(u) is the least over these with u ≤ K·m. With each m a granule less takes no longer, so d never falls. No
-    device does more than `most` granules.
+    ones. d(u) is the least time of u granules or more with any m of which they take K or fewer. Where t never falls,
+    each of fewer granules is done by then too; else see `in_time`. No device does more than `most` granules.
     """
 
     def __init__(
@@ -48,20 +43,22 @@ class Fleet:
         required: int | None = None,
     ) -> None:
         keys = [
-            (_sizes(load, multiple, micro_batches), _pieces(load, multiple), load.update_s, i == required)
+            (_sizes(load, multiple, micro_batches), *straight(load, multiple), load.update_s, i == required)
             for i, load in enumerate(loads)
         ]
         kinds = sorted(set(keys))
         number = {key: kind for kind, key in enumerate(kinds)}
         self.kind_of = np.array([number[key] for key in keys], dtype=np.intp)
         self.count = np.bincount(self.kind_of).astype(float)
-        self.update_s = np.array([of[2] for of in kinds])
-        self.floor = np.array([float(of[3]) for of in kinds])
-        self._multiple = multiple
+        _, pieces, least, updates, floors = zip(*kinds, strict=True)
+        self.update_s, self.floor = np.array(updates), np.array(floors, dtype=float)
+        self.falls = pieces != least
+        self._pieces, self._least = Pieces(pieces), Pieces(least)
         self._micro_batches = micro_batches
-        self._begins, self._low_s, self._slope_s = _table([pieces for _, pieces, *_ in kinds], (np.inf, np.inf, 0.0))
-        self._sizes = _table([sizes for sizes, *_ in kinds], 0.0)
-        self._sizes_s = np.array([self.piece_s(sizes) - self.update_s for sizes in self._sizes])
+        self._sizes = table([sizes for sizes, *_ in kinds], 0.0)
+        for size in self._sizes:
+            size[self._pieces.time_s(size) > self._least.time_s(size) * (1 + TIE)] = 0.0  # a larger one is faster
+        self._sizes_s = np.array([self._pieces.time_s(size) - self.update_s for size in self._sizes])
         self.limit: Floats = self._sizes[0]
         self.largest: Floats = np.minimum(self.limit * micro_batches, most)
         there = self._sizes.T > 0
@@ -70,61 +67,39 @@ class Fleet:
         self._size, self._size_s = self._sizes[column, self._kind], self._sizes_s[column, self._kind]
         self.width = len(self._kind)
 
-    def _piece_at(
-        self, begins: Floats, reached: Floats, kinds: Ints | slice, moved: Floats | float = 0.0
-    ) -> Ints | slice:
-        """The last piece that begins before what each kind has reached, as an index into a flat table, by bisection.
-
-        Each begins by `moved` later than the table says.
-        """
-        if len(begins) == 1:
-            return kinds
-        at = np.arange(len(self.count))[kinds]
-        step = begins.size // 2
-        while step >= len(self.count):
-            at = at + step * (begins.ravel()[at + step] + moved < reached)
-            step //= 2
-        return at
-
-    def _in_piece(self, units: Floats, at: Ints | slice) -> Floats:
-        time_s: Floats = units - self._begins.ravel()[at]
-        time_s *= self._slope_s.ravel()[at]
-        time_s += self._low_s.ravel()[at]
-        return time_s
-
-    def piece_s(self, units: Floats, kinds: Ints | slice = _ALL) -> Floats:
+    def piece_s(self, units: Floats, kinds: Ints | slice = ALL) -> Floats:
         """t(u) of so many granules each, and the update, as of the last micro-batch or the only one."""
-        return self._in_piece(units, self._piece_at(self._begins, units, kinds))
+        return self._pieces.time_s(units, kinds)
 
-    def _units_in(self, deadlines_s: Floats, begun_s: Floats | float = 0.0, kinds: Ints | slice = _ALL) -> Floats:
+    def _units_in(self, deadlines_s: Floats, begun_s: Floats | float = 0.0, kinds: Ints | slice = ALL) -> Floats:
         """The most granules up to the limit that are done by a deadline if they are begun then.
 
         They are the last micro-batch. A division says nearly how many, and rather one too many: so t itself is asked
         whether the last is in time.
         """
-        after_s = np.nextafter(deadlines_s, np.inf)
-        at = self._piece_at(self._low_s, after_s, kinds, begun_s)
+        least, after_s = self._least, np.nextafter(deadlines_s, np.inf)
+        at = least.at(least.low_s, after_s, kinds, begun_s)
         with np.errstate(all="ignore"):  # a flat piece: all of it
-            units = (after_s - (begun_s + self._low_s.ravel()[at])) / self._slope_s.ravel()[at]
-        units += self._begins.ravel()[at] + _ROUNDED
+            units = (after_s - (begun_s + least.low_s.ravel()[at])) / least.slope_s.ravel()[at]
+        units += least.begins.ravel()[at] + _ROUNDED
         units = np.floor(np.minimum(np.fmax(units, 0.0), self.limit[kinds]))
-        done: Floats = units - ((begun_s + self._in_piece(units, at) > deadlines_s) & (units > 0))
+        done: Floats = units - ((begun_s + least.within_s(units, at) > deadlines_s) & (units > 0))
         return done
 
     def time_s(self, units: Floats, kinds: Ints) -> Floats:
         """d(u) of so many granules each, up to the kinds' `largest`."""
         if self._micro_batches == 1:
-            return self.piece_s(units, kinds)
+            return self._least.time_s(units, kinds)
         least: Floats = np.full(units.shape, np.inf)
         for sizes, size_s in zip(self._sizes, self._sizes_s, strict=True):
             some = np.nonzero(units <= self._micro_batches * sizes[kinds])[0]
             its, of = units[some], kinds[some]
             full = np.ceil(its / sizes[of]) - 1
-            times = full * size_s[of] + self.piece_s(its - full * sizes[of], of)
+            times = full * size_s[of] + self._least.time_s(its - full * sizes[of], of)
             least[some] = np.minimum(least[some], times)
         return least
 
-    def pieces_s(self, units: Floats, size: Floats, kinds: Ints | slice = _ALL) -> Floats:
+    def pieces_s(self, units: Floats, size: Floats, kinds: Ints | slice = ALL) -> Floats:
         """Seconds of u granules in micro-batches of a size, and of the update."""
         full = np.ceil(units / size) - 1
         time_s: Floats = full * (self.piece_s(size, kinds) - self.update_s[kinds]) + self.piece_s(
@@ -132,12 +107,17 @@ class Fleet:
         )
         return time_s
 
-    def micro_batches(self, units: Floats, deadline_s: float) -> tuple[Floats, Floats]:
-        """The micro-batch of each device for so many granules, and the seconds they take with the update.
+    def in_time(self, units: Floats, deadline_s: float, kinds: Ints) -> NDArray[np.bool_]:
+        """Whether exactly so many granules of each are done by a deadline: more of them may be where fewer are not."""
+        done: NDArray[np.bool_] = (units == 0) | (self.micro_batches(units, deadline_s, kinds)[0] > 0)
+        return done
 
-        The fewest micro-batches that keep the deadline, and as even as they can be without another time.
+    def micro_batches(self, units: Floats, deadline_s: float, kinds: Ints) -> tuple[Floats, Floats]:
+        """The micro-batch of each kind for so many granules, and the seconds they take with the update.
+
+        The fewest micro-batches that keep the deadline, and as even as they can be without another time; 0 where none
+        do.
         """
-        kinds = self.kind_of
         chosen, times = np.zeros(len(units)), np.zeros(len(units))
         for sizes in [units, *self._sizes[:, kinds]]:
             size = np.minimum(sizes, self.limit[kinds]).clip(1)
@@ -175,7 +155,7 @@ class Fleet:
     @property
     def first_s(self) -> float:
         """When the first granule is done, or that of the device that is required; ∞ if there is none."""
-        return float(self.piece_s(np.ones(len(self.count)))[self.may_be_alone].min(initial=np.inf))
+        return float(self._least.time_s(np.ones(len(self.count)))[self.may_be_alone].min(initial=np.inf))
 
     @property
     def last_s(self) -> float:
@@ -197,21 +177,3 @@ def _sizes(load: Load, multiple: int, micro_batches: int) -> tuple[float, ...]:
         if rate > best:
             faster, best = [*faster, size] if size < limit else faster, rate
     return tuple(faster)
-
-
-def _pieces(load: Load, multiple: int) -> tuple[tuple[float, float, float], ...]:
-    """(begin, low, slope) of each straight piece: low + slope · (u − begin) seconds for u granules above `begin`.
-
-    With the update: so a deadline is held against one sum, and no rounding of a difference decides.
-    """
-    model, update_s = load.model, load.update_s
-    if isinstance(model, Line):
-        return ((0.0, model.alpha_s + update_s, model.beta_s * multiple),)
-    slopes = [(left, low, (high - low) / (right - left)) for (left, low), (right, high) in pairwise(model.knots)]
-    return tuple((left / multiple, low + update_s, slope * multiple) for left, low, slope in slopes)
-
-
-def _table(rows: Sequence[Sequence[Any]], fill: Any) -> Floats:
-    """Rows of unlike lengths as an array, filled up, with its axes turned round."""
-    most = 1 << (max(map(len, rows)) - 1).bit_length()
-    return np.ascontiguousarray(np.array([[*row, *[fill] * (most - len(row))] for row in rows], dtype=float).T)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -97,8 +96,8 @@ def fit_line(points: Sequence[tuple[int, float]]) -> Line:
 def monotone_curve(points: Sequence[tuple[int, float]]) -> Curve:
     """The nearest curve (least squares) that never falls: isotonic regression by pooling adjacent violators.
 
-    Barlow et al., Statistical Inference under Order Restrictions, 1972. A larger batch that was measured as faster is
-    noise or another algorithm of cuDNN's; a planner needs that more samples never take less time.
+    Barlow et al., Statistical Inference under Order Restrictions, 1972. In a probe's few points a larger batch that was
+    measured as faster is noise or another algorithm of cuDNN's, and says nothing of the sizes between them.
     """
     ordered = sorted(points)
     pools: list[list[float]] = []  # [mean, size]
@@ -111,13 +110,3 @@ def monotone_curve(points: Sequence[tuple[int, float]]) -> Curve:
             before[1] += size
     times = [mean for mean, size in pools for _ in range(int(size))]
     return Curve(tuple(batch for batch, _ in ordered), tuple(times))
-
-
-def least_curve(points: Sequence[tuple[int, float]]) -> Curve:
-    """The time by which a device may have done so many samples or more: a batch takes what a larger, faster one does.
-
-    A planner that gives as many samples as are done by a deadline misses nothing by it, and never gives the slower one.
-    """
-    ordered = sorted(points)
-    least = list(itertools.accumulate((seconds for _, seconds in reversed(ordered)), min))
-    return Curve(tuple(batch for batch, _ in ordered), tuple(reversed(least)))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubalance.planning.fleet import Fleet
-from gpubalance.planning.model import fit_line, least_curve, monotone_curve
+from gpubalance.planning.model import fit_line, monotone_curve
 from gpubalance.planning.problem import Load
 
 batches = st.lists(st.integers(1, 10**5), min_size=2, max_size=12, unique=True)
@@ -78,14 +78,3 @@ def test_below_the_first_point_and_above_the_last_too_a_step_takes_time_and_as_m
     assert times[0] > 0
     assert all(after >= before * (1 - 1e-9) for before, after in pairwise(times))
     assert times == pytest.approx([float(solver.piece_s(np.array([float(count)]))[0]) for count in granules])
-
-
-@given(
-    st.lists(st.tuples(st.integers(1, 10**5), st.floats(1e-4, 10)), min_size=1, max_size=12, unique_by=lambda p: p[0])
-)
-def test_by_a_deadline_the_least_curve_does_as_many_samples_as_its_points_do(points: list[tuple[int, float]]) -> None:
-    curve = least_curve(points)
-    assert list(curve.step_times_s) == sorted(curve.step_times_s)
-    for _, deadline in points:
-        done = max(b for b, s in zip(curve.batches, curve.step_times_s, strict=True) if s <= deadline)
-        assert done == max(batch for batch, seconds in points if seconds <= deadline)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ from functools import cached_property
 from gpubalance.jobs.keep.saved_probes import holds_nothing
 from gpubalance.jobs.plan.problem import loads_of, problem_of
 from gpubalance.numbers.stats import half_width, median
-from gpubalance.planning.model import Curve, Line, least_curve
+from gpubalance.planning.model import Curve, Line
 from gpubalance.planning.problem import Allocation, Objective, Problem, throughput
 from gpubalance.planning.sync import with_sync
 from gpubalance.results.common import StepTime
@@ -215,13 +214,10 @@ class Knowledge:
             return mean * load.model.step_time_s(size)
 
         took_s = {size: factor * load.model.step_time_s(size) for size, factor in factors.items()}
-        beside = set[int]()
-        for size, seconds in took_s.items():
-            first_slower = step + step * bisect_left(range(step, size, step), seconds, key=usual_s)
-            beside |= {size - step, size + step, first_slower - step, first_slower}
-        known = load.model.batches if isinstance(load.model, Curve) else (step, limit)
-        sizes = {size for size in (*known, *beside) if 0 < size <= limit} | took_s.keys()
-        return least_curve([(size, took_s.get(size) or usual_s(size)) for size in sizes])
+        known = load.model.batches if isinstance(load.model, Curve) else ()
+        beside = (size + by for size in took_s for by in (-step, step))
+        sizes = sorted({size for size in (step, limit, *known, *beside) if 0 < size <= limit} | took_s.keys())
+        return Curve(tuple(sizes), tuple(took_s.get(size) or usual_s(size) for size in sizes))
 
     def changed(self) -> Iterator[tuple[int, float]]:
         """Each device that is not as fast as when it was first measured together, and by what part it is slower."""
