@@ -35,8 +35,8 @@ def test_no_balance_ends_below_what_it_measured_nor_below_what_it_could_know(off
 
 @pytest.mark.parametrize("seed", [220, 249, 431, 731])
 def test_what_it_takes_to_know_the_best(seed: int) -> None:
-    """A size that is faster than a smaller one, also for a global batch; over five rounds; splits that a round each does
-    not tell apart.
+    """A size that is faster than a smaller one, once with a global batch; over five rounds; splits that are nearly as
+    fast as each other.
     """
     found = outcome(Machine(seed, 0.03))
     assert found.below_measured <= 0.005
