@@ -110,6 +110,16 @@ def put_mask(tensor: Any, mask: Any) -> None:
     set_keras_mask(tensor, mask)
 
 
+@contextlib.contextmanager
+def without_xla() -> Iterator[None]:
+    """A model that is compiled meanwhile has XLA only where that is asked for: not "auto", which takes it on a GPU."""
+    keras.Model._resolve_auto_jit_compile = lambda _: False  # what it has of its base class comes back after that
+    try:
+        yield
+    finally:
+        del keras.Model._resolve_auto_jit_compile
+
+
 def move(variable: Any, device: str) -> None:
     """Every layer that has the variable goes on with it on that device. An optimizer that knows it: `known_anew`."""
     old = variable._value

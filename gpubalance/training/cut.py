@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpubalance.errors import OutOfMemory
+from gpubalance.numbers.units import format_bytes
 from gpubalance.planning.pipeline.schedule import Task
 from gpubalance.planning.pipeline.segments import Segment
 from gpubalance.results.layers import Layers
@@ -32,3 +34,13 @@ class Cut:
             tuple(task for owner, task in tasks if owner == device and task.micro_batch < micro_batches)
             for device in range(len(self.devices))
         ]
+
+    def out_of_memory(self, device: int, doing: str) -> OutOfMemory:
+        """The error of a device that holds less than when it was measured, or whose part has become larger."""
+        peak = next((one.memory_peak_bytes for one in self.result.stages if one.device == device), None)
+        before = f": it held {format_bytes(peak)} when the model was cut" if peak is not None else ""
+        error = OutOfMemory(f"{self.devices[device].label} ran out of memory in {doing}{before}", replica=device)
+        size = self.result.micro_batch
+        smaller = f", --micro-batch {size // 2} makes its parts smaller" if size > 1 else ""
+        error.remedy = f"cut it anew: gpubalance layers --margin 1GiB leaves more memory free{smaller}"
+        return error

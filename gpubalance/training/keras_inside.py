@@ -95,11 +95,6 @@ def uncounted(model: Any) -> Iterator[None]:
         variable.assign(before.get(id(variable), tf.zeros_like(variable.value)))
 
 
-def without_xla() -> contextlib.AbstractContextManager[None]:
-    """A model that is compiled meanwhile has XLA only where that is asked for: not "auto", which takes it on a GPU."""
-    return replaced(keras.Model, _resolve_auto_jit_compile=lambda _: False)
-
-
 def compiled(model: Any) -> list[Any]:
     """The objects that compiling the model again replaces."""
     return [getattr(model, name, None) for name in ("optimizer", "_compile_loss", "_compile_metrics", "run_eagerly")]

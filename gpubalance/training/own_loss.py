@@ -1,8 +1,9 @@
-"""A loss of the user's own, tried on a few samples: a split takes it for a mean over samples, and it may be none."""
+"""A loss of the user's own, tried on a few samples: its parts are taken for means over samples, and may be none."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -10,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from gpubalance.errors import BadInput
+from gpubalance.training import losses
 from gpubalance.training.changes import is_keras_own
 from gpubalance.training.metrics import counting
 from gpubalance.training.part import part_of
@@ -19,20 +21,23 @@ _NEAR = 1e-5
 _ROUNDINGS = 10  # of a coarser type than float32
 
 
-def check(model: Any, batch: Any, share: int) -> None:
+def check(model: Any, batch: Any, share: int, predict: Callable[[Any], Any] | None = None) -> None:
     """Raises BadInput for a loss function that sums over the batch and returns one number.
 
     Warns of one that is neither a sum nor a mean over samples, as Dice's is over a batch. Takes two samples, or as many
-    as a device's `share` if that is more: its memory may not hold others.
+    as a device's `share` if that is more: its memory may not hold others. `predict` gives the outputs for inputs where
+    the model itself is on several devices.
     """
     own = _names_of_own(model)
     x, y, _ = keras.utils.unpack_x_y_sample_weight(batch)
     count = min(_TRIED, max(2, share), int(tf.nest.flatten(x)[0].shape[0])) // 2 * 2
     if not own or not count:
         return
+    losses.take_over()
     few = _cut((x, y), slice(count))
     with keras.StatelessScope():
-        few = (*few, tf.nest.map_structure(tf.identity, model(few[0], training=False)))
+        outputs = predict(few[0]) if predict else model(few[0], training=False)
+        few = (*few, tf.nest.map_structure(tf.identity, outputs))
     whole, again = _losses(model, few, times=2)
     if not all(map(_is_near, whole, again)):  # random, or it counts its calls: nothing can be told
         return
@@ -48,12 +53,12 @@ def check(model: Any, batch: Any, share: int) -> None:
             continue
         if all(_is_near(loss, one + other, one, other) for _, one, other in parts):
             raise BadInput(
-                f"{what} sums over the batch and returns one number: a split takes that for a mean",
+                f"{what} sums over the batch and returns one number: of parts of a batch that is taken for a mean",
                 remedy="return a value for each sample; keras.losses.Loss with reduction='sum' sums them",
             )
         warnings.warn(
-            f"{what} is no mean over samples: the devices' are averaged by samples, so the result is not exactly that "
-            "of one device",
+            f"{what} is no mean over samples: those of a batch's parts are averaged by samples, so the result is not "
+            "exactly that of one device",
             stacklevel=2,
         )
 
@@ -82,10 +87,10 @@ def _losses(model: Any, data: Any, times: int = 1) -> list[list[Any]]:
             with counting(model), part_of(1.0, whole=True, counts=False) as part:
                 total = model._compute_loss(x=x, y=y, y_pred=y_pred, training=True)
             reductions = {reduction for reduction, _ in part.losses}
-            losses = [loss for reduction, loss in part.losses if reduction != "sum"]
+            numbers = [loss for reduction, loss in part.losses if reduction != "sum"]
             if type(model).compute_loss is not keras.Model.compute_loss and "sum" not in reductions:
-                losses.append(total)
-            found.append([loss.numpy() for loss in map(tf.convert_to_tensor, losses) if not loss.shape.rank])
+                numbers.append(total)
+            found.append([loss.numpy() for loss in map(tf.convert_to_tensor, numbers) if not loss.shape.rank])
     return found
 
 

@@ -113,7 +113,7 @@ class Pipelined:
 def _on_the_host() -> Iterator[None]:
     import tensorflow as tf
 
-    from gpubalance.training import keras_inside
+    from gpubalance.engine import keras_inside
 
     if tf.distribute.has_strategy():
         raise BadInput("the layers' scope was entered inside the scope of other devices", remedy="un-indent it")

@@ -18,8 +18,8 @@ from gpubalance.engine.pipeline.calls import calls_of
 from gpubalance.engine.pipeline.clock import clocks_of
 from gpubalance.engine.pipeline.micro_batches import MicroBatch, micro_batch_of
 from gpubalance.engine.pipeline.pipeline import Pipeline
-from gpubalance.errors import BadInput, OutOfMemory, PlanMismatch
-from gpubalance.training import keras_inside
+from gpubalance.errors import BadInput, PlanMismatch
+from gpubalance.training import keras_inside, own_loss
 from gpubalance.training.cut import Cut
 
 
@@ -32,11 +32,6 @@ class PipelinedSteps:
         self._compiled = keras_inside.compiled(model)
         self._calls = calls_of(model)
         refuse.model(model)
-        if model.compiled and model.jit_compile:
-            raise BadInput(
-                f"the model {model.name} is compiled with jit_compile=True, which is for one device",
-                remedy="compile it with jit_compile=False",
-            )
         blocks = self._blocks()
         optimizer = model.optimizer if model.compiled else keras.optimizers.SGD()
         own = CompiledLoss(model._compile_loss), optimizer
@@ -44,6 +39,7 @@ class PipelinedSteps:
         parts = cut.devices, cut.names, blocks.graph, cut.segments, cut.joint
         self._pipeline.clocks = clocks_of(*parts, cut.result.micro_batch, seed=0)
         self._logs: Any = None
+        self._is_tried = False
         self.is_open = False
 
     def are_of(self, model: Any) -> bool:
@@ -104,6 +100,9 @@ class PipelinedSteps:
         return logs
 
     def _train_on(self, data: tuple[Any, ...]) -> Any:
+        if not self._is_tried:
+            own_loss.check(self._model, data, self._cut.result.micro_batch, lambda inputs: self.predict([(inputs,)]))
+            self._is_tried = True
         batch = self._micro_batches(data)
         orders = self._cut.orders(len(batch))
         with keras_inside.uncounted(self._model):  # it counts each loss by micro-batches, and these may be unlike
@@ -138,8 +137,7 @@ class PipelinedSteps:
         except TaskFailedError as failed:
             cause = failed.__cause__
             if isinstance(cause, tf.errors.ResourceExhaustedError):
-                label = self._cut.devices[failed.device].label
-                raise OutOfMemory(f"{label} ran out of memory in {failed.doing}", replica=failed.device) from cause
+                raise self._cut.out_of_memory(failed.device, failed.doing) from cause
             raise (cause or failed) from None
 
     def _together(self, outputs: Sequence[Any]) -> Any:

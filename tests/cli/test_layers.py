@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from collections.abc import Mapping
 from pathlib import Path
@@ -99,15 +100,33 @@ def test_a_model_that_is_faster_uncut_is_not_cut_unless_forced(tmp_path: Path) -
     assert "finds the best batch split; --force cuts the model all the same" in done.stderr
 
 
-def test_where_nothing_fits_it_says_which_block_or_that_no_cut_does(tmp_path: Path) -> None:
-    small = profile(tmp_path, *['alpha_s = 0.01\nbeta_s = 0.0005\nmemory = "1 GiB"\nbase_memory = "2.5 GiB"'] * 2)
-    done = gpubalance("layers", "--simulate", small, *SHORT)
+def test_where_no_cut_fits_it_says_what_does(tmp_path: Path) -> None:
+    one = 'alpha_s = 0.01\nbeta_s = 0.0005\nmemory = "1 GiB"\nbase_memory = "1.2 GiB"\nmemory_per_sample = "{} MiB"'
+    wide = ("layers", "--simulate", profile(tmp_path, *[one.format(40)] * 2), *SHORT)
+    done = gpubalance(*wide)
     assert done.returncode == 5
     assert "error: no cut of small into stages fits: micro-batches of 32 on GPU:0 1.00 GiB, GPU:1 1.00" in done.stderr
+    assert "→ --micro-batch 8 fits: GPU:0 blocks 0–3 (934 MiB of 1.00 GiB), GPU:1 blocks 4–7 (774 MiB" in done.stderr
+    found, _ = result_of(*wide[1:], "--micro-batch", "8")
+    assert found.segments == ((0, 3, 0), (4, 7, 1))
+    assert [(stage.memory_peak_bytes or 0) >> 20 for stage in found.stages] == [934, 774]
+    # Both hold 300 MiB beside what is planned: the margin is by how much that was seen to be too little.
+    close = profile(tmp_path, *[one.format(4)] * 2)
+    done = gpubalance(
+        "layers", "--simulate", close, *SHORT, environment=engine(tmp_path, "def held(device): return 300 << 20")
+    )
+    assert done.returncode == 5
+    assert "GPU:0 ran out of memory and gets less" in done.stderr
+    assert re.search(r"→ --margin \d+MiB --micro-batch \d+ fits: GPU:\d blocks", done.stderr)
+    assert "--resume" not in done.stderr
+
+
+def test_a_block_that_no_device_holds_is_named(tmp_path: Path) -> None:
     tiny = profile(tmp_path, *['alpha_s = 0.01\nbeta_s = 0.0005\nmemory = "1 GiB"\nbase_memory = "20 GiB"'] * 2)
     done = gpubalance("layers", "--simulate", tiny, *SHORT)
     assert done.returncode == 5
     assert "error: the block that begins with conv2d is larger than every device (GPU:0 1.00 GiB, GPU:1" in done.stderr
+    assert "→ no smaller micro-batch does: conv2d is too large with one sample; take a smaller model" in done.stderr
     assert "--resume" not in done.stderr
 
 

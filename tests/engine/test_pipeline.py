@@ -13,7 +13,7 @@ from gpubalance.errors import BadInput, Refused
 from gpubalance.planning.pipeline.schedule import Task
 from gpubalance.planning.pipeline.segments import Segment
 from tests.engine import zoo
-from tests.engine.pipelines import Trained, cut_outputs, in_stages, orders_of, trained
+from tests.engine.pipelines import Trained, cut_outputs, trained
 
 
 @pytest.fixture(scope="module")
@@ -194,24 +194,3 @@ def test_what_can_not_be_cut_is_refused_with_its_reason(keras: Any) -> None:
         blocks_of(calls, [calls.calls[1].name])
     with pytest.raises(BadInput, match="--cuts nowhere"):
         blocks_of(calls, ["nowhere"])
-
-
-def test_a_loss_that_divides_by_a_mask_is_refused(keras: Any) -> None:
-    from keras import layers
-
-    from gpubalance.engine.losses import CompiledLoss
-    from gpubalance.engine.pipeline.blocks import blocks_of
-    from gpubalance.engine.pipeline.calls import calls_of
-    from gpubalance.engine.pipeline.micro_batches import micro_batch_of
-    from gpubalance.engine.pipeline.pipeline import Pipeline
-
-    model = keras.Sequential([keras.Input((5,)), layers.Embedding(9, 4, mask_zero=True), layers.Dense(3, "softmax")])
-    model.compile("sgd", "sparse_categorical_crossentropy")
-    blocks = blocks_of(calls_of(model))
-    loss, segments = CompiledLoss(model._compile_loss), in_stages(2, 2)
-    data = np.ones((2, 5)), np.ones((2, 5, 1))
-    pipeline = Pipeline(model, blocks, segments, ["CPU:0", "CPU:1"], loss, keras.optimizers.SGD())
-    with pytest.raises(Exception, match="forward") as told:
-        pipeline.step([micro_batch_of(data, blocks.calls)], orders_of("1f1b", segments, blocks.graph, 1))
-    assert isinstance(told.value.__cause__, Refused)
-    assert "mask" in str(told.value.__cause__)

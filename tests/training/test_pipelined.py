@@ -169,8 +169,10 @@ def test_what_a_device_does_not_hold_names_it_and_what_it_was_at(keras: Any) -> 
     layers = Pipelined(result, devices, JointProfile())
     with layers.scope():
         model = two_in_two_out()
-    with pytest.raises(OutOfMemory, match=r"GPU:\d ran out of memory in the forward pass of micro-batch 1"):
+    with pytest.raises(OutOfMemory, match=r"GPU:\d ran out of memory in the forward pass of micro-batch 1") as told:
         layers.fit(model, inputs, labels, verbose=0)
+    assert ": it held 9" in told.value.message
+    assert told.value.remedy.endswith("--margin 1GiB leaves more memory free, --micro-batch 4 makes its parts smaller")
 
 
 def test_a_weight_is_never_used_by_another_device_unseen(keras: Any) -> None:
@@ -192,6 +194,70 @@ def test_a_weight_is_never_used_by_another_device_unseen(keras: Any) -> None:
     tied.compile("sgd", "mse")
     with pytest.raises(BadInput, match="/kernel, which another device has"):
         layers_for(tied).fit(tied, inputs, inputs, verbose=0)
+
+
+def test_what_layers_can_not_train_is_refused_with_its_reason(keras: Any) -> None:
+    of = keras.layers
+
+    class Own(keras.Model):  # type: ignore[misc]
+        def call(self, given: Any) -> Any:
+            return given
+
+    class Stepping(keras.Sequential):  # type: ignore[misc]
+        def train_step(self, data: Any) -> Any:
+            return super().train_step(data)
+
+    def loss(name: str) -> Any:
+        return keras.losses.SparseCategoricalCrossentropy(reduction=name)
+
+    layers, dense = layers_for(two_in_two_out()), [keras.Input((6,)), of.Dense(3)]
+    masked = [keras.Input((6,)), of.Embedding(9, 4, mask_zero=True), of.LSTM(4, return_sequences=True), of.Dense(3)]
+    cases: list[tuple[Any, dict[str, Any], str]] = [
+        (Own(), {"loss": "mse"}, "is a Own with code of its own instead of a graph of layers"),
+        (Stepping(dense), {"loss": "mse"}, "has a train_step of its own, which runs all of its layers at once"),
+        (keras.Sequential(dense), {"loss": "mse", "jit_compile": True}, "jit_compile=True, which is for one device"),
+        (keras.Sequential(masked), {"loss": loss("sum_over_batch_size")}, "divides by what a mask leaves of a batch"),
+        (keras.Sequential(dense), {"loss": loss("none")}, "divides by other than samples"),
+    ]
+    inputs, labels, _ = samples()
+    for model, compiled, message in cases:
+        with layers.scope():
+            model.compile("sgd", **compiled)
+        with pytest.raises(BadInput, match=rf"{message}(.|\n)*→"):
+            layers.fit(model, inputs["left"], labels["kind"], verbose=0)
+
+
+def test_a_loss_that_is_no_mean_over_samples_is_told(keras: Any) -> None:
+    """By the batch's first samples, as in a split: its micro-batches would be something else."""
+    ops = keras.ops
+
+    def summed(labels: Any, outputs: Any) -> Any:
+        return ops.sum(ops.square(labels - outputs))
+
+    def dice(labels: Any, outputs: Any) -> Any:
+        return 1 - 2 * ops.sum(labels * outputs) / ops.sum(labels + outputs)
+
+    def meant(labels: Any, outputs: Any) -> Any:
+        return ops.mean(ops.square(labels - outputs))
+
+    given, weights = samples()[0]["left"], np.ones(_SAMPLES, np.float32)
+    layers = layers_for(keras.Sequential([keras.Input((6,)), keras.layers.Dense(6), keras.layers.Dense(6, "sigmoid")]))
+
+    def fit(loss: Any, **options: Any) -> Any:
+        keras.utils.set_random_seed(2)
+        with layers.scope():
+            model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(6), keras.layers.Dense(6, "sigmoid")])
+            model.compile("sgd", loss)
+        layers.fit(model, given, given, shuffle=False, verbose=0, **options)
+        return model
+
+    with pytest.raises(BadInput, match=r"\(summed\) sums over the batch and returns one number(.|\n)*→ return a value"):
+        fit(summed)
+    with pytest.warns(UserWarning, match=r"\(dice\) is no mean over samples"):
+        fit(dice)
+    assert largest(fit(meant).get_weights(), fit("mse").get_weights()) < 1e-6
+    with pytest.raises(BadInput, match="divides by the sample weights of a batch"):
+        fit(keras.losses.MeanSquaredError(reduction="mean_with_sample_weight"), sample_weight=weights)
 
 
 def test_what_was_not_cut_is_refused(keras: Any, tmp_path: Path) -> None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import keras
 import tensorflow as tf
 
 from gpubalance.engine import keras_inside
 from gpubalance.engine.losses import CompiledLoss, Loss
+from gpubalance.engine.pipeline import refuse
 from gpubalance.engine.pipeline.calls import Calls
-from gpubalance.errors import Refused
 
 
 @dataclass(frozen=True)
@@ -43,35 +43,17 @@ class OutputsLoss:
     def part(self, values: Mapping[int, Any], total: Any, labels: Any, *weights: Any) -> Any:
         """By all tensors of the last section, of a batch of `total` samples; for its trace.
 
-        Raises Refused for a loss whose micro-batches do not add up to it.
+        Raises Refused for a loss that divides by the sample weights.
         """
         outputs = self.packed(values)
         if isinstance(self._loss, CompiledLoss):
-            reductions = set(_reductions(self._loss))
-            masked = any(keras_inside.mask_of(values[slot]) is not None for slot in self._slots)
+            reductions = set(refuse.reductions_of(self._loss.function))
             if reductions == {"sum"}:
                 return tf.cast(self._loss.function(labels, outputs, *weights), tf.float32)
-            if masked or not reductions <= _MEANS:
-                _refuse("what a mask leaves of a batch" if masked else "other than samples")
             if weights and "mean_with_sample_weight" in reductions:
-                _refuse("the sample weights of a batch")
+                refuse.loss("the sample weights of a batch")
         return self._loss.sum(labels, outputs, *weights) / total
 
     def packed(self, values: Mapping[int, Any]) -> Any:
         """The outputs in the model's own structure."""
         return keras.tree.pack_sequence_as(self._structure, [values[slot] for slot in self._slots])
-
-
-_MEANS = {"mean", "mean_with_sample_weight", "sum_over_batch_size"}
-
-
-def _refuse(what: str) -> NoReturn:
-    raise Refused(
-        f"the model's loss divides by {what}, so its micro-batches do not add up to it",
-        remedy="compile it with losses whose reduction is 'sum', or train it on one device",
-    )
-
-
-def _reductions(loss: CompiledLoss) -> Sequence[str | None]:
-    given = keras.tree.flatten(getattr(loss.function, "_user_loss", None))
-    return [getattr(one, "reduction", "sum_over_batch_size") for one in given if one is not None]

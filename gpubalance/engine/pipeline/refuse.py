@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import keras
 
+from gpubalance.engine.keras_inside import mask_of
 from gpubalance.errors import Refused
 from gpubalance.settings.requests import Settings
 from gpubalance.system.versions import numbers
@@ -18,7 +19,7 @@ def settings(given: Settings) -> None:
 
 
 def model(given: Any) -> None:
-    """Raises Refused for a model with a step or a loss of its own, or of layers that micro-batches change."""
+    """Raises Refused for a model with a step or a loss of its own, or of layers or a loss that micro-batches change."""
     for name in ("train_step", "test_step", "predict_step", "compute_loss"):
         if getattr(type(given), name) is not getattr(keras.Model, name):
             raise Refused(
@@ -38,3 +39,37 @@ def model(given: Any) -> None:
                 "over a batch and not the mean",
                 remedy="pip install 'keras>=3.14'",
             )
+    if given.compiled:
+        _compiled(given)
+
+
+def _compiled(given: Any) -> None:
+    if given.jit_compile:
+        raise Refused(
+            f"the model {given.name} is compiled with jit_compile=True, which is for one device",
+            remedy="compile it with jit_compile=False",
+        )
+    reductions = set(reductions_of(given._compile_loss))
+    if reductions == {"sum"}:
+        return
+    if any(mask_of(output) is not None for output in given.outputs):
+        loss("what a mask leaves of a batch")
+    if not reductions <= _MEANS:
+        loss("other than samples")
+
+
+_MEANS = {"mean", "mean_with_sample_weight", "sum_over_batch_size"}
+
+
+def loss(what: str) -> NoReturn:
+    """Raises Refused for a loss whose micro-batches do not add up to it."""
+    raise Refused(
+        f"the model's loss divides by {what}, so its micro-batches do not add up to it",
+        remedy="compile it with losses whose reduction is 'sum', or train it on one device",
+    )
+
+
+def reductions_of(compiled: Any) -> list[str | None]:
+    """Of each of the losses that a model was compiled with."""
+    given = keras.tree.flatten(getattr(compiled, "_user_loss", None))
+    return [getattr(one, "reduction", "sum_over_batch_size") for one in given if one is not None]

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from gpubalance.engine import runtime, trained
+from gpubalance.engine import keras_inside, runtime, trained
 from gpubalance.engine.failures import TaskFailedError
 from gpubalance.engine.pipeline import refuse
 from gpubalance.engine.pipeline.alone import Alone
@@ -38,7 +38,7 @@ class LayersSession:
         self.settings = settings
         self._devices, self._joint, self._seed = tuple(devices), joint, seed
         self._names = runtime.set_up(devices, settings, seed=seed)
-        with tf.device("/CPU:0"):
+        with tf.device("/CPU:0"), keras_inside.without_xla():
             self._model, self._import_s = trained.make_model(settings)
             self._optimizer = trained.optimizer_of(self._model, settings.precision)
             self._samples, self._loss = trained.samples_and_loss(settings, self._model, None, seed=seed)

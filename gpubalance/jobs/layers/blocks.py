@@ -55,11 +55,13 @@ def _points(
     """Each block at the sizes that are of use; what does not hold one of them is tried with the smaller ones only."""
     sizes = (request.micro_batch,) if request.micro_batch else _SIZES
     for size in sizes:
+        if not blocks:
+            return
         watch(Doing(f"{device.label}: measuring {len(blocks)} blocks, micro-batches of {size}"))
         measured = list(_at_size(party, request, blocks, size))
         yield from measured
         fitting = [point.block for point in measured]
-        if size == sizes[0] and not request.micro_batch:
+        if size == sizes[0] > 1:
             yield from _at_size(party, request, sorted(set(blocks) - set(fitting)), 1)
         blocks = fitting
 

@@ -33,12 +33,13 @@ class DeviceCosts:
         self._points: list[list[BlockPoint]] = [[] for _ in range(blocks)]
         for point in measured.points:
             self._points[point.block].append(point)
-        self.largest = max((point.micro_batch for point in measured.points), default=1)
+        self._sizes = {point.micro_batch for point in measured.points}
+        self.largest = max(self._sizes, default=1)
         self._factors = {kind: [1.0] * blocks for kind in ("forward", "backward", "update")}
 
     def load(self, micro_batch: int, limit_bytes: int | None) -> Load:
         """What blocks take at a micro-batch, of that much memory less what a block takes for a moment."""
-        costs = [_cost(points, micro_batch) for points in self._points]
+        costs = [self._cost(points, micro_batch) for points in self._points]
         factors = self._factors
         limit = None if limit_bytes is None else limit_bytes - max(cost.working_bytes for cost in costs)
         return Load(
@@ -48,6 +49,25 @@ class DeviceCosts:
             tuple(cost.fixed_bytes for cost in costs),
             tuple(cost.live_bytes for cost in costs),
             limit,
+        )
+
+    def _cost(self, points: Sequence[BlockPoint], micro_batch: int) -> _Cost:
+        """Straight between the measured sizes and beyond them; memory grows as it does up to the largest.
+
+        What the device did not hold at a size that others were measured at, it does not hold from there on.
+        """
+        largest = max(points, key=lambda point: point.micro_batch, default=None)
+        if largest is None or any(largest.micro_batch < size <= micro_batch for size in self._sizes):
+            return _Cost()
+        forward = monotone_curve([(point.micro_batch, point.forward_s) for point in points])
+        backward = monotone_curve([(point.micro_batch, point.backward_s) for point in points])
+        return _Cost(
+            forward.step_time_s(micro_batch),
+            backward.step_time_s(micro_batch),
+            median([point.update_s for point in points]),
+            largest.fixed_bytes,
+            (largest.held_bytes or 0) * micro_batch / largest.micro_batch,
+            (largest.working_bytes or 0) * micro_batch / largest.micro_batch,
         )
 
     def learn(self, segments: dict[int, Segment], load: Load, device: int, timeline: Timeline) -> None:
@@ -69,20 +89,3 @@ class DeviceCosts:
     def _scale(self, kind: str, factors: dict[int, float]) -> None:
         others = mean(list(factors.values()))
         self._factors[kind] = [old * factors.get(block, others) for block, old in enumerate(self._factors[kind])]
-
-
-def _cost(points: Sequence[BlockPoint], micro_batch: int) -> _Cost:
-    """Straight between the measured sizes and beyond them; memory grows as it does up to the largest."""
-    if not points:
-        return _Cost()
-    largest = max(points, key=lambda point: point.micro_batch)
-    forward = monotone_curve([(point.micro_batch, point.forward_s) for point in points])
-    backward = monotone_curve([(point.micro_batch, point.backward_s) for point in points])
-    return _Cost(
-        forward.step_time_s(micro_batch),
-        backward.step_time_s(micro_batch),
-        median([point.update_s for point in points]),
-        largest.fixed_bytes,
-        (largest.held_bytes or 0) * micro_batch / largest.micro_batch,
-        (largest.working_bytes or 0) * micro_batch / largest.micro_batch,
-    )

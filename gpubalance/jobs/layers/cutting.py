@@ -129,9 +129,10 @@ class Cutting:
         self._known.ran_out(planned, device)
         failed = sum(one.step_time_s is None for one in self._rounds)
         if failed > _MOST_FAILED * len(self._request.devices):
+            self._kept.cannot_help()
             raise PartialResult(
                 f"{failed} cuts ran out of memory, though they were planned to fit",
-                remedy="--margin keeps more memory free, a smaller --micro-batch takes less",
+                remedy=self._known.what_fits(planned.problem.micro_batch),
             )
 
     def _note(self, planned: Planned, step_time_s: float | None, ran_out: int | None) -> None:

@@ -83,9 +83,11 @@ class KeptLayers:
 
     def __init__(self, journal: Journal | None, watch: Watch) -> None:
         self._keep: Callable[[Record], None] = lambda _: None
+        self.cannot_help: Callable[[], None] = lambda: None
         if journal is not None:
             journal.tell = lambda text: watch(Doing(text))
             self._keep = partial(journal.add, _ALL)
+            self.cannot_help = journal.cannot_help
         self._blocks = journal.of(_ALL, KeptBlocks) if journal else []
         self._cuts = journal.of(_ALL, KeptCut) if journal else []
         self._windows = journal.of(_ALL, KeptWindow) if journal else []

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from gpubalance.errors import NothingFits
 from gpubalance.jobs.layers.costs import DeviceCosts
+from gpubalance.jobs.layers.fits import what_fits
 from gpubalance.jobs.layers.kept import KeptBlocks
 from gpubalance.numbers.stats import median
 from gpubalance.numbers.units import format_bytes
@@ -47,6 +48,7 @@ class Known:
         simulated = request.devices[0].simulated
         extra = request.margin_bytes + (request.joint.extra_memory if simulated else 0)
         self._limits = [None if one.limit_bytes is None else one.limit_bytes - extra for one in measured]
+        self._first_limits = tuple(self._limits)
         self._latency_s = request.joint.link_latency_s if simulated else _GPU_LATENCY_S
         self._bytes_per_s = request.joint.link_bytes_per_s if simulated else _GPU_BYTES_PER_S
         self._micro_batch = request.micro_batch
@@ -87,7 +89,10 @@ class Known:
 
     def problem(self, micro_batch: int) -> Problem:
         """What is to be cut."""
-        loads = [one.load(micro_batch, limit) for one, limit in zip(self._devices, self._limits, strict=True)]
+        return self._problem(micro_batch, self._limits)
+
+    def _problem(self, micro_batch: int, limits: Sequence[int | None]) -> Problem:
+        loads = [one.load(micro_batch, limit) for one, limit in zip(self._devices, limits, strict=True)]
         return Problem(
             self.graph,
             tuple(loads),
@@ -136,6 +141,15 @@ class Known:
                 self._limits[one] = int(taken if limit is None else min(limit, taken))
         self._micro_batch = self._request.micro_batch
 
+    def what_fits(self, micro_batch: int) -> str:
+        """What to type instead, with the margin that was seen to be missing."""
+        pairs = [*zip(self._first_limits, self._limits, strict=True)]
+        lacks = max((first - now for first, now in pairs if first is not None and now is not None), default=0)
+        limits = [now if first is None else first - lacks for first, now in pairs]
+        found = what_fits(lambda size: self._problem(size, limits), micro_batch, self._request.devices)
+        margin = -(-(self._request.margin_bytes + lacks) >> 20)
+        return f"--margin {margin}MiB {found}" if lacks and found.startswith("--") else found
+
     def _nothing_fits(self, micro_batch: int, error: NoPlacementError) -> NothingFits:
         devices = ", ".join(
             f"{device.label} {format_bytes(limit)}"
@@ -145,9 +159,9 @@ class Known:
             name = self.graph.blocks[error.block].name
             return NothingFits(
                 f"the block that begins with {name} is larger than every device ({devices})",
-                remedy="a smaller --micro-batch needs less memory for activations; weights can't be divided",
+                remedy=self.what_fits(micro_batch),
             )
         return NothingFits(
             f"no cut of {self._request.settings.model} into stages fits: micro-batches of {micro_batch} on {devices}",
-            remedy="a smaller --micro-batch, fewer --micro-batches with --schedule gpipe, or more devices",
+            remedy=self.what_fits(micro_batch),
         )

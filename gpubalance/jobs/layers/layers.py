@@ -35,11 +35,11 @@ def layers(request: LayersRequest, driver: str | None, watch: Watch, journal: Jo
     with lost_gpus_told(request.devices):
         check_cuts(request, kept, watch, limit)
         uncut = alone(request, driver, limit, phases.tell, journal)
-        with _no_help_of(journal):
+        with _no_help_of(kept):
             refuse_what_is_faster_uncut(request, uncut)
         phases.blocks()
         known = Known(request, time_blocks(request, kept, watch, limit))
-        with _no_help_of(journal):
+        with _no_help_of(kept):
             refuse_what_is_faster_uncut(request, uncut, known.best().throughput)
         party = Party(
             request.devices,
@@ -48,16 +48,15 @@ def layers(request: LayersRequest, driver: str | None, watch: Watch, journal: Jo
             limit=limit,
             tell=lambda text: watch(Doing(text)),
         )
-        with party:
+        with party, _no_help_of(kept):
             return Cutting(request, known, uncut, driver, party, kept, watch, limit, phases).run()
 
 
 @contextmanager
-def _no_help_of(journal: Journal | None) -> Iterator[None]:
+def _no_help_of(kept: KeptLayers) -> Iterator[None]:
     """What is refused here would be so again, with all that the journal has."""
     try:
         yield
     except (UsageError, NothingFits):
-        if journal is not None:
-            journal.cannot_help()
+        kept.cannot_help()
         raise

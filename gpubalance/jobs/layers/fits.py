@@ -1,0 +1,69 @@
+"""What would fit where no cut does, by what was measured: an option to type, and the cut that it gives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from gpubalance.numbers.units import format_bytes
+from gpubalance.planning.pipeline.place import NoPlacementError, Placement, place
+from gpubalance.planning.pipeline.problem import Load, Problem
+from gpubalance.render.layers import run_text
+from gpubalance.settings.device import Device
+
+
+def what_fits(problem_of: Callable[[int], Problem], micro_batch: int, devices: Sequence[Device]) -> str:
+    """`--micro-batch 16 fits: GPU:0 blocks 0–8 (0.9 of 1 GiB), …`, of options those that cost the least time first.
+
+    Where none fits, what is missing. `problem_of` gives what is to be cut in micro-batches of that size.
+    """
+    for option, problem in _less(problem_of, micro_batch):
+        try:
+            placed = place(problem)
+        except NoPlacementError:
+            continue
+        stages = ", ".join(_stage_texts(problem, placed, devices))
+        return f"{option} fits: {stages}"
+    return _missing_text(problem_of(1))
+
+
+def _less(problem_of: Callable[[int], Problem], micro_batch: int) -> Iterator[tuple[str, Problem]]:
+    is_gpipe = problem_of(1).kind == "gpipe"
+    order = "--schedule 1f1b " if is_gpipe else ""
+    if is_gpipe:
+        yield order.strip(), replace(problem_of(micro_batch), kind="1f1b")
+    sizes = [micro_batch >> times for times in range(micro_batch.bit_length())]
+    for size in sizes[1:]:
+        yield f"{order}--micro-batch {size}", replace(problem_of(size), kind="1f1b")
+    for size in sizes:  # one in flight, so that each device waits for all others
+        yield f"--micro-batch {size} --micro-batches 1", replace(problem_of(size), micro_batches=1)
+
+
+def _stage_texts(problem: Problem, placed: Placement, devices: Sequence[Device]) -> Iterator[str]:
+    for number, device in enumerate(devices):
+        own = [run_text(one.first, one.last) for one in placed.segments if one.device == number]
+        if own:
+            needs, limit = placed.peak_bytes[number], problem.loads[number].memory_bytes
+            held = format_bytes(None if limit is None else int(limit))
+            yield f"{device.label} blocks {' '.join(own)} ({format_bytes(int(needs))} of {held})"
+
+
+def _missing_text(problem: Problem) -> str:
+    """With one sample in flight, the least that there can be; what is too large even so has no times."""
+    blocks = range(len(problem.graph.blocks))
+    least = [min(_bytes_of(load, block) for load in problem.loads) for block in blocks]
+    largest = max(blocks, key=least.__getitem__)
+    name = problem.graph.blocks[largest].name
+    if not math.isfinite(least[largest]):
+        return f"no smaller micro-batch does: {name} is too large with one sample; take a smaller model"
+    limits = [load.memory_bytes for load in problem.loads if load.memory_bytes is not None]
+    return (
+        f"no smaller micro-batch does: with one sample in flight all blocks take {format_bytes(int(sum(least)))}, the "
+        f"largest, {name}, {format_bytes(int(least[largest]))}, and the devices have {format_bytes(int(sum(limits)))} "
+        "together; take more devices, or a smaller model"
+    )
+
+
+def _bytes_of(load: Load, block: int) -> float:
+    return load.fixed_bytes[block] + load.live_bytes[block] if math.isfinite(load.forward_s[block]) else math.inf
