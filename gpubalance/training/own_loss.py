@@ -53,7 +53,7 @@ def check(model: Any, batch: Any, share: int, predict: Callable[[Any], Any] | No
             continue
         if all(_is_near(loss, one + other, one, other) for _, one, other in parts):
             raise BadInput(
-                f"{what} sums over the batch and returns one number: of parts of a batch that is taken for a mean",
+                f"{what} sums over the batch and returns one number, which of parts of a batch is taken for a mean",
                 remedy="return a value for each sample; keras.losses.Loss with reduction='sum' sums them",
             )
         warnings.warn(

@@ -54,3 +54,15 @@ def _known_to_hold_nothing(pair: str) -> None:
         "probes": (none.model_copy(update={"device": 0}), none),
     }
     save(probe.model_copy(update=changes))
+
+
+def test_what_a_model_was_compiled_with_is_refused_before_it_is_measured(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(
+        "import keras\n\n\ndef net():\n"
+        "    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(4), keras.layers.Dense(3)])\n"
+        "    model.compile('sgd', 'mse', jit_compile=True)\n    return model\n"
+    )
+    done = gpubalance("layers", "--simulate", QUICK_PAIR, "--model", f"{tmp_path / 'own.py'}:net")
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "is compiled with jit_compile=True, which is for one device\n  → compile it with jit_comp" in done.stderr
+    assert "tried" not in done.stderr
