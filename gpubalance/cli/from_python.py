@@ -81,7 +81,7 @@ def name_of(function: object, what: str) -> str:
     typed = getattr(getattr(function, "__code__", None), "co_filename", "").startswith("<")
     why, remedy = "", "write it into a file of its own, train.py, and `from train import …` here"
     if not callable(function) or not name:
-        why = f"a value of type {type(function).__name__} is none"
+        why = f"a value of type {type(function).__name__} is not one"
         remedy = "give the function itself, not what it returns: gpubalance.balance(build, dataset)"
     elif name == "<lambda>":
         why = "a lambda has no name"

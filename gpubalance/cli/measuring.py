@@ -41,7 +41,7 @@ class MeasuringOptions:
     ] = None
     resume: Annotated[
         bool,
-        measuring_option("--resume", help="Go on with an interrupted command of the same devices and settings."),
+        measuring_option("--resume", help="Continue an unfinished measurement of the same devices and settings."),
     ] = False
     strict: Annotated[
         bool, measuring_option("--strict", help="Refuse a GPU that another process uses, instead of warning.")
@@ -131,8 +131,8 @@ class AloneOptions:
         measuring_option(
             "--duration",
             metavar="S",
-            help="Measure a batch size at least so long, and 4 times that at most. By default until it is known well "
-            "enough, which the chapter probe tells.",
+            help="Measure each batch size for at least this long, and at most 4 times as long. Default: until it is "
+            "known well enough; see gpubalance guide probe.",
         ),
     ] = None
     parallel: Annotated[

@@ -117,7 +117,7 @@ DataOption = Annotated[
     training_option(
         "--data",
         metavar="NAME",
-        help="Train on samples of yours: file.py:function or package.module:function, which gives a "
+        help="Train on your own samples: file.py:function or package.module:function, which gives a "
         "tf.data.Dataset, a PyDataset or arrays. Default: random samples.",
         callback=function_name.data,
     ),
@@ -184,7 +184,8 @@ def _refuse_what_hosts_cannot(devices: Sequence[Device], all_reduce: str) -> Non
     hosts = ", ".join(host for host in hosts_of(devices) if host)
     if len(hosts_of(devices)) > 1 and all_reduce not in ("auto", "nccl"):
         raise UsageError(
-            f"--all-reduce {all_reduce} is of one host, and the devices are on {hosts}", remedy="use auto or nccl"
+            f"--all-reduce {all_reduce} works on one host only, and the devices are on {hosts}",
+            remedy="use auto or nccl",
         )
 
 

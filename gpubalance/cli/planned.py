@@ -55,7 +55,7 @@ def planned_settings(plan: Plan, path: str, model: str | None, data: str | None,
         named = {"--model": (model or known.model) if own else None, "--data": data or known.data}
         words = [word for option, name in named.items() if name for word in (option, name)]
         raise BadInput(
-            f"the plan is for {' and '.join(unnamed)}, and a plan starts no code and opens no file",
+            f"the plan is for {' and '.join(unnamed)}, and a plan runs no code and opens no file by itself",
             remedy=f"name what it is for: gpubalance run --plan {shlex.join([path, *words])}",
         )
     return known.model_copy(update={"model": model or known.model, "data": data})

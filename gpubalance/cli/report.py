@@ -86,7 +86,7 @@ def _check(
         check_file("--html", html, overwrite=overwrite)
     if png is not None:
         if png.exists() and not png.is_dir():
-            raise UsageError(f"--png {png} is no folder", remedy="give a folder's name")
+            raise UsageError(f"--png {png} is not a folder", remedy="give a folder's name")
         if not png.is_dir() and not png.parent.is_dir():
             raise EnvironmentFault(f"the folder above --png {png} does not exist", remedy=f"mkdir -p {png}")
     missing = [name for name in _NEEDED if find_spec(name) is None] if html is not None or png is not None else []

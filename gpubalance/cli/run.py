@@ -11,7 +11,9 @@ from gpubalance.settings import choices
 
 Baseline = Annotated[
     choices.Baseline,
-    measuring_option("--baseline", metavar="even|none", help="Measure the even split in turns with this one, or not."),
+    measuring_option(
+        "--baseline", metavar="even|none", help="Measure the even split too, in turns with this one, or not."
+    ),
 ]
 
 

@@ -26,7 +26,7 @@ EpochOption = Annotated[
     split_option(
         "--epoch",
         metavar="N",
-        help="Samples of an epoch of yours: say how long it takes.",
+        help="Samples in one of your epochs: the result says how long an epoch takes.",
         callback=values.between(1, 10**12),
     ),
 ]

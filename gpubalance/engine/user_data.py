@@ -49,7 +49,7 @@ class UserData:
         except (Exception, SystemExit) as error:  # noqa: BLE001  (the user's own code)
             raise BadInput(f"--data {name} failed:\n{own_traceback(error)}") from None
         if not isinstance(self._given, (tf.data.Dataset, keras.utils.PyDataset)) and not _is_arrays(self._given):
-            raise BadInput(f"--data {name} gave {_kind(self._given)}, which is no dataset", remedy=_FORMS)
+            raise BadInput(f"--data {name} gave {_kind(self._given)}, which is not a dataset", remedy=_FORMS)
         self._pool: Pool | None = None
         self._checked = False
 

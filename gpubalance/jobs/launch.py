@@ -43,7 +43,7 @@ def launch(plan: Plan, command: Sequence[str], tell: Tell) -> int:
         for script in scripts if codes else ():
             script.pass_on(getattr(interrupt, "number", signal.SIGINT))
         wait(codes, 2 * GRACE_S)
-        raise Interrupted.by(interrupt, remedy="every process of it has ended") from None
+        raise Interrupted.by(interrupt, remedy="all its processes have ended") from None
     finally:
         over.set()
         for script in scripts:

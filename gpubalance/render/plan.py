@@ -81,7 +81,7 @@ def plan_text(
 def _answer(plan: Plan, width: int, epoch: int | None) -> list[str]:
     batches = " ".join(map(str, plan.batches))
     predicted = plan.predicted
-    how = "predicted" if plan.balance is None else "by what was measured of it, not yet proven by a run"
+    how = "predicted" if plan.balance is None else "from what was measured of it, not yet proven by a run"
     rate = f"{format_rate(predicted.throughput)} samples/s {how}"
     lines = prose(f"batches {batches}: {rate}, model {plan.settings.model}", width)
     even = predicted.even

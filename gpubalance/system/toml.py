@@ -27,7 +27,7 @@ def read_toml(path: Path, what: str, *, remedy: str = "") -> dict[str, Any]:
         why = getattr(error, "strerror", None) or str(error)
         raise BadInput(f"can't read the {what} {path}: {why}", remedy=meant(path, remedy)) from None
     if len(content) > _LARGEST_FILE:
-        raise BadInput(f"{path} is larger than 1 MiB: that is no {what}", remedy=remedy)
+        raise BadInput(f"{path} is larger than 1 MiB: that is not a {what}", remedy=remedy)
     try:
         return tomllib.loads(content.decode("utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -176,7 +176,8 @@ class Script:
     def _lost(self, how: str) -> PartialResult:
         self._is_lost = True
         return PartialResult(
-            f"{self._host or self.label} is lost: {how}", remedy="is the host up, and its network? all has been ended"
+            f"{self._host or self.label} is lost: {how}",
+            remedy="is the host up, and its network? all its processes have been ended",
         )
 
     def _pass_errors_on(self) -> None:

@@ -118,7 +118,7 @@ def typed() -> Callable[[], Any]:
         (lambda: None, {}, BadInput, "a lambda has no name"),
         (_outer(), {}, BadInput, "inner stands inside _outer"),
         (typed(), {}, BadInput, "build was typed in a notebook or at a prompt"),
-        (net, {"data": 3}, BadInput, "a value of type int is none"),
+        (net, {"data": 3}, BadInput, "a value of type int is not one"),
         (net, {"gpus": 0}, UsageError, "gpus=0: Input should be a valid list"),
         (net, {"windows": 0}, UsageError, "windows=0: from 1 to"),
         (net, {"margin": "x"}, UsageError, "'x' is not a size"),

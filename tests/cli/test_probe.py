@@ -117,7 +117,7 @@ def test_an_interrupted_probe_keeps_what_is_measured_and_goes_on(
     measured = {(e["device"], e["record"]["trial"]["batch"]) for e in journals(own_state) if e["kind"] == "Attempt"}
     again = gpubalance(*command, "--resume", environment=slowly)
     assert again.returncode == 0, again.stderr
-    assert "going on with what was measured before" in again.stderr
+    assert "continuing an unfinished measurement" in again.stderr
     result = Probe.model_validate_json(again.stdout)
     assert result.complete
     assert measured <= {(f"SIM-{p.device}", point.batch) for p in result.probes for point in p.curve}

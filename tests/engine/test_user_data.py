@@ -134,8 +134,8 @@ GOOD = ["one_by_one", "in_batches", "arrays", "in_parts", "endless", "named"]
 WRONG = {
     "fails": "fails failed:\n  File ",
     "quits": "failed:\n  File (.|\n)*SystemExit: set DATA_DIR",
-    "nothing": "gave nothing, which is no dataset",
-    "a_list": "gave a list, which is no dataset",
+    "nothing": "gave nothing, which is not a dataset",
+    "a_list": "gave a list, which is not a dataset",
     "without_labels": "its samples have one part, where training needs labels too",
     "bare": "its samples have one part, where training needs labels too",
     "empty": "the dataset is empty",

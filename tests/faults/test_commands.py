@@ -82,7 +82,7 @@ def step(devices, batches, number):
         quick = Machine(tmp_path)
         again = quick.runs(*command, "--resume", "--json")
         assert again.returncode == 0, again.stderr
-        assert "going on with what was measured before" in again.stderr
+        assert "continuing an unfinished measurement" in again.stderr
         # Simulated devices are nobody's: two runs of them do not mind each other.
         assert quick.runs("run", "--simulate", QUICK_PAIR, *BRIEF).returncode == 0
     finally:
@@ -178,7 +178,7 @@ def test_30_a_balance_that_was_killed_in_its_own_probe_goes_on_with_that(tmp_pat
     trained.unlink()
     again = machine.runs(*SHORT_BALANCE, "--resume", "--json")
     assert again.returncode == 0, again.stderr
-    assert "going on with what was measured before" in again.stderr
+    assert "continuing an unfinished measurement" in again.stderr
     assert "GPU:0 batch 8: " in again.stderr
     alone = {line for line in trained.read_text().splitlines() if line.startswith("0 (")}
     assert "0 (32,)" in alone
@@ -212,7 +212,7 @@ def test_30_a_fresh_balance_that_was_interrupted_in_its_probe_goes_on_with_that(
         trained.unlink()
         again = gpubalance(*words, "--json", environment={**machine.environment, "XDG_STATE_HOME": state})
         assert again.returncode == 0, again.stderr
-        assert "going on with what was measured before" in again.stderr
+        assert "continuing an unfinished measurement" in again.stderr
         assert json.loads(again.stdout)["probed"] != before.created
         alone = {line for line in trained.read_text().splitlines() if line.startswith("0 (")}
         assert "0 (32,)" in alone
@@ -241,7 +241,7 @@ def test_35_a_result_that_nobody_reads_is_kept(tmp_path: Path) -> None:
     assert told.endswith("nobody reads stdout any more: the same command with --resume gives the result\n")
     again = machine.runs("run", *BRIEF, "--resume", "--json")
     assert json.loads(again.stdout)["complete"] is True
-    assert "going on with what was measured before" in again.stderr
+    assert "continuing an unfinished measurement" in again.stderr
     assert "measuring" not in again.stderr
 
 

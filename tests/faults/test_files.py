@@ -277,7 +277,7 @@ def test_31_a_journal_that_can_not_be_written_ends_the_keeping_and_not_the_probe
     done = without_room(["probe", "--max-batch", "8", "--duration", "0.2", "--json"], Machine(tmp_path), 256)
     assert done.returncode == 0, done.stderr
     assert "can't write the journal" in done.stderr
-    assert "going on, and nothing more is kept for --resume" in done.stderr
+    assert "continuing, but nothing more is kept for --resume" in done.stderr
     assert json.loads(done.stdout)["complete"] is True
 
 

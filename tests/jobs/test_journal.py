@@ -75,7 +75,7 @@ def test_a_journal_that_is_too_long_keeps_what_it_has() -> None:
     with pytest.raises(Interrupted, match="--resume continues it"), journal:
         raise Interrupted(2)
     (said,) = told
-    assert said.endswith("going on, and nothing more is kept for --resume")
+    assert said.endswith("continuing, but nothing more is kept for --resume")
     assert Journal("long", "a test", resume=True).of("SIM-0", Attempt) == ATTEMPTS
 
 

@@ -310,7 +310,7 @@ def test_a_full_disk_ends_the_keeping_and_not_the_run() -> None:
     with run_journal(asked, None, resume=False) as journal:
         assert drawn(journal, heard.append, asked).complete
     (said,) = [event.text for event in heard if isinstance(event, Doing) and "--resume" in event.text]
-    assert said.endswith("No space left on device: going on, and nothing more is kept for --resume")
+    assert said.endswith("No space left on device: continuing, but nothing more is kept for --resume")
 
 
 @pytest.mark.usefixtures("either_engine")

@@ -137,7 +137,7 @@ class Turns:
             if isinstance(error, BadInput | TimeLimitPassed):
                 raise error
             self.replicas[number].error = error
-            self._watch(Doing(f"{self.replicas[number].device.label} is out: {error.message}"))
+            self._watch(Doing(f"{self.replicas[number].device.label} dropped out: {error.message}"))
         if failures:
             for one in self.replicas:
                 one.begin_again()

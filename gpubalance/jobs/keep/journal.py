@@ -102,7 +102,7 @@ class Journal:
             except OSError as error:
                 self._is_full = True
                 why = f"can't write the journal {self.path}: {error.strerror}"
-                self.tell(f"{why}: going on, and nothing more is kept for --resume")
+                self.tell(f"{why}: continuing, but nothing more is kept for --resume")
 
     def _append(self, line: str) -> None:
         self._file = self._file or self._opened()

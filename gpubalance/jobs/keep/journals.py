@@ -22,11 +22,11 @@ def tell_resumed(journal: Journal | None, watch: Watch) -> None:
     if journal is None:
         return
     if journal.passes_over:
-        text = "this was interrupted before: --resume would go on with what was measured"
+        text = "an unfinished measurement was found; --resume continues it"
     elif journal.resumed:
-        text = "going on with what was measured before"
+        text = "continuing an unfinished measurement"
     elif journal.resume:
-        text = "no interrupted command with these devices and settings is kept: starting from the beginning"
+        text = "nothing unfinished was found for these devices and settings: starting from the beginning"
     else:
         return
     watch(Doing(text, stays=True))

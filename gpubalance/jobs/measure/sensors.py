@@ -56,7 +56,7 @@ def check_memory(device: Device, told: Telemetry | None, where: str = "") -> Non
     if told is not None and told.ecc_uncorrected:
         raise PartialResult(
             f"{device.label} had {told.ecc_uncorrected} memory errors that ECC did not correct{where}: what it "
-            "computes is not to be trusted",
+            "computes can not be trusted",
             cause=known("ecc-error").cause,
             remedy=known("ecc-error").remedy,
         )

@@ -25,8 +25,8 @@ def resumed(windows: int) -> Warning_:
     """Of a run that went on after an interruption."""
     return Warning_(
         code="resumed",
-        message=f"windows of a run that was interrupted are part of this one: {windows}, each with its own warm-up "
-        "before; telemetry is of the rest only",
+        message=f"{windows} of its windows were measured before it was interrupted, after a warm-up of their own; "
+        "telemetry covers the others only",
         next="nothing to do, unless the machine was changed in between: then measure without --resume",
     )
 
@@ -127,7 +127,7 @@ def loss_not_finite(finite: bool) -> Warning_ | None:
         return None
     return Warning_(
         code="loss-not-finite",
-        message="the loss became infinite or no number on the way; a step's work and time stay the same",
+        message="the loss became infinite or NaN while it was measured; a step's work and time stay the same",
         next="nothing to do for a measurement on random data",
     )
 

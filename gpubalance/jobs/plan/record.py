@@ -163,6 +163,6 @@ def _learning_rate(old: int | None, new: int, noise_scale: float | None) -> Lear
 def _sync_unknown() -> Warning_:
     return Warning_(
         code="sync-unknown",
-        message="no run has measured the sync of a step yet: planned as if it took no time",
+        message="no run has measured the sync of a step yet: the plan assumes that it takes no time",
         next="gpubalance balance measures it and plans again; or give --sync, in seconds",
     )

@@ -125,7 +125,7 @@ def _of_probe(probe: Probe) -> Answer:
     bests = [one.solo_best for one in probe.probes if one.solo_best is not None]
     whole = len(bests) == len(probe.probes)
     total = format_rate(sum(best.throughput for best in bests)) if whole and bests else ""
-    facts = [Fact("solo sum", f"{total} samples/s" if total else NOT_KNOWN, "what no split of these devices can pass")]
+    facts = [Fact("solo sum", f"{total} samples/s" if total else NOT_KNOWN, "no split of these devices gives more")]
     rows = []
     for one in probe.probes:
         device, best, limit = probe.devices[one.device], one.solo_best, one.batch_limit
