@@ -53,11 +53,6 @@ class Known:
         self._bytes_per_s = request.joint.link_bytes_per_s if simulated else _GPU_BYTES_PER_S
         self._micro_batch = request.micro_batch
 
-    def solo_s(self, device: int, micro_batch: int) -> float:
-        """A micro-batch's compute on one device that had all blocks; infinite where it does not hold them."""
-        load = self._devices[device].load(micro_batch, None)
-        return sum(load.forward_s) + sum(load.backward_s)
-
     def best(self) -> Planned:
         """The best cut; the first one decides on the micro-batch too, where that is free. Raises NothingFits."""
         if self._micro_batch is not None:

@@ -10,15 +10,10 @@ def bubble_bound(stages: int, micro_batches: int) -> float:
     return (stages - 1) / (micro_batches + stages - 1)
 
 
-def evenness(stage_s: Sequence[float]) -> float:
-    """The mean over the largest of the stages' times of a micro-batch; 1 is perfect."""
-    return sum(stage_s) / len(stage_s) / max(stage_s)
+def pipeline_throughput(rates: Sequence[float], micro_batches: int) -> float:
+    """K/(K+S−1) · Σ rᵢ(m) samples/s, with `rates` each device's alone at the micro-batch m, where all stages are alike.
 
-
-def pipeline_throughput(rates: Sequence[float], micro_batches: int, even: float = 1.0) -> float:
-    """K/(K+S−1) · c · Σ rᵢ(m) samples/s, with `rates` each device's alone at the micro-batch m and c the evenness.
-
-    Layers are faster than the batch split where that is above Σ rᵢ(bᵢ) · T/(T + s/k), with T a piece's compute and a
+    Unlike ones give less: times the mean over the largest of their times. Layers are faster than the batch split where that is above Σ rᵢ(bᵢ) · T/(T + s/k), with T a piece's compute and a
     sync of s for each k pieces: what a plan predicts.
     """
-    return (1 - bubble_bound(len(rates), micro_batches)) * even * sum(rates)
+    return (1 - bubble_bound(len(rates), micro_batches)) * sum(rates)
