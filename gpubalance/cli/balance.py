@@ -69,7 +69,7 @@ def balanced(
     from gpubalance.jobs.balance.balance import balance as balance_job
     from gpubalance.jobs.balance.estimate import estimate
     from gpubalance.jobs.keep.journals import balance_journal
-    from gpubalance.render.estimate import balance_estimate_text
+    from gpubalance.render.estimate import phases_estimate_text
     from gpubalance.render.plan import plan_text
     from gpubalance.results.plan import Plan
     from gpubalance.settings.requests import BalanceRequest
@@ -93,7 +93,7 @@ def balanced(
         return plan_text(plan, *uses(plan, gpus.simulate, reporting.output), width(), epoch)
 
     if search.dry_run:
-        estimated(machine, devices, measuring, reporting, estimate(request), balance_estimate_text)
+        estimated(machine, devices, measuring, reporting, estimate(request), phases_estimate_text)
         return None
     return measured(
         "balance",

@@ -47,6 +47,10 @@ class CutRoundOptions:
     round_duration: Annotated[
         float, measuring_option("--round-duration", metavar="S", help="Seconds to measure each cut that is tried.")
     ] = 3.0
+    dry_run: Annotated[
+        bool,
+        measuring_option("--dry-run", help="Say what would be done and how long it would take, and do nothing."),
+    ] = False
 
 
 @dataclass(frozen=True)
@@ -144,17 +148,22 @@ def layers(
 
     Example: gpubalance layers --gpus 0 1 -o layers.json
     """
-    from gpubalance.cli.measured import measured
+    from gpubalance.cli.measured import estimated, measured
     from gpubalance.cli.next_command import layers_script, report_command
     from gpubalance.cli.output import width
     from gpubalance.jobs.keep.journals import layers_journal
     from gpubalance.jobs.layers.layers import layers as layers_job
+    from gpubalance.jobs.layers.phases import estimate
+    from gpubalance.render.estimate import phases_estimate_text
     from gpubalance.render.layers import layers_text
     from gpubalance.results.layers import Layers
 
     machine = gpus.machine()
     devices = _devices(machine.select(gpus.named))
     request = cut.request(machine, devices, training, search, windows.measuring(measuring))
+    if search.dry_run:
+        estimated(machine, devices, measuring, reporting, estimate(request), phases_estimate_text)
+        return
 
     def text(result: Layers) -> str:
         path = reporting.output

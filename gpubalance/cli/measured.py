@@ -20,7 +20,7 @@ from gpubalance.errors import UsageError
 from gpubalance.jobs.events import Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.results.common import Warning_
-from gpubalance.results.estimate import BalanceEstimate, Estimate
+from gpubalance.results.estimate import BalanceEstimate, Estimate, LayersEstimate
 from gpubalance.results.independent import Independent
 from gpubalance.results.layers import Layers
 from gpubalance.results.plan import Plan
@@ -40,7 +40,7 @@ from gpubalance.settings.requests import (
 
 Request = TypeVar("Request", RunRequest, ProbeRequest, BalanceRequest, IndependentRequest, LayersRequest)
 Result = TypeVar("Result", Run, Probe, Plan, Independent, Layers)
-Expected = TypeVar("Expected", Estimate, BalanceEstimate)
+Expected = TypeVar("Expected", Estimate, BalanceEstimate, LayersEstimate)
 
 
 def measured(
@@ -86,7 +86,7 @@ def estimated(
     machine: Machine,
     devices: Sequence[Device],
     measuring: MeasuringOptions,
-    reporting: ReportingOptions,
+    reporting: ReportingOptions | UnwatchedOptions,
     expected: Expected,
     text: Callable[[Expected], str],
 ) -> None:

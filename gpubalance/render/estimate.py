@@ -1,4 +1,4 @@
-"""What a probe or a balance would do, as text."""
+"""What a command would do, as text."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import textwrap
 from gpubalance.numbers.units import format_duration
 from gpubalance.render.probe import device_line
 from gpubalance.render.table import WIDTH, prose, table
-from gpubalance.results.estimate import BalanceEstimate, DeviceEstimate, Estimate
+from gpubalance.results.estimate import BalanceEstimate, DeviceEstimate, Estimate, LayersEstimate
 from gpubalance.settings.device import Device
-from gpubalance.settings.requests import BalanceRequest
+from gpubalance.settings.requests import BalanceRequest, LayersRequest
 
 
 def probe_estimate_text(expected: Estimate) -> str:
@@ -33,7 +33,7 @@ def _expected_lines(device: Device, one: DeviceEstimate) -> list[str]:
     return [device_line(device), *textwrap.wrap(text, WIDTH - 2, initial_indent="  ", subsequent_indent="  ")]
 
 
-def balance_estimate_text(expected: BalanceEstimate) -> str:
+def phases_estimate_text(expected: BalanceEstimate | LayersEstimate) -> str:
     """Each phase, and all of them."""
     request = expected.request
     devices = ", ".join(f"{device.label} {device.name}" for device in request.devices)
@@ -47,12 +47,15 @@ def balance_estimate_text(expected: BalanceEstimate) -> str:
     return "\n".join([*lines, f"about {format_duration(expected.seconds)} in all; nothing was run"])
 
 
-def _rounds(request: BalanceRequest) -> str:
+def _rounds(request: BalanceRequest | LayersRequest) -> str:
+    if isinstance(request, LayersRequest):
+        return f"up to {request.rounds} cuts, {request.round_s:g} s each"
     return f"up to {request.rounds} splits, {request.round_s:g} s or 5 timings each"
 
 
-def _proof(request: BalanceRequest) -> str:
+def _proof(request: BalanceRequest | LayersRequest) -> str:
     measuring = request.measuring
     length = "5 timings" if measuring.duration_s is None else f"{measuring.duration_s:g} s"
-    turns = ", in turns with the even split" if measuring.baseline == "even" and len(request.devices) > 1 else ""
+    has_even = isinstance(request, BalanceRequest) and measuring.baseline == "even" and len(request.devices) > 1
+    turns = ", in turns with the even split" if has_even else ""
     return f"{measuring.windows} windows of {length}{turns}"

@@ -1,13 +1,13 @@
-"""What a probe or a balance would do: the records that `--dry-run` gives."""
+"""What a command would do: the records that `--dry-run` gives."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 from gpubalance.settings.record import Record
-from gpubalance.settings.requests import BalanceRequest, ProbeRequest
+from gpubalance.settings.requests import BalanceRequest, LayersRequest, ProbeRequest
 
-KINDS = ("probe-estimate", "balance-estimate")
+KINDS = ("probe-estimate", "balance-estimate", "layers-estimate")
 
 
 class DeviceEstimate(Record):
@@ -31,17 +31,29 @@ class Estimate(Record):
 
 
 class PhaseEstimate(Record):
-    """A part of a balance."""
+    """A part of a command."""
 
     name: str
     seconds: float
 
 
-class BalanceEstimate(Record):
-    """What a balance would do. `probed` is when the probe was made that it has, null where it makes one."""
+class PhasesEstimate(Record):
+    """What a command of several phases would do. `probed` is when its probe was made, null where it makes one."""
 
-    kind: Literal["balance-estimate"] = "balance-estimate"
-    request: BalanceRequest
     probed: str | None
     phases: tuple[PhaseEstimate, ...]
     seconds: float
+
+
+class BalanceEstimate(PhasesEstimate):
+    """What a balance would do."""
+
+    kind: Literal["balance-estimate"] = "balance-estimate"
+    request: BalanceRequest
+
+
+class LayersEstimate(PhasesEstimate):
+    """What `layers` would do."""
+
+    kind: Literal["layers-estimate"] = "layers-estimate"
+    request: LayersRequest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -9,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from tests.bench import layers_memory
+from tests.bench import layers_graph, layers_memory
 from tests.engine import zoo
-from tests.engine.pipelines import cut_outputs, trained
+from tests.engine.pipelines import cut_outputs, difference, trained
 
 _STEPS = 5
 
@@ -28,7 +29,14 @@ def main() -> Iterator[str]:
         yield f"{make.__name__}: {_outputs(make())}, {', '.join(_weights(make))}"
     for name, make in _deep().items():
         yield f"{name}, in float64: {_in_float64(make)}"
+    yield (
+        "in float32, of a first step's gradients, by the norm of them all, and of weights after "
+        f"{_STEPS} steps, in 3 stages; beside one device whose inputs are each the next number"
+    )
+    for name, make in _deep().items():
+        yield f"{name}: {', '.join(_beside_itself(make))}"
     yield from layers_memory.main()
+    yield from layers_graph.main()
 
 
 def _deep() -> dict[str, Callable[[], Any]]:
@@ -73,9 +81,43 @@ def _outputs(model: Any) -> str:
 
 
 def _weights(make: Callable[[], Any]) -> Iterator[str]:
-    import keras
-
-    optimizers = {"Adam": keras.optimizers.Adam, "SGD clipped": partial(keras.optimizers.SGD, 0.1, global_clipnorm=0.1)}
-    for name, optimizer in optimizers.items():
+    for name, optimizer in _optimizers().items():
         found = [trained(make, optimizer, stages=stages, micro_batches=3, steps=_STEPS).weights for stages in (2, 3)]
         yield f"{name} {found[0]:.1g} and {found[1]:.1g}"
+
+
+def _optimizers() -> dict[str, Callable[[], Any]]:
+    import keras
+
+    return {"Adam": keras.optimizers.Adam, "SGD clipped": partial(keras.optimizers.SGD, 0.1, global_clipnorm=0.1)}
+
+
+def _beside_itself(make: Callable[[], Any]) -> Iterator[str]:
+    """How far layers are from one device, and one device from itself."""
+    import keras
+
+    found = trained(make, _gradients, micro_batches=3, steps=1, move=True)
+    yield f"gradients {_part(found.model, found.twin):.1g}, itself {_part(found.moved, found.twin):.1g}"
+    for name, optimizer in _optimizers().items():
+        found = trained(make, optimizer, micro_batches=3, steps=_STEPS, move=True)
+        yield f"{name} {found.weights:.1g}, itself {difference(found.moved, found.twin):.1g}"
+    keras.backend.clear_session()
+
+
+def _gradients() -> Any:
+    """An optimizer whose update leaves the gradients in the weights' place."""
+    import keras
+    import tensorflow as tf
+
+    class Gradients(keras.optimizers.Optimizer):  # type: ignore[misc]
+        def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+            del learning_rate
+            self.assign(variable, tf.convert_to_tensor(gradient))
+
+    return Gradients(1.0)
+
+
+def _part(one: Any, other: Any) -> float:
+    """The norm of the difference of their weights, by that of the weights."""
+    pairs = [(a.numpy(), b.numpy()) for a, b in zip(one.trainable_variables, other.trainable_variables, strict=True)]
+    return math.hypot(*(np.linalg.norm(a - b) for a, b in pairs)) / math.hypot(*(np.linalg.norm(b) for _, b in pairs))

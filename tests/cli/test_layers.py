@@ -198,6 +198,16 @@ def test_an_interrupted_proof_goes_on_with_its_blocks_rounds_and_windows(tmp_pat
     assert result["steps"] == 3 * cut_short["steps"]
 
 
+def test_a_dry_run_says_what_would_be_done(in_process: Program) -> None:
+    done = in_process(["layers", "--simulate", LARGE, "--dry-run", "--windows", "2", "--duration", "5"])
+    assert done.code == 0
+    lines = done.out.splitlines()
+    assert [line.split()[0] for line in lines[1:6]] == ["GPU:0", "GPU:1", "blocks", "rounds", "proof"]
+    assert "up to 5 cuts, 3 s each" in lines[4]
+    assert lines[5].endswith("2 windows of 5 s")
+    assert lines[6].endswith("in all; nothing was run")
+
+
 @pytest.mark.parametrize(
     ("options", "error"),
     [

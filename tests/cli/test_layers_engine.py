@@ -39,8 +39,9 @@ def test_two_branches_are_on_two_devices(tmp_path: Path) -> None:
         parts = stage.forward_s + stage.backward_s + stage.transfer_s + stage.update_s + stage.bubble_s
         assert parts == pytest.approx(result.step_time_s.median, rel=0.01)
         assert stage.memory_peak_bytes == pytest.approx(stage.memory_predicted_bytes, rel=0.01)
-    whole = sum(block.compute_s[0] or 0.0 for block in result.blocks)
-    assert result.predicted.step_time_s < 0.7 * whole
+    # On the same devices, as slow as they were on a busy machine, one block after the other would take longer.
+    in_turn_s = sum(block.compute_s[owner[block.name]] or 0.0 for block in result.blocks)
+    assert result.predicted.step_time_s < 0.9 * in_turn_s
 
 
 def _known_to_hold_nothing(pair: str) -> None:

@@ -16,17 +16,18 @@ from gpubalance.settings.choices import Schedule
 Model = Callable[[], Any]
 
 
-def twins(make: Model) -> tuple[Any, Any]:
-    """Two models that are the same, the states of their random numbers too."""
+def alike(make: Model, count: int) -> list[Any]:
+    """So many models that are the same, the states of their random numbers too."""
     import keras
 
     models = []
-    for _ in range(2):
+    for _ in range(count):
         keras.utils.set_random_seed(1)
         models.append(make())
-    for one, other in zip(models[0].variables, models[1].variables, strict=True):
-        other.assign(one)
-    return models[0], models[1]
+    for model in models[1:]:
+        for one, other in zip(models[0].variables, model.variables, strict=True):
+            other.assign(one)
+    return models
 
 
 def in_stages(blocks: int, stages: int) -> list[Segment]:
@@ -53,6 +54,8 @@ class Trained:
     losses: float
     model: Any
     again: Callable[..., Any]  # one step more
+    twin: Any  # that was trained on one device
+    moved: Any = None  # and another, each of whose inputs was the next number
 
 
 def trained(
@@ -67,8 +70,13 @@ def trained(
     micro_batches: int = 4,
     size: int = 4,
     between: Callable[[Any], None] = lambda _: None,
+    move: bool = False,
 ) -> Trained:
-    """Trains a pipeline and one device; the last micro-batch is smaller. `between` steps it gets each optimizer."""
+    """Trains a pipeline and one device; the last micro-batch is smaller. `between` steps it gets each optimizer.
+
+    With `move` it trains a third model on one device, each of whose inputs is the next number of its type; of inputs
+    that are whole numbers the first weights are.
+    """
     import keras
     import tensorflow as tf
 
@@ -79,7 +87,7 @@ def trained(
     from gpubalance.engine.pipeline.micro_batches import micro_batch_of
     from gpubalance.engine.pipeline.pipeline import Pipeline
 
-    own, twin = twins(make)
+    own, twin, *others = alike(make, 3 if move else 2)
     mine, its = optimizer(), optimizer()
     loss = fit_loss(own)
     samples = Samples(own, loss, seed=0)
@@ -89,6 +97,10 @@ def trained(
     names = [f"CPU:{number}" for number in range(len(order))]
     pipeline = Pipeline(own, blocks, placed, names, loss, mine)
     alone = _alone(twin, its)
+    moved = [_alone(one, optimizer()) for one in others]
+    if not any("float" in tensor.dtype for tensor in own.inputs):
+        for one in others:
+            one.trainable_variables[0].assign(_next(one.trainable_variables[0].numpy()))
     worst = 0.0
     batch: list[Any] = []
     for step in range(steps):
@@ -97,14 +109,22 @@ def trained(
         done = pipeline.step([micro_batch_of(one, blocks.calls) for one in batch], order)
         expected = alone([keras.tree.map_structure(tf.constant, one) for one in batch], float(sum(sizes)))
         worst = max(worst, abs(sum(map(float, done.losses)) - expected))
+        for one in moved:
+            one([(keras.tree.map_structure(_next, inputs), labels) for inputs, labels in batch], float(sum(sizes)))
         between(mine)
         between(its)
     last_batch = [micro_batch_of(one, blocks.calls) for one in batch]
     again = partial(pipeline.step, last_batch, order)
-    return Trained(_difference(own, twin), _difference(mine, its), worst, own, again)
+    return Trained(difference(own, twin), difference(mine, its), worst, own, again, twin, *others)
 
 
-def _difference(one: Any, other: Any) -> float:
+def _next(numbers: Any) -> Any:
+    """The next one up of each real number."""
+    return np.nextafter(numbers, np.inf, dtype=numbers.dtype) if numbers.dtype.kind == "f" else numbers
+
+
+def difference(one: Any, other: Any) -> float:
+    """The largest of their variables."""
     pairs = zip(one.variables, other.variables, strict=True)
     return max((float(np.abs(_numbers(a) - _numbers(b)).max(initial=0.0)) for a, b in pairs), default=0.0)
 

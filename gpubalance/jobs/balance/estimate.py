@@ -27,14 +27,7 @@ def estimate(request: BalanceRequest) -> BalanceEstimate:
     """Touches no device. Raises what `plan` does where a probe is there."""
     probe = kept_probe(request)
     check_global_batch(request.plan, request.probe.batch_multiple)
-    phases = (
-        []
-        if probe
-        else [
-            PhaseEstimate(name=f"{request.devices[one.device].label} alone", seconds=one.seconds)
-            for one in probe_estimate(request.probe).devices
-        ]
-    )
+    phases = [] if probe else of_probe(request)
     joint_step_s, divided = _joint(request, probe)
     phases += [
         PhaseEstimate(
@@ -50,6 +43,14 @@ def estimate(request: BalanceRequest) -> BalanceEstimate:
         phases=tuple(phases),
         seconds=sum(phase.seconds for phase in phases),
     )
+
+
+def of_probe(request: BalanceRequest) -> list[PhaseEstimate]:
+    """Each device's part of the probe that a balance makes."""
+    return [
+        PhaseEstimate(name=f"{request.devices[one.device].label} alone", seconds=one.seconds)
+        for one in probe_estimate(request.probe).devices
+    ]
 
 
 def rounds_s(request: BalanceRequest, joint_step_s: float, done: int = 0, *, loaded: bool = False) -> float:

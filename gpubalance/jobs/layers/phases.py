@@ -1,12 +1,15 @@
-"""The phases of `layers`, and about how long each takes, told as it goes."""
+"""The phases of `layers`, and about how long each takes: for `--dry-run`, and told as it goes."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from gpubalance.jobs.balance.estimate import of_probe
+from gpubalance.jobs.balance.probing import kept_probe
 from gpubalance.jobs.events import Event, PhaseBegun, TimeLeft, Watch
 from gpubalance.jobs.layers.known import Planned
 from gpubalance.jobs.measure.expected import WORKER_S, windows_s
+from gpubalance.results.estimate import LayersEstimate, PhaseEstimate
 from gpubalance.settings.requests import LayersRequest
 
 # Measured with 19 blocks on simulated devices: most of it is tracing each of them.
@@ -15,6 +18,28 @@ _GUESSED_STEP_S = 0.5
 _ROUNDS = 2  # are usual
 _WARM_UP_STEPS = 8
 _OWN = ("blocks", "rounds", "proof")
+
+
+def estimate(request: LayersRequest) -> LayersEstimate:
+    """Touches no device."""
+    probe = kept_probe(request.uncut)
+    own = [PhaseEstimate(name=name, seconds=round(_seconds(request, name, _GUESSED_STEP_S))) for name in _OWN]
+    phases = (*([] if probe else of_probe(request.uncut)), *own)
+    return LayersEstimate(
+        request=request,
+        probed=probe.created if probe else None,
+        phases=phases,
+        seconds=sum(phase.seconds for phase in phases),
+    )
+
+
+def _seconds(request: LayersRequest, name: str, step_s: float) -> float:
+    warm_up_s = _WARM_UP_STEPS * step_s
+    if name == "blocks":
+        return len(request.devices) * (WORKER_S + _BLOCKS_S)
+    if name == "rounds":
+        return WORKER_S + min(_ROUNDS, request.rounds) * (_TRACING_S + warm_up_s + request.round_s)
+    return warm_up_s + windows_s(request.measuring, [step_s], request.measuring.windows)
 
 
 class Phases:
@@ -60,10 +85,4 @@ class Phases:
         self._now = name
 
     def _seconds(self, name: str) -> float:
-        warm_up_s = _WARM_UP_STEPS * self._step_s
-        if name == "blocks":
-            return len(self._request.devices) * (WORKER_S + _BLOCKS_S)
-        if name == "rounds":
-            return WORKER_S + min(_ROUNDS, self._request.rounds) * (_TRACING_S + warm_up_s + self._request.round_s)
-        measuring = self._request.measuring
-        return warm_up_s + windows_s(measuring, [self._step_s], measuring.windows)
+        return _seconds(self._request, name, self._step_s)

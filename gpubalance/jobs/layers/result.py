@@ -127,7 +127,10 @@ def _known(seconds: float) -> float | None:
 
 
 def _stages(series: PipeSeries) -> list[Stage]:
-    """Each part is the same of a step without stamps as of the stamped ones, in the median; the bubble is the rest."""
+    """Each part is the same of a step without stamps as of the stamped ones, in the median; the bubble is the rest.
+
+    Where steps differ much the medians may add up to more than a step: then all are less by the same factor.
+    """
     planned = series.planned
     placed = planned.placement
     steps = [parts_of(timeline, placed.links) for timeline in series.timelines]
@@ -137,7 +140,9 @@ def _stages(series: PipeSeries) -> list[Stage]:
     for parts in zip(*steps, strict=True):
         device = parts[0].device
         names = ("forward_s", "backward_s", "transfer_s", "update_s")
-        seconds = {name: series.step_time_s * _median_part(parts, name, series.timelines) for name in names}
+        part_of = {name: _median_part(parts, name, series.timelines) for name in names}
+        step_s = series.step_time_s / max(1.0, sum(part_of.values()))
+        seconds = {name: step_s * part for name, part in part_of.items()}
         known = planned.problem.loads[device].memory_bytes is not None
         stages.append(
             Stage(

@@ -1,0 +1,95 @@
+"""A pipeline's step as one graph of all its micro-batches, beside a thread a device that runs traced functions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from gpubalance.numbers.stats import median
+from gpubalance.planning.pipeline.schedule import Task
+from gpubalance.planning.pipeline.simulate import inputs_of
+from tests.engine import zoo
+from tests.engine.pipelines import in_stages, orders_of
+
+_STEPS = 7
+
+
+def main() -> Iterator[str]:
+    """What is traced once, and a step in two stages, by the number of micro-batches."""
+    import keras
+
+    mobile = partial(keras.applications.MobileNetV2, weights=None, input_shape=(64, 64, 3), classes=10)
+    for name, make in (("U-Net", partial(zoo.unet, 64, 8)), ("MobileNetV2", mobile)):
+        for micro_batches in (4, 8, 16):
+            yield f"{name}, {micro_batches} micro-batches of 8: {_compared(make, micro_batches)}"
+        keras.backend.clear_session()
+
+
+def _compared(make: Callable[[], Any], micro_batches: int) -> str:
+    import keras
+
+    from gpubalance.engine.data import Samples
+    from gpubalance.engine.losses import fit_loss
+    from gpubalance.engine.pipeline.blocks import blocks_of
+    from gpubalance.engine.pipeline.calls import calls_of
+    from gpubalance.engine.pipeline.micro_batches import micro_batch_of
+    from gpubalance.engine.pipeline.pipeline import Pipeline
+
+    model = make()
+    loss, blocks = fit_loss(model), blocks_of(calls_of(model))
+    segments = in_stages(len(blocks.starts), 2)
+    orders = orders_of("1f1b", segments, blocks.graph, micro_batches)
+    pipeline = Pipeline(model, blocks, segments, ["CPU:0", "CPU:1"], loss, keras.optimizers.SGD(1e-3))
+    samples = Samples(model, loss, seed=0)
+    batch = [pipeline.held(micro_batch_of(samples.make(8, salt=n), blocks.calls)) for n in range(micro_batches)]
+    threads = _times(lambda: pipeline.step(batch, orders))
+    calls = _times(_graph(pipeline, batch, orders))
+    for section in pipeline._parts.sections:  # its layers' own operations in the place of its traced function
+        section._trains = dict.fromkeys(section._trains, section._training)
+    unrolled = _times(_graph(pipeline, batch, orders))
+    return f"threads {threads}; one graph of the stages' functions {calls}; one of all operations {unrolled}"
+
+
+def _times(step: Callable[[], Any]) -> str:
+    seconds = []
+    for _ in range(1 + _STEPS):
+        began = time.perf_counter()
+        step()
+        seconds.append(time.perf_counter() - began)
+    return f"{seconds[0]:.1f} s once, {1e3 * median(seconds[1:]):.0f} ms a step"
+
+
+def _graph(pipeline: Any, batch: Any, orders: Any) -> Callable[[], Any]:
+    """A function of the same tasks in the same orders, which control dependencies keep, and of the updates."""
+    import tensorflow as tf
+
+    from gpubalance.engine.pipeline.clock import Clock
+    from gpubalance.engine.pipeline.step import Step
+
+    parts, clock = pipeline._parts, Clock("CPU:0")
+
+    def is_ready(task: Task, done: set[Task]) -> bool:
+        return done.issuperset(inputs_of(task, parts.links))
+
+    def step() -> Any:
+        made = Step(parts, batch, 0.0)
+        graph, last = tf.compat.v1.get_default_graph(), dict[int, Any]()
+        left = [list(order) for order in orders]
+        done: set[Task] = set()
+        while any(left):
+            device = next(d for d, order in enumerate(left) if order and is_ready(order[0], done))
+            task = left[device].pop(0)
+            before = len(graph.get_operations())
+            with tf.control_dependencies([last[device]] if device in last else []):
+                made.do(task, clock)
+            last[device] = tf.group(*graph.get_operations()[before:])
+            done.add(task)
+        for device in range(len(orders)):
+            with tf.device(parts.names[device]), tf.control_dependencies([last[device]]):
+                made._apply(device, clock)
+        return tf.add_n(made.losses)
+
+    traced = tf.function(step, autograph=False)
+    return lambda: float(traced())
