@@ -37,6 +37,7 @@ from gpubalance.settings.requests import (
     RunRequest,
     Tracing,
 )
+from gpubalance.workers.agents import connected
 
 Request = TypeVar("Request", RunRequest, ProbeRequest, BalanceRequest, IndependentRequest, LayersRequest)
 Result = TypeVar("Result", Run, Probe, Plan, Independent, Layers)
@@ -71,6 +72,7 @@ def measured(
     progress = Progress(quiet=reporting.quiet)
     with (
         held(used),
+        connected(used),
         board_in(reporting.tensorboard, name, request.devices, request.settings, quiet=reporting.quiet) as beside,
         journal(request, machine.driver, resume=measuring.resume) as kept,
     ):

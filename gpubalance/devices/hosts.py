@@ -58,9 +58,10 @@ class Installed(Record):
 
 
 class _Reach:
-    """Of this program, set once: the prefix, None where all devices are on this host, and what was typed for it."""
+    """Of this program, set once: the prefix, None where all devices are on this host, whose it is, what was typed."""
 
     via: tuple[str, ...] | None = None
+    by: Literal["command", "ray"] | None = None
     typed: tuple[str, ...] = ()
 
 
@@ -74,12 +75,12 @@ def reach(hosts: str | None, via: str | None) -> tuple[str, ...]:
     if hosts is None:
         if via is not None:
             raise UsageError("--via needs --hosts", remedy="name the hosts: --hosts alpha,beta")
-        _Reach.via, _Reach.typed = None, ()
+        _Reach.via, _Reach.by, _Reach.typed = None, None, ()
         return ()
     if hosts.partition("://")[0] == RAY:
         return _reach_ray(hosts, via)
     names = _names(hosts)
-    _Reach.via = _words(via or SSH)
+    _Reach.via, _Reach.by = _words(via or SSH), "command"
     _Reach.typed = ("--hosts", hosts, *(["--via", via] if via else []))
     return names
 
@@ -102,7 +103,7 @@ def _reach_ray(cluster: str, via: str | None) -> tuple[str, ...]:
     if asked.returncode:
         why = clean(asked.stderr.strip().rpartition("\n")[2], 200)
         raise EnvironmentFault(f"--hosts {cluster}: {why}", remedy=_NO_CLUSTER)
-    _Reach.via, _Reach.typed = (*joins, "on", _HOST, _GPUS), ("--hosts", cluster)
+    _Reach.via, _Reach.by, _Reach.typed = (*joins, "on", _HOST, _GPUS), "ray", ("--hosts", cluster)
     return tuple(json.loads(asked.stdout))
 
 
@@ -113,9 +114,7 @@ def are_reached() -> bool:
 
 def reached_by() -> Literal["command", "ray"] | None:
     """By what other machines are: a prefix, or a Ray cluster."""
-    if _Reach.via is None:
-        return None
-    return "ray" if _Reach.via[-1] == _GPUS else "command"
+    return _Reach.by
 
 
 def typed_for_hosts() -> tuple[str, ...]:

@@ -1,167 +1,219 @@
 """What runs on another host, behind the prefix that reaches it.
 
-It starts one worker there and passes lines on, in both directions: its stdin and stdout are the controller's, its
-stderr is the worker's log. What the two say to each other begins with `@`, and `@` alone is a beat. It needs no
-TensorFlow. When its controller is gone, or has said nothing for half a minute, it ends its worker and itself.
+It holds that host's processes, workers and training scripts, each by its number: starts them, passes on what is said in
+both directions, tells their ends. It needs no TensorFlow. When its controller is gone, or has said nothing for half a
+minute, it ends them and itself.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import select
 import signal
 import socket
 import subprocess
+import sys
 import threading
-from collections.abc import Callable, Iterator
-from typing import Annotated, Any, Literal, NoReturn
+from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
-from pydantic import Field, TypeAdapter
 
+from gpubalance.devices.cluster import tf_config
 from gpubalance.devices.hosts import Installed
-from gpubalance.settings.cluster import Address
-from gpubalance.settings.device import Device, Host
-from gpubalance.settings.record import Record
+from gpubalance.settings.device import Host
 from gpubalance.workers.environment import worker_environment
+from gpubalance.workers.parent import die_with_parent
 from gpubalance.workers.pipes import readable
 from gpubalance.workers.process import serving
+from gpubalance.workers.wire import (
+    BEATS_EVERY_S,
+    ERRORS,
+    GRACE_S,
+    MARK,
+    OUT,
+    PIECES_AHEAD,
+    TOLD,
+    End,
+    Ended,
+    Hello,
+    Listen,
+    Listens,
+    Signal,
+    Start,
+    line,
+    piece,
+)
 
-BEATS_EVERY_S = 5.0
 _ALONE_S = 30.0
-_ENDS_WITHIN_S = 0.5
 _LOOKS_EVERY_S = 0.5
 _CHUNK = 1 << 16
 _WHOLE_PIPE = 1 << 20
-MARK = b"@"
-LISTEN = MARK + b"listen"
-
-
-class Start(Record):
-    """What it is told first: a worker with these devices, in the controller's `folder` where the host has that too."""
-
-    host: Host
-    devices: tuple[Device, ...]
-    folder: str
-
-
-class Hello(Record):
-    """What an agent says first."""
-
-    kind: Literal["hello"] = "hello"
-    installed: Installed
-
-
-class Listens(Record):
-    """Where the worker may listen: the answer to `LISTEN`."""
-
-    kind: Literal["listens"] = "listens"
-    address: Address
-
-
-class Ended(Record):
-    """The worker has ended, with that exit code; below 0 it is the number of a signal."""
-
-    kind: Literal["ended"] = "ended"
-    code: int | None
-
-
-SAID: TypeAdapter[Hello | Listens | Ended] = TypeAdapter(
-    Annotated[Hello | Listens | Ended, Field(discriminator="kind")]
-)
+_ALL = 1 << 20
+_NOT_STARTED = 126  # as shells have it
 
 
 class Controller:
-    """The controller's end: lines to it, each in one piece."""
+    """The controller's end: what it is told, each in one piece."""
 
     def __init__(self) -> None:
         self._out = os.dup(1)
         os.dup2(2, 1)  # whatever prints, prints into the log
         self._one = threading.Lock()
-        self.pass_on(b"\n")  # what greets there may not have ended its line
+        self.tell(b"\n" + line(Hello(installed=Installed.here())))  # what greets there may not have ended its line
+        threading.Thread(target=self._beat, daemon=True).start()
 
-    def pass_on(self, line: bytes) -> None:
+    def tell(self, said: bytes) -> None:
         with self._one, contextlib.suppress(OSError):  # a controller that is gone is noticed where it is read
-            while line:
-                line = line[os.write(self._out, line) :]
-
-    def say(self, record: Record) -> None:
-        self.pass_on(MARK + record.model_dump_json().encode() + b"\n")
-
-    def hear_of(self, process: subprocess.Popen[Any], relay: Callable[[], None]) -> None:
-        """From now on it gets what `relay` passes on, then the process's end, and beats meanwhile."""
-
-        def tell() -> None:
-            relay()
-            self.say(Ended(code=process.wait()))
-
-        for work in (tell, self._beat):
-            threading.Thread(target=work, daemon=True).start()
+            while said:
+                said = said[os.write(self._out, said) :]
 
     def _beat(self) -> None:
         while True:
             threading.Event().wait(BEATS_EVERY_S)
-            self.pass_on(MARK + b"\n")
+            self.tell(MARK + b"\n")
+
+
+class Held:
+    """A process on this host: a worker, which is told its requests, or a script. Raises OSError where none starts."""
+
+    def __init__(self, start: Start, controller: Controller) -> None:
+        self._number, self._controller, self._is_script = start.number, controller, bool(start.command)
+        self._requests = queue.SimpleQueue[bytes | None]()
+        self._room = threading.Semaphore(PIECES_AHEAD)
+        (requests, to_it), (out, writes), (errors, complains) = (os.pipe() for _ in range(3))
+        try:
+            if self._is_script:
+                self._process = _script(start, writes, complains)
+            else:
+                self._process = serving(requests, writes, complains, worker_environment(start.devices))
+        finally:
+            for one in (requests, writes, complains):
+                os.close(one)
+        for work in (lambda: self._ask(to_it), lambda: self._tell(out, errors)):
+            threading.Thread(target=work, daemon=True).start()
+
+    def ask(self, request: bytes) -> None:
+        """It may be long in taking that in; nothing waits for it."""
+        self._requests.put(request + b"\n")
+
+    def _ask(self, to_it: int) -> None:
+        with os.fdopen(to_it, "wb", buffering=0) as pipe, contextlib.suppress(BrokenPipeError):
+            for request in iter(self._requests.get, None):
+                while request:
+                    request = request[pipe.write(request) :]
+
+    def more(self, pieces: int) -> None:
+        """So many more of a script's pieces may be on their way."""
+        self._room.release(pieces)
+
+    def _tell(self, out: int, errors: int) -> None:
+        beside = threading.Thread(target=self._pass_on, args=(ERRORS, errors), daemon=True)
+        beside.start()
+        self._pass_on(OUT, out)
+        code = self._process.wait()
+        if not self._is_script:
+            self.signal(signal.SIGKILL)  # what a user's model may have started
+        beside.join()
+        self._controller.tell(line(Ended(number=self._number, code=code)))
+
+    def _pass_on(self, stream: int, pipe: int) -> None:
+        for chunk in said(self._process, pipe):
+            if self._is_script:
+                self._room.acquire()
+            self._controller.tell(piece(self._number, stream, chunk))
+        os.close(pipe)
+
+    def signal(self, number: int) -> None:
+        """To it and what it has started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+
+    def end(self) -> None:
+        """By force: a worker would do nothing more, and one that is stuck in a collective ends in no other way."""
+        self._requests.put(None)
+        self.more(_ALL)
+        self.signal(signal.SIGKILL)
+
+    def wait(self) -> None:
+        """Returns when it is gone: a GPU gives its memory back only then."""
+        self._process.wait()
 
 
 def main() -> None:
     """Serves until the controller closes its end, or is silent."""
-    controller = Controller()
-    controller.say(Hello(installed=Installed.here()))
-    lines = heard(0)
-    told_first = next(lines, None)
-    if told_first is None:
-        return
-    start = Start.model_validate_json(told_first)
-    with contextlib.suppress(OSError):
-        os.chdir(start.folder)
-    requests, to_worker = os.pipe()
-    from_worker, replies = os.pipe()
-    worker = serving(requests, replies, 2, worker_environment(start.devices))
-    signal.signal(signal.SIGTERM, lambda *_: kill(worker))
-    os.close(requests)
-    os.close(replies)
-    controller.hear_of(worker, lambda: _relay(worker, from_worker, controller))
+    controller, held = Controller(), dict[int, Held]()
     try:
-        for line in lines:
-            if line == LISTEN:
-                with free_port(start.host) as address:
-                    controller.say(Listens(address=address))
-            else:
-                _write(to_worker, line + b"\n")
+        for told in heard(0):
+            if told.startswith(MARK):
+                _do(told.removeprefix(MARK), controller, held)
+                continue
+            number, _, request = told.partition(b" ")
+            if int(number) in held:
+                held[int(number)].ask(request)
     finally:
-        os.close(to_worker)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            worker.wait(_ENDS_WITHIN_S)  # it ends when its requests do, unless it is stuck in a collective
-        end(worker)
+        for one in held.values():
+            one.end()
+        for one in held.values():
+            one.wait()
 
 
 def heard(stdin: int) -> Iterator[bytes]:
     """What the controller says there besides its beats, until it has gone or says nothing any more."""
-    rest = b""
+    rest = bytearray()
     while select.select([stdin], [], [], _ALONE_S)[0]:
         chunk = os.read(stdin, _CHUNK)
         if not chunk:
             return
-        *lines, rest = (rest + chunk).split(b"\n")
-        yield from (line for line in lines if line != MARK)
+        rest += chunk
+        if b"\n" in chunk:
+            *lines, rest = rest.split(b"\n")
+            yield from (bytes(line) for line in lines if line != MARK)
 
 
-def _write(descriptor: int, line: bytes) -> None:
-    with contextlib.suppress(BrokenPipeError):  # a worker that has died is told where it is read
-        while line:
-            line = line[os.write(descriptor, line) :]
+def _do(told: bytes, controller: Controller, held: dict[int, Held]) -> None:
+    """What is done here is done by the thread that lives on: Linux ends a process with the one that has started it."""
+    what = TOLD.validate_json(told)
+    if isinstance(what, Start | Listen):
+        with contextlib.suppress(OSError):
+            os.chdir(what.folder)
+    if isinstance(what, Start):
+        try:
+            held[what.number] = Held(what, controller)
+        except OSError as error:
+            controller.tell(piece(what.number, ERRORS, f"can't be started: {error.strerror}\n".encode()))
+            controller.tell(line(Ended(number=what.number, code=_NOT_STARTED)))
+    elif isinstance(what, Listen):
+        controller.tell(line(_listening(what)))
+    elif what.number not in held:
+        return
+    elif isinstance(what, End):
+        held.pop(what.number).end()
+    elif isinstance(what, Signal):
+        held[what.number].signal(what.signal)
+        later = threading.Timer(GRACE_S, held[what.number].signal, (signal.SIGKILL,))
+        later.daemon = True
+        later.start()
+    else:
+        held[what.number].more(what.pieces)
 
 
-def _relay(worker: subprocess.Popen[Any], from_worker: int, controller: Controller) -> None:
-    rest = b""
-    for chunk in said(worker, from_worker):
-        whole, newline, rest = (rest + chunk).rpartition(b"\n")
-        controller.pass_on(whole + newline)
+def _script(start: Start, out: int, errors: int) -> subprocess.Popen[bytes]:
+    """A process that sees its devices, knows its place, and ends with this one."""
+    return subprocess.Popen(  # noqa: S603  (no shell: the words are the user's own command line)
+        [sys.executable, *start.command],
+        stdin=subprocess.DEVNULL,
+        stdout=out,
+        stderr=errors,
+        env=worker_environment(start.devices) | (tf_config(start.cluster) if start.cluster else {}),
+        start_new_session=True,
+        preexec_fn=die_with_parent,
+    )
 
 
-def said(process: subprocess.Popen[Any], pipe: int) -> Iterator[bytes]:
+def said(process: subprocess.Popen[bytes], pipe: int) -> Iterator[bytes]:
     """All that the process writes there until it ends. What it has started may hold its end of the pipe for longer."""
     while process.poll() is None:
         if readable(pipe, _LOOKS_EVERY_S):
@@ -169,41 +221,23 @@ def said(process: subprocess.Popen[Any], pipe: int) -> Iterator[bytes]:
             if not chunk:
                 return
             yield chunk
-    if readable(pipe, 0):
-        yield os.read(pipe, _WHOLE_PIPE)
+    if readable(pipe, 0) and (chunk := os.read(pipe, _WHOLE_PIPE)):
+        yield chunk
 
 
-def kill(started: subprocess.Popen[Any]) -> NoReturn:
-    """Ends it by force, with what it has started, and this process: a signal's handler must wait for nothing."""
-    signal_group(started, signal.SIGKILL)
-    os._exit(0)
-
-
-def end(started: subprocess.Popen[Any]) -> NoReturn:
-    """The same, and waits until it is gone: a GPU gives its memory back only then."""
-    signal_group(started, signal.SIGKILL)
-    started.wait()
-    os._exit(0)  # the other threads wait for nobody
-
-
-def signal_group(started: subprocess.Popen[Any], number: int) -> None:
-    """To it and what it has started."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(started.pid, number)
-
-
-@contextlib.contextmanager
-def free_port(host: Host | None) -> Iterator[str]:
-    """Holds one, on which nobody listens, at the address by which others know this host; None is known to itself only.
-
-    That is its name's, or the one that ssh came to, or else the first of its network cards.
-    """
-    with socket.socket() as held:
-        held.bind((_address(host) if host else "127.0.0.1", 0))
-        yield "{}:{}".format(*held.getsockname())
+def _listening(asked: Listen) -> Listens:
+    is_absent = asked.script is not None and not Path(asked.script).is_file()
+    address = _address(asked.host) if asked.host else "127.0.0.1"
+    with contextlib.ExitStack() as bound:  # all of them at once, so that no two get the same
+        sockets = [bound.enter_context(socket.socket()) for _ in range(0 if is_absent else asked.count)]
+        for one in sockets:
+            one.bind((address, 0))
+        addresses = tuple("{}:{}".format(*one.getsockname()) for one in sockets)
+    return Listens(number=asked.number, addresses=addresses, folder=str(Path.cwd()))
 
 
 def _address(host: Host) -> str:
+    """By which others know this host: its name's, or the one that ssh came to, or else the first of its cards."""
     up = {name for name, card in psutil.net_if_stats().items() if card.isup}
     own = [
         one.address

@@ -10,6 +10,7 @@ import sys
 import time
 
 _PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)  # here, as a child of a process with threads must look for nothing
 _PARENT_ENDS_US_WITHIN_S = 2.0
 
 
@@ -31,4 +32,4 @@ def end_group_with_parent(requests: int, replies: int) -> None:
 def die_with_parent() -> None:
     """Linux ends this process with its parent, even where Python can't: TensorFlow may hold the interpreter."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

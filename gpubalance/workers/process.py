@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _LONGEST_MESSAGE = 1 << 24
 # A worker takes in what it is sent at once, whatever else it does, unless it is stopped or its interpreter is held.
-_TAKES_WITHIN_S = 60.0
+TAKES_WITHIN_S = 60.0
 # A worker that was told to end gets this long, then TERM, then KILL; together under 2 s, which Ctrl-C may take.
 _ENDS_WITHIN_S = 0.5
 # A killed worker is gone at once, but for a driver that gives back much memory: the next one must not begin before.
@@ -68,7 +68,7 @@ class Process:
 
     def __init__(self, purpose: str, environment: Mapping[str, str], limit: TimeLimit = NO_LIMIT) -> None:
         """`limit`: nothing is waited for past its end. Raises EnvironmentFault where the process can't be started."""
-        self._limit = limit
+        self._environment, self._limit = environment, limit
         self._buffer = bytearray()
         self._gone = False
         self.has_answered = False
@@ -76,25 +76,20 @@ class Process:
         try:
             self.log = new_log(purpose)
             with signals_held():
-                self._start(environment)
+                self._start()
                 _started.add(self)
         except OSError as error:
             raise EnvironmentFault(f"can't start a worker: {error.strerror}", remedy=_LACKS) from None
 
-    def _start(self, environment: Mapping[str, str]) -> None:
+    def _start(self) -> None:
         with contextlib.ExitStack() as at_a_failure:
             requests, self._requests = _pipe(at_a_failure)
             self._replies, replies = _pipe(at_a_failure)
             with self.log.open("ab") as log:  # as it may be cut short meanwhile
-                self._process = self._popen(requests, replies, log, environment)
+                self._process = serving(requests, replies, log, self._environment)
             at_a_failure.pop_all()
         os.close(requests)
         os.close(replies)
-
-    def _popen(
-        self, requests: int, replies: int, log: IO[bytes], environment: Mapping[str, str]
-    ) -> subprocess.Popen[bytes]:
-        return serving(requests, replies, log, environment)
 
     def __enter__(self) -> Self:
         return self
@@ -114,14 +109,14 @@ class Process:
         """Whether the process has not ended."""
         return self._process.poll() is None
 
-    def send(self, request: Record, within_s: float = _TAKES_WITHIN_S) -> None:
+    def send(self, request: Record, within_s: float = TAKES_WITHIN_S) -> None:
         """Sends a request. A worker that has died is noticed when its reply is read.
 
         Raises DeadlinePassed when it takes in nothing for `within_s` seconds.
         """
         self.write(request.model_dump_json().encode(), within_s)
 
-    def write(self, line: bytes, within_s: float = _TAKES_WITHIN_S) -> None:
+    def write(self, line: bytes, within_s: float = TAKES_WITHIN_S) -> None:
         """The same of a request that is a line already."""
         rest = memoryview(line + b"\n")
         with contextlib.suppress(BrokenPipeError):
@@ -166,15 +161,12 @@ class Process:
         while b"\n" not in self._buffer:
             bound(self.log)
             left = deadline - time.monotonic()
-            # Looks at the pipe even past the deadline: it is this process that may have been stopped for a while.
-            dead = self._process.poll() is not None
-            if not readable(self._replies, 0.0 if dead else min(left, _LOOKS_EVERY_S)):
-                if dead:  # what it has started may still hold the pipe
-                    return b""
+            # Looks even past the deadline: it is this process that may have been stopped for a while.
+            chunk = self._chunk(max(0.0, min(left, _LOOKS_EVERY_S)))
+            if chunk is None:
                 if left <= 0:
                     return None
                 continue
-            chunk = os.read(self._replies, 1 << 16)
             if not chunk or len(self._buffer) > _LONGEST_MESSAGE:
                 return b""
             self._buffer = (self._buffer + chunk).lstrip(b"\n")
@@ -183,6 +175,13 @@ class Process:
         line, _, rest = bytes(self._buffer).partition(b"\n")
         self._buffer = bytearray(rest.lstrip(b"\n"))
         return line
+
+    def _chunk(self, within_s: float) -> bytes | None:
+        """What the process has said meanwhile; b"" at the end of all, None for nothing."""
+        dead = self._process.poll() is not None
+        if readable(self._replies, 0.0 if dead else within_s):
+            return os.read(self._replies, 1 << 16)
+        return b"" if dead else None  # what it has started may still hold the pipe
 
     def _died(self, doing: str) -> GpubalanceError:
         code = self._exit_code()
@@ -211,21 +210,18 @@ class Process:
         """The end of the log."""
         return tail(self.log)
 
-    def ask_address(self) -> None:
-        """The next `free_address` is another."""
-
-    def free_address(self) -> str:
-        """Where the process may listen, `host:port`: here, as its peers are here too."""
-        return free_addresses(1)[0]
-
     def kill(self) -> None:
         """Kills the process and its group, from any thread: whoever waits for its reply hears that it has died."""
         self._signal(signal.SIGKILL)
 
     def end(self) -> None:
         """Ends the process and everything in its group, and does not return before it is gone. May be called again."""
-        if self._gone:
-            return
+        if not self._gone:
+            self._end()
+            self._gone = True
+            _started.discard(self)
+
+    def _end(self) -> None:
         # An interrupt may come at any line: the next call, at the latest that of the program's end, does all of it.
         requests, self._requests = self._requests, -1
         replies, self._replies = self._replies, -1
@@ -245,8 +241,6 @@ class Process:
             except subprocess.TimeoutExpired:
                 continue
         self._signal(signal.SIGKILL)  # what the user's model may have started
-        self._gone = True
-        _started.discard(self)
 
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -18,12 +18,13 @@ from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device
 from gpubalance.settings.record import Record
 from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
+from gpubalance.workers import agents
 from gpubalance.workers.code import code_key
 from gpubalance.workers.elsewhere import process_of
 from gpubalance.workers.merged import merged
 from gpubalance.workers.messages import AnyReply, Failed, Open, Where
 from gpubalance.workers.pipes import make_room
-from gpubalance.workers.process import Process
+from gpubalance.workers.process import Process, free_addresses
 from gpubalance.workers.signals import signals_held
 from gpubalance.workers.whereabouts import Held, held_up_by
 
@@ -46,6 +47,7 @@ class Ranks:
         self._devices = tuple(devices)
         self._members: list[Process] = []
         self._told_by = 0
+        self._limit = limit
         self._killed = self._gone = False
         make_room(2 * len(devices))
         with ExitStack() as at_a_failure:
@@ -101,18 +103,14 @@ class Ranks:
             yield request.model_copy(update=update).model_dump_json().encode()
 
     def _free_addresses(self) -> tuple[str, ...]:
-        """Where each may listen. Raises what `Process.free_address` does, naming the device."""
-        addresses: dict[str, int] = {}
-        for rank, member in enumerate(self._members):
-            with self._named(rank):
-                member.ask_address()
-        for rank, member in enumerate(self._members):
-            with self._named(rank):
-                # A port is free again once it was told, and may be told to the next one.
-                while (address := member.free_address()) in addresses:
-                    member.ask_address()
-            addresses[address] = rank
-        return tuple(addresses)
+        """Where each may listen. Raises what the connections to hosts do."""
+        if not are_reached():
+            return free_addresses(len(self._members))
+        try:
+            return agents.free_addresses([device.host for device in self._devices], limit=self._limit)
+        except GpubalanceError:
+            self.kill()
+            raise
 
     @contextlib.contextmanager
     def _named(self, rank: int) -> Iterator[None]:

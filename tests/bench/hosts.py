@@ -27,8 +27,8 @@ from gpubalance.planning.sync import with_sync
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
-from gpubalance.workers.agent import Hello
 from gpubalance.workers.party import Build, Party
+from gpubalance.workers.wire import Hello
 
 HOSTS = (2, 16, 128, 1_000)
 _DEVICES = 8

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -76,7 +77,7 @@ def test_no_process_outlives_the_command(number: int, script: str, tmp_path: Pat
     for _ in range(3):
         lines_until(process, "waits")
     children = [child.pid for child in children_of(process.pid)]
-    assert len(children) == 6  # each behind what starts it on its host
+    assert len(children) == 5  # behind an agent a host
     os.kill(process.pid, number)
     out, _ = process.communicate(timeout=30)
     assert out.count(f"got {number}") == (3 if number == signal.SIGTERM else 0)
@@ -119,6 +120,25 @@ def test_what_is_read_slowly_is_told_whole_when_the_script_has_ended(tmp_path: P
 
     assert launch(read_record(Path(PAIR), Plan), [str(script)], tell) == 0
     assert said == [7] * 18_000
+
+
+def test_a_script_that_prints_without_end_holds_up_no_other(tmp_path: Path) -> None:
+    """Nobody reads on what the one prints before the other has said something, over the same connection."""
+    script, told = tmp_path / "train.py", threading.Event()
+    script.write_text(
+        "import json, os, sys, time\n"
+        "if json.loads(os.environ['TF_CONFIG'])['task']['index'] == 0:\n"
+        "    while True:\n        print('x' * 1000)\n"
+        "time.sleep(0.5)\nsys.exit(print('is heard') or 3)\n"
+    )
+
+    def tell(line: str, *_: str) -> None:
+        if line == "is heard":
+            told.set()
+        else:
+            assert told.wait(30)
+
+    assert launch(read_record(write_plan(tmp_path), Plan), [str(script)], tell) == 3
 
 
 def test_what_starts_a_script_hears_when_its_controller_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-/* What runs on a host, for `scripts/bench hosts`: speaks an agent's and its worker's lines, and trains nothing.
+/* What runs on a host, for `scripts/bench hosts`: speaks an agent's and its workers' lines, and trains nothing.
 
    agent HELLO TIMINGS …: HELLO is what it says first; to each request to measure it gives so many timings.
    Requests may be megabytes, of which only the beginning matters here: nothing is kept. */
@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define HEAD 40
+#define HEAD 120
 #define BEATS_EVERY_MS 5000
 
 static const char *ready =
@@ -29,16 +29,41 @@ static void say(const char *line) {
     }
 }
 
+static void reply(int number, const char *line) {
+    char piece[1024];
+    snprintf(piece, sizeof piece, "@%d 1 %zu\n%s", number, strlen(line), line);
+    say(piece);
+}
+
+static int after(const char *head, const char *key) {
+    const char *found = strstr(head, key);
+    return found ? atoi(found + strlen(key)) : 0;
+}
+
+static void listens(int number, int count) {
+    char line[80];
+    int pid = (int)getpid();
+    snprintf(line, sizeof line, "@{\"kind\":\"listens\",\"number\":%d,\"folder\":\"\",\"addresses\":[", number);
+    say(line);
+    for (int i = 0; i < count; i++) {
+        snprintf(line, sizeof line, "%s\"10.%d.%d.%d:%d\"", i ? "," : "", pid >> 16, pid >> 8 & 255, pid & 255, i + 1);
+        say(line);
+    }
+    say("]}\n");
+}
+
 static void answer(const char *head, int timings) {
     char line[80];
-    if (strncmp(head, "@listen", 7) == 0) {
-        snprintf(line, sizeof line, "@{\"kind\":\"listens\",\"address\":\"10.0.0.1:%d\"}\n", (int)getpid());
+    if (strncmp(head, "@{\"kind\":\"listen\"", 17) == 0) {
+        listens(after(head, "\"number\":"), after(head, "\"count\":"));
+    } else if (strncmp(head, "@{\"kind\":\"end\"", 14) == 0) {
+        snprintf(line, sizeof line, "@{\"kind\":\"ended\",\"number\":%d,\"code\":0}\n", after(head, "\"number\":"));
         say(line);
-    } else if (strncmp(head, "{\"kind\":\"open\"", 14) == 0) {
-        say(ready);
-    } else if (strncmp(head, "{\"kind\":\"measure\"", 17) == 0) {
-        for (int i = 0; i < timings; i++) say(timing);
-        say(measured);
+    } else if (strstr(head, " {\"kind\":\"open\"")) {
+        reply(atoi(head), ready);
+    } else if (strstr(head, " {\"kind\":\"measure\"")) {
+        for (int i = 0; i < timings; i++) reply(atoi(head), timing);
+        reply(atoi(head), measured);
     }
 }
 

@@ -21,6 +21,7 @@ from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
+from gpubalance.workers.agents import connected, end_connections
 from gpubalance.workers.party import Build, Party
 from gpubalance.workers.pipes import make_room, readable
 from gpubalance.workers.worker import Worker
@@ -42,7 +43,8 @@ def party_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call
         return Party(DEVICES, build=BUILD)
 
     reach("alpha,beta", VIA)
-    yield make
+    with connected(()):
+        yield make
     reach(None, None)
 
 
@@ -56,6 +58,11 @@ def test_a_host_that_is_called_ssh_is_no_shell() -> None:
 def below() -> list[psutil.Process]:
     """Agents and workers."""
     return [one for child in psutil.Process().children() for one in (child, *child.children(recursive=True))]
+
+
+def agents() -> list[psutil.Process]:
+    """Each is a connection of its own."""
+    return [child for child in psutil.Process().children() if "gpubalance.workers.agent" in " ".join(child.cmdline())]
 
 
 def left_of(there: Sequence[psutil.Process]) -> list[psutil.Process]:
@@ -74,10 +81,13 @@ def test_a_worker_behind_an_agent_is_a_worker(party_that: Callable[[str], Party]
         assert isinstance(timing, Timing)
         assert timing.compute_s == pytest.approx((0.110, 0.110, 0.112))
         assert "on alpha" in party.ask(lambda worker: worker.process.log_tail())
+        before = agents()
+        assert len(before) == 2
         party.regroup([DEVICES[2]])
         assert party.ask(lambda worker: worker.devices) == (DEVICES[2],)
+        assert agents() == before
         there = below()
-        assert there
+    end_connections()
     assert not left_of(there)
 
 
@@ -143,6 +153,7 @@ def test_what_is_lost_is_told_with_its_host_and_nothing_is_left(
         there = below()
         with pytest.raises(kind, match=says):
             party.ask(measured)
+    end_connections()
     assert not left_of(there)
 
 
@@ -159,6 +170,7 @@ def test_other_software_and_another_model_are_told_before_anything_is_built(
     reach("alpha,beta", f"env PYTHONPATH={tmp_path}/{{host}}:{os.environ['PYTHONPATH']}")
     with Party(DEVICES, build=mine) as party, pytest.raises(BadInput, match="mine:net on beta is not the same as here"):
         party.start()
+    end_connections()  # they know what was installed when they began
     (tmp_path / "beta/keras-1.0.dist-info").mkdir()
     (tmp_path / "beta/keras-1.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: keras\nVersion: 1.0\n")
     here = Installed.here().keras
@@ -182,7 +194,7 @@ def test_a_killed_controller_leaves_nothing(tmp_path: Path) -> None:
         if "window 1 of" in line:
             break
     there = psutil.Process(program.pid).children(recursive=True)
-    assert len(there) >= 2 * len(DEVICES)
+    assert len(there) >= 2 + len(DEVICES)  # an agent a host
     program.send_signal(signal.SIGKILL)
     program.communicate()
     assert not left_of(there)

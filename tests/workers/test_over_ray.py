@@ -22,6 +22,7 @@ from gpubalance.results.records import read_record
 from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device
 from gpubalance.settings.shares import Shares
+from gpubalance.workers.agents import connected, end_connections
 from gpubalance.workers.party import Party
 from tests.cli.program import SHORT, gpubalance, lines_until, lives, start
 from tests.stand_in import engine
@@ -61,7 +62,8 @@ def party_that(cluster: Any) -> Iterator[Callable[..., Party]]:
         return Party(devices, build=BUILD)
 
     assert reach("ray", None) == ("alpha", "beta")
-    yield make
+    with connected(()):
+        yield make
     engine(cluster.folder)
     reach(None, None)
 
@@ -94,6 +96,7 @@ def test_a_worker_that_ray_has_started_is_a_worker(cluster: Any, party_that: Cal
         assert party.ask(lambda worker: worker.devices) == (DEVICES[2],)
         there = agents_and_workers(cluster)
         assert there
+    end_connections()
     assert not left_of(there)
 
 
@@ -118,20 +121,25 @@ def test_a_node_that_is_lost_is_told(cluster: Any, party_that: Callable[..., Par
 
 
 def test_ray_gives_no_gpu_that_it_has_not(party_that: Callable[..., Party]) -> None:
-    card = Device(index=0, uuid="GPU-a", name="card", memory_bytes=1 << 30, simulated=False, host="alpha")
+    """It is asked once for all that a command uses of a node."""
+    cards = [
+        Device(index=index, uuid=f"GPU-{index}", name="card", memory_bytes=1 << 30, simulated=False, host="alpha")
+        for index in range(2)
+    ]
     with (
-        party_that("", [card]) as party,
+        connected(cards),
+        party_that("", cards[:1]) as party,
         pytest.raises(EnvironmentFault, match=r"^alpha can't be reached: the process that Ray") as told,
     ):
         party.start()
-    assert "alpha has no GPUs in the cluster, and 1 is asked for" in told.value.log
+    assert "alpha has no GPUs in the cluster, and 2 are asked for" in told.value.log
 
 
 def test_a_killed_controller_leaves_nothing(cluster: Any, party_that: Callable[..., Party]) -> None:
     program = start("run", *TWO_HOSTS, "--batches", "80", "40", "24", "--hosts", "ray", "--duration", "600")
     lines_until(program, "window 1 of")
     there = agents_and_workers(cluster)
-    assert len(there) >= 3 * len(DEVICES)
+    assert len(there) >= 2 * 2 + len(DEVICES)  # what connects this host to an agent, for each of two
     program.send_signal(signal.SIGKILL)
     program.communicate()
     assert not left_of(there)

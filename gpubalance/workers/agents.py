@@ -1,0 +1,80 @@
+"""The connections to hosts that there are: one a host, for all that a command does there."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from gpubalance.devices.hosts import are_reached, command_on
+from gpubalance.errors import BadInput
+from gpubalance.settings.device import Device, Host, hosts_of
+from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
+from gpubalance.workers.connection import AGENT, Connection
+from gpubalance.workers.signals import signals_held
+
+_open: dict[tuple[str, ...], Connection] = {}
+_opening = threading.Lock()
+
+
+def connection_to(host: Host | None, gpus: int = 0) -> Connection:
+    """The one that there is, or a new one; where no other hosts are reached, all processes are held by an agent here.
+
+    Ray gives so many GPUs of that host to no other.
+    """
+    with _opening:
+        prefix = tuple(command_on(host, AGENT) or ())
+        if prefix not in _open or _open[prefix].failure is not None:
+            _open[prefix] = Connection(host if prefix else None, gpus)
+        return _open[prefix]
+
+
+@contextlib.contextmanager
+def connected(devices: Sequence[Device]) -> Iterator[None]:
+    """Connections to the other hosts of these devices, with the GPUs that are used there. They end with the block."""
+    try:
+        gpus = Counter(device.host for device in devices if not device.simulated)
+        for host in hosts_of(devices) if are_reached() else ():
+            with signals_held():
+                connection_to(host, gpus[host])
+        yield
+    finally:
+        end_connections()
+
+
+@atexit.register
+def end_connections() -> None:
+    """All at the same time."""
+    ending = list(_open.values())
+    _open.clear()
+    for one in ending:
+        one.let_go()
+    for one in ending:
+        one.end()
+
+
+def free_addresses(
+    hosts: Sequence[Host | None], script: str | None = None, limit: TimeLimit = NO_LIMIT
+) -> tuple[str, ...]:
+    """Where a process on each of these hosts may listen, no two at one address.
+
+    Raises what `There.said` does, and BadInput where a host has not that script.
+    """
+    counts, connections = Counter(hosts), {host: connection_to(host) for host in dict.fromkeys(hosts)}
+    while True:
+        asked = {host: connection.ask_addresses(counts[host], script) for host, connection in connections.items()}
+        free = {}
+        for host, answer in asked.items():
+            connections[host].meet(limit)
+            told = answer.result()
+            if not told.addresses:
+                raise BadInput(
+                    f"{host or 'this host'} has no script {script} in {told.folder}",
+                    remedy="the script, and what it reads, must be in the same folder on each host",
+                )
+            free[host] = iter(told.addresses)
+        found = tuple(next(free[host]) for host in hosts)
+        if len(set(found)) == len(found):  # else two hosts are one machine
+            return found
