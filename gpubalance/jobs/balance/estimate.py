@@ -56,9 +56,9 @@ def of_probe(request: BalanceRequest) -> list[PhaseEstimate]:
 def rounds_s(request: BalanceRequest, joint_step_s: float, done: int = 0, *, loaded: bool = False) -> float:
     """Of those that are usual, or of one more where so many are done; the first one waits for a worker."""
     measured_s = max(request.round_s, _LEAST_STEPS * joint_step_s)
-    each_s = TRACING_S + _SETTLING_STEPS * joint_step_s + measured_s
     rounds = max(1, min(request.rounds, _USUAL_ROUNDS) - done)
-    return rounds * each_s + (0.0 if done else _LOADED_S if loaded else WORKER_S)
+    each_s = _SETTLING_STEPS * joint_step_s + measured_s + (TRACING_S if request.settings.xla else 0.0)
+    return rounds * each_s + (0.0 if done else TRACING_S + (_LOADED_S if loaded else WORKER_S))
 
 
 def proof_in_s(request: BalanceRequest, joint_step_s: float, devices: int, *, divided: bool = False) -> float:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from gpubalance.errors import BadInput, OutOfMemory
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.jobs.measure.fitting import Fitting
-from gpubalance.jobs.measure.series import TIMING_S, Series
+from gpubalance.jobs.measure.series import SHORT_TIMING_S, Series, timing_s
 from gpubalance.jobs.measure.warm import Warmth
 from gpubalance.jobs.measure.warnings import even_does_not_fit, even_out_of_memory
 from gpubalance.results.common import Warning_
@@ -117,8 +117,13 @@ class Even:
         return series
 
     def _series(self, split: Shares, name: str) -> Series:
-        """What is measured beside these takes shorter timings: nothing is decided of it."""
-        devices = self.request.devices
-        if name == "even":
-            return Series(split, name=name, devices=devices, watch=self.watch, pipeline=self.pipeline)
-        return Series(split, name=name, devices=devices, timing_s=TIMING_S / 2, pipeline=self.pipeline)
+        """What is measured beside these takes short timings: nothing is decided of it."""
+        own = name == "even"
+        return Series(
+            split,
+            name=name,
+            devices=self.request.devices,
+            watch=self.watch if own else None,
+            timing_s=timing_s(self.request.measuring) if own else SHORT_TIMING_S,
+            pipeline=self.pipeline,
+        )

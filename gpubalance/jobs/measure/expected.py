@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpubalance.jobs.measure.pipeline import ROUND_S, WARM_UP_S
-from gpubalance.jobs.measure.series import LEAST_TIMINGS, STAMPED_STEPS, TIMING_S, WARMUP_STEPS
+from gpubalance.jobs.measure.series import LEAST_TIMINGS, SHORT_TIMING_S, STAMPED_STEPS, WARMUP_STEPS
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import Measuring, RunRequest
 
@@ -64,7 +64,7 @@ def proof_s(
     if not divided:
         return own_s + settling_s(joint_step_s) + windows_s(measuring, [joint_step_s] * 2, measuring.windows)
     even_s = _DIVIDED_SLOWER * joint_step_s
-    one_s = settling_s(joint_step_s) + (measuring.duration_s or _short_window_s(joint_step_s, TIMING_S / 2))
+    one_s = settling_s(joint_step_s) + (measuring.duration_s or _short_window_s(joint_step_s))
     beside_s = _SEARCHED_STEPS * joint_step_s + (2 if warm else 1) * one_s
     windows = windows_s(measuring, [joint_step_s, even_s], measuring.windows)
     return own_s + beside_s + TRACING_S + settling_s(even_s) + windows
@@ -76,6 +76,6 @@ def pipeline_s(measuring: Measuring, joint_step_s: float) -> float:
     return alone_s + settling_s(joint_step_s) + windows_s(measuring, [joint_step_s], measuring.windows)
 
 
-def _short_window_s(joint_step_s: float, timing_s: float = TIMING_S) -> float:
+def _short_window_s(joint_step_s: float) -> float:
     """Of a window that has no length of its own."""
-    return STAMPED_STEPS * _STEPS_A_STAMP * joint_step_s + LEAST_TIMINGS * max(timing_s, joint_step_s)
+    return STAMPED_STEPS * _STEPS_A_STAMP * joint_step_s + LEAST_TIMINGS * max(SHORT_TIMING_S, joint_step_s)

@@ -13,7 +13,7 @@ from gpubalance.jobs.keep.kept import Kept, RunKey
 from gpubalance.jobs.measure.even import Even
 from gpubalance.jobs.measure.expected import windows_s
 from gpubalance.jobs.measure.pipeline import ROUND_S, Alone
-from gpubalance.jobs.measure.series import LEAST_TIMINGS, Series
+from gpubalance.jobs.measure.series import LEAST_TIMINGS, Series, timing_s
 from gpubalance.jobs.measure.warm import Warmth
 from gpubalance.jobs.measure.warnings import (
     PRECISE_ENOUGH,
@@ -80,8 +80,9 @@ class JointRun:
         self.request = self.asked.of_used
         self.measuring = self.request.measuring
         split, devices = self.request.split, self.request.devices
-        self.own = Series(split, devices=devices, watch=self.watch, pipeline=self.pipeline)
-        self.held = Series(split, name="held", devices=devices) if self.pipeline else None
+        length_s = timing_s(self.measuring)
+        self.own = Series(split, devices=devices, watch=self.watch, timing_s=length_s, pipeline=self.pipeline)
+        self.held = Series(split, name="held", devices=devices, timing_s=length_s) if self.pipeline else None
         self._warmth = self.warmth or Warmth(self.party, xla=self.asked.settings.xla)
         self.even = Even(self.party, self._warmth, self.request, self.watch, self.pipeline, self.best_of)
         round_s = min(ROUND_S, self.measuring.duration_s or ROUND_S)

@@ -15,11 +15,14 @@ from gpubalance.numbers.steady import has_trend
 from gpubalance.results.telemetry import all_reasons
 from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device
+from gpubalance.settings.requests import Measuring
 from gpubalance.workers.messages import Measured
 from gpubalance.workers.worker import Worker
 
 # The devices are idle for a moment at both ends of a timing: it is long enough for that not to count.
 TIMING_S = 0.5
+# In a window that ends after five timings; as long as in a probe and in a balance's rounds, which it is held against.
+SHORT_TIMING_S = 0.25
 # Part of a window in which steps are stamped. They are another trace of the step, so the rest pays nothing for them.
 STAMPED_PART = 0.1
 STAMPED_STEPS = 3
@@ -33,6 +36,11 @@ _SETTLING_STEPS = 3
 LEAST_TIMINGS = 5  # that a window of no certain length has
 _CLEARLY_FASTER = 0.95
 _LONGEST_SETTLING_STEPS = 30
+
+
+def timing_s(measuring: Measuring) -> float:
+    """How long a timing of its windows is, or one step where that takes longer."""
+    return SHORT_TIMING_S if measuring.duration_s is None else TIMING_S
 
 
 @dataclass
