@@ -124,10 +124,8 @@ class PacedClock(Clock):
         if task.kind == "forward":
             self._held[task.segment] += 1
             self._check_memory()
-        ready_s = max(sent_s, 0.0)
-        begins_s = max(self.free_s, ready_s)
-        self._began_s = self._on_time(begins_s)
-        return ready_s, self._began_s
+        self._began_s = self._on_time(max(self.free_s, sent_s))
+        return sent_s, self._began_s
 
     def _check_memory(self) -> None:
         of_each = {segment: self.memory_bytes(segment) for segment in self._shares}

@@ -8,14 +8,7 @@ import keras
 
 from gpubalance.engine.keras_inside import mask_of
 from gpubalance.errors import Refused
-from gpubalance.settings.requests import Settings
 from gpubalance.system.versions import numbers
-
-
-def settings(given: Settings) -> None:
-    """Raises Refused for XLA: it compiles a step as a whole, for one device."""
-    if given.xla:
-        raise Refused("layers train without XLA, which compiles a step for one device", remedy="leave out --xla")
 
 
 def model(given: Any) -> None:

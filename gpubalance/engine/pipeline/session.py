@@ -34,7 +34,6 @@ class LayersSession:
     in_cluster = False
 
     def __init__(self, devices: Sequence[Device], settings: Settings, joint: JointProfile, *, seed: int) -> None:
-        refuse.settings(settings)
         self.settings = settings
         self._devices, self._joint, self._seed = tuple(devices), joint, seed
         self._names = runtime.set_up(devices, settings, seed=seed)

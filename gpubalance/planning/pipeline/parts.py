@@ -25,11 +25,6 @@ class StageParts:
     update_s: float
     bubble_s: float
 
-    @property
-    def busy_s(self) -> float:
-        """Seconds of a step that the device works."""
-        return self.forward_s + self.backward_s + self.update_s
-
 
 def sent_at(timeline: Timeline, links: Sequence[Link]) -> dict[Task, float]:
     """When the last of what each task takes was made; 0 where it takes nothing of another."""

@@ -57,9 +57,8 @@ def place(problem: Problem) -> Placement:
     """
     ranked = sorted(chains(problem), key=lambda chain: chain.step_time_s)[:_MOST_CHAINS]
     found = [placed for chain in ranked for placed in placings_of(problem, chain.segments)]
-    if len(problem.loads) > 1:
-        for segments in branched(problem, _MOST_BRANCHED):
-            found += placings_of(problem, segments)
+    for segments in branched(problem, _MOST_BRANCHED):
+        found += placings_of(problem, segments)
     if not found:
         raise _nothing_fits(problem)
     most_s = min(placed.timeline.step_time_s for placed in found) * (1 + _WITHIN)
