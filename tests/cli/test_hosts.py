@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import re
@@ -14,7 +13,6 @@ import pytest
 
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.results.checkup import Checkups
-from gpubalance.results.plan import Plan
 from gpubalance.results.run import Run
 from tests.bench.in_process import Program
 from tests.cli.program import ROOT, SHORT, TINY, children_of, gpubalance, start
@@ -72,33 +70,6 @@ def test_a_run_over_two_hosts_is_measured_compared_and_reported(tmp_path: Path) 
     reported = gpubalance("report", str(path), "--html", str(tmp_path / "run.html"))
     assert reported.returncode == 0, reported.stderr
     assert all(label in (tmp_path / "run.html").read_text() for label in LABELS)
-
-
-@pytest.mark.usefixtures("stand_in")
-def test_balance_finds_the_best_split_for_the_sync_that_it_measured(tmp_path: Path) -> None:
-    path, most, multiple = tmp_path / "plan.json", 256, 8
-    done = gpubalance(
-        "balance", "--simulate", TWO_HOSTS, "--max-global-batch", str(most), *SHORT, "--round-duration", "0.5",
-        "-o", str(path),
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    plan = Plan.model_validate_json(path.read_text())
-    assert [device.label for device in plan.devices] == LABELS
-    assert plan.sync_s is not None
-
-    def step_s(batches: tuple[int, ...]) -> float:
-        used = [(d.profile, b) for d, b in zip(DEVICES, batches, strict=True) if b]
-        slowest = max(p.alpha_s + p.beta_s * b for p, b in used if p)
-        return slowest + ((plan.sync_s or 0.0) if len(used) > 1 else 0.0)
-
-    sizes = range(0, most + 1, multiple)
-    every = [batches for batches in itertools.product(sizes, repeat=3) if 0 < sum(batches) <= most]
-    best = max(sum(batches) / step_s(batches) for batches in every)
-    assert plan.predicted.throughput >= 0.98 * best
-
-    again = gpubalance("run", "--simulate", TWO_HOSTS, "--plan", str(path), *SHORT, "--json")
-    assert again.returncode == 0, again.stderr
-    assert tuple(json.loads(again.stdout)["batches"]) == plan.batches
 
 
 @pytest.mark.usefixtures("stand_in")

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -26,7 +25,6 @@ from gpubalance.workers.party import Build, Party
 from gpubalance.workers.pipes import make_room, readable
 from gpubalance.workers.worker import Worker
 from tests.bench import hosts
-from tests.cli.program import SHORT
 from tests.stand_in import engine
 from tests.workers.test_ranks import BUILD, DEVICES, ROOT, SPLIT
 
@@ -198,56 +196,3 @@ def test_a_killed_controller_leaves_nothing(tmp_path: Path) -> None:
     program.send_signal(signal.SIGKILL)
     program.communicate()
     assert not left_of(there)
-
-
-@pytest.fixture
-def namespaces() -> Iterator[str]:
-    """Two hosts of their own on this machine, with an address each on one bridge, as `--hosts` names them."""
-    made: list[str] = []
-    suffix = f"{os.getpid() % 10_000}"
-    bridge = f"gpb{suffix}"
-
-    def ip(*words: str) -> None:
-        subprocess.run(["ip", *words], check=True, capture_output=True)
-
-    try:
-        ip("link", "add", bridge, "type", "bridge")
-        ip("link", "set", bridge, "up")
-        for number in (1, 2):
-            name, end = f"gph{number}x{suffix}", f"gpv{number}x{suffix}"
-            ip("netns", "add", name)
-            made.append(name)
-            ip("link", "add", end, "type", "veth", "peer", "name", "eth0", "netns", name)
-            ip("link", "set", end, "master", bridge, "up")
-            ip("-n", name, "addr", "add", f"10.231.{int(suffix) % 250}.{number}/24", "dev", "eth0")
-            ip("-n", name, "link", "set", "eth0", "up")
-            ip("-n", name, "link", "set", "lo", "up")
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"no network namespaces here: {error}")
-    else:
-        yield ",".join(made)
-    finally:
-        for name in made:
-            ip("netns", "del", name)
-        with suppress(OSError, subprocess.CalledProcessError):
-            ip("link", "del", bridge)
-
-
-def test_two_hosts_with_networks_of_their_own(namespaces: str, tmp_path: Path) -> None:
-    """With TensorFlow's real collectives over the bridge between them."""
-    profile = tmp_path / "hosts.toml"
-    text = (ROOT / "configs/two-hosts.toml").read_text()
-    for old, new in zip(("alpha", "beta"), namespaces.split(","), strict=True):
-        text = text.replace(f'"{old}"', f'"{new}"')
-    profile.write_text(text)
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "gpubalance", "run", "--simulate", str(profile), "--batches", "80", "40", "24"),
-            *("--hosts", namespaces, "--via", "ip netns exec {host}", "--baseline", "none", "--model", "small", *SHORT),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert f"--hosts {namespaces} --via 'ip netns exec {{host}}'" in done.stdout

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,20 +15,16 @@ import pytest
 
 from gpubalance.devices.hosts import reach
 from gpubalance.errors import EnvironmentFault, PartialResult, UsageError
-from gpubalance.results.plan import Plan
-from gpubalance.results.records import read_record
 from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.agents import connected, end_connections
 from gpubalance.workers.party import Party
-from tests.cli.program import SHORT, gpubalance, lines_until, lives, start
+from tests.cli.program import lines_until, lives, start
 from tests.stand_in import engine
-from tests.training.test_hosts import write_plan
-from tests.workers.test_elsewhere import FAILS, measured, namespaces
+from tests.workers.test_elsewhere import FAILS, measured
 from tests.workers.test_ranks import BUILD, DEVICES, ROOT
 
-__all__ = ["namespaces"]
 TWO_HOSTS = ("--simulate", str(ROOT / "configs/two-hosts.toml"))
 
 
@@ -145,22 +139,6 @@ def test_a_killed_controller_leaves_nothing(cluster: Any, party_that: Callable[.
     assert not left_of(there)
 
 
-def test_launch_goes_where_the_plan_was_made(cluster: Any, tmp_path: Path) -> None:
-    """Nothing else has to be typed. Its exit code and what it prints come from the nodes."""
-    plan = read_record(write_plan(tmp_path), Plan).model_copy(update={"reached_by": "ray"})
-    (tmp_path / "plan.json").write_text(plan.model_dump_json())
-    (tmp_path / "train.py").write_text(
-        "import os, psutil, sys\n"
-        "above = [process.name() for process in psutil.Process().parents()]\n"
-        "print('raylet' in above, 'TF_CONFIG' in os.environ)\n"
-        "sys.exit(int(sys.argv[1]))\n"
-    )
-    done = gpubalance("launch", str(tmp_path / "plan.json"), str(tmp_path / "train.py"), "0")
-    assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.splitlines()) == [f"{label} | True True" for label in ("alpha:0", "alpha:1", "beta:0")]
-    assert gpubalance("launch", str(tmp_path / "plan.json"), str(tmp_path / "train.py"), "7").returncode == 7
-
-
 def test_no_ray_and_no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     with pytest.raises(EnvironmentFault, match=r"^--hosts ray: .*finds no cluster"):
@@ -170,42 +148,3 @@ def test_no_ray_and_no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         reach("ray", None)
     with pytest.raises(UsageError, match=r"Ray reaches its hosts itself"):
         reach("ray", "ssh {host}")
-
-
-def test_two_nodes_with_networks_of_their_own(namespaces: str, tmp_path: Path) -> None:
-    """The agents find their addresses as test_elsewhere.py's do, where TensorFlow's collectives go over the bridge."""
-    pytest.importorskip("ray")
-    here = {**os.environ, **engine(tmp_path)}
-    first, second = namespaces.split(",")
-    profile = tmp_path / "hosts.toml"
-    text = (ROOT / "configs/two-hosts.toml").read_text()
-    profile.write_text(text.replace('"alpha"', f'"{first}"').replace('"beta"', f'"{second}"'))
-
-    def on(host: str, *words: str, **options: Any) -> subprocess.Popen[str]:
-        return subprocess.Popen(["ip", "netns", "exec", host, *words], text=True, **options)
-
-    with on(first, "ip", "-j", "-4", "address", "show", "eth0", stdout=subprocess.PIPE) as asked:
-        ((address,),) = [[one["local"] for one in card["addr_info"]] for card in json.loads(asked.communicate()[0])]
-    started = (str(Path(sys.executable).with_name("ray")), "start", "--block", "--num-cpus=0", "--disable-usage-stats")
-    head = ("--head", "--port=6379", f"--node-ip-address={address}", "--include-dashboard=false")
-    nodes = [
-        on(host, *started, f"--node-name={host}", *how, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=here)
-        for host, how in ((first, head), (second, (f"--address={address}:6379",)))
-    ]
-    try:
-        for node in nodes:
-            assert node.stdout is not None
-            assert any("Ray runtime started" in line for line in node.stdout)
-        words = ("run", "--simulate", str(profile), "--batches", "80", "40", "24", "--hosts", "ray")
-        program = on(
-            first, sys.executable, "-m", "gpubalance", *words, "--baseline", "none", *SHORT,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**here, "RAY_ADDRESS": f"{address}:6379"},
-        )  # fmt: skip
-        out, err = program.communicate()
-        assert program.returncode == 0, err
-        assert f"{first}:1" in out
-        assert "--hosts ray" in out
-    finally:
-        for node in nodes:
-            node.terminate()
-            node.communicate()

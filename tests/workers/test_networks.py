@@ -1,0 +1,175 @@
+"""Two hosts with networks of their own: namespaces of this machine, with TensorFlow's real collectives between them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from gpubalance.devices.profile import simulated_devices
+from gpubalance.jobs.plan.plan import plan
+from gpubalance.results.plan import Plan
+from gpubalance.results.records import read_record
+from gpubalance.results.run import Run
+from gpubalance.settings.requests import PlanRequest
+from tests.cli.program import PROGRAM, ROOT, SHORT
+from tests.jobs.probes import probe_of
+
+
+@pytest.fixture
+def namespaces() -> Iterator[str]:
+    """Two hosts of their own on this machine, with an address each on one bridge, as `--hosts` names them."""
+    made: list[str] = []
+    suffix = f"{os.getpid() % 10_000}"
+    bridge = f"gpb{suffix}"
+
+    def ip(*words: str) -> None:
+        subprocess.run(["ip", *words], check=True, capture_output=True)
+
+    try:
+        ip("link", "add", bridge, "type", "bridge")
+        ip("link", "set", bridge, "up")
+        for number in (1, 2):
+            name, end = f"gph{number}x{suffix}", f"gpv{number}x{suffix}"
+            ip("netns", "add", name)
+            made.append(name)
+            ip("link", "add", end, "type", "veth", "peer", "name", "eth0", "netns", name)
+            ip("link", "set", end, "master", bridge, "up")
+            ip("-n", name, "addr", "add", f"10.231.{int(suffix) % 250}.{number}/24", "dev", "eth0")
+            ip("-n", name, "link", "set", "eth0", "up")
+            ip("-n", name, "link", "set", "lo", "up")
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"no network namespaces here: {error}")
+    else:
+        yield ",".join(made)
+    finally:
+        for name in made:
+            ip("netns", "del", name)
+        with suppress(OSError, subprocess.CalledProcessError):
+            ip("link", "del", bridge)
+
+
+@pytest.fixture
+def profile(namespaces: str, tmp_path: Path) -> Path:
+    """configs/two-hosts.toml, of these two hosts."""
+    text = (ROOT / "configs/two-hosts.toml").read_text()
+    for old, new in zip(("alpha", "beta"), namespaces.split(","), strict=True):
+        text = text.replace(f'"{old}"', f'"{new}"')
+    path = tmp_path / "hosts.toml"
+    path.write_text(text)
+    return path
+
+
+def check_computes(run: Run) -> None:
+    """Each device's time is within 3 % of what its profile says."""
+    for replica in run.replicas:
+        profile = run.devices[replica.device].profile
+        assert profile is not None
+        assert replica.compute_s == pytest.approx(profile.alpha_s + profile.beta_s * replica.batch, rel=0.03)
+
+
+def test_balance_ends_at_the_best_split_for_the_sync_that_it_measured(
+    namespaces: str, profile: Path, tmp_path: Path
+) -> None:
+    path, most, multiple = tmp_path / "plan.json", 256, 8
+    done = subprocess.run(
+        [
+            *(PROGRAM, "balance", "--simulate", str(profile), "--hosts", namespaces, "--via", "ip netns exec {host}"),
+            *("--max-global-batch", str(most), "--rounds", "4", "--round-duration", "0.5", *SHORT, "-o", str(path)),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = read_record(path, Plan)
+    assert found.balance is not None
+    assert found.sync_s is not None
+    assert found.balance.run is not None
+    check_computes(found.balance.run)
+    devices, joint = simulated_devices(str(profile))
+    over_hosts = len({devices[share.device].host for share in found.shares if share.batch}) > 1
+    within_s = joint.sync_s if over_hosts else found.predicted.sync_s
+
+    def throughput(batches: tuple[int, ...]) -> float:
+        used = [(device, batch) for device, batch in zip(devices, batches, strict=True) if batch]
+        slowest_s = max(d.profile.alpha_s + d.profile.beta_s * batch for d, batch in used if d.profile)
+        sync_s = found.sync_s if len({device.host for device, _ in used}) > 1 else within_s if len(used) > 1 else 0.0
+        return sum(batches) / (slowest_s + (sync_s or 0.0))
+
+    sizes = range(0, most + 1, multiple)
+    best = max(throughput(split) for split in itertools.product(sizes, repeat=3) if 0 < sum(split) <= most)
+    assert throughput(found.batches) >= 0.98 * best, (found.batches, found.sync_s)
+
+
+TRAINS = """
+import sys
+import keras, numpy as np, psutil
+import gpubalance
+
+keras.utils.set_random_seed(1)
+split = gpubalance.load_plan(sys.argv[1], simulate=sys.argv[2])
+with split.scope():
+    model = keras.Sequential([keras.layers.Dense(4)])
+    model.compile("adam", "mse")
+data = np.random.default_rng(1).normal(size=(288, 8)).astype("float32")
+losses = split.fit(model, data, data[:, :4], epochs=2, verbose=0).history["loss"]
+print("raylet" in [process.name() for process in psutil.Process().parents()], losses)
+sys.exit(7)
+"""
+
+
+@contextmanager
+def ray_of(namespaces: str) -> Iterator[list[str]]:
+    """A Ray cluster of both hosts; yields the words before a program that runs on the first."""
+    first, second = namespaces.split(",")
+    here = ["ip", "netns", "exec", first]
+    asked = subprocess.check_output([*here, "ip", "-j", "-4", "address", "show", "eth0"])
+    ((address,),) = [[one["local"] for one in card["addr_info"]] for card in json.loads(asked)]
+    started = [str(Path(sys.executable).with_name("ray")), "start", "--block", "--num-cpus=0", "--disable-usage-stats"]
+    head = ["--head", "--port=6379", f"--node-ip-address={address}", "--include-dashboard=false"]
+    with ExitStack() as nodes:
+        for host, how in ((first, head), (second, [f"--address={address}:6379"])):
+            node = nodes.enter_context(
+                subprocess.Popen(
+                    ["ip", "netns", "exec", host, *started, f"--node-name={host}", *how],
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                )
+            )
+            nodes.callback(node.terminate)
+            assert node.stdout is not None
+            assert any("Ray runtime started" in line for line in node.stdout)
+        yield [*here, "env", f"RAY_ADDRESS={address}:6379", PROGRAM]
+
+
+def test_run_and_launch_over_ray(namespaces: str, profile: Path, tmp_path: Path) -> None:
+    """A launched script's loss is the same to the last digit on all, and its exit code is launch's."""
+    pytest.importorskip("ray")
+    devices, _ = simulated_devices(str(profile))
+    split = plan(probe_of(devices), devices, PlanRequest(global_batch=144, sync_s=0.0))
+    (tmp_path / "plan.json").write_text(split.model_copy(update={"reached_by": "ray"}).model_dump_json())
+    (tmp_path / "train.py").write_text(TRAINS)
+    plan_words = ["--plan", str(tmp_path / "plan.json"), "--simulate", str(profile)]
+
+    def on_first(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*program, *words], capture_output=True, text=True, check=False, cwd=tmp_path)
+
+    with ray_of(namespaces) as program:
+        run = on_first("run", "--hosts", "ray", *plan_words, "--baseline", "none", *SHORT, "-o", "run.json")
+        assert run.returncode == 0, run.stderr
+        launched = on_first("launch", "plan.json", "train.py", "plan.json", str(profile))
+    check_computes(read_record(tmp_path / "run.json", Run))
+    assert launched.returncode == 7, launched.stderr
+    lines = dict(line.split(" | ") for line in launched.stdout.splitlines())
+    assert set(lines) == {device.label for device in devices}
+    assert len(set(lines.values())) == 1
+    assert next(iter(lines.values())).startswith("True [")
