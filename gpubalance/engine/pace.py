@@ -180,12 +180,9 @@ def clocks(
 ) -> list[Clock]:
     """A clock a replica, in order. Of a cluster's each process uses its own."""
     computed_s = [0.0] * len(profiles)
-    made = [
+    return [
         PacedClock(replica, profile, joint, computed_s, seed=noise_seed(seed, replica), in_cluster=in_cluster)
         if profile
         else Clock()
         for replica, profile in enumerate(profiles)
     ]
-    for clock in made:
-        clock.counts = in_cluster
-    return made

@@ -57,6 +57,8 @@ class Session:
         self._goes_on = hosts.as_the_first_says(self._strategy, cluster) if cluster else bool
         self.in_cluster = cluster is not None
         self._clocks = clocks([d.profile for d in devices], joint, seed=seed, in_cluster=self.in_cluster)
+        for clock in self._clocks:
+            clock.counts = self.in_cluster
         self._paced = [clock for clock in self._clocks[self._here] if isinstance(clock, PacedClock)]
         with self._strategy.scope():
             self._model, self._import_s = trained.make_model(settings)

@@ -30,6 +30,8 @@ def call(
     check(model, trains=trains)
     bound = _bound(split, keras_method, model, arguments, options)
     steps = split._steps_of(model)
+    if trains:
+        steps.end_together(bound)
 
     def on_first(dealt: Dealt) -> None:
         if trains:

@@ -75,6 +75,10 @@ class Alike:
                 remedy="read the same files, and shuffle by a seed: keras.utils.set_random_seed(1) before all else",
             )
 
+    def any(self, own: bool) -> bool:
+        """Whether it is so in one of them."""
+        return any(self._all(own))
+
     def _told(self, said: Sequence[float]) -> str:
         """`600 in alpha:0, 450 in beta:0`: the first one's, and those that differ."""
         pairs = list(zip(self._labels, said, strict=True))
@@ -94,6 +98,50 @@ def _digest(batch: Any) -> int:
         for part in parts:
             found = zlib.crc32(part, found)
     return found
+
+
+# Where a callback may end training before the epoch does; Keras' own do so by what is the same in all processes.
+_BEFORE_THE_END = (
+    *("on_train_begin", "on_epoch_begin", "on_batch_begin", "on_batch_end", "on_train_batch_begin"),
+    *("on_train_batch_end", "on_test_begin", "on_test_end", "on_test_batch_begin", "on_test_batch_end"),
+)
+
+
+class _Together(keras.callbacks.Callback):  # type: ignore[misc]
+    """Training ends in all processes where `stop_training` is set in one: the others would wait for it for ever.
+
+    It is the last callback, and Keras looks next.
+    """
+
+    def __init__(self, alike: Alike) -> None:
+        super().__init__()
+        self._alike = alike
+
+    def _agree(self) -> None:
+        self.model.stop_training = self._alike.any(self.model.stop_training)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        del epoch, logs
+        self._agree()
+
+
+class _TogetherAtEachBatch(_Together):
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        del batch, logs
+        self._agree()
+
+
+def end_together(bound: dict[str, Any], alike: Alike) -> None:
+    """Changes the arguments of `fit`, so that training ends in all processes where a callback ends it in one.
+
+    They agree after each epoch, and after each batch where the user's own callback in one of them is called before the
+    epoch's end: one all-reduce of a number.
+    """
+    callbacks = keras.tree.flatten(bound.get("callbacks") or [])
+    hooks = [getattr(one, name, None) for one in callbacks for name in _BEFORE_THE_END]
+    own = [hook for hook in hooks if not str(getattr(hook, "__module__", "")).startswith(("keras.", "gpubalance."))]
+    kind = _TogetherAtEachBatch if alike.any(bool(own)) else _Together
+    bound["callbacks"] = [*callbacks, kind(alike)]
 
 
 class _Restore(keras.callbacks.BackupAndRestore):  # type: ignore[misc]

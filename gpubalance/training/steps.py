@@ -17,7 +17,7 @@ from gpubalance.settings.shares import Shares
 from gpubalance.training import keras_inside, own_loss
 from gpubalance.training.functions import predicting, testing, training
 from gpubalance.training.place import Place
-from gpubalance.training.processes import Alike
+from gpubalance.training.processes import Alike, end_together
 
 # Called with a stamped step's seconds [replica, (began, computed, summed, finished)] and with its split. Where the
 # noise is wanted too, two columns more have its norms (see `training`), unless each replica had the whole batch.
@@ -76,6 +76,11 @@ class Steps:
             self.is_open = False
             self.stamp_every, self.on_stamps = 0, None
             self._feed.forget()
+
+    def end_together(self, bound: dict[str, Any]) -> None:
+        """Changes the arguments of `fit`, so that in a cluster it ends in all processes where it ends in one."""
+        if self._place.cluster is not None:
+            end_together(bound, self._alike)
 
     def is_of(self, model: Any) -> bool:
         """Whether these functions are for that model."""

@@ -33,7 +33,9 @@ class Steps:
         keras.utils.set_random_seed(7 + (cluster.rank if cluster else 0))
         self.names = ("CPU:0",) if cluster else tuple(f"CPU:{i}" for i in range(len(profiles)))
         self.strategy = runtime.build_strategy(self.names, "auto", cluster)
-        self.clocks = pace.clocks(profiles, joint or JointProfile(), seed=0, in_cluster=cluster is not None)
+        self.clocks = pace.clocks(profiles, joint or JointProfile(), seed=0)
+        for clock in self.clocks:
+            clock.counts = cluster is not None
         with self.strategy.scope():
             self.model = make_model()
             self.optimizer = make_optimizer()

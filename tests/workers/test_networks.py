@@ -23,7 +23,7 @@ from tests.cli.program import PROGRAM, ROOT, SHORT
 from tests.jobs.probes import probe_of
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def namespaces() -> Iterator[str]:
     """Two hosts of their own on this machine, with an address each on one bridge, as `--hosts` names them."""
     made: list[str] = []
