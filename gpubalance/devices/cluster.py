@@ -21,7 +21,7 @@ class _Task(BaseModel):
     model_config = ConfigDict(strict=True)
 
     type: str
-    index: Annotated[int, Field(ge=0)]
+    index: Annotated[int, Field(ge=0, strict=False)]  # TensorFlow takes "1" too, which is what a shell makes of it
 
 
 class _Cluster(BaseModel):
@@ -56,7 +56,8 @@ def cluster_of(environment: Mapping[str, str]) -> Cluster | None:
     try:
         return Cluster(addresses=addresses, rank=workers.index(own))
     except ValidationError:
-        raise _malformed(f"cluster: addresses are HOST:PORT, not {', '.join(addresses)}") from None
+        why = "addresses are HOST:PORT, with a port of 1 to 65535"
+        raise _malformed(f"cluster: {why}, not {', '.join(addresses)}") from None
 
 
 def cluster_ignored(environment: Mapping[str, str]) -> Iterator[Warning_]:

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from gpubalance.settings.record import Record
 
-Address = Annotated[str, Field(pattern=r"^[^\s:]+:\d{1,5}$", max_length=260)]
+
+def _with_a_port(address: str) -> str:
+    """Raises ValueError where nobody can listen."""
+    if not 1 <= int(address.rpartition(":")[2]) <= 65535:
+        raise ValueError("a port is 1 to 65535")
+    return address
+
+
+Address = Annotated[str, Field(pattern=r"^[^\s:]+:\d{1,5}$", max_length=260), AfterValidator(_with_a_port)]
 
 
 class Cluster(Record):

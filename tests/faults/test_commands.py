@@ -272,13 +272,30 @@ def test_36_a_malformed_tf_config_is_a_bad_input(text: str, says: str) -> None:
     assert "unset TF_CONFIG" in caught.value.remedy
 
 
-def test_36_two_processes_with_one_address_are_malformed_too() -> None:
+@pytest.mark.parametrize(
+    ("workers", "says"),
+    [
+        (["a:1", "a:1"], "two processes have one address"),
+        (["a:0", "b:2"], "addresses are HOST:PORT, with a port of 1 to 65535, not a:0, b:2"),
+        (["a:1", "b:99999"], "addresses are HOST:PORT, with a port"),
+        (["a", "b:2"], "addresses are HOST:PORT, with a port"),
+    ],
+)
+def test_36_addresses_where_no_two_processes_can_listen_are_malformed_too(workers: list[str], says: str) -> None:
     from gpubalance.devices.cluster import cluster_of
     from gpubalance.errors import BadInput
 
-    twice = json.dumps({**CLUSTER, "cluster": {"worker": ["a:1", "a:1"]}})
-    with pytest.raises(BadInput, match="TF_CONFIG is malformed: cluster: two processes have one address"):
-        cluster_of({"TF_CONFIG": twice})
+    with pytest.raises(BadInput, match=f"TF_CONFIG is malformed: cluster: {says}"):
+        cluster_of({"TF_CONFIG": json.dumps({**CLUSTER, "cluster": {"worker": workers}})})
+
+
+def test_36_a_rank_in_quotes_is_a_rank() -> None:
+    """As a shell writes it, and TensorFlow reads it."""
+    from gpubalance.devices.cluster import cluster_of
+
+    found = cluster_of({"TF_CONFIG": json.dumps({**CLUSTER, "task": {"type": "worker", "index": "1"}})})
+    assert found is not None
+    assert found.rank == 1
 
 
 def test_36_one_that_is_well_formed_is_ignored_and_that_is_said(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpubalance.devices.profile import simulated_devices
+from gpubalance.jobs.keep.saved_probes import save
 from gpubalance.jobs.plan.plan import plan
 from gpubalance.results.plan import Plan
 from gpubalance.results.records import read_record
@@ -78,6 +79,9 @@ def check_computes(run: Run) -> None:
 def test_balance_ends_at_the_best_split_for_the_sync_that_it_measured(
     namespaces: str, profile: Path, tmp_path: Path
 ) -> None:
+    """A device alone is measured as on one host: those probes are there. The rounds and the proof are over both."""
+    devices, joint = simulated_devices(str(profile))
+    save(probe_of(devices))
     path, most, multiple = tmp_path / "plan.json", 256, 8
     done = subprocess.run(
         [
@@ -94,7 +98,6 @@ def test_balance_ends_at_the_best_split_for_the_sync_that_it_measured(
     assert found.sync_s is not None
     assert found.balance.run is not None
     check_computes(found.balance.run)
-    devices, joint = simulated_devices(str(profile))
     over_hosts = len({devices[share.device].host for share in found.shares if share.batch}) > 1
     within_s = joint.sync_s if over_hosts else found.predicted.sync_s
 
