@@ -154,6 +154,14 @@ def test_an_interrupt_waits_for_no_host() -> None:
         (("doctor", "--simulate", TWO_HOSTS, "--hosts", "alpha"), "each of --hosts checks what it has"),
         (("doctor", "--hosts", "alpha", "--gpus", "beta:0"), "there is no device 'beta:0' on alpha"),
         (("doctor", "--via", "env {host}"), "--via needs --hosts"),
+        (
+            ("run", "--simulate", TWO_HOSTS, "--all-reduce", "hierarchical"),
+            "--all-reduce hierarchical works on one host only, and the devices are on alpha, beta",
+        ),
+        (
+            ("run", "--simulate", TWO_HOSTS, "--hosts", "alpha,beta", "--via", "env A={host}", "--trace", "traces"),
+            "--trace and --hosts: a trace would be written on another host",
+        ),
         (("plan", "probe.json", "--hosts", "alpha"), "--hosts has no beta, which the probe's devices are on"),
     ],
 )
