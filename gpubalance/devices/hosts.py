@@ -8,12 +8,12 @@ import json
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
 from gpubalance._version import __version__
+from gpubalance.devices import on_host
 from gpubalance.errors import EnvironmentFault, UsageError
 from gpubalance.settings.device import Host
 from gpubalance.settings.record import Record
@@ -136,17 +136,14 @@ def command_on(host: Host | None, main: str, *words: str, gpus: int = 0) -> list
     """A command of this host that runs the `main` of that module of ours on that one, with these words.
 
     None where devices are on this host anyway. `gpus` is how many it uses, which Ray gives to no other. The other host
-    has Python at the same place. No shell of this host sees the words; ssh has one on the other, for which they are
-    quoted.
+    has Python at the same place. No shell of this host sees the words, and to one on the other they mean nothing.
     """
     if host is None or _Reach.via is None:
         return None
-    prefix = [word.replace(_HOST, host) for word in _Reach.via]
-    program = own_program(main, *words)
-    if reached_by() == RAY:
-        return [*(str(gpus) if word == _GPUS else word for word in prefix), *program[1:]]
-    by_ssh = any(Path(word).name == "ssh" for word in _Reach.via)
-    return [*prefix, *(map(shlex.quote, program) if by_ssh else program)]
+    program = on_host.command(main, words)
+    if _Reach.by == RAY:
+        return [*(str(gpus) if word == _GPUS else host if word == _HOST else word for word in _Reach.via), *program[1:]]
+    return [*(word.replace(_HOST, host) for word in _Reach.via), *program]
 
 
 def own_program(main: str, *words: str) -> list[str]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -14,6 +16,7 @@ from gpubalance.settings.device import Device, Host, hosts_of
 from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
 from gpubalance.workers.connection import AGENT, Connection
 from gpubalance.workers.signals import signals_held
+from gpubalance.workers.wire import BEATS_EVERY_S
 
 _open: dict[tuple[str, ...], Connection] = {}
 _opening = threading.Lock()
@@ -24,11 +27,25 @@ def connection_to(host: Host | None, gpus: int = 0) -> Connection:
 
     Ray gives so many GPUs of that host to no other.
     """
+    _start_watching()
     with _opening:
         prefix = tuple(command_on(host, AGENT) or ())
         if prefix not in _open or _open[prefix].failure is not None:
             _open[prefix] = Connection(host if prefix else None, gpus)
         return _open[prefix]
+
+
+@functools.cache
+def _start_watching() -> None:
+    """One thread does it for all, as long as this program lives."""
+    threading.Thread(target=_watch, daemon=True).start()
+
+
+def _watch() -> None:
+    while True:
+        time.sleep(BEATS_EVERY_S)
+        for one in list(_open.values()):
+            one.watch()
 
 
 @contextlib.contextmanager

@@ -45,7 +45,7 @@ class Connection:
         self._log = new_log(f"agent-{host or 'here'}")
         self._numbers, self._processes = itertools.count(), dict[int, There]()
         self._asked: dict[int, Future[Listens]] = {}
-        self._met, self._is_over = threading.Event(), threading.Event()
+        self._met = threading.Event()
         self._silent = 0
         self._telling = threading.Lock()
         self._waiting: list[bytes] | None = []  # what it is told when it has answered, and has the same software
@@ -62,8 +62,7 @@ class Connection:
             raise self._unreachable(f"can't be run: {error.strerror}") from None
         assert self._process.stdin and self._process.stdout  # noqa: S101,PT018  (pipes)
         self._to, self._from = self._process.stdin.fileno(), self._process.stdout
-        for work in (self._read, self._watch):
-            threading.Thread(target=work, daemon=True).start()
+        threading.Thread(target=self._read, daemon=True).start()
 
     def start(
         self,
@@ -114,23 +113,24 @@ class Connection:
                 if writable(self._to, BEATS_EVERY_S):
                     rest = rest[os.write(self._to, rest[: select.PIPE_BUF]) :]  # so much never blocks
 
-    def _watch(self) -> None:
-        """In a thread of its own: tells the agent that its controller lives, and finds that it says nothing."""
-        while not self._is_over.wait(BEATS_EVERY_S):
-            self._silent += 1
-            if not self._met.is_set():
-                if self._silent >= _ANSWERS_WITHIN:
-                    self._fail(self._unreachable(f"did not answer within {_ANSWERS_WITHIN * BEATS_EVERY_S:g} s"))
-            elif self._silent >= _LOST_AFTER:
-                self.give_up(f"nothing has come from it for {_LOST_AFTER * BEATS_EVERY_S:g} s")
-            elif self._telling.acquire(blocking=False):  # else it is being told something
-                if self.failure is None and writable(self._to, 0):
-                    with contextlib.suppress(OSError):
-                        os.write(self._to, MARK + b"\n")
-                self._telling.release()
+    def watch(self) -> None:
+        """From time to time: tells the agent that its controller lives, and finds that it says nothing any more."""
+        self._silent += 1
+        if self.failure is not None:
+            return
+        if not self._met.is_set():
+            if self._silent >= _ANSWERS_WITHIN:
+                self._fail(self._unreachable(f"did not answer within {_ANSWERS_WITHIN * BEATS_EVERY_S:g} s"))
+        elif self._silent >= _LOST_AFTER:
+            self.give_up(f"nothing has come from it for {_LOST_AFTER * BEATS_EVERY_S:g} s")
+        elif self._telling.acquire(blocking=False):  # else it is being told something
+            if self.failure is None and writable(self._to, 0):
+                with contextlib.suppress(OSError):
+                    os.write(self._to, MARK + b"\n")
+            self._telling.release()
 
     def _read(self) -> None:
-        """In another, which hands on to each process what it has said."""
+        """In a thread of its own, which hands on to each process what it has said."""
         try:
             with self._from:
                 while not (said := self._line()).startswith(_HELLO):
@@ -166,7 +166,7 @@ class Connection:
 
     def _take(self, told: bytes) -> None:
         self._silent = 0
-        said = told.strip().removeprefix(MARK)
+        said = told[len(MARK) : -1]
         if said.startswith(b"{"):
             what = SAID.validate_json(said)
             if isinstance(what, Listens):
@@ -201,7 +201,6 @@ class Connection:
     def _fail(self, error: GpubalanceError) -> None:
         """Nothing is said any more: all that waits hears of it."""
         self.failure = self.failure or error
-        self._is_over.set()
         self._met.set()
         for there in list(self._processes.values()):
             there.hear_end(self.failure)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import copy
 from pathlib import Path
 
 from gpubalance.errors import GpubalanceError
-from gpubalance.workers.wire import ERRORS, PIECES_AHEAD, End, More, Signal, line
+from gpubalance.workers.wire import ERRORS, OUT, PIECES_AHEAD, End, More, Signal, line
 
 _ENDS_WITHIN_S = 10.0
 _NOTHING = (0, b"")
@@ -59,11 +59,19 @@ class There:
             self._said.put(said)  # for whoever asks again
             if self._failure is not None:
                 raise copy(self._failure)  # others raise it too, and each has a log of its own
-        elif self._log is None:
+        elif self._log is not None:  # a worker's one stream, of which little pieces are one
+            return OUT, said[1] + b"".join(self._more())
+        else:
             self._read += 1
             if self._read % (PIECES_AHEAD // 2) == 0:
                 self._tell(line(More(number=self._number, pieces=PIECES_AHEAD // 2)))
         return said
+
+    def _more(self) -> Iterator[bytes]:
+        with contextlib.suppress(queue.Empty):
+            while (said := self._said.get_nowait()) != _NOTHING:
+                yield said[1]
+            self._said.put(said)
 
     def ask(self, request: bytes) -> None:
         """A worker. Where that is lost, it is noticed where the answer is read."""

@@ -1,6 +1,6 @@
 """`scripts/bench hosts [N]`: planner and control of up to N hosts with 8 devices each, behind stand-ins for agents.
 
-What is behind the prefix, a process a device, is tests/stand_in/agent.c: it answers at once and trains nothing, so the
+What is behind the prefix, one a host, is tests/stand_in/agent.c: it answers at once and trains nothing, so the
 figures are the controller's own cost.
 """
 
@@ -27,6 +27,7 @@ from gpubalance.planning.sync import with_sync
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
+from gpubalance.workers.agents import connected
 from gpubalance.workers.party import Build, Party
 from gpubalance.workers.wire import Hello
 
@@ -90,7 +91,7 @@ def _control(hosts: int) -> tuple[str, ...]:
 def _timed(devices: tuple[Device, ...]) -> tuple[str, ...]:
     split, process = Shares((64,) * len(devices)), psutil.Process()
     moments = [(time.perf_counter(), time.process_time())]
-    with Party(devices, build=Build(Settings(model="small"))) as party:
+    with connected(devices), Party(devices, build=Build(Settings(model="small"))) as party:
         party.start()
         moments.append((time.perf_counter(), time.process_time()))
         party.ask(lambda worker: list(worker.measure(split, at_least=_TIMINGS, stamped=True)))

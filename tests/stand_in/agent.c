@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #define HEAD 120
@@ -75,11 +76,14 @@ int main(int count, char **words) {
     if (count < 3) return 2;
     say(words[1]);
     say("\n");
+    time_t beaten = time(NULL);
     for (;;) {
-        if (poll(&in, 1, BEATS_EVERY_MS) == 0) {
+        int is_told = poll(&in, 1, BEATS_EVERY_MS);
+        if (time(NULL) >= beaten + BEATS_EVERY_MS / 1000) {
             say("@\n");
-            continue;
+            beaten = time(NULL);
         }
+        if (!is_told) continue;
         ssize_t got = read(0, chunk, sizeof chunk);
         if (got <= 0) return 0;
         for (ssize_t i = 0; i < got; i++) {

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gpubalance.devices.hosts import Installed, command_on, own_program, reach
+from gpubalance.devices.hosts import Installed, command_on, reach
 from gpubalance.errors import BadInput, EnvironmentFault, GpubalanceError, PartialResult
 from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device
@@ -46,11 +46,17 @@ def party_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call
     reach(None, None)
 
 
-def test_a_host_that_is_called_ssh_is_no_shell() -> None:
-    """The words are quoted for ssh, which has a shell read them, and for no other prefix."""
-    reach("ssh", "env {host}")
-    assert command_on("ssh", "module", "a word") == ["env", "ssh", *own_program("module", "a word")]
+def test_a_shell_on_the_other_side_reads_the_same_words_as_none() -> None:
+    """As ssh's, whose words are one line to it. What looks like Ray's is nothing but a word."""
+    reach("alpha", "env {host} {gpus}")
+    command = command_on("alpha", "gpubalance.__main__", "a 'word'", "")
     reach(None, None)
+    assert command is not None
+    assert command[:3] == ["env", "alpha", "{gpus}"]
+    by_shell = subprocess.run(["sh", "-c", " ".join(command[3:])], capture_output=True, text=True, check=False)
+    by_none = subprocess.run(command[3:], capture_output=True, text=True, check=False)
+    assert "a 'word'" in by_shell.stderr
+    assert by_shell.stderr == by_none.stderr
 
 
 def below() -> list[psutil.Process]:
