@@ -16,7 +16,7 @@ _TAIL_BYTES = 20_000
 # last line says what happened.
 _TELLS_LITTLE = re.compile(
     r"I\d{4} |\d{4}-\d\d-\d\d [\d:.]+: I |WARNING: All log messages before absl|To enable the following instructions"
-    r"|Traceback \(most recent call last\):|(Current t|T)hread 0x|  File \"|    "
+    r"|Traceback \(most recent call last\):|(Current t|T)hread 0x|\s*$|  File \"|    "
 )
 
 
