@@ -37,7 +37,7 @@ class Settings(Record):
 class Measuring(Record):
     """How long and how exactly to measure: windows of `duration_s`, null for windows of five timings.
 
-    There are more while the result is not known within ±1 %: up to 5/3 as many, or five of 2.5 to 10 s after short ones.
+    There are more while the result is not known within ±1 %: up to 5/3 as many, or five of up to 10 s after short ones.
     `deadline_s` is the longest silence of a worker, null for what suits the step; `time_limit_s` of the whole command.
     """
 
