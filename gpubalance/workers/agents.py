@@ -18,6 +18,7 @@ from gpubalance.workers.connection import AGENT, Connection
 from gpubalance.workers.signals import signals_held
 from gpubalance.workers.wire import BEATS_EVERY_S
 
+_END_WITHIN_S = 10.0
 _open: dict[tuple[str, ...], Connection] = {}
 _opening = threading.Lock()
 
@@ -64,12 +65,12 @@ def connected(devices: Sequence[Device]) -> Iterator[None]:
 @atexit.register
 def end_connections() -> None:
     """All at the same time."""
-    ending = list(_open.values())
+    ending, until_s = list(_open.values()), time.monotonic() + _END_WITHIN_S
     _open.clear()
     for one in ending:
         one.let_go()
     for one in ending:
-        one.end()
+        one.end(until_s)
 
 
 def free_addresses(

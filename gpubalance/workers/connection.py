@@ -9,6 +9,7 @@ import select
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -27,7 +28,6 @@ from gpubalance.workers.wire import BEATS_EVERY_S, MARK, SAID, Ended, Hello, Lis
 
 # So many beats without a word of it: a program that was stopped for a while hears none of them meanwhile.
 _ANSWERS_WITHIN, _LOST_AFTER = 12, 4  # over a slow ssh, and from a slow disk; then
-_ENDS_WITHIN_S = 10.0
 AGENT = "gpubalance.workers.agent"
 _LONGEST = 1 << 24
 _HELLO = MARK + b'{"kind":"hello"'
@@ -80,6 +80,11 @@ class Connection:
         if self.failure is not None:
             there.hear_end(self.failure)
         return there
+
+    @property
+    def holds_nothing(self) -> bool:
+        """Whether the agent has not been told anything yet, as it has not answered."""
+        return self._waiting is not None
 
     def meet(self, limit: TimeLimit) -> None:
         """Waits until the agent has answered, or can't. Raises TimeLimitPassed."""
@@ -170,7 +175,8 @@ class Connection:
         if said.startswith(b"{"):
             what = SAID.validate_json(said)
             if isinstance(what, Listens):
-                self._asked.pop(what.number).set_result(what)
+                if (answer := self._asked.pop(what.number, None)) is not None:
+                    answer.set_result(what)
             elif isinstance(what, Ended) and what.number in self._processes:
                 self._processes[what.number].hear_end(what.code)
         elif said:
@@ -219,10 +225,10 @@ class Connection:
         with self._telling, contextlib.suppress(OSError):
             self._process.stdin.close()  # type: ignore[union-attr]
 
-    def end(self) -> None:
-        """The same, and does not return before the connection is gone. May be called again."""
+    def end(self, until_s: float) -> None:
+        """The same, and does not return before the connection is gone: by that time, by force."""
         self.let_go()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_ENDS_WITHIN_S)
+            self._process.wait(0 if self.holds_nothing else max(0.0, until_s - time.monotonic()))
         self._kill()
         self._process.wait()

@@ -16,6 +16,8 @@ from gpubalance.workers.wire import ERRORS, OUT
 # Called with a line, the label of the process that printed it, and where.
 Tell = Callable[[str, str, Literal["stdout", "stderr"]], None]
 
+_LONGEST_LINE = 1 << 20  # characters; what has no end is told in pieces
+
 
 class Script:
     """The process with these devices, which are on one host, in its place of the cluster."""
@@ -56,6 +58,8 @@ class _Lines:
 
     def take(self, chunk: bytes) -> None:
         *lines, self._rest = (self._rest + self._decoder.decode(chunk)).split("\n")
+        if len(self._rest) > _LONGEST_LINE:
+            lines, self._rest = [*lines, self._rest], ""
         for line in lines:
             self._tell(line)
 

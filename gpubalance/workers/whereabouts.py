@@ -15,13 +15,14 @@ from typing import Any
 
 from gpubalance.workers.messages import AnyReply, Whereabouts
 
+_LOG = 2  # whatever a user's program has put in the place of sys.stderr
 _OWN = "what its program does there does not end: a file, a lock, data that does not come"
 _SUM = "the all-reduce hangs, or the network between them"
 
 
 def whereabouts(session: Any) -> Whereabouts:
     """This process's, from another thread than its main one. What all its threads do goes to the log."""
-    faulthandler.dump_traceback()
+    faulthandler.dump_traceback(_LOG)
     computed, summed = session.progress if session is not None else (0, 0)
     return Whereabouts(computed=computed, summed=summed, at=_outside_of_tensorflow())
 

@@ -122,6 +122,14 @@ def test_what_is_read_slowly_is_told_whole_when_the_script_has_ended(tmp_path: P
     assert said == [7] * 18_000
 
 
+def test_a_line_without_an_end_is_told_in_pieces(tmp_path: Path) -> None:
+    script, said = tmp_path / "train.py", []
+    script.write_text("print('x' * 3_000_000)\n")
+    assert launch(read_record(Path(PAIR), Plan), [str(script)], lambda line, *_: said.append(len(line))) == 0
+    assert sum(said) == 3_000_000
+    assert max(said) < 2_000_000
+
+
 def test_a_script_that_prints_without_end_holds_up_no_other(tmp_path: Path) -> None:
     """Nobody reads on what the one prints before the other has said something, over the same connection."""
     script, told = tmp_path / "train.py", threading.Event()

@@ -20,6 +20,8 @@ from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
+from gpubalance.workers import agents as agents_module
+from gpubalance.workers import there as there_module
 from gpubalance.workers.agents import connected, end_connections
 from gpubalance.workers.party import Build, Party
 from gpubalance.workers.pipes import make_room, readable
@@ -126,6 +128,18 @@ def test_thousands_of_pipes_can_be_waited_for() -> None:
 def test_the_bench_of_many_hosts_counts_two() -> None:
     (_, two) = hosts.main(2)
     assert two.split()[:2] == ["2", "16"]
+
+
+def test_a_prefix_that_is_slow_holds_up_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on Ctrl-C: nothing is held yet by an agent that has not answered."""
+    for module, name in ((agents_module, "_END_WITHIN_S"), (there_module, "_ENDS_WITHIN_S")):
+        monkeypatch.setattr(module, name, 600.0)
+    reach("alpha,beta", "sh -c 'sleep 600' {host}")
+    with Party(DEVICES, build=BUILD) as party:
+        party.load()
+    end_connections()
+    reach(None, None)
+    assert not below()
 
 
 FAILS = """
