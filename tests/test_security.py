@@ -58,7 +58,7 @@ def test_a_plan_starts_no_code_and_opens_no_file(tmp_path: Path, model: Path, ki
     plan = plan_for(tmp_path, kind.format(file=model, folder=tmp_path))
     done = gpubalance("run", "--simulate", QUICK_PAIR, "--plan", str(plan), cwd=tmp_path)
     assert done.returncode == 4
-    assert "a plan starts no code and opens no file" in done.stderr
+    assert "a plan runs no code and opens no file by itself" in done.stderr
     assert "--model" in done.stderr
     assert not model.with_suffix(".ran").exists()
 

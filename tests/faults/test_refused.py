@@ -161,7 +161,7 @@ REFUSED = {
         ("--html there.html", 2, "there.html exists\n  → give another --html, or --overwrite"),
         ("--html .", 2, "--html . is a folder\n  → give a file's name"),
         ("--html no/a.html", 3, "the folder of --html no/a.html does not exist\n  → mkdir -p no"),
-        ("--png there.html", 2, "--png there.html is no folder\n  → give a folder's name"),
+        ("--png there.html", 2, "--png there.html is not a folder\n  → give a folder's name"),
         ("--png no/a", 3, "the folder above --png no/a does not exist\n  → mkdir -p no/a"),
         (
             "nix.json --csv",
