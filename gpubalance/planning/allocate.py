@@ -146,16 +146,17 @@ class _Solver:
         found = best_deadline(self._fleet, value, alone=alone, above=above)
         if not found.value:
             return _Given(np.zeros(0), found.time_s, 0.0)
-        most = int(min(self._most, most_in_all(self._fleet, found.time_s, alone=alone)))
-        units = given(self._fleet, most, found.time_s, alone=alone)
+        by_s = max(found.time_s, self._first_s)  # a device that is required counts from 0 s on
+        most = int(min(self._most, most_in_all(self._fleet, by_s, alone=alone)))
+        units = given(self._fleet, most, by_s, alone=alone)
         if units is not None:
-            return _Given(units, found.time_s, found.value)
+            return _Given(units, by_s, found.value)
         best = self._best(sync_s, alone=alone, above=above, before_s=found.time_s * (1 - ROUNDING))
         for total in range(most, int(self._least) - 1, -1):
             bar = max(above, best.value * (1 + TIE))
-            if value(np.array(total), np.array(found.time_s)) <= bar:
+            if value(np.array(total), np.array(by_s)) <= bar:
                 break
-            later = self._first(total, found.time_s, alone=alone)
+            later = self._first(total, by_s, alone=alone)
             worth = float(value(np.array(total), np.array(later.time_s)))
             best = replace(later, value=worth) if worth > bar else best
         return best

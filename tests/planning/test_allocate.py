@@ -176,6 +176,16 @@ def test_no_split_is_better_where_more_samples_may_take_less_time(problem: Probl
     assert_best(problem, required=data.draw(st.none() | st.integers(0, len(problem.loads) - 1)))
 
 
+@pytest.mark.parametrize("global_batch", [1, None])
+def test_a_device_is_forced_in_where_another_takes_less_time_for_more_samples(global_batch: int | None) -> None:
+    """Its granule counts before it is done, so the deadline must not be sooner than that."""
+    falling = Curve((1, 2, 3), (4.0, 3.0, 1.0))
+    loads = (Load(Line(0.0, 0.25, 0.0), 7, 0.25), Load(falling, 3))
+    for required in (0, 1):
+        assert_best(Problem(loads, global_batch=global_batch, max_global_batch=1), required=required)
+    assert_best(Problem((Load(falling, 3), Load(Line(0.5, 0.25, 0.0), 1)), max_global_batch=4), required=0)
+
+
 @given(st.lists(loads(6), min_size=1, max_size=3), st.integers(2, 8), st.integers(1, 140), st.booleans())
 def test_every_global_batch_is_possible_in_micro_batches(of: list[Load], micro: int, total: int, fixed: bool) -> None:
     """Small limits and many micro-batches, of which the first is often a smaller one."""
