@@ -237,13 +237,16 @@ def _listening(asked: Listen) -> Listens:
 
 
 def _address(host: Host) -> str:
-    """By which others know this host: its name's, or the one that ssh came to, or else the first of its cards."""
-    up = {name for name, card in psutil.net_if_stats().items() if card.isup}
+    """By which others know this host: its name's, or the one that ssh came to, or else the first of its cards.
+
+    A card that is down comes last: it may have come up but now, and have no carrier yet.
+    """
+    cards, is_up = psutil.net_if_addrs(), {name: card.isup for name, card in psutil.net_if_stats().items()}
     own = [
         one.address
-        for name, addresses in psutil.net_if_addrs().items()
-        for one in addresses
-        if name in up and one.family == socket.AF_INET and not one.address.startswith("127.")
+        for name in sorted(cards, key=lambda name: not is_up.get(name))
+        for one in cards[name]
+        if one.family == socket.AF_INET and not one.address.startswith("127.")
     ]
     named = [*os.environ.get("SSH_CONNECTION", "").split()[2:3]]
     with contextlib.suppress(OSError):
