@@ -40,7 +40,7 @@ def _compiled(given: Any) -> None:
     if given.jit_compile:
         raise Refused(
             f"the model {given.name} is compiled with jit_compile=True, which is for one device",
-            remedy="compile it with jit_compile=False",
+            remedy='compile it with jit_compile=False; of a saved model, Keras keeps True where "auto" took XLA on a GPU',
         )
     reductions = set(reductions_of(given._compile_loss))
     if reductions == {"sum"}:
@@ -48,7 +48,8 @@ def _compiled(given: Any) -> None:
     if any(mask_of(output) is not None for output in given.outputs):
         loss("what a mask leaves of a batch")
     if not reductions <= _MEANS:
-        loss("other than samples")
+        some = "samples for some outputs and not for others"
+        loss(some if "sum" in reductions else "other than samples")
 
 
 _MEANS = {"mean", "mean_with_sample_weight", "sum_over_batch_size"}
