@@ -40,7 +40,7 @@ def _compiled(given: Any) -> None:
     if given.jit_compile:
         raise Refused(
             f"the model {given.name} is compiled with jit_compile=True, which is for one device",
-            remedy='compile it with jit_compile=False; of a saved model, Keras keeps True where "auto" took XLA on a GPU',
+            remedy='compile it with jit_compile=False; Keras saves True where "auto" took XLA on a GPU',
         )
     reductions = set(reductions_of(given._compile_loss))
     if reductions == {"sum"}:
