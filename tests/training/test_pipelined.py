@@ -276,5 +276,5 @@ def test_what_was_not_cut_is_refused(keras: Any, tmp_path: Path) -> None:
         layers.fit(wider, inputs, labels)
     with pytest.raises(BadInput, match="a batch of 64, where the layers were cut for 32"):
         layers.fit(model, inputs, labels, batch_size=64)
-    with pytest.raises(BadInput, match="other than samples"):
+    with pytest.raises(BadInput, match="samples for some outputs and not for others"):
         layers.fit(mixed, inputs, labels, verbose=0)
