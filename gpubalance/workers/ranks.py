@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import queue
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import repeat
 from pathlib import Path
@@ -140,17 +141,20 @@ class Ranks:
     def _gather(self, within_s: float, doing: str) -> dict[int, Said]:
         """What each said, in the order in which it came; those that said nothing in time are missing."""
         said: dict[int, Said] = {}
-        end = None
+        came = queue.SimpleQueue[Future[Said]]()  # `wait` looks at thousands again for each that comes
         with signals_held():
             waiting = {self._threads.submit(_heard, m, within_s, doing): rank for rank, m in enumerate(self._members)}
-        while waiting:
-            done: set[Future[Said]] = wait(
-                waiting, None if end is None else max(0.0, end - time.monotonic()), FIRST_COMPLETED
-            ).done
-            said |= {waiting.pop(one): one.result() for one in done}
-            worst = min(map(_blame, said.values()))
-            if not done or worst == _MEMORY:  # nothing that others say explains that
+            for heard in waiting:
+                heard.add_done_callback(came.put)
+        end, worst = None, _NOTHING
+        while len(said) < len(self._members) and worst != _MEMORY:  # nothing that others say explains that
+            try:
+                one = came.get(timeout=None if end is None else max(0.0, end - time.monotonic()))
+            except queue.Empty:
                 break
+            rank = waiting[one]
+            said[rank] = one.result()
+            worst = min(worst, _blame(said[rank]))
             if end is None and worst < _NOTHING:
                 end = time.monotonic() + _GRACE_S
         return said
