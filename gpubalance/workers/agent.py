@@ -160,10 +160,10 @@ def main() -> None:
             one.wait()
 
 
-def heard(stdin: int) -> Iterator[bytes]:
-    """What the controller says there besides its beats, until it has gone or says nothing any more."""
+def heard(stdin: int, alone_s: float = _ALONE_S) -> Iterator[bytes]:
+    """What the controller says there besides its beats, until it has gone or says nothing for `alone_s`."""
     rest = bytearray()
-    while select.select([stdin], [], [], _ALONE_S)[0]:
+    while select.select([stdin], [], [], alone_s)[0]:
         chunk = os.read(stdin, _CHUNK)
         if not chunk:
             return

@@ -149,11 +149,10 @@ def test_a_script_that_prints_without_end_holds_up_no_other(tmp_path: Path) -> N
     assert launch(read_record(write_plan(tmp_path), Plan), [str(script)], tell) == 3
 
 
-def test_what_starts_a_script_hears_when_its_controller_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent, "_ALONE_S", 0.2)
+def test_what_starts_a_script_hears_when_its_controller_is_silent() -> None:
     reading, writing = os.pipe()
     os.write(writing, b"@\nfirst\n@\nsecond\n@\n")
-    assert list(agent.heard(reading)) == [b"first", b"second"]
+    assert list(agent.heard(reading, alone_s=0.2)) == [b"first", b"second"]
     for end in (reading, writing):
         os.close(end)
 

@@ -191,7 +191,7 @@ def test_an_interrupted_proof_goes_on_with_its_blocks_rounds_and_windows(tmp_pat
     result: dict[str, Any] = json.loads(done.stdout)
     assert result["complete"]
     told = [one["message"] for one in result["warnings"] if one["code"] == "resumed"]
-    assert [one[: one.index(" were")] for one in told] == ["1 of its rounds", "1 of its windows"]
+    assert [one[: one.index(" was")] for one in told] == ["1 of its rounds", "1 of its windows"]
     samples = [one["step_time_s"]["samples"] for one in (cut_short, result)]
     assert samples[1][: len(samples[0])] == samples[0]
     assert len(samples[1]) == 3 * len(samples[0])

@@ -213,7 +213,7 @@ def test_what_layers_can_not_train_is_refused_with_its_reason(keras: Any) -> Non
     layers, dense = layers_for(two_in_two_out()), [keras.Input((6,)), of.Dense(3)]
     masked = [keras.Input((6,)), of.Embedding(9, 4, mask_zero=True), of.LSTM(4, return_sequences=True), of.Dense(3)]
     cases: list[tuple[Any, dict[str, Any], str]] = [
-        (Own(), {"loss": "mse"}, "is a Own with code of its own instead of a graph of layers"),
+        (Own(), {"loss": "mse"}, "is of the class Own, with code of its own instead of a graph of layers"),
         (Stepping(dense), {"loss": "mse"}, "has a train_step of its own, which runs all of its layers at once"),
         (keras.Sequential(dense), {"loss": "mse", "jit_compile": True}, "jit_compile=True, which is for one device"),
         (keras.Sequential(masked), {"loss": loss("sum_over_batch_size")}, "divides by what a mask leaves of a batch"),

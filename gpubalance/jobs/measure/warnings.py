@@ -21,11 +21,15 @@ def slowed_text(slowed: Sequence[tuple[Device, tuple[str, ...]]]) -> str:
     return " and ".join(f"{device.label} was throttled ({', '.join(reasons)})" for device, reasons in slowed)
 
 
+def _was(count: int) -> str:
+    return "was" if count == 1 else "were"
+
+
 def resumed(windows: int) -> Warning_:
     """Of a run that went on after an interruption."""
     return Warning_(
         code="resumed",
-        message=f"{windows} of its windows were measured before it was interrupted, after a warm-up of their own; "
+        message=f"{windows} of its windows {_was(windows)} measured before it was interrupted, after a warm-up then; "
         "telemetry covers the others only",
         next="nothing to do, unless the machine was changed in between: then measure without --resume",
     )
@@ -35,7 +39,7 @@ def rounds_taken_over(rounds: int) -> Warning_:
     """Of a balance, or a model cut anew, that went on after an interruption."""
     return Warning_(
         code="resumed",
-        message=f"{rounds} of its rounds were measured before it was interrupted",
+        message=f"{rounds} of its rounds {_was(rounds)} measured before it was interrupted",
         next="nothing to do, unless the machine was changed in between: then measure without --resume",
     )
 
