@@ -88,8 +88,8 @@ def calls_of(model: Any) -> Calls:
     root = keras_inside.graph_of(model)
     if root is None:
         raise Refused(
-            f"the model {model.name} is of the class {type(model).__name__}, with code of its own instead of a graph of "
-            "layers",
+            f"the model {model.name} is of the class {type(model).__name__}, with code of its own instead of a graph "
+            "of layers",
             remedy="layers need a functional or Sequential model: keras.Model(inputs, outputs)",
         )
     reader = _Reader()
