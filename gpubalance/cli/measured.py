@@ -113,18 +113,17 @@ def _name_now(command: str, *folders: Path | None) -> str:
 
 
 def _tracing_to(folder: Path | None, name: str) -> Tracing | None:
-    """The trace of that name in a folder.
+    """The trace of that name in a folder, which is on the workers' hosts.
 
-    Raises EnvironmentFault where nothing can be written there, and UsageError where the workers are on other hosts.
+    Raises EnvironmentFault where nothing can be written there.
     """
     if folder is None:
         return None
-    if are_reached():
-        raise UsageError("--trace and --hosts: a trace would be written on another host", remedy="leave --trace out")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        if not are_reached():
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                pass
     except OSError as error:
         raise unwritable("--trace", folder, error) from None
     return Tracing(folder=str(folder.absolute()), name=name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import selectors
 import signal
 import subprocess
 import time
@@ -18,6 +19,7 @@ from gpubalance.settings.device import Host
 from gpubalance.text import clean
 
 _ANSWERS_WITHIN_S = 120.0  # with TensorFlow from a slow disk
+_LONGEST, _CHUNK = 1 << 24, 1 << 16
 
 Answer = dict[str, Any] | EnvironmentFault
 _Asked = subprocess.Popen[bytes] | EnvironmentFault
@@ -67,9 +69,11 @@ def _answer(host: Host, process: _Asked, end_s: float, within_s: float) -> Answe
     if isinstance(process, EnvironmentFault):
         return process
     try:
-        out, err = process.communicate(timeout=max(0.0, end_s - time.monotonic()))
+        out, err = _said(process, end_s)
     except subprocess.TimeoutExpired:
         return unreachable(host, f"did not answer within {within_s:g} s")
+    if len(out) + len(err) > _LONGEST:
+        return unreachable(host, f"prints {_LONGEST >> 20} MiB and more")
     said, complained = out.decode(errors="replace"), err.decode(errors="replace").splitlines()
     answer = _object_in(said)
     if answer is None:
@@ -80,6 +84,28 @@ def _answer(host: Host, process: _Asked, end_s: float, within_s: float) -> Answe
         last = f": {clean(told[-1], 200)}" if told else ""
         return unreachable(host, f"ended with exit code {process.returncode}{last}")
     return answer
+
+
+def _said(process: subprocess.Popen[bytes], end_s: float) -> tuple[bytes, bytes]:
+    """All on its stdout and stderr once it has ended, or more than is longest. Raises TimeoutExpired."""
+    assert process.stdout and process.stderr  # noqa: S101,PT018  (pipes)
+    said = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
+    with selectors.DefaultSelector() as waiting:
+        for pipe in said:
+            waiting.register(pipe, selectors.EVENT_READ)
+        while waiting.get_map() and sum(map(len, said.values())) <= _LONGEST:
+            ready = waiting.select(max(0.0, end_s - time.monotonic()))
+            if not ready:
+                raise subprocess.TimeoutExpired(process.args, 0)
+            for key, _ in ready:
+                chunk = os.read(key.fd, _CHUNK)
+                said[key.fd] += chunk
+                if not chunk:
+                    waiting.unregister(key.fd)
+        if not waiting.get_map():
+            process.wait(max(0.0, end_s - time.monotonic()))
+    out, err = said.values()
+    return bytes(out), bytes(err)
 
 
 def _object_in(said: str) -> dict[str, Any] | None:
@@ -93,8 +119,3 @@ def _object_in(said: str) -> dict[str, Any] | None:
                 found, longest = one, end - start
         start = said.find("{", end)
     return found
-
-
-def other_gpubalance(host: Host) -> EnvironmentFault:
-    """The error of an answer that is not what this version gives."""
-    return EnvironmentFault(f"{host} has another gpubalance", remedy="install the same version on all hosts of a run")

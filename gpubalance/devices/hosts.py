@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import json
 import shlex
+import shutil
 import subprocess
 import sys
 from typing import Literal
@@ -69,8 +70,8 @@ def reach(hosts: str | None, via: str | None) -> tuple[str, ...]:
     """The hosts of `alpha,beta`: devices that name one are there from now on, behind the prefix, by default ssh.
 
     `ray`, or Ray's own `ray://…`, are the nodes of that cluster. Without hosts all devices are here. Raises UsageError
-    for what is no host's name, for one named twice, and for a prefix without `{host}`; EnvironmentFault where there is
-    no Ray, or no cluster.
+    for what is no host's name, for one named twice, and for a prefix without `{host}` or that is no command;
+    EnvironmentFault where there is no Ray, or no cluster.
     """
     if hosts is None:
         if via is not None:
@@ -129,6 +130,8 @@ def _words(via: str) -> tuple[str, ...]:
         raise UsageError(f"--via {via!r}: {error}", remedy=f"such as --via '{SSH}'") from None
     if not any(_HOST in word for word in words):
         raise UsageError(f"--via {via!r} has no {_HOST}", remedy=f"such as --via '{SSH}'")
+    if shutil.which(words[0]) is None and _HOST not in words[0]:
+        raise UsageError(f"--hosts: there is no command {words[0]} here", remedy="--via names one that reaches {host}")
     return words
 
 
@@ -168,15 +171,20 @@ def _names(hosts: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def unreachable(host: Host, how: str) -> EnvironmentFault:
+def unreachable(host: Host, how: str, remedy: str = "") -> EnvironmentFault:
     """The error of a host behind a prefix that did not do what it must."""
     if reached_by() == RAY:
-        remedy = "`ray status` must show the node\ngpubalance and Ray are needed there, in the same versions as here"
-        return EnvironmentFault(f"{host} can't be reached: the process that Ray starts there {how}", remedy=remedy)
+        by_ray = "`ray status` must show the node\ngpubalance and Ray are needed there, in the same versions as here"
+        return EnvironmentFault(f"{host} can't be reached: the process that Ray starts there {how}", remedy=by_ray)
     typed = shlex.join(word.replace(_HOST, host) for word in _Reach.via or ())
     python = f"{typed} {sys.executable} -m gpubalance --version"
-    return EnvironmentFault(
-        f"{host} can't be reached: {typed} {how}",
-        remedy=f"this must answer when it is typed by hand: {python}\n"
-        "gpubalance is needed on each host, at the same place as here; --via names another command",
+    by_hand = (
+        f"this must answer when it is typed by hand: {python}\n"
+        "gpubalance is needed on each host, at the same place as here; --via names another command"
     )
+    return EnvironmentFault(f"{host} can't be reached: {typed} {how}", remedy=remedy or by_hand)
+
+
+def other_gpubalance(host: Host) -> EnvironmentFault:
+    """The error of an answer that is not what this version gives."""
+    return EnvironmentFault(f"{host} has another gpubalance", remedy="install the same version on all hosts of a run")

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from gpubalance.devices.asked import Answer, ask, other_gpubalance
+from gpubalance.devices.asked import Answer, ask
 from gpubalance.devices.cluster import cluster_ignored
 from gpubalance.devices.gpus import Gpu, Process, Reading
+from gpubalance.devices.hosts import other_gpubalance
 from gpubalance.devices.nvml import read
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.devices.select import select

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from pydantic import ValidationError
 
-from gpubalance.devices.asked import ask, other_gpubalance
+from gpubalance.devices.asked import ask
 from gpubalance.devices.gpus import Gpu, Reading
+from gpubalance.devices.hosts import other_gpubalance
 from gpubalance.devices.machine import read_gpus
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import EnvironmentFault

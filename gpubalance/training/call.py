@@ -30,8 +30,7 @@ def call(
     check(model, trains=trains)
     bound = _bound(split, keras_method, model, arguments, options)
     steps = split._steps_of(model)
-    if trains:
-        steps.end_together(bound)
+    steps.end_together(keras_method.__name__, bound)
 
     def on_first(dealt: Dealt) -> None:
         if trains:

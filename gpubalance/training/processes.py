@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import tempfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -100,48 +101,52 @@ def _digest(batch: Any) -> int:
     return found
 
 
-# Where a callback may end training before the epoch does; Keras' own do so by what is the same in all processes.
-_BEFORE_THE_END = (
-    *("on_train_begin", "on_epoch_begin", "on_batch_begin", "on_batch_end", "on_train_batch_begin"),
-    *("on_train_batch_end", "on_test_begin", "on_test_end", "on_test_batch_begin", "on_test_batch_end"),
-)
+# Of a Keras method: where a callback may end it before Keras looks, after what it looks, and by which flag.
+_ENDS = {
+    "fit": (
+        ("on_train_begin", "on_epoch_begin", "on_batch_begin", "on_batch_end", "on_train_batch_begin"),
+        *("on_train_batch_end", "stop_training"),
+    ),
+    "evaluate": (("on_test_begin", "on_test_batch_begin"), "on_test_batch_end", "stop_evaluating"),
+    "predict": (("on_predict_begin", "on_predict_batch_begin"), "on_predict_batch_end", "stop_predicting"),
+}
 
 
 class _Together(keras.callbacks.Callback):  # type: ignore[misc]
-    """Training ends in all processes where `stop_training` is set in one: the others would wait for it for ever.
+    """What a callback ends in one process ends in all: the others would wait for it for ever.
 
-    It is the last callback, and Keras looks next.
+    It is the last callback, and Keras looks next. `agreed`: after what they agree, and on which of the model's flags.
     """
 
-    def __init__(self, alike: Alike) -> None:
+    def __init__(self, alike: Alike, agreed: Mapping[str, str]) -> None:
         super().__init__()
         self._alike = alike
+        for hook, flag in agreed.items():
+            setattr(self, hook, functools.partial(self._agree, flag))
 
-    def _agree(self) -> None:
-        self.model.stop_training = self._alike.any(self.model.stop_training)
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        del epoch, logs
-        self._agree()
+    def _agree(self, flag: str, *_: Any, **__: Any) -> None:
+        setattr(self.model, flag, self._alike.any(getattr(self.model, flag)))
 
 
-class _TogetherAtEachBatch(_Together):
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        del batch, logs
-        self._agree()
+def end_together(method: str, bound: dict[str, Any], alike: Alike) -> None:
+    """Changes the arguments of that Keras method, so that it ends in all processes where a callback ends it in one.
 
-
-def end_together(bound: dict[str, Any], alike: Alike) -> None:
-    """Changes the arguments of `fit`, so that training ends in all processes where a callback ends it in one.
-
-    They agree after each epoch, and after each batch where the user's own callback in one of them is called before the
-    epoch's end: one all-reduce of a number.
+    They agree after each epoch, and after each batch where a callback of the user's own in one of them is called
+    there: one all-reduce of a number.
     """
     callbacks = keras.tree.flatten(bound.get("callbacks") or [])
-    hooks = [getattr(one, name, None) for one in callbacks for name in _BEFORE_THE_END]
-    own = [hook for hook in hooks if not str(getattr(hook, "__module__", "")).startswith(("keras.", "gpubalance."))]
-    kind = _TogetherAtEachBatch if alike.any(bool(own)) else _Together
-    bound["callbacks"] = [*callbacks, kind(alike)]
+    agreed = {"on_epoch_end": "stop_training"} if method == "fit" else {}
+    for before, last, flag in [_ENDS[method], *([_ENDS["evaluate"]] if method == "fit" else [])]:  # it is validated too
+        if alike.any(_are_own(callbacks, [*before, last])):
+            agreed[last] = flag
+    if agreed:
+        bound["callbacks"] = [*callbacks, _Together(alike, agreed)]
+
+
+def _are_own(callbacks: Sequence[Any], hooks: Sequence[str]) -> bool:
+    """Whether the user's own code is called there."""
+    found = [getattr(one, hook) for one in callbacks for hook in hooks]
+    return any(not str(getattr(one, "__module__", "")).startswith(("keras.", "gpubalance.")) for one in found)
 
 
 class _Restore(keras.callbacks.BackupAndRestore):  # type: ignore[misc]

@@ -77,10 +77,10 @@ class Steps:
             self.stamp_every, self.on_stamps = 0, None
             self._feed.forget()
 
-    def end_together(self, bound: dict[str, Any]) -> None:
-        """Changes the arguments of `fit`, so that in a cluster it ends in all processes where it ends in one."""
+    def end_together(self, method: str, bound: dict[str, Any]) -> None:
+        """Changes the arguments of that method, so that in a cluster it ends in all processes where it ends in one."""
         if self._place.cluster is not None:
-            end_together(bound, self._alike)
+            end_together(method, bound, self._alike)
 
     def is_of(self, model: Any) -> bool:
         """Whether these functions are for that model."""

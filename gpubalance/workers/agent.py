@@ -26,7 +26,7 @@ from gpubalance.devices.hosts import Installed
 from gpubalance.settings.device import Host
 from gpubalance.workers.environment import worker_environment
 from gpubalance.workers.parent import die_with_parent
-from gpubalance.workers.pipes import readable
+from gpubalance.workers.pipes import new_pipe, readable
 from gpubalance.workers.process import serving
 from gpubalance.workers.wire import (
     BEATS_EVERY_S,
@@ -83,15 +83,15 @@ class Held:
         self._number, self._controller, self._is_script = start.number, controller, bool(start.command)
         self._requests = queue.SimpleQueue[bytes | None]()
         self._room = threading.Semaphore(PIECES_AHEAD)
-        (requests, to_it), (out, writes), (errors, complains) = (os.pipe() for _ in range(3))
-        try:
+        with contextlib.ExitStack() as at_a_failure:
+            (requests, to_it), (out, writes), (errors, complains) = (new_pipe(at_a_failure) for _ in range(3))
             if self._is_script:
                 self._process = _script(start, writes, complains)
             else:
                 self._process = serving(requests, writes, complains, worker_environment(start.devices))
-        finally:
-            for one in (requests, writes, complains):
-                os.close(one)
+            at_a_failure.pop_all()
+        for one in (requests, writes, complains):
+            os.close(one)
         for work in (lambda: self._ask(to_it), lambda: self._tell(out, errors)):
             threading.Thread(target=work, daemon=True).start()
 

@@ -14,8 +14,10 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
-from gpubalance.devices.hosts import command_on, own_program, unreachable
-from gpubalance.errors import EnvironmentFault, GpubalanceError, PartialResult, UsageError
+from pydantic import ValidationError
+
+from gpubalance.devices.hosts import command_on, other_gpubalance, own_program, unreachable
+from gpubalance.errors import EnvironmentFault, GpubalanceError, PartialResult
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, Host
 from gpubalance.system.deadlines import TimeLimit
@@ -31,12 +33,13 @@ _ANSWERS_WITHIN, _LOST_AFTER = 12, 4  # over a slow ssh, and from a slow disk; t
 AGENT = "gpubalance.workers.agent"
 _LONGEST = 1 << 24
 _HELLO = MARK + b'{"kind":"hello"'
+_TERMINALS = "-t of ssh, kubectl exec and docker exec, --pty of srun"
 
 
 class Connection:
     """To the agent on a host, or without a host to one here. What is started over it ends with it.
 
-    Raises UsageError for a prefix that is no command, EnvironmentFault where it can't be run.
+    Raises EnvironmentFault where its prefix can't be run.
     """
 
     def __init__(self, host: Host | None, gpus: int) -> None:
@@ -56,8 +59,6 @@ class Connection:
                 self._process = subprocess.Popen(  # noqa: S603  (no shell; the prefix is the user's own)
                     command, stdin=pipe, stdout=pipe, stderr=log, start_new_session=True
                 )
-        except FileNotFoundError:
-            raise UsageError(f"--via: there is no command {command[0]!r}") from None
         except OSError as error:
             raise self._unreachable(f"can't be run: {error.strerror}") from None
         assert self._process.stdin and self._process.stdout  # noqa: S101,PT018  (pipes)
@@ -152,14 +153,22 @@ class Connection:
         said = self._from.readline(_LONGEST)
         if said.endswith(b"\n"):
             return said
+        how = f"prints a line of {_LONGEST >> 20} MiB and more" if len(said) == _LONGEST else self._ended()
+        raise self._lost(f"the connection {how}") if self._met.is_set() else self._unreachable(how)
+
+    def _ended(self) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(2)
         code = self._process.returncode
-        how = "closed its output" if code is None else f"ended with exit code {code}"
-        raise self._lost(f"the connection {how}") if self._met.is_set() else self._unreachable(how)
+        return "closed its output" if code is None else f"ended with exit code {code}"
 
     def _greet(self, said: bytes) -> None:
-        hello = SAID.validate_json(said.removeprefix(MARK))
+        if said.endswith(b"\r\n"):  # an agent says no such thing; it would be told its own words, too
+            raise self._unreachable("makes a terminal there", f"leave that option out of --via: {_TERMINALS}")
+        try:
+            hello = SAID.validate_json(said.removeprefix(MARK))
+        except ValidationError:
+            raise other_gpubalance(self._called) from None
         if isinstance(hello, Hello) and self._host is not None:
             hello.installed.check(self._host)
         with self._telling:
@@ -189,9 +198,9 @@ class Connection:
     def _called(self) -> str:
         return self._host or "this host"
 
-    def _unreachable(self, how: str) -> EnvironmentFault:
+    def _unreachable(self, how: str, remedy: str = "") -> EnvironmentFault:
         here = EnvironmentFault(f"what holds the processes on this host {how}")
-        error = here if self._host is None else unreachable(self._host, how)
+        error = here if self._host is None else unreachable(self._host, how, remedy)
         error.log = tail(self._log)
         return error
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import resource
 import select
 
@@ -15,6 +17,14 @@ def make_room(pipes: int) -> None:
     if soft != resource.RLIM_INFINITY and soft < wanted:
         most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def new_pipe(at_a_failure: contextlib.ExitStack) -> tuple[int, int]:
+    """The reading and the writing end of a new one."""
+    ends = os.pipe()
+    for end in ends:
+        at_a_failure.callback(os.close, end)
+    return ends
 
 
 def readable(descriptor: int, within_s: float) -> bool:

@@ -25,7 +25,7 @@ from gpubalance.system.state import current_folder, new_log
 from gpubalance.text import clean
 from gpubalance.workers.log import bound, tail
 from gpubalance.workers.messages import REPLY, AnyReply
-from gpubalance.workers.pipes import readable, writable
+from gpubalance.workers.pipes import new_pipe, readable, writable
 from gpubalance.workers.signals import signals_held
 
 if TYPE_CHECKING:
@@ -83,8 +83,8 @@ class Process:
 
     def _start(self) -> None:
         with contextlib.ExitStack() as at_a_failure:
-            requests, self._requests = _pipe(at_a_failure)
-            self._replies, replies = _pipe(at_a_failure)
+            requests, self._requests = new_pipe(at_a_failure)
+            self._replies, replies = new_pipe(at_a_failure)
             with self.log.open("ab") as log:  # as it may be cut short meanwhile
                 self._process = serving(requests, replies, log, self._environment)
             at_a_failure.pop_all()
@@ -267,14 +267,6 @@ def serving(
         env=dict(environment),
         start_new_session=True,  # a Ctrl-C in the terminal reaches the parent only, which ends it
     )
-
-
-def _pipe(at_a_failure: contextlib.ExitStack) -> tuple[int, int]:
-    """The reading and the writing end."""
-    ends = os.pipe()
-    for end in ends:
-        at_a_failure.callback(os.close, end)
-    return ends
 
 
 def _name(number: int) -> str:

@@ -13,6 +13,7 @@ import pytest
 
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.results.checkup import Checkups
+from gpubalance.results.estimate import BalanceEstimate
 from gpubalance.results.run import Run
 from tests.bench.in_process import Program
 from tests.cli.program import ROOT, SHORT, TINY, children_of, gpubalance, start
@@ -136,6 +137,23 @@ def test_hosts_check_themselves_at_the_same_time(three_hosts: tuple[str, ...]) -
     assert "gamma can't be reached" in found.hosts[1].checks[0].detail
 
 
+def test_hosts_that_are_probed_at_the_same_time_are_expected_to(in_process: Program) -> None:
+    def expected(*options: str) -> BalanceEstimate:
+        code, out, err = in_process(["balance", "--simulate", TWO_HOSTS, "--dry-run", "--json", *options])
+        assert code == 0, err
+        return BalanceEstimate.model_validate_json(out)
+
+    here, there = expected(), expected("--hosts", "alpha,beta", "--via", "env A={host}")
+    assert there.phases[0].name == "all hosts at once"
+    assert there.phases[0].seconds == max(here.phases[0].seconds + here.phases[1].seconds, here.phases[2].seconds)
+
+
+def test_a_host_that_prints_without_end_is_not_heard_out(in_process: Program) -> None:
+    code, _, err = in_process(["devices", "--hosts", "alpha", "--via", "yes {host}"])
+    assert code == 3
+    assert err.startswith("error: alpha can't be reached: yes alpha prints 16 MiB and more")
+
+
 def test_an_interrupt_waits_for_no_host() -> None:
     process = start("devices", "--hosts", "alpha,beta", "--via", "sh -c 'sleep 600; true' {host}")
     while len(children_of(process.pid)) < 4:
@@ -158,10 +176,7 @@ def test_an_interrupt_waits_for_no_host() -> None:
             ("run", "--simulate", TWO_HOSTS, "--all-reduce", "hierarchical"),
             "--all-reduce hierarchical works on one host only, and the devices are on alpha, beta",
         ),
-        (
-            ("run", "--simulate", TWO_HOSTS, "--hosts", "alpha,beta", "--via", "env A={host}", "--trace", "traces"),
-            "--trace and --hosts: a trace would be written on another host",
-        ),
+        (("devices", "--hosts", "alpha", "--via", "no-such {host}"), "--hosts: there is no command no-such here"),
         (("plan", "probe.json", "--hosts", "alpha"), "--hosts has no beta, which the probe's devices are on"),
     ],
 )

@@ -72,13 +72,15 @@ def go_on(model: Any, fit: Callable[..., Any], backup: Path) -> dict[str, Any]:
     return {f"gone on {number}": np.asarray(weight) for number, weight in enumerate(model.get_weights())}
 
 
-def ends(here: bool, hook: str, at: int) -> Any:
-    """A callback of the user's own that ends training in one process."""
+def ends(here: bool, hook: str, at: int, flag: str = "stop_training") -> Any:
+    """A callback of the user's own that ends training in one process, or what that flag of the model ends."""
     import keras
 
     def end(number: int, logs: Any = None) -> None:
         del logs
-        callback.model.stop_training = callback.model.stop_training or (here and number == at)
+        callback.reached = number
+        if here and number == at:
+            setattr(callback.model, flag, True)
 
     callback = keras.callbacks.LambdaCallback(**{hook: end})
     return callback
@@ -118,6 +120,11 @@ def main(folder: Path, profile: str, plan: str) -> None:
         model.optimizer.iterations.assign(0)
         split.fit(model, x, y, batch_size=BATCH, epochs=4, verbose=0, callbacks=callbacks)
         print(f"ended after {model.optimizer.iterations.numpy()} steps")
+    end = ends(rank == 1, "on_test_batch_end", 1, "stop_evaluating")
+    given: Any = {"x": x, "y": y, "batch_size": BATCH, "verbose": 0, "callbacks": [end]}
+    for method, more in ((split.fit, {"epochs": 2, "validation_data": (x, y)}), (keras.Model.evaluate, {})):
+        method(model, **given, **more)
+        print(f"evaluated {end.reached + 1} batches")
     shorter = slice(SAMPLES - rank)
     # How long a dataset is that is batched again, only its end shows.
     batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(48).take(12 - 3 * rank)

@@ -56,6 +56,7 @@ def test_fit_over_hosts_is_that_of_one_device(tensorflow: Any, tmp_path: Path) -
     for label in ("alpha:0", "alpha:1", "beta:0"):
         # After the second batch, and after two epochs of five: in all where it ended in one.
         assert all(f"{label} | ended after {steps} steps" in done.stdout for steps in (2, 10))
+        assert done.stdout.count(f"{label} | evaluated 2 batches") == 2
         assert f"{label} | refused: the data of alpha:1, beta:0 is not that of alpha:0" in done.stdout
         refused = f"{label} | refused: the data is not as long in all processes: "
         assert f"{refused}610 in alpha:0, 609 in alpha:1, 608 in beta:0" in done.stdout

@@ -142,6 +142,14 @@ def test_a_prefix_that_is_slow_holds_up_no_end(monkeypatch: pytest.MonkeyPatch) 
     assert not below()
 
 
+def test_a_prefix_that_makes_a_terminal_is_told(party_that: Callable[[str], Party]) -> None:
+    """As `ssh -tt` does: the agent would read its own words."""
+    with party_that("") as party:
+        reach("alpha,beta", f"{sys.executable} -c 'import pty, sys; pty.spawn(sys.argv[2:])' {{host}}")
+        with pytest.raises(EnvironmentFault, match=r" alpha makes a terminal there\n.* leave that option out of --via"):
+            party.start()
+
+
 FAILS = """
 import os, signal, time
 def step(devices, *_):

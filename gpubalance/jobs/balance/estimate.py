@@ -10,6 +10,7 @@ from gpubalance.jobs.measure.expected import TRACING_S, WORKER_S, proof_s, step_
 from gpubalance.jobs.plan.plan import plan
 from gpubalance.jobs.plan.problem import check_global_batch
 from gpubalance.jobs.probe.estimate import estimate as probe_estimate
+from gpubalance.jobs.probe.estimate import queues
 from gpubalance.planning.problem import Allocation
 from gpubalance.results.estimate import BalanceEstimate, PhaseEstimate
 from gpubalance.results.probe import Probe
@@ -46,10 +47,13 @@ def estimate(request: BalanceRequest) -> BalanceEstimate:
 
 
 def of_probe(request: BalanceRequest) -> list[PhaseEstimate]:
-    """Each device's part of the probe that a balance makes."""
+    """Each device's part of the probe that a balance makes, or all of it where hosts are probed at the same time."""
+    expected = probe_estimate(request.probe)
+    if len(queues(request.probe)) > 1:
+        return [PhaseEstimate(name="all hosts at once", seconds=round(expected.seconds))]
     return [
         PhaseEstimate(name=f"{request.devices[one.device].label} alone", seconds=one.seconds)
-        for one in probe_estimate(request.probe).devices
+        for one in expected.devices
     ]
 
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from pydantic import ValidationError
 
-from gpubalance.devices.asked import Answer, ask, other_gpubalance
+from gpubalance.devices.asked import Answer, ask
+from gpubalance.devices.hosts import other_gpubalance
 from gpubalance.errors import EnvironmentFault, Interrupted, UsageError
 from gpubalance.jobs.doctor.topic import failed
 from gpubalance.jobs.events import Doing, Watch

@@ -12,7 +12,7 @@ from gpubalance.jobs.independent.result import independent_result, what_failed
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.journals import tell_resumed
 from gpubalance.jobs.measure.expected import WORKER_S, step_s, warm_up_s, windows_s
-from gpubalance.jobs.measure.trace import not_traced, without_gpu
+from gpubalance.jobs.measure.trace import not_traced, tracing_told, without_gpu
 from gpubalance.results.common import Warning_
 from gpubalance.results.independent import Independent
 from gpubalance.settings.requests import IndependentRequest
@@ -84,7 +84,7 @@ def _traced(request: IndependentRequest, party: Party, turns: Turns, watch: Watc
         return
     labels = {one.number: one.device.label for one in turns.going}
     named = {n: f"{tracing.name}-{label.replace(':', '-')}" for n, label in labels.items()}
-    watch(Doing(f"tracing {tracing.steps} steps of each device, at once"))
+    watch(tracing_told(tracing, "each device, at once", [one.device for one in turns.going]))
     missing = party.each(
         lambda n, worker: worker.trace(Shares((request.batches[n],)), tracing.model_copy(update={"name": named[n]})),
         going,

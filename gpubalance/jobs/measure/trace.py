@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from gpubalance.devices.hosts import are_reached
 from gpubalance.errors import GpubalanceError
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.results.common import Warning_
+from gpubalance.settings.device import Device, hosts_of
 from gpubalance.settings.requests import Tracing
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.party import Party
@@ -19,15 +23,21 @@ _ALLOW_CUPTI = (
 def trace(party: Party, split: Shares, tracing: Tracing, watch: Watch) -> Warning_ | None:
     """Traces steps of a split that has been measured; a warning where that was not wholly possible.
 
-    It comes last, as a profiler slows steps down, later ones too. No error of it ends the command: what was measured is
-    worth more.
+    Of a split over hosts the first device is traced. It comes last, as a profiler slows steps down, later ones too. No
+    error of it ends the command: what was measured is worth more.
     """
-    watch(Doing(f"tracing {tracing.steps} steps of {split}"))
     try:
+        watch(tracing_told(tracing, str(split), party.ask(lambda worker: worker.devices)[:1]))
         missing = party.ask(lambda worker: worker.trace(split, tracing))
     except GpubalanceError as error:
         return not_traced(error)
     return None if missing is None else without_gpu(missing)
+
+
+def tracing_told(tracing: Tracing, what: str, devices: Sequence[Device]) -> Doing:
+    """What is traced; of other hosts' devices it is written there, where nobody looks who is not told."""
+    there = f", into {tracing.folder} on {', '.join(map(str, hosts_of(devices)))}" if are_reached() else ""
+    return Doing(f"tracing {tracing.steps} steps of {what}{there}", stays=bool(there))
 
 
 def without_gpu(missing: str, where: str = "") -> Warning_:
