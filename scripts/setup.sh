@@ -1,7 +1,7 @@
 # Sourced by the scripts beside it, with $self the path of the one that runs: `setup` makes the virtual environment $venv
 # or brings it up to date. $venv/.gpubalance shows that the folder is ours to clear, and for which checkout and Python it
-# was made; an install locks it. $venv/.gpubalance,EXTRAS is the cksum of the two files that decide what is installed with
-# these extras, and $venv/.gpubalance-cut is there while pip works. While all is as wanted, no Python is started.
+# was made; an install locks it, and it is empty until that has ended. $venv/.gpubalance,EXTRAS is the cksum of the two
+# files that decide what is installed with these extras. While all is as wanted, no Python is started.
 #
 # GPUBALANCE_PYTHON  the Python to use (otherwise python3, then python3.13 to python3.10)
 # GPUBALANCE_VENV    the folder of the virtual environment
@@ -38,8 +38,7 @@ ready() { usable && [ "$(cat "$venv/.gpubalance$extras," 2>/dev/null)" = "$files
 usable() {
     made='' had_python=''
     [ ! -r "$venv/.gpubalance" ] || { IFS= read -r made && IFS= read -r had_python; } <"$venv/.gpubalance"
-    [ "$made" = "$root" ] && [ "${GPUBALANCE_PYTHON:-$had_python}" = "$had_python" ] &&
-        [ -x "$venv/bin/python" ] && [ ! -e "$venv/.gpubalance-cut" ]
+    [ "$made" = "$root" ] && [ "${GPUBALANCE_PYTHON:-$had_python}" = "$had_python" ] && [ -x "$venv/bin/python" ]
 }
 
 install() {
@@ -54,14 +53,14 @@ install() {
     # By the environment, as these reach the build of the package too; relative, as pip splits them at spaces.
     export PIP_USER=0 PIP_CONSTRAINT=scripts/constraints.txt PIP_BUILD_CONSTRAINT=scripts/constraints.txt
     cd "$root" || exit 3
-    usable || make_venv
+    usable || { had_python=${GPUBALANCE_PYTHON-} && make_venv; }
+    : >"$venv/.gpubalance"
     case $extras, in
     *,cuda,*) say "installing TensorFlow with CUDA (3 GB) and the rest, some minutes, in $venv" ;;
     *) say "installing TensorFlow and the rest, about a minute, in $venv" ;;
     esac
-    : >"$venv/.gpubalance-cut"
-    failed=$({ { run_pip || echo failed >&3; } | steps; } 3>&1) # pip's own lines are too many
-    rm "$venv/.gpubalance-cut"                                  # a pip that failed has undone what it began
+    failed=$({ { run_pip || echo failed >&3; } | steps; } 3>&1)       # pip's own lines are too many
+    printf '%s\n' "$root" "$had_python" >"$venv/.gpubalance" # a pip that failed has undone what it began
     [ -z "$failed" ] || die "the install failed: $venv/install.log has all that pip said"
     printf '%s' "$files" | tee "$venv/.gpubalance$extras," >"$venv/.gpubalance${extras%,dev}," # who has dev has the rest
 }
@@ -99,7 +98,6 @@ print(os.path.realpath(sys._base_executable))' 2>/dev/null) && break
     : >"$venv/.gpubalance"
     find "$venv/" -mindepth 1 -maxdepth 1 ! -name .gpubalance -exec rm -rf {} + && "$python" -m venv "$venv" >&2 ||
         die "cannot make a virtual environment in $venv"
-    printf '%s\n' "$root" "${GPUBALANCE_PYTHON-}" >"$venv/.gpubalance"
 }
 
 # Lets the development tools write beside $venv and not into the checkout, which can be read-only.
