@@ -21,15 +21,14 @@ def clean(text: str, limit: int = 200) -> str:
 
     Markup (`[red]`, `<b>`) stays: only the place that shows it knows what must be escaped there.
     """
-    line = " ".join(_visible(text).split())
+    line = " ".join(clean_lines(" ".join(text.splitlines())).split())
     return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
 
 
 def clean_lines(text: str) -> str:
     """`text` without escapes or control characters; its lines and their indents stay, as a traceback needs them."""
-    return "\n".join(_visible(line) for line in text.splitlines())
-
-
-def _visible(text: str) -> str:
-    plain = "".join(" " if c.isspace() and c != "\t" else c for c in _ESCAPE.sub("", text))
-    return "".join(c for c in plain if c == "\t" or unicodedata.category(c) not in _UNSAFE)
+    lines = []
+    for line in text.splitlines():
+        plain = "".join(" " if c.isspace() and c != "\t" else c for c in _ESCAPE.sub("", line))
+        lines.append("".join(c for c in plain if c == "\t" or unicodedata.category(c) not in _UNSAFE))
+    return "\n".join(lines)
