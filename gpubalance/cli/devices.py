@@ -23,7 +23,7 @@ def devices(
     from gpubalance.remedies import known
     from gpubalance.render.devices import gpus_text, hosts_text, simulated_text
 
-    out = Output(json=output.json, path=None, redact=output.redact)
+    out = Output(json=output.json, path=None, quiet=True, redact=output.redact)
     named = reach(hosts, via)
     if named and simulate is None:
         found, errors = list_devices_of(named, redact=output.redact)

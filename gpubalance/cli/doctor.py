@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from gpubalance.cli.options import DeviceOptions, ModelOption, OutputOptions, QuietOption
 from gpubalance.errors import EnvironmentFault, UsageError
@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from gpubalance.render.doctor import Paint
     from gpubalance.results.checkup import Checkup, Checkups, Status
-
-Found = TypeVar("Found", "Checkup", "Checkups")
 
 
 def doctor(gpus: DeviceOptions, output: OutputOptions, model: ModelOption = None, quiet: QuietOption = False) -> None:
@@ -30,39 +28,37 @@ def doctor(gpus: DeviceOptions, output: OutputOptions, model: ModelOption = None
     from gpubalance.jobs.doctor.doctor import doctor as doctor_job
     from gpubalance.jobs.doctor.hosts import doctor_of
     from gpubalance.render.doctor import checkup_text, checkups_text
+    from gpubalance.results.checkup import Checkups
 
     hosts = reach(gpus.hosts, gpus.via)
     if hosts and gpus.simulate is not None and not gpus.simulate.isdigit():
         raise UsageError("each of --hosts checks what it has", remedy="simulate CPU devices there: --simulate 2")
     out = check_output(output, quiet=quiet)
     progress = Progress(quiet=quiet)
-    if not hosts:
-
-        def check() -> Checkup:
-            found = doctor_job(gpus.simulate, gpus.named, model, progress)
-            return _sound(found, [found])
-
-        out.give_measured(check, lambda found: checkup_text(found, width(), _paint()))
-        return
     given = {"--simulate": gpus.simulate, "--model": model}
     words = [word for option, value in given.items() if value is not None for word in (option, value)]
     words += ["--redact"] if output.redact else []
 
-    def check_all() -> Checkups:
-        found = doctor_of(hosts, words, gpus.named, progress)
-        return _sound(found, found.hosts)
+    def text(found: Checkup | Checkups) -> str:
+        shown = width(), _paint()
+        return checkups_text(found, *shown) if isinstance(found, Checkups) else checkup_text(found, *shown)
 
-    out.give_measured(check_all, lambda found: checkups_text(found, width(), _paint()))
+    with out.left_by_an_error(text):
+        if hosts:
+            found: Checkup | Checkups = doctor_of(hosts, words, gpus.named, progress)
+        else:
+            found = doctor_job(gpus.simulate, gpus.named, model, progress)
+        _refuse_failures(found, found.hosts if isinstance(found, Checkups) else [found])
+    out.give(found, text)
 
 
-def _sound(found: Found, checkups: Sequence[Checkup]) -> Found:
+def _refuse_failures(found: Checkup | Checkups, checkups: Sequence[Checkup]) -> None:
     """Raises EnvironmentFault for the failure to mend first."""
     for checkup in checkups:
         failure = checkup.first_failure
         if failure is not None:
             where = f"{checkup.host}: " if checkup.host else ""
             raise EnvironmentFault(f"{where}{failure.what}: {failure.detail}", remedy=failure.next or "", partial=found)
-    return found
 
 
 def _paint() -> Paint:

@@ -10,7 +10,18 @@ from rich.live import Live
 from rich.text import Text
 
 from gpubalance.cli.remaining import Remaining
-from gpubalance.jobs.events import DeviceDone, Doing, Event, PointDone, TimingDone, TrialDone, TurnDone, WindowDone
+from gpubalance.jobs.events import (
+    DeviceDone,
+    Doing,
+    Event,
+    PhaseBegun,
+    PointDone,
+    TimeLeft,
+    TimingDone,
+    TrialDone,
+    TurnDone,
+    WindowDone,
+)
 from gpubalance.render.live import Course, header_lines, joint_lines, probe_lines
 from gpubalance.render.live_own import OwnCourse, own_lines
 from gpubalance.render.probe import curve_lines, device_line
@@ -56,7 +67,8 @@ class LiveScreen:
             self._print_curve(event.device)
 
     def _take(self, event: Event) -> None:
-        self._remaining.take(event)
+        if isinstance(event, PhaseBegun | TimeLeft):
+            self._remaining.take(event)
         if isinstance(event, Doing):
             self._doing = event.text
         elif isinstance(event, TurnDone) or (isinstance(event, TimingDone) and event.name in OwnState.names):

@@ -76,12 +76,11 @@ def measured(
         board_in(reporting.tensorboard, name, request.devices, request.settings, quiet=reporting.quiet) as beside,
         journal(request, machine.driver, resume=measuring.resume) as kept,
     ):
-        return out.give_measured(
-            lambda: progress.during(lambda tell: job(request, machine.driver, beside(both(tell, watch)), kept)),
-            text,
-            noted,
-            kept,
-        )
+        out.check_goes_on(kept)
+        with out.left_by_an_error(text, noted), progress as tell:
+            result = job(request, machine.driver, beside(both(tell, watch)), kept)
+        given: Result = out.give(result, text, noted, kept)
+        return given
 
 
 def estimated(
@@ -101,7 +100,7 @@ def estimated(
     if path is not None and path.is_file() and not is_estimate(path):
         raise UsageError(f"{path} exists, and --dry-run measures nothing to replace it with", remedy="give another -o")
     kept = f"; this estimate is in {reporting.output}" if reporting.output else ""
-    check_output(reporting, quiet=reporting.quiet).give(expected, lambda found: text(found) + kept)
+    check_output(reporting, quiet=True).give(expected, lambda found: text(found) + kept)
 
 
 def _name_now(command: str, *folders: Path | None) -> str:

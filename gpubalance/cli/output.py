@@ -6,10 +6,10 @@ import contextlib
 import os
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO
 
 from gpubalance.errors import EnvironmentFault, GpubalanceError, UsageError
 from gpubalance.text import clean
@@ -20,12 +20,9 @@ if TYPE_CHECKING:
     from gpubalance.results.common import Warning_
     from gpubalance.results.records import AnyResult
     from gpubalance.results.redact import Redaction
-    from gpubalance.settings.record import Record
 
 _LONGEST_NAME, _LONGEST_PATH = 240, 4000  # less than systems have: it is written under a longer name first
 _ROOM = 1 << 18  # bytes; a result has some ten thousand
-
-Result = TypeVar("Result", bound="Record")
 
 
 @dataclass(frozen=True)
@@ -43,46 +40,40 @@ class Output:
     redact: bool = False
     goes_on: bool = False
 
-    def give_measured(
+    def check_goes_on(self, journal: Journal) -> None:
+        """Raises UsageError where the unfinished result in its file is of another model, or of other settings."""
+        if self.goes_on and not journal.resumed:
+            raise _exists("-o", self.path)
+
+    @contextlib.contextmanager
+    def left_by_an_error(self, text: Callable[[Any], str], noted: Sequence[Warning_] = ()) -> Iterator[None]:
+        """Within it something is measured: what an error leaves of the result is given, and the error goes on."""
+        try:
+            yield
+        except GpubalanceError as error:
+            if error.partial is not None:
+                self.give(error.partial, text, noted)
+            raise
+
+    def give(
         self,
-        measure: Callable[[], Result],
+        result: Any,
         text: Callable[[Any], str],
         noted: Sequence[Warning_] = (),
         journal: Journal | None = None,
-    ) -> Result:
-        """Measures, gives and returns the result, or gives what an error left of it, with the warnings `noted` before.
-
-        If nobody takes the result, the `journal` of the measurement is kept. Raises what `measure` and `give` raise.
-        """
-        if self.goes_on and journal is not None and not journal.resumed:
-            raise _exists("-o", self.path)  # it belongs to another command: another model, or other settings
-        try:
-            result: Result = _with(noted, measure())
-        except GpubalanceError as error:
-            if error.partial is not None:
-                if not self.quiet:
-                    say("", sys.stderr)
-                self.give(error.partial, text, noted)
-            raise
-        if not self.quiet:
-            say("", sys.stderr)
-        if not self.give(result, text) and journal is not None:
-            journal.keep()
-            if not self.quiet:
-                say("nobody reads stdout any more: the same command with --resume gives the result", sys.stderr)
-        return result
-
-    def give(self, result: Any, text: Callable[[Any], str], noted: Sequence[Warning_] = ()) -> bool:
+    ) -> Any:
         """Writes the result, then prints it as JSON or as `text` says it; the warnings in `noted` come before its own.
 
-        False if it is in no file and stdout's reader has gone. Raises EnvironmentFault if it can't be written; it is
-        printed all the same. An empty text is not printed.
+        It is returned with these. If nobody takes it, the `journal` of the measurement is kept. Raises EnvironmentFault
+        if it can't be written; it is printed all the same. An empty text is not printed.
         """
-        result = _with(noted, result)
+        if noted:
+            result = result.model_copy(update={"warnings": (*noted, *result.warnings)})
         redaction = redaction_here() if self.redact else None
-        result = redaction.record(result) if redaction else result
-        shown = redaction.text(text(result)) if redaction else text(result)
-        document = result.model_dump_json(indent=2)
+        given = redaction.record(result) if redaction else result
+        shown = redaction.text(text(given)) if redaction else text(given)
+        document = given.model_dump_json(indent=2)
+        self._say_beside("")
         try:
             if self.path is not None:
                 if self.path.exists() and not self.overwrite:
@@ -93,11 +84,14 @@ class Output:
         finally:
             printed = document if self.json else shown
             said = not printed or say(printed, sys.stdout)
-        return said or self.path is not None
+        if not said and self.path is None and journal is not None:
+            journal.keep()
+            self._say_beside("nobody reads stdout any more: the same command with --resume gives the result")
+        return result
 
-
-def _with(noted: Sequence[Warning_], result: Any) -> Any:
-    return result.model_copy(update={"warnings": (*noted, *result.warnings)}) if noted else result
+    def _say_beside(self, text: str) -> None:
+        if not self.quiet:
+            say(text, sys.stderr)
 
 
 def redaction_here() -> Redaction:

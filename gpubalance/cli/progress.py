@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 import shutil
 import sys
-import textwrap
-from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar
+from types import TracebackType
+from typing import TYPE_CHECKING
 
 from gpubalance.cli.output import say
 from gpubalance.cli.remaining import Remaining
@@ -21,43 +20,46 @@ from gpubalance.jobs.events import (
     PipeWindowDone,
     PointDone,
     RoundDone,
+    TimeLeft,
     TrialDone,
     TurnDone,
     WindowDone,
 )
 from gpubalance.numbers.units import format_duration
+from gpubalance.render.table import prose
 from gpubalance.text import clean_lines
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from gpubalance.cli.live import LiveScreen
 
-Result = TypeVar("Result")
 _SLOWER, _ROUND_S = 1.5, 10  # of a machine that is not idle, and what a limit that is proposed is a multiple of
 
 
 class Progress:
-    """A listener that shows events as they come; nothing when quiet. On a terminal `during` gives it a screen."""
+    """A listener that shows events as they come; nothing when quiet. Within it, a terminal has a screen."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
         self._screen: LiveScreen | None = None
         self._remaining = Remaining()
 
-    def during(self, work: Callable[[Progress], Result]) -> Result:
-        """What the work gives, which tells us its events; the screen is closed before anybody prints it."""
+    def __enter__(self) -> Self:
         from gpubalance.cli.live import LiveScreen, can_redraw
 
         if not self._quiet and can_redraw():
             self._screen = LiveScreen()
-        try:
-            return work(self)
-        except TimeLimitPassed as error:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, TimeLimitPassed):
             self._tell_what_it_takes(error)
-            raise
-        finally:
-            if self._screen is not None:
-                with suppress(OSError):  # the terminal may be gone, and the result is not
-                    self._screen.close()
+        if self._screen is not None:
+            with suppress(OSError):  # the terminal may be gone, and the result is not
+                self._screen.close()
 
     def _tell_what_it_takes(self, error: TimeLimitPassed) -> None:
         whole_s = self._remaining.whole_s
@@ -74,7 +76,8 @@ class Progress:
         from gpubalance.render.probe import point_text, trial_text
         from gpubalance.render.run import window_text
 
-        self._remaining.take(event)
+        if isinstance(event, PhaseBegun | TimeLeft):
+            self._remaining.take(event)
         if self._quiet:
             return
         text = ""  # for what only a screen shows
@@ -96,7 +99,7 @@ class Progress:
             text = f"… {trial_text(event.device, event.trial)}"
         elif isinstance(event, PointDone):
             text = point_text(event.device, event.point)
-        line = _wrapped(clean_lines(text))
+        line = "\n".join(prose(clean_lines(text), _width()))
         if self._screen is None:
             if line:
                 say(line, sys.stderr)
@@ -111,8 +114,6 @@ class Progress:
             self._quiet = True
 
 
-def _wrapped(text: str) -> str:
-    """On lines of a terminal's width; on one line elsewhere, for programs."""
-    if not sys.stderr.isatty():
-        return text
-    return textwrap.fill(text, max(20, shutil.get_terminal_size().columns), subsequent_indent="  ")
+def _width() -> int:
+    """A terminal's; elsewhere each line is whole, for programs."""
+    return shutil.get_terminal_size().columns if sys.stderr.isatty() else sys.maxsize

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from gpubalance.jobs.events import Event, PhaseBegun, TimeLeft
+from gpubalance.jobs.events import PhaseBegun, TimeLeft
 from gpubalance.render.remaining import left_text, phase_text
 
 
@@ -16,16 +16,16 @@ class Remaining:
         self._thought_s = 0.0
         self._began_s = self._until_s = time.monotonic()
 
-    def take(self, event: Event) -> None:
-        """Takes in an event; most say nothing of the time."""
+    def take(self, event: PhaseBegun | TimeLeft) -> None:
+        """Takes in what says something of the time."""
         now_s = time.monotonic()
-        if isinstance(event, PhaseBegun):
-            if self._phase is None:
-                self._began_s, self._thought_s = now_s, event.left_s
-            self._phase = event
-            self._until_s = now_s + event.left_s
-        elif isinstance(event, TimeLeft):
+        if isinstance(event, TimeLeft):
             self._until_s = now_s + event.seconds
+            return
+        if self._phase is None:
+            self._began_s, self._thought_s = now_s, event.left_s
+        self._phase = event
+        self._until_s = now_s + event.left_s
 
     @property
     def line(self) -> str:

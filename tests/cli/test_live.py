@@ -33,7 +33,9 @@ def work(watch):
     time.sleep(1.2)
     return "the result"
 
-print(Progress(quiet=QUIET).during(work))
+with Progress(quiet=QUIET) as tell:
+    result = work(tell)
+print(result)
 """
 KEPT = "… going on with what was measured"
 
@@ -118,7 +120,9 @@ def work(watch):
     time.sleep(1.2)
     return "the result"
 
-print(Progress(quiet=False).during(work))
+with Progress(quiet=False) as tell:
+    result = work(tell)
+print(result)
 """
 )
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from gpubalance.cli.remaining import Remaining
-from gpubalance.jobs.events import Doing, PhaseBegun, TimeLeft
+from gpubalance.jobs.events import PhaseBegun, TimeLeft
 
 
 def test_what_is_left_is_corrected_and_never_less_than_the_phases_to_come() -> None:
     remaining = Remaining()
-    remaining.take(Doing("reading"))
     assert (remaining.line, remaining.short) == ("", "")
     remaining.take(PhaseBegun("GPU:0 alone", 1, 3, 600.0, 1200.0))
     assert remaining.line == "phase 1 of 3, GPU:0 alone: about 10 min; about 20 min in all"
