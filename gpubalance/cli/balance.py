@@ -70,7 +70,8 @@ def balanced(
     from gpubalance.jobs.balance.estimate import estimate
     from gpubalance.jobs.keep.journals import balance_journal
     from gpubalance.render.estimate import phases_estimate_text
-    from gpubalance.render.plan import plan_text
+    from gpubalance.render.plan import plan_lines
+    from gpubalance.render.summary import summary
     from gpubalance.results.plan import Plan
     from gpubalance.settings.requests import BalanceRequest
 
@@ -90,7 +91,10 @@ def balanced(
     def text(plan: Plan) -> str:
         if watch is not None:
             return ""
-        return plan_text(plan, *uses(plan, gpus.simulate, reporting.output), width(), epoch)
+        run = plan.balance.run if plan.balance else None
+        warnings = (*(run.warnings if run else ()), *plan.warnings)
+        using = uses(plan, gpus.simulate, reporting.output)
+        return summary(plan_lines(plan, width(), epoch), warnings, *using, width())
 
     if search.dry_run:
         estimated(machine, devices, measuring, reporting, estimate(request), phases_estimate_text)

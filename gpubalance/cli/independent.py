@@ -116,14 +116,15 @@ def independent(
     from gpubalance.cli.output import width
     from gpubalance.jobs.independent.independent import independent as independent_job
     from gpubalance.jobs.keep.journals import independent_journal
-    from gpubalance.render.independent import independent_text
+    from gpubalance.render.independent import independent_lines
+    from gpubalance.render.summary import summary
     from gpubalance.results.independent import Independent
 
     def text(result: Independent) -> str:
         """With what finds the joint split to hold it against, where there is none."""
         wanted = result.complete and result.joint is None and result.model is not None
         following = command("balance", result.devices, result.settings, gpus.simulate) if wanted else ""
-        return independent_text(result, following, width())
+        return summary(independent_lines(result, width()), result.warnings, following, (), width())
 
     machine = gpus.machine()
     request = own.request(machine, gpus, windows.measuring(measuring))

@@ -155,7 +155,8 @@ def layers(
     from gpubalance.jobs.layers.layers import layers as layers_job
     from gpubalance.jobs.layers.phases import estimate
     from gpubalance.render.estimate import phases_estimate_text
-    from gpubalance.render.layers import layers_text
+    from gpubalance.render.layers import layers_lines
+    from gpubalance.render.summary import summary
     from gpubalance.results.layers import Layers
 
     machine = gpus.machine()
@@ -167,7 +168,8 @@ def layers(
 
     def text(result: Layers) -> str:
         path = reporting.output
-        return layers_text(result, report_command(path), layers_script(path, gpus.simulate), width())
+        using = report_command(path), layers_script(path, gpus.simulate)
+        return summary(layers_lines(result, width()), result.warnings, *using, width())
 
     measured(
         "layers",

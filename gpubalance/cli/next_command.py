@@ -8,18 +8,16 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from gpubalance.settings.choices import default_model, names_file_or_code
 from gpubalance.text import clean_lines
 
 if TYPE_CHECKING:
     from gpubalance.results.plan import Plan
-    from gpubalance.results.run import Run
     from gpubalance.settings.device import Device
     from gpubalance.settings.requests import Settings
 
-Result = TypeVar("Result", "Plan", "Run")
 _WITHOUT_DEVICES = ("compare", "report", "guide")
 _COMMANDS = ("devices", "probe", "balance", "plan", "run", "layers", "doctor", *_WITHOUT_DEVICES)
 
@@ -88,12 +86,6 @@ def program() -> str:
     if started.parts[-2:] == ("gpubalance", "__main__.py"):
         return f"{Path(sys.executable).name} -m gpubalance"
     return shlex.quote(os.environ.get("GPUBALANCE_STARTED_AS") or "gpubalance")
-
-
-def retyped(result: Result, simulate: str | None) -> Result:
-    """A result to be shown: its warnings name commands as this user types them."""
-    warnings = (warning.model_copy(update={"next": typed(warning.next, simulate)}) for warning in result.warnings)
-    return result.model_copy(update={"warnings": tuple(warnings)})
 
 
 def _line(*words: str) -> str:

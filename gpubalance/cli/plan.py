@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -50,7 +51,7 @@ def plan(
 
     Example: gpubalance plan --gpus 0 1
     """
-    from gpubalance.cli.next_command import retyped, uses
+    from gpubalance.cli.next_command import typed, uses
     from gpubalance.cli.output import check_output, width
     from gpubalance.devices.hosts import reach
     from gpubalance.devices.machine import check_hosts
@@ -58,7 +59,8 @@ def plan(
     from gpubalance.jobs.balance.found import plan_by_balance
     from gpubalance.jobs.keep.saved_balances import balance_by
     from gpubalance.jobs.plan.plan import plan as plan_job
-    from gpubalance.render.plan import plan_text
+    from gpubalance.render.plan import plan_lines
+    from gpubalance.render.summary import summary
     from gpubalance.results.probe import Probe
     from gpubalance.results.records import read_record
 
@@ -76,7 +78,13 @@ def plan(
         balance = balance_by(found, devices, settings, machine.joint)
     out.give(
         plan_by_balance(found, devices, request, balance) if balance else plan_job(found, devices, request),
-        lambda plan: plan_text(retyped(plan, gpus.simulate), *uses(plan, gpus.simulate, output.output), width(), epoch),
+        lambda plan: summary(
+            plan_lines(plan, width(), epoch),
+            plan.warnings,
+            *uses(plan, gpus.simulate, output.output),
+            width(),
+            partial(typed, simulate=gpus.simulate),
+        ),
     )
 
 

@@ -24,7 +24,8 @@ def probe(
     from gpubalance.jobs.probe.estimate import estimate
     from gpubalance.jobs.probe.probe import probe as probe_job
     from gpubalance.render.estimate import probe_estimate_text
-    from gpubalance.render.probe import probe_text
+    from gpubalance.render.probe import probed_lines
+    from gpubalance.render.summary import summary
     from gpubalance.results.probe import Probe
 
     machine = gpus.machine()
@@ -36,7 +37,7 @@ def probe(
 
     def text(result: Probe) -> str:
         following = command("balance", result.devices, result.settings, gpus.simulate) if result.complete else ""
-        return probe_text(result, following, width())
+        return summary(probed_lines(result, width()), result.warnings, following, (), width())
 
     measured(
         "probe",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 from gpubalance.cli.measuring import MeasuringOptions, WindowOptions
@@ -32,14 +33,15 @@ def run(
     Example: gpubalance run --gpus 0 1 --batches 820 568
     """
     from gpubalance.cli.measured import measured
-    from gpubalance.cli.next_command import command, retyped
+    from gpubalance.cli.next_command import command, typed
     from gpubalance.cli.output import width
     from gpubalance.cli.planned import unlike_samples
     from gpubalance.devices.planned import forced
     from gpubalance.jobs.keep.journals import run_journal
     from gpubalance.jobs.keep.saved_probes import solo_bests
     from gpubalance.jobs.run import run as run_job
-    from gpubalance.render.run import run_text
+    from gpubalance.render.run import run_lines
+    from gpubalance.render.summary import summary
     from gpubalance.results.run import Run
 
     how = windows.measuring(measuring, baseline)
@@ -58,6 +60,7 @@ def run(
     ]
     following = balance if unplanned else ""
     model = plan.model if plan and not split.force else None
+    retyped = partial(typed, simulate=gpus.simulate)
     measured(
         "run",
         machine,
@@ -68,6 +71,6 @@ def run(
         kind=Run,
         journal=run_journal,
         job=lambda request, driver, watch, journal: run_job(request, driver, watch, solo, model, journal),
-        text=lambda run: run_text(retyped(run, gpus.simulate), following, width(), epoch),
+        text=lambda run: summary(run_lines(run, width(), epoch), run.warnings, following, (), width(), retyped),
         noted=noted,
     )

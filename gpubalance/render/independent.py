@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 
 from gpubalance.numbers.ratio import MATTERS
 from gpubalance.numbers.units import format_bytes, format_duration, format_percent, format_rate, format_seconds
-from gpubalance.render.run import warning_lines
 from gpubalance.render.table import WIDTH, prose, shorten, shorten_front, table
 from gpubalance.results.independent import HeldAgainst, Independent, OwnModel, OwnWindow
 from gpubalance.results.telemetry import Telemetry
@@ -27,8 +26,8 @@ def turn_text(number: int, of: int, name: str, windows: Sequence[OwnWindow]) -> 
     return f"window {number} of {of}, {name}: {'; '.join(parts)}"
 
 
-def independent_text(result: Independent, next_command: str = "", width: int = WIDTH) -> str:
-    """The summary: the sum and what it is held against, each device alone and at once, what it shared, the warnings."""
+def independent_lines(result: Independent, width: int = WIDTH) -> list[str]:
+    """The sum and what it is held against, each device alone and at once, and what it shared."""
     lines = [*_answer(result, width), "", *_devices(result, width)]
     lines += [
         line
@@ -40,8 +39,7 @@ def independent_text(result: Independent, next_command: str = "", width: int = W
             lines += prose(f"{result.devices[one.device].label} failed: {one.failure.message}", width)
     if not result.complete and all(one.failure is None for one in result.replicas):
         lines += prose("This was cut short: the figures are of what was measured until then.", width)
-    lines += warning_lines(result.warnings, width)
-    return "\n".join([*lines, *(["", f"next: {next_command}"] if next_command else [])])
+    return lines
 
 
 def _answer(result: Independent, width: int) -> Iterator[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpubalance.numbers.units import format_bytes, format_percent, format_rate, format_seconds
-from gpubalance.render.run import warning_lines
 from gpubalance.render.table import WIDTH, prose, table
 from gpubalance.render.timeline import timeline_lines
 from gpubalance.results.layers import Layers, LayersRound, Stage
@@ -28,22 +27,14 @@ def pipe_window_text(number: int, of: int, throughput: float, step_time_s: float
     return f"window {number} of {of}: {format_rate(throughput)} samples/s, step {format_seconds(step_time_s)}"
 
 
-def layers_text(result: Layers, next_command: str = "", script: Sequence[str] = (), width: int = WIDTH) -> str:
-    """The answer, each stage and where its time goes, one step as a picture, what it is held against, the warnings.
-
-    Then what draws it, and the lines of a training script.
-    """
+def layers_lines(result: Layers, width: int = WIDTH) -> list[str]:
+    """The answer, each stage and where its time goes, one step as a picture, and what it is held against."""
     lines = [line for text in answer_texts(result) for line in prose(text, width)]
     lines += ["", *_stages(result, width), "", *timeline_lines(result, width), ""]
     lines += [line for text in baseline_texts(result) for line in prose(text, width)]
     if not result.complete:
         lines += prose("This was cut short: the figures are of what was measured until then.", width)
-    lines += warning_lines(result.warnings, width)
-    if next_command:
-        lines += ["", f"next: {next_command}"]
-    if script:
-        lines += ["or, after `import gpubalance`, train your own model in them:", *(f"  {line}" for line in script)]
-    return "\n".join(lines)
+    return lines
 
 
 def answer_texts(result: Layers) -> Iterator[str]:

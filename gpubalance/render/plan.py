@@ -8,7 +8,7 @@ from gpubalance.numbers.units import format_percent, format_rate, format_seconds
 from gpubalance.render.even import largest_even_text, measured_at_largest_even, other_batch
 from gpubalance.render.goodput import goodput_lines, maximised_text
 from gpubalance.render.pipeline import pipeline_lines
-from gpubalance.render.run import imbalance_text, run_lines, step_text, warning_lines
+from gpubalance.render.run import imbalance_text, run_lines, step_text
 from gpubalance.render.solo_gap import Loss, losses
 from gpubalance.render.table import WIDTH, prose, shorten, table
 from gpubalance.render.worth import epoch_text, most_fed
@@ -45,13 +45,8 @@ def round_text(tried: Round, devices: Sequence[Device]) -> str:
     return f"{head}: {rate} samples/s, predicted {predicted}; {parts}"
 
 
-def plan_text(
-    plan: Plan, run_command: str, script: Sequence[str] = (), width: int = WIDTH, epoch: int | None = None
-) -> str:
-    """The answer, each device, the learning rate, the command that runs the plan, and the lines of a script.
-
-    A plan that was run shows what the run gave, not what was predicted.
-    """
+def plan_lines(plan: Plan, width: int = WIDTH, epoch: int | None = None) -> list[str]:
+    """The answer, each device, and the learning rate; of a plan that was run what it gave, not what was predicted."""
     run = plan.balance.run if plan.balance else None
     lines = pipeline_lines(plan.pipeline, plan.predicted.solo_sum, width) if plan.pipeline else []
     if plan.balance is not None and run is not None:
@@ -70,12 +65,7 @@ def plan_text(
         lines += prose(text, width)
     if plan.learning_rate is not None:
         lines += prose(_advice(plan.learning_rate), width)
-    lines += warning_lines([*(run.warnings if run else ()), *plan.warnings], width)
-    if run_command:
-        lines += ["", f"next: {run_command}"]
-    if script:
-        lines += ["or, after `import gpubalance`, train your own model with it:", *(f"  {line}" for line in script)]
-    return "\n".join(lines)
+    return lines
 
 
 def _answer(plan: Plan, width: int, epoch: int | None) -> list[str]:

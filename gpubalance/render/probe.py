@@ -13,7 +13,6 @@ from gpubalance.numbers.units import (
     format_seconds,
 )
 from gpubalance.render.pipeline import pipeline_lines
-from gpubalance.render.run import warning_lines
 from gpubalance.render.sparkline import sparkline
 from gpubalance.render.table import WIDTH, prose, shorten, table
 from gpubalance.results.probe import BatchLimit, CurvePoint, DeviceProbe, Probe, Trial
@@ -89,8 +88,8 @@ def device_line(device: Device) -> str:
     return f"{device.label}  {shorten(device.name, _NAME_WIDTH)}"
 
 
-def probe_text(probe: Probe, next_command: str, width: int = WIDTH) -> str:
-    """What each device can do, the warnings, and what to run next. The curves are in the result.
+def probed_lines(probe: Probe, width: int = WIDTH) -> list[str]:
+    """What each device can do. The curves are in the result.
 
     More than four devices get one line each.
     """
@@ -102,8 +101,7 @@ def probe_text(probe: Probe, next_command: str, width: int = WIDTH) -> str:
     lines += prose(f"model {probe.settings.model}, each device alone{held}", width)
     if not probe.complete:
         lines += ["", *prose("This probe is incomplete: --resume continues it.", width)]
-    lines += warning_lines(probe.warnings, width)
-    return "\n".join([*lines, *(["", f"next: {next_command}"] if next_command else [])])
+    return lines
 
 
 def _device_lines(device: Device, one: DeviceProbe, width: int, *, whole: bool) -> list[str]:

@@ -1,8 +1,7 @@
-"""A run as text: one line for each window, and the summary."""
+"""A run as text: one line for each window, and the lines of its summary."""
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 
 from gpubalance.numbers.units import format_bytes, format_percent, format_rate, format_seconds
@@ -10,7 +9,6 @@ from gpubalance.render.even import largest_even_text, other_batch
 from gpubalance.render.pipeline import pipeline_lines
 from gpubalance.render.table import WIDTH, prose, shorten, shorten_front, table
 from gpubalance.render.worth import worth_text
-from gpubalance.results.common import Warning_
 from gpubalance.results.run import Measurement, Pipeline, Run, StepSpread
 from gpubalance.settings.device import Device
 from gpubalance.settings.shares import share_text
@@ -36,14 +34,8 @@ def window_text(number: int, of: int, name: str, devices: Sequence[Device], meas
     return f"window {number} of {of}: {'; '.join([*parts, f'total [{measured.global_batch}] {rate} {step}'])}"
 
 
-def run_text(run: Run, next_command: str = "", width: int = WIDTH, epoch: int | None = None) -> str:
-    """The summary: the answer, where each device's time goes, the warnings, and what to do next."""
-    lines = [*run_lines(run, width, epoch), *warning_lines(run.warnings, width)]
-    return "\n".join([*lines, *(["", f"next: {next_command}"] if next_command else [])])
-
-
 def run_lines(run: Run, width: int, epoch: int | None = None, pipeline: Pipeline | None = None) -> list[str]:
-    """The summary without its warnings and the next command; with the time of an epoch of so many samples.
+    """The answer, and where each device's time goes; with the time of an epoch of so many samples.
 
     `pipeline` is the user's own where it was measured after the run.
     """
@@ -55,8 +47,9 @@ def run_lines(run: Run, width: int, epoch: int | None = None, pipeline: Pipeline
         slowest.compute_s + slowest.wait_s,
         slowest.update_s,
         run.sync_s if len(run.replicas) > 1 else None,
+        run.awaited_input_s,
+        run.slow_s,
     )
-    step += rest_text(run)
     lines += prose(f"{step}; {imbalance_text(run.imbalance)}" if len(run.replicas) > 1 else step, width)
     if run.step_spread is not None:
         lines += prose(spread_text(run.step_spread), width)
@@ -65,23 +58,26 @@ def run_lines(run: Run, width: int, epoch: int | None = None, pipeline: Pipeline
     return lines
 
 
-def step_text(step_s: float, compute_s: float, update_s: float | None, sync_s: float | None) -> str:
+def step_text(
+    step_s: float,
+    compute_s: float,
+    update_s: float | None,
+    sync_s: float | None,
+    input_wait_s: float | None = None,
+    slow_s: float = 0.0,
+) -> str:
     """`step 718 ms = slowest compute 702 ms + update 3.90 ms + sync 11.9 ms`, of the slowest device.
 
-    An update that takes no time, or is not known, is left out; so is the sync of one device, which has none.
+    An update that takes no time, or is not known, is left out; so is the sync of one device, which has none, and what
+    a step does not wait for.
     """
     parts = (("slowest compute", compute_s), ("update", update_s or None), ("sync", sync_s))
-    told = " + ".join(f"{name} {format_seconds(seconds)}" for name, seconds in parts if seconds is not None)
-    return f"step {format_seconds(step_s)} = {told}"
-
-
-def rest_text(run: Run) -> str:
-    """What else a step's time is: ` + waiting for input 98 ms (54 %) + rare slow steps 2 ms`."""
-    text = ""
-    if run.settings.input == "host" or run.pipeline is not None:
-        part = run.input_wait_s / run.step_time_s.median
-        text = f" + waiting for input {format_seconds(run.input_wait_s)} ({format_percent(part, 1)})"
-    return text + (f" + rare slow steps {format_seconds(run.slow_s)}" if run.slow_s else "")
+    told = [f"{name} {format_seconds(seconds)}" for name, seconds in parts if seconds is not None]
+    if input_wait_s is not None:
+        told.append(f"waiting for input {format_seconds(input_wait_s)} ({format_percent(input_wait_s / step_s, 1)})")
+    if slow_s:
+        told.append(f"rare slow steps {format_seconds(slow_s)}")
+    return f"step {format_seconds(step_s)} = {' + '.join(told)}"
 
 
 def spread_text(spread: StepSpread) -> str:
@@ -146,15 +142,3 @@ def _devices(run: Run, width: int) -> list[str]:
     idle = [d.label for d, batch in zip(run.devices, run.batches, strict=True) if not batch]
     unused = prose(f"{', '.join(idle)}: no samples, left out", width) if idle else []
     return [*table(rows, left=(0, 1), width=width), *unused]
-
-
-def warning_lines(warnings: Sequence[Warning_], width: int = WIDTH) -> list[str]:
-    """An empty line, then each warning's code, message and remedy; warnings of one kind stand together."""
-    alike: dict[tuple[str, str], list[str]] = {}
-    for warning in warnings:
-        alike.setdefault((warning.code, warning.next), []).append(warning.message)
-    lines = [""] if alike else []
-    for (code, remedy), messages in alike.items():
-        lines += prose(f"warning {code}: {'; '.join(messages)}", width)
-        lines += textwrap.wrap(remedy, width, initial_indent="  → ", subsequent_indent="    ")
-    return lines

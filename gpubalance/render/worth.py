@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from gpubalance.numbers.units import format_percent, format_rate, three_digits
 from gpubalance.results.common import Throughput
 from gpubalance.results.run import Pipeline, Run, SoloBest
+from gpubalance.results.telemetry import Telemetry
 
 # Of the best device alone: less than this is hardly worth another device.
 _CLEARLY = 0.05
@@ -29,7 +30,7 @@ def worth_text(run: Run, epoch: int | None = None, pipeline: Pipeline | None = N
         rates.insert(0, (f"{label} alone", best.throughput))
         yield _worth(label, best, run.throughput, most)
         if max(best.throughput, run.throughput.median) <= most:
-            yield from _energy(label, best, run)
+            yield from _energy(label, best, run.throughput.median, [one.telemetry for one in run.replicas])
     if epoch is not None:
         yield epoch_text(epoch, rates, most)
 
@@ -57,10 +58,9 @@ def _worth(label: str, best: SoloBest, rate: Throughput, most: float) -> str:
     return f"{more} than {label} alone at its best ({format_rate(best.throughput)} at batch {best.batch}): {word}"
 
 
-def _energy(label: str, best: SoloBest, run: Run) -> Iterator[str]:
+def _energy(label: str, best: SoloBest, rate: float, telemetry: Sequence[Telemetry | None]) -> Iterator[str]:
     """Nothing where a device does not tell its power."""
-    rate = run.throughput.median
-    each = [one.telemetry.samples_per_joule(rate) if one.telemetry else None for one in run.replicas]
+    each = [told.samples_per_joule(rate) if told else None for told in telemetry]
     if all(each) and best.samples_per_joule:
         alone = three_digits(_SAMPLES / best.samples_per_joule)
         together = three_digits(sum(_SAMPLES / known for known in each if known))

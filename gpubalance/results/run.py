@@ -162,6 +162,11 @@ class Run(Measurement, Result):
     complete: bool
     warnings: tuple[Warning_, ...]
 
+    @property
+    def awaited_input_s(self) -> float | None:
+        """Seconds that a step waits for data; None where the data lies on the devices."""
+        return self.input_wait_s if self.settings.input == "host" or self.pipeline is not None else None
+
     @model_validator(mode="after")
     def _sound(self) -> Run:
         count = len(self.devices)

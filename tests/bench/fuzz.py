@@ -110,30 +110,13 @@ def results(content: bytes, how: int) -> None:
 
 def _read_and_show(file: Path) -> None:
     """What can be read can be shown."""
-    from gpubalance.render.independent import independent_text
-    from gpubalance.render.layers import layers_text
-    from gpubalance.render.plan import plan_text
-    from gpubalance.render.probe import probe_text
-    from gpubalance.render.run import run_text
-    from gpubalance.results.independent import Independent
-    from gpubalance.results.layers import Layers
-    from gpubalance.results.plan import Plan
-    from gpubalance.results.probe import Probe
     from gpubalance.results.records import read_result
+    from tests.render.golden import told
 
     with within_time(), contextlib.suppress(GpubalanceError):
         found = read_result(file)
         for width in (80, 40):
-            if isinstance(found, Plan):
-                plan_text(found, "gpubalance run", (), width)
-            elif isinstance(found, Probe):
-                probe_text(found, "", width)
-            elif isinstance(found, Independent):
-                independent_text(found, "", width)
-            elif isinstance(found, Layers):
-                layers_text(found, "", (), width)
-            else:
-                run_text(found, "", width)
+            told(found, "gpubalance run", (), width)
 
 
 def huge(kind: str, opening: bytes) -> None:

@@ -12,13 +12,13 @@ from gpubalance.errors import Interrupted, OutOfMemory
 from gpubalance.jobs.balance.balance import balance
 from gpubalance.jobs.events import Doing, Event, Watch
 from gpubalance.jobs.keep.saved_probes import save
-from gpubalance.render.plan import plan_text
 from gpubalance.results.plan import Balance, Plan
 from gpubalance.results.probe import Probe
 from gpubalance.results.run import Run
 from gpubalance.settings.device import Device, DeviceProfile, DriftPoint, JointProfile
 from gpubalance.settings.requests import BalanceRequest, Measuring, PlanRequest
 from tests.jobs.probes import SMALL, devices_of, holding_nothing, probe_of
+from tests.render.golden import told
 
 pytestmark = pytest.mark.usefixtures("either_engine")
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -89,7 +89,7 @@ def test_the_quick_pair_steps_back_and_says_what_binds() -> None:
     best = run.baselines.best_at_largest_even
     assert best is not None
     assert best.global_batch == largest.global_batch
-    assert f"at a global batch of {largest.global_batch}: {best.split} gave " in plan_text(made, "")
+    assert f"at a global batch of {largest.global_batch}: {best.split} gave " in told(made)
     assert run.imbalance <= 1.02
     # The profile's joint run takes more than the gradients say.
     assert how.rounds[0].outcome == "oom"
@@ -107,7 +107,7 @@ def test_accumulation_gives_what_memory_holds_back() -> None:
     assert answer.batches == answer.micro_batches
     assert answer.accumulation is not None
     assert answer.accumulation.gain >= 0.15
-    assert f"not {answer.global_batch}" in plan_text(answer, "")
+    assert f"not {answer.global_batch}" in told(answer)
     made, within = balanced(devices, joint, accumulate="auto")
     assert made.micro_batches[0] < made.batches[0]
     assert run_of(within).micro_batches == made.micro_batches
@@ -195,4 +195,4 @@ def test_what_an_interrupt_leaves_is_the_best_split_so_far() -> None:
     assert left.balance is not None
     assert left.balance.run is None
     assert left.batches in [one.batches for one in left.balance.rounds]
-    assert "not yet proven by a run" in " ".join(plan_text(left, "").split())
+    assert "not yet proven by a run" in " ".join(told(left).split())

@@ -10,13 +10,13 @@ from gpubalance.devices.planned import check_model, planned_devices
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import BadInput, NothingFits, PlanMismatch, UsageError
 from gpubalance.jobs.plan.plan import plan
-from gpubalance.render.plan import plan_text
 from gpubalance.results.common import Model
 from gpubalance.results.plan import Plan
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import PlanRequest
 from gpubalance.settings.shares import Shares
 from tests.jobs.probes import devices_of, holding_nothing, probe_of, with_second
+from tests.render.golden import told
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 GIB = 1 << 30
@@ -124,7 +124,7 @@ def test_a_card_that_only_costs_sync_is_left_out_and_by_how_much_is_said(accumul
     assert out.device == 1
     assert out.gain is not None
     assert out.gain < 0
-    assert f"GPU:1 is not worth adding: {-100 * out.gain:.0f} % slower with it" in plan_text(made, "")
+    assert f"GPU:1 is not worth adding: {-100 * out.gain:.0f} % slower with it" in told(made)
 
 
 def test_memory_binds_and_micro_batches_unbind_if_asked_for() -> None:
@@ -135,7 +135,7 @@ def test_memory_binds_and_micro_batches_unbind_if_asked_for() -> None:
     assert offered is not None
     assert (offered.batches, offered.micro_batches) == (within.batches, within.micro_batches)
     assert 1 + offered.gain == pytest.approx(within.predicted.throughput / without.predicted.throughput)
-    assert f"for a global batch of {within.global_batch}, not {without.global_batch}" in plan_text(without, "")
+    assert f"for a global batch of {within.global_batch}, not {without.global_batch}" in told(without)
     assert within.accumulation is None
     assert planned("gtx1080ti-gtx1080", sync_s=0.012).accumulation is None  # it would bring less than 5 %
     assert without.shares[0].binds == "memory"
@@ -159,7 +159,7 @@ def test_the_even_split_is_predicted_for_the_same_global_batch() -> None:
     assert largest.step_time_s == pytest.approx(0.006 + 0.008 + 0.0003 * limit)
     assert best.split.global_batch == largest.split.global_batch
     assert best.throughput > 1.1 * largest.throughput
-    text = " ".join(plan_text(made, "").split())
+    text = " ".join(told(made).split())
     assert f"one piece, {limit}/{limit}, a global batch of {2 * limit}: {largest.throughput:.0f} samples/s" in text
     assert f"predicted {best.throughput / largest.throughput:.3f} × as fast as {limit}/{limit}" in text
 
@@ -223,15 +223,15 @@ def test_with_a_noise_scale_the_split_that_learns_fastest_is_chosen_and_held_aga
     assert made.learning_rate is not None
     old, new = made.learning_rate.from_batch, made.global_batch
     assert made.learning_rate.measured == pytest.approx((1 + scale / old) / (1 + scale / new))
-    text = " ".join(plan_text(made, "").split())
+    text = " ".join(told(made).split())
     assert "goodput is samples/s times what each sample is worth" in text
     assert "with SGD by the noise scale (McCandlish 2018)" in text
 
 
 def test_without_a_noise_scale_it_is_said_what_was_maximised_where_the_global_batch_is_free() -> None:
-    told = "samples/s alone were maximised"
-    assert told in plan_text(planned(), "")
-    assert told not in plan_text(planned(global_batch=1024), "")
+    text = "samples/s alone were maximised"
+    assert text in told(planned())
+    assert text not in told(planned(global_batch=1024))
     by_batch = planned().predicted.by_global_batch
     totals = [one.split.global_batch for one in by_batch]
     assert totals == sorted(totals)
@@ -275,4 +275,4 @@ def test_a_device_of_one_size_is_planned_with_that_size() -> None:
 def test_a_device_that_holds_nothing_is_left_out_and_that_is_said() -> None:
     made = plan(holding_nothing(probe_of(PAIR)), PAIR, PlanRequest(accumulate=1))
     assert made.batches[1] == 0
-    assert "GPU:1 is left out: it has no room for a batch of 8" in plan_text(made, "")
+    assert "GPU:1 is left out: it has no room for a batch of 8" in told(made)

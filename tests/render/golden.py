@@ -13,18 +13,21 @@ and the probes, which the two `balance` made, are pair-probe.json and four-probe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from gpubalance.render.independent import independent_text
-from gpubalance.render.layers import layers_text
-from gpubalance.render.plan import plan_text
-from gpubalance.render.probe import probe_text
-from gpubalance.render.run import run_text
+from gpubalance.render.independent import independent_lines
+from gpubalance.render.layers import layers_lines
+from gpubalance.render.plan import plan_lines
+from gpubalance.render.probe import probed_lines
+from gpubalance.render.run import run_lines
+from gpubalance.render.summary import summary
 from gpubalance.results.independent import Independent
 from gpubalance.results.layers import Layers
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
 from gpubalance.results.records import read_result
+from gpubalance.results.run import Run
 
 DATA = Path(__file__).with_name("data")
 GOLDEN = Path(__file__).with_name("golden")
@@ -37,23 +40,38 @@ _SCRIPT = (
 )
 
 
-def summary(name: str, width: int) -> str:
+def told(
+    result: Plan | Probe | Independent | Layers | Run, following: str = "", script: Sequence[str] = (), width: int = 80
+) -> str:
+    """A result's summary, as the program prints it."""
+    warnings = result.warnings
+    if isinstance(result, Plan):
+        lines = plan_lines(result, width)
+        if result.balance is not None and result.balance.run is not None:
+            warnings = (*result.balance.run.warnings, *warnings)
+    elif isinstance(result, Independent):
+        lines = independent_lines(result, width)
+    elif isinstance(result, Probe):
+        lines = probed_lines(result, width)
+    elif isinstance(result, Layers):
+        lines = layers_lines(result, width)
+    else:
+        lines = run_lines(result, width)
+    return summary(lines, warnings, following, script, width)
+
+
+def kept(name: str, width: int) -> str:
     """What the program prints of that result."""
     result = read_result(DATA / f"{name}.json")
     profile = f"configs/{'gtx1080ti-gtx1080' if name.startswith('pair') else 'four-unlike'}.toml"
     gpus = " ".join(str(device.index) for device in result.devices)
     if isinstance(result, Plan):
-        return plan_text(result, f"gpubalance run --simulate {profile} --plan plan.json", _SCRIPT, width)
-    following = f"gpubalance balance --simulate {profile} --gpus {gpus}"
-    if isinstance(result, Independent):
-        return independent_text(result, following, width)
-    if isinstance(result, Probe):
-        return probe_text(result, following, width)
+        return told(result, f"gpubalance run --simulate {profile} --plan plan.json", _SCRIPT, width)
     if isinstance(result, Layers):
         script = [line.replace("split", "layers") for line in _SCRIPT[1:]]
         following = f"gpubalance report {name}.json --html {name}.html"
-        return layers_text(result, following, (f"layers = gpubalance.load_layers('{name}.json')", *script), width)
-    return run_text(result, following, width)
+        return told(result, following, (f"layers = gpubalance.load_layers('{name}.json')", *script), width)
+    return told(result, f"gpubalance balance --simulate {profile} --gpus {gpus}", (), width)
 
 
 def path(name: str, width: int) -> Path:
@@ -64,4 +82,4 @@ def path(name: str, width: int) -> Path:
 if __name__ == "__main__":
     for one in NAMES:
         for columns in WIDTHS:
-            path(one, columns).write_text(summary(one, columns) + "\n", encoding="utf-8")
+            path(one, columns).write_text(kept(one, columns) + "\n", encoding="utf-8")

@@ -12,12 +12,11 @@ from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
 from gpubalance.render.live import Course, header_lines, joint_lines
-from gpubalance.render.plan import plan_text
 from gpubalance.results.plan import Plan
 from gpubalance.results.records import read_record
 from gpubalance.results.run import Measurement
 from gpubalance.settings.device import Device
-from tests.render.golden import DATA
+from tests.render.golden import DATA, told
 
 PICTURE = Path(__file__).parents[2] / ".github" / "balance.svg"
 _WIDTH = 80
@@ -64,7 +63,7 @@ def lines() -> list[Text]:
         Text(),
         *map(
             Text,
-            plan_text(
+            told(
                 plan, "gpubalance run --simulate configs/gtx1080ti-gtx1080.toml --plan plan.json", width=_WIDTH
             ).splitlines(),
         ),

@@ -3,23 +3,23 @@ from __future__ import annotations
 import pytest
 
 from gpubalance.render.probe import curve_lines
-from gpubalance.render.run import warning_lines
+from gpubalance.render.summary import warning_lines
 from gpubalance.results.probe import Probe
 from gpubalance.results.records import read_result
-from tests.render.golden import DATA, NAMES, WIDTHS, path, summary
+from tests.render.golden import DATA, NAMES, WIDTHS, kept, path
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_summary_is_as_it_was_looked_at_and_no_line_but_a_command_is_too_wide(name: str, width: int) -> None:
-    text = summary(name, width)
+    text = kept(name, width)
     assert text + "\n" == path(name, width).read_text(encoding="utf-8")
     assert max(map(len, text.split("\nnext: ")[0].splitlines())) <= width
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_summary_is_at_most_25_lines_beside_its_warnings_and_begins_with_the_answer(name: str) -> None:
-    lines = summary(name, 80).splitlines()
+    lines = kept(name, 80).splitlines()
     result = read_result(DATA / f"{name}.json")
     run = getattr(getattr(result, "balance", None), "run", None)
     warnings = [*(run.warnings if run else ()), *result.warnings]

@@ -13,7 +13,7 @@ from gpubalance.render.pipeline import pipeline_lines
 from gpubalance.render.plan import bounds_text
 from gpubalance.render.report.steps import steps_of
 from gpubalance.render.report.subject import Subject
-from gpubalance.render.run import rest_text, spread_text, step_text
+from gpubalance.render.run import spread_text, step_text
 from gpubalance.render.table import WIDTH
 from gpubalance.results.independent import Independent
 from gpubalance.results.layers import Layers
@@ -271,8 +271,8 @@ def _step(subject: Subject) -> str:
     step = steps_of(subject)[-1]
     slowest = max(step.parts, key=lambda part: part.busy_s)
     sync_s = step.sync_s if len(step.parts) > 1 else None
-    text = step_text(step.step_time_s, slowest.compute_s + slowest.wait_s, slowest.update_s, sync_s)
-    return text + (rest_text(subject.run) if subject.run else "")
+    rest = (subject.run.awaited_input_s, subject.run.slow_s) if subject.run else ()
+    return step_text(step.step_time_s, slowest.compute_s + slowest.wait_s, slowest.update_s, sync_s, *rest)
 
 
 def _left_out(subject: Subject) -> tuple[str, ...]:

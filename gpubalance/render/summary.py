@@ -1,0 +1,41 @@
+"""What a command prints at its end, whatever it did."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Sequence
+
+from gpubalance.render.table import WIDTH, prose
+from gpubalance.results.common import Warning_
+
+
+def summary(
+    lines: Sequence[str],
+    warnings: Sequence[Warning_],
+    next_command: str = "",
+    script: Sequence[str] = (),
+    width: int = WIDTH,
+    typed: Callable[[str], str] = str,
+) -> str:
+    """The lines of a result, its warnings, the next command, and the lines of a training script.
+
+    `typed` gives a remedy with its commands as this user types them.
+    """
+    lines = [*lines, *warning_lines(warnings, width, typed)]
+    if next_command:
+        lines += ["", f"next: {next_command}"]
+    if script:
+        lines += ["or, after `import gpubalance`, train your own model with it:", *(f"  {line}" for line in script)]
+    return "\n".join(lines)
+
+
+def warning_lines(warnings: Sequence[Warning_], width: int = WIDTH, typed: Callable[[str], str] = str) -> list[str]:
+    """An empty line, then each warning's code, message and remedy; warnings of one kind stand together."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for warning in warnings:
+        alike.setdefault((warning.code, warning.next), []).append(warning.message)
+    lines = [""] if alike else []
+    for (code, remedy), messages in alike.items():
+        lines += prose(f"warning {code}: {'; '.join(messages)}", width)
+        lines += textwrap.wrap(typed(remedy), width, initial_indent="  → ", subsequent_indent="    ")
+    return lines
