@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PlainSerializer, model_validator
 
-from gpubalance.results.sound import check_split, unsound
+from gpubalance.results.sound import has_a_split, unsound
 from gpubalance.settings.device import Device
 from gpubalance.settings.record import Record
 from gpubalance.settings.shares import Shares
@@ -49,10 +49,7 @@ class OfSplit(Record):
     batches: tuple[Samples, ...]
     micro_batches: tuple[Samples, ...]
 
-    @model_validator(mode="after")
-    def _is_of_a_split(self) -> OfSplit:
-        check_split(self.batches, self.micro_batches)
-        return self
+    _is_of_a_split = model_validator(mode="after")(has_a_split)
 
     @property
     def split(self) -> Shares:

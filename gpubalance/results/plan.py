@@ -22,7 +22,7 @@ from gpubalance.results.common import (
 )
 from gpubalance.results.gap import SoloGap
 from gpubalance.results.run import Measurement, Pipeline, Run
-from gpubalance.results.sound import check_devices, check_length, check_split, unsound
+from gpubalance.results.sound import check_devices, check_length, has_a_split, unsound
 from gpubalance.settings.record import Record
 from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
@@ -53,10 +53,7 @@ class SplitPrediction(Record):
     step_time_s: Positive
     throughput: Positive
 
-    @model_validator(mode="after")
-    def _sound(self) -> SplitPrediction:
-        check_split(self.batches, self.micro_batches or self.batches)
-        return self
+    _is_of_a_split = model_validator(mode="after")(has_a_split)
 
     @property
     def split(self) -> Shares:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from pydantic_core import PydanticCustomError
-
-from gpubalance.settings.shares import Shares
 
 UNSOUND = "unsound"
 
@@ -31,11 +30,10 @@ def check_length(field: str, found: int, count: int) -> None:
         raise unsound(field, f"{found} of {count} devices")
 
 
-def check_split(batches: tuple[int, ...], micro_batches: tuple[int, ...]) -> None:
-    """The two must be a split."""
-    if len(batches) != len(micro_batches):
-        raise unsound("batches", f"{len(batches)} beside {len(micro_batches)} micro-batches")
+def has_a_split(record: Any) -> Any:
+    """A validator of records with `batches`, whose sizes must be the `split` that they are taken for."""
     try:
-        Shares(batches, micro_batches)
+        record.split  # noqa: B018  (made of its fields, and sound or not at all)
     except ValueError as error:
-        raise unsound("micro_batches" if any(batches) else "batches", str(error)) from None
+        raise unsound("micro_batches" if any(record.batches) else "batches", str(error)) from None
+    return record

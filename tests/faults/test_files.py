@@ -129,7 +129,7 @@ WRONG_IN_A_PROBE = [
 
 # What does not fit together, with what is said of it.
 WRONG_IN_A_BALANCE = [
-    ("batches", [1], "batches: 1 beside 2 micro-batches"),
+    ("batches", [1], "micro_batches: 1 batches and 2 micro-batches"),
     ("balance.run.replicas.0.device", 7, "balance.run.replicas.0.device: there is no device 7"),
     ("balance.run.replicas.0.device", 1, "balance.run.replicas: a device is there twice"),
     ("balance.run.replicas.0.batch", 0, "balance.run.replicas.0.batch: Input should be greater"),
