@@ -10,7 +10,8 @@ from gpubalance.jobs.events import PhaseBegun, Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.journals import tell_resumed
 from gpubalance.jobs.keep.kept import Kept
-from gpubalance.jobs.keep.saved_runs import save_run
+from gpubalance.jobs.keep.saved import save
+from gpubalance.jobs.keep.saved_runs import RUNS
 from gpubalance.jobs.measure.expected import WORKER_S, pipeline_s, proof_s, split_step_s
 from gpubalance.jobs.measure.fitting import Fitting
 from gpubalance.jobs.measure.joint import JointRun, party_for
@@ -56,7 +57,8 @@ def run(
                 result = JointRun(request, party, driver, watch, Kept(journal, watch), solo, pipeline=pipeline).run()
             except OutOfMemory as error:
                 raise out_of_memory_told(error, party, used, watch) from None
-            save_run(result)
+            if len(result.replicas) > 1:
+                save(RUNS, result)
             if used.tracing is None:
                 return result
             warning = trace(party, used.split, used.tracing, watch)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gpubalance.jobs.keep.saved import save, saved
+from gpubalance.jobs.keep.saved import saved
 from gpubalance.jobs.keep.saved_balances import BALANCES
 from gpubalance.jobs.keep.saved_probes import same_settings
 from gpubalance.results.common import Model
@@ -13,13 +13,7 @@ from gpubalance.results.run import Run
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import Settings
 
-_FOLDER = "runs"
-
-
-def save_run(run: Run) -> None:
-    """Keeps a run of several devices, where there is room for it."""
-    if len(run.replicas) > 1:
-        save(_FOLDER, run)
+RUNS = "runs"
 
 
 def best_joint_run(devices: Sequence[Device], model: Model, settings: Settings) -> Run | None:
@@ -37,7 +31,7 @@ def best_joint_run(devices: Sequence[Device], model: Model, settings: Settings) 
 
 
 def _kept_runs() -> Iterator[Run]:
-    yield from saved(_FOLDER, Run)
+    yield from saved(RUNS, Run)
     for plan in saved(BALANCES, Plan):
         if plan.balance is not None and plan.balance.run is not None:
             yield plan.balance.run

@@ -231,7 +231,13 @@ class JointRun:
         )
         if self.even.is_own:
             even = measured
+        faster = even and ratio(
+            measured.throughput.median / even.throughput.median,
+            measured.step_time_s.samples,
+            even.step_time_s.samples,
+        )
         solo_sum = self._solo_sum
+        excess_part = measured.excess_s / measured.step_time_s.median
         return Run(
             created=now(),
             settings=asked.settings,
@@ -253,12 +259,12 @@ class JointRun:
                 solo_best=self.solo,
                 solo_sum=solo_sum,
             ),
-            speedup_over_even=even and measured.throughput.median / even.throughput.median,
-            speedup_ci95=even and _speedup_ci95(measured, even),
+            speedup_over_even=faster and faster.value,
+            speedup_ci95=faster and ((1.0, 1.0) if even is measured else faster.ci95),
             scaling_efficiency=solo_sum and measured.throughput.median / solo_sum,
             pipeline=self._pipeline_found(self.alone) if self.alone and self.alone.pulls else None,
             complete=self.complete,
-            warnings=(*self.warnings, *self.even.warnings, *self._found(measured)),
+            warnings=(*self.warnings, *self.even.warnings, *self._found(excess_part)),
         )
 
     @property
@@ -269,7 +275,7 @@ class JointRun:
         held = self.held.throughput if self.held and self.held.timings else None
         return alone.result(held, self._solo_sum, self.remedies)
 
-    def _found(self, measured: Measurement) -> list[Warning_]:
+    def _found(self, excess_part: float) -> list[Warning_]:
         """What the reader of the figures must know."""
         both, joined_from = self.series, self.alone.joined_from if self.alone else None
         found = [
@@ -279,16 +285,8 @@ class JointRun:
             not_steady(all(series.steady for series in both)),
             slow_steps(sum(series.slow_steps for series in both), sum(len(series.stamped) for series in both)),
             stamps_cost(self.own.stamp_cost or 0.0),
-            excess(measured.excess_s / measured.step_time_s.median),
+            excess(excess_part),
             loss_not_finite(all(series.loss_is_finite for series in both)),
-            batches_joined(joined_from, measured.global_batch) if joined_from else None,
+            batches_joined(joined_from, self.request.split.global_batch) if joined_from else None,
         ]
         return [warning for warning in found if warning is not None]
-
-
-def _speedup_ci95(own: Measurement, even: Measurement) -> tuple[float, float] | None:
-    """1 exactly for the same measurement."""
-    if own is even:
-        return 1.0, 1.0
-    value = own.throughput.median / even.throughput.median
-    return ratio(value, own.step_time_s.samples, even.step_time_s.samples).ci95
