@@ -84,16 +84,15 @@ def element_spec(strategy: Any, samples: Source) -> Any:
     return strategy.distribute_datasets_from_function(lambda _: none).element_spec
 
 
-def resident(strategy: Any, samples: Source, devices: Sequence[str], batches: Sequence[int]) -> Iterator[Any]:
-    """The same batch again and again, lying on the replicas' own devices."""
-
-    def on_device(context: Any) -> Any:
-        replica = context.replica_id_in_sync_group
-        with tf.device(devices[replica]):
-            # Else the values lie on CPU:0 and every step copies them.
-            return tf.nest.map_structure(tf.identity, samples.make(batches[replica], salt=replica + 1))
-
-    data = distribute(strategy, on_device)
+def resident(
+    strategy: Any, samples: Source, devices: Sequence[str], batches: Sequence[int], first: int = 0
+) -> Iterator[Any]:
+    """The same batch again and again, lying on the replicas' own devices; of a cluster's replicas `first` is ours."""
+    values = []
+    for replica, (device, batch) in enumerate(zip(devices, batches, strict=True), first):
+        with tf.device(device):  # else the values lie on CPU:0 and every step copies them
+            values.append(tf.nest.map_structure(tf.identity, samples.make(batch, salt=replica + 1)))
+    data = distribute(strategy, _own_of(values, first))
     while True:
         yield data
 

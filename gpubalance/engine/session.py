@@ -189,8 +189,8 @@ class Session:
         elif self.settings.input == "host" and isinstance(self._samples, data.Samples):
             self._data = data.streamed(self._strategy, self._samples, split.batches[self._here])
         else:
-            names = (self._names * self._replicas)[: self._replicas]  # in a cluster each process's own is called so
-            self._data = data.resident(self._strategy, self._samples, names, split.batches)
+            own = split.batches[self._here]
+            self._data = data.resident(self._strategy, self._samples, self._names, own, self._here.start or 0)
         self._run()  # unmeasured: new data, caches and a pipeline that fills
 
     def _users(self, own: UserData, split: Shares, *, pipeline: bool) -> Iterator[Any]:
