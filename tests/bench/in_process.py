@@ -9,7 +9,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -54,10 +54,22 @@ def apart(folder: Path, worker: str = "exit 0") -> Iterator[None]:
     stand_in = folder / "python"
     stand_in.write_text(f"#!/bin/sh\n{worker}\n")
     stand_in.chmod(0o755)
-    before, executable, cwd = dict(os.environ), sys.executable, Path.cwd()
-    handlers = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGALRM)}
-    sys.executable = str(stand_in)
-    os.environ.update(HOME=str(folder), XDG_STATE_HOME=str(folder / "state"), TERM="dumb", COLUMNS="80")
+    executable = sys.executable
+    variables = {"HOME": str(folder), "XDG_STATE_HOME": str(folder / "state"), "TERM": "dumb"}
+    with placed(folder, variables):
+        sys.executable = str(stand_in)
+        try:
+            yield
+        finally:
+            sys.executable = executable
+
+
+@contextlib.contextmanager
+def placed(folder: Path, variables: Mapping[str, str]) -> Iterator[None]:
+    """With that current folder and those variables; what a program changes of this process is changed back."""
+    before, cwd = dict(os.environ), Path.cwd()
+    handlers = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM)}
+    os.environ.update(COLUMNS="80", **variables)
     os.chdir(folder)
     signal.signal(signal.SIGALRM, _hangs)
     try:
@@ -66,7 +78,6 @@ def apart(folder: Path, worker: str = "exit 0") -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0)
         reach(None, None)
         os.chdir(cwd)
-        sys.executable = executable
         os.environ.clear()
         os.environ.update(before)
         for number, handler in handlers.items():
@@ -79,24 +90,24 @@ def _hangs(number: int, frame: object) -> None:
 
 
 @contextlib.contextmanager
-def within_time() -> Iterator[None]:
-    """Raises Hang where what is inside does not end; inside `apart`."""
-    signal.setitimer(signal.ITIMER_REAL, HANGS_AFTER_S)
+def within_time(seconds: float = HANGS_AFTER_S) -> Iterator[None]:
+    """Raises Hang where what is inside does not end; inside `placed`."""
+    signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def program(arguments: Sequence[str]) -> Done:
-    """`gpubalance ARGUMENTS`, as main() does it; inside `apart`."""
+def program(arguments: Sequence[str], within_s: float = HANGS_AFTER_S) -> Done:
+    """`gpubalance ARGUMENTS`, as main() does it; inside `placed`."""
     from gpubalance.cli.app import main
 
     out, err, before = io.StringIO(), io.StringIO(), sys.argv
     sys.argv = ["gpubalance", *arguments]
     code = 0
     try:
-        with within_time(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        with within_time(within_s), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             main()
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else 0

@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 
 from gpubalance.results.run import Run
+from tests.bench.in_process import placed, program
 
 ROOT = Path(__file__).parents[2]
 QUICK_PAIR = str(ROOT / "configs" / "quick-pair.toml")
@@ -23,6 +24,7 @@ TINY = f"{ROOT / 'tests' / 'tiny.py'}:net"
 # What is tested is the program, not the figures: a model that is traced at once, and short windows.
 TINY_PAIR = ("--simulate", QUICK_PAIR, "--model", TINY)
 SHORT = ("--windows", "1", "--duration", "0.5")
+_WITHIN_S = 240.0
 
 
 def broken_tensorflow(folder: Path) -> dict[str, str]:
@@ -58,9 +60,23 @@ def gpubalance(
     *arguments: str, environment: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     process = start(*arguments, environment=environment, cwd=cwd)
-    out, err = process.communicate(timeout=240)
+    out, err = process.communicate(timeout=_WITHIN_S)
     assert "Traceback" not in own(err), err
     return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+
+def here(
+    *arguments: str, environment: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """The same in this process, which has loaded the program already; workers are processes of their own as ever.
+
+    Not for what the program finds when it starts: libraries, closed streams, a broken TensorFlow, signals.
+    """
+    with placed(cwd or Path.cwd(), environment or {}):
+        os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+        done = program(arguments, _WITHIN_S)
+    assert "Traceback" not in own(done.err), done.err
+    return subprocess.CompletedProcess(arguments, done.code, done.out, done.err)
 
 
 def lines_until(process: subprocess.Popen[str], pattern: str) -> list[str]:
@@ -94,7 +110,7 @@ def own(err: str) -> str:
 
 def run_json(*arguments: str, cwd: Path | None = None) -> dict[str, Any]:
     """The result of a short run that ends well."""
-    done = gpubalance("run", *arguments, *SHORT, "--json", cwd=cwd)
+    done = here("run", *arguments, *SHORT, "--json", cwd=cwd)
     assert done.returncode == 0, done.stderr
     Run.model_validate_json(done.stdout)
     result: dict[str, Any] = json.loads(done.stdout)

@@ -12,7 +12,7 @@ import pytest
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.keep.saved_probes import save
 from gpubalance.results.plan import Plan
-from tests.cli.program import ROOT, gpubalance
+from tests.cli.program import ROOT, here
 from tests.jobs.probes import probe_of
 
 QUICK = str(ROOT / "configs" / "quick-pair.toml")
@@ -24,7 +24,7 @@ def test_balance_finds_proves_and_writes_a_plan_that_run_takes(tmp_path: Path) -
     """The joint run holds less than the probe of each device alone lets hope. test_from_python.py's engine is real."""
     save(probe_of(simulated_devices(QUICK)[0]))
     path = tmp_path / "plan.json"
-    done = gpubalance("balance", "--simulate", QUICK, *SHORT, "--global-batch", "304", "-o", str(path))
+    done = here("balance", "--simulate", QUICK, *SHORT, "--global-batch", "304", "-o", str(path))
     assert done.returncode == 0, done.stderr
     assert "planning with the probe of" in done.stderr
     assert "round 1 [" in done.stderr
@@ -37,14 +37,14 @@ def test_balance_finds_proves_and_writes_a_plan_that_run_takes(tmp_path: Path) -
     assert plan.balance.run.batches == plan.batches
     assert plan.balance.rounds[0].outcome == "oom"
 
-    run = gpubalance("run", "--simulate", QUICK, "--plan", str(path), "--windows", "1", "--duration", "0.5", "--json")
+    run = here("run", "--simulate", QUICK, "--plan", str(path), "--windows", "1", "--duration", "0.5", "--json")
     assert run.returncode == 0, run.stderr
     assert tuple(json.loads(run.stdout)["batches"]) == plan.batches
 
 
 @pytest.mark.usefixtures("stand_in")
 def test_a_device_that_is_probed_on_the_way_needs_no_other_command() -> None:
-    done = gpubalance("balance", "--simulate", QUICK, "--gpus", "1", *SHORT, "--max-global-batch", "32", "--json")
+    done = here("balance", "--simulate", QUICK, "--gpus", "1", *SHORT, "--max-global-batch", "32", "--json")
     assert done.returncode == 0, done.stderr
     plan = Plan.model_validate_json(done.stdout)
     assert plan.batches == (32,)
@@ -54,7 +54,7 @@ def test_a_device_that_is_probed_on_the_way_needs_no_other_command() -> None:
 @pytest.mark.usefixtures("stand_in")
 def test_a_dry_run_says_each_phase_and_the_balance_does_these(tmp_path: Path) -> None:
     command = ("balance", "--simulate", QUICK, "--max-global-batch", "32")
-    dry = gpubalance(*command, "--dry-run", "-o", str(tmp_path / "expected.json"))
+    dry = here(*command, "--dry-run", "-o", str(tmp_path / "expected.json"))
     assert (dry.returncode, dry.stderr) == (0, "")
     expected = json.loads((tmp_path / "expected.json").read_text())
     assert expected["seconds"] == sum(phase["seconds"] for phase in expected["phases"])
@@ -66,7 +66,7 @@ def test_a_dry_run_says_each_phase_and_the_balance_does_these(tmp_path: Path) ->
     assert not list(Path(os.environ["XDG_STATE_HOME"]).rglob("*.*"))
 
     # What was measured may replace the estimate, which nobody would miss.
-    done = gpubalance(*command, *SHORT, "-o", str(tmp_path / "expected.json"))
+    done = here(*command, *SHORT, "-o", str(tmp_path / "expected.json"))
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "expected.json").read_text())["kind"] == "plan"
     told = re.findall(
@@ -74,7 +74,7 @@ def test_a_dry_run_says_each_phase_and_the_balance_does_these(tmp_path: Path) ->
     )
     assert told == [(str(number), name) for number, name in enumerate(names, 1)]
 
-    again = gpubalance(*command, "--dry-run")
+    again = here(*command, "--dry-run")
     assert "GPU:0 alone" not in again.stdout
     assert "planned with the probe of " in again.stdout
 
@@ -84,16 +84,16 @@ def test_a_plan_after_a_balance_knows_what_it_found_of_these_devices_together() 
     """The joint run of this profile holds less than the probe of each alone lets hope, and nobody knew its sync."""
     save(probe_of(simulated_devices(QUICK)[0]))
     command = ("plan", "--simulate", QUICK)
-    before, told = plan_of(*command), gpubalance(*command)
+    before, told = plan_of(*command), here(*command)
     assert "sync-unknown" in told.stdout
     assert f"gpubalance balance --simulate {QUICK} measures it" in " ".join(told.stdout.split())
-    done = gpubalance("balance", "--simulate", QUICK, *SHORT, "--json")
+    done = here("balance", "--simulate", QUICK, *SHORT, "--json")
     assert done.returncode == 0, done.stderr
     balance = Plan.model_validate_json(done.stdout)
     assert balance.balance is not None
     assert balance.balance.rounds[0].outcome == "oom"
 
-    after, told = plan_of(*command), gpubalance(*command)
+    after, told = plan_of(*command), here(*command)
     assert after.batches == balance.batches != before.batches
     assert after.sync_s == pytest.approx(balance.sync_s)
     assert [share.limit for share in after.shares] == [share.limit for share in balance.shares]
@@ -107,7 +107,7 @@ def test_a_plan_after_a_balance_knows_what_it_found_of_these_devices_together() 
     fewer = plan_of(*command, "--max-global-batch", "160", "--sync", "0.02")
     assert (fewer.global_batch, fewer.sync_s, fewer.balanced) == (160, 0.02, balance.created)
     # A later one that had no use for the second device has found nothing; of other devices none says anything.
-    assert gpubalance("balance", "--simulate", QUICK, *SHORT, "--max-global-batch", "8").returncode == 0
+    assert here("balance", "--simulate", QUICK, *SHORT, "--max-global-batch", "8").returncode == 0
     assert plan_of(*command).balanced == balance.created
     assert plan_of(*command, "--gpus", "0").balanced is None
 
@@ -116,7 +116,7 @@ def test_a_plan_after_a_balance_knows_what_it_found_of_these_devices_together() 
 def test_a_balance_by_a_noise_scale_proves_the_split_that_learns_fastest(tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     scale = 60
-    done = gpubalance("balance", "--simulate", QUICK, *SHORT, "--noise-scale", str(scale), "-o", str(file))
+    done = here("balance", "--simulate", QUICK, *SHORT, "--noise-scale", str(scale), "-o", str(file))
     assert done.returncode == 0, done.stderr
     plan = Plan.model_validate_json(file.read_text())
     assert plan.balance is not None
@@ -128,12 +128,12 @@ def test_a_balance_by_a_noise_scale_proves_the_split_that_learns_fastest(tmp_pat
     assert plan.global_batch < fastest.global_batch
     assert "goodput at global batches of " in done.stdout
     page = tmp_path / "page.html"
-    assert gpubalance("report", str(file), "--html", str(page)).returncode == 0
+    assert here("report", str(file), "--html", str(page)).returncode == 0
     assert "what a sample is worth, and goodput over the global batch" in page.read_text()
 
 
 def plan_of(*arguments: str) -> Plan:
-    done = gpubalance(*arguments, "--json")
+    done = here(*arguments, "--json")
     assert done.returncode == 0, done.stderr
     return Plan.model_validate_json(done.stdout)
 
@@ -141,8 +141,8 @@ def plan_of(*arguments: str) -> Plan:
 def test_a_plan_from_a_file_touches_no_device(tmp_path: Path) -> None:
     path = tmp_path / "probe.json"
     path.write_text(probe_of(simulated_devices(QUICK)[0]).model_dump_json())
-    done = gpubalance("plan", str(path), "--global-batch", "256", "--sync", "0.006")
+    done = here("plan", str(path), "--global-batch", "256", "--sync", "0.006")
     assert done.returncode == 0, done.stderr
     assert "learning rate: if tuned at a global batch of " in done.stdout
-    named = gpubalance("plan", str(path), "--gpus", "1", "--json")
+    named = here("plan", str(path), "--gpus", "1", "--json")
     assert [device.index for device in Plan.model_validate_json(named.stdout).devices] == [1]

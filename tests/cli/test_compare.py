@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpubalance.results.comparison import Comparison
-from tests.cli.program import PROGRAM, gpubalance
+from tests.cli.program import PROGRAM, gpubalance, here
 from tests.cli.terminal import command_in_terminal
 from tests.jobs.test_compare import BASELINE, OTHER, slower
 
@@ -22,9 +22,9 @@ def files(tmp_path: Path) -> tuple[str, str, str]:
 
 def test_a_gate_prints_the_comparison_and_exits_with_9(files: tuple[str, str, str], tmp_path: Path) -> None:
     a, b, slow = files
-    assert gpubalance("compare", a, b, "--fail-slower", "5%").returncode == 0
+    assert here("compare", a, b, "--fail-slower", "5%").returncode == 0
     kept = tmp_path / "kept.json"
-    done = gpubalance("compare", a, b, slow, "--fail-slower", "5", "--json", "-o", str(kept))
+    done = here("compare", a, b, slow, "--fail-slower", "5", "--json", "-o", str(kept))
     assert done.returncode == 9
     assert "slow file.json is " in done.stderr
     assert "more than --fail-slower 5%" in done.stderr

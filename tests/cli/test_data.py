@@ -9,7 +9,7 @@ import pytest
 
 from gpubalance.render.report.answer import answer_of
 from gpubalance.results.plan import Plan
-from tests.cli.program import QUICK_PAIR, gpubalance
+from tests.cli.program import QUICK_PAIR, here
 from tests.render.samples import subject
 from tests.stand_in import engine
 
@@ -53,7 +53,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_balance_and_plan_say_first_that_the_pipeline_binds(folder: Path) -> None:
-    made = gpubalance("balance", *PAIR, *DATA, *SHORT, "--epoch", "1000", "-o", "plan.json", cwd=folder)
+    made = here("balance", *PAIR, *DATA, *SHORT, "--epoch", "1000", "-o", "plan.json", cwd=folder)
     assert made.returncode == 0, made.stderr
     plan = Plan.model_validate_json((folder / "plan.json").read_text())
     assert plan.pipeline is not None
@@ -62,7 +62,7 @@ def test_balance_and_plan_say_first_that_the_pipeline_binds(folder: Path) -> Non
     assert plan.pipeline.held is not None
     assert "samples/s" in made.stdout
     assert "on batches held on the devices" in " ".join(made.stdout.split())
-    again = gpubalance("plan", *PAIR, *DATA, "--epoch", "1000", cwd=folder)
+    again = here("plan", *PAIR, *DATA, "--epoch", "1000", cwd=folder)
     assert answer_of(subject(folder / "plan.json")).notes[0].startswith("your input pipeline gives 100 samples/s")
     for done in (made, again):
         assert done.stdout.startswith("your input pipeline gives 100 samples/s")
@@ -74,34 +74,34 @@ def test_balance_and_plan_say_first_that_the_pipeline_binds(folder: Path) -> Non
     path.write_text(
         FILE.replace("dataset()\n", "dataset()  # to train\n").replace('"__main__":', '"__main__":\n    pass')
     )
-    assert gpubalance("plan", *PAIR, *DATA, cwd=folder).returncode == 0
+    assert here("plan", *PAIR, *DATA, cwd=folder).returncode == 0
     path.write_text(FILE.replace("return 1", "return 3"))
-    changed = gpubalance("plan", *PAIR, *DATA, cwd=folder)
+    changed = here("plan", *PAIR, *DATA, cwd=folder)
     assert changed.returncode == 4
     assert "the file of mine.py:dataset has changed since the probe of" in changed.stderr
 
     run = ("run", *PAIR, "--plan", "plan.json")
-    unnamed = gpubalance(*run, cwd=folder)
+    unnamed = here(*run, cwd=folder)
     assert unnamed.returncode == 4
     assert f"gpubalance run --simulate {QUICK_PAIR} --plan plan.json --data mine.py:dataset\n" in unnamed.stderr
-    assert gpubalance(*run, "--data", "mine.py:other", cwd=folder).returncode == 7
-    warned = gpubalance(*run, *DATA, *SHORT, "--json", cwd=folder)
+    assert here(*run, "--data", "mine.py:other", cwd=folder).returncode == 7
+    warned = here(*run, *DATA, *SHORT, "--json", cwd=folder)
     assert warned.returncode == 0, warned.stderr
     assert [one["code"] for one in json.loads(warned.stdout)["warnings"]].count("data-changed") == 1
 
 
 def test_probe_holds_the_pipeline_against_the_devices_in_sum(folder: Path) -> None:
-    done = gpubalance("probe", *PAIR, *DATA, "--max-batch", "32", "-o", "probe.json", cwd=folder)
+    done = here("probe", *PAIR, *DATA, "--max-batch", "32", "-o", "probe.json", cwd=folder)
     assert done.returncode == 0, done.stderr
     probe = json.loads((folder / "probe.json").read_text())
     assert probe["pipeline"]["binds"]
     assert done.stdout.startswith("your input pipeline gives 100 samples/s")
-    plan = gpubalance("plan", "probe.json", cwd=folder)
+    plan = here("plan", "probe.json", cwd=folder)
     assert plan.stdout.startswith("your input pipeline gives 100 samples/s")
 
 
 def test_each_independent_model_has_a_pipeline_in_front(folder: Path) -> None:
-    done = gpubalance("independent", *PAIR, *DATA, *SHORT, "--json", cwd=folder)
+    done = here("independent", *PAIR, *DATA, *SHORT, "--json", cwd=folder)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["settings"]["data"] == "mine.py:dataset"
@@ -114,8 +114,8 @@ def test_each_independent_model_has_a_pipeline_in_front(folder: Path) -> None:
 
 def test_too_few_samples_are_told_before_a_split_is_tried(folder: Path) -> None:
     (folder / "engine-stand-in.py").write_text(TOO_FEW)
-    asked = gpubalance("balance", *PAIR, *DATA, "--global-batch", "128", cwd=folder)
-    planned = gpubalance("balance", *PAIR, *DATA, cwd=folder)
+    asked = here("balance", *PAIR, *DATA, "--global-batch", "128", cwd=folder)
+    planned = here("balance", *PAIR, *DATA, cwd=folder)
     for done in (asked, planned):
         assert (done.returncode, done.stdout) == (4, "")
         error, remedy = done.stderr.splitlines()[-2:]  # and no --resume

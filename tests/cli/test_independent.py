@@ -13,7 +13,7 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.keep.saved_probes import save
 from gpubalance.results.independent import Independent
 from tests.bench.in_process import Program
-from tests.cli.program import QUICK_PAIR, ROOT, SHORT, TINY, children_of, gpubalance, lines_until, lives, start
+from tests.cli.program import QUICK_PAIR, ROOT, SHORT, TINY, children_of, gpubalance, here, lines_until, lives, start
 from tests.jobs.probes import probe_of
 from tests.stand_in import engine
 
@@ -31,7 +31,7 @@ def took(seconds):
 
 
 def result_of(*arguments: str, environment: dict[str, str] | None = None) -> dict[str, Any]:
-    done = gpubalance(*arguments, "--json", "--quiet", environment=environment)
+    done = here(*arguments, "--json", "--quiet", environment=environment)
     assert done.returncode == 0, done.stderr
     Independent.model_validate_json(done.stdout)
     result: dict[str, Any] = json.loads(done.stdout)
@@ -61,7 +61,7 @@ def test_each_device_gives_at_once_what_contention_leaves_of_it_alone(tmp_path: 
     # 1.26 GiB and 9.1 MiB a sample, without what a joint run takes more.
     memory = [replica["memory_peak_bytes"] / 2**30 for replica in result["replicas"]]
     assert memory == pytest.approx([1.26 + 1024 * 9.1 / 1024, 1.26 + 512 * 9.1 / 1024])
-    told = " ".join(gpubalance(*asked).stdout.split())
+    told = " ".join(here(*asked).stdout.split())
     assert ("no contention was found" in told) == (factor == 1.0)
     assert told.count("gives 9.1 % less than alone (9.1 to 9.1): its steps take 10.0 % longer") == 2 * (factor == 1.1)
 
@@ -89,7 +89,7 @@ def test_without_batches_each_takes_its_smallest_within_5_percent_by_the_latest_
 def test_unlike_models_are_trained_one_a_device_and_told_apart(tmp_path: Path) -> None:
     (tmp_path / "other.py").write_text("def net(): ...")
     other = f"{tmp_path / 'other.py'}:net"
-    done = gpubalance("independent", "--simulate", "2", "--model", TINY, other, *SHORT, "--json")
+    done = here("independent", "--simulate", "2", "--model", TINY, other, *SHORT, "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert [one["model"] for one in result["replicas"]] == [TINY, other]
@@ -117,13 +117,13 @@ def test_what_can_not_be_is_refused(in_process: Program, options: str, error: st
 
 def test_it_is_held_against_the_best_joint_run_of_the_same_devices() -> None:
     for split in ("120 80", "60 40"):
-        assert gpubalance("run", "--simulate", QUICK_PAIR, "--batches", *split.split(), *SHORT).returncode == 0
+        assert here("run", "--simulate", QUICK_PAIR, "--batches", *split.split(), *SHORT).returncode == 0
     result = result_of(*PAIR, *SHORT)
     assert result["joint"]["batches"] == [120, 80]
     # Both compute for 32 ms, and the joint run shares gradients for 6 ms more.
     assert result["joint"]["throughput"]["median"] == pytest.approx(200 / 0.038)
     assert result["throughput"]["median"] == pytest.approx(200 / 0.032)
-    told = " ".join(gpubalance(*PAIR, *SHORT).stdout.split())
+    told = " ".join(here(*PAIR, *SHORT).stdout.split())
     assert "one model on all of them, split 120/80: 5263 samples/s (of unknown precision: that run was short)" in told
     assert "short), 15.8 % less: sync and waiting" in told
     assert result_of(*PAIR, *SHORT, "--precision", "tf32")["joint"] is None
@@ -161,7 +161,7 @@ def test_an_interrupt_keeps_what_was_measured_and_resume_goes_on(
 
 def test_the_time_limit_ends_all_workers_with_what_was_measured(tmp_path: Path) -> None:
     many = ("--windows", "500", "--duration", "0.2", "--time-limit", "4", "--json", "--quiet")
-    done = gpubalance(*PAIR, *many, environment=engine(tmp_path, SLOWLY))
+    done = here(*PAIR, *many, environment=engine(tmp_path, SLOWLY))
     assert done.returncode == 8
     assert done.stderr.startswith("error: the time limit of 4 s passed")
     assert json.loads(done.stdout)["complete"] is False
@@ -171,19 +171,19 @@ def test_the_result_is_compared_and_reported(tmp_path: Path) -> None:
     first, second, html = (tmp_path / name for name in ("first.json", "second.json", "page.html"))
     for path, factor in ((first, 1.0), (second, 1.1)):
         asked = ("independent", "--simulate", contended(tmp_path, factor), "--batches", "1024", "512")
-        assert gpubalance(*asked, *LONG, "--redact", "-o", str(path)).returncode == 0
-    compared = gpubalance("compare", str(first), str(second), "--fail-slower", "5%")
+        assert here(*asked, *LONG, "--redact", "-o", str(path)).returncode == 0
+    compared = here("compare", str(first), str(second), "--fail-slower", "5%")
     assert compared.returncode == 9
     assert "second.json is slower than first.json" in compared.stdout
-    assert gpubalance("report", str(first), str(second), "--html", str(html)).returncode == 0
+    assert here("report", str(first), str(second), "--html", str(html)).returncode == 0
     assert "a model of its own on each device" in html.read_text()
-    csv = gpubalance("report", str(second), "--csv").stdout
+    csv = here("report", str(second), "--csv").stdout
     assert '"second.json","independent"' in csv
 
 
 def test_each_device_alone_and_at_once_is_a_run_of_tensorboards(tmp_path: Path) -> None:
     options = ("--tensorboard", str(tmp_path / "logs"), "--trace", str(tmp_path / "traces"))
-    assert gpubalance(*PAIR, *SHORT, *options).returncode == 0
+    assert here(*PAIR, *SHORT, *options).returncode == 0
     (command,) = (tmp_path / "logs").iterdir()
     assert {path.name for path in command.iterdir() if path.is_dir()} == {
         "solo-GPU-0",

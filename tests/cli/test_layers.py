@@ -15,7 +15,7 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.keep.saved_probes import save
 from gpubalance.results.layers import Layers
 from tests.bench.in_process import Program
-from tests.cli.program import QUICK_PAIR, ROOT, gpubalance, lines_until, start
+from tests.cli.program import QUICK_PAIR, ROOT, gpubalance, here, lines_until, start
 from tests.jobs.probes import probe_of
 from tests.stand_in import engine
 
@@ -27,7 +27,7 @@ SHORT = ("--windows", "1", "--round-duration", "0.1", "--micro-batch", "32")
 
 def result_of(*arguments: str, environment: Mapping[str, str] | None = None) -> tuple[Layers, str]:
     """The result, and what was told on the way."""
-    done = gpubalance("layers", *arguments, "--json", environment=environment)
+    done = here("layers", *arguments, "--json", environment=environment)
     assert done.returncode == 0, done.stderr
     return Layers.model_validate_json(done.stdout), done.stderr
 
@@ -59,9 +59,9 @@ def test_a_model_that_no_device_holds_is_cut_over_both(tmp_path: Path) -> None:
     assert result.bubble >= result.bubble_bound
     assert Layers.model_validate_json((tmp_path / "layers.json").read_text()) == result
 
-    compared = gpubalance("compare", str(tmp_path / "layers.json"), str(tmp_path / "layers.json"))
+    compared = here("compare", str(tmp_path / "layers.json"), str(tmp_path / "layers.json"))
     assert compared.returncode == 0, compared.stderr
-    page = gpubalance("report", str(tmp_path / "layers.json"), "--html", str(tmp_path / "layers.html"), "--csv")
+    page = here("report", str(tmp_path / "layers.json"), "--html", str(tmp_path / "layers.html"), "--csv")
     assert page.returncode == 0, page.stderr
     assert "One step, task by task" in (tmp_path / "layers.html").read_text()
 
@@ -91,7 +91,7 @@ def test_a_cut_is_corrected_by_what_it_gave(tmp_path: Path) -> None:
 
 def test_a_model_that_is_faster_uncut_is_not_cut_unless_forced(tmp_path: Path) -> None:
     save(probe_of(simulated_devices(QUICK_PAIR)[0]))
-    done = gpubalance("layers", "--simulate", QUICK_PAIR)
+    done = here("layers", "--simulate", QUICK_PAIR)
     assert (done.returncode, done.stdout) == (2, "")
     assert "error: small is better off uncut: layers would give" in done.stderr
     assert "as 5.9 % of each step is bubble; GPU:0 alone gives" in done.stderr
@@ -103,7 +103,7 @@ def test_a_model_that_is_faster_uncut_is_not_cut_unless_forced(tmp_path: Path) -
 def test_where_no_cut_fits_it_says_what_does(tmp_path: Path) -> None:
     one = 'alpha_s = 0.01\nbeta_s = 0.0005\nmemory = "1 GiB"\nbase_memory = "1.2 GiB"\nmemory_per_sample = "{} MiB"'
     wide = ("layers", "--simulate", profile(tmp_path, *[one.format(40)] * 2), *SHORT)
-    done = gpubalance(*wide)
+    done = here(*wide)
     assert done.returncode == 5
     assert "error: no cut of small into stages fits: micro-batches of 32 on GPU:0 1.00 GiB, GPU:1 1.00" in done.stderr
     assert "→ --micro-batch 8 fits: GPU:0 blocks 0–3 (934 MiB of 1.00 GiB), GPU:1 blocks 4–7 (774 MiB" in done.stderr
@@ -112,7 +112,7 @@ def test_where_no_cut_fits_it_says_what_does(tmp_path: Path) -> None:
     assert [(stage.memory_peak_bytes or 0) >> 20 for stage in found.stages] == [934, 774]
     # Both hold 300 MiB beside what is planned: the margin is by how much that was seen to be too little.
     close = profile(tmp_path, *[one.format(4)] * 2)
-    done = gpubalance(
+    done = here(
         "layers", "--simulate", close, *SHORT, environment=engine(tmp_path, "def held(device): return 300 << 20")
     )
     assert done.returncode == 5
@@ -123,7 +123,7 @@ def test_where_no_cut_fits_it_says_what_does(tmp_path: Path) -> None:
 
 def test_a_block_that_no_device_holds_is_named(tmp_path: Path) -> None:
     tiny = profile(tmp_path, *['alpha_s = 0.01\nbeta_s = 0.0005\nmemory = "1 GiB"\nbase_memory = "20 GiB"'] * 2)
-    done = gpubalance("layers", "--simulate", tiny, *SHORT)
+    done = here("layers", "--simulate", tiny, *SHORT)
     assert done.returncode == 5
     assert "error: the block that begins with conv2d is larger than every device (GPU:0 1.00 GiB, GPU:1" in done.stderr
     assert "→ no smaller micro-batch does: conv2d is too large with one sample; take a smaller model" in done.stderr
@@ -161,7 +161,7 @@ def test_named_cuts_are_those(tmp_path: Path) -> None:
     assert [block.calls for block in found.blocks] == [5, 3]
     assert (found.micro_batches, found.schedule) == (2, "gpipe")
     assert [stage.in_flight for stage in found.stages] == [2, 2]
-    done = gpubalance("layers", "--simulate", LARGE, *SHORT, "--cuts", "conv2d_9")
+    done = here("layers", "--simulate", LARGE, *SHORT, "--cuts", "conv2d_9")
     assert done.returncode == 4
     assert "--cuts conv2d_9: a cut is before a layer, and this one is not there" in done.stderr
 

@@ -19,7 +19,7 @@ from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
 from gpubalance.workers.code import code_key
 from tests.bench.in_process import Program
-from tests.cli.program import QUICK_PAIR, SHORT, TINY_PAIR, children_of, gpubalance, lines_until, lives, start
+from tests.cli.program import QUICK_PAIR, SHORT, TINY_PAIR, children_of, gpubalance, here, lines_until, lives, start
 from tests.jobs.probes import probe_of
 from tests.stand_in import engine
 
@@ -62,7 +62,7 @@ def journals(state: Path) -> list[dict[str, Any]]:
 @pytest.mark.usefixtures("stand_in")
 def test_the_pair_is_probed_kept_and_then_held_against(tmp_path: Path, own_state: Path) -> None:
     path = tmp_path / "probe.json"
-    done = gpubalance("probe", *TINY_PAIR, *QUICK, "-o", str(path))
+    done = here("probe", *TINY_PAIR, *QUICK, "-o", str(path))
     assert done.returncode == 0, done.stderr
     result = Probe.model_validate_json(path.read_text())
     assert [(p.batch_limit.fits, p.batch_limit.fails) for p in result.probes if p.batch_limit] == [
@@ -83,7 +83,7 @@ def test_the_pair_is_probed_kept_and_then_held_against(tmp_path: Path, own_state
     assert not list((own_state / "gpubalance" / "journals").glob("*"))
     assert len(list((own_state / "gpubalance" / "probes").glob("*.json"))) == 1
     command = done.stdout.splitlines()[-1].removeprefix("next: gpubalance ").split()
-    ran = gpubalance(*command, *SHORT, "--rounds", "1", "--round-duration", "0.5", "--json")
+    ran = here(*command, *SHORT, "--rounds", "1", "--round-duration", "0.5", "--json")
     assert ran.returncode == 0, ran.stderr
     plan = Plan.model_validate_json(ran.stdout)
     assert plan.probed == result.created
@@ -120,11 +120,14 @@ def test_an_interrupted_probe_keeps_what_is_measured_and_goes_on(
     assert "continuing an unfinished measurement" in again.stderr
     result = Probe.model_validate_json(again.stdout)
     assert result.complete
+    assert result.parallel == ("measured-in-parallel" in {warning.code for warning in result.warnings})
+    assert result.parallel == ("--parallel" in command)
+    assert [len(p.curve) for p in result.probes] == [len(result.probes[0].curve)] * 2
     assert measured <= {(f"SIM-{p.device}", point.batch) for p in result.probes for point in p.curve}
 
 
 def test_the_time_limit_ends_it_with_what_is_measured(tmp_path: Path) -> None:
-    done = gpubalance("probe", *TINY_PAIR, *QUICK, "--time-limit", "2", "--json", environment=engine(tmp_path, SLOWLY))
+    done = here("probe", *TINY_PAIR, *QUICK, "--time-limit", "2", "--json", environment=engine(tmp_path, SLOWLY))
     assert done.returncode == 8
     assert "the time limit of 2 s passed" in done.stderr
     assert re.search(r"--resume continues it:\n +.*gpubalance probe .* --json --resume\n", done.stderr)
@@ -132,8 +135,8 @@ def test_the_time_limit_ends_it_with_what_is_measured(tmp_path: Path) -> None:
     assert Probe.model_validate_json(done.stdout).complete is False
 
 
-def test_all_at_once_says_so_and_the_parent_stays_small_without_tensorflow() -> None:
-    process = start("probe", *FEW, "--parallel", "--json")
+def test_the_parent_stays_small_without_tensorflow() -> None:
+    process = start("probe", *FEW, "--gpus", "0", "--json")
     lines_until(process, "batch 32")
     parent = psutil.Process(process.pid)
     loaded = {Path(m.path).name for m in parent.memory_maps()}
@@ -147,19 +150,16 @@ def test_all_at_once_says_so_and_the_parent_stays_small_without_tensorflow() -> 
         largest = max(largest, with_memory)
     result = Probe.model_validate_json(process.communicate()[0])
     assert 0 < largest < 100 * 2**20
-    assert result.parallel
     assert all(p.flops_per_sample and p.mfu is None and p.curve[0].telemetry is None for p in result.probes)
-    assert "measured-in-parallel" in {warning.code for warning in result.warnings}
-    assert [len(p.curve) for p in result.probes] == [len(result.probes[0].curve)] * 2
 
 
 def test_a_dry_run_touches_nothing(own_state: Path) -> None:
-    done = gpubalance("probe", *FAST, "--dry-run")
+    done = here("probe", *FAST, "--dry-run")
     assert (done.returncode, done.stderr) == (0, "")
     assert re.search(r"batch 8, 16, 32, 224 \(to its limit of 224 by its profile\)", done.stdout)
     assert re.search(r"about \d+ s in all; nothing was run", done.stdout)
     assert not (own_state / "gpubalance").exists()
-    assert json.loads(gpubalance("probe", *FAST, "--dry-run", "--json").stdout)["seconds"] > 0
+    assert json.loads(here("probe", *FAST, "--dry-run", "--json").stdout)["seconds"] > 0
 
 
 def started_probe(

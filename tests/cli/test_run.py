@@ -23,6 +23,7 @@ from tests.cli.program import (
     TINY_PAIR,
     children_of,
     gpubalance,
+    here,
     lines_until,
     lives,
     run_json,
@@ -53,7 +54,7 @@ def test_no_batches_mean_a_default_for_each_device_that_is_named() -> None:
 
 
 def test_a_batch_of_0_leaves_its_device_out_as_in_a_script() -> None:
-    done = gpubalance("run", *TINY_PAIR, "--batches", "0", "40", *SHORT)
+    done = here("run", *TINY_PAIR, "--batches", "0", "40", *SHORT)
     assert done.returncode == 0, done.stderr
     assert "GPU:0: no samples, left out" in done.stdout
 
@@ -85,7 +86,7 @@ def test_what_a_split_is_compared_with(options: str, even: list[int] | None, mic
 def test_where_no_micro_batches_fit_a_split_is_compared_with_the_largest_equal_shares(tmp_path: Path) -> None:
     script = "def holds(device, size): return size not in (75, 50, 38) and size <= (208, 112)[device.index]\n"
     split = ("--batches", "204", "96", *SHORT, "--json")
-    done = gpubalance("run", *TINY_PAIR, *split, environment=engine(tmp_path, script))
+    done = here("run", *TINY_PAIR, *split, environment=engine(tmp_path, script))
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["baselines"]["even"]["batches"] == [112, 112]
@@ -102,7 +103,7 @@ def test_four_devices_of_which_two_are_used_in_another_order() -> None:
 
 def test_the_published_pair_runs_out_of_memory_jointly_and_is_told_what_fits() -> None:
     profile = str(ROOT / "configs" / "gtx1080ti-gtx1080.toml")
-    done = gpubalance("run", "--simulate", profile, "--gpus", "0", "1", "--batches", "1024", "710", *SHORT)
+    done = here("run", "--simulate", profile, "--gpus", "0", "1", "--batches", "1024", "710", *SHORT)
     assert done.returncode == 5
     assert "GPU:0 (GeForce GTX 1080 Ti) at batch 1024" in done.stderr
     assert "GPU:1 (GeForce GTX 1080) at batch 710" in done.stderr
@@ -114,7 +115,7 @@ def test_the_published_pair_runs_out_of_memory_jointly_and_is_told_what_fits() -
 def test_a_batch_that_does_not_fit_runs_in_micro_batches() -> None:
     # GPU:1 holds 112 samples at a time, and GPU:0 208.
     split = (*TINY_PAIR, "--gpus", "0", "1", "--batches", "200", "150", "--micro-batches", "200", "40")
-    done = gpubalance("run", *split, *SHORT, "--json")
+    done = here("run", *split, *SHORT, "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     first, second = result["replicas"]
@@ -134,17 +135,17 @@ def test_the_update_is_a_part_of_the_step_and_one_device_has_no_sync(tmp_path: P
     profile = tmp_path / "updating.toml"
     text = (ROOT / "configs" / "quick-pair.toml").read_text(encoding="utf-8")
     profile.write_text(text.replace("alpha_s = 0.008", "alpha_s = 0.008\nupdate_s = 0.004"), encoding="utf-8")
-    both = gpubalance("run", "--simulate", str(profile), "--batches", "120", "80", "--baseline", "none", *SHORT)
+    both = here("run", "--simulate", str(profile), "--batches", "120", "80", "--baseline", "none", *SHORT)
     assert both.returncode == 0, both.stderr
     assert "step 42.0 ms = slowest compute 32.0 ms + update 4.00 ms + sync 6.00 ms;" in both.stdout
     assert re.search(r"GPU:0 \[120\] \S+ samples/s compute 32.0 ms update 4.00 ms wait 0 s", both.stderr)
-    alone = gpubalance("run", "--simulate", str(profile), "--gpus", "0", "--batches", "120", *SHORT)
+    alone = here("run", "--simulate", str(profile), "--gpus", "0", "--batches", "120", *SHORT)
     assert alone.returncode == 0, alone.stderr
     assert "step 36.0 ms = slowest compute 32.0 ms + update 4.00 ms\n" in alone.stdout
 
 
 def test_even_batches_in_micro_batches_are_not_the_even_split() -> None:
-    done = gpubalance("run", *TINY_PAIR, "--batches", "60", "60", "--micro-batches", "60", "30", *SHORT)
+    done = here("run", *TINY_PAIR, "--batches", "60", "60", "--micro-batches", "60", "30", *SHORT)
     assert done.returncode == 0, done.stderr
     assert "this is the even split" not in done.stdout
     assert "× the even split 60/60" in done.stdout
@@ -153,7 +154,7 @@ def test_even_batches_in_micro_batches_are_not_the_even_split() -> None:
 
 
 def test_micro_batches_past_memory_are_told_which_fit() -> None:
-    done = gpubalance("run", *TINY_PAIR, "--batches", "200", "240", "--micro-batches", "200", "120", *SHORT)
+    done = here("run", *TINY_PAIR, "--batches", "200", "240", "--micro-batches", "200", "120", *SHORT)
     assert done.returncode == 5
     assert "GPU:1 (Quick 2) at micro-batch 120 in the joint run of 200/240 in micro-batches 200/120" in done.stderr
     assert "--batches 200 224 --micro-batches 200 112" in done.stderr
@@ -242,13 +243,13 @@ def test_a_terminal_that_knows_only_ascii() -> None:
 )
 def test_what_names_no_samples_is_refused_at_once(tmp_path: Path, name: str, says: str) -> None:
     (tmp_path / "mine.py").write_text("def samples(): pass\n")
-    done = gpubalance("run", "--simulate", "2", "--data", name, cwd=tmp_path)
+    done = here("run", "--simulate", "2", "--data", name, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert says in done.stderr
 
 
 def test_samples_of_ones_own_have_their_own_pipeline() -> None:
-    done = gpubalance("run", "--simulate", "2", "--data", "mine:samples", "--input", "host")
+    done = here("run", "--simulate", "2", "--data", "mine:samples", "--input", "host")
     assert done.returncode == 2
     assert "--input host is for random samples" in done.stderr
 
@@ -259,7 +260,7 @@ def test_a_plan_for_another_model_of_ones_own_names_the_command_for_this_one(tmp
     made = plan(probe_of(devices).model_copy(update={"settings": settings}), devices, PlanRequest(sync_s=0.0))
     path = tmp_path / "plan.json"
     path.write_text(made.model_dump_json())
-    done = gpubalance("run", *TINY_PAIR, "--plan", str(path), "--quiet")
+    done = here("run", *TINY_PAIR, "--plan", str(path), "--quiet")
     assert done.returncode == 7, done.stderr
     assert (
         f"gpubalance balance --simulate {QUICK_PAIR} --model {TINY} makes a plan for this one; --force" in done.stderr

@@ -13,7 +13,7 @@ from gpubalance.jobs.keep.saved_probes import save
 from gpubalance.numbers.units import format_seconds
 from gpubalance.settings.requests import Settings
 from gpubalance.workers.code import code_key
-from tests.cli.program import QUICK_PAIR, gpubalance
+from tests.cli.program import QUICK_PAIR, here
 from tests.jobs.probes import probe_of
 from tests.stand_in import engine
 
@@ -74,7 +74,7 @@ def _run(
     (folder / "mine.py").write_text(FILE)
     named = ("--model", f"mine.py:{model}", "--data", f"mine.py:{function}")
     brief = ("--windows", "1", "--duration", "0.3", "--baseline", "none", "-o", "run.json")
-    done = gpubalance("run", "--simulate", "2", *named, *brief, *options, cwd=folder, environment=environment)
+    done = here("run", "--simulate", "2", *named, *brief, *options, cwd=folder, environment=environment)
     assert done.returncode == 0, done.stderr
     return json.loads((folder / "run.json").read_text()), done.stdout
 
@@ -102,11 +102,11 @@ def test_a_run_and_a_balance_whose_steps_differ_are_compared_and_reported(tmp_pa
     assert "batches differ in shape: a step takes " in answer
     assert max(map(len, answer.split("\nnext: ")[0].splitlines())) <= 80
     both = ("run.json", "plan.json")
-    page = gpubalance("report", *both, "--html", "report.html", cwd=tmp_path)
+    page = here("report", *both, "--html", "report.html", cwd=tmp_path)
     assert page.returncode == 0, page.stderr
     html = (tmp_path / "report.html").read_text()
     assert html.count("95 % take up to") == html.count("batches differ in shape: a step takes ") + 1  # what it means
-    compared = " ".join(gpubalance("compare", *both, cwd=tmp_path).stdout.split())
+    compared = " ".join(here("compare", *both, cwd=tmp_path).stdout.split())
     assert "samples from the pipeline → held on the devices" in compared
     assert f"95 % up to {format_seconds(result['step_spread']['p95_s'])} " in compared
 
@@ -120,7 +120,7 @@ def _balanced(folder: Path, environment: dict[str, str]) -> tuple[dict[str, Any]
     save(probe.model_copy(update={"settings": settings, "model": None, "code": code}))
     brief = ("--global-batch", "8", "--rounds", "1", "--round-duration", "0.3", "--windows", "1", "--duration", "0.3")
     asked = ("--simulate", QUICK_PAIR, "--model", named[0], "--data", named[1], *brief, "-o", "plan.json")
-    done = gpubalance("balance", *asked, cwd=folder, environment=environment)
+    done = here("balance", *asked, cwd=folder, environment=environment)
     assert done.returncode == 0, done.stderr
     return json.loads((folder / "plan.json").read_text()), done.stdout
 
@@ -139,7 +139,7 @@ def test_a_probe_of_ragged_text_says_that_its_steps_differ(tmp_path: Path) -> No
     own = engine(tmp_path, "def unlike(): return True")
     named = ("--model", "mine.py:text_net", "--data", "mine.py:text")
     brief = ("--max-batch", "8", "--duration", "0.2", "--json")
-    done = gpubalance("probe", "--simulate", "1", *named, *brief, cwd=tmp_path, environment=own)
+    done = here("probe", "--simulate", "1", *named, *brief, cwd=tmp_path, environment=own)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert all(point["unlike"] for point in result["probes"][0]["curve"])

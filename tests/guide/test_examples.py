@@ -1,7 +1,8 @@
 """The commands of README and guide run as they stand, and print what is shown below them, but for figures.
 
-The program is real, and so is all that it prints; the engine is the stand-in, which computes as long as the simulated
-devices' profiles say without taking that time. The figures in the documents are of real runs: `examples.py` made them.
+The program is real, in this process where it looks for no GPU, and so is all that it prints. The engine is the
+stand-in, which computes as long as the simulated devices' profiles say without taking that time. The figures in the
+documents are of real runs: `examples.py` made them.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.program import ROOT, gpubalance
+from tests.cli.program import ROOT, gpubalance, here
 from tests.guide.documents import DOCUMENTS
 from tests.guide.examples import examples
 from tests.render.picture import lines
@@ -40,7 +41,11 @@ def test_the_commands_run_and_print_what_is_shown(name: str, folder: Path) -> No
         if example.command == ("doctor",) and not example.shown:
             continue  # as where it is shown
         trained = {} if example.command[0] == "doctor" else engine(folder)  # it tries the real TensorFlow
-        done = gpubalance(*example.command, cwd=folder, environment={**gpus, **trained, **example.environment})
+        variables = {**trained, **example.environment}
+        if "--simulate" in example.command or example.command[0] in ("compare", "report"):
+            done = here(*example.command, cwd=folder, environment=variables)
+        else:
+            done = gpubalance(*example.command, cwd=folder, environment={**gpus, **variables})
         assert done.returncode == (3 if example.command[0] == "doctor" else 0), (example.command, done.stderr)
         printed = words(done.stdout)
         for part in example.shown.split("\n…\n"):
@@ -52,7 +57,7 @@ def test_the_commands_run_and_print_what_is_shown(name: str, folder: Path) -> No
 def test_the_picture_ends_with_what_balance_prints(folder: Path) -> None:
     shown = "\n".join(line.plain for line in lines())
     pair = "configs/gtx1080ti-gtx1080.toml"
-    done = gpubalance("balance", "--simulate", pair, "-o", "plan.json", cwd=folder, environment=engine(folder))
+    done = here("balance", "--simulate", pair, "-o", "plan.json", cwd=folder, environment=engine(folder))
     assert words(shown[shown.index("\nbatches ") :]) in words(done.stdout)
 
 
