@@ -26,8 +26,13 @@ class RoundOptions:
         measuring_option("--fresh", help="Probe again, even if these devices were probed with these settings before."),
     ] = False
     round_duration: Annotated[
-        float, measuring_option("--round-duration", metavar="S", help="Seconds to measure each split that is tried.")
-    ] = 3.0
+        float | None,
+        measuring_option(
+            "--round-duration",
+            metavar="S",
+            help="Seconds to measure each split that is tried. Default: until it is known within ±1 %, up to 3 s.",
+        ),
+    ] = None
     dry_run: Annotated[
         bool,
         measuring_option("--dry-run", help="Say what would be done and how long it would take, and do nothing."),
@@ -83,7 +88,7 @@ def balanced(
         joint=machine.joint,
         plan=split.request(),
         measuring=windows.measuring(measuring),
-        round_s=values.seconds("--round-duration", search.round_duration, 3600),
+        round_s=values.seconds_or_none("--round-duration", search.round_duration, 3600),
         rounds=search.rounds,
         fresh=search.fresh,
     )

@@ -74,7 +74,11 @@ class Session:
         self._pulls = Pulls(self._user_data, self._goes_on) if self._user_data else None
 
     def _step(self, *, stamped: bool, micro: bool) -> Any:
-        """Built when it is needed: most sessions never accumulate."""
+        """Built when it is needed: most sessions never accumulate.
+
+        What paces a simulated device reads the clock in every step: stamps take no trace of their own there.
+        """
+        stamped = stamped or len(self._paced) == len(self._devices)
         if (stamped, micro) not in self._steps:
             spec = data.element_spec(self._strategy, self._samples)
             options = {"stamped": stamped, "micro": micro, "xla": self.settings.xla}

@@ -50,7 +50,8 @@ def phases_estimate_text(expected: BalanceEstimate | LayersEstimate) -> str:
 def _rounds(request: BalanceRequest | LayersRequest) -> str:
     if isinstance(request, LayersRequest):
         return f"up to {request.rounds} cuts, {request.round_s:g} s each"
-    return f"up to {request.rounds} splits, {request.round_s:g} s or 5 timings each"
+    length = "5 timings each as a rule" if request.round_s is None else f"{request.round_s:g} s or 5 timings each"
+    return f"up to {request.rounds} splits, {length}"
 
 
 def _proof(request: BalanceRequest | LayersRequest) -> str:

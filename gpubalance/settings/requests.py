@@ -163,7 +163,8 @@ class PlanRequest(Record):
 class BalanceRequest(Record):
     """The main job: the devices, what is trained on them, what split is wanted, and how it is looked for.
 
-    `rounds` is how often splits are measured at most, `round_s` how long each time; `measuring` is of the last run.
+    `rounds` is how often splits are measured at most, `round_s` how long each time, null for until it is known within
+    ±1 %; `measuring` is of the last run.
     `fresh` makes a new probe where one of these devices and settings is kept.
     """
 
@@ -173,7 +174,7 @@ class BalanceRequest(Record):
     plan: PlanRequest = PlanRequest()
     measuring: Measuring = Measuring()
     probe_s: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)] | None = None
-    round_s: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)] = 3.0
+    round_s: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)] | None = None
     rounds: Annotated[int, Field(ge=1, le=100)] = 10
     fresh: bool = False
     tracing: Tracing | None = None

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from gpubalance.results.plan import Plan
 from gpubalance.results.run import Run
 from tests.bench.measured import measured
-from tests.bench.phases import phases
+from tests.bench.phases import PHASES_HEAD, phases
 from tests.bench.ratio import in_turns
 from tests.bench.wanted import Wanted, judged
 from tests.cli.program import ROOT
@@ -19,34 +19,53 @@ _BUSY = "while True: pass"
 _SCANNED = (512, 1024, 1536, 2048, 2560, 3072, 3584)
 _SCANNED_GLOBAL = 4096
 _MOST_TURNS = 12
+_PAIR = "gtx1080ti-gtx1080"
+_SPLITS_HEAD = (
+    "| profile, `--accumulate` | batches | samples/s | × even | global batch, even's | of the solo sum | imbalance "
+    "| rounds |"
+)
 
 
 def main() -> Iterator[str]:
-    for name in ("gtx1080ti-gtx1080", "quick-pair"):
-        yield from phases(name)
-    for name in ("gtx1080ti-gtx1080", "small-memory-fast", "slow-second", "four-unlike", "throttling"):
-        profile = str(ROOT / "configs" / f"{name}.toml")
-        measured("probe", "--simulate", profile, "--duration", "0.5")
-        for accumulate in ("off", "auto"):
-            plan = Plan.model_validate_json(measured("balance", "--simulate", profile, "--accumulate", accumulate))
-            yield f"{name}, --accumulate {accumulate}: {_figures(plan)}"
+    timed = {name: phases(name) for name in ("quick-pair", _PAIR)}
+    yield PHASES_HEAD
+    yield from (one.row for one in timed.values())
+    yield _SPLITS_HEAD
+    for name in (_PAIR, "small-memory-fast", "slow-second", "four-unlike", "throttling"):
+        yield from _splits(name, timed[name].plan if name in timed else None)
     yield from _plain()
 
 
-def _figures(plan: Plan) -> str:
+def _splits(name: str, off: Plan | None) -> Iterator[str]:
+    """A row without micro-batches, and one with as many as help where `plan` says that this is another split."""
+    profile = str(ROOT / "configs" / f"{name}.toml")
+    off = off or Plan.model_validate_json(measured("balance", "--simulate", profile, "--fresh"))
+    auto = Plan.model_validate_json(measured("plan", "--simulate", profile, "--accumulate", "auto"))
+    if auto.split == off.split:
+        yield _row(f"{name}, off and auto", off)
+        return
+    yield _row(f"{name}, off", off)
+    found = measured("balance", "--simulate", profile, "--accumulate", "auto")
+    yield _row(f"{name}, auto", Plan.model_validate_json(found))
+
+
+def _row(name: str, plan: Plan) -> str:
     assert plan.balance is not None
     run = plan.balance.run
     assert run is not None
-    even = "one device"
-    if run.baselines.even is not None:
-        batches = f"global batch {run.global_batch} beside {run.baselines.even.global_batch}"
-        even = f"{run.speedup_over_even:.3f} × the even split ({batches})"
-    solo = f"{run.scaling_efficiency:.3f} of the solo sum" if run.scaling_efficiency else ""
-    split = "/".join(map(str, plan.batches))
-    micro = "/".join(map(str, plan.micro_batches))
-    return (
-        f"{split} in {micro}: {run.throughput.median:.0f} samples/s, {even}, {solo}, imbalance {run.imbalance:.3f}, "
-        f"{len(plan.balance.rounds)} rounds"
+    even = run.baselines.even
+    split = plan.split
+    return " | ".join(
+        (
+            f"| {name}",
+            str(split) + (": the others are left out" if len(split.used) < len(split.batches) else ""),
+            f"{run.throughput.median:.0f}",
+            f"{run.speedup_over_even:.3f}" if even else "",
+            f"{run.global_batch}, {even.global_batch}" if even else "",
+            f"{run.scaling_efficiency:.3f}" if run.scaling_efficiency else "",
+            f"{run.imbalance:.3f}",
+            f"{len(plan.balance.rounds)} |",
+        )
     )
 
 

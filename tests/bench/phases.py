@@ -5,10 +5,15 @@ from __future__ import annotations
 import subprocess
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from typing import NamedTuple
 
+from gpubalance.results.plan import Plan
 from tests.cli.program import PROGRAM, ROOT
 
+PHASES_HEAD = (
+    "| profile | in all | said at its start | probe of each device | rounds | worker start | warm-up of the proof "
+    "| proof | ends with |"
+)
 # What a line of the program's progress begins; what begins none of them goes on.
 _BEGINNINGS = (
     ("… starting TensorFlow", "worker start"),
@@ -17,13 +22,21 @@ _BEGINNINGS = (
     ("… warming up", "warm-up of the proof"),
     ("… measuring", "proof"),
 )
+_JOINT = ("rounds", "worker start", "warm-up of the proof", "proof")
 
 
-def phases(name: str) -> Iterator[str]:
-    """A line with the seconds of each phase of a fresh `balance` of that profile, and its headline."""
-    command = [PROGRAM, "balance", "--simulate", str(ROOT / "configs" / f"{name}.toml"), "--fresh"]
+class Phases(NamedTuple):
+    """A row of the table, and what the balance ended with."""
+
+    row: str
+    plan: Plan
+
+
+def phases(name: str) -> Phases:
+    """Of a fresh `balance` of that profile."""
+    command = [PROGRAM, "balance", "--simulate", str(ROOT / "configs" / f"{name}.toml"), "--fresh", "--json"]
     spent: dict[str, float] = defaultdict(float)
-    expected = ""
+    said = ""
     phase, began, last_s = "start of the program", time.monotonic(), time.monotonic()
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         assert running.stderr is not None
@@ -32,13 +45,24 @@ def phases(name: str) -> Iterator[str]:
             spent[phase] += now_s - last_s
             last_s, phase = now_s, _phase(line, phase)
             if line.startswith("… phase 1 ") and line.endswith(" in all\n"):
-                expected = line.rpartition("; ")[2].removesuffix(" in all\n")
+                said = line.rpartition("; ")[2].removesuffix(" in all\n").removeprefix("about ")
         assert running.stdout is not None
-        result = running.stdout.read()
+        plan = Plan.model_validate_json(running.stdout.read())
     spent[phase] += time.monotonic() - last_s
-    told = ", ".join(f"{of} {seconds:.0f} s" for of, seconds in spent.items())
-    yield f"{name}: {time.monotonic() - began:.0f} s ({expected} by its first line): {told}"
-    yield f"{name}: {result.splitlines()[0]}"
+    probes = ", ".join(f"{seconds:.0f} s" for of, seconds in spent.items() if of.startswith("probe of"))
+    joint = [f"{spent[of]:.0f} s" for of in _JOINT]
+    row = [name, f"{time.monotonic() - began:.0f} s", said, probes, *joint, _end(plan)]
+    return Phases(f"| {' | '.join(row)} |", plan)
+
+
+def _end(plan: Plan) -> str:
+    assert plan.balance is not None
+    run = plan.balance.run
+    assert run is not None
+    assert run.throughput.ci95 is not None
+    low, high = run.throughput.ci95
+    half = (high - low) / 2 / run.throughput.median
+    return f"{'/'.join(map(str, plan.batches))}, {run.throughput.median:.0f} samples/s ± {half:.1%}"
 
 
 def _phase(line: str, before: str) -> str:

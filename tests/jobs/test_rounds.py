@@ -1,12 +1,22 @@
-"""How many splits are tried, and what they showed that the devices hold."""
+"""How many splits are tried and for how long, and what they showed that the devices hold."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import cast
+
 from gpubalance.jobs.balance.rounds import Rounds
+from gpubalance.jobs.balance.together import Together
+from gpubalance.numbers.stats import half_width
 from gpubalance.planning.problem import Allocation
 from gpubalance.results.run import Measurement
+from gpubalance.settings.requests import BalanceRequest
 from gpubalance.settings.shares import Shares
-from tests.jobs.probes import measurement_of
+from gpubalance.workers.party import Party
+from tests.jobs.drawn import DrawnParty, noisy_devices
+from tests.jobs.probes import SMALL, measurement_of
+
+PAIR = Path(__file__).parents[2] / "configs" / "quick-pair.toml"
 
 
 def split(first: int, second: int) -> Allocation:
@@ -35,3 +45,19 @@ def test_a_device_has_held_what_it_trained_with() -> None:
     rounds.note(split(64, 8), None)
     rounds.note(split(32, 8), gave(200.0, 32, 8))
     assert rounds.held(0) == [8, 32]
+
+
+def round_of(noise: float, at_least_s: float | None = None) -> tuple[float, ...]:
+    """The step times of a round, whose timings take a quarter of a second."""
+    devices, joint = noisy_devices(PAIR, noise)
+    party = cast("Party", DrawnParty(devices, joint, seed=0, offset=lambda *_: 1.0))
+    together = Together(BalanceRequest(devices=devices, settings=SMALL, joint=joint), None, party, lambda _: None)
+    return together.measure(Shares((168, 112)), at_least_s).step_time_s.samples
+
+
+def test_a_round_ends_when_it_is_known_within_one_percent() -> None:
+    assert len(round_of(0.0)) == 5
+    some, most = round_of(0.02), round_of(0.3)
+    assert (half_width(some) or 1.0) <= 0.01 < (half_width(most) or 0.0)
+    assert 5 < min(len(some), len(most)) <= max(len(some), len(most)) < 16
+    assert len(round_of(0.0, at_least_s=3.0)) > 10

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from gpubalance.jobs.balance.probing import kept_probe
 from gpubalance.jobs.events import Event, PhaseBegun, TimeLeft, Watch
-from gpubalance.jobs.measure.expected import TRACING_S, WORKER_S, proof_s, step_s
+from gpubalance.jobs.measure.expected import TRACING_S, WORKER_S, proof_s, short_window_s, step_s
 from gpubalance.jobs.plan.plan import plan
 from gpubalance.jobs.plan.problem import check_global_batch
 from gpubalance.jobs.probe.estimate import estimate as probe_estimate
@@ -19,7 +19,6 @@ from gpubalance.settings.requests import BalanceRequest
 _ROUNDS, _PROOF = "rounds", "proof"
 _USUAL_ROUNDS = 2  # that are measured; those that run out of memory are over at once
 _SETTLING_STEPS = 6
-_LEAST_STEPS = 11  # of a round, the stamped ones included, each with the one before it
 _PIPELINE_S = 8.0  # alone; what makes it faster is tried only where it is too slow
 _LOADED_S = 1.0  # a worker that has loaded TensorFlow while the last device was probed
 
@@ -59,7 +58,7 @@ def of_probe(request: BalanceRequest) -> list[PhaseEstimate]:
 
 def rounds_s(request: BalanceRequest, joint_step_s: float, done: int = 0, *, loaded: bool = False) -> float:
     """Of those that are usual, or of one more where so many are done; the first one waits for a worker."""
-    measured_s = max(request.round_s, _LEAST_STEPS * joint_step_s)
+    measured_s = max(request.round_s or 0.0, short_window_s(joint_step_s))
     rounds = max(1, min(request.rounds, _USUAL_ROUNDS) - done)
     each_s = _SETTLING_STEPS * joint_step_s + measured_s + (TRACING_S if request.settings.xla else 0.0)
     return rounds * each_s + (0.0 if done else TRACING_S + (_LOADED_S if loaded else WORKER_S))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from gpubalance.devices.planned import check_model
 from gpubalance.errors import NothingFits, OutOfMemory
@@ -10,15 +11,17 @@ from gpubalance.jobs.events import Watch
 from gpubalance.jobs.keep.kept import Kept
 from gpubalance.jobs.measure.fitting import Fitting
 from gpubalance.jobs.measure.joint import JointRun
-from gpubalance.jobs.measure.series import LEAST_TIMINGS, Series
+from gpubalance.jobs.measure.series import LEAST_TIMINGS, SHORT_TIMING_S, Series
 from gpubalance.jobs.measure.warm import Warmth
+from gpubalance.jobs.measure.warnings import PRECISE_ENOUGH
 from gpubalance.results.common import Model
 from gpubalance.results.run import Measurement, Run, SoloBest
 from gpubalance.settings.requests import BalanceRequest, RunRequest
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.party import Party
 
-_TIMINGS = 12  # in a round
+_TIMINGS = 12  # in a round of a certain length
+_LONGEST_ROUND_S = 3.0  # of any other, unless it has fewer than five timings by then
 
 
 class Together:
@@ -40,15 +43,16 @@ class Together:
             check_model(self._model, self._party.facts.model, what="probe", remedy="--fresh probes it again")
         return self._party
 
-    def measure(self, split: Shares, at_least_s: float) -> Measurement:
-        """What a split gives, measured for at least so many seconds."""
-        party, used = self.gather(split), self._run_request(split).of_used
-        timing_s = self._request.round_s / _TIMINGS
+    def measure(self, split: Shares, at_least_s: float | None) -> Measurement:
+        """What a split gives, measured for at least so many seconds; None for until it is known within ±1 %."""
+        party, used, round_s = self.gather(split), self._run_request(split).of_used, self._request.round_s
+        timing_s = SHORT_TIMING_S if round_s is None else round_s / _TIMINGS
         series = Series(
             used.split, devices=used.devices, watch=self._watch, timing_s=timing_s, least_samples=split.global_batch
         )
         self._warmth.warm_up(series)
-        window = party.ask(lambda worker: series.window(worker, at_least_s, at_least=LEAST_TIMINGS))
+        length_s, within = (at_least_s, None) if at_least_s is not None else (_LONGEST_ROUND_S, PRECISE_ENOUGH)
+        window = party.ask(partial(series.window, seconds=length_s, at_least=LEAST_TIMINGS, within=within))
         return window.measurement(split.used)
 
     def prove(

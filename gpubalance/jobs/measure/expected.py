@@ -46,7 +46,7 @@ def settling_s(joint_step_s: float) -> float:
 
 def windows_s(measuring: Measuring, steps_s: Sequence[float], windows: int) -> float:
     """Of so many windows of splits whose steps take so long, measured in turns."""
-    return windows * sum(measuring.duration_s or _short_window_s(one) for one in steps_s)
+    return windows * sum(measuring.duration_s or short_window_s(one) for one in steps_s)
 
 
 def proof_s(
@@ -64,7 +64,7 @@ def proof_s(
     if not divided:
         return own_s + settling_s(joint_step_s) + windows_s(measuring, [joint_step_s] * 2, measuring.windows)
     even_s = _DIVIDED_SLOWER * joint_step_s
-    one_s = settling_s(joint_step_s) + (measuring.duration_s or _short_window_s(joint_step_s))
+    one_s = settling_s(joint_step_s) + (measuring.duration_s or short_window_s(joint_step_s))
     beside_s = _SEARCHED_STEPS * joint_step_s + (2 if warm else 1) * one_s
     windows = windows_s(measuring, [joint_step_s, even_s], measuring.windows)
     return own_s + beside_s + TRACING_S + settling_s(even_s) + windows
@@ -76,6 +76,6 @@ def pipeline_s(measuring: Measuring, joint_step_s: float) -> float:
     return alone_s + settling_s(joint_step_s) + windows_s(measuring, [joint_step_s], measuring.windows)
 
 
-def _short_window_s(joint_step_s: float) -> float:
+def short_window_s(joint_step_s: float) -> float:
     """Of a window that has no length of its own."""
     return STAMPED_STEPS * _STEPS_A_STAMP * joint_step_s + LEAST_TIMINGS * max(SHORT_TIMING_S, joint_step_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -134,10 +135,11 @@ class Series(Timings):
             list(worker.pull(self.least_samples, seconds=0.0))
             self.least_samples = 0
 
-    def window(self, worker: Worker, seconds: float, *, at_least: int = 1) -> Timings:
+    def window(self, worker: Worker, seconds: float, *, at_least: int = 1, within: float | None = None) -> Timings:
         """Measures for that long and at least so many timings. They are added to the series, and given by themselves.
 
-        Raises PartialResult where a GPU's memory has failed, and what `Worker.measure` does.
+        It ends sooner, after so many timings, where the step time is known `within` that part of it. Raises
+        PartialResult where a GPU's memory has failed, and what `Worker.measure` does.
         """
         window = Timings(self.split, self.sensors)
         part, steps = STAMPED_PART, STAMPED_STEPS
@@ -148,7 +150,11 @@ class Series(Timings):
             for timing in self._measure(worker, seconds=seconds * part, at_least=steps, stamped=True):
                 window.stamped.append(timing)
                 self.stamped.append(timing)
-            window.timings += self.measure(worker, seconds * (1 - part), at_least=at_least)
+            rest_s = seconds * (1 - part)
+            if within is None:
+                window.timings += self.measure(worker, rest_s, at_least=at_least)
+            else:
+                window.timings += self.until_known(worker, within, most_s=rest_s, at_least=at_least)
         self.sensors.check()
         window.memory_peak_bytes = self.memory_peak_bytes
         window.late_parts = [self._last_late_part]
@@ -181,6 +187,26 @@ class Series(Timings):
         for timing in self._measure(worker, seconds=seconds, at_least=at_least, steps_per_timing=self.steps_per_timing):
             self.timings.append(timing)
         self.late_parts.append(self._last_late_part)
+        return self.timings[before:]
+
+    def until_known(
+        self,
+        worker: Worker,
+        within: float,
+        *,
+        most_s: float,
+        least_s: float = 0.0,
+        at_least: int = LEAST_TIMINGS,
+        until_s: float = math.inf,
+    ) -> list[Timing]:
+        """The same until the step time is known `within` that part of it, or most_s are over.
+
+        After `until_s` on the monotonic clock it takes no more than the first `at_least` timings.
+        """
+        before = len(self.timings)
+        self.measure(worker, least_s, at_least=at_least)
+        while self.precision > within and self.timed_s < most_s and time.monotonic() < until_s:
+            self.measure(worker, 0.0, at_least=len(self.timings) // 4)
         return self.timings[before:]
 
     def _measure(

@@ -48,12 +48,15 @@ class Drifting:
         return drift
 
     def _factor(self, before: CurvePoint) -> float:
-        """The step time now over that before. A short look first; if it finds a change, a look as long as a point's."""
+        """The step time now over that before.
+
+        A glance first, then a short look; if they leave a change open or find it, a look as long as a point's.
+        """
         factor = 1.0
         length = self._bench.length
-        for looked in (length.look, length):
+        for looked, found in ((length.glance, _may_differ), (length.look, _differ), (length, _differ)):
             now = self._measured(before.batch, looked)
-            if now is None or not _differ(before.step_time_s, now.step_time_s):
+            if now is None or not found(before.step_time_s, now.step_time_s):
                 return 1.0
             factor = now.step_time_s.median / before.step_time_s.median
         self._bench.tell(f"batch {before.batch} now takes {factor:.2f} times as long as at first: measuring once more")
@@ -91,5 +94,14 @@ class Drifting:
 
 def _differ(before: StepTime, now: StepTime) -> bool:
     """Whether the medians are further apart than their intervals and the tolerance together."""
-    open_s = sum((t.ci95[1] - t.ci95[0]) / 2 for t in (before, now) if t.ci95)
-    return abs(now.median - before.median) - open_s > _MOVED * before.median
+    return abs(now.median - before.median) - _open_s(before) - _open_s(now) > _MOVED * before.median
+
+
+def _may_differ(before: StepTime, now: StepTime) -> bool:
+    """Whether the median now may be further from the one before than the tolerance."""
+    return abs(now.median - before.median) + _open_s(now) > _MOVED * before.median
+
+
+def _open_s(step: StepTime) -> float:
+    """Half the interval, 0 where it is not known."""
+    return (step.ci95[1] - step.ci95[0]) / 2 if step.ci95 else 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from contextlib import nullcontext
 from typing import NamedTuple
@@ -17,7 +18,6 @@ from gpubalance.results.timing import Timing
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.worker import Worker
 
-_LEAST_TIMINGS = 5
 _TIMINGS = 12  # in a measurement of the usual length
 _USUAL_S = 3.0
 _LONGEST = 4  # times the usual length, while the result is not precise
@@ -53,6 +53,11 @@ class Length(NamedTuple):
         """Half as long, whether it is precise or not: for a first impression."""
         return self._replace(least_s=self.least_s / 2, most_s=self.most_s / _LONGEST / 2, timing_s=self.timing_s / 2)
 
+    @property
+    def glance(self) -> Length:
+        """As few timings of a look as there may be."""
+        return self.look._replace(within=math.inf)
+
     def lasting(self, seconds: float) -> Length:
         """That long, or as long as is usual if that is shorter."""
         seconds = min(seconds, self.most_s / _LONGEST)
@@ -79,13 +84,13 @@ def measure_point(
     series = Series(Shares((batch,)), timing_s=length.timing_s, least_samples=least_samples)
     series.settle(worker, first=first)
     telemetry = _windows(series, worker, length, until_s, gpu)
-    spent_s = _seconds(series)
+    spent_s = series.timed_s
     steady = is_steady(series.step_times_s) and not passing(_throttled(telemetry))
     again = not steady and time.monotonic() < until_s
     if again:
         series.timings.clear()
         telemetry = _windows(series, worker, length, until_s, gpu)
-        spent_s += _seconds(series)
+        spent_s += series.timed_s
     return _point(series, telemetry, steady=steady, again=again), spent_s
 
 
@@ -97,18 +102,12 @@ def measure_update(worker: Worker, batch: int) -> float:
 
 def _windows(series: Series, worker: Worker, length: Length, until_s: float, gpu: str | None) -> Telemetry | None:
     with nullcontext() if gpu is None else Sampler(gpu) as sampler:
-        series.measure(worker, length.least_s, at_least=_LEAST_TIMINGS)
-        while series.precision > length.within and _seconds(series) < length.most_s and time.monotonic() < until_s:
-            series.measure(worker, 0.0, at_least=len(series.timings) // 4)
+        series.until_known(worker, length.within, least_s=length.least_s, most_s=length.most_s, until_s=until_s)
     return None if sampler is None else sampler.telemetry
 
 
 def _throttled(telemetry: Telemetry | None) -> tuple[str, ...]:
     return (telemetry.throttle_reasons or ()) if telemetry else ()
-
-
-def _seconds(series: Series) -> float:
-    return sum(timing.seconds for timing in series.timings)
 
 
 def _point(series: Series, telemetry: Telemetry | None, *, steady: bool, again: bool) -> CurvePoint:
