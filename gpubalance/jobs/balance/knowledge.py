@@ -138,15 +138,16 @@ class Knowledge:
     def in_doubt(self) -> Tried | None:
         """Of the best and those that may as well be it, the one that is known least exactly; None where it is certain.
 
-        It is certain if a split is slower, or if no more is left open than is worth a round.
+        It is certain if a split is slower, or if no more is left open than is worth a round. The best is not always the
+        fastest: then that is left open too by which it is slower.
         """
         best = self.best()
         if best is None:
             return None
         rivals = []
         for one in self._fitting():
-            open_part = math.hypot(one.open_part, best.open_part)
-            if one is not best and open_part > WORTH_A_ROUND and 1 - one.value / best.value < open_part:
+            open_part, faster = math.hypot(one.open_part, best.open_part), one.value / best.value - 1
+            if one is not best and open_part + max(0.0, faster) > WORTH_A_ROUND and -faster < open_part:
                 rivals.append(one)
         may_help = [one for one in (*rivals, best) if rivals and one.may_be_seen_again]
         return max(may_help, key=lambda one: one.open_part, default=None)
