@@ -1,4 +1,7 @@
-"""Workers on the nodes of a Ray cluster, with real nodes, actors and agents, and an engine that trains nothing."""
+"""Workers on the nodes of a Ray cluster, with real nodes, actors and agents, and an engine that trains nothing.
+
+What they measure with TensorFlow is in test_networks.py.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,9 @@ import pytest
 
 from gpubalance.devices.hosts import reach
 from gpubalance.errors import EnvironmentFault, PartialResult, UsageError
-from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device
 from gpubalance.settings.shares import Shares
-from gpubalance.workers.agents import connected, end_connections
+from gpubalance.workers.agents import connected
 from gpubalance.workers.party import Party
 from tests.cli.program import lines_until, lives, start
 from tests.stand_in import engine
@@ -78,20 +80,6 @@ def left_of(there: Sequence[psutil.Process]) -> list[psutil.Process]:
     while (left := [process for process in there if lives(process)]) and time.monotonic() < end:
         time.sleep(0.2)
     return left
-
-
-def test_a_worker_that_ray_has_started_is_a_worker(cluster: Any, party_that: Callable[..., Party]) -> None:
-    with party_that("def built(devices):\n    print('on', devices[0].host)\n") as party:
-        timing, *_ = party.ask(measured)
-        assert isinstance(timing, Timing)
-        assert timing.compute_s == pytest.approx((0.110, 0.110, 0.112))
-        assert "on alpha" in party.ask(lambda worker: worker.process.log_tail())
-        party.regroup([DEVICES[2]])
-        assert party.ask(lambda worker: worker.devices) == (DEVICES[2],)
-        there = agents_and_workers(cluster)
-        assert there
-    end_connections()
-    assert not left_of(there)
 
 
 def test_a_worker_that_dies_is_told_with_its_host(party_that: Callable[..., Party]) -> None:
