@@ -1,4 +1,4 @@
-"""What the program measures in a process of its own, as its JSON."""
+"""What the program measures or plans in a process of its own, as its JSON."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from tests.cli.program import PROGRAM
 
 def measured(*arguments: str) -> str:
     """The result of a command that ends well."""
-    command = [PROGRAM, *arguments, "--quiet", "--json"]
+    command = [PROGRAM, *arguments, "--json", *(["--quiet"] if arguments[0] != "plan" else [])]
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
