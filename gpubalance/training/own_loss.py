@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import keras
@@ -16,6 +17,8 @@ from gpubalance.training.changes import is_keras_own
 from gpubalance.training.metrics import counting
 from gpubalance.training.part import part_of
 
+# Of Keras' own, whose value goes by all samples of a batch together; dice and tversky only by default.
+_OF_A_BATCH = ("circle", "dice", "tversky")
 _TRIED = 8  # samples, of which two parts are compared with the whole
 _NEAR = 1e-5
 _ROUNDINGS = 10  # of a coarser type than float32
@@ -30,36 +33,60 @@ def check(model: Any, batch: Any, share: int, predict: Callable[[Any], Any] | No
     """
     own = _names_of_own(model)
     x, y, _ = keras.utils.unpack_x_y_sample_weight(batch)
-    count = min(_TRIED, max(2, share), int(tf.nest.flatten(x)[0].shape[0])) // 2 * 2
+    count = _count(x, share)
     if not own or not count:
         return
     losses.take_over()
     few = _cut((x, y), slice(count))
-    with keras.StatelessScope():
+    # What is traced here goes on to be used: in a scope without states it would have none.
+    with nullcontext() if predict else keras.StatelessScope():
         outputs = predict(few[0]) if predict else model(few[0], training=False)
-        few = (*few, tf.nest.map_structure(tf.identity, outputs))
-    whole, again = _losses(model, few, times=2)
+    few = (*few, tf.nest.map_structure(tf.identity, outputs))
+    tried = _losses(model, few, times=2)
+    what = f"the loss of the model {model.name} ({', '.join(own)})"
+    remedy = "return a value for each sample; keras.losses.Loss with reduction='sum' sums them"
+    _compare(tried, count, lambda at: _losses(model, _cut(few, at))[0], what, remedy)
+
+
+def check_added(model: Any, batch: Any, share: int, added: Callable[[Any], list[Any]]) -> None:
+    """The same of what layers of the user's own add to the loss, which `added` gives for inputs."""
+    own = [layer.name for layer in model._flatten_layers() if not is_keras_own(layer)]
+    x, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
+    count = _count(x, share)
+    if not own or not count:
+        return
+    few = _cut(x, slice(count))
+    what = f"what layers of the model {model.name} add to its loss (own layers: {', '.join(own)})"
+    _compare([added(few), added(few)], count, lambda at: added(_cut(few, at)), what, "add_loss(ops.mean(loss))")
+
+
+def _count(x: Any, share: int) -> int:
+    return min(_TRIED, max(2, share), int(tf.nest.flatten(x)[0].shape[0])) // 2 * 2
+
+
+def _compare(
+    tried: Sequence[Sequence[Any]], count: int, of: Callable[[slice], Sequence[Any]], what: str, remedy: str
+) -> None:
+    """Whether each number of all samples, `tried` twice, is the mean of those `of` some of them."""
+    whole, again = tried
     if not all(map(_is_near, whole, again)):  # random, or it counts its calls: nothing can be told
         return
     # Two ways of cutting, as halves may happen to give what the whole gives.
-    in_parts = [
-        (cut / count, _losses(model, _cut(few, slice(cut)))[0], _losses(model, _cut(few, slice(cut, None)))[0])
-        for cut in sorted({count // 2, max(1, count // 4)})
-    ]
+    cuts = sorted({count // 2, max(1, count // 4)})
+    in_parts = [(cut / count, of(slice(cut)), of(slice(cut, None))) for cut in cuts]
     for at, loss in enumerate(whole):
-        what = f"the loss of the model {model.name} ({', '.join(own)})"
         parts = [(part, first[at], second[at]) for part, first, second in in_parts]
         if all(_is_near(loss, part * one + (1 - part) * other, one, other) for part, one, other in parts):
             continue
         if all(_is_near(loss, one + other, one, other) for _, one, other in parts):
             raise BadInput(
                 f"{what} sums over the batch and returns one number, which of parts of a batch is taken for a mean",
-                remedy="return a value for each sample; keras.losses.Loss with reduction='sum' sums them",
+                remedy=remedy,
             )
         warnings.warn(
             f"{what} is no mean over samples: those of a batch's parts are averaged by samples, so the result is not "
             "exactly that of one device",
-            stacklevel=2,
+            stacklevel=3,
         )
 
 
@@ -68,10 +95,16 @@ def _cut(data: Any, at: slice) -> Any:
 
 
 def _names_of_own(model: Any) -> list[str]:
-    """The losses that do not come with Keras."""
+    """The losses that do not come with Keras, or are of a batch there."""
     given = [] if model._compile_loss is None else keras.tree.flatten(model._compile_loss._user_loss)
-    own = [loss for loss in given if not isinstance(loss, str | None) and not is_keras_own(loss)]
-    names = [getattr(loss, "__name__", type(loss).__name__) for loss in own]
+    named = [
+        (loss, loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__))
+        for loss in given
+        if loss is not None
+    ]
+    names = [
+        name for loss, name in named if name.lower() in _OF_A_BATCH or not (isinstance(loss, str) or is_keras_own(loss))
+    ]
     return names if type(model).compute_loss is keras.Model.compute_loss else [*names, "compute_loss"]
 
 

@@ -101,7 +101,9 @@ class PipelinedSteps:
 
     def _train_on(self, data: tuple[Any, ...]) -> Any:
         if not self._is_tried:
-            own_loss.check(self._model, data, self._cut.result.micro_batch, lambda inputs: self.predict([(inputs,)]))
+            tried = self._model, data, self._cut.result.micro_batch
+            own_loss.check(*tried, lambda inputs: self.predict([(inputs,)]))
+            own_loss.check_added(*tried, self._added)
             self._is_tried = True
         batch = self._micro_batches(data)
         orders = self._cut.orders(len(batch))
@@ -139,6 +141,10 @@ class PipelinedSteps:
             if isinstance(cause, tf.errors.ResourceExhaustedError):
                 raise self._cut.out_of_memory(failed.device, failed.doing) from cause
             raise (cause or failed) from None
+
+    def _added(self, inputs: Any) -> list[Any]:
+        """What layers add to the loss of these inputs, in one micro-batch."""
+        return [one.numpy() for one in self._outputs(micro_batch_of((inputs,), self._calls))[1]]
 
     def _together(self, outputs: Sequence[Any]) -> Any:
         """Those of all micro-batches, in the host's memory."""

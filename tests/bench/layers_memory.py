@@ -32,10 +32,11 @@ def _process(*words: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def devices(count: int) -> None:
+def devices(count: int, *, graph_optimizer: bool = True) -> None:
     """So many CPU devices, that do not share their threads' work."""
     import tensorflow as tf
 
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": not graph_optimizer})
     tf.config.threading.set_inter_op_parallelism_threads(2 * count + 2)
     tf.config.threading.set_intra_op_parallelism_threads(1)
     logical = [tf.config.LogicalDeviceConfiguration() for _ in range(count)]

@@ -184,6 +184,13 @@ def test_an_interrupted_proof_goes_on_with_its_blocks_rounds_and_windows(tmp_pat
     cut_short: dict[str, Any] = json.loads(out)
     assert cut_short["complete"] is False
     assert "--resume" in err
+    process = start(*arguments, "--resume", environment=variables)
+    told = lines_until(process, "starting TensorFlow")
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert json.loads(out)["step_time_s"]["samples"] == cut_short["step_time_s"]["samples"]
+    assert "".join(told).count("continuing an unfinished measurement") == 1
     (tmp_path / "go-on").touch()
     done = gpubalance(*arguments, "--resume", environment=variables)
     assert done.returncode == 0, done.stderr

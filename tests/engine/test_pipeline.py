@@ -76,6 +76,26 @@ def test_they_train_as_on_one_device(keras: Any, make: Any, options: Any) -> Non
     assert max(found.weights, found.slots, found.losses) < 1e-5
 
 
+def test_the_same_operations_give_the_same_weights_to_the_last_bit(keras: Any) -> None:
+    """Where TensorFlow fuses none: it does so in other ways where a model is cut, and a deep one makes much of that."""
+    import tensorflow as tf
+
+    def deep() -> Any:
+        of = keras.layers
+        body = given = keras.Input((8, 8, 3))
+        for number in range(3):
+            body = of.ReLU(6.0)(of.BatchNormalization()(of.Conv2D(8, 3, padding="same", use_bias=False)(body)))
+            body = of.Add()([body, of.DepthwiseConv2D(3, padding="same")(body)]) if number else body
+        return keras.Model(given, of.Dense(3, "softmax")(of.GlobalAveragePooling2D()(body)))
+
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    try:
+        found = trained(deep, lambda: keras.optimizers.Adam(0.01, global_clipnorm=0.1), micro_batches=3)
+    finally:
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
+    assert max(found.weights, found.slots, found.losses) == 0
+
+
 def test_a_branch_on_a_device_and_the_rest_around_it_on_another_train_as_on_one(keras: Any) -> None:
     segments = [Segment(0, 1, 1), Segment(2, 3, 0), Segment(4, 5, 1)]
     mine = [Task(number, "forward", batch) for batch in range(4) for number in (0, 2)]
@@ -118,11 +138,15 @@ def test_each_update_is_computed_where_its_variables_are(keras: Any) -> None:
     update.begin()
     context.enable_run_metadata()
     try:
+        grads, told = {}, []
         for number, name in names.items():
             with tf.device(name):
-                grads = [tf.ones((2, 3))]
-                update.trace(number, grads)
-                update.apply(number, grads, [update.tell(number, grads)])
+                grads[number] = [tf.ones((2, 3))]
+                update.trace(number, grads[number])
+                told.append(update.tell(number, grads[number]))
+        for number, name in names.items():
+            with tf.device(name):
+                update.apply(number, grads[number], told)
         functions = context.export_run_metadata().function_graphs
     finally:
         context.disable_run_metadata()

@@ -210,6 +210,7 @@ def test_what_layers_can_not_train_is_refused_with_its_reason(keras: Any) -> Non
     def loss(name: str) -> Any:
         return keras.losses.SparseCategoricalCrossentropy(reduction=name)
 
+    ignoring = keras.losses.SparseCategoricalCrossentropy(ignore_class=1)
     layers, dense = layers_for(two_in_two_out()), [keras.Input((6,)), of.Dense(3)]
     masked = [keras.Input((6,)), of.Embedding(9, 4, mask_zero=True), of.LSTM(4, return_sequences=True), of.Dense(3)]
     cases: list[tuple[Any, dict[str, Any], str]] = [
@@ -218,6 +219,8 @@ def test_what_layers_can_not_train_is_refused_with_its_reason(keras: Any) -> Non
         (keras.Sequential(dense), {"loss": "mse", "jit_compile": True}, "jit_compile=True, which is for one device"),
         (keras.Sequential(masked), {"loss": loss("sum_over_batch_size")}, "divides by what a mask leaves of a batch"),
         (keras.Sequential(dense), {"loss": loss("none")}, "divides by other than samples"),
+        (keras.Sequential(dense), {"loss": ignoring}, "divides by what ignore_class leaves of a batch"),
+        (keras.Sequential(dense), {"loss": None}, "is compiled without a loss"),
     ]
     inputs, labels, _ = samples()
     for model, compiled, message in cases:
@@ -234,27 +237,32 @@ def test_a_loss_that_is_no_mean_over_samples_is_told(keras: Any) -> None:
     def summed(labels: Any, outputs: Any) -> Any:
         return ops.sum(ops.square(labels - outputs))
 
-    def dice(labels: Any, outputs: Any) -> Any:
-        return 1 - 2 * ops.sum(labels * outputs) / ops.sum(labels + outputs)
-
     def meant(labels: Any, outputs: Any) -> Any:
         return ops.mean(ops.square(labels - outputs))
 
     given, weights = samples()[0]["left"], np.ones(_SAMPLES, np.float32)
     layers = layers_for(keras.Sequential([keras.Input((6,)), keras.layers.Dense(6), keras.layers.Dense(6, "sigmoid")]))
 
-    def fit(loss: Any, **options: Any) -> Any:
+    class Adding(keras.layers.Dense):  # type: ignore[misc]
+        def call(self, given: Any) -> Any:
+            self.add_loss(ops.sum(ops.square(given)))
+            return super().call(given)
+
+    def fit(loss: Any, *, adding: bool = False, **options: Any) -> Any:
         keras.utils.set_random_seed(2)
         with layers.scope():
-            model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(6), keras.layers.Dense(6, "sigmoid")])
+            first = Adding(6, name="adding") if adding else keras.layers.Dense(6)
+            model = keras.Sequential([keras.Input((6,)), first, keras.layers.Dense(6, "sigmoid")])
             model.compile("sgd", loss)
         layers.fit(model, given, given, shuffle=False, verbose=0, **options)
         return model
 
     with pytest.raises(BadInput, match=r"\(summed\) sums over the batch and returns one number(.|\n)*→ return a value"):
         fit(summed)
-    with pytest.warns(UserWarning, match=r"\(dice\) is no mean over samples"):
-        fit(dice)
+    with pytest.warns(UserWarning, match=r"\(Dice\) is no mean over samples"):
+        fit(keras.losses.Dice())
+    with pytest.raises(BadInput, match=r"own layers: adding\) sums over the batch(.|\n)*→ add_loss"):
+        fit("mse", adding=True)
     assert largest(fit(meant).get_weights(), fit("mse").get_weights()) < 1e-6
     with pytest.raises(BadInput, match="divides by the sample weights of a batch"):
         fit(keras.losses.MeanSquaredError(reduction="mean_with_sample_weight"), sample_weight=weights)

@@ -42,11 +42,19 @@ def _compiled(given: Any) -> None:
             f"the model {given.name} is compiled with jit_compile=True, which is for one device",
             remedy='compile it with jit_compile=False; Keras saves True where "auto" took XLA on a GPU',
         )
+    losses = losses_of(given._compile_loss)
+    if not losses:
+        raise Refused(
+            f"the model {given.name} is compiled without a loss: what its layers add is not trained by itself",
+            remedy="compile(optimizer, loss)",
+        )
     reductions = set(reductions_of(given._compile_loss))
     if reductions == {"sum"}:
         return
     if any(mask_of(output) is not None for output in given.outputs):
         loss("what a mask leaves of a batch")
+    if any(getattr(one, "ignore_class", None) is not None for one in losses):
+        loss("what ignore_class leaves of a batch")
     if not reductions <= _MEANS:
         some = "samples for some outputs and not for others"
         loss(some if "sum" in reductions else "other than samples")
@@ -65,5 +73,9 @@ def loss(what: str) -> NoReturn:
 
 def reductions_of(compiled: Any) -> list[str | None]:
     """Of each of the losses that a model was compiled with."""
-    given = keras.tree.flatten(getattr(compiled, "_user_loss", None))
-    return [getattr(one, "reduction", "sum_over_batch_size") for one in given if one is not None]
+    return [getattr(one, "reduction", "sum_over_batch_size") for one in losses_of(compiled)]
+
+
+def losses_of(compiled: Any) -> list[Any]:
+    """What a model was compiled with."""
+    return [one for one in keras.tree.flatten(getattr(compiled, "_user_loss", None)) if one is not None]

@@ -23,7 +23,7 @@ Gradient = Any
 
 @dataclass(frozen=True)
 class Told:
-    """What a device says of its gradients: the sum of their squares, and whether all are finite."""
+    """What a device says of its gradients: the sum of each one's squares, and whether all are finite."""
 
     squares: Any
     finite: Any
@@ -44,6 +44,9 @@ class Update:
         self._scalars = keras_inside.own_scalars(optimizer)
         self._copies = {device: self._copy(name) for device, name in names.items()}
         self._trained: dict[int, list[Any]] = {}
+        self._order: list[int] = []  # of all devices' gradients one after the other, as the optimizer has them
+        is_wide = any(one.dtype == "float64" for own in variables.values() for one in own)
+        self._kind = tf.float64 if is_wide else tf.float32
         self._tell: dict[int, Any] = {}
         self._apply: dict[int, Any] = {}
 
@@ -77,30 +80,34 @@ class Update:
         tell = tf.function(lambda grads: self._told(device, grads), autograph=False)
         apply = tf.function(lambda *given: self._applied(device, *given), autograph=False)
         self._tell[device] = tell.get_concrete_function(specs) if specs and self.meets else None
-        told = tf.TensorSpec((), tf.float64), tf.TensorSpec((), tf.bool)
+        told = tf.TensorSpec([None], self._kind), tf.TensorSpec((), tf.bool)
         self._apply[device] = apply.get_concrete_function(specs, *told) if specs else None
+        places = {id(one): place for place, one in enumerate(self._inner._trainable_variables)}
+        told_of = [places[id(one)] for other in self.devices for one in self._trained.get(other, ())]
+        self._order = sorted(range(len(told_of)), key=told_of.__getitem__)
 
     def tell(self, device: int, grads: Sequence[Gradient]) -> Told:
         """Of a device's gradients, for the others."""
         tell = self._tell[device]
         return (
-            Told(*tell(_there(grads))) if tell is not None else Told(tf.zeros((), tf.float64), tf.constant(value=True))
+            Told(*tell(_there(grads))) if tell is not None else Told(tf.zeros(0, self._kind), tf.constant(value=True))
         )
 
     def apply(self, device: int, grads: Sequence[Gradient], told: Sequence[Told]) -> None:
         """A device's update; `told` is what all devices said, where they `meet`."""
         apply = self._apply[device]
         if apply is not None:
-            squares = tf.add_n([tf.identity(one.squares) for one in told]) if told else tf.zeros((), tf.float64)
-            finite = tf.reduce_all([tf.identity(one.finite) for one in told]) if told else tf.constant(value=True)
+            squares, finite = tf.zeros(0, self._kind), tf.constant(value=True)
+            if told:
+                squares = tf.gather(tf.concat([tf.identity(one.squares) for one in told], 0), self._order)
+                finite = tf.reduce_all([tf.identity(one.finite) for one in told])
             apply(_there(grads), squares, finite)
 
     def _told(self, device: int, grads: Sequence[Gradient]) -> tuple[Any, Any]:
         with tf.device(self._names[device]):
             values = [_values(grad) for grad in grads]
-            wide = [value if value.dtype.size > 2 else tf.cast(value, tf.float32) for value in values]
-            squares = tf.add_n([tf.cast(tf.reduce_sum(tf.square(value)), tf.float64) for value in wide])
-            return squares, tf.reduce_all([tf.reduce_all(tf.math.is_finite(value)) for value in values])
+            squares = [tf.reduce_sum(tf.square(tf.cast(value, self._kind))) for value in values]
+            return tf.stack(squares), tf.reduce_all([tf.reduce_all(tf.math.is_finite(value)) for value in values])
 
     def _applied(self, device: int, grads: Sequence[Gradient], squares: Any, finite: Any) -> None:
         copies = [*zip(self._scalars, self._copies[device], strict=True)]
@@ -111,13 +118,15 @@ class Update:
             keras_inside.updating(self._optimizer, self._variables[device], copies, **known),
         ):
             if limit:
-                grads = [_times(grad, self._factor(limit, tf.sqrt(squares))) for grad in grads]
+                factor = self._factor(limit, squares)
+                grads = [_times(grad, factor) for grad in grads]
             self._optimizer.apply(grads, self._trained[device])
 
-    def _factor(self, limit: float, norm: Any) -> Any:
-        """As Keras clips by a global norm: that of the gradients without their scale."""
+    def _factor(self, limit: float, squares: Any) -> Any:
+        """As Keras clips by a global norm: that of the gradients without their scale, summed in the same order."""
+        norm = tf.sqrt(tf.reduce_sum(squares))
         if self._scales:
-            norm = norm / tf.cast(self._optimizer.dynamic_scale, tf.float64)
+            norm = norm / tf.cast(self._optimizer.dynamic_scale, self._kind)
         norm = norm / (self._inner.loss_scale_factor or 1.0)
         return limit * tf.minimum(1.0 / norm, 1.0 / limit) + (norm - norm)
 

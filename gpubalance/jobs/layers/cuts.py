@@ -17,8 +17,6 @@ def kept_cut(planned: Planned) -> KeptCut:
         micro_batch=planned.problem.micro_batch,
         segments=tuple((one.first, one.last, one.device) for one in placed.segments),
         in_flight=placed.in_flight,
-        step_time_s=None,
-        timeline=None,
     )
 
 

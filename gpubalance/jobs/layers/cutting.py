@@ -97,32 +97,37 @@ class Cutting:
         """Measures a cut for a moment, unless an interrupted command has."""
         wanted = kept_cut(planned)
         self._tried.append(wanted)
-        left = self._kept.cut_like(wanted)
+        left, timing_s = self._kept.cut_like(wanted), self._request.round_s / _TIMINGS
+        series = PipeSeries(planned, self._request.devices, self._request.cuts, timing_s)
         if left is None:
             self._phases.round(planned)
             self._watch(Doing(f"round {len(self._rounds) + 1}: {cut_text(planned, self._request.devices)}"))
-            left = self._measured(planned, wanted)
+            left = self._measured(series, wanted)
             self._kept.cut(left)
-        self._note(planned, left.step_time_s, left.ran_out)
-        if left.timeline is None or left.step_time_s is None:
+        elif left.window is not None:
+            series.add(left.window)
+        if left.window is None:
+            self._note(planned, None, left.ran_out)
             self._ran_out(planned, left.ran_out)
             return
-        rate = planned.problem.micro_batch * planned.problem.micro_batches / left.step_time_s
+        self._series = series
+        self._note(planned, series.step_time_s, None)
+        rate = series.timings.throughput.median
         if self._best is None or rate > self._best[0]:
             self._best = rate, planned
-        self._known.learn(planned, left.timeline)
+        self._known.learn(planned, series.usual)
 
-    def _measured(self, planned: Planned, wanted: KeptCut) -> KeptCut:
-        series = PipeSeries(
-            planned, self._request.devices, self._request.cuts, timing_s=self._request.round_s / _TIMINGS
-        )
+    def _measured(self, series: PipeSeries, wanted: KeptCut) -> KeptCut:
         try:
-            self._party.ask(series.warm_up)
-            self._party.ask(lambda worker: series.window(worker, self._request.round_s))
+            self._warm_up(series)
+            window = self._party.ask(lambda worker: series.window(worker, self._request.round_s))
         except OutOfMemory as error:
             return wanted.model_copy(update={"ran_out": error.replica})
-        self._series = series
-        return wanted.model_copy(update={"step_time_s": series.step_time_s, "timeline": series.usual})
+        return wanted.model_copy(update={"window": window})
+
+    def _warm_up(self, series: PipeSeries) -> None:
+        self._party.ask(series.warm_up)
+        self._kept.learn(self._party.facts)
 
     def _ran_out(self, planned: Planned, device: int | None) -> None:
         """Less is put on the device. Raises PartialResult where that has been tried often enough."""
@@ -154,7 +159,6 @@ class Cutting:
         self._watch(Doing(f"proving {cut_text(planned, self._request.devices)}"))
         left = self._kept.windows_of(cut)
         if left:
-            self._party.start()  # it tells the facts of a result
             self._noted = [resumed(len(left))]
         for window in left:
             series.add(window)
@@ -178,7 +182,7 @@ class Cutting:
         at_least = LEAST_TIMINGS if measuring.duration_s is None else 1
         while series.windows < measuring.windows or self._once_more(series):
             if not is_warm:
-                self._party.ask(series.warm_up)
+                self._warm_up(series)
                 is_warm = True
             seconds = measuring.window_s(series.windows + 1)
             window = self._party.ask(partial(series.window, seconds=seconds, at_least=at_least))
@@ -198,32 +202,35 @@ class Cutting:
 
     def _measure_split(self) -> None:
         """What the batch split gives, for a moment, where each device holds the model."""
-        split = self._uncut.split
-        if split is None:
+        split, facts = self._uncut.split, self._kept.facts
+        if split is None or facts is None:
             return
         self._party.end()
-        self._watch(Doing(f"measuring the batch split {split.split} of the uncut model"))
-        uncut = self._request.uncut
-        try:
-            with party_for(uncut, self._watch, self._limit) as party:
-                together = Together(uncut, self._party.facts.model, party, self._watch)
-                rate = together.measure(split.split, self._request.round_s).throughput.median
-        except OutOfMemory as error:
-            self._uncut = replace(self._uncut, split=None, split_why_not=error.message)
-            return
-        measured = split.model_copy(update={"throughput": rate, "measured": True})
+        measured = self._kept.split_like(split)
+        if measured is None:
+            self._watch(Doing(f"measuring the batch split {split.split} of the uncut model"))
+            uncut = self._request.uncut
+            try:
+                with party_for(uncut, self._watch, self._limit) as party:
+                    together = Together(uncut, facts.model, party, self._watch)
+                    rate = together.measure(split.split, self._request.round_s).throughput.median
+            except OutOfMemory as error:
+                self._uncut = replace(self._uncut, split=None, split_why_not=error.message)
+                return
+            measured = split.model_copy(update={"throughput": rate, "measured": True})
+            self._kept.split(measured)
         self._uncut = replace(self._uncut, split=measured)
 
     def _result(self) -> Layers | None:
         """Of what was measured so far; None before the first round is."""
-        if self._series is None:
+        if self._series is None or self._kept.facts is None:
             return None
         taken = self._kept.taken_over
         return layers_result(
             self._request,
             self._known.graph,
             self._series,
-            self._party.facts,
+            self._kept.facts,
             self._driver,
             LayersBaselines(
                 solo_best=self._uncut.best,

@@ -13,9 +13,11 @@ from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.kept import delays_s, later
 from gpubalance.planning.pipeline.graph import Graph
 from gpubalance.planning.pipeline.simulate import Timeline
+from gpubalance.results.layers import SplitBaseline
 from gpubalance.results.timing import Duration, Timing
 from gpubalance.settings.device import Device
 from gpubalance.settings.record import Record, Seconds
+from gpubalance.workers.messages import Ready
 
 _ALL = "layers"  # what stands in a journal for all devices together
 _Bytes = Annotated[int, Field(ge=0, lt=2**63)]
@@ -47,20 +49,6 @@ class KeptBlocks(Record):
     points: tuple[BlockPoint, ...]
 
 
-class KeptCut(Record):
-    """A cut that was tried: [first block, last block, device] of each segment, and micro-batches in flight.
-
-    `timeline` is a usual step of it; null where it ran out of memory, on the device `ran_out`.
-    """
-
-    micro_batch: Annotated[int, Field(ge=1, le=10**6)]
-    segments: tuple[tuple[_Number, _Number, _Number], ...]
-    in_flight: tuple[_Number, ...]
-    step_time_s: Duration | None
-    timeline: Timeline | None
-    ran_out: _Number | None = None
-
-
 class PipeWindow(Record):
     """Timings of a cut, its stamped steps, and what else its devices told meanwhile: see Series."""
 
@@ -71,8 +59,21 @@ class PipeWindow(Record):
     late_part: Annotated[float, Field(ge=0, le=1)]
 
 
+class KeptCut(Record):
+    """A cut that was tried: [first block, last block, device] of each segment, and micro-batches in flight.
+
+    `window` is null where it ran out of memory, on the device `ran_out`.
+    """
+
+    micro_batch: Annotated[int, Field(ge=1, le=10**6)]
+    segments: tuple[tuple[_Number, _Number, _Number], ...]
+    in_flight: tuple[_Number, ...]
+    window: PipeWindow | None = None
+    ran_out: _Number | None = None
+
+
 class KeptWindow(Record):
-    """A window of the proof of a cut, which has no times here."""
+    """A window of the proof of a cut, which has none here."""
 
     cut: KeptCut
     window: PipeWindow
@@ -91,6 +92,9 @@ class KeptLayers:
         self._blocks = journal.of(_ALL, KeptBlocks) if journal else []
         self._cuts = journal.of(_ALL, KeptCut) if journal else []
         self._windows = journal.of(_ALL, KeptWindow) if journal else []
+        self._splits = journal.of(_ALL, SplitBaseline) if journal else []
+        # What the devices' worker told of the model, and the other things that a result has beside measurements.
+        self.facts = next(iter(journal.of(_ALL, Ready)), None) if journal else None
         self.taken_over = 0
 
     def blocks_of(self, device: Device) -> KeptBlocks | None:
@@ -129,3 +133,17 @@ class KeptLayers:
     def window(self, cut: KeptCut, measured: PipeWindow) -> None:
         """Keeps a window of its proof."""
         self._keep(KeptWindow(cut=cut, window=measured))
+
+    def learn(self, facts: Ready) -> None:
+        """Keeps them, once."""
+        if self.facts is None:
+            self.facts = facts
+            self._keep(facts)
+
+    def split_like(self, planned: SplitBaseline) -> SplitBaseline | None:
+        """What was measured of the same batch split."""
+        return next((one for one in self._splits if one.split == planned.split), None)
+
+    def split(self, measured: SplitBaseline) -> None:
+        """Keeps what it gave."""
+        self._keep(measured)

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from gpubalance.errors import NothingFits, UsageError
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.jobs.keep.journal import Journal
-from gpubalance.jobs.keep.journals import tell_resumed
 from gpubalance.jobs.layers.alone import alone, refuse_what_is_faster_uncut
 from gpubalance.jobs.layers.blocks import check_cuts, time_blocks
 from gpubalance.jobs.layers.cutting import Cutting
@@ -31,7 +30,6 @@ def layers(request: LayersRequest, driver: str | None, watch: Watch, journal: Jo
     """
     limit, kept = TimeLimit(request.measuring.time_limit_s), KeptLayers(journal, watch)
     phases = Phases(request, watch)
-    tell_resumed(journal, watch)
     with lost_gpus_told(request.devices):
         check_cuts(request, kept, watch, limit)
         uncut = alone(request, driver, limit, phases.tell, journal)
