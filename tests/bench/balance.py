@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from gpubalance.results.plan import Plan
 from gpubalance.results.run import Run
 from tests.bench.measured import measured
-from tests.bench.phases import PHASES_HEAD, phases
+from tests.bench.phases import PHASES_HEAD, middle
 from tests.bench.ratio import in_turns
 from tests.bench.wanted import Wanted, judged
 from tests.cli.program import ROOT
@@ -27,16 +27,18 @@ _SPLITS_HEAD = (
 
 
 def main() -> Iterator[str]:
-    timed = {name: phases(name) for name in ("quick-pair", _PAIR)}
     yield PHASES_HEAD
-    yield from (one.row for one in timed.values())
+    yield middle("quick-pair", 5)[0]
+    row, plan = middle(_PAIR, 1)
+    yield row
     yield _SPLITS_HEAD
-    for name in (_PAIR, "small-memory-fast", "slow-second", "four-unlike", "throttling"):
-        yield from _splits(name, timed[name].plan if name in timed else None)
+    yield from _splits(_PAIR, plan)
+    for name in ("small-memory-fast", "slow-second", "four-unlike", "throttling"):
+        yield from _splits(name)
     yield from _plain()
 
 
-def _splits(name: str, off: Plan | None) -> Iterator[str]:
+def _splits(name: str, off: Plan | None = None) -> Iterator[str]:
     """A row without micro-batches, and one with as many as help where `plan` says that this is another split."""
     profile = str(ROOT / "configs" / f"{name}.toml")
     off = off or Plan.model_validate_json(measured("balance", "--simulate", profile, "--fresh"))

@@ -26,10 +26,18 @@ _JOINT = ("rounds", "worker start", "warm-up of the proof", "proof")
 
 
 class Phases(NamedTuple):
-    """A row of the table, and what the balance ended with."""
+    """How long a balance took, where the time went as the table's other cells, and what it ended with."""
 
-    row: str
+    in_all_s: float
+    cells: tuple[str, ...]
     plan: Plan
+
+
+def middle(name: str, count: int) -> tuple[str, Plan]:
+    """The table's row of the middle one of so many balances of that profile, and that one's plan."""
+    runs = sorted((phases(name) for _ in range(count)), key=lambda run: run.in_all_s)
+    one, spread = runs[count // 2], f" ({runs[0].in_all_s:.0f} to {runs[-1].in_all_s:.0f}, {count} times)"
+    return f"| {name} | {one.in_all_s:.0f} s{spread if count > 1 else ''} | {' | '.join(one.cells)} |", one.plan
 
 
 def phases(name: str) -> Phases:
@@ -51,8 +59,7 @@ def phases(name: str) -> Phases:
     spent[phase] += time.monotonic() - last_s
     probes = ", ".join(f"{seconds:.0f} s" for of, seconds in spent.items() if of.startswith("probe of"))
     joint = [f"{spent[of]:.0f} s" for of in _JOINT]
-    row = [name, f"{time.monotonic() - began:.0f} s", said, probes, *joint, _end(plan)]
-    return Phases(f"| {' | '.join(row)} |", plan)
+    return Phases(time.monotonic() - began, (said, probes, *joint, _end(plan)), plan)
 
 
 def _end(plan: Plan) -> str:
