@@ -67,7 +67,7 @@ def _count(x: Any, share: int) -> int:
 def _compare(
     tried: Sequence[Sequence[Any]], count: int, of: Callable[[slice], Sequence[Any]], what: str, remedy: str
 ) -> None:
-    """Whether each number of all samples, `tried` twice, is the mean of those `of` some of them."""
+    """Refuses, or tells, where a number of all samples, `tried` twice, is not the mean of those `of` some of them."""
     whole, again = tried
     if not all(map(_is_near, whole, again)):  # random, or it counts its calls: nothing can be told
         return
@@ -97,15 +97,18 @@ def _cut(data: Any, at: slice) -> Any:
 def _names_of_own(model: Any) -> list[str]:
     """The losses that do not come with Keras, or are of a batch there."""
     given = [] if model._compile_loss is None else keras.tree.flatten(model._compile_loss._user_loss)
-    named = [
-        (loss, loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__))
-        for loss in given
-        if loss is not None
-    ]
     names = [
-        name for loss, name in named if name.lower() in _OF_A_BATCH or not (isinstance(loss, str) or is_keras_own(loss))
+        _name(loss) for loss in given if loss is not None and (_is_own(loss) or _name(loss).lower() in _OF_A_BATCH)
     ]
     return names if type(model).compute_loss is keras.Model.compute_loss else [*names, "compute_loss"]
+
+
+def _name(loss: Any) -> str:
+    return loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__)
+
+
+def _is_own(loss: Any) -> bool:
+    return not isinstance(loss, str) and not is_keras_own(loss)
 
 
 def _losses(model: Any, data: Any, times: int = 1) -> list[list[Any]]:

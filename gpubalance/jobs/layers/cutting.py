@@ -18,8 +18,8 @@ from gpubalance.jobs.layers.series import PipeSeries
 from gpubalance.jobs.measure.joint import party_for
 from gpubalance.jobs.measure.series import LEAST_TIMINGS
 from gpubalance.jobs.measure.warnings import PRECISE_ENOUGH, resumed, rounds_taken_over
-from gpubalance.results.common import Warning_
-from gpubalance.results.layers import Layers, LayersBaselines, LayersRound
+from gpubalance.results.common import Model, Warning_
+from gpubalance.results.layers import Layers, LayersBaselines, LayersRound, SplitBaseline
 from gpubalance.settings.requests import LayersRequest
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.party import Party
@@ -206,20 +206,22 @@ class Cutting:
         if split is None or facts is None:
             return
         self._party.end()
-        measured = self._kept.split_like(split)
-        if measured is None:
-            self._watch(Doing(f"measuring the batch split {split.split} of the uncut model"))
-            uncut = self._request.uncut
-            try:
-                with party_for(uncut, self._watch, self._limit) as party:
-                    together = Together(uncut, facts.model, party, self._watch)
-                    rate = together.measure(split.split, self._request.round_s).throughput.median
-            except OutOfMemory as error:
-                self._uncut = replace(self._uncut, split=None, split_why_not=error.message)
-                return
-            measured = split.model_copy(update={"throughput": rate, "measured": True})
-            self._kept.split(measured)
-        self._uncut = replace(self._uncut, split=measured)
+        try:
+            measured = self._kept.split_like(split) or self._measured_split(split, facts.model)
+        except OutOfMemory as error:
+            self._uncut = replace(self._uncut, split=None, split_why_not=error.message)
+        else:
+            self._uncut = replace(self._uncut, split=measured)
+
+    def _measured_split(self, split: SplitBaseline, model: Model) -> SplitBaseline:
+        uncut = self._request.uncut
+        self._watch(Doing(f"measuring the batch split {split.split} of the uncut model"))
+        with party_for(uncut, self._watch, self._limit) as party:
+            together = Together(uncut, model, party, self._watch)
+            rate = together.measure(split.split, self._request.round_s).throughput.median
+        measured = split.model_copy(update={"throughput": rate, "measured": True})
+        self._kept.split(measured)
+        return measured
 
     def _result(self) -> Layers | None:
         """Of what was measured so far; None before the first round is."""
