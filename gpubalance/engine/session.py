@@ -82,9 +82,9 @@ class Session:
         if (stamped, micro) not in self._steps:
             spec = data.element_spec(self._strategy, self._samples)
             options = {"stamped": stamped, "micro": micro, "xla": self.settings.xla}
-            self._steps[stamped, micro] = build_step(
-                self._strategy, self._model, self._loss, self._optimizer, self._clocks, spec, **options
-            )
+            step = build_step(self._strategy, self._model, self._loss, self._optimizer, self._clocks, spec, **options)
+            # Called as it was traced: a tf.function would spend half a millisecond a step on finding its only trace.
+            self._steps[stamped, micro] = step.get_concrete_function()
         return self._steps[stamped, micro]
 
     def facts(self) -> dict[str, Any]:
