@@ -75,7 +75,9 @@ class PacedClock(Clock):
     """A simulated device's clock: it sleeps until the profile's time, and refuses what its memory does not hold.
 
     `steps` counts those it has seen, `late_steps` those whose real compute took longer than the profile says.
-    `at_once`: other devices compute meanwhile, as replicas of a joint run do, or in other workers.
+    `at_once`: other devices compute meanwhile, as replicas of a joint run do, or in other workers. `free_s` is when the
+    device ended what it last did; who knows that it has been idle until later says so, as only a step that is queued
+    behind another counts from there.
     """
 
     def __init__(
@@ -103,7 +105,7 @@ class PacedClock(Clock):
         self._first_s: float | None = None
         self._began_s = 0.0
         self._summed_s = 0.0
-        self._free_s = 0.0
+        self.free_s = 0.0
         self._late = False
         self.steps = 0
         self.late_steps = 0
@@ -119,7 +121,7 @@ class PacedClock(Clock):
                 f"OOM on replica {self._replica}: batch {micro_batch} needs {needed} of {profile.memory} B"
             )
         now = time.perf_counter()
-        self._began_s = self._free_s if now - self._free_s < QUEUED_WITHIN_S else now
+        self._began_s = self.free_s if now - self.free_s < QUEUED_WITHIN_S else now
         if self._first_s is None:
             self._first_s = self._began_s
         return self._began_s
@@ -148,10 +150,10 @@ class PacedClock(Clock):
 
     def finished(self) -> float:
         """Sleeps until the profile's update is over; the next step counts from then."""
-        self._free_s = self._on_time(self._summed_s + self._profile.update_s)
+        self.free_s = self._on_time(self._summed_s + self._profile.update_s)
         self.steps += 1
         self.late_steps += self._late
-        return self._free_s
+        return self.free_s
 
     def _on_time(self, target_s: float) -> float:
         """Sleeps until then. What comes a little later counts as on time: the host's own work is not the device's."""

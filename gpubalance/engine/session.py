@@ -233,6 +233,8 @@ class Session:
         else:
             steps = -(-steps // self._turn) * self._turn
         input_wait_s, began = 0.0, time.perf_counter()
+        for clock in self._paced:
+            clock.free_s = began  # else the first step counts from before the timing, which comes out too short
         for _ in range(steps):
             loss, stamps, waited = self._run(stamped=stamped)
             input_wait_s += waited

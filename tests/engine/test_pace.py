@@ -69,13 +69,13 @@ def test_a_queued_step_counts_from_the_end_of_the_one_before() -> None:
 
     clock = PacedClock(0, paced(0.001), JointProfile(), [0.0], seed=0)
     for _ in range(20):  # this process may have to wait for that long, but not each time
-        clock._free_s = time.perf_counter() - QUEUED_WITHIN_S / 3
-        if clock.begin(1, 1) == clock._free_s:
+        clock.free_s = time.perf_counter() - QUEUED_WITHIN_S / 3
+        if clock.begin(1, 1) == clock.free_s:
             break
     else:
         raise AssertionError("no step counts from the end of the one before")
-    clock._free_s = time.perf_counter() - QUEUED_WITHIN_S * 2
-    assert clock.begin(1, 1) > clock._free_s + QUEUED_WITHIN_S
+    clock.free_s = time.perf_counter() - QUEUED_WITHIN_S * 2
+    assert clock.begin(1, 1) > clock.free_s + QUEUED_WITHIN_S
 
 
 def test_a_step_is_late_once_however_often_it_is(tensorflow: Any) -> None:

@@ -73,7 +73,6 @@ class Pipeline:
         self._parts = Parts(self.segments, links, tuple(sections), sums, tuple(names), update)
         self._threads = ThreadPoolExecutor(len(self._devices))
         self._traced: set[str] = set()  # the labels' kinds
-        self._free_s = 0.0
 
     def held(self, micro: MicroBatch) -> MicroBatch:
         """The same, each part where a section takes it."""
@@ -103,11 +102,10 @@ class Pipeline:
         for clock in self.clocks:
             clock.is_stamped = stamped
         parts.update.begin()
-        now = time.perf_counter()
-        step = Step(parts, batch, self._free_s if now - self._free_s < QUEUED_WITHIN_S else now)
+        now, free_s = time.perf_counter(), max(clock.free_s for clock in self.clocks)
+        step = Step(parts, batch, free_s if now - free_s < QUEUED_WITHIN_S else now)
         self._work(step, orders, patience_s)
         parts.update.end()
-        self._free_s = max(clock.free_s for clock in self.clocks)
         finals = [step.finals[number] for number in range(len(batch))]
         if not stamped:
             return Stepped(step.losses, finals, None)

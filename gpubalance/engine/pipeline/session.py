@@ -106,11 +106,13 @@ class LayersSession:
             self._used = None
             pipeline.step(batch, order, patience_s=patience_s)  # unmeasured: it is traced, and caches fill
             self._used = order, micro_batch
-        for clock in pipeline.clocks:
+        for clock in self._paced:
             clock.tasks = clock.late_tasks = 0
         ends, given = time.perf_counter() + seconds, 0
         while given < at_least or time.perf_counter() < ends:
             began = time.perf_counter()
+            for clock in self._paced:
+                clock.free_s = began  # else the first step counts from before the timing, which comes out too short
             for _ in range(1 if stamped else steps_per_timing):
                 done = pipeline.step(batch, order, stamped=stamped, patience_s=patience_s)
             runtime.wait_for(self._names)
@@ -147,10 +149,13 @@ class LayersSession:
     def _clocks(self) -> Sequence[Any]:
         return self._pipeline.clocks if self._pipeline else ()
 
+    @property
+    def _paced(self) -> list[PacedClock]:
+        return [clock for clock in self._clocks if isinstance(clock, PacedClock)]
+
     def late_part(self) -> float | None:
         """Part of the last measured tasks whose real compute took longer than the profile's; the worst device's."""
-        paced = [clock for clock in self._clocks if isinstance(clock, PacedClock)]
-        return max((clock.late_tasks / clock.tasks for clock in paced if clock.tasks), default=None)
+        return max((clock.late_tasks / clock.tasks for clock in self._paced if clock.tasks), default=None)
 
     def memory_peaks(self) -> tuple[int | None, ...]:
         """Each device's peak since the last call; of a simulated one what its profile says for its stage."""

@@ -1,0 +1,48 @@
+"""What a timing of simulated devices says is what their profiles say, or more where the machine is busy."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gpubalance.planning.pipeline.segments import Segment
+from gpubalance.results.piped import Piped
+from gpubalance.results.timing import Timing
+from gpubalance.settings.device import DeviceProfile, JointProfile
+from gpubalance.settings.requests import Settings
+from gpubalance.settings.shares import Shares
+from tests.cli.program import TINY
+from tests.engine.pipelines import orders_of
+from tests.jobs.probes import devices_of
+
+_STEP_S = 0.02
+_PROFILES = [DeviceProfile(name=name, alpha_s=of * _STEP_S, beta_s=0) for name, of in (("fast", 0.5), ("slow", 1.0))]
+
+
+def of_a_split() -> Iterator[Timing]:
+    from gpubalance.engine.session import Session
+
+    session = Session(devices_of(*_PROFILES), Settings(model=TINY), JointProfile(), seed=0)
+    return session.measure(Shares((2, 3)), seconds=0, at_least=4, steps_per_timing=2, stamped=False)
+
+
+def of_a_pipeline() -> Iterator[Timing | Piped]:
+    from gpubalance.engine.pipeline.session import LayersSession
+
+    session = LayersSession(devices_of(_PROFILES[1]), Settings(model="small"), JointProfile(), seed=0)
+    graph = session.describe()
+    segments = [Segment(0, len(graph.blocks) - 1, 0)]
+    orders = orders_of("1f1b", segments, graph, 1)
+    return session.pipe(segments, orders, 2, 1, seconds=0, at_least=4, steps_per_timing=2, stamped=False)
+
+
+@pytest.mark.parametrize("measured", [of_a_split, of_a_pipeline])
+def test_no_timing_is_shorter_than_its_steps_however_long_the_host_takes_between_two(
+    tensorflow: Any, measured: Any
+) -> None:
+    for timing in measured():
+        assert timing.seconds >= timing.steps * _STEP_S - 1e-9
+        time.sleep(0.005)
