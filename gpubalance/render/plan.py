@@ -28,6 +28,7 @@ _REASONS = {
     "global batch": "could take more of a larger global batch",
     "sync": "is faster alone",
 }
+_WAITED_FOR = ("speed", "granularity")  # where all are, there is nobody who would wait
 
 
 def round_text(tried: Round, devices: Sequence[Device]) -> str:
@@ -112,12 +113,21 @@ def _devices(plan: Plan, width: int) -> list[str]:
 def bounds_text(plan: Plan) -> str:
     """What keeps each device from more samples: `GPU:1 is limited by its memory (640); GPU:0 could take more, …`."""
     alike: dict[str, list[str]] = {}
-    for share in plan.shares:
-        if share.batch:
-            reason = _REASONS[share.binds].format(limit=share.limit, multiple=plan.batch_multiple)
-            alike.setdefault(reason, []).append(plan.devices[share.device].label)
+    shares = [share for share in plan.shares if share.batch]
+    in_all = None if any(share.binds not in _WAITED_FOR for share in shares) else _bound_of_all(plan)
+    for share in shares:
+        reason = in_all or _REASONS[share.binds].format(limit=share.limit, multiple=plan.batch_multiple)
+        alike.setdefault(reason, []).append(plan.devices[share.device].label)
     ordered = sorted(alike.items(), key=lambda one: one[0].startswith("could"))
     return "; ".join(f"{', '.join(labels)} {reason}" for reason, labels in ordered)
+
+
+def _bound_of_all(plan: Plan) -> str:
+    """Why devices that finish together, none of which is full, have no more."""
+    if not any(one.split.global_batch > plan.global_batch for one in plan.predicted.by_global_batch):
+        return _REASONS["global batch"]
+    what = "samples/s" if plan.predicted.noise_scale is None else "goodput"
+    return f"could take more, but no larger global batch promises clearly more {what}"
 
 
 def _gap(plan: Plan, balance: Balance) -> str:

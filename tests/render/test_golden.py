@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from gpubalance.render.plan import bounds_text
 from gpubalance.render.probe import curve_lines
 from gpubalance.render.summary import warning_lines
+from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
 from gpubalance.results.records import read_result
 from tests.render.golden import DATA, NAMES, WIDTHS, kept, path
@@ -26,6 +28,18 @@ def test_a_summary_is_at_most_25_lines_beside_its_warnings_and_begins_with_the_a
     assert len(lines) - len(warning_lines(warnings)) <= 25
     assert "samples/s" in lines[0]
     assert any(line.startswith("next: gpubalance ") for line in lines)
+
+
+def test_of_devices_none_of_which_is_full_none_would_wait_for_the_others() -> None:
+    made = Plan.model_validate_json((DATA / "pair-balance.json").read_text())
+    shares = tuple(share.model_copy(update={"binds": "speed"}) for share in made.shares)
+    free = made.model_copy(update={"shares": shares})
+    given = free.model_copy(update={"predicted": made.predicted.model_copy(update={"by_global_batch": ()})})
+    found = (bounds_text(plan) for plan in (free, given))
+    assert list(found) == [
+        "GPU:0, GPU:1 could take more, but no larger global batch promises clearly more samples/s",
+        "GPU:0, GPU:1 could take more of a larger global batch",
+    ]
 
 
 def test_a_curve_with_its_marks_is_whole_at_50_columns() -> None:
