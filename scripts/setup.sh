@@ -59,29 +59,17 @@ install() {
     *,cuda,*) say "installing TensorFlow with CUDA (3 GB) and the rest, some minutes, in $venv" ;;
     *) say "installing TensorFlow and the rest, about a minute, in $venv" ;;
     esac
-    failed=$({ { run_pip || echo failed >&3; } | steps; } 3>&1)       # pip's own lines are too many
+    set -- --progress-bar off --no-input --disable-pip-version-check --log "$venv/install.log"
+    set -- "$venv/bin/python" -m pip install "$@" -e ".${extras:+[${extras#,}]}"
+    failed=$({ { "$@" </dev/null || echo failed >&3; } | sed -nu "$downloads" >&2; } 3>&1)
     printf '%s\n' "$root" "$had_python" >"$venv/.gpubalance" # a pip that failed has undone what it began
     [ -z "$failed" ] || die "the install failed: $venv/install.log has all that pip said"
     printf '%s' "$files" | tee "$venv/.gpubalance$extras," >"$venv/.gpubalance${extras%,dev}," # who has dev has the rest
 }
 
-run_pip() {
-    "$venv/bin/python" -m pip install --progress-bar off --no-input --disable-pip-version-check \
-        --log "$venv/install.log" -e ".${extras:+[${extras#,}]}" </dev/null
-}
-
-# Says of pip's lines each download of 10 MB or more, and when all are there.
-steps() {
-    while IFS= read -r line; do
-        case $line in
-        *"Downloading "*"("[0-9][0-9]*" MB)")
-            line=${line#*Downloading } && line=${line##*/}
-            say "downloading ${line%%-*} (${line##*"("}"
-            ;;
-        "Installing collected packages: "*) say "unpacking the packages, the last step" ;;
-        esac
-    done
-}
+# The downloads of 10 MB or more among pip's lines, which are too many.
+downloads='s|.*Downloading \(.*/\)*\([^-]*\)-.* (\([0-9][0-9][0-9.]* MB\)).*|gpubalance: downloading \2 (\3)|p
+s|^Installing collected packages: .*|gpubalance: unpacking the packages, the last step|p'
 
 # Makes $venv, from scratch where an install was cut off.
 make_venv() {
@@ -98,12 +86,4 @@ print(os.path.realpath(sys._base_executable))' 2>/dev/null) && break
     : >"$venv/.gpubalance"
     find "$venv/" -mindepth 1 -maxdepth 1 ! -name .gpubalance -exec rm -rf {} + && "$python" -m venv "$venv" >&2 ||
         die "cannot make a virtual environment in $venv"
-}
-
-# Lets the development tools write beside $venv and not into the checkout, which can be read-only.
-tool_caches() {
-    cache=$venv/.cache
-    [ -w "$venv" ] || cache=${user_cache:-/tmp}/gpubalance/tools
-    export RUFF_CACHE_DIR="$cache/ruff" MYPY_CACHE_DIR="$cache/mypy" HYPOTHESIS_STORAGE_DIRECTORY="$cache/hypothesis"
-    pytest_cache=$cache/pytest
 }

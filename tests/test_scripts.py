@@ -353,5 +353,5 @@ def test_test_runs_check_then_pytest(
     assert [Path(one["file"]).stem for one in said] == programs, err
     assert code == expected
     # All tests run several at a time; what a user asks for runs as it is asked for.
-    assert tuple(said[-1]["args"][2:]) == (args or ("-n", "4", "--dist", "loadgroup", "--no-loadscope-reorder"))
+    assert tuple(said[-1]["args"]) == (args or ("-n", "4", "--dist", "loadgroup", "--no-loadscope-reorder"))
     assert {one["cwd"] for one in said} == {str(checkout.folder)}
