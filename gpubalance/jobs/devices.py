@@ -1,4 +1,4 @@
-"""`devices`: what is here, and what of it TensorFlow can use."""
+"""`devices`: the GPUs here, and which of them TensorFlow can use."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Listings(Record):
 
 
 def list_devices_of(hosts: Sequence[Host], *, redact: bool) -> tuple[Listings, list[EnvironmentFault]]:
-    """What each host says of itself, and the errors of those that have no GPU or said nothing."""
+    """Each host's own listing, and an error for each host that has no GPU or did not answer."""
     words = ("devices", "--json", *(["--redact"] if redact else []))
     listings, errors = [], []
     for host, answer in ask(dict.fromkeys(hosts, words)).items():
@@ -58,7 +58,7 @@ def list_devices_of(hosts: Sequence[Host], *, redact: bool) -> tuple[Listings, l
 
 
 def list_devices(simulate: str | None, watch: Watch) -> Listing:
-    """Asks NVML, and TensorFlow in a worker. Raises BadInput for a bad profile."""
+    """Asks NVML for the GPUs, and TensorFlow in a worker which of them work. Raises BadInput for a bad profile."""
     if simulate is not None:
         return Listing(environment=environment_here(None), nvidia=None, simulated=simulated_devices(simulate)[0])
     reading = read_gpus()
@@ -73,7 +73,7 @@ def list_devices(simulate: str | None, watch: Watch) -> Listing:
 
 
 def _missing(gpus: Sequence[Device]) -> dict[str, str]:
-    """UUID → why, of each GPU that TensorFlow can't use."""
+    """The reason for each GPU that TensorFlow can't use, by UUID."""
     with Party(gpus, purpose="survey") as party:
         party.start()
         try:

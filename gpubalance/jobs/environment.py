@@ -14,12 +14,12 @@ from gpubalance.workers.messages import Ready
 
 
 def environment(facts: Ready, driver: str | None) -> Environment:
-    """Of a measurement, from what its worker told of TensorFlow."""
+    """The environment of a measurement, with the TensorFlow versions that its worker reported."""
     return _environment(facts.tensorflow, facts.keras, facts.cuda, facts.cudnn, driver)
 
 
 def environment_here(driver: str | None) -> Environment | None:
-    """Of what was only looked at: the versions that are installed. None where that does not tell TensorFlow's."""
+    """The environment by installed packages, without a worker. None if TensorFlow's or Keras' version is unknown."""
     found = software()
     if found.tensorflow is None or found.keras is None:
         return None
@@ -27,7 +27,7 @@ def environment_here(driver: str | None) -> Environment | None:
 
 
 def _environment(tensorflow: str, keras: str, cuda: str | None, cudnn: str | None, driver: str | None) -> Environment:
-    """An allow-list: no host name, no user, no paths, no environment variables."""
+    """Records an allow-list of facts: no host name, user, paths or environment variables."""
     return Environment(
         gpubalance=__version__,
         python=platform.python_version(),

@@ -1,4 +1,4 @@
-"""What a stage tells while it works. The command line shows it; nothing waits for that."""
+"""The events that a job emits while it works. The command line shows them; no job waits for that."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpubalance.settings.device import Device
 
 @dataclass(frozen=True)
 class Doing:
-    """What is done now, and why. `stays`: a reader must know it when all is over, too."""
+    """What the job is doing now, and why. `stays`: the text still matters after the command has ended."""
 
     text: str
     stays: bool = False
@@ -26,7 +26,7 @@ class Doing:
 
 @dataclass(frozen=True)
 class PhaseBegun:
-    """A phase of the whole begins. It will take about `seconds`, and all from now on about `left_s`."""
+    """A phase of the command begins. It will take about `seconds`, and the whole rest about `left_s`."""
 
     name: str
     number: int
@@ -37,17 +37,18 @@ class PhaseBegun:
 
 @dataclass(frozen=True)
 class TimeLeft:
-    """About how long the whole will go on from now, in seconds."""
+    """About how many seconds the command still needs."""
 
     seconds: float
 
 
 @dataclass(frozen=True)
 class TimingDone:
-    """Some steps of a joint run are over, warm-up included: of the "even" split, or of the run's own ("").
+    """Some steps are over, warm-up included.
 
-    Or of one device that trains a model of its own, "alone" or "at once" with others.
-    `compute_s` and `update_s` are of each replica where they were stamped. `gauges` are the latest reading of each GPU.
+    `name` is "even" for the even split of a joint run and "" for its own split; for a device that trains a model of its
+    own it is "alone" or "at once". `compute_s` and `update_s` have a value for each replica if its steps were stamped.
+    `gauges` is the latest reading of each GPU.
     """
 
     name: str
@@ -61,7 +62,7 @@ class TimingDone:
 
 @dataclass(frozen=True)
 class WindowDone:
-    """A window of steps is measured. `name` says of which split: "even" or "" for the run's own."""
+    """A window of steps is measured. `name` is "even" for the even split and "" for the run's own."""
 
     number: int
     of: int
@@ -72,7 +73,7 @@ class WindowDone:
 
 @dataclass(frozen=True)
 class TurnDone:
-    """A window of models that train independently is measured: of one device "alone", or of all "at once"."""
+    """A window of independent models is measured: one device "alone", or all of them "at once"."""
 
     number: int
     of: int
@@ -113,7 +114,7 @@ class RoundDone:
 
 @dataclass(frozen=True)
 class CutDone:
-    """A cut of a model over devices was tried on the way to the best one; its steps are of so many samples."""
+    """A cut of a model was tried on the way to the best one, with steps of `global_batch` samples."""
 
     round: LayersRound
     devices: tuple[Device, ...]
@@ -122,7 +123,7 @@ class CutDone:
 
 @dataclass(frozen=True)
 class PipeWindowDone:
-    """A window of a cut model is measured; samples per second and the step time are of all windows until now."""
+    """A window of a cut model is measured; throughput and step time are those of all windows so far."""
 
     number: int
     of: int
@@ -148,7 +149,7 @@ Watch = Callable[[Event], None]
 
 
 def one_at_a_time(watch: Watch) -> Watch:
-    """The same, for several threads."""
+    """A `watch` that several threads may call: events reach the given one one after the other."""
     lock = threading.Lock()
 
     def tell(event: Event) -> None:

@@ -1,4 +1,4 @@
-"""`launch`: a training script, in a process for each device of a plan."""
+"""`launch`: runs a training script in one process for each device of a plan."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from gpubalance.workers.wire import GRACE_S
 
 
 def launch(plan: Plan, command: Sequence[str], tell: Tell) -> int:
-    """Runs the command in all processes to their end. The exit code of the first that failed, else 0.
+    """Runs the command in all processes until they end. Returns the exit code of the first that failed, else 0.
 
-    A plan of one host is one process, as its devices are one strategy's. An interrupt is passed on to all of them.
-    Raises what `free_addresses` and `Script` do where one can't begin or its host is lost: then none goes on.
+    A plan for one host takes one process, as one strategy has all its devices. An interrupt is passed on to every
+    process. Raises what `free_addresses` and `Script` do if a process can't start or its host is lost: then all end.
     """
     devices = [plan.devices[number] for number in plan.split.used]
     groups = [[device] for device in devices] if len(hosts_of(devices)) > 1 else [devices]
@@ -43,7 +43,7 @@ def launch(plan: Plan, command: Sequence[str], tell: Tell) -> int:
 
 
 def _first(codes: Sequence[Future[int]]) -> int:
-    """Of the first that failed; the others get a moment to say why. 0 once all have ended well."""
+    """The exit code of the first that fails, after the others had a moment to say why; 0 once all have ended well."""
     left = set(codes)
     while left:
         done, left = wait(left, return_when=FIRST_COMPLETED)

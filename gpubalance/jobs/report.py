@@ -41,7 +41,7 @@ def _subject(path: Path, result: AnyResult, given: Sequence[Found]) -> Subject:
 
 
 def _its_probe(result: Plan | Run, given: Sequence[Found]) -> Found | None:
-    """The probe that the result is based on, given or kept here; or else a given probe of its devices."""
+    """The probe that the result is based on, from the files given or kept here; else a given probe of its devices."""
     kept = ((probe, f"the probe of {probe.created} that is kept here") for probe in kept_probes())
     for candidates in (given, kept):
         for probe, where in candidates:
@@ -69,7 +69,7 @@ def _is_its_own(probe: Probe, result: Plan | Run) -> bool:
 
 
 def _agreements(probe: Probe, run: Run) -> Iterator[bool]:
-    """For each solo best that a run was compared with, whether this probe has it."""
+    """Whether this probe has the same solo best, for each one that the run was compared with."""
     found = _of_devices(probe, run)
     for best in run.baselines.solo_best or ():
         one = found[best.device]

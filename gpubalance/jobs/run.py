@@ -1,4 +1,4 @@
-"""`run`: a split, trained for real, in turns with the even split."""
+"""`run`: trains with a split for real, in turns with the even split."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run(
     """Trains with the request's split and reports what it gives.
 
     `driver` is recorded. `solo` is what the devices gave alone, to compare with. `planned` is the model that a plan is
-    for. Windows go into the `journal`, and those that are in it are not measured again.
+    for. Windows go into the `journal`; those that are already in it are not measured again.
 
     Devices with batch 0 are left out: an empty share is not a replica. Raises NothingFits with a split that does fit
     when a device runs out of memory. Every error after the first window carries what was measured as `partial`.
@@ -68,7 +68,7 @@ def run(
 
 
 def out_of_memory_told(error: OutOfMemory, party: Party, request: RunRequest, watch: Watch) -> GpubalanceError:
-    """What fits instead; what was measured before is part of the error, however the search for that ends."""
+    """The error that says what fits instead. It keeps what was measured before, however the search for that ends."""
     try:
         return Fitting(party, request, watch).error(error)
     except KeyboardInterrupt as interrupt:

@@ -12,9 +12,9 @@ _OF_ANOTHER_MODEL = ("model", "the model's parameters")
 
 
 def check_regression(comparison: Comparison, most: float) -> None:
-    """Raises Regression where a result's verdict is slower and it lost more than the part `most` of its throughput.
+    """Raises Regression if a result is significantly slower and lost more than the fraction `most` of its throughput.
 
-    A gate that can't judge must not pass: raises BadInput where there is no verdict, or where the models differ.
+    A gate that can't judge must not pass: raises BadInput if there is no verdict or the models differ.
     """
     found: list[str] = []
     for against in comparison.against_first:
@@ -48,7 +48,7 @@ def check_regression(comparison: Comparison, most: float) -> None:
 
 
 def _ratios(baseline: ComparedResult, other: ComparedResult, against: Against) -> Iterator[tuple[str, ThroughputRatio]]:
-    """The ratios to judge: of the split's throughput, or of each device's alone."""
+    """The ratios to judge, with where each is from: the split's throughput, or each device's alone."""
     if against.ratio is not None:
         yield "", against.ratio
         return

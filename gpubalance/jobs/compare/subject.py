@@ -1,4 +1,4 @@
-"""A result to compare: what of it stands side by side, and what the ratio is made of."""
+"""A result to compare: the figures shown side by side, and the step times that a ratio is computed from."""
 
 from __future__ import annotations
 
@@ -37,25 +37,25 @@ class Subject:
 
     @property
     def parts(self) -> list[tuple[float, tuple[float, ...]]]:
-        """What its throughput is the sum of, each with its step times in order of time; empty where nothing was run."""
+        """The throughputs that add up to the result's, each with its step times in order; empty if nothing ran."""
         if isinstance(self.source, Run | Layers):
             return [(self.source.throughput.median, self.source.step_time_s.samples)]
         return [self.part(place) or (0.0, ()) for place in range(len(self.devices))]
 
     def part(self, number: int) -> tuple[float, tuple[float, ...]] | None:
-        """A device's own part of that, where it trained a model of its own. `number` is its place in `devices`."""
+        """The part of a device that trained a model of its own, else None. `number` is its place in `devices`."""
         one = self.source.measured[number] if isinstance(self.source, Independent) else None
         return (one.throughput, one.step_time_s.samples) if one and one.throughput and one.step_time_s else None
 
     def curve(self, number: int) -> dict[int, CurvePoint]:
-        """A probed device's points by batch; empty where the result is no probe. `number` is its place in `devices`."""
+        """A probed device's points by batch; empty unless the result is a probe. `number` is its place in `devices`."""
         if not isinstance(self.source, Probe):
             return {}
         return {point.batch: point for point in self.source.probes[number].curve}
 
 
 def read_subject(path: Path) -> Subject:
-    """What a file holds. Raises BadInput with what the file is instead, or which field is damaged."""
+    """Reads a result. The BadInput for any other file says what it is instead, or which field is damaged."""
     found, name = read_result(path), clean(str(path), 500)
     if isinstance(found, Probe):
         return _of_probe(name, found)
@@ -167,7 +167,7 @@ def _of_probe(name: str, probe: Probe) -> Subject:
             )
             for device, one in used
         ),
-        # Of many points one may look so by chance.
+        # Among many points one may look unquiet by chance.
         not_quiet=f"at {len(doubts)} of {len(said)} batch sizes {doubts[0]}" if 2 * len(doubts) > len(said) else None,
         warnings=_warnings(probe.warnings, [(d, point.telemetry) for d, one in used for point in one.curve]),
     )
@@ -184,12 +184,12 @@ def _device(device: Device, source: Record, **more: Any) -> ComparedDevice:
 
 
 def _shared(source: Record, target: type[Record]) -> dict[str, Any]:
-    """The fields that both records have: they have the same names on purpose."""
+    """The values of the fields that both records have, which share names on purpose."""
     return {name: getattr(source, name) for name in type(source).model_fields if name in target.model_fields}
 
 
 def _warnings(given: Iterable[Warning_], readings: Iterable[tuple[Device, Telemetry | None]]) -> tuple[Warning_, ...]:
-    """The warnings of the figures themselves, each once, and what the GPUs said while they were measured."""
+    """The warnings about the figures, each once, and why the GPUs lowered their clocks during the measurement."""
     found = {
         (w.code, w.message): Warning_(code=clean(w.code), message=clean(w.message, 1000), next=clean(w.next, 1000))
         for w in given

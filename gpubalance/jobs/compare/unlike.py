@@ -1,4 +1,4 @@
-"""What differs between two results besides the split: then they do not compare like with like."""
+"""What differs between two results besides the split, so that they do not compare like with like."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _OF_A_PROBE = {
 
 
 def pair_devices(baseline: Sequence[Device], other: Sequence[Device]) -> list[tuple[int | None, int | None]]:
-    """The places of the same device in both, by UUID or else by label; None where it is not there.
+    """The places of each device in both results, matched by UUID or else by label; None where a result lacks it.
 
-    A UUID that was redacted, or that several devices have, does not count.
+    A UUID that is redacted or shared by several devices does not count.
     """
     pairs = dict[int, int]()
     for names in (_uuids, _labels):
@@ -55,7 +55,7 @@ def _uuids(devices: Sequence[Device]) -> dict[str, int]:
 
 
 def unlike(baseline: Subject, other: Subject) -> tuple[Unlike, ...]:
-    """Settings, model, devices, software and machine, in that order; None is not known."""
+    """The differences in settings, model, devices, software and machine, in this order; a None in one is unknown."""
     before, after = baseline.source, other.source
     return (
         *_fields(before.settings, after.settings, {name: name.replace("_", "-") for name in Settings.model_fields}),
@@ -76,7 +76,7 @@ def _training(subject: Subject) -> str:
 
 
 def _samples(baseline: Subject, other: Subject) -> Iterator[Unlike]:
-    """Where those of the user come from: `balance` and `probe` hold some on the devices."""
+    """Whether the user's samples came from the pipeline in one and lay on the devices in the other."""
     sources = baseline.source, other.source
     if all(source.settings.data is not None for source in sources):
         piped = [isinstance(one, Independent) or (isinstance(one, Run) and one.pipeline is not None) for one in sources]
@@ -84,7 +84,7 @@ def _samples(baseline: Subject, other: Subject) -> Iterator[Unlike]:
 
 
 def _fields(before: Record | None, after: Record | None, names: Mapping[str, str]) -> Iterator[Unlike]:
-    """The fields that differ, each under the name given for it; nothing where a record is not known."""
+    """The fields that differ, each under the name given for it; nothing if a record is unknown."""
     if before is not None and after is not None:
         mine, theirs = before.model_dump(include=set(names)), after.model_dump(include=set(names))
         for field, name in names.items():
@@ -92,7 +92,7 @@ def _fields(before: Record | None, after: Record | None, names: Mapping[str, str
 
 
 def _input_shapes(before: Model | None, after: Model | None) -> Iterator[Unlike]:
-    """Older results do not have them."""
+    """The difference in input shapes, which results of older versions do not have."""
     mine, theirs = (model.input_shapes if model else None for model in (before, after))
     if mine is not None and theirs is not None:
         yield from _if_unlike("the model's input shapes", shapes_text(mine), shapes_text(theirs))
@@ -106,7 +106,7 @@ def _devices(baseline: Sequence[Device], other: Sequence[Device]) -> Iterator[Un
             yield Unlike(what=(before or after or other[0]).label, baseline=_named(before), other=_named(after))
             continue
         uuids = [None if is_redacted(device.uuid) else device.uuid for device in (before, after)]
-        if None in uuids:  # it may be the same device, or not
+        if None in uuids:  # it may or may not be the same device
             yield Unlike(what=f"{before.label} UUID", baseline=uuids[0], other=uuids[1])
         if None not in uuids and before.uuid != after.uuid:
             yield Unlike(what=before.label, baseline=_named(before), other=_named(after))
@@ -122,7 +122,7 @@ def _named(device: Device | None) -> str:
 
 
 def _same_device(baseline: Device, other: Device) -> Iterator[Unlike]:
-    """A card that was flashed or a profile that was edited keeps its UUID."""
+    """What changed in one device: a flashed card and an edited profile keep their UUID."""
     label = baseline.label
     yield from _if_unlike(f"{label} name", baseline.name, other.name)
     if baseline.profile is None or other.profile is None:

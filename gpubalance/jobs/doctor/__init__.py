@@ -1,4 +1,4 @@
-"""`doctor`: checks the machine, and says how to fix it.
+"""`doctor`: checks the machine, and says how to fix what is wrong.
 
-Known causes and remedies are in remedies/; what NVML tells is read in devices/.
+Known causes and remedies are in remedies/; NVML is read in devices/.
 """

@@ -1,4 +1,4 @@
-"""`doctor`, composed: first what everything stands on, then what stands on it."""
+"""`doctor` as a whole: first it checks what everything depends on, then what depends on that."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from gpubalance.settings.requests import Settings
 from gpubalance.workers.party import Party
 from gpubalance.workers.worker import Worker
 
-_INSTEAD = 2  # plain CPU devices, where there is no GPU
-# The probe model's, where no step told a size: what an all-reduce is for is not known then.
+_INSTEAD = 2  # plain CPU devices, used if there is no GPU
+# Those of the model `probe`: what the all-reduce moves if no training step has told the size.
 _GRADIENT_BYTES = 78_900_000 * 4
 
 
 @dataclass
 class _Findings:
-    """What is known so far: a checkup can be made of it at any moment."""
+    """What is known so far; it can become a checkup at any moment."""
 
     watch: Watch
     checks: list[Check] = field(default_factory=list)
@@ -41,7 +41,7 @@ class _Findings:
     joint: JointProfile = field(default_factory=JointProfile)
 
     def checkup(self, *, complete: bool) -> Checkup:
-        """What is known by now."""
+        """The checkup of what is known so far."""
         return Checkup(
             created=now(),
             devices=self.devices,
@@ -53,10 +53,10 @@ class _Findings:
 
 
 def doctor(simulate: str | None, gpus: Sequence[str] | None, model: str | None, watch: Watch) -> Checkup:
-    """Checks the machine. What is wrong is in the checkup, and never raised.
+    """Checks the machine. Faults are listed in the checkup, never raised.
 
-    Without GPUs that work can be put on, or with `simulate`, the work is tried on simulated devices. Raises UsageError
-    for a device that is not here, BadInput for a bad profile, and Interrupted with the checks so far.
+    Without a usable GPU, or with `simulate`, the work is tried on simulated devices. Raises UsageError for a device
+    that is not here, BadInput for a bad profile, and Interrupted with the checks so far.
     """
     found = _Findings(watch)
     try:
@@ -78,7 +78,7 @@ def doctor(simulate: str | None, gpus: Sequence[str] | None, model: str | None, 
 def _machine(
     found: _Findings, simulate: str | None, gpus: Sequence[str] | None
 ) -> tuple[Reading | None, tuple[Gpu, ...]]:
-    """NVML's reading and the GPUs that are checked; sets the devices that work is tried on."""
+    """NVML's reading and the GPUs to check; sets the devices that work is tried on."""
     if simulate is not None:
         devices, found.joint = simulated_devices(simulate)
         found.devices = select(gpus, devices)
@@ -87,7 +87,7 @@ def _machine(
     found.watch(Doing("reading the GPUs through NVML"))
     reading = read_gpus()
     chosen = reading.gpus
-    if gpus is not None and chosen:  # also one that can't be used: it is what a doctor is for
+    if gpus is not None and chosen:  # an unusable one too: that is what a doctor is for
         named = {device.uuid for device in select(gpus, [gpu.device for gpu in chosen])}
         chosen = tuple(gpu for gpu in chosen if gpu.uuid in named)
     found.checks += driver_checks(reading)
@@ -104,7 +104,7 @@ def _machine(
 
 
 def _software(found: _Findings, party: Party, reading: Reading | None, chosen: Sequence[Gpu]) -> str | None:
-    """Checks TensorFlow and its libraries; why nothing can be tried with them on any of the devices, or None."""
+    """Checks TensorFlow and its libraries. Returns why no device can be tried with them, or None."""
     found.watch(Doing("loading TensorFlow and its libraries"))
     try:
         found.checks += software_checks(party.ask(Worker.inspect), reading, chosen)

@@ -1,4 +1,4 @@
-"""The driver, NVML, and each GPU as NVML describes it. Nothing is ever set."""
+"""Checks of the driver, NVML, and each GPU as NVML describes it. They never change a setting."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from gpubalance.remedies import match
 from gpubalance.results.checkup import Check, Status
 from gpubalance.system.deadlines import within_or
 
-_OFTEN_HARMLESS = ("hidden", "mig")  # somebody wanted it so
+_OFTEN_HARMLESS = ("hidden", "mig")  # somebody may have chosen it
 _NOT_TOLD = "the driver does not say"
 
 
 def driver_checks(reading: Reading) -> list[Check]:
-    """The driver and NVML."""
+    """The checks of the driver and NVML."""
     if reading.problem is not None:
         cards = nvidia_cards()
         here = f" (there is a card at {', '.join(cards)})" if cards else ""
@@ -28,7 +28,7 @@ def driver_checks(reading: Reading) -> list[Check]:
 
 
 def _nvml(reading: Reading) -> Check:
-    """NVML's version is CUDA's major version, then the driver version that it belongs to: 12.550.54.14."""
+    """The check that NVML is the driver's: its version is CUDA's major one, then the driver's, as in 12.550.54.14."""
     version, driver = reading.nvml_version, reading.driver_version
     if version and driver and version.partition(".")[2] != driver:
         return explained("nvml", "warning", "driver-mismatch", f"{version} belongs to another driver than {driver}")
@@ -36,7 +36,7 @@ def _nvml(reading: Reading) -> Check:
 
 
 def gpu_checks(gpus: Sequence[Gpu]) -> list[Check]:
-    """Each topic of each GPU: whatever is not ok on a line of its own, the rest together."""
+    """The checks of each topic on each GPU: one line for each fault; GPUs that are fine share a line."""
     topics = dict[str, list[tuple[Gpu, Check]]]()
     for gpu in gpus:
         for found in _checks(gpu):
@@ -85,7 +85,7 @@ def _processes(gpu: Gpu) -> Check:
 
 
 def _judged(code: str, wrong: bool | None, good: str, bad: str, remedy: str) -> Check:
-    """`wrong` is None where NVML does not say."""
+    """A check with one of two outcomes, skipped if `wrong` is None: NVML does not say."""
     if wrong is None:
         return skipped(code, _NOT_TOLD)
     return check(code, "warning", bad, remedy) if wrong else ok(code, good)

@@ -1,4 +1,4 @@
-"""The host under the devices: its memory, its disk, its shared memory."""
+"""Checks of the host: its memory, its disk, its shared memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def host_checks(*, gpus: int) -> list[Check]:
-    """Memory and disk; shared memory where several GPUs may need it."""
+    """The checks of memory and disk, and of shared memory if several GPUs may need it."""
     found = [
         guarded("host-memory", lambda: memory_check(available_memory())),
         guarded("disk", lambda: disk_check(*min(_free_bytes(), key=lambda folder: folder[1]))),
@@ -33,7 +33,7 @@ def host_checks(*, gpus: int) -> list[Check]:
 
 
 def available_memory(cgroup: Path = _CGROUP) -> int:
-    """Bytes that programs here can still take, of the host or of this container's limit, whichever is less."""
+    """Bytes that programs here can still take: the host's, or what is left of the container's limit if that is less."""
     free = int(psutil.virtual_memory().available)
     try:
         limit, used = ((cgroup / name).read_text().strip() for name in ("memory.max", "memory.current"))
@@ -43,13 +43,13 @@ def available_memory(cgroup: Path = _CGROUP) -> int:
 
 
 def _free_bytes() -> list[tuple[Path, int]]:
-    """Of the folders where results, logs and temporary files go."""
+    """Free bytes in each of the folders where results, logs and temporary files go."""
     folders = (current_folder(), state_folder("logs"), Path(tempfile.gettempdir()))
     return [(folder, shutil.disk_usage(folder).free) for folder in folders]
 
 
 def memory_check(free: int) -> Check:
-    """The check of so many free bytes."""
+    """The check of the host's `free` bytes."""
     return _room(
         "host-memory",
         free,
@@ -66,7 +66,7 @@ def disk_check(folder: Path, free: int) -> Check:
 
 
 def shared_check(free: int) -> Check:
-    """The check of so many free bytes in /dev/shm."""
+    """The check of the `free` bytes in /dev/shm."""
     return _room(
         "shared-memory",
         free,
@@ -78,7 +78,7 @@ def shared_check(free: int) -> Check:
 
 
 def _room(code: str, free: int, bounds: tuple[int, int], *, remedy: str, where: str = "", short: str = "") -> Check:
-    """A failure below the first of the bounds, a warning below the second; `short` is said in both."""
+    """A failure below the first of the bounds, a warning below the second; `short` is added to both texts."""
     status: Status = "failure" if free < bounds[0] else "warning" if free < bounds[1] else "ok"
     detail = f"{format_bytes(free)} free{where}"
     return check(code, status, detail) if status == "ok" else check(code, status, f"{detail}{short}", remedy)

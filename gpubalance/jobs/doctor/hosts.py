@@ -15,13 +15,13 @@ from gpubalance.results.checkup import Checkup, Checkups
 from gpubalance.results.common import now
 from gpubalance.settings.device import Host
 
-_WITHIN_S = 900.0  # where all is well a minute; a step that hangs has a deadline there
+_WITHIN_S = 900.0  # a healthy host takes a minute; a step that hangs has its deadline on the host
 
 
 def doctor_of(hosts: Sequence[Host], words: Sequence[str], gpus: Sequence[str] | None, watch: Watch) -> Checkups:
-    """What `gpubalance doctor` with these words finds on each, at the same time; of `alpha:0` its own GPU 0.
+    """What `gpubalance doctor` with these words finds on each host, run on all at once; `alpha:0` is GPU 0 of alpha.
 
-    What is wrong is in it, also a host that can't be reached. Raises UsageError for a device on none of them.
+    Faults, an unreachable host among them, are in the result. Raises UsageError for a device on none of the hosts.
     """
     named = _named(hosts, gpus)
     watch(Doing(f"{', '.join(named)} {'check themselves' if len(named) > 1 else 'checks itself'}"))
@@ -33,7 +33,7 @@ def doctor_of(hosts: Sequence[Host], words: Sequence[str], gpus: Sequence[str] |
 
 
 def _named(hosts: Sequence[Host], gpus: Sequence[str] | None) -> dict[Host, list[str]]:
-    """The hosts that are asked, each with its part of --gpus."""
+    """The hosts to ask, each with its own part of --gpus."""
     if gpus is None:
         return {host: [] for host in hosts}
     named: dict[Host, list[str]] = {}

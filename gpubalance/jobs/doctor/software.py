@@ -1,4 +1,4 @@
-"""TensorFlow's build against the driver, its CUDA libraries, and the GPUs. Pure: what a worker found out comes in."""
+"""Checks TensorFlow's build against driver, CUDA libraries and GPUs. Pure: a worker's findings are the input."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OLD_BEFORE = (7, 5)
 
 
 def software_checks(found: Inspected, reading: Reading | None, gpus: Sequence[Gpu]) -> list[Check]:
-    """TensorFlow itself; and what it needs for GPUs, where there are some and it is built for them."""
+    """The checks of TensorFlow, and of what it needs for GPUs if there are any and it is built for them."""
     built = f"built for CUDA {found.cuda} and cuDNN {found.cudnn}" if found.cuda else "built without CUDA"
     detail = f"{found.tensorflow} with Keras {found.keras}, {built}"
     if gpus and found.cuda is None:
@@ -33,7 +33,7 @@ def software_checks(found: Inspected, reading: Reading | None, gpus: Sequence[Gp
 
 
 def driver_for_build(found: Inspected, reading: Reading) -> Check:
-    """The CUDA that the driver serves against the one that TensorFlow is built for."""
+    """The check of the driver's CUDA version against the one that TensorFlow is built for."""
     serves, version = reading.cuda_driver_version, reading.driver_version
     if not serves:
         return skipped("tensorflow-driver", "the driver does not say which CUDA it serves")
@@ -44,7 +44,7 @@ def driver_for_build(found: Inspected, reading: Reading) -> Check:
 
 
 def libraries(found: Inspected) -> Check:
-    """Each CUDA library that TensorFlow wants, loaded."""
+    """The check that each CUDA library which TensorFlow wants can be loaded."""
     problems = {name: problem for name, problem in found.libraries.items() if problem is not None}
     if not problems:
         return ok("cuda-libraries", f"all {len(found.libraries)} load")
@@ -55,7 +55,7 @@ def libraries(found: Inspected) -> Check:
 
 
 def cudnn(found: Inspected, gpus: Sequence[Gpu]) -> Check:
-    """The cuDNN that was loaded against the build and against each GPU's compute capability."""
+    """The check of the loaded cuDNN against TensorFlow's build and each GPU's compute capability."""
     loaded, built = numbers(found.cudnn_loaded), numbers(found.cudnn)
     if not loaded:
         return skipped("cudnn", "cuDNN was not loaded")
@@ -70,7 +70,7 @@ def cudnn(found: Inspected, gpus: Sequence[Gpu]) -> Check:
 
 
 def capabilities(found: Inspected, gpus: Sequence[Gpu]) -> Check:
-    """Whether the build has code for each GPU, or at least what the driver makes code of (PTX)."""
+    """The check that the build has code for each GPU, or at least PTX, which the driver can compile for it."""
     known = [gpu for gpu in gpus if gpu.compute_capability]
     if not known or not found.capabilities:
         return skipped("compute-capability", "the driver does not say the compute capability")
@@ -90,9 +90,9 @@ def capabilities(found: Inspected, gpus: Sequence[Gpu]) -> Check:
 
 
 def _runs(gpu: Gpu, capabilities: Sequence[str], *, at_once: bool = False) -> bool:
-    """Code (`sm_60`) runs on GPUs of its major version that are not older, PTX (`compute_90`) on every newer one too.
+    """Whether one of these runs on the GPU; with `at_once`, without compiling PTX for another major version.
 
-    `at_once`: without the driver having to compile PTX for another major version.
+    Code (`sm_60`) runs on GPUs of its major version that are not older, PTX (`compute_90`) on every newer one too.
     """
     own = numbers(gpu.compute_capability)
     for text in capabilities:

@@ -1,4 +1,4 @@
-"""The checks that doctor makes: what each is called, and the ways that one can end."""
+"""The checks that doctor makes: what each is called, and the ways in which one can end."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ _WHAT = {
 
 
 def check(code: str, status: Status, detail: str, next_: str | None = None) -> Check:
-    """`next_` is what to do about it."""
+    """A check's result; `next_` is what to do about it."""
     return Check(code=code, status=status, what=_WHAT[code], detail=detail, next=next_)
 
 
 def ok(code: str, detail: str) -> Check:
-    """Nothing is wrong."""
+    """The result of a check that found nothing wrong."""
     return check(code, "ok", detail)
 
 
 def skipped(code: str, why: str) -> Check:
-    """Nothing was looked at."""
+    """The result of a check that was not made."""
     return check(code, "skipped", why)
 
 
 def explained(code: str, status: Status, row: str, detail: str) -> Check:
-    """A fault with the cause and the remedy of this row of known errors."""
+    """A fault, with the cause and the remedy from this row of known errors."""
     return check(code, status, f"{detail}: {known(row).cause}", known(row).remedy)
 
 

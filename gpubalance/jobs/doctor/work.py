@@ -1,4 +1,4 @@
-"""What is tried on the devices: TensorFlow's own list of them, a training step, copies, an all-reduce."""
+"""Checks that use the devices: TensorFlow's list of them, a training step, copies, an all-reduce."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from gpubalance.workers.worker import LOADS_WITHIN_S
 BATCH = 8
 _STEP_WITHIN_S = 300.0  # the first one: tracing, and cuDNN's search for algorithms
 _COPIED_BYTES = 64 << 20
-_COPIED_BYTES_SIMULATED = 1 << 20  # one memory: nothing is learnt from more
+_COPIED_BYTES_SIMULATED = 1 << 20  # they share one memory: a larger copy tells nothing more
 _GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
 
 
 def tensorflow_devices(found: Surveyed, devices: Sequence[Device]) -> list[Check]:
-    """TensorFlow's list of GPUs against NVML's, and whether they take memory as they need it."""
+    """The checks of TensorFlow's list of GPUs against NVML's, and of memory growth."""
     checks = []
     for why in dict.fromkeys(found.missing.values()):
         lacking = [f"{device.label} ({device.name})" for device in devices if found.missing.get(device.uuid) == why]
@@ -44,7 +44,7 @@ def tensorflow_devices(found: Surveyed, devices: Sequence[Device]) -> list[Check
 
 
 def memory_growth(on: bool | None, wished: str | None) -> Check:
-    """`on` is what a worker has, `wished` the user's own variable, which overrules what a script asks for."""
+    """The check of memory growth, `on` in a worker; `wished` is the user's variable, which overrules a script."""
     if (wished or "").lower() in ("false", "0"):
         detail = f"{_GROWTH}={wished}: a script takes all memory of every GPU at once, and no other finds any"
         return check("memory-growth", "warning", detail, f"unset {_GROWTH}")
@@ -57,9 +57,9 @@ def memory_growth(on: bool | None, wished: str | None) -> Check:
 def training_steps(
     devices: Sequence[Device], joint: JointProfile, settings: Settings, watch: Watch
 ) -> tuple[list[Check], int | None]:
-    """One step of one batch on every device, and the bytes of the model's gradients, None where there was no step.
+    """The checks of one training step on every device, and the bytes of the model's gradients, None without a step.
 
-    All of them train in one process. Where that fails each is tried alone, to tell which it is.
+    All devices train in one process. If that fails each is tried alone, to find the faulty one.
     """
     alone = [(device,) for device in devices]
     if any(device.uuid.startswith("MIG-") for device in devices):  # CUDA shows a process one MIG slice only
@@ -97,7 +97,7 @@ def _steps(
 
 
 def copies(party: Party, devices: Sequence[Device], watch: Watch) -> tuple[list[Check], list[CopyTime]]:
-    """Random data from each device to each other, compared at the other end."""
+    """Copies random data from each device to each other one, and compares what arrives."""
     if len(devices) < 2:
         return [skipped("peer-to-peer", "there is one device")], []
     watch(Doing("copying random data between the devices"))
@@ -110,7 +110,7 @@ def copies(party: Party, devices: Sequence[Device], watch: Watch) -> tuple[list[
             checks.append(failed("peer-to-peer", error, f"{names}: "))
             if isinstance(error, DeadlinePassed):
                 checks.append(skipped("peer-to-peer", "the other pairs: not tried"))
-                break  # of many pairs that hang, each for minutes, one is enough
+                break  # each pair may hang for minutes: one is enough
             continue
         times.append(time)
         if wrong:
@@ -121,7 +121,7 @@ def copies(party: Party, devices: Sequence[Device], watch: Watch) -> tuple[list[
 
 
 def _copy(party: Party, devices: Sequence[Device], source: int, target: int) -> tuple[CopyTime, str]:
-    """The copy, and what is wrong with what arrived."""
+    """The time of a copy, and what is wrong with the data that arrived, empty if nothing."""
     here, there = devices[source], devices[target]
     nbytes = _COPIED_BYTES_SIMULATED if here.simulated else _COPIED_BYTES
     found = party.ask(lambda worker: worker.copy(source, target, nbytes))
@@ -155,7 +155,7 @@ def _all_arrived(times: Sequence[CopyTime], devices: Sequence[Device]) -> str:
 def all_reduce(
     party: Party, devices: Sequence[Device], gradient_bytes: int, watch: Watch
 ) -> tuple[Check, AllReduceTime | None]:
-    """A sum over all devices of as many bytes as the model's gradients have."""
+    """The check and the time of an all-reduce of as many bytes as the model's gradients have."""
     if len(devices) < 2:
         return skipped("all-reduce", "there is one device"), None
     watch(Doing(f"an all-reduce of {format_bytes(gradient_bytes)} over the devices"))

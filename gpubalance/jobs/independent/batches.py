@@ -1,4 +1,4 @@
-"""The batch that a device trains with where none is given."""
+"""The batch that a device trains with if none is given."""
 
 from __future__ import annotations
 

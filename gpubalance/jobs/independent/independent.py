@@ -26,10 +26,9 @@ def independent(
 ) -> Independent:
     """Trains the request's models, and reports what each device gives alone and at once. `driver` is recorded.
 
-    Windows go into the `journal`, and those that are in it are not measured again. A device that fails does not end the
-    others. Raises, with what was measured as `partial`: PartialResult, which names each device that failed, or where
-    none is left and all failed alike, that error; BadInput for a model that can't be trained, TimeLimitPassed,
-    Interrupted.
+    Windows go into the `journal`; those that are already in it are not measured again. The others go on when a device
+    fails. Raises, with what was measured as `partial`: PartialResult, which names each device that failed, or the
+    devices' own error if all failed alike; BadInput for a model that can't be trained, TimeLimitPassed, Interrupted.
     """
     tell = one_at_a_time(watch)
     tell_resumed(journal, tell)
@@ -78,7 +77,7 @@ def _expected_s(request: IndependentRequest) -> float:
 
 
 def _traced(request: IndependentRequest, party: Party, turns: Turns, watch: Watch) -> Iterator[Warning_]:
-    """A profiler trace of some steps of each device, all at once, when nothing is measured any more."""
+    """Traces some steps of all devices at once, after all measuring; yields a warning for each missing trace."""
     tracing, going = request.tracing, [one.number for one in turns.going]
     if tracing is None or not going:
         return

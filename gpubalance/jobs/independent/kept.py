@@ -1,4 +1,4 @@
-"""What `independent` leaves in a journal as it goes: its windows."""
+"""What `independent` writes to a journal as it goes: its windows."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from gpubalance.results.timing import Timing
 from gpubalance.settings.record import Record, Seconds
 from gpubalance.workers.messages import Peak
 
-_TOGETHER = "independent"  # what stands in a journal for all devices together
+_TOGETHER = "independent"  # a journal's device name for all devices together
 
 
 class KeptPart(Record):
-    """What counts of one device, by its UUID, in a window."""
+    """What counts of a device's timings in a window; `device` is its UUID."""
 
     device: str
     model: Model
@@ -33,14 +33,14 @@ class KeptPart(Record):
 
 
 class KeptTurn(Record):
-    """A window: of one device alone, where `overlap_s` is null, or of several at once."""
+    """A window of one device alone, with `overlap_s` null, or of several at once."""
 
     overlap_s: Seconds | None
     parts: Annotated[tuple[KeptPart, ...], Field(min_length=1)]
 
 
 class KeptTurns:
-    """The journal of models that train independently; without one nothing is kept."""
+    """The windows in the journal of independent models; without a journal nothing is kept."""
 
     def __init__(self, journal: Journal | None, watch: Watch) -> None:
         self._keep: Callable[[Record], None] = lambda _: None
@@ -50,12 +50,12 @@ class KeptTurns:
         self._left = _ending_now(journal.of(_TOGETHER, KeptTurn)) if journal else []
 
     def keep(self, replicas: Sequence[Replica], windows: Sequence[Timings], overlap_s: float | None) -> None:
-        """Keeps a window that is over, of these devices; those of one device alone have no overlap."""
+        """Keeps a finished window of these devices; `overlap_s` is None for one device alone."""
         parts = (_part(*each) for each in zip(replicas, windows, strict=True))
         self._keep(KeptTurn(overlap_s=overlap_s, parts=tuple(parts)))
 
     def left_of(self, replicas: Sequence[Replica], *, at_once: bool) -> list[KeptTurn]:
-        """What was left of exactly these devices with their models, alone or at once."""
+        """The windows left by an interrupted command for exactly these devices and models, alone or at once."""
         wanted = [(one.device.uuid, one.facts.model if one.facts else None) for one in replicas]
         return [
             turn

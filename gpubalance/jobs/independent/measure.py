@@ -1,4 +1,4 @@
-"""Models that train independently, in windows, as far as that has come."""
+"""Measures models that train independently, in windows."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ T = TypeVar("T")
 
 
 class Turns:
-    """Windows of each device alone and of all at once, in turns, so that a machine that drifts is fair to both.
+    """Windows of each device alone and of all at once, in turns, so that a drifting machine affects both alike.
 
-    The party has a worker for each device. A device that fails is out, with its error, and the others go on: what they
-    gave at once with it is measured again without it.
+    The party has a worker for each device. A device that fails drops out, with its error, and the others go on: what
+    all gave at once is then measured again without it.
     """
 
     def __init__(self, request: IndependentRequest, party: Party, kept: KeptTurns, watch: Watch) -> None:
@@ -54,22 +54,22 @@ class Turns:
 
     @property
     def series(self) -> list[Series]:
-        """What is measured of them."""
+        """The series measured on them: each alone, and each at once with the others if there are several."""
         return [series for one in self.going for series in (one.alone, *([one.at_once] if self._several else []))]
 
     @property
     def slowed(self) -> list[tuple[Device, tuple[str, ...]]]:
-        """Each GPU that was throttled at once for a reason that passes, with NVML's reasons."""
+        """Each GPU that was throttled in the windows at once for a reason that passes, with NVML's reasons."""
         found = [(one.device, one.at_once.throttled[0]) for one in self.going]
         return [(device, reasons) for device, reasons in found if reasons]
 
     @property
     def _several(self) -> bool:
-        """Whether there are devices that can be measured at once."""
+        """Whether at least two devices are left to measure at once."""
         return len(self.going) > 1
 
     def measure(self) -> None:
-        """To the end, or until no device is left. Raises BadInput, TimeLimitPassed, and what no device can help."""
+        """Measures until all is known or no device is left. Raises BadInput and TimeLimitPassed, no device's fault."""
         self._each("warming up all devices at once", Replica.warm_up, self.going)
         for one in self.going:
             self._take_over(self._kept.left_of([one], at_once=False), [one], at_once=False)
@@ -83,11 +83,11 @@ class Turns:
             self._take_turns(number, of)
 
     def _windows(self) -> list[int]:
-        """How many there are of each."""
+        """The number of windows of each device alone, and of all at once."""
         return [*(one.alone.windows for one in self.going), *([self._at_once_windows] if self._several else [])]
 
     def _take_turns(self, number: int, of: int) -> None:
-        """One window each, those that are there already left out."""
+        """Measures window `number` of each device alone and of all at once, unless it is already there."""
         seconds = self._measuring.window_s(number)
         at_least = LEAST_TIMINGS if self._measuring.duration_s is None else 1
         steps_s = [one.alone.step_s for one in self.going]
@@ -96,7 +96,7 @@ class Turns:
             *(partial(self._alone, one, number, of, seconds, at_least) for one in self.going),
             partial(self._at_once, number, of, seconds, at_least),
         ]
-        # Each goes first in turn: on cards that get hotter the last one is always a little slower.
+        # They alternate in going first: as cards get hotter, the last one is always a little slower.
         for turn in turns if number % 2 else reversed(turns):
             turn()
 
@@ -110,7 +110,7 @@ class Turns:
             self._done(number, of, [one], windows, None)
 
     def _at_once(self, number: int, of: int, seconds: float, at_least: int) -> None:
-        """Nothing of it counts where a device fails."""
+        """Measures a window of all devices at once; it does not count if one of them fails."""
         those = self.going
         if self._at_once_windows >= number or not self._several:
             return
@@ -124,7 +124,7 @@ class Turns:
             self._done(number, of, those, windows, window.overlap_s)
 
     def _each(self, doing: str, work: Callable[[Replica, Worker], T], those: Sequence[Replica]) -> dict[int, T]:
-        """What it gives with each of these, at the same time, by their numbers. Whoever fails is out."""
+        """The results of `work` on these devices at the same time, by their numbers. A device that fails drops out."""
         self._watch(Doing(doing))
         among = [one.number for one in those]
         answers = self._party.each(lambda number, worker: work(self.replicas[number], worker), among)
@@ -132,7 +132,7 @@ class Turns:
         return answers
 
     def _leave_out(self, failures: Mapping[int, GpubalanceError]) -> None:
-        """Raises what is no device's fault."""
+        """Drops failed devices, and begins `at once` again without them. Raises an error that is no device's fault."""
         for number, error in sorted(failures.items()):
             if isinstance(error, BadInput | TimeLimitPassed):
                 raise error
@@ -149,7 +149,7 @@ class Turns:
             self._take_over(self._kept.left_of(self.going, at_once=True), self.going, at_once=True)
 
     def _take_over(self, turns: Sequence[KeptTurn], those: Sequence[Replica], *, at_once: bool) -> None:
-        """Adds the windows that an interrupted command left, and tells them as if they were measured now."""
+        """Adds the windows that an interrupted command left, and emits events for them as if they were measured now."""
         of = max(self._measuring.windows, len(turns))
         for number, turn in enumerate(turns, 1):
             windows = {}
@@ -175,7 +175,7 @@ class Turns:
         self._watch(TurnDone(number, of, AT_ONCE if at_once else ALONE, parts))
 
     def _once_more(self, windows: int) -> bool:
-        """Whether it takes another window than those that were asked for. Tells why."""
+        """Whether one window more than was asked for is needed; if so, says why."""
         imprecise = any(series.precision > PRECISE_ENOUGH for series in self.series)
         if imprecise and windows < self._measuring.max_windows:
             self._watch(Doing(f"not yet known within ±{PRECISE_ENOUGH:.0%} (95 %): one more window"))

@@ -24,9 +24,10 @@ AT_ONCE: Literal["at once"] = "at once"
 
 @dataclass
 class Replica:
-    """`number` is its place in the request, `facts` what its worker told of the model, `error` why it is out.
+    """A device that trains its own model.
 
-    With `pipeline` its worker has the user's own in front of the device, as each has.
+    `number` is its place in the request, `facts` what its worker reported of the model, `error` why it dropped out.
+    With `pipeline` its batches come from a user's input pipeline of its own.
     """
 
     number: int
@@ -50,27 +51,27 @@ class Replica:
         )
 
     def begin_again(self) -> None:
-        """Forgets what was measured at once with others of which one is out now."""
+        """Forgets what was measured at once, after one of the devices has dropped out."""
         self.at_once = self._series(AT_ONCE)
 
     def warm_up(self, worker: Worker) -> None:
-        """Raises what `Series.warm_up` does."""
+        """Warms the model up and notes its facts. Raises what `Series.warm_up` does."""
         with lost_gpus_told([self.device]):
             self.facts = worker.facts
             self.alone.warm_up(worker, stamped=False)
 
     def measure_alone(self, worker: Worker, seconds: float, at_least: int) -> Timings:
-        """A window while no other device works. Raises what `Worker.measure` does, and for memory errors."""
+        """Measures a window while no other device works. Raises what `Worker.measure` does, and for memory errors."""
         series = self.alone
         with lost_gpus_told([self.device]):
-            series.settle(worker, first=False)  # it has had nothing to do for a while
+            series.settle(worker, first=False)  # it has been idle for a while
             with series.sensors.watching():
                 timings = series.measure(worker, seconds, at_least=at_least)
         series.sensors.check()
         return self._window(series, timings)
 
     def measure_at_once(self, worker: Worker, window: CommonWindow) -> Measured:
-        """Measures until the window is over. However that fails, the window is told. Raises as `measure_alone` does."""
+        """Measures until the window is over; ends it for all devices on any error. Raises as `measure_alone` does."""
         series, steps = self.at_once, self.alone.steps_per_timing
         measured = None
         try:
@@ -89,11 +90,11 @@ class Replica:
         except BaseException:
             window.leave()
             raise
-        assert measured is not None  # noqa: S101  (it ends with that)
+        assert measured is not None  # noqa: S101  (`Worker.measure` ends with it)
         return measured
 
     def add(self, counted: Sequence[Timing], measured: Measured) -> Timings:
-        """Adds a window at once, of which these timings count, and gives it by itself."""
+        """Adds a window at once, of which the `counted` timings count, and returns it."""
         series = self.at_once
         series.timings += counted
         series.loss_is_finite = series.loss_is_finite and all(one.loss_is_finite for one in counted)

@@ -1,4 +1,4 @@
-"""What was measured of models that train independently, as a record."""
+"""The record of what was measured of independent models."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from gpubalance.settings.requests import IndependentRequest, Settings
 def independent_result(
     request: IndependentRequest, turns: Turns, driver: str | None, *, complete: bool, noted: tuple[Warning_, ...] = ()
 ) -> Independent | None:
-    """The result of what was measured so far; None before the first timing. `noted` are warnings beside its own."""
+    """The result of what was measured so far; None before the first timing. `noted` has warnings to add to its own."""
     replicas = turns.replicas
     measured = [series for one in replicas for series in (one.alone, one.at_once) if series.timings]
     facts = [one.facts for one in replicas if one.facts]
@@ -118,7 +118,7 @@ def _warnings(request: IndependentRequest, turns: Turns) -> list[Warning_]:
 
 
 def what_failed(turns: Turns) -> GpubalanceError | None:
-    """One error for all devices that failed, each by its name: partial, unless none is left and all failed alike."""
+    """One error that names all failed devices, None if none failed: partial unless all devices failed alike."""
     failed = [(one, one.error) for one in turns.replicas if one.error]
     if not failed:
         return None

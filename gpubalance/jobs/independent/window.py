@@ -1,4 +1,4 @@
-"""A window in which several workers measure at once: what of their timings counts."""
+"""A window in which several workers measure at once, and which of their timings count."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from gpubalance.results.timing import Timing
 
 
 class CommonWindow:
-    """From when each worker has given its first timing, to when each has given enough that counts.
+    """Begins when each worker has given its first timing, and ends when each has given enough that count.
 
-    When a timing comes is read on this process's clock, whatever the workers' own say. A timing counts where the one
-    before it came after the common begin, so that it began after it too, and where it comes before the common end: then
-    every device trained for all of its time. Threads share a window, a worker each.
+    Only this process's clock says when a timing arrives. A timing counts if the one before it arrived after the common
+    begin, so that it began after that too, and if it arrives before the common end: then every device trained all the
+    while. Each worker's thread shares the window.
     """
 
     def __init__(self, numbers: Sequence[int], *, seconds: float, at_least: int) -> None:
-        """Over when each has so many timings that count, which together took so long."""
+        """The window ends when each worker has `at_least` timings that count, and they add up to `seconds`."""
         self.counted: dict[int, list[Timing]] = {number: [] for number in numbers}
         self.overlap_s = 0.0
         self._seconds = seconds
@@ -29,7 +29,7 @@ class CommonWindow:
         self._is_over = False
 
     def take(self, number: int, timing: Timing) -> None:
-        """A worker's timing has just come."""
+        """Takes a worker's timing that has just arrived."""
         with self._lock:
             now_s, before_s = time.monotonic(), self._came_s.get(number)
             self._came_s[number] = now_s
@@ -47,10 +47,10 @@ class CommonWindow:
         return len(timings) >= self._at_least and sum(one.seconds for one in timings) >= self._seconds
 
     def is_over(self) -> bool:
-        """Whether nothing that comes from now on counts."""
+        """Whether the window has ended: no timing that arrives from now on counts."""
         return self._is_over
 
     def leave(self) -> None:
-        """A worker has failed: the window ends here, and what the others measured in it is worth nothing."""
+        """Ends the window after a worker has failed; what the others measured in it is worthless."""
         with self._lock:
             self._is_over = True

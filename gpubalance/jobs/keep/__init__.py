@@ -1,4 +1,4 @@
-"""What survives a command: the journals that --resume goes on from, and the probes that plans start from.
+"""What survives a command: the journals that --resume continues from, and the results that later commands use.
 
-The format of a finished result is not here but in results/; where files lie is in system/.
+The format of a finished result is in results/; the folders are in system/.
 """

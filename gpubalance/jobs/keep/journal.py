@@ -1,4 +1,4 @@
-"""A line on disk for each thing that is finished, so that `--resume` does not measure it again."""
+"""A journal: one line on disk for each finished thing, so that `--resume` does not measure it again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ R = TypeVar("R", bound=BaseModel)
 
 
 def content_key(*parts: BaseModel | str | int | float | None) -> str:
-    """The same for the same devices, settings and options: a short hash of what they are, not of where they lie."""
+    """A short hash that is equal for equal devices, settings and options: it is of their contents."""
     plain = [_plain(part) if isinstance(part, BaseModel) else part for part in parts]
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -35,22 +35,22 @@ def content_key(*parts: BaseModel | str | int | float | None) -> str:
 def _plain(part: BaseModel) -> Any:
     plain = part.model_dump(mode="json")
     if plain.get("settings", {}).get("data", "") is None:
-        del plain["settings"]["data"]  # as before there was any: what was kept then can still be gone on with
+        del plain["settings"]["data"]  # as before --data existed: a journal from then can still be continued
     return plain
 
 
 class Journal:
     """An append-only file of JSON lines, each on disk before the next thing is measured.
 
-    With `resume` it goes on after what an interrupted command left under the same key; otherwise its first line
-    replaces that. Threads may share a journal, processes may not: raises InUse with the PID of the process that has it,
-    and `what` that process does. A `with` block that ends well deletes the file; an error keeps it, and says so.
+    With `resume` it continues what an interrupted command left under the same key; otherwise its first line replaces
+    that. Threads may share a journal, processes may not: raises InUse with `what` the journal is and the PID of the
+    process that holds it. A `with` block that ends well deletes the file; an error keeps it, and its remedy says so.
     """
 
     def __init__(self, key: str, what: str, *, resume: bool, most_bytes: int = _MOST_BYTES) -> None:
         self.path = _path(key)
         self.resume = resume
-        self.tell: Callable[[str], object] = str  # where it says that it can keep nothing more
+        self.tell: Callable[[str], object] = str  # told when nothing more can be kept
         self._held = Lock(str(self.path), what)
         found = list(_read(self.path))
         self._entries = found if resume else []
@@ -64,7 +64,7 @@ class Journal:
 
     @staticmethod
     def is_left(key: str) -> bool:
-        """Whether an interrupted command has left something under that key."""
+        """Whether an interrupted command has left anything under the key."""
         return any(_read(_path(key)))
 
     def __enter__(self) -> Journal:
@@ -75,21 +75,21 @@ class Journal:
     ) -> None:
         if error is None and not self._keep:
             self.path.unlink(missing_ok=True)
-        bad = isinstance(error, BadInput)  # with better input it is another measurement
+        bad = isinstance(error, BadInput)  # mended input has another key
         if isinstance(error, GpubalanceError) and not bad and self._can_resume and RESUME not in error.remedy:
             error.remedy = f"{error.remedy}\n{RESUME}".strip()
         self.close()
 
     @property
     def resumed(self) -> bool:
-        """Whether there was something to go on with."""
+        """Whether it continues what an interrupted command left."""
         return bool(self._entries)
 
     def add(self, device: str, record: BaseModel) -> None:
-        """Appends what is finished of a device (its UUID); returns when it is on disk.
+        """Appends a finished record of a device (its UUID); returns when it is on disk.
 
-        A full disk, or a journal that is too long to be read again, ends the keeping, not the measurement: it is told
-        once.
+        If the disk is full, or the journal would become too long to be read again, it says so once and keeps nothing
+        more; the measurement goes on.
         """
         kind = type(record).__name__
         line = json.dumps({"kind": kind, "device": device, "record": record.model_dump(mode="json")})
@@ -115,13 +115,13 @@ class Journal:
     def _opened(self) -> IO[str]:
         file = self.path.open("a" if self._entries else "w", encoding="utf-8")
         if self._entries:
-            file.write("\n")  # ends a line that was cut off; empty lines are passed over
+            file.write("\n")  # ends a line that was cut off; empty lines are skipped
         sync_folder(self.path.parent)
         _sweep(self.path.parent)
         return file
 
     def of(self, device: str, kind: type[R]) -> list[R]:
-        """A device's records of that kind that were left, in order. Skips whatever is no such record."""
+        """The records of that kind that were left of a device, in order. Skips lines that are no such record."""
         found = []
         for entry in self._entries:
             if entry.get("kind") == kind.__name__ and entry.get("device") == device:
@@ -130,23 +130,23 @@ class Journal:
         return found
 
     def cannot_help(self) -> None:
-        """What was kept does not bring the command any further: its error says nothing of --resume."""
+        """Makes an error not offer --resume: what was kept would not help."""
         self._can_resume = False
 
     def keep(self) -> None:
-        """Keeps the file for `--resume` in any case, as its result was not saved."""
+        """Keeps the file even if the command ends well, as its result could not be saved."""
         self._keep = True
 
     def close(self) -> None:
-        """Keeps the file, and lets other processes have it."""
-        with suppress(OSError):  # `add` told what could not be written
+        """Closes the file, which stays, and lets other processes have the journal."""
+        with suppress(OSError):  # `add` said what could not be written
             if self._file is not None:
                 self._file.close()
         self._held.release()
 
 
 def _sweep(folder: Path) -> None:
-    """Deletes the oldest journals, which nobody goes on with any more."""
+    """Deletes the oldest journals, which nobody will resume any more."""
     with suppress(OSError):  # another process may sweep too
         for old in sorted(folder.glob("*.jsonl"), key=lambda path: path.stat().st_mtime)[:-_KEPT]:
             old.unlink()
@@ -157,7 +157,7 @@ def _path(key: str) -> Path:
 
 
 def _read(path: Path) -> Iterator[dict[str, Any]]:
-    """The entries of whole lines: the last line may have been cut off, and others may be anything."""
+    """The entries that can be read: the last line may have been cut off, and others may be anything."""
     try:
         if not path.is_file() or path.stat().st_size > _MOST_BYTES:  # no journal of ours
             return

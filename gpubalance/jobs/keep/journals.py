@@ -1,4 +1,4 @@
-"""Which journal a command has: two commands that would measure the same have the same."""
+"""Which journal a command has: two commands that would measure the same share a key."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpubalance.settings.requests import (
 
 
 def tell_resumed(journal: Journal | None, watch: Watch) -> None:
-    """Says whether the command goes on with what was measured before, or could."""
+    """Says whether the command continues what was measured before, or could."""
     if journal is None:
         return
     if journal.passes_over:
@@ -33,30 +33,30 @@ def tell_resumed(journal: Journal | None, watch: Watch) -> None:
 
 
 def probe_journal(request: ProbeRequest, driver: str | None, *, resume: bool) -> Journal:
-    """The journal of this probe. Raises InUse where another process makes the same one."""
+    """The journal of this probe. Raises InUse if another process is making the same one."""
     key = _key(request, driver, deadline_s=None, time_limit_s=None, ahead=True, least_samples=0, tracing=None)
     return Journal(key, "a probe of the same devices and settings", resume=resume)
 
 
 def run_journal(request: RunRequest, driver: str | None, *, resume: bool) -> Journal:
-    """The journal of a run of that split; with more windows or another time limit it is the same run."""
+    """The journal of a run of this split, the same for more windows or another time limit."""
     return _free_journal(_key(request, driver, measuring=_without_bounds(request.measuring), tracing=None), resume)
 
 
 def independent_journal(request: IndependentRequest, driver: str | None, *, resume: bool) -> Journal:
-    """The journal of these models on these devices; with more windows or another time limit it is the same."""
+    """The journal of these models on these devices, the same for more windows or another time limit."""
     key = _key(request, driver, measuring=_without_bounds(request.measuring), tracing=None)
     return _free_journal(content_key(key, *map(software_key, request.models)), resume)
 
 
 def balance_journal(request: BalanceRequest, driver: str | None, *, resume: bool) -> Journal:
-    """The journal of a balance; with more rounds, more windows or another time limit it is the same balance."""
+    """The journal of a balance, the same for more rounds, more windows or another time limit."""
     measuring = _without_bounds(request.measuring)
     return _free_journal(_key(request, driver, measuring=measuring, rounds=1, fresh=False, tracing=None), resume)
 
 
 def layers_journal(request: LayersRequest, driver: str | None, *, resume: bool) -> Journal:
-    """The journal of a cut model; with more rounds, more windows or another time limit it is the same."""
+    """The journal of a cut model, the same for more rounds, more windows or another time limit."""
     measuring = _without_bounds(request.measuring)
     return _free_journal(_key(request, driver, measuring=measuring, rounds=1, fresh=False, force=False), resume)
 
@@ -66,7 +66,7 @@ def _key(
     driver: str | None,
     **beside: object,
 ) -> str:
-    """The same for all requests that differ only in what is given as `beside`."""
+    """A key shared by all requests that differ only in the fields that `beside` replaces."""
     same = request.model_copy(update=beside)
     return content_key(
         type(request).__name__,
@@ -82,9 +82,9 @@ def _without_bounds(measuring: Measuring) -> Measuring:
 
 
 def _free_journal(key: str, resume: bool) -> Journal:
-    """One for each of several commands at once, which simulated devices allow: the first that nobody has.
+    """The first journal of this key that no process holds: on simulated devices equal commands may run at once.
 
-    With `resume`, one in which something was left comes first.
+    With `resume`, journals in which something was left come first.
     """
     keys = [key, *(f"{key}-{number}" for number in range(1, 100))]
     left = [one for one in keys if Journal.is_left(one)] if resume else []

@@ -1,4 +1,4 @@
-"""What `run` and `balance` leave in a journal as they go: windows, rounds, and the probe that a balance made."""
+"""What `run` and `balance` write to a journal as they go: windows, rounds, and the probe that a balance made."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from gpubalance.settings.record import Batch, Record
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import Peak
 
-_JOINT = "joint"  # what stands in a journal for all devices together
+_JOINT = "joint"  # a journal's device name for all devices together
 
 
 class RunKey(Record):
-    """The run that a window belongs to: its devices with samples (UUIDs), their model, and which proof of a balance."""
+    """The run that a window belongs to: its devices with samples (UUIDs), their model, and the number of a proof."""
 
     devices: tuple[str, ...]
     model: Model
     proof: int = 0
 
     def is_like(self, other: RunKey) -> bool:
-        """Whether it is the same run; of an older journal not all of its model is known."""
+        """Whether it is the same run; an older journal does not have all of the model's facts."""
         return self.model.is_like(other.model) and self.model_copy(update={"model": other.model}) == other
 
 
@@ -58,15 +58,15 @@ class KeptWindow(Record):
 
 
 class KeptProbe(Record):
-    """When a balance made its probe; null while that goes on."""
+    """When a balance finished its own probe; null while it is still probing."""
 
     created: str | None
 
 
 class KeptRound(Record):
-    """A split that a balance tried, and when the probe was made that it was planned with.
+    """A split that a balance tried; `probe` says when the probe that it was planned with was made.
 
-    Where the split ran out of memory, `measured` is null and `limits` has (device, its largest micro-batch) of each
+    If the split ran out of memory, `measured` is null and `limits` has (device, its largest micro-batch) for each
     device that holds less than was thought.
     """
 
@@ -88,7 +88,7 @@ class KeptRound(Record):
 
 
 class Kept:
-    """The journal of a joint measurement; without a journal nothing is kept. Gives each thing that was left once."""
+    """What the journal of a joint measurement has, each thing handed out once; without a journal nothing is kept."""
 
     def __init__(self, journal: Journal | None, watch: Watch) -> None:
         self._keep: Callable[[Record], None] = lambda _: None
@@ -101,21 +101,21 @@ class Kept:
 
     @property
     def is_probing(self) -> bool:
-        """Whether it was interrupted while it made a probe of its own, of which something was measured."""
+        """Whether the command was interrupted while it made a probe of its own."""
         return bool(self._probes) and self._probes[-1].created is None
 
     @property
     def probed(self) -> str | None:
-        """When the probe was made that was planned with; None where nothing was left."""
+        """When the probe that the command planned with was made; None if nothing was left."""
         made = [one.created for one in self._probes] or [one.probe for one in self._rounds]
         return made[-1] if made else None
 
     def probe(self, created: str | None) -> None:
-        """Keeps when this balance made its probe, null as it begins. Of one that was there before, the rounds tell."""
+        """Keeps when this balance made its own probe, None as it begins one. Rounds tell of a probe that it found."""
         self._keep(KeptProbe(created=created))
 
     def restore(self, run: RunKey, series: Series) -> list[Timings]:
-        """Adds the windows that were left of its split in that run to the series, and gives each by itself."""
+        """Adds the windows left of the series' split in that run to the series, and returns each."""
         wanted = series.name, series.split
         found = [one for one in self._windows if (one.name, one.split) == wanted and one.run.is_like(run)]
         self._windows = [one for one in self._windows if one not in found]
@@ -125,7 +125,7 @@ class Kept:
         ]
 
     def window(self, run: RunKey, name: str, window: Timings) -> None:
-        """Keeps a window that is over."""
+        """Keeps a finished window."""
         self._keep(
             KeptWindow(
                 run=run,
@@ -140,7 +140,7 @@ class Kept:
         )
 
     def left_of(self, split: Shares, probe: str, *, ran_out: bool = False) -> KeptRound | None:
-        """What was left of the split's next round by the same probe; with `ran_out` only if that ran out of memory."""
+        """The split's next round left by the same probe, or None; with `ran_out` only if it ran out of memory."""
         left = next((one for one in self._rounds if (one.split, one.probe) == (split, probe)), None)
         if left is None or (ran_out and left.measured):
             return None
@@ -148,7 +148,7 @@ class Kept:
         return left
 
     def round(self, tried: KeptRound) -> None:
-        """Keeps a round that is over."""
+        """Keeps a finished round."""
         self._keep(tried)
 
 
@@ -161,7 +161,7 @@ def _ending_now(windows: Sequence[KeptWindow]) -> list[KeptWindow]:
 
 
 def delays_s(windows: Sequence[Sequence[Timing]]) -> list[float]:
-    """How much later each must be for them to follow each other and to end now: at a boot their clock begins again."""
+    """The shifts that make each window follow the one before and the last end now: a boot resets the clock."""
     end_s, delays = time.monotonic(), list[float]()
     for timings in reversed(windows):
         delays.insert(0, end_s - max(one.ended_s for one in timings))
@@ -170,5 +170,5 @@ def delays_s(windows: Sequence[Sequence[Timing]]) -> list[float]:
 
 
 def later(timings: Sequence[Timing], seconds: float) -> tuple[Timing, ...]:
-    """The same timings so much later."""
+    """The timings, shifted to end `seconds` later."""
     return tuple(one.model_copy(update={"ended_s": one.ended_s + seconds}) for one in timings)

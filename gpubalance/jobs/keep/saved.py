@@ -1,4 +1,4 @@
-"""Results that were made here, kept under the user's state directory for commands to come."""
+"""Results that were made here, kept under the user's state directory for later commands."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Result = TypeVar("Result", Probe, Plan, Run)
 
 
 def save(name: str, result: Probe | Run) -> Path | None:
-    """Keeps a result in the folder of that name, and deletes the oldest. None where there is no room for it."""
+    """Keeps a result in the folder of that name, and deletes the oldest ones. Returns None if it can't be written."""
     folder = state_folder(name)
     sweep(folder)
     for old in sorted(folder.glob("*.json"))[:-_KEPT]:
@@ -37,7 +37,7 @@ def save(name: str, result: Probe | Run) -> Path | None:
 
 
 def saved(name: str, kind: type[Result]) -> Iterator[Result]:
-    """Those in that folder that can be read, the latest first."""
+    """The results in that folder that can be read, the latest first."""
     for path in sorted(state_folder(name).glob("*.json"), reverse=True):
         with suppress(BadInput):  # an older version's, or damaged
             yield read_record(path, kind)

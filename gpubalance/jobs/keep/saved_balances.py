@@ -1,4 +1,4 @@
-"""What balances found here, kept under the user's state directory: plans of the same devices start from it."""
+"""The results of balances, kept under the user's state directory: plans of the same devices start from them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _KEPT = 100
 
 
 def keep_balance(request: BalanceRequest, plan: Plan) -> None:
-    """Keeps the result of a balance in the place of an older one by the same probe, where there is room for it.
+    """Keeps the result of a balance instead of an older one by the same probe, if there is room for it.
 
-    One that has not measured several devices together has found nothing that the probe does not say.
+    A balance that has not measured several devices together is not kept: it knows no more than the probe.
     """
     if plan.sync_s is None:
         return
@@ -35,7 +35,7 @@ def keep_balance(request: BalanceRequest, plan: Plan) -> None:
 
 
 def balance_by(probe: Probe, devices: Sequence[Device], settings: Settings, joint: JointProfile) -> Plan | None:
-    """What a balance of exactly these devices found that started from this probe; None where there was none."""
+    """The result of the balance of exactly these devices that started from this probe, or None."""
     with suppress(BadInput):  # there is none, or an older version's
         return read_record(_path(probe.created, devices, settings, joint), Plan)
     return None

@@ -1,4 +1,4 @@
-"""The probes that were made here, kept under the user's state directory: plans start from the latest."""
+"""Probes that were made here, kept under the user's state directory: plans start from the latest."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from gpubalance.settings.requests import Settings
 from gpubalance.workers.code import code_key
 
 _FOLDER = "probes"
-ALL = float("inf")  # the batch up to which a probe without a bound looked
+ALL = float("inf")  # the `up_to` that only a probe without a bound reaches
 
 
 def save(probe: Probe) -> Path | None:
-    """Keeps a probe, and deletes the oldest. None where there is no room for it."""
+    """Keeps a probe, and deletes the oldest ones. Returns None if it can't be written."""
     return saved.save(_FOLDER, probe)
 
 
@@ -26,8 +26,8 @@ def latest(
 ) -> Probe | None:
     """The latest probe that measured all these devices to the end with these settings, or None.
 
-    A probe that --max-batch bounded counts only where its bound is at least `up_to`. One of the user's own model or
-    data counts as long as their files are what they were; with `of_other_code`, only where they are not.
+    A probe bounded by --max-batch counts only if its bound is at least `up_to`. A probe of the user's own model or data
+    counts if their files have not changed since; with `of_other_code`, only if they have.
     """
     code = code_key(settings.model, settings.data)
     for probe in kept_probes():
@@ -43,26 +43,26 @@ def latest(
 
 
 def holds_nothing(one: DeviceProbe) -> bool:
-    """Whether not even the smallest batch fits: then the device is known well enough, though its probe failed."""
+    """Whether not even the smallest batch fits: its probe failed, but says all there is to know."""
     return one.batch_limit is not None and one.batch_limit.fits is None
 
 
 def _reaches(probe: Probe, batch: float) -> bool:
-    """Whether a probe looked up to that batch. Without a bound it looked as far as the device goes."""
+    """Whether a probe looked up to that batch; one without a bound looked as far as the device goes."""
     return probe.max_batch is None or batch <= probe.max_batch
 
 
 def solo_bests(devices: Sequence[Device], used: Sequence[int], settings: Settings) -> tuple[SoloBest, ...] | None:
-    """What each device gave alone that is used, by the latest probe of all these; None where there is none.
+    """The solo best of each used device, by the latest probe of them all; None without such a probe.
 
-    `used` are their places among the devices.
+    `used` has their places among the devices.
     """
     probe = latest([devices[number] for number in used], settings)
     return solo_bests_of(probe, devices, used) if probe else None
 
 
 def solo_bests_of(probe: Probe, devices: Sequence[Device], used: Sequence[int]) -> tuple[SoloBest, ...] | None:
-    """The same, by that probe."""
+    """The solo best of each used device by that probe; None if it lacks one."""
     found = [(number, find_device(probe, devices[number])) for number in used]
     bests = [
         SoloBest(device=number, **one.solo_best.model_dump(), samples_per_joule=one.samples_per_joule)
@@ -73,7 +73,7 @@ def solo_bests_of(probe: Probe, devices: Sequence[Device], used: Sequence[int]) 
 
 
 def find_device(probe: Probe, device: Device) -> DeviceProbe | None:
-    """What a probe says of a device, whatever index the device had then."""
+    """The probe's entry for a device, whatever index the device had then; None if it has none."""
     for one in probe.probes:
         there = probe.devices[one.device]
         if (there.uuid, there.memory_bytes, there.profile) == (device.uuid, device.memory_bytes, device.profile):
@@ -82,7 +82,7 @@ def find_device(probe: Probe, device: Device) -> DeviceProbe | None:
 
 
 def same_settings(settings: Settings, others: Settings) -> bool:
-    """Whether settings are the same but for the all-reduce, which a device alone does not do."""
+    """Whether settings are equal except for the all-reduce, which a device alone does not do."""
     return settings.model_copy(update={"all_reduce": others.all_reduce}) == others
 
 

@@ -1,4 +1,4 @@
-"""The joint runs that were made here, by `run` and `balance`: independent models are held against the best of them."""
+"""The joint runs that `run` and `balance` made here: independent models are compared with the best of them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ RUNS = "runs"
 
 
 def best_joint_run(devices: Sequence[Device], model: Model, settings: Settings) -> Run | None:
-    """The kept run that gave the most on exactly these devices with this model and these settings; None without one."""
+    """The kept run with the most samples/s on exactly these devices, with this model and these settings, or None."""
     wanted = sorted(map(_identity, devices))
     found = (
         run
         for run in _kept_runs()
         if run.model.is_like(model)
         and same_settings(run.settings, settings)
-        and (settings.data is None or run.pipeline is not None)  # a balance's has its batches on the devices
+        and (settings.data is None or run.pipeline is not None)  # in a balance's run batches lie on the devices
         and sorted(_identity(run.devices[one.device]) for one in run.replicas) == wanted
     )
     return max(found, key=lambda run: run.throughput.median, default=None)
@@ -38,5 +38,5 @@ def _kept_runs() -> Iterator[Run]:
 
 
 def _identity(device: Device) -> str:
-    """The same whatever index it has."""
+    """Text that is the same for a device whatever its index."""
     return device.model_dump_json(include={"uuid", "memory_bytes", "profile"})

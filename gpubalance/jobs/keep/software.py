@@ -1,4 +1,4 @@
-"""What decides how fast a step is, besides devices and settings: the host, the software and the user's own code."""
+"""What a step's speed depends on besides devices and settings: the host, the software, the user's own code."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from gpubalance.workers.code import own_codes
 
 
 def software_key(model: str, data: str | None = None) -> str:
-    """The same text for the same host, the same versions and the same content of the files of a user's own code."""
+    """Text that is equal for the same host, the same versions and the same contents of the user's own files."""
     code = own_codes(model, data)
     return " ".join([platform.node(), __version__, *(one or "" for one in software()), *code])

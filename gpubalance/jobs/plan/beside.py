@@ -1,4 +1,4 @@
-"""The splits that are told beside a plan's own: the even one, others by global batch, and what each is worth."""
+"""The splits that a plan reports beside its own: the even one, others by global batch, and what each is worth."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ from gpubalance.results.plan import Goodput, SplitPrediction
 from gpubalance.settings.device import Device
 from gpubalance.settings.shares import Shares, pieces
 
-_MOST_DEVICES = 16  # each global batch takes the solver once
+_MOST_DEVICES = 16  # each global batch costs one run of the solver
 _GLOBAL_BATCHES = 24
 
 _Three: TypeAlias = tuple[SplitPrediction | None, SplitPrediction | None, SplitPrediction | None]
 
 
 def even_splits(problem: Problem, split: Shares, sync_s: float) -> _Three:
-    """The even split of that split's devices and global batch. Where a device can't take its share in one piece: in the
-    fewest that fit, with the largest equal shares that need none, and the best split of their global batch.
+    """The even split of that split's devices and global batch.
+
+    If a device can't take its share in one piece, the even split is in the fewest micro-batches that fit; then the
+    largest equal shares in one piece and the best split of their global batch are there too, else None.
     """
     loads = tuple(problem.loads[i] for i in split.used)
     limit = min(load.limit for load in loads)
@@ -44,9 +46,9 @@ def even_splits(problem: Problem, split: Shares, sync_s: float) -> _Three:
 
 
 def best_at(problem: Problem, used: Sequence[int], global_batch: int) -> Allocation | None:
-    """The fastest split of that global batch over some of the problem's devices, in one piece.
+    """The fastest split of that global batch over the `used` devices, without micro-batches.
 
-    Where the problem's multiple does not divide the global batch, a divisor of both takes its place.
+    If the problem's multiple does not divide the global batch, their greatest common divisor replaces it.
     """
     asked = replace(
         of_some(problem, used),
@@ -73,7 +75,7 @@ def _prediction(loads: Sequence[Load], split: Shares, sync_s: float) -> SplitPre
 
 
 def other_split(problem: Problem) -> Allocation | None:
-    """A split to tell of beside the answer; None where there is none, or batches are too fine for it."""
+    """The best split of a problem beside the plan's; None if it has none, or batches are too fine for the solver."""
     try:
         return allocate(problem)
     except (NoSplitError, TooFineError):
@@ -81,7 +83,7 @@ def other_split(problem: Problem) -> Allocation | None:
 
 
 def by_global_batch(problem: Problem) -> Iterator[SplitPrediction]:
-    """The fastest split of some global batches, each a quarter of a doubling from the next, down from the largest."""
+    """The fastest split at each of some global batches, a quarter of an octave apart, up to the largest."""
     if problem.global_batch is not None or len(problem.loads) > _MOST_DEVICES:
         return
     most = problem.micro_batches * sum(load.limit for load in problem.loads)
@@ -102,10 +104,10 @@ def by_global_batch(problem: Problem) -> Iterator[SplitPrediction]:
 def by_goodput(
     problem: Problem, found: Allocation, even: SplitPrediction | None, devices: Sequence[Device], noise_scale: float
 ) -> Iterator[Goodput]:
-    """The chosen split, the one with the most samples per second, the even split and the best device alone."""
+    """What the chosen split, the one with the most samples/s, the even split and the best device alone are worth."""
 
     def worth(name: str, batches: Sequence[int], rate: float) -> Goodput:
-        """With what it is worth."""
+        """The record of a split that gives `rate` samples/s."""
         each = efficiency(sum(batches), noise_scale)
         return Goodput(
             of=name,

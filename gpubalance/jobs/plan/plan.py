@@ -1,4 +1,4 @@
-"""`plan`: the best split by what is known of the devices, and what is predicted of it. No device is touched."""
+"""`plan`: computes the best split from a probe, and what it should give. No device is used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a split is looked for with: what a probe says of each device, what is asked, and the best answer to that."""
+"""The solver's problem, from a probe and a request, and the best split that answers it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from gpubalance.results.probe import DeviceProbe, Probe
 from gpubalance.settings.device import Device, hosts_of
 from gpubalance.settings.requests import PlanRequest
 
-# Of a step's fixed cost: it may be fitted as less than the update, which is part of it, and some compute must be left.
+# The most that the update may be of a step's fixed cost. The cost includes it but may be fitted as less, and some
+# compute must be left.
 _MOST_UPDATE = 0.99
-# The micro-batches of `--accumulate auto`. And by what part of throughput accumulation has to be better than with fewer
-# of them, left to us or asked for: a larger global batch costs learning progress that throughput does not show.
+# The micro-batches of `--accumulate auto`, and the part of throughput that more micro-batches must gain, under `auto`
+# and when asked for: a larger global batch costs learning progress that throughput does not show.
 AUTO_MICRO_BATCHES = 8
 AUTO_WITHIN, _WITHIN = 0.05, 0.01
 
@@ -39,13 +40,13 @@ def check_global_batch(request: PlanRequest, multiple: int) -> None:
 
 
 def find_probes(probe: Probe, devices: Sequence[Device]) -> tuple[DeviceProbe, ...]:
-    """What a probe says of each device. Raises BadInput for one that it has not, or not whole."""
+    """The probe's entry for each device. Raises BadInput for a device that it lacks, or did not finish."""
     found = []
     for device in devices:
         one = find_device(probe, device)
         if one is None:
             raise BadInput(f"the probe has no {device.label} ({device.name})", remedy="gpubalance probe measures it")
-        # A device that holds nothing has a limit and no step time: it gets no samples.
+        # A device on which nothing fits has a limit but no step time: it gets no samples.
         if one.batch_limit is None or (one.batch_limit.fits is not None and _model(one) is None):
             raise BadInput(
                 f"the probe of {device.label} ({device.name}) ended before its batch limit and step time were known",
@@ -56,7 +57,7 @@ def find_probes(probe: Probe, devices: Sequence[Device]) -> tuple[DeviceProbe, .
 
 
 def loads_of(probe: Probe, probes: Sequence[DeviceProbe], request: PlanRequest) -> tuple[Load, ...]:
-    """Each device's compute and update, and its batch limit less what a joint run takes and the margin."""
+    """Each device's compute, update, and batch limit less the margin and the memory that a joint run takes."""
     extra, hosts = request.margin_bytes, hosts_of(probe.devices)
     if probe.model is not None:
         together = sum(one.batch_limit is not None and one.batch_limit.fits is not None for one in probes)
@@ -78,14 +79,14 @@ def _load(one: DeviceProbe, extra_bytes: int, multiple: int) -> Load:
 
 
 def _model(one: DeviceProbe) -> Line | Curve | None:
-    """A device's step time, None where none was measured. One measured size is all there is to know."""
+    """A device's step time by batch, None if none was measured; a curve of one point if only one size was."""
     if one.step_time_model is not None:
         return one.step_time_model.planned
     return Curve((one.curve[0].batch,), (one.curve[0].step_time_s.median,)) if one.curve else None
 
 
 def problem_of(loads: tuple[Load, ...], probe: Probe, request: PlanRequest) -> Problem:
-    """What is asked of the solver."""
+    """The solver's problem for this request."""
     asked = request.accumulate
     most, within = (AUTO_MICRO_BATCHES, AUTO_WITHIN) if asked == "auto" else (asked, _WITHIN)
     problem = Problem(
@@ -101,8 +102,10 @@ def problem_of(loads: tuple[Load, ...], probe: Probe, request: PlanRequest) -> P
 
 
 def best_split(problem: Problem) -> Allocation:
-    """Raises UsageError, with the nearest global batches that are possible, where no split is as asked for, and
-    NothingFits where no device has room for a batch.
+    """The solver's best split.
+
+    Raises UsageError, with the nearest possible global batches, if no split is as asked for, and NothingFits if no
+    device has room for a batch.
     """
     if not any(load.limit >= problem.multiple for load in problem.loads):
         raise NothingFits(

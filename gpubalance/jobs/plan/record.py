@@ -1,4 +1,4 @@
-"""The record of a plan: what is predicted of its split, and of those beside it."""
+"""The record of a plan: what its split and those beside it should give."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from gpubalance.results.probe import DeviceProbe, Probe
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import PlanRequest
 
-# Of so many devices without samples it is said what they would bring: each takes the solver twice.
+# The most devices without samples for which the gain is computed: each costs two runs of the solver.
 _MOST_EXPLAINED = 16
-# What accumulation has to bring for it to be offered where it was not asked for.
+# The part of throughput that accumulation must gain to be suggested.
 _WORTH_OFFERING = 0.05
 
 
 def plan_of(found: Allocation, problem: Problem, probe: Probe, devices: Sequence[Device], request: PlanRequest) -> Plan:
-    """The record of a split, with what the problem's loads predict of it."""
+    """The record of a split, with what the problem's loads predict for it."""
     probes = find_probes(probe, devices)
     return Plan(
         created=now(),
@@ -78,7 +78,7 @@ def _shares(problem: Problem, found: Allocation, probes: Sequence[DeviceProbe]) 
 
 
 def _is_memory(one: DeviceProbe, load: Load, multiple: int) -> bool:
-    """Whether it is memory that a device's limit is of: a larger batch failed, or what a joint run takes is off."""
+    """Whether memory sets the device's limit: a larger batch failed, or a joint run's memory was subtracted."""
     limit = one.batch_limit
     return limit is None or limit.fails is not None or load.limit < (limit.fits or 0) // multiple * multiple
 
@@ -118,7 +118,7 @@ def _predicted(
 
 
 def _accumulation(problem: Problem, found: Allocation) -> Accumulation | None:
-    """What accumulation would bring, where it was not asked for and the global batch is free to grow."""
+    """What accumulation would gain, if it was not asked for and the global batch is free to grow; None if little."""
     if problem.micro_batches > 1 or problem.global_batch is not None:
         return None
     more = other_split(replace(problem, micro_batches=AUTO_MICRO_BATCHES, within=AUTO_WITHIN))
@@ -133,7 +133,7 @@ def _accumulation(problem: Problem, found: Allocation) -> Accumulation | None:
 
 
 def _left_out(problem: Problem, found: Allocation) -> tuple[LeftOut, ...]:
-    # In as many micro-batches with a device as without it: else it is theirs, what it is said to bring.
+    # Allow the same number of micro-batches with a device as without it, or their gain would be taken for the device's.
     problem = replace(problem, micro_batches=max(found.split.counts), within=0.0)
     idle = [i for i, batch in enumerate(found.split.batches) if not batch]
     return tuple(
@@ -143,7 +143,7 @@ def _left_out(problem: Problem, found: Allocation) -> tuple[LeftOut, ...]:
 
 
 def _best_single(probes: Sequence[DeviceProbe]) -> int | None:
-    """What one would have trained with before: the best device alone at its best."""
+    """The batch at which the best device alone is at its best: what the user may have trained with before."""
     bests = [one.solo_best for one in probes if one.solo_best is not None]
     return max(bests, key=lambda best: best.throughput).batch if bests else None
 

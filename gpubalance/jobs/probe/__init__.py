@@ -1,4 +1,4 @@
-"""`probe`: what each device can do alone, and how large a batch it takes.
+"""`probe`: measures what each device can do alone, and how large a batch it holds.
 
-Which batch sizes are tried is decided in planning/; here they are measured, each device in workers of its own.
+planning/ decides which batch sizes are tried; here they are measured, each device in workers of its own.
 """

@@ -1,4 +1,4 @@
-"""One device, measured alone: its curve over batch sizes, its batch limit, and whether it kept its speed."""
+"""Measures one device alone: its curve over batch sizes, its batch limit, and whether it kept its speed."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from gpubalance.planning.search import Limit, Trial, find_limit
 from gpubalance.results.common import Warning_
 from gpubalance.workers.worker import Worker
 
-# A line through the memory of fewer batches may be one through workspaces.
+# With fewer batches a line through their memory may only show cuDNN's workspaces.
 _POINTS_FOR_A_LINE = 3
-# Where memory has no limit the curve ends on its plateau, or here.
+# If memory sets no limit the curve ends on its plateau, or here.
 _LARGEST_UNASKED = 1024
 _LARGEST = 1 << 20
 _PLATEAU = 0.03
 # Just under the limit cuDNN may have too little memory left for its fastest algorithms.
 _BELOW_THE_LIMIT = 16
-# An update, which is the same at every batch, is measured with the largest whose steps are as short: in a shorter one a
-# GPU may wait for its host.
+# An update takes the same time at every batch. It is measured at the largest batch whose steps are no longer than this:
+# in shorter steps a GPU may wait for its host.
 _SHORT_S = 0.1
 
 
 class Alone:
-    """What is found of a device so far; `number` is its place among the probe's devices."""
+    """A device's probe and what it has found so far; `number` is its place among the probe's devices."""
 
     def __init__(self, number: int, bench: Bench) -> None:
         self.number = number
@@ -54,12 +54,12 @@ class Alone:
 
     @property
     def errors(self) -> list[GpubalanceError]:
-        """Its own error, and the deaths of its workers."""
+        """The error that ended its probe, if any, and the deaths of its workers."""
         deaths = self.bench.deaths
         return [self.error, *deaths] if self.error and self.error not in deaths else [*deaths]
 
     def probe(self) -> None:
-        """Measures. Raises what `Bench.try_batch` does; what was found until then stays."""
+        """Measures the device. Raises what `Bench.try_batch` does; what was found before an error stays."""
         drifting = Drifting(self.bench)
         self._explore()
         self.work = self._work()
@@ -76,7 +76,7 @@ class Alone:
             self._measure_again(drifting)
 
     def _explore(self) -> None:
-        """Every octave, every second one from where memory predicts a limit on: in one worker, up to half of that."""
+        """Measures octaves, every second one once memory predicts a limit, up to half of it: all in one worker."""
         multiple, most = self.bench.request.batch_multiple, self.bench.request.max_batch
         size = multiple if most is None else min(multiple, most)
         while size <= (most or _LARGEST) and not self._enough(size):
@@ -89,7 +89,7 @@ class Alone:
             self.max_batch = _LARGEST if self._predicted() or self._failed else max(self.points, default=1)
 
     def _at_least(self, most: int | None) -> float:
-        """How large the largest batch will be, if not larger: only the smaller octaves of known memory are explored."""
+        """The least that the largest batch will be; infinite for known memory, explored only in part."""
         known = self.bench.facts is None or self.bench.memory_bytes is not None
         return most or (math.inf if known else 0.0)
 
@@ -129,7 +129,7 @@ class Alone:
         return Trial(batch, attempt.point is not None, attempt.trial.memory_peak_bytes)
 
     def _fill(self) -> None:
-        """Measures what is still missing: on a line little, else all octaves, and more where throughput bends."""
+        """Measures what is missing: little if step times lie on a line, else all octaves and more at the knee."""
         largest = self.largest
         if not largest:
             return
@@ -153,7 +153,7 @@ class Alone:
         return off_line([(p.batch, p.step_time_s.median, p.half_width) for p in points])
 
     def _measure_sensible(self, largest: int, multiple: int, on_line: Sequence[int] = ()) -> None:
-        """Where throughput is near its best, by what was measured and, of the sizes `on_line`, by the line."""
+        """Measures where throughput is near its best, by the points and, for the sizes `on_line`, by their line."""
         rates = self._rates(largest)
         if on_line:
             line = fit_line([(batch, batch / rate) for batch, rate in rates])
@@ -162,7 +162,7 @@ class Alone:
 
     @property
     def largest(self) -> int:
-        """The largest batch that trains, as far as that is known; 0 where none does."""
+        """The largest batch known to train; 0 if none does."""
         return max(self.points, default=0) if self.limit is None else self.limit.fits or 0
 
     def _rates(self, largest: int) -> list[tuple[int, float]]:
@@ -189,7 +189,7 @@ class Alone:
                 self.skipped.append(size)
 
     def _work(self) -> Work | None:
-        """What is the same at every batch, by the worker that lives; None where there is none."""
+        """What is the same at every batch, measured by the living worker or kept before; None without either."""
         bench = self.bench
         known = bench.journal.of(bench.device.uuid, Work)
         if known:

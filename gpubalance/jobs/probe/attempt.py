@@ -1,4 +1,4 @@
-"""What a probe keeps of a device, each a line in the journal."""
+"""What a probe keeps of a device; each record is a line in the journal."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from gpubalance.settings.record import Record, Seconds
 
 
 class Attempt(Record):
-    """A batch that was tried, and the point of the curve if it trains."""
+    """A batch that was tried, and its point on the curve if it trains."""
 
     trial: Trial
     point: CurvePoint | None = None
 
     @property
     def died(self) -> bool:
-        """Whether the worker died or fell silent: that says nothing certain of the batch."""
+        """Whether the worker died or fell silent, which says nothing certain about the batch."""
         return self.trial.outcome in ("crash", "deadline")
 
     @property
     def doubt(self) -> str:
-        """Why it should be tried once more."""
+        """Why the batch should be tried once more."""
         return {"crash": "the worker died", "deadline": "the worker fell silent"}.get(
             self.trial.outcome, "a larger batch passed"
         )
 
 
 class Drift(Record):
-    """How the device's speed changed while a worker measured: its last step time over its first, 1 for not at all.
+    """How the device's speed changed while a worker measured: `factor` is a batch's step time now over before.
 
-    `phase` of the probe, `explore` or `fill`; `after_s` is how long after the worker's first step the change was found.
+    `phase` is `explore` or `fill`; `after_s` counts from the worker's first measurement to this finding.
     """
 
     phase: str
@@ -43,7 +43,7 @@ class HotPoint(Record):
 
 
 class Work(Record):
-    """Operations of one sample's forward pass, and the seconds of an update; None where they are not known."""
+    """Floating-point operations of one sample's forward pass, and the seconds of an update; None if unknown."""
 
     forward_flops: float | None
     update_s: Seconds | None = None

@@ -1,4 +1,4 @@
-"""A device that is probed: which batches were tried, what came of them, and the journal of that."""
+"""A device under probe: which batches were tried with what outcome, and the journal of that."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from gpubalance.workers.party import Build, Party
 
 
 class Bench:
-    """One device, alone. Its `party` has one worker at a time, and must be ended."""
+    """One device, measured alone. Its `party` has one worker at a time; the caller must end it."""
 
     def __init__(self, number: int, request: ProbeRequest, journal: Journal, halt: Halt, watch: Watch) -> None:
         self.device = request.devices[number]
@@ -39,7 +39,7 @@ class Bench:
         self._halt = halt
         self.watch = watch
         self.length = Length.of(request.duration_s)
-        # A death may have been the machine's fault, and that may have been mended: it is tried again.
+        # A death may have been the machine's fault and mended since: that batch is tried again.
         self._known: dict[int, list[Attempt]] = defaultdict(list)
         for attempt in journal.of(self.device.uuid, Attempt):
             if not attempt.died:
@@ -51,30 +51,30 @@ class Bench:
             deadline_s=request.deadline_s,
             limit=halt.limit,
         )
-        self.following: Party | None = None  # is loaded while this device's last worker builds its model
+        self.following: Party | None = None  # loads while this device's last worker builds its model
         self.facts: Ready | None = next(iter(journal.of(self.device.uuid, Ready)), None)
         self._passed: set[int] = set()
-        self.points: dict[int, CurvePoint] = {}  # the curve, as far as it came when an interrupt ends it
-        self.here: list[CurvePoint] = []  # what the worker that lives now has measured, in order
+        self.points: dict[int, CurvePoint] = {}  # the curve so far, also after an interrupt
+        self.here: list[CurvePoint] = []  # what the living worker has measured, in order
         self.began_s = 0.0  # when its first measurement began, on the monotonic clock
         self.measured_s = 0.0
         self.deaths: list[GpubalanceError] = []
-        self.fault: GpubalanceError | None = None  # what failed though no smaller batch had passed
+        self.fault: GpubalanceError | None = None  # an error before any smaller batch had passed
         self.trials: list[Trial] = []
 
     @property
     def memory_bytes(self) -> int | None:
-        """What the device's allocator may take, less the margin. None before the model is built, or where unknown."""
+        """What the device's allocator may take, less the margin. None if unknown, as before the model is built."""
         limit = self.facts.memory_limit_bytes[0] if self.facts else None
         return None if limit is None else max(0, limit - self.request.margin_bytes)
 
     def tell(self, text: str) -> None:
-        """Says what is done now."""
+        """Emits what is done now, after the device's label."""
         self.watch(Doing(f"{self.device.label}: {text}"))
 
     @property
     def in_pieces(self) -> bool:
-        """Whether other batches leave a worker's memory in pieces: all memory but that of a profile."""
+        """Whether earlier batches fragment a worker's memory: always, unless the memory is a profile's."""
         return self.device.profile is None or self.device.profile.memory is None
 
     def try_batch(
@@ -87,13 +87,12 @@ class Bench:
         fresh: bool = False,
         last: bool = False,
     ) -> Attempt:
-        """Trains with a batch and measures it `within` that part, unless an interrupted probe has left the answer.
+        """Trains with a batch and measures it to `within` that part, unless an interrupted probe has left the answer.
 
-        A `trial` has a `fresh` worker where others leave memory `in_pieces`, or where it is repeated; after the `last`
-        worker none of this device is loaded ahead. A worker that dies says
-        nothing certain of the batch, so it is tried once more in a fresh one; if that dies too, the batch counts as one
-        that does not train, given that another batch does. Raises EnvironmentFault, BadInput, TimeLimitPassed,
-        Interrupted, and the death of a worker where no batch has passed.
+        A `trial` gets a `fresh` worker if memory is `in_pieces`, or if it is repeated. With `last` no further worker of
+        this device is loaded ahead. A worker's death says nothing certain about the batch, which is tried once more in
+        a fresh one; if that dies too, the batch counts as one that does not train, provided that another batch does.
+        Raises EnvironmentFault, BadInput, TimeLimitPassed, Interrupted, and a worker's death if no batch has passed.
         """
         measure = partial(self._try, batch, length=self.length.until(within), last=last)
         attempt = self._answer(batch, trial=trial) or measure(
@@ -108,7 +107,7 @@ class Bench:
         return attempt
 
     def _answer(self, batch: int, *, trial: bool) -> Attempt | None:
-        """What is known of a batch. A trial needs more than that it failed in a worker that held others' memory.
+        """The known attempt for a batch, or None. A failure in fragmented memory does not answer a trial.
 
         A trial that failed and is asked for again is tried again, once.
         """
@@ -120,7 +119,7 @@ class Bench:
         return untold or (sure[-1] if sure and len(known) > 1 else None)
 
     def _is_uncertain(self, attempt: Attempt) -> bool:
-        """A death, and an out-of-memory of a worker with memory in pieces: a larger batch has passed."""
+        """Whether to try again: after a death, or an out-of-memory in a worker that trained a larger batch before."""
         in_pieces = not attempt.trial.fresh and max(self._passed, default=0) > attempt.trial.batch
         return attempt.died or (attempt.trial.outcome == "oom" and in_pieces)
 
@@ -150,7 +149,7 @@ class Bench:
         except OutOfMemory as error:
             outcome, peak = "oom", next(iter(error.memory_peak_bytes), None)
         except (DeadlinePassed, PartialResult) as error:
-            self._halt.check()  # the worker may have been killed by us
+            self._halt.check()  # we may have killed the worker ourselves
             if isinstance(error, GpuLost):
                 raise
             outcome = "deadline" if isinstance(error, DeadlinePassed) else "crash"
@@ -166,8 +165,8 @@ class Bench:
     def measured(self, batch: int, length: Length) -> CurvePoint:
         """Measures a point with the worker that is ready.
 
-        cuDNN and cuBLAS say in many ways that memory is short, and some read like a fault of the model. It is memory
-        only if a smaller batch trains: then this raises OutOfMemory. Where none has yet, `fault` keeps the error.
+        cuDNN and cuBLAS report a lack of memory in many ways, some of which read like a fault of the model. It is
+        memory only if a smaller batch trains: then this raises OutOfMemory. If none has yet, `fault` keeps the error.
         """
         try:
             return self._measured(batch, length)
@@ -200,7 +199,7 @@ class Bench:
         return point
 
     def ready(self, *, fresh: bool = False, last: bool = False) -> None:
-        """Makes sure that a worker has built the model: a new one where none lives. Raises what a `Worker` does."""
+        """Ensures that a worker with the model lives, starting one if needed. Raises what a `Worker` does."""
         self._halt.check()
         if self.party.alive and not fresh:
             return
@@ -212,11 +211,11 @@ class Bench:
             self.journal.add(self.device.uuid, self.facts)
 
     def _then(self, *, last: bool) -> Party | None:
-        """Whose worker comes next: one of its own as a rule, but where memory is only counted one does for all."""
+        """The party to load ahead: this one if it will need another worker, else the one that measures next."""
         return self.party if self.in_pieces and not last else self.following
 
     def lose(self, error: GpubalanceError) -> None:
-        """Gives the worker up after an error outside of `try_batch`. Raises the error where the GPU is lost."""
+        """Gives the worker up after an error outside `try_batch`. Raises the error if the GPU is lost."""
         self._halt.check()
         if isinstance(error, GpuLost):
             raise error
@@ -225,7 +224,7 @@ class Bench:
         self.drop()
 
     def drop(self) -> None:
-        """Ends the worker that lives; the next measurement has a fresh one."""
+        """Ends the living worker; the next measurement gets a fresh one."""
         self.party.drop()
         self.here = []
         self.began_s = 0.0

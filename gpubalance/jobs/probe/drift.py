@@ -1,4 +1,4 @@
-"""Whether a device kept its speed while it was measured: a card that gets hot lowers its clocks."""
+"""Checks whether a device kept its speed while it was measured: a card that gets hot lowers its clocks."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from gpubalance.jobs.probe.point import Length
 from gpubalance.results.common import StepTime
 from gpubalance.results.probe import CurvePoint
 
-# By how much a batch must take longer or shorter than before in the same worker, beyond what both measurements leave
-# open.
+# The part by which a batch's step time must change in the same worker, beyond the uncertainty of both measurements.
 _MOVED = 0.03
 _LEAST_POINTS = 3
 
 
 class Drifting:
-    """Whether the worker that lives now still measures what it measured at first."""
+    """Checks whether the living worker still measures what it measured at first."""
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
@@ -29,7 +28,7 @@ class Drifting:
         self.found = False
 
     def look(self, phase: str, points: Sequence[CurvePoint]) -> None:
-        """Measures two of the points again: the first, and the one in the middle."""
+        """Measures the first and the middle one of the points again, and notes a change."""
         drift = self._known.get(phase) or self._drift(phase, points)
         if drift is not None and abs(drift.factor - 1) > _MOVED:
             self.found = True
@@ -48,9 +47,9 @@ class Drifting:
         return drift
 
     def _factor(self, before: CurvePoint) -> float:
-        """The step time now over that before.
+        """The step time now over that before, 1 if no change is certain.
 
-        A glance first, then a short look; if they leave a change open or find it, a look as long as a point's.
+        Takes a glance first, then a short look if there may be a change, then one as long as a point's to confirm it.
         """
         factor = 1.0
         length = self._bench.length
@@ -71,7 +70,7 @@ class Drifting:
             return None
 
     def measure_again(self, batches: list[int]) -> Iterator[CurvePoint]:
-        """Measures every batch once more, on a device as hot as when its speed had changed."""
+        """Measures every batch once more, on a device as hot as when the change was found."""
         known = {hot.point.batch: hot.point for hot in self._bench.journal.of(self._bench.device.uuid, HotPoint)}
         for batch in batches:
             if batch not in known:
@@ -84,7 +83,7 @@ class Drifting:
                 yield point
 
     def _heat_up(self, batch: int) -> None:
-        """Trains until the worker has worked for as long as the one in which the change was found."""
+        """Trains until the worker has run for as long as the one in which the change was found."""
         while not self._bench.began_s or time.monotonic() - self._bench.began_s < self._after_s:
             self._bench.tell("warming the device up, as its speed changes with time")
             left = self._after_s - (time.monotonic() - self._bench.began_s if self._bench.began_s else 0.0)
@@ -98,10 +97,10 @@ def _differ(before: StepTime, now: StepTime) -> bool:
 
 
 def _may_differ(before: StepTime, now: StepTime) -> bool:
-    """Whether the median now may be further from the one before than the tolerance."""
+    """Whether the median may have moved by more than the tolerance."""
     return abs(now.median - before.median) + _open_s(now) > _MOVED * before.median
 
 
 def _open_s(step: StepTime) -> float:
-    """Half the interval, 0 where it is not known."""
+    """Half the 95 % interval in seconds, 0 if unknown."""
     return (step.ci95[1] - step.ci95[0]) / 2 if step.ci95 else 0.0

@@ -1,4 +1,4 @@
-"""What a probe would do, and about how long it would take: for `--dry-run`."""
+"""What a probe would do, and about how long it would take, for `--dry-run`."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from gpubalance.results.estimate import DeviceEstimate, Estimate
 from gpubalance.settings.device import Device, hosts_of
 from gpubalance.settings.requests import ProbeRequest
 
-# Measured on simulated devices: how long a worker takes to build its model once TensorFlow is loaded, the first one to
-# do both, and a worker to train with a batch for the first time.
+# Measured on simulated devices: the time that a worker takes to build its model once TensorFlow is loaded, that the
+# first one takes for both, and that a worker's first steps with a batch take.
 _WORKER_S = 2.0
 _FIRST_WORKER_S = 5.0
-_WORKERS = 4  # one for the curve, two to three for the limit, one for what is missing; one where memory is counted
+_WORKERS = 4  # one for the curve, two to three for the limit, one to fill; a profile's memory takes one in all
 _NEW_BATCH_S = 0.3
 _SETTLING_STEPS = 4
 _UPDATE_STEPS = 9
-_LOOKS = 2  # whether the device has kept its speed, in timings half as long
-_SHORT_S = 0.1  # of a step with which the update is measured
+_LOOKS = 2  # checks that the device has kept its speed, with timings half as long
+_SHORT_S = 0.1  # the longest step at which the update is measured
 _TIMINGS = 5
 _TIMING_S = 0.25
 _GUESSED_LIMIT = 1024
 
 
 def estimate(request: ProbeRequest) -> Estimate:
-    """Touches no device. A simulated device's limit and step times come from its profile, others are guessed."""
+    """Estimates a probe without using a device: from a simulated device's profile, and by guess for a GPU."""
     devices = tuple(_device(number, device, request) for number, device in enumerate(request.devices))
     seconds = max(sum(devices[number].seconds for number in queue) for queue in queues(request))
     return Estimate(request=request, devices=devices, seconds=seconds)
 
 
 def queues(request: ProbeRequest) -> list[list[int]]:
-    """The numbers of the devices that are measured one after the other; the queues are measured at the same time.
+    """Queues of device numbers: devices in a queue are measured one after the other, the queues at the same time.
 
-    There is one, or one a device, if that is asked for; else one a host, where each is a machine of its own.
+    One queue in all, or one for each device if that is asked for, or one for each host if each is its own machine.
     """
     numbers = range(len(request.devices))
     if request.parallel:
@@ -55,7 +55,7 @@ def _device(number: int, device: Device, request: ProbeRequest) -> DeviceEstimat
     seconds = (_WORKER_S if loaded else _FIRST_WORKER_S) + (workers - 1) * _WORKER_S
     short = max((size for size in sizes if step_s(device, size) <= _SHORT_S), default=sizes[0])
     seconds += _UPDATE_STEPS * step_s(device, short) + _LOOKS * _point_s(device, sizes[0], sizes[-1], None)
-    measured = (*sizes, sizes[-1] // 2)  # the last is where throughput is within 5 % of the best
+    measured = (*sizes, sizes[-1] // 2)  # the last stands for the size within 5 % of the best throughput
     seconds += sum(_point_s(device, size, sizes[-1], request.duration_s) for size in measured)
     return DeviceEstimate(
         device=number, sizes=tuple(sizes), limit=limit, guessed=guessed, children=workers, seconds=round(seconds)

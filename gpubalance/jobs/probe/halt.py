@@ -1,4 +1,4 @@
-"""When a probe has to end before it is finished."""
+"""What ends a probe before it is finished."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gpubalance.system.deadlines import TimeLimit
 
 
 class Halt:
-    """Ends every thread of a probe: at its time limit, or when the main thread is interrupted."""
+    """Ends all threads of a probe at its time limit, or when the main thread is interrupted."""
 
     def __init__(self, limit: TimeLimit) -> None:
         self.limit = limit

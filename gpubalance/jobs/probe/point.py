@@ -1,4 +1,4 @@
-"""One batch size, measured on one device alone."""
+"""Measures one batch size on one device alone."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from gpubalance.workers.worker import Worker
 
 _TIMINGS = 12  # in a measurement of the usual length
 _USUAL_S = 3.0
-_LONGEST = 4  # times the usual length, while the result is not precise
+_LONGEST = 4  # times the usual length, at most, until the result is precise
 _UPDATES = 7
-_UNLIKE_STEPS = 2  # stamped steps are another trace, and its first ones are like no other
+_UNLIKE_STEPS = 2  # stamped steps have their own trace, whose first steps are slower
 
 
 class Length(NamedTuple):
-    """How long a point is measured: at least and at most so many seconds of steps, between them until it is precise.
+    """How long a point is measured: between `least_s` and `most_s` seconds of steps, until it is precise.
 
-    Half the 95 % interval of the step time is then `within` that part of it.
+    Precise means that half the 95 % interval of the step time is `within` that part of it.
     """
 
     least_s: float
@@ -38,28 +38,28 @@ class Length(NamedTuple):
 
     @classmethod
     def of(cls, duration_s: float | None) -> Length:
-        """As a request asks for: at least its seconds, None for until it is precise."""
+        """The length that a request asks for: at least `duration_s`; None ends as soon as it is precise."""
         usual_s = duration_s or _USUAL_S
         return cls(duration_s or 0.0, _LONGEST * usual_s, usual_s / _TIMINGS)
 
     def until(self, within: float) -> Length:
-        """Until it is known within that part; one that need not be precise has half the time, in timings as short."""
+        """The length to get `within` that part; a coarser one gets half the time, in timings half as long."""
         if within <= PRECISE_ENOUGH:
             return self._replace(within=within)
         return self._replace(within=within, most_s=self.most_s / 2, timing_s=self.timing_s / 2)
 
     @property
     def look(self) -> Length:
-        """Half as long, whether it is precise or not: for a first impression."""
+        """Half the usual length, precise or not: for a first impression."""
         return self._replace(least_s=self.least_s / 2, most_s=self.most_s / _LONGEST / 2, timing_s=self.timing_s / 2)
 
     @property
     def glance(self) -> Length:
-        """As few timings of a look as there may be."""
+        """A look that ends after the fewest timings allowed."""
         return self.look._replace(within=math.inf)
 
     def lasting(self, seconds: float) -> Length:
-        """That long, or as long as is usual if that is shorter."""
+        """A length of that many seconds, at most the usual ones."""
         seconds = min(seconds, self.most_s / _LONGEST)
         return self._replace(least_s=seconds, most_s=seconds)
 
@@ -74,12 +74,12 @@ def measure_point(
     first: bool = True,
     least_samples: int = 0,
 ) -> tuple[CurvePoint, float]:
-    """The point, and the seconds within its measured steps.
+    """Measures a point. Returns it with the seconds spent in its measured steps.
 
-    A point is measured once more, and is never called steady, where its step time rose, fell or changed its level, or
-    NVML says that heat throttled the GPU. After `until_s` on the monotonic clock no window begins but the first. `gpu`
-    is the UUID of a GPU to read meanwhile; `first` is for the model's first measurement. Raises what `Worker.measure`
-    does, and BadInput for a user's data of fewer than `least_samples`.
+    A point is measured once more, and not called steady, if its step time rose, fell or changed its level, or NVML says
+    that heat throttled the GPU. After `until_s` on the monotonic clock only the first window begins. `gpu` is the UUID
+    of a GPU to read meanwhile; `first` is for the model's first measurement. Raises what `Worker.measure` does, and
+    BadInput for a user's data of fewer than `least_samples`.
     """
     series = Series(Shares((batch,)), timing_s=length.timing_s, least_samples=least_samples)
     series.settle(worker, first=first)
@@ -95,7 +95,7 @@ def measure_point(
 
 
 def measure_update(worker: Worker, batch: int) -> float:
-    """Seconds of a step's weight update, the same at every batch. Raises what `Worker.measure` does."""
+    """The median seconds of a weight update, the same at every batch. Raises what `Worker.measure` does."""
     timings = worker.measure(Shares((batch,)), at_least=_UNLIKE_STEPS + _UPDATES, stamped=True)
     return median([sum(one.update_s or ()) for one in timings if isinstance(one, Timing)][_UNLIKE_STEPS:])
 

@@ -1,4 +1,4 @@
-"""The probe stage: every device alone, one after the other or all at once."""
+"""The probe: measures every device alone, one after the other or all at once."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def probe(
 ) -> Probe:
     """Measures each of the request's devices alone. `driver` is recorded; `limit` takes the place of the request's.
 
-    `following` is the party that measures next: it is loaded when the last device begins.
+    `following` is the party that measures next: it loads TensorFlow when the last device begins.
 
-    Each point and trial goes into the `journal`, and those in it are not measured again; without a `journal`, into one
-    of its own. Raises, with what was measured as `partial`: PartialResult where a worker died or a device failed and
-    the others were measured, NothingFits where one does not hold a single sample, EnvironmentFault where TensorFlow can
-    use none, BadInput, TimeLimitPassed, Interrupted. Keeps the result, or the part, for `plan`.
+    Each point and trial goes into the `journal`, or into one of its own; those already in it are not measured again.
+    Raises, with what was measured as `partial`: PartialResult if a worker died or a device failed and the others were
+    measured, NothingFits if a device does not hold a single sample, EnvironmentFault if TensorFlow can use none,
+    BadInput, TimeLimitPassed, Interrupted. Keeps the result, or the part, for `plan`.
     """
     if journal is None:
         with probe_journal(request, driver, resume=False) as own:
@@ -75,7 +75,7 @@ def probe(
 
 
 def _probe_alone(alone: Alone) -> None:
-    """Measures a device. An error of its own is kept, with what was found before; what ends the probe is raised."""
+    """Measures a device. Its own error is kept with what was found before; an error that ends the probe is raised."""
     started = time.monotonic()
     alone.began = True
     try:
@@ -109,7 +109,7 @@ class _Probing:
         self._driver = driver
         self._halt = Halt(limit)
         self._expected = estimate(request)
-        self._code = code_key(request.settings.model, request.settings.data)  # before the user changes the file
+        self._code = code_key(request.settings.model, request.settings.data)  # now, before the user changes the file
         self._watch = one_at_a_time(watch)
         self._all = [
             Alone(number, Bench(number, request, journal, self._halt, self._watch))
@@ -126,7 +126,7 @@ class _Probing:
             self._all[-1].bench.following = following
 
     def run(self) -> Probe:
-        """Every device; whatever ends it early carries what was measured."""
+        """Measures all devices; an error that ends it early carries what was measured."""
         try:
             self._at_once() if self._request.parallel or len(self._queues) > 1 else self._in_turn()
             self._measure_pipeline()
@@ -158,7 +158,7 @@ class _Probing:
             taken_s += one.elapsed_s
 
     def _measure_pipeline(self) -> None:
-        """The user's own, where no balance follows, which measures it at its own global batch."""
+        """Measures the user's input pipeline, unless a balance follows, which does so at its own global batch."""
         bests = [device_probe(one).solo_best for one in self._all] if self._request.settings.data else []
         known = [best for best in bests if best is not None]
         if self._has_following or len(known) < len(self._all):
@@ -169,7 +169,7 @@ class _Probing:
             self._pipeline = ceiling(party, global_batch, self._watch, solo_sum=solo_sum)
         except TimeLimitPassed:
             raise
-        except GpubalanceError as error:  # the devices are measured all the same
+        except GpubalanceError as error:  # the devices are measured anyway
             self._pipeline_warnings.append(pipeline_unknown(error))
 
     def _announce(self, one: Alone) -> None:

@@ -1,4 +1,4 @@
-"""What was found of a device, as a record."""
+"""The record of what was found of a device, and the errors of devices that failed."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from gpubalance.planning.model import LINE_WITHIN, fit_line, monotone_curve
 from gpubalance.results.probe import BatchLimit, CurvePoint, DeviceProbe, Failure, SoloRate, StepTimeModel
 from gpubalance.system.deadlines import within_or
 
-# A backward pass is a product for the inputs and one for the weights where the forward pass has one: Kaplan et al.,
-# Scaling Laws for Neural Language Models, 2020, section 2.1.
+# For each matrix product of the forward pass the backward pass has two, for the inputs and for the weights: Kaplan et
+# al., Scaling Laws for Neural Language Models, 2020, section 2.1.
 _TRAINING_OVER_FORWARD = 3
 
 
@@ -68,7 +68,7 @@ def _batch_limit(alone: Alone) -> BatchLimit | None:
         fails=limit.fails,
         max_batch=alone.max_batch,
         memory_bytes=alone.bench.memory_bytes,
-        # A real allocator tells what it held, not what it was asked for.
+        # A real allocator reports what it held, not what it was asked for.
         needed_bytes=failed[-1].memory_peak_bytes if failed and alone.bench.device.profile else None,
         trials=tuple(alone.bench.trials),
     )
@@ -80,7 +80,7 @@ def _step_time_model(points: list[CurvePoint]) -> StepTimeModel | None:
 
 
 def fitted(times: list[tuple[int, float]]) -> StepTimeModel:
-    """The line through step times in seconds at two batches or more, and the curve where they lie on no line."""
+    """The line through (batch, seconds) at two batches or more, and a curve if they do not lie on a line."""
     line = fit_line(times)
     curve = monotone_curve(times) if line.residual > LINE_WITHIN else None
     return StepTimeModel(
@@ -93,7 +93,7 @@ def fitted(times: list[tuple[int, float]]) -> StepTimeModel:
 
 
 def nothing_fits(alone: Alone) -> NothingFits | None:
-    """The error of a device that does not hold a single sample."""
+    """The error of a device that does not hold a single sample, None if it does."""
     limit = _batch_limit(alone)
     if limit is None or limit.fits is not None:
         return None
@@ -110,7 +110,7 @@ def nothing_fits(alone: Alone) -> NothingFits | None:
 
 
 def what_failed(devices: Sequence[Alone]) -> GpubalanceError | None:
-    """One error for all that went wrong: its exit code is of the worst."""
+    """One error for all devices' errors, None if there are none; its exit code is that of the worst."""
     errors = [(one, error) for one in devices for error in one.errors]
     if not errors:
         return None

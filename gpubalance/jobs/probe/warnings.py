@@ -1,4 +1,4 @@
-"""What the reader of a probe must know of it."""
+"""The warnings that a probe's result carries."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def device_warnings(alone: Alone) -> list[Warning_]:
 
 
 def parallel_warning() -> Warning_:
-    """That devices which are measured at the same time may disturb each other."""
+    """The warning that devices measured at the same time may disturb each other."""
     return Warning_(
         code="measured-in-parallel",
         message="the devices were measured at the same time: they may have disturbed each other",
@@ -38,7 +38,7 @@ def parallel_warning() -> Warning_:
 
 
 def pipeline_unknown(error: GpubalanceError) -> Warning_:
-    """That the user's input pipeline could not be measured alone."""
+    """The warning that the user's input pipeline could not be measured alone."""
     return Warning_(
         code="pipeline-unknown",
         message=f"the input pipeline was not measured alone: {error.message}",
@@ -119,7 +119,7 @@ def _margin_unknown(device: Device, alone: Alone) -> Warning_ | None:
 
 
 def _reasons(points: list[CurvePoint]) -> str:
-    """NVML's, why the device was slowed down meanwhile."""
+    """NVML's reasons that slowed the device down meanwhile, as a list in text."""
     told = [reason for p in points if p.telemetry for reason in passing(p.telemetry.throttle_reasons or ())]
     return ", ".join(dict.fromkeys(told))
 
