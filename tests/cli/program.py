@@ -15,7 +15,8 @@ from typing import Any
 import psutil
 
 from gpubalance.results.run import Run
-from tests.bench.in_process import placed, program
+from tests.bench.in_process import HANGS_AFTER_S, placed, program
+from tests.stand_in import loaded
 
 ROOT = Path(__file__).parents[2]
 QUICK_PAIR = str(ROOT / "configs" / "quick-pair.toml")
@@ -24,7 +25,6 @@ TINY = f"{ROOT / 'tests' / 'tiny.py'}:net"
 # What is tested is the program, not the figures: a model that is traced at once, and short windows.
 TINY_PAIR = ("--simulate", QUICK_PAIR, "--model", TINY)
 SHORT = ("--windows", "1", "--duration", "0.5")
-_WITHIN_S = 240.0
 
 
 def broken_tensorflow(folder: Path) -> dict[str, str]:
@@ -60,7 +60,7 @@ def gpubalance(
     *arguments: str, environment: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     process = start(*arguments, environment=environment, cwd=cwd)
-    out, err = process.communicate(timeout=_WITHIN_S)
+    out, err = process.communicate(timeout=HANGS_AFTER_S)
     assert "Traceback" not in own(err), err
     return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
@@ -72,9 +72,11 @@ def here(
 
     Not for what the program finds when it starts: libraries, closed streams, a broken TensorFlow, signals.
     """
-    with placed(cwd or Path.cwd(), environment or {}):
-        os.environ.pop("CUDA_VISIBLE_DEVICES", None)
-        done = program(arguments, _WITHIN_S)
+    variables = environment or {}
+    with placed(cwd or Path.cwd(), variables), loaded(variables):
+        if "CUDA_VISIBLE_DEVICES" not in variables:
+            os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+        done = program(arguments)
     assert "Traceback" not in own(done.err), done.err
     return subprocess.CompletedProcess(arguments, done.code, done.out, done.err)
 

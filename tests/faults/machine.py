@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.cli.program import gpubalance, start
+from tests.cli.program import gpubalance, here, start
 from tests.stand_in import TWO_UNLIKE_GPUS, engine, environment
 
 TI, PLAIN = "GPU-1080aaaa-0000-4000-8000-000000000001", "GPU-1080bbbb-0000-4000-8000-000000000002"
@@ -46,7 +46,13 @@ class Machine:
 
     def runs(self, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
         """What the program said and how it ended; no traceback is among it."""
-        return gpubalance(*arguments, environment=self.environment, cwd=cwd)
+        return here(*arguments, environment=self.environment, cwd=cwd)
+
+    def runs_apart(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """The same in a process of its own, for what must find the files of one that was started: their names tell of
+        the libraries that a process finds.
+        """
+        return gpubalance(*arguments, environment=self.environment)
 
     def result(self, *arguments: str) -> dict[str, Any]:
         """What a command that ends well prints as JSON."""

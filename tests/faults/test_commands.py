@@ -74,13 +74,13 @@ def step(devices, batches, number):
     try:
         machine.wait_for_note()
         for options in ((), ("--resume",)):
-            second = machine.runs(*command, *options)
+            second = machine.runs_apart(*command, *options)
             assert second.returncode == 3
             assert f"is in use by another gpubalance, process {first.pid}" in second.stderr
         first.kill()
         first.wait()
         quick = Machine(tmp_path)
-        again = quick.runs(*command, "--resume", "--json")
+        again = quick.runs_apart(*command, "--resume", "--json")
         assert again.returncode == 0, again.stderr
         assert "continuing an unfinished measurement" in again.stderr
         # Simulated devices are nobody's: two runs of them do not mind each other.
@@ -142,7 +142,7 @@ def step(devices, batches, number):
         told += lines_until(program, line)
     program.kill()
     program.communicate()
-    again = machine.runs("balance", *fast, "--resume", "--json")
+    again = machine.runs_apart("balance", *fast, "--resume", "--json")
     assert again.returncode == 0, "\n".join(told) + again.stderr
     proof = again.stderr.split("… proving")[-1]
     assert "window 1 of 6: " in proof
@@ -176,7 +176,7 @@ def test_30_a_balance_that_was_killed_in_its_own_probe_goes_on_with_that(tmp_pat
     program.communicate()
     assert {"0 (8,)", "0 (16,)"} <= set(trained.read_text().splitlines())
     trained.unlink()
-    again = machine.runs(*SHORT_BALANCE, "--resume", "--json")
+    again = machine.runs_apart(*SHORT_BALANCE, "--resume", "--json")
     assert again.returncode == 0, again.stderr
     assert "continuing an unfinished measurement" in again.stderr
     assert "GPU:0 batch 8: " in again.stderr
@@ -239,7 +239,7 @@ def test_35_a_result_that_nobody_reads_is_kept(tmp_path: Path) -> None:
     assert process.wait(timeout=60) == 0
     told = process.stderr.read()
     assert told.endswith("nobody reads stdout any more: the same command with --resume gives the result\n")
-    again = machine.runs("run", *BRIEF, "--resume", "--json")
+    again = machine.runs_apart("run", *BRIEF, "--resume", "--json")
     assert json.loads(again.stdout)["complete"] is True
     assert "continuing an unfinished measurement" in again.stderr
     assert "measuring" not in again.stderr

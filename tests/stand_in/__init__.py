@@ -1,11 +1,13 @@
 """GPUs for tests on a machine without any: an NVML library that the real pynvml loads, compiled by the tests.
 
-Give a child process the variables of `environment`. The script's language is told at the top of nvml.c.
+Give a child process the variables of `environment`, or use `loaded` in this one. The script's language is told at the
+top of nvml.c.
 """
 
 from __future__ import annotations
 
 import atexit
+import ctypes
 import functools
 import os
 import shutil
@@ -13,8 +15,11 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
+import pynvml
 import pytest
 
 TWO_UNLIKE_GPUS = r"""
@@ -64,6 +69,22 @@ def environment(folder: Path, script: str) -> dict[str, str]:
     path.write_text(script, encoding="utf-8")
     search = [str(_library()), os.environ.get("LD_LIBRARY_PATH", "")]
     return {"LD_LIBRARY_PATH": ":".join(filter(None, search)), "NVML_STAND_IN": str(path)}
+
+
+@contextmanager
+def loaded(variables: Mapping[str, str]) -> Iterator[None]:
+    """While this lasts pynvml sees in this process the GPUs of `environment`'s variables, where these are among them.
+
+    The variables must be set. It gets a copy of the library, which reads its script when it is loaded.
+    """
+    if "NVML_STAND_IN" not in variables:
+        yield
+        return
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        library = shutil.copy(_library() / "libnvidia-ml.so.1", folder)
+        patch.setattr(pynvml, "nvmlLib", ctypes.CDLL(library))
+        patch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
+        yield
 
 
 def engine(folder: Path, script: str = "") -> dict[str, str]:
