@@ -1,4 +1,4 @@
-"""Measure unlike GPUs, split the batch so that they finish together, and train with it."""
+"""Measure unlike GPUs, split the batch so that they finish together, and train with the split."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -25,16 +25,16 @@ def balance(
 ) -> "Plan":
     """Find the best split for a model and its data, and prove it, as `gpubalance balance` does; returns its plan.
 
-    `build` is a function that gives the model, `data` one that gives what --data wants, None for random samples; or
-    names, as these options take them. Functions stand at the top level of a file, which each worker imports, as
+    `build` is a function that returns the model, `data` one that returns what --data takes, None for random samples;
+    or give names, as for these options. Define the functions at the top level of a file, which each worker imports, as
     `multiprocessing` does: so call this under `if __name__ == "__main__":`.
 
     The other options are the command's, by its names: `gpus=[0, 1]`, `simulate="pair.toml"`, `output="plan.json"`,
-    `global_batch=1024`. What is found is shown as the command shows it. With `watch` nothing is: it is called with each
-    event of `gpubalance.jobs.events`. `quiet=True` shows nothing either. `load_plan` takes the plan, or its file.
+    `global_batch=1024`. Progress and result are shown as the command shows them, unless `quiet=True`, or `watch` is
+    given, which is called with each event of `gpubalance.jobs.events`. `load_plan` takes the plan, or its file.
 
-    Raises BadInput for functions that can't be imported, what else `gpubalance.errors` has for the command's exit
-    codes, and KeyboardInterrupt, when no worker is left.
+    Raises BadInput for functions that can't be imported, the errors of `gpubalance.errors` for the command's other exit
+    codes, and KeyboardInterrupt once no worker is left.
     """
     from gpubalance.cli import from_python
 
@@ -42,7 +42,7 @@ def balance(
 
 
 def __getattr__(name: str) -> Any:
-    """The training interface is loaded when it is first asked for, and TensorFlow not before a scope is entered."""
+    """Loads the training interface on first use; TensorFlow is not loaded before a scope is entered."""
     if name in __all__:
         from gpubalance.training import distribute, load, pipelined, split
 

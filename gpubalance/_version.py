@@ -1,3 +1,3 @@
-"""The version, for what must not import the package's door."""
+"""The version, for modules that must not import the package itself."""
 
 __version__ = "0.1.0"

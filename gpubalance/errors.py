@@ -3,13 +3,13 @@
     GpubalanceError
     ├── UsageError         2   the command line asks for something impossible
     ├── EnvironmentFault   3   driver, library or device
-    │   └── InUse              another gpubalance has it
+    │   └── InUse              another gpubalance process has it
     ├── BadInput           4   a file or a model
-    │   └── Refused            whatever memory there is
+    │   └── Refused            not for lack of memory
     ├── NothingFits        5   memory
     │   └── OutOfMemory        of one trial; a stage may go on with a smaller batch
-    ├── PartialResult      6   some of it was measured
-    │   └── GpuLost            a device is gone: nothing is tried on it again
+    ├── PartialResult      6   only part of it was measured
+    │   └── GpuLost            a device is gone: it is not used again
     ├── PlanMismatch       7   the plan is for other devices, model or settings
     ├── DeadlinePassed     8
     │   └── TimeLimitPassed    the time that the user gave to the whole command
@@ -32,10 +32,10 @@ RESUME = "--resume continues it"
 class GpubalanceError(Exception):
     """What happened, where, why, and what to do next.
 
-    `message` is one sentence that names the place (a device, a file, a flag). `cause` is why that happens, where it is
-    known and the message does not say it. `remedy` is what the user can do, ideally a command. Both come from the table
-    of `remedies`, or are closer to the case. `log` is the end of a worker's log, `partial` whatever was measured
-    before the error (a result record), so that nothing measured is lost.
+    `message` is one sentence that names the place (a device, a file, a flag). `cause` is why it happens, if that is
+    known and not in the message. `remedy` is what the user can do, ideally a command. Both come from the table of
+    `remedies`, or are more specific. `log` is the end of a worker's log, `partial` the result record of what was
+    measured before the error, so that nothing measured is lost.
     """
 
     exit_code = 1
@@ -49,7 +49,7 @@ class GpubalanceError(Exception):
         self.partial = partial
 
     def __str__(self) -> str:
-        """For a script, whose traceback ends with it: what happened, and on lines of their own why and what to do."""
+        """The end of a script's traceback: what happened, and on further lines why and what to do."""
         lines = [self.message, *([f"  cause: {self.cause}"] if self.cause else [])]
         remedy = self.remedy.replace("\n", "\n    ")
         return "\n".join([*lines, *([f"  → {remedy}"] if remedy else [])])
@@ -64,7 +64,7 @@ class EnvironmentFault(GpubalanceError):
 
 
 class InUse(EnvironmentFault):
-    """Another process of gpubalance is at it."""
+    """Another gpubalance process is using it."""
 
 
 class BadInput(GpubalanceError):
@@ -72,7 +72,7 @@ class BadInput(GpubalanceError):
 
 
 class Refused(BadInput):
-    """Looked at before it was trained on: no lack of memory in disguise."""
+    """Refused by a check before any training, so it can't be a lack of memory in disguise."""
 
 
 class NothingFits(GpubalanceError):
@@ -84,7 +84,7 @@ class PartialResult(GpubalanceError):
 
 
 class GpuLost(PartialResult):
-    """A GPU fell off the bus, or answers nothing before a reset."""
+    """A GPU fell off the bus, or does not answer until it is reset."""
 
 
 class PlanMismatch(GpubalanceError):
@@ -96,7 +96,7 @@ class DeadlinePassed(GpubalanceError):
 
 
 class TimeLimitPassed(DeadlinePassed):
-    """The `seconds` that the user gave are over; what is measured is kept."""
+    """The `seconds` that the user gave are over; what was measured is kept."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"the time limit of {seconds:g} s passed", remedy="give it more, or leave out --time-limit")
@@ -116,19 +116,19 @@ class Interrupted(GpubalanceError):
 
     @classmethod
     def by(cls, interrupt: KeyboardInterrupt, *, partial: Any = None, remedy: str = "") -> Interrupted:
-        """The error of an interrupt, which has the signal's number where it was not a Ctrl-C."""
+        """The error for an interrupt, which carries the signal's number if it was not a Ctrl-C."""
         return cls(getattr(interrupt, "number", int(signal.SIGINT)), partial=partial, remedy=remedy)
 
     def __str__(self) -> str:
-        # A window that is not finished is shown, but not kept.
+        # An unfinished window is shown but not kept.
         nothing = "nothing was measured yet" if self.partial is None else "no window was finished, so nothing is kept"
         return f"interrupted: {self.remedy or nothing}"
 
 
 class OutOfMemory(NothingFits):
-    """A device's memory did not hold its batch. `replica` is its place in the run, None where nothing tells it.
+    """A device's memory did not hold its batch. `replica` is its place in the run, None if unknown.
 
-    `memory_peak_bytes` is what each device held or, as a simulated one knows, would have needed; empty if not known.
+    `memory_peak_bytes` is what each device held or, for a simulated one, would have needed; empty if unknown.
     """
 
     def __init__(

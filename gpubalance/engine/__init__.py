@@ -1,4 +1,4 @@
-"""The real thing: models, set-up and the synchronous step in TensorFlow, paced for simulated devices.
+"""Models, set-up and the synchronous step in real TensorFlow, paced for simulated devices.
 
-It runs in worker processes only, and knows nothing of commands, results or plans.
+It runs in worker processes and the user's own training, and knows nothing of commands, results or plans.
 """

@@ -1,4 +1,4 @@
-"""A dataset of samples or batches, brought into global batches."""
+"""Brings a dataset of samples or batches into global batches."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import tensorflow as tf
 
 
 def regrouped(data: tf.data.Dataset, model: Any, global_batch: int) -> tf.data.Dataset:
-    """The dataset, batched or not, in batches of the split's size; the last one may be smaller.
+    """The dataset, batched or not, in batches of that size; the last one may be smaller.
 
-    Batches that are open stay as they are. All are prefetched: TensorFlow does that by itself, but not for all options.
+    Open batches stay as they are. All are prefetched, which TensorFlow itself does only under some options.
     """
     if not is_batched(data, model):
         data = data.batch(global_batch, num_parallel_calls=tf.data.AUTOTUNE)
@@ -20,21 +20,21 @@ def regrouped(data: tf.data.Dataset, model: Any, global_batch: int) -> tf.data.D
 
 
 def joined(data: tf.data.Dataset, global_batch: int) -> tf.data.Dataset:
-    """Batches that are open, as others of that size: each is padded, with zeros, to its longest sample.
+    """Open batches, regrouped into that size, each padded with zeros to its longest sample.
 
-    To be measured, not to be trained on: what a user pads with, and whether a mask tells of it, is not known.
+    They serve to measure, not to train: what a user pads with, and whether a mask hides it, is unknown.
     """
     return data.unbatch().padded_batch(global_batch).prefetch(tf.data.AUTOTUNE)
 
 
 def are_open(data: tf.data.Dataset, model: Any) -> bool:
-    """Whether it has batches that may differ in more than the number of samples, as padded sentences do."""
+    """Whether it has open batches, which may differ in more than the number of samples, as padded sentences do."""
     open_shapes = any(shape.rank is None or None in shape[1:] for shape in _shapes(data))
     return is_batched(data, model) and open_shapes
 
 
 def is_batched(data: tf.data.Dataset, model: Any) -> bool:
-    """Whether all parts begin with the same dimension; where that says nothing, by the model's inputs."""
+    """Whether it has batches: if all parts have the same first dimension, or, in doubt, by the rank of model inputs."""
     shapes = [shape for shape in _shapes(data) if shape.rank is not None]
     if any(shape.rank == 0 for shape in shapes):
         return False
@@ -48,6 +48,6 @@ def is_batched(data: tf.data.Dataset, model: Any) -> bool:
 
 
 def _shapes(data: tf.data.Dataset) -> list[tf.TensorShape]:
-    """Of each part; of unknown rank where TensorFlow does not say."""
+    """The shape of each part, of unknown rank if TensorFlow does not say."""
     specs = [getattr(spec, "shape", None) for spec in tf.nest.flatten(data.element_spec)]
     return [tf.TensorShape(None) if shape is None else shape for shape in specs]

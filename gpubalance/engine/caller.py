@@ -1,4 +1,4 @@
-"""Whose line has called: the user's own, whatever of Keras, TensorFlow and gpubalance is between."""
+"""Finds the user's own line behind a call, below any frames of Keras, TensorFlow and gpubalance."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 import keras
 import tensorflow as tf
 
-# Not the user's own lines: `split.fit` opens a scope, Keras' `test_on_batch` does.
+# Frames in these folders are skipped: `split.fit` and Keras' `test_on_batch`, for example, open a scope.
 _LIBRARIES = tuple(
     f"{folder}{os.sep}" for folder in (Path(__file__).parents[1], Path(keras.__file__).parent, Path(tf.__file__).parent)
 )
 
 
 def users_line() -> tuple[str, int]:
-    """The file, and the number of the line in it."""
+    """The file and the line number of the innermost caller outside the libraries."""
     caller = sys._getframe(1)
     while caller.f_back and _is_of_library(caller.f_code.co_filename):
         caller = caller.f_back

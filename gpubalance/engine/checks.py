@@ -1,4 +1,4 @@
-"""What `doctor` tries in a worker: TensorFlow's libraries, copies between devices, and an all-reduce."""
+"""The checks that `doctor` makes in a worker: TensorFlow's libraries, copies between devices, an all-reduce."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import tensorflow as tf
 
 from gpubalance.engine import cuda_libraries, runtime
 
-_TIMES = 3  # the first is slower: buffers, streams and NCCL's rings are made
+_TIMES = 3  # the first is slower: it makes buffers, streams and NCCL's rings
 
 
 def inspect() -> dict[str, Any]:
-    """TensorFlow's build, and what comes of loading each CUDA library that it wants. No device is touched."""
+    """TensorFlow's build, and whether each CUDA library that it wants can be loaded. No device is used."""
     build = tf.sysconfig.get_build_info()
     libraries = cuda_libraries.load_wanted(build, Path(tf.__file__).parents[1], os.environ)
     problems = {name: one if isinstance(one, str) else None for name, one in libraries.items()}
@@ -35,14 +35,14 @@ def inspect() -> dict[str, Any]:
 
 
 def move(values: Any, target: str) -> Any:
-    """The same values on another device, by TensorFlow's own copy."""
+    """Copies the values to another device, as TensorFlow does."""
     with tf.device(target):
         return tf.identity(values)
 
 
 def copy(source: str, target: str, nbytes: int, move: Callable[[Any, str], Any] = move) -> dict[str, Any]:
-    """Random bytes are made on the host, put on `source`, moved to `target`, and read back from there."""
-    sent = np.random.default_rng().integers(1, 256, nbytes, np.uint8)  # without zeros: those are what is looked for
+    """Makes random bytes on the host, puts them on `source`, moves them to `target`, and reads them back from there."""
+    sent = np.random.default_rng().integers(1, 256, nbytes, np.uint8)  # without zeros, which a broken copy gives
     with tf.device(source):
         there = tf.identity(sent)
     moved, seconds = _fastest([source, target], lambda: move(there, target))
@@ -57,7 +57,7 @@ def copy(source: str, target: str, nbytes: int, move: Callable[[Any, str], Any] 
 
 
 def reduce(names: Sequence[str], nbytes: int) -> dict[str, Any]:
-    """Sums whole numbers, which float32 holds exactly, over the devices with the strategy's own all-reduce."""
+    """Sums integers, exact in float32, over the devices with the strategy's own all-reduce."""
     strategy = runtime.build_strategy(tuple(names), "auto")
     random = np.random.default_rng()
     parts = [random.integers(0, 1000, max(1, nbytes // 4)).astype(np.float32) for _ in names]
@@ -83,7 +83,7 @@ def reduce(names: Sequence[str], nbytes: int) -> dict[str, Any]:
 
 
 def _fastest(names: Sequence[str], act: Callable[[], Any]) -> tuple[Any, float]:
-    """What the last of some times gave, and the seconds of the fastest, until these devices have done it."""
+    """The last of some results, and the seconds that the fastest took until these devices were done."""
     seconds = []
     for _ in range(_TIMES):
         runtime.wait_for(names)

@@ -1,4 +1,4 @@
-"""Loads the CUDA libraries that TensorFlow's build wants, as TensorFlow would, to see which are missing."""
+"""Loads the CUDA libraries that TensorFlow's build wants, in TensorFlow's way, to see which are missing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from gpubalance.system.versions import numbers
 
-# Each library's file name, by CUDA's major version: not all are numbered as CUDA is.
+# Each library's file name, by CUDA's major version: not all have CUDA's number.
 _NAMES = {
     11: ("cudart.so.11.0", "cublas.so.11", "cublasLt.so.11", "cufft.so.10", "cusolver.so.11", "cusparse.so.11"),
     12: ("cudart.so.12", "cublas.so.12", "cublasLt.so.12", "cufft.so.11", "cusolver.so.11", "cusparse.so.12"),
@@ -18,7 +18,7 @@ _NAMES = {
 
 
 def wanted(cuda: str | None, cudnn: str | None) -> tuple[str, ...]:
-    """File names of the libraries of a build for these versions, such as `12.5.1` and `9`; none of a build without."""
+    """File names of the libraries for a build with these versions, such as `12.5.1` and `9`; none without CUDA."""
     built_for = numbers(cuda)
     if not built_for:
         return ()
@@ -30,7 +30,7 @@ def wanted(cuda: str | None, cudnn: str | None) -> tuple[str, ...]:
 def load_wanted(
     build: Mapping[str, Any], packages: Path, environment: Mapping[str, str]
 ) -> dict[str, ctypes.CDLL | str]:
-    """Each library that TensorFlow's `build` wants, by its file name: loaded, or why it can't be."""
+    """The libraries that TensorFlow's `build` wants, by file name, each loaded or with the reason why it can't be."""
     names = wanted(build.get("cuda_version"), build.get("cudnn_version"))
     return {name: load(name, packages, environment) for name in names}
 
@@ -38,8 +38,8 @@ def load_wanted(
 def load(name: str, packages: Path, environment: Mapping[str, str]) -> ctypes.CDLL | str:
     """The library, or why it can't be loaded.
 
-    Looked for where TensorFlow's own search goes: LD_LIBRARY_PATH, NVIDIA's wheels under `packages` (the folder of
-    site-packages), then wherever the system has it.
+    Searches where TensorFlow does: LD_LIBRARY_PATH, NVIDIA's wheels under `packages` (the site-packages folder), then
+    the system's paths.
     """
     folders = [Path(folder) for folder in environment.get("LD_LIBRARY_PATH", "").split(":") if folder]
     found = [folder / name for folder in folders if (folder / name).exists()]
@@ -51,7 +51,7 @@ def load(name: str, packages: Path, environment: Mapping[str, str]) -> ctypes.CD
 
 
 def cudnn_version(cudnn: ctypes.CDLL) -> str | None:
-    """`9.10.2`; None where the library does not tell."""
+    """The version, such as `9.10.2`; None if the library does not report one."""
     try:
         ask = cudnn.cudnnGetVersion
     except AttributeError:
@@ -60,5 +60,5 @@ def cudnn_version(cudnn: ctypes.CDLL) -> str | None:
     number = int(ask())
     if not number:
         return None
-    thousands = 10_000 if number >= 90_000 else 1000  # since 9 there are two digits for each part
+    thousands = 10_000 if number >= 90_000 else 1000  # since 9 each part has two digits
     return f"{number // thousands}.{number % thousands // 100}.{number % 100}"

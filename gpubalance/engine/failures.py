@@ -1,4 +1,4 @@
-"""What went wrong while a model was built, measured or checked, as the error that the command will end with."""
+"""Turns what went wrong while a model was built, measured or checked into the error that ends the command."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from gpubalance.remedies import match
 from gpubalance.settings.requests import Settings
 
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
-# What CUDA, cuDNN, cuBLAS and NCCL raise; a model's own mistakes are InvalidArgument and Python's errors.
+# What CUDA, cuDNN, cuBLAS and NCCL raise; a model's own mistakes raise InvalidArgument or Python's errors.
 _OF_THE_DEVICE = (tf.errors.InternalError, tf.errors.UnavailableError, tf.errors.AbortedError)
 _OTHER_LABEL = re.compile(r"label value of (-?\d+) which is outside the valid range of \[0, (\d+)\)")
-# Of another process of a cluster: it has ended, or says nothing.
+# What TensorFlow raises when another process of a cluster has ended or fallen silent.
 _OF_A_PEER = (
     tf.errors.UnavailableError,
     tf.errors.AbortedError,
@@ -33,7 +33,7 @@ _REPLICA = (
 
 
 class TaskFailedError(Exception):
-    """A pipeline's task failed, for the reason that this one comes from; or it hangs, and there is none."""
+    """A pipeline's task failed: its `__cause__` is the reason. Without a cause the task hangs."""
 
     def __init__(self, device: int, doing: str) -> None:
         super().__init__(f"{doing} on device {device}")
@@ -42,9 +42,9 @@ class TaskFailedError(Exception):
 
 
 def explain(error: BaseException, settings: Settings | None = None) -> GpubalanceError:
-    """OutOfMemory; BadInput for the user's model or flags; EnvironmentFault for all else. The log gets the traceback.
+    """The error: OutOfMemory, BadInput for the user's model or flags, else EnvironmentFault. Logs the traceback.
 
-    `settings` are those of the training that failed; a check of `doctor` has none.
+    `settings` are those of the training that failed, None for a check of `doctor`.
     """
     if isinstance(error, GpubalanceError):
         return error
@@ -52,7 +52,7 @@ def explain(error: BaseException, settings: Settings | None = None) -> Gpubalanc
     found = (
         _of_training(error, settings) if settings else EnvironmentFault(f"{type(error).__name__}: {_line_of(error)}")
     )
-    # A user's own exception may say anything; TensorFlow's and Keras' texts are what the table knows.
+    # The table knows TensorFlow's and Keras' texts; a user's own exception may say anything.
     row = None if found.remedy else match(str(error))
     if row:
         found.cause, found.remedy = row.cause, row.remedy
@@ -60,7 +60,7 @@ def explain(error: BaseException, settings: Settings | None = None) -> Gpubalanc
 
 
 def tells_of_a_peer(error: BaseException) -> bool:
-    """Whether TensorFlow tells, in one process of a cluster, what happened to another."""
+    """Whether the error in one process of a cluster reports what happened to another."""
     return isinstance(error, _OF_A_PEER)
 
 
@@ -85,19 +85,19 @@ def _of_training(error: BaseException, settings: Settings) -> GpubalanceError:
 
 
 def failing_replica(text: str) -> int | None:
-    """The replica that TensorFlow's out-of-memory text names; None where it names none."""
+    """The replica that TensorFlow's out-of-memory text names, or None."""
     found = filter(None, (pattern.search(text) for pattern in _REPLICA))
     return next((int(match[1]) for match in found), None)
 
 
 def _line_of(error: BaseException, holding: str = "") -> str:
-    """The first line of its text that is not empty, or the first with `holding` in it."""
+    """The first line of an error's text that is not empty and has `holding` in it; else all of the text."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip() and holding in line]
     return (lines or [str(error).strip()])[0][:500]
 
 
 def own_traceback(error: BaseException) -> str:
-    """The traceback from the user's own first frame on: our frames above it say nothing to them."""
+    """The traceback from the user's own first frame on, without our frames above it."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [i for i, f in enumerate(frames) if not f.filename.startswith((_PACKAGE, "<frozen importlib"))]
     shown = frames[own[0] :] if own else []

@@ -1,4 +1,4 @@
-"""A global batch, as Keras' input pipeline gives it, dealt out to the replicas in the split's proportion."""
+"""Deals a global batch, as Keras' input pipeline gives it, out to the replicas in the split's proportion."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _NOT_YET = object()
 
 @dataclass(frozen=True, eq=False)
 class Kind:
-    """What batches have in common that differ in their number of samples, or in lengths. They share one Kind object.
+    """What batches share that differ only in their number of samples or in lengths. They have one Kind object.
 
-    `signature` has a TensorSpec for each tensor, with what differs left open; `cut` gives each replica its own
-    part. `like` is equal for kinds of the same structure, dtypes and ranks: one trace can take them all.
+    `signature` has a TensorSpec for each tensor, open where they differ; `cut` is a function that gives each replica
+    its part. `like` is equal for kinds of the same structure, dtypes and ranks: one trace can take them all.
     """
 
     like: str
@@ -30,7 +30,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Dealt:
-    """A global batch, dealt out: the samples of each replica of this process in `values`, on its device.
+    """A global batch, dealt out: `values` has the samples of each replica of this process, on its device.
 
     A batch with fewer samples than there are replicas is `whole` on each of them.
     """
@@ -43,7 +43,7 @@ class Dealt:
 
     @property
     def weights(self) -> tuple[float, ...]:
-        """Each replica's weight in the global mean loss. They sum to 1; of a `whole` batch only the first one counts.
+        """Each replica's weight in the global mean loss. They sum to 1; for a `whole` batch only the first one counts.
 
         Else every replica would add the same rows to an embedding's gradient, which optimizers square before they add.
         """
@@ -53,9 +53,9 @@ class Dealt:
 
 
 class Feed:
-    """Takes global batches from an iterator, and has the next one on the devices before it is asked for.
+    """Takes global batches from an iterator, and brings the next one to the devices ahead of time.
 
-    The devices are those of all replicas; in a cluster those of this process, `first` of which is at that place.
+    The devices are those of all replicas; in a cluster, those of this process, of whose replicas `first` is the first.
     """
 
     def __init__(self, names: Sequence[str], batches: Sequence[int], first: int = 0) -> None:
@@ -64,11 +64,11 @@ class Feed:
         self.batches = tuple(batches)
         self._kinds: dict[Any, Kind] = {}
         self._widest: dict[str, Kind] = {}
-        # Training and validation each have an iterator, and the one goes on after the other.
+        # Training and validation each have an iterator, and training continues after validation.
         self._ahead: dict[int, tuple[Iterator[Any], Any]] = {}
 
     def take(self, iterator: Iterator[Any]) -> Any:
-        """The next global batch. Raises StopIteration."""
+        """The next global batch, as it came and dealt out. Raises StopIteration."""
         _, batch = self._ahead.pop(id(iterator), (iterator, _NOT_YET))
         if batch is _NOT_YET:
             return self._deal(next(iterator))
@@ -77,12 +77,12 @@ class Feed:
         return batch
 
     def look_ahead(self, iterator: Iterator[Any]) -> None:
-        """Starts bringing the next global batch to the devices, while they compute."""
+        """Starts bringing the next global batch to the devices while they compute."""
         batch = next(iterator, None)
         self._ahead[id(iterator)] = iterator, None if batch is None else self._deal(batch)
 
     def forget(self) -> None:
-        """Drops the batches that were taken ahead, as their iterators are not asked again."""
+        """Drops the batches that were taken ahead, as their iterators will not be used again."""
         self._ahead.clear()
 
     def _deal(self, batch: Any) -> tuple[Any, Dealt]:
@@ -90,7 +90,7 @@ class Feed:
         return batch, self.deal(batch)
 
     def deal(self, batch: Any) -> Dealt:
-        """Deals in order: the first samples are the first replica's. Raises BadInput for what can't be dealt out."""
+        """Deals a batch in order, the first samples to the first replica. Raises BadInput if it can't be dealt out."""
         samples = samples_of(batch)
         if not samples:
             raise BadInput("the data gave a batch without samples", remedy="leave it out of the dataset")
@@ -108,7 +108,7 @@ class Feed:
         if layout not in self._kinds:
             like = str(tf.nest.map_structure(lambda values: (values.dtype.name, values.shape.rank), batch))
             known = self._widest.get(like)
-            # Padded batches have as many layouts as lengths: what differs is left open, and they are one kind.
+            # Padded batches have as many layouts as lengths. They become one kind, open where they differ.
             signature = tf.nest.map_structure(
                 lambda values: tf.TensorSpec([None, *values.shape[1:]], values.dtype), batch
             )
@@ -119,7 +119,7 @@ class Feed:
         return self._kinds[layout]
 
     def _kind(self, like: str, signature: Any) -> Kind:
-        # One call a batch: each operation by itself would cost a step more than the cutting does.
+        # One call for each batch: separate operations would cost a step more than the cutting itself.
         cut = tf.function(self._on_devices, autograph=False).get_concrete_function(
             signature, tf.TensorSpec((len(self._names), 2), tf.int32)
         )
@@ -133,14 +133,14 @@ class Feed:
 
 
 def _part(values: Any, place: Any, device: str) -> Any:
-    with tf.device("/CPU:0"):  # else the whole global batch would go to each GPU, to be cut there
+    with tf.device("/CPU:0"):  # else the whole global batch would go to each GPU and be cut there
         part = values[place[0] : place[1]]
     with tf.device(device):
         return tf.identity(part)
 
 
 def cleaned(batch: Any) -> Any:
-    """The batch without its missing last parts: Keras gives an empty Optional for labels or weights it has not."""
+    """The batch without missing parts at its end: Keras gives an empty Optional for labels or weights it lacks."""
     if not isinstance(batch, tuple):
         return batch
     there = [part for part in batch if part is not None and not isinstance(part, tf.experimental.Optional)]
@@ -148,7 +148,7 @@ def cleaned(batch: Any) -> Any:
 
 
 def samples_of(batch: Any) -> int:
-    """How many samples a batch has. Raises BadInput where its parts do not agree, or are no dense tensors."""
+    """The number of samples in a batch. Raises BadInput if its parts disagree or are not dense tensors."""
     parts = tf.nest.flatten(batch)
     if not all(isinstance(part, tf.Tensor) for part in parts):
         odd = next(type(part).__name__ for part in parts if not isinstance(part, tf.Tensor))
@@ -163,7 +163,7 @@ def samples_of(batch: Any) -> int:
 
 
 def _layout(batch: Any) -> Any:
-    """The same for batches of one kind, and cheap to make."""
+    """A key that is cheap to make, equal for batches of the same structure, dtypes and shapes but for their samples."""
     if isinstance(batch, dict):
         return tuple((name, _layout(batch[name])) for name in sorted(batch))
     if isinstance(batch, tuple | list):
@@ -172,7 +172,7 @@ def _layout(batch: Any) -> Any:
 
 
 def signature_of(kind: Kind, known: Any = None) -> Any:
-    """The signature of a step that takes this kind and those `known` before: sizes that differ are left open."""
+    """The signature of a step that takes this kind and those `known` before, open in the sizes that differ."""
     return kind.signature if known is None else tf.nest.map_structure(_either, known, kind.signature)
 
 

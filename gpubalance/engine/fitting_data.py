@@ -1,4 +1,4 @@
-"""Whether a user's samples fit the model: one sentence for each thing that can be wrong."""
+"""Checks whether a user's samples fit the model, with an error for each thing that can be wrong."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpubalance.errors import BadInput
 
 
 def in_order(model: Any, labels: Any) -> tuple[Any, ...]:
-    """Labels in the order of the model's outputs, by whose names a dictionary has them."""
+    """Labels in the order of the model's outputs, whose names are the keys of a dictionary of labels."""
     if isinstance(labels, dict):
         names = list(model.output_names)
         if set(labels) != set(names):
@@ -25,7 +25,7 @@ def in_order(model: Any, labels: Any) -> tuple[Any, ...]:
 
 
 def check_inputs(where: str, model: Any, inputs: Any) -> None:
-    """Raises BadInput for a batch's inputs that the model can't take. `where` begins each sentence."""
+    """Raises BadInput for a batch's inputs that the model can't take. `where` begins each message."""
     wanted = tf.nest.flatten(model.inputs)
     given = _by_name(where, model, inputs) if isinstance(inputs, dict) else keras.tree.flatten(inputs)
     if len(given) != len(wanted):
@@ -51,7 +51,7 @@ def check_numbers(where: str, batch: Any) -> None:
 def check_labels(where: str, model: Any, labels: Any) -> None:
     """Raises BadInput for a first batch whose labels are text, or classes that the model's output does not have.
 
-    A GPU's loss would be no number, a processor's is an error.
+    With wrong classes the loss is NaN on a GPU, and an error on a CPU.
     """
     flat = tf.nest.flatten(labels)
     if any(one.dtype == tf.string for one in flat):
@@ -72,7 +72,7 @@ def check_labels(where: str, model: Any, labels: Any) -> None:
 
 
 def _takes_classes(model: Any) -> bool:
-    """Whether its loss takes numbers of classes, each of which counts; without a loss of its own it does."""
+    """Whether the model's loss takes class numbers and ignores none; so does ours for a model without a loss."""
     loss = getattr(model, "loss", None)
     name = loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__)
     return loss is None or ("sparse" in name.lower() and getattr(loss, "ignore_class", None) is None)

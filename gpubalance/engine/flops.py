@@ -1,4 +1,4 @@
-"""How much work a model's forward pass is, as TensorFlow's own profiler counts it."""
+"""Counts the operations of a model's forward pass with TensorFlow's own profiler."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import tensorflow as tf
 
 
 def count_forward(model: Any, samples: Sequence[Any]) -> float | None:
-    """Floating-point operations of one sample's forward pass, the mean of these; a multiply-add is two.
+    """The mean of floating-point operations of these samples' forward passes; a multiply-add is two.
 
     Counts the operations that TensorFlow has a formula for, which take nearly all of the time: convolutions, matrix
-    products, biases. None where its profiler can't read the model's graph, or finds nothing.
+    products, biases. None if its profiler can't read the model's graph, or finds nothing.
     """
     counted: dict[str, float] = {}
     told = []
@@ -25,7 +25,7 @@ def count_forward(model: Any, samples: Sequence[Any]) -> float | None:
             if key not in counted:
                 counted[key] = _count(model, inputs)
             told.append(counted[key])
-    except Exception as error:  # noqa: BLE001  (a figure beside the measurement: never worth losing it)
+    except Exception as error:  # noqa: BLE001  (never worth losing the measurement for)
         traceback.print_exception(error)
         return None
     return statistics.fmean(told) or None

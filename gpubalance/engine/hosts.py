@@ -1,4 +1,4 @@
-"""Processes of one device each, on one host or several, that train one model with TensorFlow's own collectives."""
+"""Joins processes of one device each, on one host or several, to train one model with TensorFlow's collectives."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from tensorflow.python.eager import context
 
 from gpubalance.settings.cluster import Cluster
 
-# Of a process that is stopped or cut off the others hear after so long. One that has died they notice at once.
+# After this long the others notice a process that is stopped or cut off. They notice at once one that has died.
 _HEARTBEAT_S = 10
-# A process that ends waits so long for the others: its parent ends all of them.
+# A process that ends waits this long for the others, as its parent ends them all.
 _SHUTDOWN_S = 5
 
 
 def join(cluster: Cluster, kind: str, all_reduce: str) -> Any:
     """The strategy of the whole cluster, once all its processes are there. Must be the first use of TensorFlow.
 
-    Stock MultiWorkerMirroredStrategy wants the same number of devices in every process: here it is one, of that kind,
-    `CPU` or `GPU`. Nobody waits for its end: a process whose peer never comes waits until its parent ends it.
+    Stock MultiWorkerMirroredStrategy wants the same number of devices in every process: here each has one, of that
+    `kind`, `CPU` or `GPU`. The wait has no time limit: if a peer never comes, the parent must end the process.
     """
     _watch_over_each_other(cluster)
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
@@ -37,9 +37,9 @@ def join(cluster: Cluster, kind: str, all_reduce: str) -> Any:
 
 
 def _watch_over_each_other(cluster: Cluster) -> None:
-    """TensorFlow's own service for that, with our deadlines. The strategy leaves it alone where it is set.
+    """Sets TensorFlow's own coordination service up with our deadlines, which the strategy then leaves alone.
 
-    There is no public door to it: the strategy would set it with deadlines of minutes.
+    It has no public interface, and the strategy's own deadlines are minutes.
     """
     job = context.coordination_config_pb2.CoordinatedJob(name="worker", num_tasks=len(cluster.addresses))
     context.context().configure_coordination_service(
@@ -52,7 +52,7 @@ def _watch_over_each_other(cluster: Cluster) -> None:
 
 
 def what_all_say(strategy: Any, cluster: Cluster) -> Callable[[float], tuple[float, ...]]:
-    """A function that all processes call together: each gets the numbers that all gave, in the order of ranks."""
+    """A function that all processes call together; it returns the numbers of all of them, in the order of ranks."""
     count = len(cluster.addresses)
 
     @tf.function(input_signature=[tf.TensorSpec((count,), tf.float64)], autograph=False)
@@ -69,9 +69,9 @@ def what_all_say(strategy: Any, cluster: Cluster) -> Callable[[float], tuple[flo
 
 
 def as_the_first_says(strategy: Any, cluster: Cluster) -> Callable[[bool], bool]:
-    """A function that gives all processes what the first one gave.
+    """A function that returns the first process's value in all processes.
 
-    Their clocks differ, and one that takes a step more than the others waits for them for ever.
+    Their clocks differ, and one that takes a step more than the others would wait for them for ever.
     """
     all_say = what_all_say(strategy, cluster)
     return lambda value: bool(all_say(value)[0])

@@ -1,9 +1,9 @@
-"""What every step leans on of Keras' insides, checked when it is used.
+"""The Keras internals that every step depends on, checked when they are used.
 
-Where an optimizer sums gradients: it clips them, and looks for infinities in them, before it sums them over the
-replicas, so each replica would clip its own part. Here the sum comes first, so the optimizer must not sum again.
+One is where an optimizer sums gradients. It clips them and looks for infinities before it sums them over the replicas,
+so each replica would clip its own part. Here the sum comes first, and the optimizer must not sum again.
 
-How a model's graph runs its layers, and where a variable keeps its value: for a pipeline. What only training leans on
+For a pipeline: how a model's graph runs its layers, and where a variable keeps its value. What only training depends on
 is in training/.
 """
 
@@ -20,7 +20,7 @@ from gpubalance.errors import BadInput, EnvironmentFault
 
 KNOWN = "3.12 to 3.15"
 SUM = "_all_reduce_sum_gradients"
-# What an optimizer can have, but not under a strategy, and what to do instead.
+# Options of an optimizer that do not work under a strategy, and what to do instead.
 _NOT_OVER_DEVICES = {
     "gradient_accumulation_steps": "leave it out; a plan's micro-batches do the same within a step",
     "ema_overwrite_frequency": "leave it out: the weights become their averages when the training ends",
@@ -28,12 +28,12 @@ _NOT_OVER_DEVICES = {
 
 
 def summing(optimizer: Any) -> Any:
-    """The optimizer whose method SUM sums gradients over the replicas: itself, or the one that a loss scale wraps.
+    """The optimizer whose method SUM sums gradients over the replicas: itself, or the one inside a LossScaleOptimizer.
 
-    With `list` in the place of that method, `apply` takes gradients that are summed already.
+    With `list` in place of that method, `apply` takes gradients that are already summed.
 
-    Raises EnvironmentFault for a Keras that sums somewhere else, BadInput for an optimizer with what Keras can't do
-    under a strategy.
+    Raises EnvironmentFault for a Keras that sums somewhere else, BadInput for an optimizer with an option that Keras
+    does not support under a strategy.
     """
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     if not callable(getattr(inner, SUM, None)):
@@ -50,7 +50,7 @@ def summing(optimizer: Any) -> Any:
 
 
 def graph_of(operation: Any) -> Any | None:
-    """The Functional that runs for a model; None for a layer, and for a model with a `call` of its own."""
+    """The Functional that a model runs; None for a layer, and for a model with a `call` of its own."""
     from keras.src.models.functional import Functional
 
     if isinstance(operation, keras.Sequential):
@@ -60,7 +60,7 @@ def graph_of(operation: Any) -> Any | None:
 
 
 def nodes_in_order(function: Any) -> list[Any]:
-    """A Functional's calls depth first from its outputs: each after all that it takes, and a branch in one piece."""
+    """A Functional's calls, depth first from its outputs: each comes after its inputs, and a branch is in one piece."""
     inside = {id(node) for nodes in function._nodes_by_depth.values() for node in nodes}
     done: set[int] = set()
     order: list[Any] = []
@@ -81,7 +81,7 @@ def nodes_in_order(function: Any) -> list[Any]:
 
 
 def run_as_graph(operation: Any, *, training: bool, arguments: Any, values: Mapping[int, Any]) -> list[Any]:
-    """What a Functional does for one of its calls: `values` are those of symbolic tensors, by their id.
+    """Runs one of a Functional's calls as the Functional does; `values` has the symbolic tensors' values by their id.
 
     The training flag of the whole model overrides one that was given when the graph was built (keras 20285).
     """
@@ -92,19 +92,19 @@ def run_as_graph(operation: Any, *, training: bool, arguments: Any, values: Mapp
 
 
 def inputs_of(function: Any, given: Any) -> list[Any]:
-    """A Functional's flat inputs as it takes them of a user's data: by their names where these are a dict, cast."""
+    """A Functional's flat inputs from a user's data, cast as it does, and taken by name from a dict."""
     return list(function._standardize_inputs(given))
 
 
 def mask_of(tensor: Any) -> Any | None:
-    """The mask that a layer put on a tensor."""
+    """The mask that a layer put on a tensor, or None."""
     from keras.src.backend import get_keras_mask
 
     return get_keras_mask(tensor)
 
 
 def put_mask(tensor: Any, mask: Any) -> None:
-    """Layers that take the tensor go by this mask."""
+    """Puts a mask on a tensor, for the layers that take it."""
     from keras.src.backend import set_keras_mask
 
     set_keras_mask(tensor, mask)
@@ -112,8 +112,8 @@ def put_mask(tensor: Any, mask: Any) -> None:
 
 @contextlib.contextmanager
 def without_xla() -> Iterator[None]:
-    """A model that is compiled meanwhile has XLA only where that is asked for: not "auto", which takes it on a GPU."""
-    keras.Model._resolve_auto_jit_compile = lambda _: False  # what it has of its base class comes back after that
+    """Makes models compiled inside the block use XLA only if asked to: Keras' "auto" would choose it on a GPU."""
+    keras.Model._resolve_auto_jit_compile = lambda _: False  # deleted afterwards: the base class has the original
     try:
         yield
     finally:
@@ -121,7 +121,7 @@ def without_xla() -> Iterator[None]:
 
 
 def move(variable: Any, device: str) -> None:
-    """Every layer that has the variable goes on with it on that device. An optimizer that knows it: `known_anew`."""
+    """Moves a variable's value to a device, for all layers that have it. For an optimizer's sake see `known_anew`."""
     old = variable._value
     if old.device.endswith(f":{device}"):
         return
@@ -138,9 +138,9 @@ def move(variable: Any, device: str) -> None:
 
 @contextlib.contextmanager
 def known_anew(optimizer: Any, trained: Sequence[Any]) -> Iterator[None]:
-    """An optimizer that knows variables which are moved meanwhile knows them afterwards; its slots follow them.
+    """Keeps an optimizer's knowledge of variables that are moved inside the block, and moves its slots after them.
 
-    Of the `trained` ones it may know before it is built which are excluded from weight decay.
+    Before it is built it may already know which of the `trained` ones are excluded from weight decay.
     """
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     variables = inner._trainable_variables if optimizer.built else trained
@@ -172,10 +172,10 @@ def own_scalars(optimizer: Any) -> list[Any]:
 def updating(
     optimizer: Any, variables: Sequence[Any], scalars: Sequence[tuple[Any, Any]], *, finite: Any = None
 ) -> Iterator[None]:
-    """While it is traced, `optimizer.apply` is for these variables only, of all that it knows.
+    """Makes a traced `optimizer.apply` update these variables only, of all that the optimizer knows.
 
-    It takes the second of each pair of `scalars` for the value of the first, does not clip by a global norm, and
-    believes that the gradients are `finite`, where it would look.
+    For the first of each pair of `scalars` it uses the second as its value. It does not clip by a global norm, and
+    takes `finite` for its own check of the gradients.
     """
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     known = inner._trainable_variables
@@ -210,7 +210,7 @@ def updating(
 
 
 def check_graphs(model: Any, optimizer: Any = None) -> None:
-    """Raises EnvironmentFault for a Keras whose graphs, variables and optimizers are not what a pipeline knows."""
+    """Raises EnvironmentFault for a Keras whose graphs, variables or optimizers differ from what a pipeline needs."""
     try:
         from keras.src.backend import get_keras_mask, set_keras_mask  # noqa: F401
         from keras.src.models.functional import Functional, operation_fn  # noqa: F401

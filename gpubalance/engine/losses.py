@@ -1,4 +1,4 @@
-"""A loss that fits what a model puts out, with labels for it or to labels that are given."""
+"""Chooses a loss that fits a model's outputs, with labels for it or for labels that are given."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpubalance.text import clean
 
 @dataclass(frozen=True)
 class Target:
-    """One output's labels: their shape without the batch, and the number of classes (0: real numbers from 0 to 1)."""
+    """One output's labels: their shape for one sample, and the number of classes (0: real numbers from 0 to 1)."""
 
     shape: tuple[int, ...]
     classes: int
@@ -28,9 +28,9 @@ class Loss:
     functions: tuple[Any, ...]
 
     def sum(self, labels: Sequence[Any], outputs: Any, weights: Any = None) -> Any:
-        """Σ over samples of the sample's loss, float32, over all outputs. A sample's loss is the mean of its places.
+        """The sum over samples and outputs of the samples' losses, float32; a sample's is the mean over its positions.
 
-        `weights`, where there are any, has a factor for each sample.
+        `weights`, if given, has a factor for each sample.
         """
         total = tf.zeros((), tf.float32)
         for function, label, output in zip(self.functions, labels, keras.tree.flatten(outputs), strict=True):
@@ -48,14 +48,14 @@ def _of_samples(places: Any) -> Any:
 
 @dataclass(frozen=True)
 class CompiledLoss:
-    """What the model was compiled with, which takes labels as the user's data has them."""
+    """The loss that the model was compiled with, which takes labels as the user's data has them."""
 
     function: Any
 
     def sum(self, labels: Any, outputs: Any, weights: Any = None) -> Any:
-        """Of the losses that are means over samples, which most are, Σ over samples; float32.
+        """The sum over samples, float32, of a loss that is a mean over samples, as most are.
 
-        Keras has divided those by the number of replicas.
+        Keras has divided it by the number of replicas, which is undone here.
         """
         mean = tf.cast(self.function(labels, outputs, weights), tf.float32)
         batch = tf.cast(tf.shape(keras.tree.flatten(outputs)[0])[0], tf.float32)
@@ -63,7 +63,7 @@ class CompiledLoss:
 
 
 def fit_labels(model: Any, labels: Any) -> Loss | CompiledLoss:
-    """The loss of these labels: what the model was compiled with, else what suits outputs and labels.
+    """The loss for these labels: what the model was compiled with, else what suits outputs and labels.
 
     Raises ValueError for labels that suit no output.
     """
@@ -78,20 +78,20 @@ def fit_labels(model: Any, labels: Any) -> Loss | CompiledLoss:
 
 
 def _try(compiled: Any, model: Any, labels: Any) -> None:
-    """Traces a compiled loss with what the model puts out; Keras tells by an error that labels do not fit it."""
+    """Traces a compiled loss with the model's outputs. Raises ValueError if Keras refuses the labels."""
     outputs, labels = (
         keras.tree.map_structure(lambda one: tf.TensorSpec([None, *one.shape[1:]], one.dtype), parts)
         for parts in (model.outputs[0] if isinstance(model, keras.Sequential) else model.output, labels)
     )
     try:
         tf.function(lambda *parts: compiled(*parts), autograph=False).get_concrete_function(labels, outputs)
-    except Exception as error:  # noqa: BLE001  (of what Keras or a loss of the user's raises nothing is promised)
+    except Exception as error:  # noqa: BLE001  (Keras and a user's loss may raise anything)
         told = clean(str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__, 300)
         raise ValueError(f"its labels do not fit the loss that the model was compiled with: {told}") from None
 
 
 def _function_for(tensor: Any, label: Any) -> Any:
-    """Labels that lack an output's last dimension are the numbers of classes."""
+    """The loss for an output and its labels: labels that lack the output's last dimension are class numbers."""
     shape, given = tuple(tensor.shape[1:]), tuple(label.shape[1:])
     activation, fits = _activation(tensor), alike(given, shape)
     losses = keras.losses
@@ -105,7 +105,7 @@ def _function_for(tensor: Any, label: Any) -> Any:
 
 
 def alike(one: tuple[int | None, ...], other: tuple[int | None, ...]) -> bool:
-    """Whether Keras brings shapes to the same one: it adds or takes a last dimension of 1. None is of any size."""
+    """Whether Keras makes two shapes equal: it adds or removes a last dimension of 1. None matches any size."""
     return any(_same(*pair) for pair in ((one, other), (one, (*other, 1)), ((*one, 1), other)))
 
 
@@ -114,9 +114,9 @@ def _same(one: tuple[int | None, ...], other: tuple[int | None, ...]) -> bool:
 
 
 def fit_loss(model: Any) -> Loss:
-    """Softmax outputs get sparse categorical cross-entropy, one sigmoid unit the binary one, others squared error.
+    """Softmax outputs get sparse categorical cross-entropy, sigmoid ones the binary one, others squared error.
 
-    The last layer's activation tells what an output is. Raises ValueError for an output of unknown shape.
+    The last layer's activation decides. Raises ValueError for an output of unknown shape.
     """
     pairs = [_fit_output(tensor) for tensor in model.outputs]
     return Loss(targets=tuple(t for t, _ in pairs), functions=tuple(f for _, f in pairs))
@@ -138,7 +138,7 @@ def _fit_output(tensor: Any) -> tuple[Target, Any]:
 
 
 def _activation(tensor: Any) -> str:
-    """The name of the activation that made an output: of its layer, or of an Activation or Softmax layer."""
+    """The name of the activation behind an output: its layer's own, or that of an Activation or Softmax layer."""
     layer = tensor._keras_history.operation
     if isinstance(layer, keras.layers.Softmax):
         return "softmax"

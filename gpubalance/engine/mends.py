@@ -1,4 +1,4 @@
-"""What may make a user's dataset faster, by what it is made of; and the same dataset with such a change."""
+"""Finds changes that may make a user's dataset faster, and applies one to it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpubalance.engine.transformations import Line, Made, Transformations
 from gpubalance.errors import BadInput
 from gpubalance.results.pulled import Change, Mend
 
-_PART_OF_MEMORY = 0.5  # that a cache may take of what is free
+_PART_OF_MEMORY = 0.5  # of the free memory, at most, for a cache
 _MOST_WORKERS = 8
 _COMPARED = 2  # batches
 _WHAT: dict[Change, str] = {
@@ -27,7 +27,7 @@ _WHAT: dict[Change, str] = {
 
 
 def find(data: Any, noted: Transformations) -> tuple[Mend, ...]:
-    """The changes that can be tried."""
+    """The changes worth trying, by the transformations that the dataset is made of."""
     if isinstance(data, keras.utils.PyDataset):
         few = data.workers < 2 and _workers() > 1
         return (Mend(change="workers", where=_where([noted.line_of_py_dataset]), what=_workers_text()),) if few else ()
@@ -50,7 +50,7 @@ def find(data: Any, noted: Transformations) -> tuple[Mend, ...]:
 
 
 def changed(data: Any, noted: Transformations, change: Change) -> Any:
-    """The same dataset with that change. Raises BadInput for "batch first" where that gives other values."""
+    """The same dataset with that change. Raises BadInput if "batch first" gives other values."""
     if change == "workers":
         other = copy(data)
         other.workers = _workers()
@@ -79,17 +79,17 @@ def changed(data: Any, noted: Transformations, change: Change) -> Any:
 
 
 def _is_one_at_a_time(one: Made) -> bool:
-    """Whether it is a map whose calls nothing makes parallel."""
+    """Whether it is a map that runs one call at a time."""
     return one.method == "map" and len(one.arguments) < 2 and one.options.get("num_parallel_calls") is None
 
 
 def _batched_maps(made: list[Made]) -> list[tuple[Made, Made]]:
-    """Each batch with the map right before it."""
+    """Each `batch` that directly follows a `map`, with that map."""
     return [(one, before) for one, before in pairwise(made) if (one.method, before.method) == ("batch", "map")]
 
 
 def _cached_after(made: list[Made]) -> list[Made]:
-    """The last map of samples, where what it gives ends and fits into memory, and nothing is cached yet; or none."""
+    """The last map, if its finite output fits into memory and nothing is cached yet; else empty."""
     last = next((one for one in made if one.method == "map"), None)
     if last is None or any(one.method == "cache" for one in made):
         return []
@@ -99,19 +99,19 @@ def _cached_after(made: list[Made]) -> list[Made]:
 
 
 def _gives_the_same(one: Any, other: Any) -> bool:
-    """To the last bit, in the first batches."""
+    """Whether the first batches are equal to the last bit."""
     try:
         for pair in zip(one.take(_COMPARED), other.take(_COMPARED), strict=True):
             mine, theirs = ([values.numpy().tobytes() for values in tf.nest.flatten(batch)] for batch in pair)
             if mine != theirs:
                 return False
-    except Exception:  # noqa: BLE001  (the user's own map, of what it was not made for)
+    except Exception:  # noqa: BLE001  (the user's own map gets what it was not made for)
         return False
     return True
 
 
 def _filled(change: Change, some: list[Made]) -> int:
-    """The samples that must come once before a cache is one."""
+    """The samples that must pass once before a cache helps; 0 for other changes."""
     return int(some[0].dataset.cardinality()) if change == "cache" else 0
 
 
@@ -141,7 +141,7 @@ def _where(lines: Sequence[Line | None]) -> str:
 
 
 def _bytes(spec: Any) -> int | None:
-    """Of one element; None where its shape is open."""
+    """The bytes of one element; None if its shape is open or it has text."""
     sizes: list[int] = []
     for one in tf.nest.flatten(spec):
         count = one.shape.num_elements() if isinstance(one, tf.TensorSpec) else None

@@ -1,4 +1,4 @@
-"""The models to train: the built-in ones, `keras.applications`, and the user's own."""
+"""Builds the models to train: the built-in ones, `keras.applications`, and the user's own."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from gpubalance.text import clean
 
 
 def build_model(name: str, make: Callable[[], Any], *, known_shapes: bool = True) -> Any:
-    """The model of that name, made. Call it in the strategy's scope. Random samples need `known_shapes`.
+    """Makes the model of that name and checks it. Call it in the strategy's scope. Random samples need `known_shapes`.
 
-    Raises BadInput when it can't be trained here. An error in the user's own code goes through as it is, so that its
+    Raises BadInput if it can't be trained here. An error in the user's own code passes through unchanged, so that its
     own traceback is shown.
     """
     model = make()
@@ -33,9 +33,9 @@ def build_model(name: str, make: Callable[[], Any], *, known_shapes: bool = True
 
 
 def find_model(name: str) -> Callable[[], Any]:
-    """What makes the model of that name. Call it in the strategy's scope, as a user's file may build it when imported.
+    """The function that makes the model of that name. Call it in the strategy's scope: importing a file may build one.
 
-    Raises BadInput when there is no such model.
+    Raises BadInput if there is no such model.
     """
     if name == "probe":
         return probe_model
@@ -63,7 +63,7 @@ def probe_model() -> Any:
 
 
 def small_model() -> Any:
-    """The probe model's shape with under a ten-thousandth of its work, so that a profile's pace sets the time."""
+    """The probe model's structure with under a ten-thousandth of its work, so that a profile's pace sets the time."""
     return _vgg("small", (1, 1, 1, 1), (2,) * 4, (8,) * 5 + (8,), reduce_first=True)
 
 
@@ -84,13 +84,13 @@ def _vgg(
     model.add(layers.Flatten())
     for units in dense:
         model.add(layers.Dense(units, activation="relu"))
-    # The probabilities stay in float32 under mixed precision: a loss in float16 is not accurate.
+    # The probabilities stay in float32 under mixed precision, as a loss in float16 is inaccurate.
     model.add(layers.Dense(10, activation="softmax", dtype="float32"))
     return model
 
 
 def _saved_model(path: Path) -> Any:
-    """Raises BadInput for a file of another format, and for one that Keras' safe mode refuses."""
+    """Loads a saved model. Raises BadInput for another format, and for a file that Keras' safe mode refuses."""
     if path.suffix.lower() != SAVED_MODEL:
         raise BadInput(
             f"--model {path}: a file of that kind may hold code, which loading it would run",
@@ -100,7 +100,7 @@ def _saved_model(path: Path) -> Any:
         raise BadInput(f"--model: there is no file {path}")
     try:
         return keras.saving.load_model(path, safe_mode=True)
-    except Exception as error:  # noqa: BLE001  (of what Keras raises nothing is promised)
+    except Exception as error:  # noqa: BLE001  (Keras may raise anything)
         raise BadInput(
             f"--model {path} can't be loaded, with Keras' safe mode on: {clean(str(error), 400)}",
             remedy="give a function that builds it: file.py:function",
@@ -108,10 +108,10 @@ def _saved_model(path: Path) -> Any:
 
 
 def input_shapes(model: Any) -> tuple[tuple[int | None, ...], ...] | None:
-    """The shape of one sample of each input, None for a dimension that is open; None where the model does not say."""
+    """The shape of one sample of each input, None for an open dimension; None if the model does not say."""
     try:
         tensors = tf.nest.flatten(model.inputs or ())
-    except (AttributeError, ValueError):  # a subclassed model; a Sequential that is not built
+    except (AttributeError, ValueError):  # a subclassed model, or a Sequential that is not built
         return None
     return tuple(tuple(tensor.shape[1:]) for tensor in tensors) or None
 

@@ -1,4 +1,4 @@
-"""Samples of the user's that the host holds, and batches of any size made of them."""
+"""Holds the user's samples on the host, and makes batches of any size from them."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-_MOST_BYTES = 1 << 30  # a larger batch has some of its samples several times
-# What would be good to have, and is not needed, is read for so long in all: a pipeline may be slow.
+_MOST_BYTES = 1 << 30  # a larger batch repeats some samples
+# The most seconds, in all, for reading more batches than are needed: a pipeline may be slow.
 _SPARE_S = 10.0
-# Steps far from a whole number of turns: batches that are taken so are spread over all that there are, however many.
+# The part of all samples between the starts of two batches: the golden ratio spreads any number of them evenly.
 _GOLDEN = 0.6180339887
 
 
 class Pool:
-    """Reads the user's own batches as they are needed. They may differ in shape: then they are padded with zeros."""
+    """Reads the user's own batches as needed. If they differ in shape, they are padded with zeros."""
 
     def __init__(self, batches: Iterator[Any], *, looks_at: int = 1) -> None:
-        """So many batches are looked at, where that does not take long, before one is made of them."""
+        """`looks_at` batches are read, unless that takes long, before one is made of them."""
         self._batches = batches
         self._looks_at = looks_at
         self._held: list[Any] = []
-        self._ends: list[int] = []  # of each batch's samples, counted over all
+        self._ends: list[int] = []  # the place after each batch's last sample, counted over all
         self._bytes = 0
         self._ended = False
         self._layouts: set[tuple[tuple[int, ...], ...]] = set()
         self._spare_s = _SPARE_S
 
     def make(self, count: int, number: int) -> Any:
-        """`count` samples as NumPy arrays, the `number`th such batch; some several times where there are not so many.
+        """`count` samples as NumPy arrays, the `number`th such batch; samples repeat if there are too few.
 
-        Of batches that differ in shape every one is as likely as another to be in it. None of an empty dataset.
+        If batches differ in shape, each is equally likely to be in it. Returns None for an empty dataset.
         """
         self._read(count, (number + 1) * count)
         if not self._held:
@@ -50,17 +50,17 @@ class Pool:
 
     @property
     def differ(self) -> bool:
-        """Whether the batches that were read differ in more than the number of samples."""
+        """Whether the batches read so far differ in more than the number of samples."""
         return len(self._layouts) > 1
 
     @property
     def usual_size(self) -> int:
-        """The number of samples that most of the user's own batches have."""
+        """The most frequent number of samples in the user's own batches."""
         return Counter(map(_samples, self._held)).most_common(1)[0][0]
 
     @property
     def whole(self) -> int | None:
-        """How many samples there are, where they were read to their end."""
+        """The number of samples, None if they were not read to their end."""
         return self._samples if self._ended else None
 
     @property
@@ -77,7 +77,7 @@ class Pool:
         self._spare_s -= time.monotonic() - began
 
     def _next(self) -> bool:
-        """Reads a batch, where there is another and room for it."""
+        """Reads a batch. Returns False if there is no other, or no room for it."""
         if self._ended or self._bytes >= _MOST_BYTES:
             return False
         batch = next(self._batches, None)
@@ -92,7 +92,7 @@ class Pool:
         return True
 
     def _from(self, start: int, count: int) -> Any:
-        """So many samples in their order, from that one on and round again."""
+        """`count` samples in order from `start` on, beginning again after the last."""
         parts, place = [], start % self._samples
         while count:
             number = bisect_right(self._ends, place)
@@ -106,7 +106,7 @@ class Pool:
 
 
 def _joined(parts: Sequence[Any]) -> Any:
-    """One after the other, each padded to the longest."""
+    """The parts in a row, each padded to the longest."""
     sizes = [max(lengths) for lengths in zip(*(part.shape[1:] for part in parts), strict=True)]
     whole, end = np.zeros((sum(map(len, parts)), *sizes), parts[0].dtype), 0
     for part in parts:

@@ -1,4 +1,4 @@
-"""How fast batches come from a pipeline when nothing is done with them."""
+"""Measures how fast batches come from a pipeline when nothing is done with them."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from typing import Any
 from gpubalance.engine.user_data import UserData
 from gpubalance.results.pulled import Change, Pulled
 
-# Batches come in bursts: of a parallel map, of a file, of a rebatch. A timing has several.
+# Batches come in bursts: from a parallel map, a file, a rebatch. So a timing has several.
 _LEAST_BATCHES = 4
 _LEAST_S = 0.5
 
 
 class Pulls:
-    """Takes batches from the user's data as fast as they come; it goes on where the last call has ended."""
+    """Takes batches from the user's data as fast as they come; each call continues where the last one ended."""
 
     def __init__(self, own: UserData, goes_on: Callable[[bool], bool]) -> None:
-        """`goes_on` is what all processes of a cluster go by: each pulls whole batches, as it does in training."""
+        """`goes_on` gives all processes of a cluster the same answer: each pulls whole batches, as in training."""
         self._own = own
         self._goes_on = goes_on
         self._what: tuple[int, Change | None] | None = None
         self._batches: Iterator[Any] = iter(())
 
     def forget(self) -> None:
-        """Lets the pipeline go: another takes its place."""
+        """Lets the pipeline go, before another takes its place."""
         self._what, self._batches = None, iter(())
 
     def take(self, global_batch: int, *, seconds: float, at_least: int, change: Change | None) -> Iterator[Pulled]:
-        """Timings, until `seconds` are over and `at_least` are given."""
+        """Yields timings until `seconds` are over and `at_least` timings are given."""
         if self._what != (global_batch, change):
             source = self._own if change is None else self._own.changed(change)
             self._what, self._batches = (global_batch, change), source.stream(global_batch)
@@ -40,7 +40,7 @@ class Pulls:
 
 
 def _timed(batches: Iterator[Any]) -> Pulled:
-    """Takes some, for as long as a timing is."""
+    """Takes batches for one timing."""
     began, cpu_s, count = time.perf_counter(), time.process_time(), 0
     while count < _LEAST_BATCHES or time.perf_counter() - began < _LEAST_S:
         next(batches)

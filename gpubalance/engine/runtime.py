@@ -1,4 +1,4 @@
-"""Sets TensorFlow up in this process: the run's devices and no others, threads, precision, the strategy."""
+"""Sets TensorFlow up in this process: the run's devices and no others, threads, precision, strategy."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _BUS_ID = re.compile(r"pci bus id: ([0-9a-fA-F:.]+)")
 def set_up(devices: Sequence[Device], settings: Settings, *, seed: int, joins: bool = False) -> tuple[str, ...]:
     """Gives TensorFlow exactly these devices and returns its names for them, in order: `GPU:0`, `GPU:1`.
 
-    Must be the first use of TensorFlow in the process. The environment that TensorFlow reads when it is imported
-    (which GPUs are visible, in which order) is set by whoever started the process. `joins`: a cluster is joined next.
-    Raises EnvironmentFault when a device is missing: a run never falls back to the CPU.
+    Must be the first use of TensorFlow in the process. Whoever started the process has set the environment that
+    TensorFlow reads on import (which GPUs are visible, in which order). `joins`: the process joins a cluster next.
+    Raises EnvironmentFault if a device is missing: a run never falls back to the CPU.
     """
     keras.config.set_floatx("float32")  # the user's keras.json may say otherwise
     keras.config.set_image_data_format("channels_last")
@@ -42,7 +42,7 @@ def set_up(devices: Sequence[Device], settings: Settings, *, seed: int, joins: b
 
 
 def use_devices(devices: Sequence[Device], *, joins: bool = False) -> tuple[str, ...]:
-    """TensorFlow's names for these devices, in order. Sets TensorFlow up for them, unless it has them already.
+    """TensorFlow's names for these devices, in order. Sets TensorFlow up for them unless it already has them.
 
     Raises EnvironmentFault if it was used before without them, or leaves one out.
     """
@@ -51,11 +51,11 @@ def use_devices(devices: Sequence[Device], *, joins: bool = False) -> tuple[str,
 
 def _set_up_cpus(count: int) -> tuple[str, ...]:
     cpu = tf.config.list_physical_devices("CPU")[0]
-    if len(tf.config.get_logical_device_configuration(cpu) or ()) < count:  # else they are there, or will be
+    if len(tf.config.get_logical_device_configuration(cpu) or ()) < count:  # else they are already configured
         try:
-            # Each device may sleep or compute in a thread of its own, while others hand the work on.
+            # Each device may sleep or compute in its own thread, while other threads pass the work on.
             tf.config.threading.set_inter_op_parallelism_threads(2 * count + 2)
-            # Several devices share the cores; a single plain one may have them all.
+            # Several devices share the cores; a single one may use them all.
             cores = len(os.sched_getaffinity(0))
             tf.config.threading.set_intra_op_parallelism_threads(max(1, cores // count))
             logical = [tf.config.LogicalDeviceConfiguration() for _ in range(count)]
@@ -66,7 +66,7 @@ def _set_up_cpus(count: int) -> tuple[str, ...]:
 
 
 def used_before(how: str) -> EnvironmentFault:
-    """TensorFlow is set up once in a process, and it was without what a split needs."""
+    """The error of a process whose TensorFlow, which is set up only once, lacks what a split needs."""
     return EnvironmentFault(
         f"TensorFlow was used before the split's devices were set up, and {how}",
         remedy="enter split.scope() before anything else that uses TensorFlow; of several splits, the largest's first",
@@ -88,7 +88,7 @@ def _set_up_gpus(devices: Sequence[Device], *, joins: bool) -> tuple[str, ...]:
         if not all(map(tf.config.experimental.get_memory_growth, physical)):
             fault = used_before("took all of the GPUs' memory")
             warnings.warn(f"{fault.message}: {fault.remedy} ({error})", stacklevel=2)
-    # Asking which is which starts TensorFlow's runtime, and a cluster must be joined before: there it is a single one.
+    # Asking which GPU is which starts TensorFlow's runtime, too early to join a cluster: there a process has one GPU.
     numbers = [0] if joins else numbers_of(devices, _bus_ids())
     missing = [device for device, number in zip(devices, numbers, strict=True) if number is None]
     if missing:
@@ -101,14 +101,14 @@ def _set_up_gpus(devices: Sequence[Device], *, joins: bool) -> tuple[str, ...]:
 
 
 def _missing_libraries() -> str:
-    """`: these can't be loaded: libcudnn.so.9`, of those that TensorFlow's build wants; empty where all can."""
+    """`; these libraries can't be loaded: libcudnn.so.9`, of those that TensorFlow's build wants; empty if all can."""
     tried = cuda_libraries.load_wanted(tf.sysconfig.get_build_info(), Path(tf.__file__).parents[1], os.environ)
     missing = [name for name, library in tried.items() if isinstance(library, str)]
     return f"; these libraries can't be loaded: {', '.join(missing)}" if missing else ""
 
 
 def survey(devices: Sequence[Device]) -> tuple[dict[str, str], bool | None]:
-    """UUID → why, for each GPU that TensorFlow can't use here; and whether its GPUs take memory only as needed."""
+    """The reason for each GPU that TensorFlow can't use here, by UUID; and whether its GPUs take memory as needed."""
     physical = tf.config.list_physical_devices("GPU")
     if not physical:
         return {d.uuid: f"TensorFlow {tf.__version__} sees no GPU: a CUDA library is missing" for d in devices}, None
@@ -121,10 +121,10 @@ def survey(devices: Sequence[Device]) -> tuple[dict[str, str], bool | None]:
 
 
 def _local_gpus() -> list[Any]:
-    """TensorFlow's own descriptions of its GPUs, in its order: the only door to a bus id or a memory limit."""
+    """TensorFlow's own descriptions of its GPUs, in its order: the only way to a bus id or a memory limit."""
     from tensorflow.python.client import device_lib
 
-    tf.config.list_logical_devices("GPU")  # sets them up first, as this process wants them
+    tf.config.list_logical_devices("GPU")  # first sets them up in the way that this process wants
     return [device for device in device_lib.list_local_devices() if device.device_type == "GPU"]
 
 
@@ -133,15 +133,15 @@ def _bus_ids() -> list[str | None]:
 
 
 def bus_id(description: str) -> str | None:
-    """The PCI bus id in TensorFlow's description of a device, lower case; None where there is none."""
+    """The PCI bus id in TensorFlow's description of a device, in lower case, or None."""
     match = _BUS_ID.search(description)
     return match[1].lower() if match else None
 
 
 def numbers_of(devices: Sequence[Device], bus_ids: Sequence[str | None]) -> list[int | None]:
-    """TensorFlow's number of each device, None for one that it leaves out.
+    """TensorFlow's number of each device, None for a device that it leaves out.
 
-    By the bus ids of TensorFlow's GPUs; where one is unknown, by position, as CUDA_VISIBLE_DEVICES gave them in order.
+    Devices are found by the bus ids of TensorFlow's GPUs; if one is unknown, by their order in CUDA_VISIBLE_DEVICES.
     """
     if None in bus_ids or any(device.bus_id is None for device in devices):
         return [number if number < len(bus_ids) else None for number in range(len(devices))]
@@ -153,8 +153,8 @@ def _names(devices: Sequence[Device]) -> str:
     return ", ".join(f"{d.label} ({d.name}, {d.uuid})" for d in devices)
 
 
-# TensorFlow numbers each strategy's groups of collective operations from 1, and takes two groups of one number in a
-# process for the same one, of other devices and sizes too. These are far from the numbers of a user's own strategies.
+# TensorFlow numbers each strategy's groups of collective operations from 1, and takes two groups with the same number
+# in a process for one, even with other devices and sizes. These numbers are far from those of a user's own strategies.
 _group_numbers = itertools.count(1 << 20)
 
 
@@ -168,9 +168,9 @@ class _Strategy(tf.distribute.MirroredStrategy):  # type: ignore[misc]
 
 @functools.cache
 def build_strategy(names: tuple[str, ...], all_reduce: str, cluster: Cluster | None = None) -> Any:
-    """The process's MirroredStrategy on these devices: a model that was built for a split can go on with another one.
+    """The process's only MirroredStrategy on these devices, so that a model built for one split can train with another.
 
-    `auto` is TensorFlow's own choice: NCCL for GPUs, a ring for CPUs. In a cluster it is the strategy of all of it.
+    `auto` is TensorFlow's own choice: NCCL for GPUs, a ring for CPUs. In a cluster it is the whole cluster's strategy.
     """
     if cluster is not None:
         return hosts.join(cluster, names[0].partition(":")[0], all_reduce)
@@ -184,7 +184,7 @@ def build_strategy(names: tuple[str, ...], all_reduce: str, cluster: Cluster | N
 
 
 def memory_limit_bytes(name: str) -> int | None:
-    """Bytes that TensorFlow's allocator may take of a device; None where it has no limit of its own."""
+    """Bytes that TensorFlow's allocator may take of a device; None if it has no limit of its own."""
     if name.startswith("GPU"):
         return next((int(gpu.memory_limit) for gpu in _local_gpus() if gpu.name == f"/device:{name}"), None)
     limit = os.environ.get("TF_CPU_BFC_MEM_LIMIT_IN_MB", "")
@@ -193,7 +193,7 @@ def memory_limit_bytes(name: str) -> int | None:
 
 
 def memory_limits_bytes(devices: Sequence[Device], names: Sequence[str]) -> tuple[int | None, ...]:
-    """Of each device, a simulated one's by its profile."""
+    """The memory limit of each device; for a simulated one, its profile's memory."""
     return tuple(
         device.profile.memory if device.profile else memory_limit_bytes(name)
         for device, name in zip(devices, names, strict=True)
@@ -201,7 +201,7 @@ def memory_limits_bytes(devices: Sequence[Device], names: Sequence[str]) -> tupl
 
 
 def memory_peak_bytes(name: str) -> int | None:
-    """The most bytes that TensorFlow held on a device since the last reset; None where its allocator does not tell.
+    """The most bytes that TensorFlow held on a device since the last reset; None if its allocator does not say.
 
     All CPU devices of a process share one allocator, so several of them have no peaks of their own.
     """
@@ -212,13 +212,13 @@ def memory_peak_bytes(name: str) -> int | None:
 
 
 def reset_memory_peak(name: str) -> None:
-    """Starts a new peak, where the allocator keeps one."""
+    """Starts a new peak, if the allocator keeps one."""
     with contextlib.suppress(ValueError):
         tf.config.experimental.reset_memory_stats(name)
 
 
 def wait_for(names: Sequence[str]) -> None:
-    """Returns when every device has done all that was queued on it."""
+    """Waits until every device has done all that was queued on it."""
     marks = []
     for name in names:
         with tf.device(name):

@@ -1,4 +1,4 @@
-"""TensorFlow's profiler around some steps, and its files where TensorBoard looks for them."""
+"""Runs TensorFlow's profiler around some steps, and puts its files where TensorBoard looks for them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _GPU_PLANE = "/device:GPU:"
 def record_trace(step: Callable[[], Any], wait: Callable[[], None], tracing: Tracing, *, gpus: int) -> str | None:
     """Runs and traces `tracing.steps` steps; `wait` returns when the devices have done them.
 
-    Returns why fewer than `gpus` GPUs are in the trace, None where all are. Raises OSError where it can't be written,
-    and TensorFlow's own errors where its profiler does not start.
+    Returns why fewer than `gpus` GPUs are in the trace, None if all are. Raises OSError if it can't be written, and
+    TensorFlow's own errors if its profiler does not start.
     """
     folder = Path(tracing.folder)
     target = folder / TRACES / tracing.name
     target.parent.mkdir(parents=True, exist_ok=True)
-    # The profiler names its folder by the second, so that two at once would write into one.
+    # The profiler names its folder by the second: two at once would write into the same one.
     with tempfile.TemporaryDirectory(prefix=".trace-", dir=folder) as temporary:
         _profile(step, wait, temporary, tracing.steps)
         (recorded,) = (Path(temporary) / TRACES).iterdir()
@@ -36,7 +36,7 @@ def _profile(step: Callable[[], Any], wait: Callable[[], None], folder: str, ste
     tf.profiler.experimental.start(folder)
     try:
         for number in range(steps):
-            # `_r` marks the root of a step: TensorBoard groups what is below it by `step_num`.
+            # `_r` marks the root of a step, under which TensorBoard groups events by `step_num`.
             with tf.profiler.experimental.Trace("train", step_num=number, _r=1):
                 step()
         wait()
@@ -47,7 +47,7 @@ def _profile(step: Callable[[], Any], wait: Callable[[], None], folder: str, ste
 
 
 def missing_gpus(folder: Path, gpus: int) -> str | None:
-    """What the trace says itself of GPUs that are not in it: without CUPTI it has the host's part, and no error."""
+    """The trace's own reason for missing GPUs, None if none is missing. Without CUPTI there is no error in it."""
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     traced, errors = set(), []

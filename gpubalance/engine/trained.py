@@ -1,4 +1,4 @@
-"""What is trained, and by what: a settings' model, its optimizer, its samples and its loss."""
+"""Makes what the settings ask for: the model, its optimizer, its samples and its loss."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpubalance.settings.requests import Settings
 
 
 def make_model(settings: Settings) -> tuple[Any, float]:
-    """The model, and the seconds that importing a user's own file took. Call it where its variables are to be."""
+    """The model, and the seconds that importing a user's own file took. Call it in the scope for its variables."""
     began = time.monotonic()
     make = find_model(settings.model)
     import_s = time.monotonic() - began
@@ -26,7 +26,7 @@ def make_model(settings: Settings) -> tuple[Any, float]:
 
 
 def optimizer_of(model: Any, precision: str) -> Any:
-    """Adam, or the one that the user's model was compiled with: its slots take memory, its update time."""
+    """Adam, or the optimizer that the user's model was compiled with: memory and update time depend on it."""
     optimizer = getattr(model, "optimizer", None) or keras.optimizers.Adam()
     if precision == "mixed_float16" and not hasattr(optimizer, "inner_optimizer"):
         optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
@@ -36,7 +36,7 @@ def optimizer_of(model: Any, precision: str) -> Any:
 def samples_and_loss(
     settings: Settings, model: Any, user_data: UserData | None, *, seed: int
 ) -> tuple[Samples | UserData, Loss | CompiledLoss]:
-    """Random samples and a loss that suits the model; or the user's, and what suits their labels."""
+    """Random samples and a loss that suits the model; or the user's samples and a loss that suits their labels."""
     where = "model"
     try:
         if user_data is None:
@@ -49,7 +49,7 @@ def samples_and_loss(
 
 
 def facts_of(model: Any) -> dict[str, Any]:
-    """What the result records of the model and of TensorFlow. `gradient_bytes` is what an all-reduce moves."""
+    """What a result records about the model and TensorFlow. `gradient_bytes` is what an all-reduce moves."""
     variables = model.trainable_variables
     sizes = [int(np.prod(v.shape)) for v in variables]
     build = tf.sysconfig.get_build_info()

@@ -1,7 +1,7 @@
-"""How a user's function makes its dataset: which transformations, at which lines, and the same made again otherwise.
+"""Notes how a user's function makes its dataset, by which transformations on which lines, to make it again changed.
 
-They are noted while the function runs, as it calls the methods of `tf.data.Dataset`. So a change is made by calling the
-same methods with the same arguments again, and no code of the user's is touched.
+The calls of `tf.data.Dataset`'s methods are noted while the function runs. A change is then made by calling the same
+methods with the same arguments again, without touching the user's code.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-# Those that take one dataset and give another.
+# The methods that take one dataset and return another.
 _METHODS = (
     *("map", "filter", "batch", "padded_batch", "ragged_batch", "unbatch", "rebatch", "prefetch", "cache", "shuffle"),
     *("repeat", "take", "skip", "shard", "interleave", "flat_map", "apply", "enumerate", "with_options", "window"),
@@ -27,7 +27,7 @@ _OWN = tuple(str(Path(package.__file__).parent) for package in (tf, keras))
 
 
 class Line(NamedTuple):
-    """Of the user's code."""
+    """A line of the user's code."""
 
     file: str
     number: int
@@ -35,7 +35,7 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Made:
-    """A dataset that `source.method(*arguments, **options)` gave, called at that line."""
+    """A dataset that `source.method(*arguments, **options)` returned on that line."""
 
     source: Any
     method: str
@@ -45,12 +45,12 @@ class Made:
     dataset: Any  # kept, so that no other dataset gets its id
 
     def on(self, source: Any, **options: Any) -> Any:
-        """The same transformation of another dataset, some of its options changed."""
+        """Applies the same transformation to another dataset, with some of its options changed."""
         return getattr(source, self.method)(*self.arguments, **{**self.options, **options})
 
 
 class Transformations:
-    """What was noted, by dataset."""
+    """The noted transformations, by dataset."""
 
     def __init__(self) -> None:
         self._made: dict[int, Made] = {}
@@ -59,7 +59,7 @@ class Transformations:
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Notes the transformations of all datasets that are made meanwhile."""
+        """Notes the transformations of all datasets that are made inside the block."""
         data, parts = tf.data.Dataset, keras.utils.PyDataset
         before = {name: getattr(data, name) for name in _METHODS if hasattr(data, name)}
         begin = parts.__init__
@@ -97,25 +97,25 @@ class Transformations:
         return _call
 
     def of(self, dataset: Any) -> Iterator[Made]:
-        """What made it, from the last transformation to the first."""
+        """The transformations that made a dataset, from the last to the first."""
         while (made := self._made.get(id(dataset))) is not None:
             yield made
             dataset = made.source
 
     def batch_size(self, dataset: Any) -> int | None:
-        """Of the batches that it gives, where a `batch` or `padded_batch` in the user's code says so."""
+        """The size of the dataset's batches, if a `batch` or `padded_batch` in the user's code tells it, else None."""
         last = next((one for one in self.of(dataset) if one.method in _BATCHING), None)
         if last is None or last.method not in ("batch", "padded_batch"):
             return None
         return int(last.arguments[0] if last.arguments else last.options["batch_size"])
 
     def again(self, dataset: Any, make: Callable[[Made, Any], Any]) -> Any:
-        """The same dataset, each transformation of it made by `make`, of what it was and the dataset before it."""
+        """The dataset made again: `make` gets each transformation and the new dataset that it applies to."""
         made = self._made.get(id(dataset))
         return dataset if made is None else make(made, self.again(made.source, make))
 
 
 def _line_of(frame: Any) -> Line | None:
-    """None in TensorFlow's and Keras' own code."""
+    """The line that a frame is on; None in TensorFlow's and Keras' own code."""
     file = frame.f_code.co_filename
     return None if file.startswith(_OWN) else Line(Path(file).name, frame.f_lineno)

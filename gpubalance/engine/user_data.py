@@ -1,4 +1,4 @@
-"""What a user's `--data` function gives, in global batches for the engine's step and as samples to be held."""
+"""A user's `--data` function: global batches for the engine's step, and samples to be held on the devices."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from gpubalance.errors import BadInput, GpubalanceError
 from gpubalance.results.pulled import Change, Mend
 from gpubalance.text import clean
 
-_AT_A_TIME = 64  # samples that are read at once into those that are held
-_LOOKED_AT = 64  # of the user's own batches, for how they differ in shape and which is the longest
+_AT_A_TIME = 64  # samples that the pool reads at once
+_LOOKED_AT = 64  # of the user's own batches, to see how they differ in shape and which is the longest
 _PADDED = "let the dataset make the batches, and pad them: padded_batch(64)"
 _FORMS = "return a tf.data.Dataset, a PyDataset or arrays, as (x, y) or (x, y, sample_weight)"
 
 
 class UserData:
-    """A dataset of the user's, for a model. Batches are (inputs, labels) or (inputs, labels, sample weights).
+    """A user's dataset for a model. Batches are (inputs, labels) or (inputs, labels, sample weights).
 
-    Labels are a tuple in the order of the model's outputs; of a compiled model they stay as they are, as its loss takes
-    them. Whatever is wrong with it raises BadInput, when it is made or when its first batch comes.
+    Labels are a tuple in the order of the model's outputs; for a compiled model they stay as its loss takes them.
+    Faults in the data raise BadInput, when it is made or when its first batch comes.
     """
 
     def __init__(self, name: str, model: Any) -> None:
@@ -54,34 +54,34 @@ class UserData:
         self._checked = False
 
     def mends(self) -> tuple[Mend, ...]:
-        """Changes that may make it faster, by what it is made of."""
+        """Changes that may make the dataset faster, by the transformations in it."""
         return mends.find(self._given, self._transformations)
 
     def changed(self, change: Change) -> UserData:
-        """The same with that change."""
+        """The same data with that change."""
         other = copy(self)
         other._given = mends.changed(self._given, self._transformations, change)
         return other
 
     def make(self, count: int, *, salt: int = 0) -> Any:
-        """`count` of its samples as NumPy arrays, some several times where there are not so many."""
+        """`count` of its samples as NumPy arrays; samples repeat if there are too few."""
         made = self._samples.make(count, salt)
         if made is None:
             raise BadInput(f"--data {self._name}: the dataset is empty")
         return made
 
     def longest(self, count: int) -> Any:
-        """The same, with the largest shape of those that were looked at."""
+        """`count` samples, beginning with the largest in shape of those that were looked at."""
         return self._samples.longest(count)
 
     @property
     def differs(self) -> bool:
-        """Whether batches that were looked at differ in more than the number of samples."""
+        """Whether the batches that were looked at differ in more than the number of samples."""
         return self._samples.differ
 
     @property
     def samples(self) -> int | None:
-        """How many samples it has, as far as that is known by now; where it is not read to its end, at most so many."""
+        """The number of samples, None if unknown; at most so many if it has not been read to its end."""
         if self._samples.whole is not None:
             return self._samples.whole
         if _is_arrays(self._given):
@@ -93,19 +93,19 @@ class UserData:
         return count * size if count >= 0 and size else None
 
     def joined_from(self, global_batch: int) -> int | None:
-        """How many samples the user's own batches have, where others are made of them; None where they stay."""
+        """The number of samples in the user's own batches if they are regrouped for this size; None if they stay."""
         size = self._samples.usual_size
         return size if self._is_open and size != global_batch else None
 
     def spec(self) -> Any:
-        """A TensorSpec for each part of a batch, with whatever may differ left open."""
+        """A TensorSpec for each part of a batch; dimensions that may differ are open."""
         dataset, _ = self._dataset(None)
         ordered = tf.autograph.experimental.do_not_convert(lambda *parts: self._ordered(parts))
         spec = dataset.map(ordered).element_spec
         return tf.nest.map_structure(lambda one: tf.TensorSpec([None, *one.shape[1:]], one.dtype), spec)
 
     def stream(self, global_batch: int) -> Iterator[Any]:
-        """Batches of so many samples, epoch after epoch without end; a smaller last one is left out."""
+        """Batches of `global_batch` samples, epoch after epoch without end; a smaller last one is left out."""
         while True:
             given = 0
             for batch in self._epoch(global_batch):
@@ -117,7 +117,7 @@ class UserData:
 
     @cached_property
     def _is_open(self) -> bool:
-        """Whether its batches may differ in more than the number of samples."""
+        """Whether the user's batches may differ in more than the number of samples."""
         data = self._as_it_is()[0]
         return data is not None and are_open(data, self._model)
 
@@ -129,7 +129,7 @@ class UserData:
         return self._pool
 
     def _epoch(self, batch_size: int | None) -> Iterator[Any]:
-        """Batches of that size where that can be had, as `split.fit` takes them; without one the user's own."""
+        """One epoch's batches of that size if possible, as in `split.fit`; without a size, the user's own batches."""
         with self._told():
             dataset, adapter = self._dataset(batch_size)
             if adapter is not None:
@@ -142,7 +142,7 @@ class UserData:
                     adapter.on_epoch_end()
 
     def _dataset(self, batch_size: int | None) -> tuple[tf.data.Dataset, Any]:
-        """The dataset, and what of Keras' begins and ends an epoch of it."""
+        """The dataset, and Keras' adapter that begins and ends an epoch of it, if any."""
         size = batch_size or _AT_A_TIME
         data, adapter = self._as_it_is()
         if data is None:
@@ -150,12 +150,12 @@ class UserData:
             return adapter.get_tf_dataset(), adapter
         if not self._is_open:
             return regrouped(data, self._model, size), adapter
-        # As `split.fit` takes them, where they are the split's: it never joins what a user has padded.
+        # Batches of the split's own size stay as in `split.fit`, which never joins what a user has padded.
         own = batch_size is None or batch_size == self._samples.usual_size
         return regrouped(data, self._model, size) if own else joined(data, size), adapter
 
     def _as_it_is(self) -> tuple[tf.data.Dataset | None, Any]:
-        """The user's own samples or batches; no dataset of arrays."""
+        """The dataset of the user's own samples or batches, and Keras' adapter; both None for arrays."""
         data, adapter = self._given, None
         if isinstance(data, keras.utils.PyDataset):
             with self._told():
@@ -171,7 +171,7 @@ class UserData:
         x, y, weights = keras.utils.unpack_x_y_sample_weight(self._given)
         try:
             return get_data_adapter(x=x, y=y, sample_weight=weights, batch_size=batch_size, shuffle=True)
-        except Exception as error:  # noqa: BLE001  (of what Keras raises nothing is promised)
+        except Exception as error:  # noqa: BLE001  (Keras may raise anything)
             raise BadInput(f"--data {self._name} gave arrays that Keras can't take: {_line(error)}") from None
 
     def _refuse_other_elements(self, spec: Any) -> None:
@@ -211,7 +211,7 @@ class UserData:
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """Says of what happens in the pipeline that it is the data's."""
+        """Makes errors in the pipeline name --data."""
         try:
             yield
         except GpubalanceError as error:
@@ -250,7 +250,7 @@ def _kind(given: Any) -> str:
 
 
 def _line(error: BaseException) -> str:
-    """What TensorFlow says, without the names of its own nodes and transformations before it."""
+    """The first line of TensorFlow's error, without the names of its own nodes and transformations before it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = re.sub(r"^(\{\{[^}]*\}\}\s*)+", "", lines[0] if lines else "")
     text = re.sub(r"^Error in user-defined function passed to .* iterator: \S+ ", "", text)

@@ -1,4 +1,4 @@
-"""The user's own functions that build models or give data, in files and modules that are imported for them."""
+"""Imports the user's own functions, which build models or give data, from files and modules."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import tensorflow as tf
 from gpubalance.engine.caller import users_line
 from gpubalance.errors import BadInput, GpubalanceError
 
-# What must not happen while a user's file is imported, and what it is called.
+# The methods that must not be called while a user's file is imported, and what each does.
 _HARMFUL = {
     (keras.Model, "fit"): "trains a model",
     (keras.Model, "train_on_batch"): "trains a model",
@@ -34,16 +34,16 @@ _HARMFUL = {
     (tf.distribute.Strategy, "scope"): "opens a strategy's scope",
     (sys.modules["gpubalance"], "balance"): "starts a balance",
 }
-# A file, as it was when it was imported: the model's is often the data's too, and is run once.
+# Imported files by path and time of change, to run a file once that has both the model and the data.
 _LOADED: dict[tuple[Path, int], Any] = {}
 
 
 def user_function(name: str, option: str) -> Callable[[], Any]:
-    """The function that `file.py:function` or `package.module:function` names; its file is imported, as `import` does.
+    """Imports a file and returns its function: `file.py:function` or `package.module:function`.
 
-    `__name__` is not `__main__` in it, so what stands under `if __name__ == "__main__":` does not run. Raises BadInput
-    where there is no such function, and where the import would train or save a model; its message names the `option`.
-    An error in the user's own code goes through.
+    `__name__` is not `__main__` there, so code under `if __name__ == "__main__":` does not run. Raises BadInput if
+    there is no such function, or if the import would train or save a model; its message names the `option`. An error
+    in the user's own code passes through.
     """
     place, _, attribute = name.rpartition(":")
     if not place or not attribute:
@@ -63,17 +63,17 @@ def user_function(name: str, option: str) -> Callable[[], Any]:
 
 @contextmanager
 def _harmless(place: str, attribute: str) -> Iterator[None]:
-    """Raises BadInput before anything is trained or saved meanwhile, and where a split can't be made there.
+    """Raises BadInput before the block trains or saves anything, and if it fails to make a split.
 
-    A training script without a guard would train in every worker, and overwrite what it has saved; and the plan that it
-    loads is what the command is to make.
+    A training script without a guard would train in every worker and overwrite what it has saved, and the plan that it
+    loads may be the one that the command is to make.
     """
     before = {key: getattr(*key) for key in _HARMFUL}
     guard = f'put that under `if __name__ == "__main__":`, or move {attribute} to a file of its own'
     refused: list[BadInput] = []
 
     def refuser(does: str) -> Callable[..., Any]:
-        """What a method is while the file is imported."""
+        """The function that replaces a method during the import."""
 
         def _refuse(*_args: object, **_options: object) -> None:
             file, line = users_line()
@@ -88,9 +88,9 @@ def _harmless(place: str, attribute: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if refused:  # TensorFlow makes another error of what is raised in a function that it traces
+        if refused:  # TensorFlow replaces an error raised in a function that it traces
             raise refused[0] from None
-        if isinstance(error, GpubalanceError):  # as of `load_plan`
+        if isinstance(error, GpubalanceError):  # such as one of `load_plan`
             raise BadInput(f"importing {place} makes a split, which failed: {error.message}", remedy=guard) from None
         raise
     finally:
@@ -108,8 +108,8 @@ def _load_file(path: Path, option: str, harmless: AbstractContextManager[None]) 
     assert spec is not None  # noqa: S101  (a path that ends in .py has a loader)
     assert spec.loader is not None  # noqa: S101
     module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(path.stem, module)  # dataclasses and pickling look it up by its name
-    sys.path.append(str(path.parent.resolve()))  # the modules beside it
+    sys.modules.setdefault(path.stem, module)  # dataclasses and pickle look it up by its name
+    sys.path.append(str(path.parent.resolve()))  # so that it finds the modules beside it
     with harmless:
         spec.loader.exec_module(module)
     _LOADED[key] = module
@@ -123,4 +123,4 @@ def _load_module(name: str, option: str, harmless: AbstractContextManager[None])
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(error.name + ".")):
             raise BadInput(f"{option}: there is no module {name!r} on the path or in this folder") from None
-        raise  # the user's module needs one that is missing: its own traceback tells
+        raise  # the user's module lacks another one: its own traceback says so

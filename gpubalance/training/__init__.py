@@ -1,4 +1,4 @@
-"""The user's door: a Keras model trained with a split, by Keras' own fit.
+"""The training interface: trains a Keras model with a split, by Keras' own fit.
 
-The one room that leans on Keras' insides, each lean checked. The measured step is engine/'s, not this one's.
+It depends on Keras' internals, which it checks for. The step that gpubalance measures is in engine/, not here.
 """

@@ -1,4 +1,4 @@
-"""A model's `fit`, `evaluate` or `predict`, over a split's devices."""
+"""Runs a model's `fit`, `evaluate` or `predict` over a split's devices."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gpubalance.training.processes import quiet
 def call(
     split: Any, keras_method: Callable[..., Any], model: Any, arguments: Sequence[Any], options: dict[str, Any]
 ) -> Any:
-    """Keras' own method or a subclass's, with these arguments. Raises what `Split.fit` does."""
+    """Calls Keras' own method or a subclass's over the split's devices. Raises what `Split.fit` does."""
     trains = keras_method.__name__ == "fit"
     _refuse_in_scope(keras_method.__name__)
     made_under(model, split._there().strategy)
@@ -52,7 +52,7 @@ def call(
 def _bound(
     split: Any, keras_method: Callable[..., Any], model: Any, arguments: Sequence[Any], options: dict[str, Any]
 ) -> dict[str, Any]:
-    """The arguments by their names, with the data in the split's batches. Tells what that changes."""
+    """The arguments by name, with the data in the split's batches. Warns of what that changes."""
     trains = keras_method.__name__ == "fit"
     bound = inspect.signature(keras_method).bind(model, *arguments, **options).arguments
     bound.update(bound.pop("kwargs", {}))
@@ -73,14 +73,14 @@ def _bound(
 
 
 def _of_another(split: Any, model: Any) -> str:
-    """What to tell of a model that the plan was not measured with, as soon as its variables are there."""
+    """The warning about a model that the plan was not measured with; empty before its variables exist."""
     if split.plan is None or not all(layer.built for layer in model._flatten_layers()):
         return ""
     return unlike(split.plan, model, split._simulate)
 
 
 def _tell(split: Any, text: str) -> None:
-    """Warns, once; of several processes the first does."""
+    """Warns once of a text, at the user's line; of several processes only the first warns."""
     if text and split.is_first and text not in split._told:
         split._told.add(text)
         warnings.warn_explicit(text, UserWarning, *users_line())

@@ -1,4 +1,4 @@
-"""What a step assigns to variables by itself, as no optimizer does, and what the new values are made of."""
+"""What a step assigns to variables without an optimizer, and what the new values are computed from."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SAMPLES = "samples"
 
 @contextlib.contextmanager
 def watched() -> Iterator[None]:
-    """Each part of a batch gets to know which Keras variables its step changes."""
+    """Records in each part of a batch which Keras variables its step changes."""
     assign = keras.Variable.assign
 
     def noted(variable: Any, value: Any) -> Any:
@@ -29,15 +29,15 @@ def watched() -> Iterator[None]:
 
 
 def is_keras_own(thing: Any) -> bool:
-    """Whether a layer's, metric's or loss's class, or a function, comes with Keras: then its rules are known."""
+    """Whether a function, or the class of a layer, metric or loss, comes with Keras, so that its rules are known."""
     of = thing if hasattr(thing, "__name__") else type(thing)
     return str(getattr(of, "__module__", "")).startswith("keras.")
 
 
 def sources(value: Any) -> set[Any]:
-    """What a value is computed from: SAMPLES for what the step is given, and the id of each variable's handle.
+    """What a value is computed from: SAMPLES for the step's input, and the id of each variable's handle.
 
-    Empty for what is no tensor of a graph: of that nothing is known.
+    A value that is not a tensor of a graph has only its own id, as nothing is known about it.
     """
     found: set[Any] = set()
     todo, seen = [value], set()
@@ -56,7 +56,7 @@ def sources(value: Any) -> set[Any]:
 
 
 def adds(value: Any) -> bool:
-    """Whether a variable's new value is its old one and something more: `assign_add`, or the same by hand."""
+    """Whether a variable's new value is its old one plus or minus something: `assign_add`, or the same by hand."""
     op = _maker(value)
     return op is not None and op.type in ("Add", "AddV2", "Sub") and any(_is_read(tensor) for tensor in op.inputs)
 
@@ -67,7 +67,7 @@ def _is_read(tensor: Any) -> bool:
 
 
 def _maker(tensor: Any) -> Any:
-    """The operation that a tensor comes from, but for its dtype."""
+    """The operation that made a tensor, behind casts and identities; None for what is not a tensor of a graph."""
     op = tensor.op if tf.is_symbolic_tensor(tensor) else None
     while op is not None and op.type in ("Cast", "Identity"):
         op = op.inputs[0].op

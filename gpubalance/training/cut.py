@@ -1,4 +1,4 @@
-"""A model's layers in stages, as they were measured, on the devices of this process."""
+"""A measured cut of a model's layers, on the devices of this process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpubalance.settings.device import Device, JointProfile
 
 @dataclass(frozen=True)
 class Cut:
-    """The `devices` of the result, and TensorFlow's `names` of them."""
+    """A result's cut, with its `devices` here and TensorFlow's `names` for them."""
 
     result: Layers
     devices: tuple[Device, ...]
@@ -27,7 +27,7 @@ class Cut:
         return tuple(Segment(*one) for one in self.result.segments)
 
     def orders(self, micro_batches: int) -> list[tuple[Task, ...]]:
-        """Each device's tasks as they were measured; of a smaller batch those that it has."""
+        """Each device's tasks in the measured order; a smaller batch lacks the last micro-batches' tasks."""
         timed = sorted(self.result.timeline.tasks, key=lambda one: one.start_s)
         tasks = [(one.device, Task(one.segment, one.kind, one.micro_batch)) for one in timed]
         return [
@@ -36,7 +36,7 @@ class Cut:
         ]
 
     def out_of_memory(self, device: int, doing: str) -> OutOfMemory:
-        """The error of a device that holds less than when it was measured, or whose part has become larger."""
+        """The error of a device that holds less than when it was measured, or whose part of the model has grown."""
         peak = next((one.memory_peak_bytes for one in self.result.stages if one.device == device), None)
         before = f": it held {format_bytes(peak)} when the model was cut" if peak is not None else ""
         error = OutOfMemory(f"{self.devices[device].label} ran out of memory in {doing}{before}", replica=device)

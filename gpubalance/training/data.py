@@ -1,4 +1,4 @@
-"""What a user hands to `fit`, `evaluate` or `predict`, brought into global batches of the split's size."""
+"""Brings what a user passes to `fit`, `evaluate` or `predict` into global batches of the split's size."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ UNKNOWN_SIZE = int(tf.data.UNKNOWN_CARDINALITY)
 def in_batches_of(global_batch: int, model: Any, options: dict[str, Any]) -> None:
     """Changes the arguments of a Keras method so that datasets and arrays come in batches of that size.
 
-    Batches that the user made otherwise (a `batch_size`, a PyDataset, a generator) stay as they are.
+    Batches that the user sizes otherwise (by `batch_size`, a PyDataset, a generator) stay as they are.
     """
     for name in ("x", "validation_data"):
         if isinstance(options.get(name), tf.data.Dataset):
@@ -28,7 +28,7 @@ def in_batches_of(global_batch: int, model: Any, options: dict[str, Any]) -> Non
 def check(options: dict[str, Any], *, steps: int | None, devices: int, trains: bool) -> None:
     """Raises BadInput for an endless dataset without a number of steps.
 
-    Also, where it `trains`, for a batch_size with fewer samples than devices.
+    If it `trains`, also for a batch_size with fewer samples than devices.
     """
     data, size = options.get("x"), options.get("batch_size")
     if isinstance(data, tf.data.Dataset):
@@ -42,7 +42,7 @@ def check(options: dict[str, Any], *, steps: int | None, devices: int, trains: b
 
 
 def sizes(options: dict[str, Any]) -> dict[str, int]:
-    """How long the data of a Keras method is: batches of a dataset, samples of arrays, or UNKNOWN_SIZE."""
+    """The length of a Keras method's data: a dataset's batches, an array's samples, or UNKNOWN_SIZE."""
     validation = options.get("validation_data")
     return {
         "data": _size(options.get("x")),
@@ -63,5 +63,5 @@ def _size(data: Any) -> int:
 
 
 def _is_array(data: Any) -> bool:
-    """Whether Keras makes the batches."""
+    """Whether the data is arrays, of which Keras makes the batches."""
     return not isinstance(data, (tf.data.Dataset, keras.utils.PyDataset)) and not hasattr(data, "__next__")

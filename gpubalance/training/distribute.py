@@ -42,20 +42,20 @@ def _compile(split: Split, model: Any, *arguments: Any, **options: Any) -> None:
 
 
 def _copied(model: Any, scope: Any) -> Any:
-    """By a file: a strategy's scope can't read the variables of another's, and layers learn more than variables."""
+    """A copy made in the scope, by a file: a scope can't read another's variables, and layers have other state too."""
     import keras
 
     kinds = {type(layer).__name__: type(layer) for layer in model._flatten_layers()}
     try:
         with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what the file does not hold: `compile_it` knows it
+            warnings.simplefilter("ignore")  # about what the file lacks: `compile_it` has it
             file = str(Path(folder) / "model.keras")
             model.save(file)
             compile_it = _compiled(model)
             with scope:
                 copy = keras.models.load_model(file, kinds, compile=False)
                 compile_it(copy)
-    # What Keras raises for a model that it can't write down, in its code or in the user's `get_config`.
+    # What Keras' code or the user's `get_config` raises for a model that can't be saved.
     except (AttributeError, NotImplementedError, TypeError, ValueError) as error:
         raise BadInput(
             f"Keras can't copy the model {model.name}: {_reason(error)}",
@@ -65,13 +65,13 @@ def _copied(model: Any, scope: Any) -> Any:
 
 
 def _reason(error: BaseException) -> str:
-    """The first sentence of what was raised first: Keras then raises again, with the configuration of every layer."""
+    """The first sentence of the original error: Keras raises another, with the configuration of every layer."""
     before = error.__cause__ or error.__context__
     return _reason(before) if before else str(error).split(". ")[0]
 
 
 def _compiled(model: Any) -> Callable[[Any], None]:
-    """Compiles a copy as the model is, with the same loss objects and functions, which have no variables."""
+    """A function that compiles a copy like the model, with the same loss objects, which have no variables."""
     import keras
 
     if not model.compiled or type(model).compile is not keras.Model.compile:
@@ -92,7 +92,7 @@ def _compiled(model: Any) -> Callable[[Any], None]:
 
 
 def _maker(given: Any) -> Callable[[], Any]:
-    """Makes the same again: an optimizer or a metric from its config, as its variables belong to one strategy."""
+    """A function that makes an optimizer or metric again, whose variables belong to one strategy; others it returns."""
     import keras
 
     if isinstance(given, keras.Optimizer | keras.Metric):

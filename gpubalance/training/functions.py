@@ -1,8 +1,8 @@
-"""What all replicas do with a dealt batch, in one graph each: train, test, predict.
+"""What all replicas do with a dealt batch, each in one graph: train, test, predict.
 
-Every replica runs the model's own `train_step` on its share; what they give sums to one device's: see losses.py.
-Each function takes the dealt values, and of each replica the weight in the global loss; of training also the global
-batch and each replica's micro-batch.
+Every replica runs the model's own `train_step` on its share; the results sum to those of one device: see losses.py.
+Each function takes the dealt values and each replica's weight in the global loss; the one that trains also takes the
+global batch and each replica's micro-batch.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from gpubalance.training.state import State
 def training(
     model: Any, place: Place, *, whole: bool, accumulates: bool, stamped: bool, noisy: bool
 ) -> Callable[..., Any]:
-    """A step: its logs, and its stamps as `build_step` has them, empty where it is not stamped.
+    """A step that returns its logs and its stamps, as `build_step`'s step does, empty if it is not stamped.
 
-    A `noisy` one has two columns more: Σ‖h‖²/b over a replica's parts, and ‖g‖² (see `planning.noise.Norms`).
+    A `noisy` step's stamps have two columns more: Σ‖h‖²/b over a replica's parts, ‖g‖² (see `planning.noise.Norms`).
     """
     if accumulates:
         refuse_what_cannot_accumulate(model)
 
     def replica(values: Sequence[Any], weights: Any, global_batch: Any, micro_batches: Any) -> tuple[Any, Any]:
-        """One replica's part."""
+        """One replica's part of the step: its own logs and stamps."""
         context = tf.distribute.get_replica_context()
         number = _number(context)
         data, own, size = values[number - place.first], weights[number], micro_batches[number]
@@ -51,14 +51,14 @@ def training(
                 grads, variables, logs = gradients_of(model, part, data)
         grads = points.computed(own, grads)
         summed = points.summed(own, sum_over_replicas(context, grads) if variables else [])
-        scale = loss_scale(model.optimizer)  # before it changes
+        scale = loss_scale(model.optimizer)  # before `apply` changes it
         if variables:
             model.optimizer.apply(summed, variables)
         state.meet(context, part.changes, own, whole=whole)
         warn_of_set_state(model, part)
         stamps = points.finished(own, variables)
         if noisy:
-            with tf.control_dependencies([stamps]):  # what is stamped is not what this takes
+            with tf.control_dependencies([stamps]):  # so that the stamped times do not include the norms
                 squares = squares_a_sample(grads, data) if squares is None else squares
                 stamps = with_norms(stamps, squares, summed, scale)
         if place.cluster is not None and stamped:
@@ -75,7 +75,7 @@ def training(
 
 
 def testing(model: Any, place: Place, *, whole: bool) -> Callable[..., Any]:
-    """A step of `evaluate`: its logs."""
+    """A step of `evaluate` that returns its logs."""
 
     def replica(values: Sequence[Any], weights: Any, *unused: Any) -> Any:
         del unused
@@ -94,10 +94,10 @@ def testing(model: Any, place: Place, *, whole: bool) -> Callable[..., Any]:
 
 
 def predicting(model: Any, place: Place, *, whole: bool) -> Callable[..., Any]:
-    """A step of `predict`: the outputs, in the order of the samples."""
+    """A step of `predict` that returns the outputs, in the order of the samples."""
 
     def together(values: Any) -> Any:
-        """In a cluster each process has all of them."""
+        """The outputs of all replicas; in a cluster each process already has them all."""
         parts = place.strategy.experimental_local_results(values)
         with tf.device("/CPU:0"):
             return tf.identity(parts[0]) if whole or place.cluster else tf.concat(parts, axis=0)
@@ -117,9 +117,9 @@ def predicting(model: Any, place: Place, *, whole: bool) -> Callable[..., Any]:
 
 
 def _everyones(context: Any, stamps: Any) -> Any:
-    """The stamps of all processes, counted from when the gradients were summed: the one moment that they share.
+    """The stamps of all processes, in seconds from the moment when the gradients were summed.
 
-    Their clocks differ.
+    The processes' clocks differ, and that moment is the only one that they share.
     """
     times = stamps[: FINISHED + 1] - stamps[SUMMED]
     return context.all_gather(tf.concat([times, stamps[FINISHED + 1 :]], axis=0)[tf.newaxis], axis=0)
@@ -130,13 +130,13 @@ def _number(context: Any) -> int:
 
 
 def _own_logs(model: Any, logs: Any, weight: Any) -> dict[str, Any]:
-    """What a user's own step returns and no metric is, as this replica's part; None for what a metric is."""
+    """This replica's part of what a user's own step returns; None for the names of metrics."""
     metrics = model.get_metrics_result()
     return {name: None if name in metrics else tf.cast(value, tf.float32) * weight for name, value in logs.items()}
 
 
 def _logs(model: Any, place: Place, of_replicas: Any) -> Any:
-    """What the metrics say of all samples; what else a user's own step returns is weighed by its samples."""
+    """The metrics over all samples, and the mean, by samples, of whatever else a user's own step returns."""
     metrics = model.get_metrics_result()
 
     def over_all(name: str, value: Any) -> Any:
@@ -150,7 +150,7 @@ def _accumulated(
 ) -> tuple[Any, Any, Any, dict[str, Any], Part]:
     """Σ‖h‖²/b of the micro-batches if `noisy`; the gradients, their variables, the metrics and the last micro-batch.
 
-    What a `train_step` returns and no metric is, would be of that one only.
+    Only metrics are logged: whatever else a `train_step` returns would be the last micro-batch's alone.
     """
     variables: list[Any] = []
     parts: list[Part] = []

@@ -1,4 +1,4 @@
-"""A `train_step`'s gradients, taken where it would apply them, and what a split can't do with them."""
+"""Takes a `train_step`'s gradients when it would apply them, and refuses what a split can't train."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpubalance.training.part import Part, current, replaced
 
 @contextlib.contextmanager
 def taking_gradients(model: Any) -> Iterator[None]:
-    """`model.train_step` hands its gradients to `gradients_of` instead of applying them; they are summed first."""
+    """Makes `model.train_step` hand its gradients to `gradients_of` instead of applying them: they are summed first."""
     optimizer = model.optimizer
     summing(optimizer)
     apply, scale_loss, apply_any = optimizer.apply, optimizer.scale_loss, keras.optimizers.Optimizer.apply
@@ -35,7 +35,7 @@ def taking_gradients(model: Any) -> Iterator[None]:
         if part is None:
             return scale_loss(loss)
         part.is_scaled = True
-        # The gradient of a loss for each sample is that of their sum, which needs no weight.
+        # A loss with a value for each sample has the gradient of their sum, which needs no weight.
         return scale_loss(loss if part.whole or loss.shape.rank else loss * tf.cast(part.weight, loss.dtype))
 
     def refuse(other: Any, *arguments: Any, **named: Any) -> Any:
@@ -47,7 +47,7 @@ def taking_gradients(model: Any) -> Iterator[None]:
             remedy="train a model with several optimizers, such as a GAN, on one device",
         )
 
-    # Of all optimizers, as one may be made of several.
+    # In the class of all optimizers, as one may contain others.
     with (
         replaced(keras.optimizers.Optimizer, **{SUM: list, "apply": refuse}),
         replaced(optimizer, apply=take, scale_loss=weigh),
@@ -56,7 +56,7 @@ def taking_gradients(model: Any) -> Iterator[None]:
 
 
 def gradients_of(model: Any, part: Part, data: Any) -> tuple[list[Any], list[Any], dict[str, Any]]:
-    """The gradients of `model.train_step`, the user's own where there is one, their variables, and its logs."""
+    """Runs `model.train_step`, the user's own if there is one: its gradients, their variables, and its logs."""
     logs = model.train_step(data)
     if len(part.taken) > 1:
         raise BadInput(
@@ -82,7 +82,7 @@ def _weighed(grads: Sequence[Any], weight: Any) -> list[Any]:
 
 
 def _refuse_unscaled(model: Any) -> None:
-    """A `train_step` that does not call `optimizer.scale_loss` has the gradients of a mean; raises BadInput if not."""
+    """Raises BadInput unless the gradients are a mean's, as a `train_step` without `optimizer.scale_loss` must have."""
     losses = [] if model._compile_loss is None else keras.tree.flatten(model._compile_loss._user_loss)
     if any(getattr(layer, "synchronized", False) for layer in model._flatten_layers()):
         needs = "synchronised layers need"
@@ -97,7 +97,7 @@ def _refuse_unscaled(model: Any) -> None:
 
 
 def _check_own_changes(model: Any, part: Part) -> None:
-    """Warns of weights that a `train_step` changes by itself; raises BadInput where the devices' would differ."""
+    """Warns of weights that a `train_step` changes by itself; raises BadInput if the devices' copies would differ."""
     weights, trainable = ({id(one) for one in of} for of in (model.weights, model.trainable_variables))
     step = f"the train_step of the model {model.name}"
     for change in part.changes:
@@ -123,6 +123,6 @@ def _check_own_changes(model: Any, part: Part) -> None:
 
 
 def _handles(model: Any) -> set[int]:
-    """Of each trainable weight, on every device."""
+    """The ids of the handles of all trainable weights, on every device."""
     variables = [variable.value for variable in model.trainable_variables]
     return {id(local.handle) for variable in variables for local in getattr(variable, "values", (variable,))}

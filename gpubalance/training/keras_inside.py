@@ -1,4 +1,4 @@
-"""What only training leans on of Keras' insides, checked when it is used; see engine/keras_inside.py too."""
+"""The Keras internals that only training uses, checked when they are used; see engine/keras_inside.py too."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _OF_MODELS = (
 
 
 def take_over(model: Any) -> None:
-    """Keras' losses and metrics go by each replica's part from now on.
+    """Makes Keras' losses and metrics weigh each replica's part from now on.
 
-    Raises EnvironmentFault for a Keras whose insides are not what training knows.
+    Raises EnvironmentFault for a Keras whose internals are not the known ones.
     """
     missing = [f"losses.{name}" for name, found in losses.ORIGINALS.items() if not callable(found)]
     missing += [] if callable(metrics.ORIGINAL) else ["metrics.reduce_to_samplewise_values"]
@@ -43,7 +43,7 @@ def take_over(model: Any) -> None:
 
 
 def made_under(model: Any, strategy: Any) -> None:
-    """Raises BadInput for a model that was built or compiled elsewhere: its variables are on one device."""
+    """Raises BadInput for a model that was built or compiled outside the strategy's scope."""
     elsewhere = [
         layer.name
         for layer in model._flatten_layers(include_self=False)
@@ -65,7 +65,7 @@ def made_under(model: Any, strategy: Any) -> None:
 
 
 def check(model: Any, *, trains: bool) -> None:
-    """Raises BadInput for a layer that keeps a state for each sample; warns where it `trains` without its XLA."""
+    """Raises BadInput for a layer that keeps a state for each sample; warns if the model `trains` without its XLA."""
     for layer in model._flatten_layers():
         if isinstance(layer, keras.layers.RNN) and layer.stateful:
             raise BadInput(
@@ -87,25 +87,25 @@ def _strategy_of(optimizer: Any, default: Any) -> Any:
 
 @contextlib.contextmanager
 def uncounted(model: Any) -> Iterator[None]:
-    """What the means of the model's compiled losses count meanwhile is put back; layers have metrics of their own."""
+    """Undoes what the compiled losses' means count inside the block; layers' own metrics keep what they count."""
     loss = model._compile_loss
     before = {id(variable): tf.identity(variable.value) for metric in loss.metrics for variable in metric.variables}
     yield
-    for variable in (variable for metric in loss.metrics for variable in metric.variables):  # the first loss makes some
+    for variable in (variable for metric in loss.metrics for variable in metric.variables):  # the first loss made some
         variable.assign(before.get(id(variable), tf.zeros_like(variable.value)))
 
 
 def compiled(model: Any) -> list[Any]:
-    """The objects that compiling the model again replaces."""
+    """The objects that are replaced when the model is compiled again."""
     return [getattr(model, name, None) for name in ("optimizer", "_compile_loss", "_compile_metrics", "run_eagerly")]
 
 
 def build(model: Any, strategy: Any, data: Any) -> None:
-    """Makes all variables of the model, its metrics and its optimizer, for batches like this one."""
+    """Creates all variables of the model, its metrics and its optimizer, for batches like this one."""
     with strategy.scope():
         model._symbolic_build(data_batch=data)
 
 
 def on_one_device(model: Any, **functions: Any) -> contextlib.AbstractContextManager[None]:
-    """Keras' `fit`, `evaluate` and `predict` deal with whole batches, as on one device, and call these functions."""
+    """Makes Keras' `fit`, `evaluate` and `predict` handle whole batches, as on one device, with these functions."""
     return replaced(model, _distribute_strategy=None, **functions)

@@ -1,4 +1,4 @@
-"""Layers of a model over parts of a batch: what they add to the loss, and what they can't do together."""
+"""A model's layers over parts of a batch: what they add to the loss, and what they can't do together."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _SUMS_ACTIVITIES = numbers(keras.__version__) < (3, 14)
 
 @contextlib.contextmanager
 def meeting(model: Any) -> Iterator[None]:
-    """Its layers add what sums to one device's loss, whether that is a mean over samples or has a value for each.
+    """Makes what layers add to the loss sum to one device's, for a mean over samples and for a value for each.
 
-    Each part gets to know its synchronised batch normalisation behind masks.
+    Each part also notes its synchronised batch normalisation behind masks.
     """
     layers = model._flatten_layers()
     with contextlib.ExitStack() as undo:
@@ -35,7 +35,7 @@ def meeting(model: Any) -> Iterator[None]:
 
 
 def _added(add_loss: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Of a value for each sample Keras takes the sum."""
+    """An `add_loss` for values that have one for each sample, of which Keras takes the sum."""
 
     def weighed(loss: Any) -> Any:
         return _of_sum(loss) if loss.shape.rank and loss.shape[0] is None else loss
@@ -48,13 +48,13 @@ def _summed(regularizer: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _of_sum(loss: Any) -> Any:
-    """A sum over the batch, such as Keras has of activities before 3.14, weighs 1."""
+    """A sum over the batch, as Keras before 3.14 makes of activities, so that times the part's weight it is itself."""
     part = current.part
     return loss if part is None or part.whole else loss / tf.cast(part.weight, loss.dtype)
 
 
 def _noted(layer: Any) -> Callable[..., Any]:
-    """Not refused here: Keras would put its own words around it."""
+    """A `_moments` that notes a masked call. It raises nothing: Keras would wrap the error in its own words."""
     moments = layer._moments
 
     def of(inputs: Any, mask: Any) -> Any:

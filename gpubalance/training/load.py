@@ -1,4 +1,4 @@
-"""The split of a plan, in a training script."""
+"""Loads the split of a plan into a training script."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from gpubalance.training.split import Split
 
 
 def load_plan(path: str | Path | Plan, *, simulate: int | str | Path | None = None) -> Split:
-    """The split of a plan, on the devices here; of a plan for several hosts the part that TF_CONFIG gives this process.
+    """The split of a plan, on the devices here; for a plan of several hosts the part that TF_CONFIG gives this process.
 
     The plan is what `gpubalance.balance` returned, or a file that `gpubalance balance -o FILE` or `plan -o FILE` wrote.
 
-    `simulate` is the device profile, as in --simulate, of a plan for simulated devices.
+    `simulate` is the device profile, as for --simulate, of a plan for simulated devices.
 
-    Raises PlanMismatch with the difference where other devices are here, BadInput for a file that is no plan,
-    EnvironmentFault where there is no GPU. Warns of a plan that was measured with XLA, which training does not use, and
-    of one for simulated devices without `simulate`; `fit` warns of a model that the plan was not measured with.
+    Raises PlanMismatch, with the difference, if the devices here are others, BadInput for a file that is not a plan,
+    EnvironmentFault if there is no GPU. Warns of a plan that was measured with XLA, which training does not use, and of
+    one for simulated devices without `simulate`; `fit` warns of a model that the plan was not measured with.
     """
     plan = path if isinstance(path, Plan) else read_record(Path(path), Plan)
     if plan.settings.xla:
@@ -57,7 +57,7 @@ def load_plan(path: str | Path | Plan, *, simulate: int | str | Path | None = No
 
 
 def _part_of(plan: Plan, number: int) -> Plan:
-    """What a plan says of one of its devices: a process of a cluster has that one, and the others are elsewhere."""
+    """The plan reduced to one of its devices, the only one that this process of a cluster has."""
     one = slice(number, number + 1)
     return plan.model_copy(
         update={name: getattr(plan, name)[one] for name in ("devices", "batches", "micro_batches", "shares")}

@@ -1,8 +1,8 @@
 """Keras' losses over parts of a batch.
 
-Every replica's loss is the mean over its own samples. Where a `train_step` scales its loss, that is multiplied once by
-the replica's weight in the global mean: so the replicas' gradients sum to those of one device with the whole batch. A
-loss that divides by something other than samples (sample weights, what a mask leaves) is first brought to that form.
+Every replica's loss is the mean over its own samples. When a `train_step` scales its loss, it is multiplied once by the
+replica's weight in the global mean, so the replicas' gradients sum to those of one device with the whole batch. A loss
+that divides by something other than samples (sample weights, what a mask leaves) is first brought to that form.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _call = keras_loss.Loss.__call__
 
 
 def take_over() -> None:
-    """Keras' losses go by each replica's part from now on, wherever `part_of` says what that is."""
+    """Makes Keras' losses weigh each replica's part from now on, inside `part_of`."""
     keras_loss.reduce_weighted_values = _reduce_weighted_values
     keras_loss.Loss.__call__ = _within
-    # Keras divides a replica's loss by the number of replicas, and multiplies where it logs it: here neither is done.
+    # Keras divides a replica's loss by the number of replicas, and undoes that for the log: here it does neither.
     for name in ("scale_loss_for_distribution", "unscale_loss_for_distribution"):
         setattr(keras_loss, name, _unchanged_inside(ORIGINALS[name]))
 
 
 def _within(loss: Any, *arguments: Any, **named: Any) -> Any:
-    """Keras' own; the part knows how deep in losses that call losses it is."""
+    """Keras' own `Loss.__call__`, counting in the part how deep losses call other losses."""
     part = current.part
     if part is None:
         return _call(loss, *arguments, **named)
@@ -58,7 +58,7 @@ def _reduce_weighted_values(
     reduction: Any = "sum_over_batch_size",
     dtype: Any = None,
 ) -> Any:
-    """Keras' own, changed so that times the part's `weight` it is the replica's part of the global loss."""
+    """Keras' own, changed so that its result times the part's `weight` is the replica's part of the global loss."""
     part = current.part
     loss = ORIGINALS["reduce_weighted_values"](values, sample_weight, mask, reduction, dtype)
     if part is None:
@@ -68,7 +68,7 @@ def _reduce_weighted_values(
         return loss
     by_weights = reduction == "mean_with_sample_weight" and sample_weight is not None
     if reduction == "sum" and part.depth > 1:
-        return loss  # what the user's loss makes of it counts: a mean, if `own_loss` let it through
+        return loss  # the calling loss decides what becomes of it: a mean, or `own_loss` would have refused it
     if reduction == "sum":
         own = 1.0
     elif mask is not None or by_weights:
@@ -79,7 +79,7 @@ def _reduce_weighted_values(
 
 
 def _part_of_the_sum(sample_weight: Any, mask: Any) -> Any:
-    """This replica's fraction of what the loss is divided by: samples that the mask leaves, or sample weights."""
+    """This replica's fraction of the loss's divisor: of the samples that the mask leaves, or of the sample weights."""
     if current.part is not None and current.part.micro:
         raise BadInput(
             "the model's loss divides by weights or a mask, which micro-batches do not have of the whole batch",

@@ -1,4 +1,4 @@
-"""Whether a model is the one that a plan was measured with."""
+"""Checks whether a model is the one that a plan was measured with."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Shapes: TypeAlias = tuple[tuple[int | None, ...], ...]
 
 
 def unlike(plan: Plan, model: Any, simulate: int | str | Path | None = None) -> str:
-    """What differs between them, with the command that measures this one; empty where nothing does.
+    """How the model differs from the plan's, with the command that measures this one; empty if it does not.
 
-    `simulate` is what the plan was loaded with. Keras numbers the models of one name in a process, so a number at the
-    end of it says nothing.
+    `simulate` is what the plan was loaded with. A number at the end of a name says nothing: Keras numbers the models of
+    one name in a process.
     """
     known = plan.model
     if known is None:
@@ -44,7 +44,7 @@ def unlike(plan: Plan, model: Any, simulate: int | str | Path | None = None) -> 
 
 
 def _balance(plan: Plan, simulate: int | str | Path | None) -> str:
-    """The command. Which function builds the model is not known, unless the plan's own is one."""
+    """The command that measures this model. Its function is known only if the plan's model was named by one."""
     words = ["gpubalance", "balance"]
     if plan.devices[0].simulated:
         words += ["--simulate", "PROFILE.toml" if simulate is None else str(simulate)]
@@ -54,7 +54,7 @@ def _balance(plan: Plan, simulate: int | str | Path | None) -> str:
 
 
 def _alike(was: Shapes, now: Shapes) -> bool:
-    """A dimension that is open may be the other's."""
+    """Whether shapes agree; an open dimension agrees with any."""
     if [len(shape) for shape in was] != [len(shape) for shape in now]:
         return False
     pairs = (pair for shapes in zip(was, now, strict=True) for pair in zip(*shapes, strict=True))

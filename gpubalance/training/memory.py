@@ -1,4 +1,4 @@
-"""Out of memory while a split trains: which device, with what batch, and what to do."""
+"""The error when memory runs out in training: which device, with what batch, and what to do."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from gpubalance.settings.shares import Shares, share_text
 def out_of_memory(
     text: str, names: Sequence[str], devices: Sequence[Device], own: Shares, tried: Shares | None, *, trains: bool
 ) -> OutOfMemory:
-    """The error for TensorFlow's text. `names` are its names of the devices, `own` are the split's shares.
+    """The error for TensorFlow's text. `names` are its names for the devices, `own` has the split's shares.
 
-    `tried` is what the devices got, if anything yet.
+    `tried` has the shares of the last step that began, None before the first.
     """
     replica = _replica(text, names)
     where = "a device" if replica is None else f"{devices[replica].label} ({devices[replica].name})"
@@ -34,7 +34,7 @@ def _with(tried: Shares | None, replica: int | None) -> str:
 
 
 def _less(devices: Sequence[Device], own: Shares, tried: Shares | None, replica: int | None, *, trains: bool) -> str:
-    """What to type: the split's own batches, or half of those there, as nothing tells what would fit."""
+    """What to type: the split's own batches, or half of that device's, as nobody knows what would fit."""
     if tried is None or replica is None:
         return "take smaller batches"
     if not trains:
@@ -56,7 +56,7 @@ def _less(devices: Sequence[Device], own: Shares, tried: Shares | None, replica:
 
 
 def _replica(text: str, names: Sequence[str]) -> int | None:
-    """TensorFlow numbers the GPUs that the process sees: a split may have others of them first."""
+    """The replica that ran out of memory. TensorFlow names a GPU by its number in the process, not in the split."""
     named = (i for i, name in enumerate(names) if name.startswith("GPU") and f"device:{name} " in text)
     found = next(named, failing_replica(text))
     return found if found is not None and found < len(names) else None

@@ -18,13 +18,13 @@ ORIGINAL: Any = getattr(reduction_metrics, "reduce_to_samplewise_values", None)
 
 
 def take_over() -> None:
-    """Keras' means and sums go by each replica's part from now on."""
+    """Makes Keras' means and sums weigh each replica's part from now on."""
     reduction_metrics.reduce_to_samplewise_values = _samplewise
 
 
 @contextlib.contextmanager
 def counting(model: Any) -> Iterator[None]:
-    """The metrics of a model that is built count each sample once."""
+    """Makes the metrics of a built model count each sample once."""
     trackers = list(model._compile_loss.metrics) if model._compile_loss is not None else []
     metrics = {id(metric): metric for metric in (*_all(model.metrics), *trackers)}
     with contextlib.ExitStack() as undo:
@@ -37,7 +37,7 @@ def _counted(metric: Any) -> Callable[..., Any]:
     update = metric.update_state
 
     def counted(*arguments: Any, **named: Any) -> Any:
-        """`update_state` for this thread's part of the global batch."""
+        """`update_state` for this thread's part of the global batch, if that part counts."""
         if current.part is not None:
             current.part.metric = metric.name
         return update(*arguments, **named) if current.part is None or current.part.counts else None
@@ -46,9 +46,9 @@ def _counted(metric: Any) -> Callable[..., Any]:
 
 
 def _samplewise(values: Any, sample_weight: Any, reduce_fn: Callable[..., Any], dtype: Any) -> Any:
-    """Keras' own, changed so that one number for a batch, as a mean, counts for the part's `weight` in the global one.
+    """Keras' own, changed so that one number for a batch, such as a mean, has the part's `weight` in the global one.
 
-    Whole numbers that are computed are how many: they sum to the global batch's.
+    A computed integer is a count: the parts' counts sum to the global batch's.
     """
     part = current.part
     one_number = not _rank(values) or (sample_weight is not None and reduce_fn is keras.ops.mean)
@@ -60,8 +60,8 @@ def _samplewise(values: Any, sample_weight: Any, reduce_fn: Callable[..., Any], 
             values = tf.cast(values, dtype) / tf.cast(part.weight, dtype)
         elif reduce_fn is keras.ops.sum:
             warnings.warn(
-                f"the metric {part.metric} adds up one number a batch: the devices' are averaged by samples, which is "
-                "what one device would have only if it is a mean over samples; give it a value for each sample",
+                f"the metric {part.metric} adds up one number a batch: the devices' numbers are averaged by samples, "
+                "which is exact only for a mean over samples; give it a value for each sample",
                 stacklevel=2,
             )
     weight = tf.cast(part.weight, dtype) * (1 if sample_weight is None else sample_weight)
@@ -73,19 +73,19 @@ def _rank(values: Any) -> int:
 
 
 def warn_of_set_state(model: Any, part: Part) -> None:
-    """Keras sums a metric's state over devices: warns of one that a user's metric sets instead of adding to it."""
+    """Warns if a user's metric sets its state instead of adding to it, as Keras sums the state over devices."""
     owners = {id(variable): metric for metric in _all(model.metrics) for variable in metric._variables}
     for change in part.changes:
         metric = owners.get(id(change.variable))
         if metric is None or is_keras_own(metric) or adds(change.value) or SAMPLES not in sources(change.value):
             continue
         warnings.warn(
-            f"the metric {metric.name} sets {change.variable.name} instead of adding to it: the devices' are summed, "
-            "which is not what one device would log",
+            f"the metric {metric.name} sets {change.variable.name} instead of adding to it: the devices' values are "
+            "summed, which is not what one device would log",
             stacklevel=2,
         )
 
 
 def _all(metrics: Any) -> list[Any]:
-    """The metrics and those that they are made of."""
+    """The metrics and those inside them."""
     return [one for metric in metrics for one in (metric, *_all(getattr(metric, "metrics", metric._metrics)))]

@@ -25,19 +25,19 @@ from gpubalance.settings.shares import Shares
 from gpubalance.system.state import write_whole
 from gpubalance.training.noise_told import noise_text
 
-# Above these ratios a split no longer fits, or is changed. Below them the gain is too small to measure.
+# The imbalance above which a split no longer fits, and above which it is changed. Below, the gain can't be measured.
 _FITS_UP_TO = 1.05
 _REBALANCED_FROM = 1.02
 _STAMPS = FINISHED + 1
-_RECENT = 200  # stamped steps that the noise scale is of at the end: it drifts while a model learns
+_RECENT = 200  # stamped steps, the latest, that the noise scale is estimated from: it drifts while a model learns
 
 
 @dataclass(frozen=True)
 class EpochTimes:
     """An epoch's medians over its stamped steps, in seconds: each device's compute and update, and the sync.
 
-    `sync_s` is from the slowest device's gradients to when their sum is on all devices. `noise_scale` is in samples,
-    with its 95 % interval; None where it is not known.
+    `sync_s` runs from the slowest device's gradients until their sum is on all devices. `noise_scale` is in samples,
+    with its 95 % interval; None if unknown.
     """
 
     epoch: int
@@ -50,7 +50,7 @@ class EpochTimes:
 
     @classmethod
     def of(cls, epoch: int, steps: Sequence[tuple[Any, Shares]]) -> EpochTimes:
-        """Of steps as (stamps, split). For times only the largest global batch counts: a last one may be smaller."""
+        """The medians of (stamps, split) steps. Times are of the largest global batch only: a last may be smaller."""
         batches = max((split.batches for _, split in steps), key=sum)
         stamps = [own for own, split in steps if split.batches == batches]
         compute_s, update_s = (
@@ -78,7 +78,7 @@ class EpochTimes:
 
 
 class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
-    """A Keras callback for `Split.fit`; `epochs` are what it measured. See `Split.monitor`."""
+    """A Keras callback for `Split.fit`; `epochs` has what it measured. See `Split.monitor`."""
 
     def __init__(
         self, split: Any, *, every: int, rebalance: bool, noise: bool | str | Path, log_dir: str | None
@@ -103,7 +103,7 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         self._split.stamp(self._every, self._note, noise=bool(self._noise))
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Stops stamping, and says what the noise scale is where it is wanted."""
+        """Stops stamping, and prints the noise scale if it was asked for."""
         del logs
         self._split.stamp(0, None)
         if self._noise:
@@ -116,7 +116,7 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
             self._norms.append(norms)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Reports what was measured. Where the split no longer fits, warns once, or changes it."""
+        """Reports what was measured. If the split no longer fits, warns once, or changes it."""
         del logs
         noted, self._stamps = self._stamps, []
         if not noted:
@@ -143,12 +143,12 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
             if wait > 0
         )
         return (
-            f"the split {Shares(times.batches)} no longer fits: part of the compute that is a wait for {slowest}: "
-            f"{waits}. `gpubalance balance` finds a new one, split.monitor(rebalance=True) follows while it trains"
+            f"the split {Shares(times.batches)} no longer fits. Waits for {slowest}, as part of its compute time: "
+            f"{waits}. `gpubalance balance` finds a new one; split.monitor(rebalance=True) adapts it while it trains"
         )
 
     def _change_split(self, times: EpochTimes) -> None:
-        """The best split of the same global batch, by what was measured of each device."""
+        """Changes to the best split of the same global batch, by each device's measured times."""
         loads = tuple(
             Load(_model(self._seen[device]), limit, update_s)
             for device, (limit, update_s) in enumerate(zip(self._split.limits, times.update_s, strict=True))
@@ -161,7 +161,7 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
             self._split.change_to(found.split)
 
     def _write_noise(self, path: Path) -> None:
-        """The file of `--noise-scale`, after every epoch: a training may be interrupted."""
+        """Writes the file for `--noise-scale` after every epoch, as training may be interrupted."""
         found = noise_scale(self._norms)
         record = Noise(
             created=now(),
@@ -189,7 +189,7 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
 
 
 def _norms(stamps: Any, split: Shares) -> Norms | None:
-    """Of a step in which the noise was measured."""
+    """The norms of a step in which the noise was measured, else None."""
     if stamps.shape[1] == _STAMPS:
         return None
     own, whole = float(stamps[:, _STAMPS].sum()), float(stamps[0, _STAMPS + 1])
@@ -197,7 +197,7 @@ def _norms(stamps: Any, split: Shares) -> Norms | None:
 
 
 def _model(seen: dict[int, float]) -> Line | Curve:
-    """A line through two or more measured batches; with one, time in proportion to the batch."""
+    """A line through two or more measured batches; for a single one, time in proportion to the batch."""
     if len(seen) > 1:
         return fit_line(list(seen.items()))
     ((batch, compute_s),) = seen.items()
@@ -205,7 +205,7 @@ def _model(seen: dict[int, float]) -> Line | Curve:
 
 
 def _scalar(name: str, value: float) -> None:
-    """As `tf.summary.scalar`, which needs TensorBoard to be installed."""
+    """Writes as `tf.summary.scalar` does, which needs TensorBoard to be installed."""
     metadata = tf.compat.v1.SummaryMetadata()
     metadata.plugin_data.plugin_name = "scalars"
     tf.summary.write(f"gpubalance/{name}", tf.constant(value, tf.float32), metadata=metadata)

@@ -1,4 +1,4 @@
-"""The squared norms of gradients, of which the noise scale is made."""
+"""The squared norms of gradients, from which the noise scale is estimated."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpubalance.engine.step import batch_of
 
 
 def squares_a_sample(grads: Sequence[Any], data: Any) -> Any:
-    """‖h‖²/b of a part's gradients, which are weighed by its b samples' part of the global batch: a float32 scalar."""
+    """‖h‖²/b of a part's gradients, weighed by its b samples' part of the global batch: a float32 scalar."""
     return _squared_norm(grads) / tf.cast(batch_of(data), tf.float32)
 
 
@@ -27,14 +27,14 @@ def _squared_norm(grads: Sequence[Any]) -> Any:
 
 
 def _squares(grad: Any) -> Any:
-    if isinstance(grad, tf.IndexedSlices):  # an embedding's: a row may stand in it several times
+    if isinstance(grad, tf.IndexedSlices):  # an embedding's, in which a row may occur several times
         rows, places = tf.unique(grad.indices)
         grad = tf.math.unsorted_segment_sum(grad.values, places, tf.size(rows))
     return tf.reduce_sum(tf.square(tf.cast(grad, tf.float32)))
 
 
 def loss_scale(optimizer: Any) -> Any:
-    """What the optimizer has multiplied the loss by, against float16's small numbers; 1 where it does not."""
+    """The factor by which the optimizer scales the loss, against float16's underflow; 1 if it does not."""
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         return tf.convert_to_tensor(optimizer.dynamic_scale)
     return tf.constant(1.0)

@@ -1,4 +1,4 @@
-"""What a noise scale says of the global batch that is trained with, in a sentence."""
+"""Says in a sentence what a noise scale means for the global batch in training."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from gpubalance.planning.noise import NoiseScale, efficiency, goodput, learning_
 from gpubalance.results.plan import Plan
 from gpubalance.settings.shares import Shares
 
-# A split that would reach the same loss less than this part sooner is not worth changing to.
+# The least part by which another split must reach the same loss sooner to be named.
 _CLEARLY = 0.01
 
 
 def noise_text(found: NoiseScale, split: Shares, plan: Plan | None) -> str:
-    """`noise scale 3200 (2700 to 3900): …`. With a plan also the split that would learn faster, by its predictions."""
+    """`noise scale 3200 (2700 to 3900): …`; with a plan also the split that would learn faster, by its predictions."""
     if found.value is None or found.ci95 is None:
         return f"noise scale not known: {found.unknown}"
     low, high = map(three_digits, found.ci95)
@@ -25,7 +25,7 @@ def noise_text(found: NoiseScale, split: Shares, plan: Plan | None) -> str:
 
 
 def _better(scale: float, split: Shares, plan: Plan | None) -> str:
-    """Nothing where the split is not the plan's, which knows how fast others would be."""
+    """The split that would learn faster, as the end of a sentence; empty if the split is not the plan's own."""
     if plan is None or not plan.predicted.by_global_batch or plan.split.of_used != split:
         return ""
     value = goodput(scale)

@@ -1,4 +1,4 @@
-"""`model.fit`, `evaluate` and `predict` of a model that was compiled for a split: they are the split's."""
+"""Makes `fit`, `evaluate` and `predict` of a model that was compiled for a split run over the split's devices."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from gpubalance.engine.caller import users_line
 
 # The split that a model was compiled for; one strategy may serve several splits of the same devices.
 _SPLIT = "_gpubalance_split"
-# The latest split of several devices, as long as no model has been compiled for it; nothing where it is gone.
+# The latest split of several devices until a model is compiled for it; its reference gives None if it is gone.
 _waiting: list[Callable[[], Any]] = []
 
 
 def expect(split: Any) -> None:
-    """A model is to be compiled in its scope: the `fit` of one that was built outside of it is told."""
+    """Notes that a model should be compiled in the split's scope, so that `fit` warns of one built outside."""
     take_over()
     _waiting[:] = [weakref.ref(split)]
 
 
 @functools.cache
 def take_over() -> None:
-    """From now on, for models of a split's scope. Other models, and those in training, keep Keras' own methods."""
+    """Replaces the methods for models of a split's scope; other models, and those in training, get Keras' own."""
     for name in ("fit", "evaluate", "predict", "compile"):
-        # Where the method is defined: `load_model` compiles no model whose class has another `compile` than that.
+        # In the class that defines the method: `load_model` compiles no model whose class overrides `compile`.
         owner = next(kind for kind in keras.Model.__mro__ if name in vars(kind))
         setattr(owner, name, (_noted if name == "compile" else _of_the_split)(getattr(owner, name)))
     for name in ("save", "save_weights"):
@@ -36,7 +36,7 @@ def take_over() -> None:
 
 
 def _by_the_first(save: Any) -> Any:
-    """Of several processes that train a model all save it, and only the first one's file stays."""
+    """A `save` for several processes that train one model: all take part, and only the first one's file stays."""
 
     @functools.wraps(save)
     def method(model: Any, filepath: Any, *arguments: Any, **options: Any) -> Any:
@@ -77,7 +77,7 @@ def _noted(compile_: Any) -> Any:
 
 
 def _tell_outside(model: Any) -> None:
-    """Warns once of a model on one device, where a split waits for its model. One in training has been compiled."""
+    """Warns once of a model built outside the scope, while a split still waits for its model."""
     split = _waiting[0]() if _waiting else None
     if split is None or hasattr(model, _SPLIT) or model._distribute_strategy is not None:
         return
@@ -91,8 +91,8 @@ def _tell_outside(model: Any) -> None:
 
 
 def _split_here(model: Any) -> Any:
-    """The split whose scope was entered last, of the strategy that the model was built for; None for no split's.
+    """The split whose scope was entered last for the strategy that the model was built in; None without a split.
 
-    A model has no strategy while a split trains it: then Keras' methods are what the split calls.
+    A model has no strategy while a split trains it: the split then calls Keras' own methods.
     """
     return getattr(getattr(model, "_distribute_strategy", None), "split", None)

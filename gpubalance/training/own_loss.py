@@ -1,4 +1,4 @@
-"""A loss of the user's own, tried on a few samples: its parts are taken for means over samples, and may be none."""
+"""Tries a user's own loss on a few samples: a split takes its parts for means over samples, which may be wrong."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from gpubalance.training.changes import is_keras_own
 from gpubalance.training.metrics import counting
 from gpubalance.training.part import part_of
 
-# Of Keras' own, whose value goes by all samples of a batch together; dice and tversky only by default.
+# Keras' losses whose value depends on all samples of a batch together; dice and tversky only by default.
 _OF_A_BATCH = ("circle", "dice", "tversky")
-_TRIED = 8  # samples, of which two parts are compared with the whole
+_TRIED = 8  # samples: two parts of them are compared with the whole
 _NEAR = 1e-5
-_ROUNDINGS = 10  # of a coarser type than float32
+_ROUNDINGS = 10  # that are tolerated, in the type of the loss
 
 
 def check(model: Any, batch: Any, share: int, predict: Callable[[Any], Any] | None = None) -> None:
     """Raises BadInput for a loss function that sums over the batch and returns one number.
 
-    Warns of one that is neither a sum nor a mean over samples, as Dice's is over a batch. Takes two samples, or as many
-    as a device's `share` if that is more: its memory may not hold others. `predict` gives the outputs for inputs where
-    the model itself is on several devices.
+    Warns of one that is neither a sum nor a mean over samples, as Dice's is over a batch. Takes no more samples than a
+    device's `share`, but at least two: its memory may not hold more. `predict` gives the outputs for inputs of a model
+    that is on several devices.
     """
     own = _names_of_own(model)
     x, y, _ = keras.utils.unpack_x_y_sample_weight(batch)
@@ -38,7 +38,7 @@ def check(model: Any, batch: Any, share: int, predict: Callable[[Any], Any] | No
         return
     losses.take_over()
     few = _cut((x, y), slice(count))
-    # What is traced here goes on to be used: in a scope without states it would have none.
+    # `predict` keeps its traces for later calls: traced in a stateless scope they would lack the model's state.
     with nullcontext() if predict else keras.StatelessScope():
         outputs = predict(few[0]) if predict else model(few[0], training=False)
     few = (*few, tf.nest.map_structure(tf.identity, outputs))
@@ -49,7 +49,7 @@ def check(model: Any, batch: Any, share: int, predict: Callable[[Any], Any] | No
 
 
 def check_added(model: Any, batch: Any, share: int, added: Callable[[Any], list[Any]]) -> None:
-    """The same of what layers of the user's own add to the loss, which `added` gives for inputs."""
+    """Checks what the user's own layers add to the loss in the same way; `added` gives it for inputs."""
     own = [layer.name for layer in model._flatten_layers() if not is_keras_own(layer)]
     x, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
     count = _count(x, share)
@@ -67,11 +67,11 @@ def _count(x: Any, share: int) -> int:
 def _compare(
     tried: Sequence[Sequence[Any]], count: int, of: Callable[[slice], Sequence[Any]], what: str, remedy: str
 ) -> None:
-    """Refuses, or tells, where a number of all samples, `tried` twice, is not the mean of those `of` some of them."""
+    """Refuses numbers for all samples, `tried` twice, that are sums `of` their parts; warns of others than means."""
     whole, again = tried
-    if not all(map(_is_near, whole, again)):  # random, or it counts its calls: nothing can be told
+    if not all(map(_is_near, whole, again)):  # it is random, or counts its calls: nothing can be concluded
         return
-    # Two ways of cutting, as halves may happen to give what the whole gives.
+    # Cut in two ways, as halves may happen to give what the whole gives.
     cuts = sorted({count // 2, max(1, count // 4)})
     in_parts = [(cut / count, of(slice(cut)), of(slice(cut, None))) for cut in cuts]
     for at, loss in enumerate(whole):
@@ -80,12 +80,12 @@ def _compare(
             continue
         if all(_is_near(loss, one + other, one, other) for _, one, other in parts):
             raise BadInput(
-                f"{what} sums over the batch and returns one number, which of parts of a batch is taken for a mean",
+                f"{what} sums over the batch and returns one number, which is taken for a mean when a batch is divided",
                 remedy=remedy,
             )
         warnings.warn(
-            f"{what} is no mean over samples: those of a batch's parts are averaged by samples, so the result is not "
-            "exactly that of one device",
+            f"{what} is no mean over samples: the losses of a batch's parts are averaged by samples, so the result is "
+            "not exactly that of one device",
             stacklevel=3,
         )
 
@@ -95,7 +95,7 @@ def _cut(data: Any, at: slice) -> Any:
 
 
 def _names_of_own(model: Any) -> list[str]:
-    """The losses that do not come with Keras, or are of a batch there."""
+    """The names of losses that do not come with Keras, or depend on a batch as a whole there."""
     given = [] if model._compile_loss is None else keras.tree.flatten(model._compile_loss._user_loss)
     names = [
         _name(loss) for loss in given if loss is not None and (_is_own(loss) or _name(loss).lower() in _OF_A_BATCH)
@@ -112,9 +112,9 @@ def _is_own(loss: Any) -> bool:
 
 
 def _losses(model: Any, data: Any, times: int = 1) -> list[list[Any]]:
-    """What gives one number and is taken for a mean: losses, and the total of a `compute_loss` of the user's own.
+    """The losses that are one number taken for a mean, and the total of a user's own `compute_loss`.
 
-    So many times, one after the other. What Keras variables become by that, counters and seeds too, is forgotten.
+    They are computed `times` times in a row. Changes of Keras variables by that, counters and seeds too, are dropped.
     """
     found: list[list[Any]] = []
     x, y, y_pred = data
@@ -131,7 +131,7 @@ def _losses(model: Any, data: Any, times: int = 1) -> list[list[Any]]:
 
 
 def _is_near(one: Any, other: Any, *parts: Any) -> bool:
-    """But for rounding in the type that the loss is computed in; the `parts` of a sum may be larger and cancel."""
+    """Whether values are equal up to rounding in the loss's type; the `parts` of a sum may be larger and cancel."""
     scale = max((one, *parts), key=abs)
     rounding = float(np.finfo(one.dtype.type if one.dtype != tf.bfloat16 else np.float16).eps)
     return abs(float(one) - float(other)) <= max(_NEAR, _ROUNDINGS * rounding) * abs(float(scale)) + 1e-9

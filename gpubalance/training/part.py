@@ -1,4 +1,4 @@
-"""The part of a global batch that a replica has, known to Keras' code while this thread traces the replica's step."""
+"""A replica's part of a global batch, which the changed Keras code looks up while the replica's step is traced."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """A variable that a step gave another value; `late`: after it had applied its gradients."""
+    """A step's assignment to a variable; `late`: after the step had applied its gradients."""
 
     variable: Any
     value: Any
@@ -20,13 +20,13 @@ class Change:
 
 @dataclass(eq=False)
 class Part:
-    """What a replica has of the global batch, and what its step has done so far.
+    """A replica's part of the global batch, and what its step has done so far.
 
-    `weight` is what its mean counts for in the global mean. A batch that all replicas have `whole` counts in the first
-    one's alone. `micro`: it is a micro-batch. `is_scaled`: the loss has been multiplied by the weight. `depth`: how
-    many losses, each called by the one before, are being computed. `metric` is the one that is being updated. `taken`
-    has the gradients and variables of each time that the optimizer was called, `losses` each loss with its reduction,
-    `behind_masks` the synchronised layers that got a mask.
+    `weight` is the weight of its mean in the global mean. A batch that all replicas have `whole` `counts` on the first
+    one alone. `micro`: it is a micro-batch. `is_scaled`: the loss has been multiplied by the weight. `depth`: how many
+    losses, each called by the one before, are being computed. `metric` is the one that is being updated. `taken` has
+    the gradients and variables of each call of the optimizer, `losses` each loss with its reduction, `behind_masks`
+    the synchronised layers that got a mask.
     """
 
     weight: Any
@@ -51,7 +51,7 @@ current = _Current()
 
 @contextlib.contextmanager
 def part_of(weight: Any, *, whole: bool = False, counts: bool = True, micro: bool = False) -> Iterator[Part]:
-    """While this thread traces a replica's step, the part that it is of."""
+    """Sets the part of the replica whose step this thread traces inside the block."""
     current.part = Part(weight, whole, counts, micro)
     try:
         yield current.part
@@ -61,7 +61,7 @@ def part_of(weight: Any, *, whole: bool = False, counts: bool = True, micro: boo
 
 @contextlib.contextmanager
 def replaced(owner: Any, **values: Any) -> Iterator[None]:
-    """Gives an object or a class other attributes or methods for a while."""
+    """Replaces attributes or methods of an object or a class inside the block."""
     before = {name: vars(owner)[name] for name in values if name in vars(owner)}
     for name, value in values.items():
         setattr(owner, name, value)

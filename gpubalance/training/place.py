@@ -1,4 +1,4 @@
-"""TensorFlow in the user's own process, on a split's devices."""
+"""Sets up TensorFlow in the user's own process, on a split's devices."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from gpubalance.engine.runtime import build_strategy, use_devices, used_before
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, JointProfile
 
-# The UUIDs that CUDA and TensorFlow were shown when this process first took a place on GPUs: they look only once.
+# The UUIDs that were visible when CUDA and TensorFlow first looked for GPUs in this process: they look only once.
 _shown: list[str] = []
 
 
 @dataclass(frozen=True)
 class Place:
-    """A strategy over the devices that get samples, their clocks, and TensorFlow's names of those of this process.
+    """A strategy over the devices that get samples, their clocks, and TensorFlow's names for this process's devices.
 
-    Of a cluster's devices a process has one.
+    In a cluster each process has one of the devices.
     """
 
     strategy: Any
@@ -31,19 +31,19 @@ class Place:
 
     @property
     def first(self) -> int:
-        """The place of this process's first device among all."""
+        """The index of this process's first device among all."""
         return self.cluster.rank if self.cluster else 0
 
     @property
     def replicas(self) -> int:
-        """How many devices there are, in all processes."""
+        """The number of devices in all processes."""
         return len(self.clocks)
 
 
 def take_place(
     devices: Sequence[Device], joint: JointProfile, all_reduce: str, cluster: Cluster | None = None
 ) -> Place:
-    """Sets TensorFlow up for these devices. Raises EnvironmentFault where it was used before without them."""
+    """Sets TensorFlow up for these devices. Raises EnvironmentFault if it was used before without them."""
     profiles, labels = [device.profile for device in devices], tuple(device.label for device in devices)
     names = take_names(devices[cluster.rank : cluster.rank + 1] if cluster else devices)
     strategy = build_strategy(names, all_reduce, cluster)
@@ -52,7 +52,7 @@ def take_place(
 
 
 def take_names(devices: Sequence[Device]) -> tuple[str, ...]:
-    """TensorFlow's names of these devices of this process. Raises EnvironmentFault where it was used without them."""
+    """TensorFlow's names for these devices of this process. Raises EnvironmentFault if it was used without them."""
     gpus = [device.uuid for device in devices if not device.simulated]
     if gpus and not _shown:
         os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"

@@ -1,4 +1,4 @@
-"""What the processes of a cluster do alike when they train, and what only the first one does."""
+"""What the processes of a cluster must do alike in training, and what only the first one does."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from gpubalance.training.place import Place
 
 _BATCHES_COMPARED = 3
 _AS_MUCH = "read the same files in every process: a split gives each device its part of the same batches"
-# Those that write of what all processes have. A checkpoint is for all to take part in: see `apart`.
+# The callbacks that write what all processes have. In a checkpoint all must take part: see `apart`.
 _WRITERS = (keras.callbacks.CSVLogger, keras.callbacks.RemoteMonitor, keras.callbacks.TensorBoard)
 
 
 class Alike:
-    """Compares what the processes are given: each takes its rows of the same batches, and all take as many steps.
+    """Compares the processes' data: each takes its rows of the same batches, and all take the same number of steps.
 
-    Where that differs all of them raise BadInput: one with a step more than the others would wait in it for ever.
+    If they differ all raise BadInput: a process with one step more than the others would wait in it for ever.
     """
 
     def __init__(self, place: Place) -> None:
@@ -35,18 +35,18 @@ class Alike:
         self.begin({})
 
     def begin(self, sizes: Mapping[str, int]) -> None:
-        """The next batches are the first of another pass, over so much of each."""
+        """Starts another pass over data of these sizes. Raises BadInput if they differ between processes."""
         self._left = _BATCHES_COMPARED
         self._asks = False
         for what, size in sizes.items() if self._all_say else ():
             said = self._all(size)
-            if UNKNOWN_SIZE in said:  # what only its end shows is asked for before each step
+            if UNKNOWN_SIZE in said:  # an unknown length is compared before each step instead
                 self._asks = True
             elif len(set(said)) > 1:
                 raise BadInput(f"the {what} is not as long in all processes: {self._told(said)}", remedy=_AS_MUCH)
 
     def has(self, samples: int) -> None:
-        """Before each step, with its batch's samples, and at the end of the data with 0."""
+        """Compares the next batch's samples, 0 at the end of the data. Called before each step."""
         if not self._asks:
             return
         said = self._all(samples)
@@ -56,7 +56,7 @@ class Alike:
             )
 
     def check(self, batch: Any, model: Any) -> None:
-        """Before each step: the first batches, and that all go on from the same step."""
+        """Compares the first batches' contents, and the step that training continues from. Called before each step."""
         if not self._left or self._all_say is None:
             return
         if self._left == _BATCHES_COMPARED and getattr(model, "optimizer", None) is not None:
@@ -72,16 +72,16 @@ class Alike:
         if others:
             raise BadInput(
                 f"the data of {', '.join(others)} is not that of {self._labels[0]}: every process must read the same "
-                "batches in the same order, of which it takes its samples",
+                "batches in the same order, and take its own samples from them",
                 remedy="read the same files, and shuffle by a seed: keras.utils.set_random_seed(1) before all else",
             )
 
     def any(self, own: bool) -> bool:
-        """Whether it is so in one of them."""
+        """Whether `own` is true in any process."""
         return any(self._all(own))
 
     def _told(self, said: Sequence[float]) -> str:
-        """`600 in alpha:0, 450 in beta:0`: the first one's, and those that differ."""
+        """`600 in alpha:0, 450 in beta:0`: the first process's number, and those that differ from it."""
         pairs = list(zip(self._labels, said, strict=True))
         return ", ".join(f"{one:.0f} in {label}" for label, one in pairs[:1] + [p for p in pairs if p[1] != said[0]])
 
@@ -91,7 +91,7 @@ class Alike:
 
 
 def _digest(batch: Any) -> int:
-    """Of the values, whatever they are: 32 bits, which a float64 holds exactly."""
+    """A 32-bit checksum of a batch's values, which a float64 holds exactly."""
     found = 0
     for values in keras.tree.flatten(batch):
         array = values.numpy()
@@ -101,7 +101,7 @@ def _digest(batch: Any) -> int:
     return found
 
 
-# Of a Keras method: where a callback may end it before Keras looks, after what it looks, and by which flag.
+# For each Keras method: the hooks in which a callback may set its flag, the hook after which Keras looks, and the flag.
 _ENDS = {
     "fit": (
         ("on_train_begin", "on_epoch_begin", "on_batch_begin", "on_batch_end", "on_train_batch_begin"),
@@ -113,9 +113,9 @@ _ENDS = {
 
 
 class _Together(keras.callbacks.Callback):  # type: ignore[misc]
-    """What a callback ends in one process ends in all: the others would wait for it for ever.
+    """Ends in all processes what a callback ends in one, as the others would wait for it for ever.
 
-    It is the last callback, and Keras looks next. `agreed`: after what they agree, and on which of the model's flags.
+    It must be the last callback, before Keras looks. `agreed` maps hooks to the model's flag that is agreed on there.
     """
 
     def __init__(self, alike: Alike, agreed: Mapping[str, str]) -> None:
@@ -129,14 +129,14 @@ class _Together(keras.callbacks.Callback):  # type: ignore[misc]
 
 
 def end_together(method: str, bound: dict[str, Any], alike: Alike) -> None:
-    """Changes the arguments of that Keras method, so that it ends in all processes where a callback ends it in one.
+    """Changes a Keras method's arguments so that it ends in all processes when a callback ends it in one.
 
-    They agree after each epoch, and after each batch where a callback of the user's own in one of them is called
-    there: one all-reduce of a number.
+    They agree by an all-reduce of one number after each epoch; also after each batch if a callback of the user's own is
+    called there in any process.
     """
     callbacks = keras.tree.flatten(bound.get("callbacks") or [])
     agreed = {"on_epoch_end": "stop_training"} if method == "fit" else {}
-    for before, last, flag in [_ENDS[method], *([_ENDS["evaluate"]] if method == "fit" else [])]:  # it is validated too
+    for before, last, flag in [_ENDS[method], *([_ENDS["evaluate"]] if method == "fit" else [])]:  # fit also validates
         if alike.any(_are_own(callbacks, [*before, last])):
             agreed[last] = flag
     if agreed:
@@ -144,33 +144,33 @@ def end_together(method: str, bound: dict[str, Any], alike: Alike) -> None:
 
 
 def _are_own(callbacks: Sequence[Any], hooks: Sequence[str]) -> bool:
-    """Whether the user's own code is called there."""
+    """Whether the user's own code is called in one of the hooks."""
     found = [getattr(one, hook) for one in callbacks for hook in hooks]
     return any(not str(getattr(one, "__module__", "")).startswith(("keras.", "gpubalance.")) for one in found)
 
 
 class _Restore(keras.callbacks.BackupAndRestore):  # type: ignore[misc]
-    """Goes on where the first process was interrupted, takes part in its backups, and leaves the files to it."""
+    """Continues where the first process was interrupted, takes part in its backups, and leaves the files to it."""
 
     def _save_model(self) -> None:
         self.model.save_weights(self._weights_path)
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Keeps what the first process removes."""
+        """Does nothing: the first process removes the backup."""
 
 
 @contextlib.contextmanager
 def apart(path: Any) -> Iterator[str]:
-    """A path for what a process saves that is not the first; nothing of it stays.
+    """A temporary path for what any but the first process saves; the files are deleted.
 
-    It must take part: reading a metric's variables sums them over all processes.
+    Such a process must save too: reading a metric's variables sums them over all processes.
     """
     with tempfile.TemporaryDirectory() as folder:
         yield str(Path(folder) / Path(path).name)
 
 
 def _without_writing(callbacks: Any) -> list[Any]:
-    """The callbacks of a process that is not the first, which writes backups and logs for all."""
+    """The callbacks without writers, for any but the first process, which writes backups and logs for all."""
     kept = []
     for one in keras.tree.flatten(callbacks or []):
         if isinstance(one, keras.callbacks.BackupAndRestore):
@@ -181,5 +181,5 @@ def _without_writing(callbacks: Any) -> list[Any]:
 
 
 def quiet(bound: dict[str, Any]) -> None:
-    """Changes the arguments of a Keras method, so that only the first process speaks and writes."""
+    """Changes a Keras method's arguments so that this process neither prints nor writes; the first one does."""
     bound.update(verbose=0, callbacks=_without_writing(bound.get("callbacks")))

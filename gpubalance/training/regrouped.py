@@ -1,17 +1,17 @@
-"""What is told of a dataset whose own batches become those of a split."""
+"""The warnings about a dataset whose own batches become those of a split."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-# TensorFlow's datasets that hand batches on as they are. Their names, and where a batch's size is, are its own: what
-# is not known of them is not told.
+# TensorFlow's datasets that pass batches on unchanged. Their names and the attribute with the batch's size are
+# TensorFlow's internals: for others nothing is said.
 _HANDED_ON = {"Prefetch", "Map", "ParallelMap", "Options", "Shuffle", "Cache", "MemoryCache", "Take", "Skip", "Shard"}
 
 
 def told(data: Any, global_batch: int, steps_per_epoch: int | None) -> str:
-    """`batches of 200 are taken as 840: 16 steps an epoch are 4 now`; empty where the size of a batch is not known."""
+    """`batches of 200 are taken as 840: 16 steps an epoch are 4 now`; empty if the size of a batch is unknown."""
     shape = _shape(data)
     static = shape[0] if shape is not None and shape.rank else None
     batch = static or _batch_of(data)
@@ -24,12 +24,12 @@ def told(data: Any, global_batch: int, steps_per_epoch: int | None) -> str:
     if steps < 1:
         return text
     most = -(-steps * batch // global_batch)
-    least = -(-((steps - 1) * batch + 1) // global_batch)  # the last one may have a single sample
+    least = -(-((steps - 1) * batch + 1) // global_batch)  # the last batch may have a single sample
     return f"{text}: {steps} steps an epoch are {'' if static or least == most else 'at most '}{most} now"
 
 
 def other_batches(shares: Sequence[int], global_batch: int) -> str:
-    """Of a first step that is not of the split's global batch, by `batch_size` or the data; else empty."""
+    """The warning about a first step that does not have the split's global batch; else empty."""
     if sum(shares) == global_batch:
         return ""
     return (

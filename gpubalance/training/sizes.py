@@ -1,4 +1,4 @@
-"""The numbers that a script gives for a split, with a sentence for each that can't be one."""
+"""Checks the numbers that a script gives for a split, with an error for each kind that can't be one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _WHOLE = "give whole numbers: 4 and 3 instead of 0.57 and 0.43"
 
 
 def shares_of(sizes: Sequence[int], micro_batches: Sequence[int], devices: int, *, what: str = "batches") -> Shares:
-    """`what` the sizes are called: batches or ratios. Raises UsageError, with what to give instead."""
+    """The shares of these sizes, which errors call `what`: batches or ratios. Raises UsageError, with what to give."""
     for name, given in ((what, sizes), ("micro-batches", micro_batches)):
         if isinstance(given, str) or not isinstance(given, Iterable):
             raise UsageError(
@@ -45,7 +45,7 @@ def shares_of(sizes: Sequence[int], micro_batches: Sequence[int], devices: int, 
 
 
 def check_hosts(devices: Sequence[Device], cluster: Cluster | None) -> None:
-    """Raises UsageError for devices on several hosts without a process for each, PlanMismatch for other processes."""
+    """Raises UsageError for several hosts without a process for each device, PlanMismatch for too many or few."""
     hosts, labels = hosts_of(devices), ", ".join(device.label for device in devices)
     if len(hosts) > 1 and cluster is None:
         raise UsageError(

@@ -59,7 +59,8 @@ class Split:
             shares = shares_of(ratios, (), len(devices), what="ratios")
         else:
             raise UsageError(
-                "ratios are for any batch, and batches are these", remedy="give ratios alone, or batches without them"
+                "batches and ratios can't both be given: ratios divide a batch of any size",
+                remedy="leave one of them out",
             )
         self._set(devices, shares, machine.joint, "auto")
         self._of_any_batch = ratios is not None
@@ -96,9 +97,9 @@ class Split:
         self._place: Place | None = None
         self._steps: list[Steps] = []
         self.plan: Plan | None = None
-        self._simulate: int | str | Path | None = None  # the plan's
+        self._simulate: int | str | Path | None = None  # what the plan was loaded with
         self._told: set[str] = set()
-        if len(self.devices) > 1 and "keras" in sys.modules:  # else its scope is what loads it
+        if len(self.devices) > 1 and "keras" in sys.modules:  # else the scope will load it
             from gpubalance.training import own_fit
 
             own_fit.expect(self)
@@ -114,7 +115,7 @@ class Split:
 
     @property
     def micro_batches(self) -> tuple[int, ...]:
-        """Samples that each device takes at a time: its batch, where it does not accumulate."""
+        """Samples that each device takes at a time: its whole batch unless it accumulates."""
         return self.shares.micro_batches
 
     @property
@@ -124,7 +125,7 @@ class Split:
 
     @property
     def is_first(self) -> bool:
-        """Whether this process is the only one, or of a plan for several hosts the first: the one that writes."""
+        """Whether this process is the one that writes: the only one, or the first of a plan for several hosts."""
         return self._cluster is None or self._cluster.rank == 0
 
     def scope(self) -> AbstractContextManager[Any]:
@@ -150,8 +151,8 @@ class Split:
         """Keras' `model.fit`, with all its arguments, over the split's devices; returns its History.
 
         A `tf.data.Dataset`, batched or not, is regrouped into global batches of the split's size, which
-        `steps_per_epoch` counts; so are arrays, unless `batch_size`, the global batch, says otherwise. Batches of other
-        sizes (from a generator or PyDataset, or a smaller last one) are dealt out in the split's proportion.
+        `steps_per_epoch` counts; so are arrays, unless `batch_size` gives another global batch. Batches of other sizes
+        (from a generator or PyDataset, or a smaller last one) are dealt out in the split's proportion.
 
         Raises BadInput for a model that was not built and compiled in `scope()`, and for data that can't be dealt out.
         """
@@ -192,7 +193,7 @@ class Split:
             )
         if noise and sum(self.shares.counts) < 2:
             raise UsageError(
-                "the noise scale is told by parts of a batch, and this one is in one piece on one device",
+                "the noise scale needs two parts of a batch or more, and this one is in one piece on one device",
                 remedy=f"take it in two: micro_batches={[-(-self.global_batch // 2)]}",
             )
         self._there()
@@ -201,9 +202,9 @@ class Split:
         return Monitor(self, every=every, rebalance=rebalance, noise=noise, log_dir=log_dir)
 
     def stamp(self, every: int, told: OnStamps | None, *, noise: bool = False) -> None:
-        """Stamps every `every`-th step of the model in training; 0 stamps none. Raises BadInput where none trains.
+        """Stamps every `every`-th step of the model in training; 0 stamps none. Raises BadInput if none is training.
 
-        With `noise` the norms of its gradients are told as well.
+        `told` is called with the stamps, and with `noise` also with the norms of the gradients.
         """
         training = [steps for steps in self._steps if steps.is_open]
         if not training:
@@ -226,13 +227,13 @@ class Split:
         """A model's `fit`, `evaluate` or `predict`, Keras' own or a subclass's, over the split's devices."""
         steps = next((steps for steps in self._steps if steps.is_of(model)), None)
         if steps is not None and steps.is_open:
-            return keras_method(model, *arguments, **options)  # Keras' fit evaluates, and so may a callback
+            return keras_method(model, *arguments, **options)  # called by Keras' fit, or by a callback
         from gpubalance.training.call import call
 
         return call(self, keras_method, model, arguments, options)
 
     def _there(self) -> Place:
-        """TensorFlow, set up once."""
+        """The devices' place; the first call sets TensorFlow up."""
         if self._place is None:
             from gpubalance.training.place import take_place
 
@@ -240,7 +241,7 @@ class Split:
         return self._place
 
     def _steps_of(self, model: Any) -> Steps:
-        """The functions of a model, traced once for as long as it is compiled as it is."""
+        """The functions of a model, kept with their traces until it is compiled again."""
         from gpubalance.training.steps import Steps
 
         known = next((steps for steps in self._steps if steps.are_of(model)), None)

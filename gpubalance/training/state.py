@@ -1,4 +1,4 @@
-"""What layers keep from step to step and no gradient changes: moving averages, counters, sums."""
+"""The state that layers keep from step to step without gradients: moving averages, counters, sums."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpubalance.training.part import Change
 
 
 class State:
-    """The variables that a model's layers change by themselves, on one replica and as they are before a step."""
+    """The variables that a model's layers change by themselves, with their values on a replica before a step."""
 
     def __init__(self, model: Any) -> None:
         self._before = [
@@ -23,10 +23,10 @@ class State:
         ]
 
     def meet(self, context: Any, changes: Sequence[Change], weight: Any, *, whole: bool) -> None:
-        """Gives all replicas the same: their mean by samples, or the sum of what each added.
+        """Gives all replicas the same values: the mean weighed by samples, or the sum of what each added.
 
-        The mean is one device's for a moving average of means, as Keras' layers have. What a layer of the user's own
-        keeps is summed if it was added to, and left alone if it does not come from the samples, as a counter of steps.
+        For a moving average of means, as Keras' layers have, the mean is what one device would have. State of a user's
+        own layer is summed if the layer adds to it, and left alone if it does not depend on samples, as a step counter.
         """
         values = {id(change.variable): change.value for change in changes}
         parts, met = [], []
@@ -50,7 +50,7 @@ class State:
 def _warn(layer: Any, variable: Any, *, summed: bool) -> None:
     kind = ("summed", "a sum over samples") if summed else ("averaged", "a moving average of means")
     warnings.warn(
-        f"the layer {layer.name} keeps {variable.name} of its samples: the devices' are {kind[0]}, which is what one "
-        f"device would have only if it is {kind[1]}",
+        f"the layer {layer.name} updates {variable.name} from its samples: the devices' values are {kind[0]}, which is "
+        f"exact only for {kind[1]}",
         stacklevel=2,
     )

@@ -1,7 +1,7 @@
 """Keras' train, test and predict functions, over replicas whose batches differ.
 
-Keras' `fit` handles global batches as on one device, and calls these for each. They deal the batch out and call the
-traced function that fits it, one of those in functions.py.
+Keras' `fit` handles global batches as on one device, and calls these functions for each. They deal the batch out and
+call the traced function for it, one of those in functions.py.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from gpubalance.training.functions import predicting, testing, training
 from gpubalance.training.place import Place
 from gpubalance.training.processes import Alike, end_together
 
-# Called with a stamped step's seconds [replica, (began, computed, summed, finished)] and with its split. Where the
-# noise is wanted too, two columns more have its norms (see `training`), unless each replica had the whole batch.
+# Called with a stamped step's seconds [replica, (began, computed, summed, finished)] and with its split. To measure the
+# noise, two more columns have its norms (see `training`), unless each replica had the whole batch.
 OnStamps = Callable[[Any, Shares], None]
 
 
 class Steps:
-    """The functions for one model on one place, traced when they are first needed."""
+    """The functions for one model on one place, traced on first use."""
 
     def __init__(self, model: Any, place: Place, shares: Shares) -> None:
         keras_inside.take_over(model)
@@ -48,21 +48,21 @@ class Steps:
 
     @property
     def tried(self) -> Shares | None:
-        """What the devices got in the last step that began, None before the first."""
+        """The shares of the last step that began, None before the first."""
         return Shares(*self._tried) if self._tried else None
 
     @contextmanager
     def used(self, on_first: Callable[[Dealt], None], sizes: Mapping[str, int]) -> Iterator[None]:
-        """For a while Keras' own `fit`, `evaluate` and `predict` of the model call these functions.
+        """Makes Keras' own `fit`, `evaluate` and `predict` of the model call these functions inside the block.
 
-        `on_first` is called with the first batch, when all of the model's variables are there. `sizes` is how much all
-        processes must be given alike.
+        `on_first` is called with the first batch, once all of the model's variables exist. `sizes` has the lengths of
+        data that must be equal in all processes.
         """
         optimizer = getattr(self._model, "optimizer", None)
-        # Not by the model's own `built`: build(shape) of a subclass sets it and makes no variables.
+        # The model's own `built` does not tell: build(shape) of a subclass sets it without creating variables.
         built = all(layer.built for layer in self._model._flatten_layers())
         if built and optimizer is not None and not optimizer.built:
-            with self._place.strategy.scope():  # a callback that restores it would build it outside
+            with self._place.strategy.scope():  # a callback that restores it would build it outside the scope
                 optimizer.build(self._model.trainable_variables)
         self.is_open, self._is_built = True, False
         self._tried, self._on_first = None, on_first
@@ -78,7 +78,7 @@ class Steps:
             self._feed.forget()
 
     def end_together(self, method: str, bound: dict[str, Any]) -> None:
-        """Changes the arguments of that method, so that in a cluster it ends in all processes where it ends in one."""
+        """Changes the method's arguments so that in a cluster it ends in all processes when it ends in one."""
         if self._place.cluster is not None:
             end_together(method, bound, self._alike)
 
@@ -97,11 +97,11 @@ class Steps:
         self._shares = shares
 
     def train(self, iterator: Iterator[Any]) -> Any:
-        """As many steps as `steps_per_execution` says; the logs after the last. Raises StopIteration without data."""
+        """Trains `steps_per_execution` steps and returns the last one's logs. Raises StopIteration without data."""
         return self._several(iterator, self._train_on)
 
     def test(self, iterator: Iterator[Any]) -> Any:
-        """The same for `evaluate`."""
+        """Does the same for `evaluate`."""
         return self._several(iterator, lambda dealt: self._call("test", dealt))
 
     def predict(self, batches: Sequence[Any]) -> Any:
@@ -136,7 +136,7 @@ class Steps:
         known = len(self._functions)
         logs, stamps = self._call("train", dealt, stamped=stamped)
         if stamped and len(self._functions) > known:
-            self._steps -= 1  # the first run of a trace says nothing: the next step is stamped instead
+            self._steps -= 1  # the first run of a trace is slower: the next step is stamped instead
         elif stamped and self.on_stamps is not None:
             self.on_stamps(stamps.numpy(), Shares(dealt.shares, self._at_a_time(dealt.shares)))
         return logs
@@ -158,20 +158,20 @@ class Steps:
         return self._functions[key](dealt.values, weights, tf.constant(float(dealt.samples)), at_a_time)
 
     def _widen(self, like: tuple[str, str]) -> None:
-        """Makes the step accept the last kind of batch too, and traces it again if it did not."""
+        """Widens the signature to the last kind of batch, and drops the traces that did not accept it."""
         known = self._signatures.get(like)
         self._signatures[like] = signature_of(self._last_kinds[like], known)
         if self._signatures[like] != known:
             self._functions = {key: made for key, made in self._functions.items() if key[0] != like}
 
     def _at_a_time(self, shares: tuple[int, ...]) -> tuple[int, ...]:
-        """What each replica may have in its memory: a larger share, of a larger batch, is taken in parts."""
+        """The samples that each replica takes at a time: the split's micro-batch, or its share if that is smaller."""
         if not self._shares.accumulates:
             return shares
         return tuple(min(share, micro) for share, micro in zip(shares, self._shares.micro_batches, strict=True))
 
     def _traced(self, key: tuple[Any, ...], signature: Any) -> Any:
-        """One trace a kind, for every split and every size of batch."""
+        """The traced function for a key; one trace serves every split and every size of batch."""
         (kind, _), whole, accumulates, stamped, noisy = key
         model, place = self._model, self._place
         if kind == "train":

@@ -34,7 +34,7 @@ from gpubalance.training.split import Split
         ({"batches": 200}, "batches are a list, one for each device, not 200 → batches=[…, …] for 2 devices"),
         (
             {"batches": [8, 4], "ratios": [2, 1]},
-            "ratios are for any batch, and batches are these → give ratios alone, or batches without them",
+            "batches and ratios can't both be given: ratios divide a batch of any size → leave one of them out",
         ),
         ({"batches": [8, 4], "simulate": -1}, "--simulate -1: from 1 to 64 devices"),
         (

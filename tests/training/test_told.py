@@ -179,8 +179,11 @@ TOLD: Told = {
     "two passes": (lambda: model_with(two_passes), "as SAM does"),
     "Dice": (lambda: with_loss("dice"), r"\(dice\) is no mean over samples"),
     "compute_loss": (total_of_own, r"\(compute_loss\) is no mean over samples"),
-    "a layer's sum": (lambda: keeping("sum"), "the layer mine keeps kept of its samples: the devices' are summed"),
-    "a layer's average": (lambda: keeping("average"), "mine keeps kept of its samples: the devices' are averaged"),
+    "a layer's sum": (lambda: keeping("sum"), "mine updates kept from its samples: the devices' values are summed"),
+    "a layer's average": (
+        lambda: keeping("average"),
+        "kept from its samples: the devices' values are averaged",
+    ),
     "a maximum": (lambda: with_metric("max"), "the metric mine sets largest instead of adding to it"),
     "a sum of means": (lambda: with_metric("sum"), "the metric mine adds up one number a batch"),
 }
