@@ -1,4 +1,4 @@
-"""What other hosts say of themselves: gpubalance is asked there, for JSON."""
+"""Asks other hosts about themselves by running gpubalance there, which prints JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpubalance.errors import EnvironmentFault
 from gpubalance.settings.device import Host
 from gpubalance.text import clean
 
-_ANSWERS_WITHIN_S = 120.0  # with TensorFlow from a slow disk
+_ANSWERS_WITHIN_S = 120.0  # loading TensorFlow from a slow disk included
 _LONGEST, _CHUNK = 1 << 24, 1 << 16
 
 Answer = dict[str, Any] | EnvironmentFault
@@ -26,7 +26,7 @@ _Asked = subprocess.Popen[bytes] | EnvironmentFault
 
 
 def ask(words: Mapping[Host, Sequence[str]], within_s: float = _ANSWERS_WITHIN_S) -> dict[Host, Answer]:
-    """The JSON that `gpubalance` with its words prints on each host, all at the same time, or why there is none.
+    """The JSON that `gpubalance` prints on each host with that host's words, or why there is none. All run at once.
 
     An interrupt ends all of them.
     """
@@ -40,7 +40,7 @@ def ask(words: Mapping[Host, Sequence[str]], within_s: float = _ANSWERS_WITHIN_S
 
 @contextlib.contextmanager
 def _ended(asked: Mapping[Host, _Asked]) -> Iterator[None]:
-    """A thread that waits for an answer hears of its end."""
+    """Kills what was started, at the end of the block; that also wakes the threads that wait for answers."""
     try:
         yield
     finally:
@@ -78,7 +78,7 @@ def _answer(host: Host, process: _Asked, end_s: float, within_s: float) -> Answe
     answer = _object_in(said)
     if answer is None:
         own = [line.removeprefix("error: ") for line in complained if line.startswith("error: ")]
-        if own:  # gpubalance there
+        if own:  # the gpubalance there reports an error
             return EnvironmentFault(f"{host}: {clean(own[0], 500)}")
         told = [line for line in [*said.splitlines(), *complained] if line]
         last = f": {clean(told[-1], 200)}" if told else ""
@@ -87,7 +87,7 @@ def _answer(host: Host, process: _Asked, end_s: float, within_s: float) -> Answe
 
 
 def _said(process: subprocess.Popen[bytes], end_s: float) -> tuple[bytes, bytes]:
-    """All on its stdout and stderr once it has ended, or more than is longest. Raises TimeoutExpired."""
+    """All of its stdout and stderr once it has ended, or the first `_LONGEST` bytes and more. Raises TimeoutExpired."""
     assert process.stdout and process.stderr  # noqa: S101,PT018  (pipes)
     said = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
     with selectors.DefaultSelector() as waiting:
@@ -109,7 +109,7 @@ def _said(process: subprocess.Popen[bytes], end_s: float) -> tuple[bytes, bytes]
 
 
 def _object_in(said: str) -> dict[str, Any] | None:
-    """The longest JSON object of what was said: a shell there may greet, with braces too, and take its leave."""
+    """The longest JSON object in the text, as a shell there may print greetings around it, with braces too."""
     found, longest, start = None, 2, said.find("{")  # more than `{}`
     while start >= 0:
         end = start + 1

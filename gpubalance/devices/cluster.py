@@ -1,4 +1,4 @@
-"""TF_CONFIG: the processes of a cluster, as TensorFlow and whatever starts them know it."""
+"""TF_CONFIG: the processes of a cluster, as TensorFlow and cluster managers describe them."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ class _Task(BaseModel):
     model_config = ConfigDict(strict=True)
 
     type: str
-    index: Annotated[int, Field(ge=0, strict=False)]  # TensorFlow takes "1" too, which is what a shell makes of it
+    index: Annotated[int, Field(ge=0, strict=False)]  # TensorFlow takes "1" too, as shells write it
 
 
 class _Cluster(BaseModel):
-    """As https://www.tensorflow.org/guide/distributed_training#TF_CONFIG has it; other keys are TensorFlow's."""
+    """The form of https://www.tensorflow.org/guide/distributed_training#TF_CONFIG; TensorFlow uses the other keys."""
 
     cluster: Annotated[dict[str, _Addresses], Field(min_length=1)]
     task: _Task
 
 
 def tf_config(cluster: Cluster) -> dict[str, str]:
-    """The variable that tells a process of its cluster."""
+    """The environment variable that describes the cluster to one of its processes."""
     task = {"type": "worker", "index": cluster.rank}
     return {_VARIABLE: json.dumps({"cluster": {"worker": cluster.addresses}, "task": task})}
 
 
 def cluster_of(environment: Mapping[str, str]) -> Cluster | None:
-    """The cluster that the environment names, and this process's place in it; None where there is none.
+    """The cluster in the environment and this process's place in it; None if there is none.
 
-    A chief comes before the workers, as TensorFlow has it. Raises BadInput as `cluster_ignored` does, and for a
-    process that is no worker.
+    The chief comes before the workers, as in TensorFlow. Raises BadInput as `cluster_ignored` does, and for a process
+    that is no worker.
     """
     found = _read(environment)
     if found is None:
@@ -61,7 +61,7 @@ def cluster_of(environment: Mapping[str, str]) -> Cluster | None:
 
 
 def cluster_ignored(environment: Mapping[str, str]) -> Iterator[Warning_]:
-    """A warning where the environment names a cluster, as only this host is measured.
+    """A warning if the environment names a cluster, as only this host is measured.
 
     Raises BadInput for a TF_CONFIG that TensorFlow could not read either: whoever set it believes that it works.
     """

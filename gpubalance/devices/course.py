@@ -9,12 +9,12 @@ from typing import NamedTuple
 from gpubalance.numbers.stats import median
 from gpubalance.results.telemetry import Gauges, Moment, Telemetry, throttling
 
-# More readings than this are thinned out evenly: a picture has no more points.
+# More readings than this are thinned out evenly: a chart shows no more points.
 _MOST_MOMENTS = 480
 
 
 class Counters(NamedTuple):
-    """What a GPU has counted up to a moment, by any clock in seconds."""
+    """A GPU's counters at a moment, `at_s` on any clock."""
 
     at_s: float
     energy_mj: int | None
@@ -23,7 +23,7 @@ class Counters(NamedTuple):
 
 @dataclass
 class _Stretch:
-    """What one GPU counted while it was watched without a pause. A power is taken until the next one is told."""
+    """What one GPU counted while it was watched without a pause. A power reading holds until the next one."""
 
     first: Counters
     last: Counters
@@ -32,13 +32,13 @@ class _Stretch:
 
     @property
     def energy_mj(self) -> float:
-        """0 where neither counter nor power tell it."""
-        # A counter that stood still was not updated yet: no GPU takes no power
+        """From the energy counter, else the integral of power; 0 if NVML provides neither."""
+        # A counter that stood still was not updated yet: every GPU uses some power
         return _rise(self.first.energy_mj, self.last.energy_mj) or self.integral_mj
 
 
 class Course:
-    """Readings of one GPU, added up. Values are counted, not listed: a day takes little more memory than a minute."""
+    """Adds up the readings of one GPU. It counts values, so that a day takes little more memory than a minute."""
 
     def __init__(self) -> None:
         self.readings = 0
@@ -49,7 +49,7 @@ class Course:
         self._apart = 1
 
     def count(self, counters: Counters) -> None:
-        """Takes the counters: before each reading of the gauges, and at the end."""
+        """Adds the counters: before each reading of the gauges, and at the end."""
         if not self._watched:
             self._stretches.append(_Stretch(counters, counters))
             self._watched = True
@@ -58,7 +58,7 @@ class Course:
         stretch.last = counters
 
     def gauge(self, gauges: Gauges) -> None:
-        """Takes a reading, after its counters."""
+        """Adds a reading of the gauges, after its counters."""
         for values, value in zip(self._gauges, gauges, strict=True):
             if value is not None:
                 values[value] += 1
@@ -73,16 +73,16 @@ class Course:
             self._apart *= 2
 
     def pause(self) -> None:
-        """Leaves out the time until the next counters, which belongs to something else."""
+        """Leaves out the time until the next counters, as something else runs then."""
         self._watched = False
 
     @property
     def latest(self) -> Gauges | None:
-        """The last reading that is kept, or None before the first."""
+        """The last reading that was kept, None before the first."""
         return self._moments[-1][1] if self._moments else None
 
     def telemetry(self, origin_s: float | None = None) -> Telemetry | None:
-        """What all readings amount to; None where there was no reading. Figures are as fine as NVML tells them.
+        """The summary of all readings, at NVML's resolution; None without any.
 
         Times count from `origin_s` on the readings' clock, or from the first reading.
         """
@@ -118,7 +118,7 @@ def _moment(at_s: float, gauges: Gauges) -> Moment:
 
 
 def _rise(first: int | None, last: int | None) -> int | None:
-    """How much a counter rose; None, too, where it fell, as it was reset on the way."""
+    """How much a counter rose; None if either value is unknown or it fell, as it was reset meanwhile."""
     return last - first if first is not None and last is not None and last >= first else None
 
 

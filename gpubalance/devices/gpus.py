@@ -1,4 +1,4 @@
-"""What NVML tells of the machine's NVIDIA GPUs. What it does not tell is null, never 0."""
+"""What NVML says about the machine's NVIDIA GPUs. What it does not say is null, never 0."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _BUS_ID = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-
 
 
 class Process(Record):
-    """Another process on a GPU. In a container the driver gives the host's PIDs. A null PID was taken out: --redact."""
+    """Another process on a GPU. In a container the driver gives the host's PIDs. --redact makes the PID null."""
 
     pid: int | None
     name: str | None
@@ -25,9 +25,9 @@ class MigSlice(Record):
 
 
 class Gpu(Record):
-    """One GPU; what NVML does not tell is null. `index` is NVML's, in PCI bus order, unlike CUDA's default.
+    """One GPU; what NVML does not say is null. `index` is NVML's, in PCI bus order, unlike CUDA's default.
 
-    `unusable` is the reason why no work can be put on it as a whole.
+    `unusable` is the reason why the GPU as a whole can't be used.
     """
 
     index: int
@@ -44,12 +44,12 @@ class Gpu(Record):
 
     @property
     def device(self) -> Device:
-        """The whole GPU, also one that cannot be used."""
+        """The whole GPU, even if it can't be used."""
         return self._device(self.uuid, self.name, self.memory_bytes)
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """What of it can be measured alone: itself, its MIG slices (under its own index), or nothing."""
+        """What can be measured alone: the GPU itself, its MIG slices (under its own index), or nothing."""
         if self.mig:
             return tuple(self._device(piece.uuid, piece.name, piece.memory_bytes) for piece in self.mig_slices)
         return () if self.unusable else (self.device,)
@@ -66,7 +66,7 @@ class Gpu(Record):
 
 
 class Reading(Record):
-    """The GPUs, or why there are none: the `problem`, its `remedy`, and the `code` of its row of known errors."""
+    """The GPUs, or why there are none: the `problem`, its `remedy`, and its `code` in the table of known errors."""
 
     driver_version: str | None = None
     cuda_driver_version: str | None = None
@@ -78,7 +78,7 @@ class Reading(Record):
 
 
 def normal_bus_id(text: str) -> str | None:
-    """`0000:01:00.0`, as Linux and TensorFlow write it, of NVML's `00000000:01:00.0` or lspci's `01:00.0`."""
+    """`0000:01:00.0`, as Linux and TensorFlow write it, for NVML's `00000000:01:00.0` or lspci's `01:00.0`."""
     match = _BUS_ID.fullmatch(text)
     if not match:
         return None

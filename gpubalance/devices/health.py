@@ -1,4 +1,4 @@
-"""What NVML tells of one GPU beyond the list: how it is set, how it is doing, what it could do. Nothing is ever set."""
+"""What NVML says about one GPU beyond the list: its settings, its state and what it could do. Changes nothing."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gpubalance.settings.record import Record
 
 _PCI = Path("/sys/bus/pci/devices")
 _NVIDIA, _DISPLAY_CLASSES = "0x10de", ("0x0300", "0x0302")  # VGA and 3D controllers
-_READ = 0  # pynvml's own name for it, NVML_P2P_CAPS_INDEX_READ, is a tuple by mistake
-_PER_CORE_AND_CYCLE = 2  # a fused multiply-add
+_READ = 0  # pynvml's own name, NVML_P2P_CAPS_INDEX_READ, is a tuple by mistake
+_PER_CORE_AND_CYCLE = 2  # a fused multiply-add counts as two
 
 
 class Health(Record):
-    """What decides, beside its model, how well a GPU works. Null is what NVML does not tell. Powers are in watts."""
+    """What, beside its model, decides how well a GPU works. Null is what NVML does not say. Powers are in watts."""
 
     display: bool | None = None
     persistence: bool | None = None
@@ -30,10 +30,10 @@ class Health(Record):
 
 
 def read_health(uuid: str) -> Health | None:
-    """None where NVML does not start, or loses the GPU on the way."""
+    """The GPU's health now; None if NVML does not start or loses the GPU while it is read."""
 
     def health(nvml: Any, handle: Any) -> Health:
-        """What NVML tells of it now; powers in watts."""
+        """NVML's answers, with powers in watts."""
         mask = throttle_mask(nvml, handle)
         cap, default = (
             ask(nvml, call, handle)
@@ -53,10 +53,10 @@ def read_health(uuid: str) -> Health | None:
 
 
 def read_peer_to_peer(source: str, target: str) -> str | None:
-    """Whether a GPU may read another's memory: `direct`, or NVML's reason why not; None where it does not tell."""
+    """Whether a GPU may read another's memory: `direct`, or NVML's reason why not; None if NVML does not say."""
 
     def status_of(nvml: Any, handle: Any) -> str | None:
-        """NVML's answer in words; None for one that this version does not know."""
+        """NVML's answer in words; None for an unknown one."""
         other = ask(nvml, nvml.nvmlDeviceGetHandleByUUID, target)
         status = ask(nvml, nvml.nvmlDeviceGetP2PStatus, handle, other, _READ) if other else None
         return {
@@ -72,9 +72,9 @@ def read_peer_to_peer(source: str, target: str) -> str | None:
 
 
 def peak_flops(uuid: str, precision: Precision) -> float | None:
-    """Peak FLOP/s in float32: 2 · CUDA cores · maximum SM clock. None where NVML does not tell both, as of MIG slices.
+    """Peak FLOP/s in float32: 2 · CUDA cores · maximum SM clock. None if NVML does not give both, as for MIG slices.
 
-    Also None for every other precision: those run on tensor cores, whose number and rate NVML does not tell, and which
+    Also None for every other precision: those use tensor cores, whose number and rate NVML does not give, and which
     differ between cards of one compute capability (a GeForce's accumulate at half the rate of its professional twin).
     The clock is the highest that the card can be set to; under load it seldom holds it.
     """
@@ -88,7 +88,7 @@ def peak_flops(uuid: str, precision: Precision) -> float | None:
 
 
 def nvidia_cards(folder: Path = _PCI) -> tuple[str, ...]:
-    """Bus ids of NVIDIA's cards on the PCI bus, driver or not."""
+    """Bus ids of NVIDIA's cards on the PCI bus, with or without a driver."""
 
     def is_card(device: Path) -> bool:
         try:

@@ -24,7 +24,7 @@ from gpubalance.text import clean
 SSH = "ssh -o BatchMode=yes {host}"
 RAY = "ray"
 _HOST, _GPUS = "{host}", "{gpus}"
-_RAY_ANSWERS_WITHIN_S = 60.0  # Ray itself waits for minutes where something else listens
+_RAY_ANSWERS_WITHIN_S = 60.0  # Ray itself waits for minutes if another program listens at the address
 _NO_CLUSTER = "`ray status` must show the cluster: `ray start --head` on one host starts one, and says how others join"
 
 
@@ -39,13 +39,13 @@ class Installed(Record):
     @classmethod
     @functools.cache
     def here(cls) -> Installed:
-        """On this host."""
+        """The versions on this host."""
         found = software()
         python = ".".join(map(str, sys.version_info[:2]))
         return cls(gpubalance=__version__, python=python, tensorflow=found.tensorflow, keras=found.keras)
 
     def check(self, host: Host) -> None:
-        """Raises EnvironmentFault where what is installed on that host is not what is here."""
+        """Raises EnvironmentFault if that host's versions, in this record, differ from the ones here."""
         here = Installed.here()
         other = [
             f"{name} {value or 'is not installed'} (here {getattr(here, name) or 'none'})"
@@ -59,7 +59,7 @@ class Installed(Record):
 
 
 class _Reach:
-    """Of this program, set once: the prefix, None where all devices are on this host, whose it is, what was typed."""
+    """Set once for this program: the prefix, None if all devices are on this host; its kind; the options as typed."""
 
     via: tuple[str, ...] | None = None
     by: Literal["command", "ray"] | None = None
@@ -67,11 +67,11 @@ class _Reach:
 
 
 def reach(hosts: str | None, via: str | None) -> tuple[str, ...]:
-    """The hosts of `alpha,beta`: devices that name one are there from now on, behind the prefix, by default ssh.
+    """Returns the hosts in `alpha,beta`, and from now on reaches devices that name one by the prefix `via`, or ssh.
 
-    `ray`, or Ray's own `ray://…`, are the nodes of that cluster. Without hosts all devices are here. Raises UsageError
-    for what is no host's name, for one named twice, and for a prefix without `{host}` or that is no command;
-    EnvironmentFault where there is no Ray, or no cluster.
+    `ray`, or Ray's own `ray://…`, stands for the nodes of that cluster. Without hosts all devices are here. Raises
+    UsageError for an invalid host name, a host named twice, and a prefix that has no `{host}` or is no command;
+    EnvironmentFault if Ray is not installed or there is no cluster.
     """
     if hosts is None:
         if via is not None:
@@ -92,7 +92,7 @@ def _reach_ray(cluster: str, via: str | None) -> tuple[str, ...]:
     if importlib.util.find_spec(RAY) is None:
         remedy = "`pip install '.[ray]'` in gpubalance's checkout, on each host"
         raise EnvironmentFault(f"--hosts {cluster}: Ray is not installed", remedy=remedy)
-    address = "auto" if cluster == RAY else cluster  # auto knows RAY_ADDRESS, and starts no cluster
+    address = "auto" if cluster == RAY else cluster  # auto knows RAY_ADDRESS and starts no cluster
     joins = own_program("gpubalance.devices.over_ray", address)
     try:
         asked = subprocess.run(  # noqa: S603  (our own)
@@ -114,12 +114,12 @@ def are_reached() -> bool:
 
 
 def reached_by() -> Literal["command", "ray"] | None:
-    """By what other machines are: a prefix, or a Ray cluster."""
+    """How other machines are reached: by a command prefix or Ray; None if all devices are here."""
     return _Reach.by
 
 
 def typed_for_hosts() -> tuple[str, ...]:
-    """The options of a command on the same hosts."""
+    """The options with which another command reaches the same hosts."""
     return _Reach.typed
 
 
@@ -136,10 +136,10 @@ def _words(via: str) -> tuple[str, ...]:
 
 
 def command_on(host: Host | None, main: str, *words: str, gpus: int = 0) -> list[str] | None:
-    """A command of this host that runs the `main` of that module of ours on that one, with these words.
+    """The command here that runs our module `main` with these words on that host.
 
-    None where devices are on this host anyway. `gpus` is how many it uses, which Ray gives to no other. The other host
-    has Python at the same place. No shell of this host sees the words, and to one on the other they mean nothing.
+    None if the devices are on this host. `gpus` is how many GPUs it uses, which Ray reserves. The other host has Python
+    at the same place. No shell here sees the words, and a shell there finds nothing special in them.
     """
     if host is None or _Reach.via is None:
         return None
@@ -150,7 +150,7 @@ def command_on(host: Host | None, main: str, *words: str, gpus: int = 0) -> list
 
 
 def own_program(main: str, *words: str) -> list[str]:
-    """The same on this host. The current folder, which Python would put first, must hide no module."""
+    """The same command for this host. It drops the current folder from the path, which could hide a module."""
     code = f"import sys; sys.path[:] = filter(None, sys.path); from {main} import main; main()"
     return [sys.executable, "-c", code, *words]
 
@@ -172,7 +172,7 @@ def _names(hosts: str) -> tuple[str, ...]:
 
 
 def unreachable(host: Host, how: str, remedy: str = "") -> EnvironmentFault:
-    """The error of a host behind a prefix that did not do what it must."""
+    """The error for a host whose prefix failed; `how` says in which way."""
     if reached_by() == RAY:
         by_ray = "`ray status` must show the node\ngpubalance and Ray are needed there, in the same versions as here"
         return EnvironmentFault(f"{host} can't be reached: the process that Ray starts there {how}", remedy=by_ray)
@@ -186,5 +186,5 @@ def unreachable(host: Host, how: str, remedy: str = "") -> EnvironmentFault:
 
 
 def other_gpubalance(host: Host) -> EnvironmentFault:
-    """The error of an answer that is not what this version gives."""
+    """The error for a host whose answer is not in this version's form."""
     return EnvironmentFault(f"{host} has another gpubalance", remedy="install the same version on all hosts of a run")

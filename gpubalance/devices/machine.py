@@ -41,7 +41,7 @@ class Machine:
     gpus: tuple[Gpu, ...] = ()
 
     def select(self, gpus: Sequence[str] | None) -> tuple[Device, ...]:
-        """The devices that --gpus names, all for None. Raises UsageError where one is not here or can't be used."""
+        """The devices that --gpus names, all for None. Raises UsageError if one is not here or can't be used."""
         try:
             return select(gpus, self.devices)
         except UsageError as error:
@@ -51,11 +51,11 @@ class Machine:
 
     @property
     def _left_out(self) -> list[Gpu]:
-        """The GPUs that can't be used, not even a slice of them."""
+        """The GPUs that can't be used, not even a MIG slice of them."""
         return [gpu for gpu in self.gpus if gpu.unusable and not gpu.devices]
 
     def warnings(self, devices: Sequence[Device], *, strict: bool) -> tuple[Warning_, ...]:
-        """What beside these devices may change their figures.
+        """What else on the machine may change these devices' figures.
 
         Raises EnvironmentFault for a GPU that others use, if `strict`, and BadInput for a malformed TF_CONFIG.
         """
@@ -70,14 +70,14 @@ class Machine:
                 next="name the devices that you mean (--gpus), or make it usable: gpubalance doctor says how",
             )
             for gpu in self._left_out
-            if set(devices) == set(self.devices)  # who names devices knows
+            if set(devices) == set(self.devices)  # whoever names devices knows
         ]
         return (*cluster_ignored(os.environ), *missing, *used)
 
     def _in_use(self, devices: Sequence[Device]) -> Iterator[Warning_]:
-        """A warning for each device that other processes compute on or hold memory of. They are left alone.
+        """A warning for each device on which other processes compute or hold memory. They are left alone.
 
-        A MIG slice shows its GPU's processes, as NVML does not tell which slice they are on.
+        A MIG slice shows its GPU's processes, as NVML does not say which slice they are on.
         """
         there = {gpu.index: gpu.processes or () for gpu in self.gpus}
         for device in devices:
@@ -103,7 +103,7 @@ def _process_text(process: Process) -> str:
 def held(devices: Sequence[Device]) -> Iterator[None]:
     """Locks these GPUs against this user's other gpubalance processes while the block runs.
 
-    Simulated devices need no lock, and another host's have none. Raises InUse where another process has a GPU.
+    Simulated devices need no lock, and other hosts' devices get none. Raises InUse if another process has a GPU.
     """
     with ExitStack() as stack:
         for device in devices:
@@ -113,17 +113,17 @@ def held(devices: Sequence[Device]) -> Iterator[None]:
 
 
 def read_gpus() -> Reading:
-    """The GPUs through NVML; those that CUDA_VISIBLE_DEVICES hides are marked as not to be used."""
+    """The GPUs through NVML; those that CUDA_VISIBLE_DEVICES hides are marked as unusable."""
     row = known("nvml-hangs")
     silent = Reading(problem=row.message, remedy=row.remedy, code=row.code)
     return mark_hidden(within_or(silent, read), os.environ)
 
 
 def find_machine(simulate: int | str | Path | None, hosts: Sequence[str] = ()) -> Machine:
-    """The devices here, or of these `hosts`, which are reached by now.
+    """The devices here, or on these `hosts`, which are already reachable.
 
-    Raises EnvironmentFault where there is no GPU that can be used, or a host can't be reached, BadInput for a bad
-    profile, and UsageError for one whose devices are not on these hosts.
+    Raises EnvironmentFault if no GPU can be used or a host can't be reached, BadInput for a bad profile, and UsageError
+    for a profile whose devices are not on these hosts.
     """
     if simulate is not None:
         devices, joint = simulated_devices(simulate)
@@ -135,7 +135,7 @@ def find_machine(simulate: int | str | Path | None, hosts: Sequence[str] = ()) -
 
 
 def check_hosts(devices: Sequence[Device], hosts: Sequence[str], whose: str) -> None:
-    """Raises UsageError where hosts are given, and these devices are not on them."""
+    """Raises UsageError if hosts are given and these devices are not on them."""
     named = [host for host in hosts_of(devices) if host is not None]
     if hosts and not named:
         raise UsageError(f"--hosts, and {whose} devices name no host", remedy='a profile gives each a host = "…"')
@@ -145,7 +145,7 @@ def check_hosts(devices: Sequence[Device], hosts: Sequence[str], whose: str) -> 
 
 
 def _over(hosts: Sequence[str]) -> Machine:
-    """The GPUs of these hosts, each asked by its own `gpubalance devices`, all at the same time."""
+    """The GPUs of these hosts, each listed by its own `gpubalance devices`, all at once."""
     answers = ask(dict.fromkeys(hosts, ("devices", "--json")))
     machines = [_on(host, answer) for host, answer in answers.items()]
     drivers = dict.fromkeys(machine.driver or "unknown" for machine in machines)
@@ -159,7 +159,7 @@ def _over(hosts: Sequence[str]) -> Machine:
 
 
 def _on(host: str, answer: Answer) -> Machine:
-    """What a host has. Raises EnvironmentFault where it has nothing, or did not answer."""
+    """The machine that a host describes. Raises EnvironmentFault if it has no GPU or did not answer."""
     if isinstance(answer, EnvironmentFault):
         raise answer
     try:

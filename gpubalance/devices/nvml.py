@@ -1,4 +1,4 @@
-"""The machine's NVIDIA GPUs, read through NVML. Nothing is ever set."""
+"""Reads the machine's NVIDIA GPUs through NVML. Changes nothing."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from gpubalance.text import clean
 
 _KERNEL_MODULE = Path("/proc/driver/nvidia/version")
 _UNKNOWN = "of unknown version"
-_NO_PID = 0xFFFFFFFF  # what some drivers list instead of a process they cannot name
+_NO_PID = 0xFFFFFFFF  # what some drivers list for a process that they cannot name
 _T = TypeVar("_T")
 
 
 @contextmanager
 def _started() -> Iterator[Any]:
-    """pynvml, with NVML started. Raises NVMLError where it does not start."""
+    """Starts NVML and gives pynvml. Raises NVMLError if NVML does not start."""
     import pynvml as nvml  # here, as most commands never need it
 
     nvml.nvmlInit()
@@ -29,13 +29,13 @@ def _started() -> Iterator[Any]:
         yield nvml
     finally:
         with suppress(nvml.NVMLError):
-            nvml.nvmlShutdown()  # NVML counts its users: others in this process go on
+            nvml.nvmlShutdown()  # NVML counts its users: others in this process keep it
 
 
 def read(*, gpus: bool = True) -> Reading:
-    """Reads the driver's versions, and each GPU once if `gpus`.
+    """Reads the driver's versions and, with `gpus`, each GPU once.
 
-    A fault of driver, library or GPU is told in the result, never raised.
+    A fault of driver, library or GPU is in the result, never raised.
     """
     import pynvml
 
@@ -50,7 +50,7 @@ def read(*, gpus: bool = True) -> Reading:
 def with_gpu(uuid: str, use: Callable[[Any, Any], _T]) -> _T | None:
     """What `use(pynvml, handle)` returns for the GPU or MIG slice with that UUID; it may call `ask`.
 
-    None where NVML does not start, does not know the UUID, or loses the GPU on the way.
+    None if NVML does not start, does not know the UUID, or loses the GPU meanwhile.
     """
     import pynvml
 
@@ -62,14 +62,14 @@ def with_gpu(uuid: str, use: Callable[[Any, Any], _T]) -> _T | None:
 
 
 def ask(nvml: Any, call: Callable[..., Any], *arguments: Any) -> Any:
-    """NVML's answer, or None. Raises NVMLError only for a GPU that will not answer anything any more."""
+    """NVML's answer, or None for an error. Raises NVMLError only for a GPU that no longer answers anything."""
     try:
         return call(*arguments)
     except nvml.NVMLError as error:
         if error.value in (nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_RESET_REQUIRED):
             raise
         return None
-    except UnicodeDecodeError as error:  # a name cut by NVML's buffer within a character
+    except UnicodeDecodeError as error:  # NVML's buffer cut a name within a character
         return error.object
 
 
@@ -115,7 +115,7 @@ def _without(code: str, problem: str, versions: Reading | None = None) -> Readin
 
 
 def _not_started(nvml: Any, error: Any) -> Reading:
-    version = _text(nvml, nvml.nvmlSystemGetNVMLVersion)  # told without a driver too, unless there is no library
+    version = _text(nvml, nvml.nvmlSystemGetNVMLVersion)  # known without a driver too, unless there is no library
     # NVML's version is CUDA's major version, then the driver version that it belongs to: 12.550.54.14
     library = (version or "").partition(".")[2] or _UNKNOWN
     code = {
@@ -142,7 +142,7 @@ def _loaded_version() -> str:
 
 
 def _gpu(nvml: Any, index: int) -> Gpu:
-    """One GPU. One that is lost on the way keeps what it told before."""
+    """Reads one GPU. If it is lost meanwhile, what it said before is kept."""
     told: dict[str, Any] = {}
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
@@ -165,10 +165,10 @@ def _reason(code: str) -> str:
 
 
 def _facts(nvml: Any, handle: Any) -> Iterator[tuple[str, Any]]:
-    """The fields of a Gpu one by one, so that those before a fault are kept."""
+    """Reads a Gpu's fields one by one, so that those before a fault are kept."""
     yield "uuid", _text(nvml, nvml.nvmlDeviceGetUUID, handle)
     yield "name", _text(nvml, nvml.nvmlDeviceGetName, handle)
-    bus = _text(nvml, lambda: nvml.nvmlDeviceGetPciInfo_v3(handle).busId)  # pynvml decodes it when it is looked at
+    bus = _text(nvml, lambda: nvml.nvmlDeviceGetPciInfo_v3(handle).busId)  # pynvml decodes it on access
     yield "bus_id", normal_bus_id(bus or "")
     capability = ask(nvml, nvml.nvmlDeviceGetCudaComputeCapability, handle)
     yield "compute_capability", ".".join(map(str, capability)) if capability else None
@@ -195,16 +195,16 @@ def _slices(nvml: Any, handle: Any) -> Iterator[MigSlice]:
 
 
 def _processes(nvml: Any, handle: Any) -> tuple[Process, ...] | None:
-    """Other processes that compute or draw on the GPU; null where the driver tells neither kind."""
+    """Other processes that compute or draw on the GPU; None if the driver lists neither kind."""
     calls = (f"nvmlDeviceGet{kind}RunningProcesses_v" for kind in ("Compute", "Graphics"))
-    # Drivers before 510 know only the call's second version
+    # Drivers before 510 know only the second version of the call
     told = [ask_either(nvml, (f"{call}3", f"{call}2"), handle) for call in calls]
     if all(processes is None for processes in told):
         return None
     memory: dict[int, int | None] = {}
     for process in (process for processes in told for process in processes or ()):
         if process.pid not in (0, _NO_PID, os.getpid()):
-            # One that does both is listed twice, each time with its whole memory
+            # A process that does both is listed twice, each time with its whole memory
             sizes = [size for size in (memory.get(process.pid), process.usedGpuMemory) if size is not None]
             memory[process.pid] = max(sizes, default=None)
     return tuple(

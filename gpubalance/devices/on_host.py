@@ -1,6 +1,6 @@
-"""What a host is reached for: `python …/on_host.py MODULE WORDS…` runs the `main` of that module of ours.
+"""The program started on a host: `python …/on_host.py MODULE WORDS…` runs the `main` of that module of ours.
 
-To a shell no word of it means anything: so one may read it there, as ssh's does, or none, or several.
+None of its words means anything to a shell, so any number of shells may read them on the way, as ssh's does.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ import sys
 
 
 def command(main: str, words: tuple[str, ...]) -> list[str]:
-    """Of a host that has Python, and gpubalance, at the same place; each word is hexadecimal digits behind an `x`."""
+    """The command for a host with Python and gpubalance at the same place; each word is `x` and hexadecimal digits."""
     return [sys.executable, __file__, main, *(f"x{word.encode().hex()}" for word in words)]
 
 
 def main() -> None:
-    """Neither this folder, which Python puts first, nor the current one must hide a module."""
+    """Runs the module, with neither this folder, which Python puts first, nor the current one on the path."""
     sys.path[:] = filter(None, sys.path[1:])
     from importlib import import_module
 

@@ -1,8 +1,8 @@
 """Ray as a command prefix: `over_ray ADDRESS on HOST GPUS PROGRAM…` runs Python with these words on that node.
 
-It is a process of its own, so that nothing else imports Ray. An actor on the node starts the program, and what the one
-reads, writes and ends with is what the other does. It joins a cluster that is there, and never starts one. When it
-ends, however that goes, Ray ends its actor, and with it what the program reads from.
+It is a process of its own, so that nothing else imports Ray. An actor on the node starts the program, and this process
+passes on its input, output and exit code. It joins a running cluster and never starts one. However it ends, Ray then
+ends its actor, which closes the program's input.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ import psutil
 
 _ANSWERS_WITHIN_S = 10.0
 _STARTS_WITHIN_S = 30.0
-_LOST = 255  # what ssh says, too, when it is the connection that failed
+_LOST = 255  # as ssh reports a connection that failed
 _CHUNK = 1 << 16
 
 
 class Relay:
-    """The actor: a program on this node, whose pipes others read and write."""
+    """The actor: runs a program on this node and passes its pipes on."""
 
     def __init__(self, words: list[str]) -> None:
-        # Ray's own process has what the user gave it. An actor's CUDA_VISIBLE_DEVICES and OMP_NUM_THREADS are Ray's.
+        # Ray's own process has the user's environment; Ray changes an actor's CUDA_VISIBLE_DEVICES and OMP_NUM_THREADS.
         environment = psutil.Process(os.getppid()).environ()
         pipe = subprocess.PIPE
         self._program = subprocess.Popen(  # noqa: S603  (no shell; the words are ours)
@@ -40,31 +40,31 @@ class Relay:
         )
 
     def write(self, chunk: bytes) -> None:
-        """To the program's stdin; nothing closes it."""
+        """Writes to the program's stdin; an empty chunk closes it."""
         assert self._program.stdin is not None  # noqa: S101  (a pipe)
         try:
             if not chunk:
                 self._program.stdin.close()
             while chunk:
                 chunk = chunk[self._program.stdin.write(chunk) :]
-        except OSError:  # it has ended: that is told where it is read
+        except OSError:  # it has ended, which the reader notices
             return
 
     def read(self, stream: int) -> bytes:
-        """The next of the program's stdout (1) or stderr (2), nothing at its end."""
+        """The next chunk of the program's stdout (1) or stderr (2), empty at the end."""
         pipe = self._program.stdout if stream == 1 else self._program.stderr
         assert pipe is not None  # noqa: S101  (a pipe)
         return pipe.read(_CHUNK)
 
     def end(self) -> int:
-        """Waits for it: its exit code."""
+        """Waits for the program and returns its exit code."""
         return self._program.wait()
 
 
 def main() -> None:
     """`ADDRESS nodes` prints the names of nodes as JSON; `ADDRESS on HOST GPUS WORDS…` runs Python there."""
     out = os.dup(1)
-    os.dup2(2, 1)  # whatever Ray prints is no answer
+    os.dup2(2, 1)  # keeps what Ray prints out of the answer
     address, what, *words = sys.argv[1:]
     try:
         ray = _joined(address)
@@ -73,7 +73,7 @@ def main() -> None:
             return
         host, gpus, *program = words
         code = _run(ray, _relay_on(ray, host, int(gpus), program), out)
-    except Exception as error:  # noqa: BLE001  (Ray raises dozens; whichever it is, the connection is lost)
+    except Exception as error:  # noqa: BLE001  (Ray raises dozens; with any of them the connection is lost)
         _give_up(f"failed: {type(error).__name__}: {error}".splitlines()[0])
     sys.stderr.flush()
     os._exit(code)
@@ -85,7 +85,7 @@ def _joined(address: str) -> Any:
         os.environ.setdefault("RAY_AUTH_MODE", "token")  # before Ray is imported
     given = os.environ.get("RAY_ADDRESS", "") if address == "auto" else address
     host, _, port = given.removeprefix("ray://").rpartition(":")
-    if host and port.isdigit():  # Ray itself tries for minutes
+    if host and port.isdigit():  # Ray itself would try for minutes
         try:
             socket.create_connection((host, int(port)), _ANSWERS_WITHIN_S).close()
         except OSError as error:
@@ -96,12 +96,12 @@ def _joined(address: str) -> Any:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except ConnectionError:
         _give_up("finds no cluster")
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Ray's own takes seconds
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Ray's own handler takes seconds
     return ray
 
 
 def _nodes(ray: Any) -> dict[str, Any]:
-    """Those that live, called as each was started, or by its host; by its address where several are called so."""
+    """The living nodes by the name each was started with, else by host; by address if several have that name."""
     living = [node for node in ray.nodes() if node["Alive"]]
     names = [
         node["NodeManagerHostname"] if node["NodeName"] == node["NodeManagerAddress"] else node["NodeName"]
@@ -114,12 +114,12 @@ def _nodes(ray: Any) -> dict[str, Any]:
 
 
 def _offered(nodes: Mapping[str, Any]) -> list[str]:
-    """Those with GPUs; where none has one, all."""
+    """The names of the nodes with GPUs; if none has any, of all."""
     return sorted([name for name, node in nodes.items() if node["Resources"].get("GPU")] or nodes)
 
 
 def _relay_on(ray: Any, host: str, gpus: int, program: list[str]) -> Any:
-    """The actor on that node, which holds as many GPUs there as its program uses."""
+    """The actor on that node, which reserves as many GPUs there as its program uses."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     node = _nodes(ray).get(host)
@@ -139,11 +139,11 @@ def _relay_on(ray: Any, host: str, gpus: int, program: list[str]) -> Any:
 
 
 def _run(ray: Any, relay: Any, out: int) -> int:
-    """Passes on what the two say, until the program ends: its exit code, above 128 that of a signal."""
+    """Copies both ways until the program ends. Returns its exit code; above 128 a signal ended it."""
 
     def copy_in() -> None:
         chunk = b"."
-        with suppress(ray.exceptions.RayError):  # that is told where it is read
+        with suppress(ray.exceptions.RayError):  # the reader notices it
             while chunk:
                 chunk = os.read(0, _CHUNK)
                 ray.get(relay.write.remote(chunk))

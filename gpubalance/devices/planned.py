@@ -1,4 +1,4 @@
-"""A plan that was made before, on the devices that are here now."""
+"""Matches a plan that was made before with the devices that are here now."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _OR_FORCE = f"{_MAKE_ONE}; --force runs this one all the same"
 
 
 def reach_planned(plan: Plan, hosts: str | None, via: str | None) -> None:
-    """Reaches the hosts of a plan's split: those typed, else as the plan says, by a prefix that only a user may name.
+    """Reaches the hosts of a plan's split: the ones typed, else the plan's. Only the user may name a prefix.
 
-    Simulated hosts are this machine, unless a plan was made on others. Raises PlanMismatch where a host is missing or
-    the plan names none, and what `reach` does.
+    Simulated hosts are this machine, unless the plan was made on others. Raises PlanMismatch if a host is missing or
+    the plan names none, and whatever `reach` raises.
     """
     used = [plan.devices[number] for number in plan.split.used]
     named = [host for host in hosts_of(used) if host is not None]
@@ -41,11 +41,11 @@ def reach_planned(plan: Plan, hosts: str | None, via: str | None) -> None:
 
 
 def planned_devices(plan: Plan, devices: Sequence[Device], *, force: bool | None = None) -> tuple[Device, ...]:
-    """The plan's devices as they are called here now. Raises PlanMismatch with each difference.
+    """The plan's devices as they are numbered here now. Raises PlanMismatch with each difference.
 
-    A device is known by its UUID, as an index changes when a card is added. A device without samples may be missing.
-    With `force` a missing device is replaced by the one of its index, or else by the first that is left: PlanMismatch
-    is raised only where there are too few. None means that the user can't ask for that here.
+    A device is recognised by its UUID, as an index changes when a card is added. A device without samples may be
+    missing. With `force` a missing device is replaced by the one with its index, else by the first unused one:
+    PlanMismatch is raised only if there are too few. None means that the user can't ask for that here.
     """
     if force:
         return _nearest(plan, devices)
@@ -53,7 +53,7 @@ def planned_devices(plan: Plan, devices: Sequence[Device], *, force: bool | None
         indices = " ".join(plan.devices[number].called for number in plan.split.used)
         raise PlanMismatch(
             "the plan does not say which GPUs it is for: their UUIDs were taken out by --redact",
-            # As options: only the owner of the devices knows whether they still have these indices
+            # As options, since only the owner knows whether the devices still have these indices
             remedy=f"use the plan as it was, or name the GPUs: --gpus {indices} {plan.split.of_used.options}",
         )
     here = {device.uuid: device for device in devices}
@@ -67,7 +67,7 @@ def planned_devices(plan: Plan, devices: Sequence[Device], *, force: bool | None
 
 
 def cut_devices(result: Layers, devices: Sequence[Device]) -> tuple[Device, ...]:
-    """The devices of a result of `layers` as they are called here now. Raises PlanMismatch with each difference."""
+    """The devices of a `layers` result as they are numbered here now. Raises PlanMismatch with each difference."""
     here = {device.uuid: device for device in devices}
     used = [result.devices[stage.device] for stage in result.stages]
     redacted = "its UUIDs were taken out by --redact"
@@ -81,7 +81,7 @@ def cut_devices(result: Layers, devices: Sequence[Device]) -> tuple[Device, ...]
 
 
 def forced(plan: Plan, devices: Sequence[Device]) -> Iterator[Warning_]:
-    """A warning where a plan's split runs on other devices than it was made for."""
+    """A warning if a plan's split runs on other devices than those it was made for."""
     pairs = zip(plan.devices, devices, plan.batches, strict=True)
     found = [line for planned, device, batch in pairs if batch for line in _changes(planned, device)]
     if found:
@@ -120,7 +120,7 @@ def _changes(planned: Device, found: Device | None) -> Iterator[str]:
 
 
 def check_model(planned: Model | None, found: Model, *, what: str = "plan", remedy: str = "") -> None:
-    """Raises PlanMismatch where the model has changed, and with it the batch limits and times."""
+    """Raises PlanMismatch if the model has changed: its batch limits and times no longer hold then."""
     if planned is not None and not planned.is_like(found):
         raise PlanMismatch(
             f"the {what} is for a model {_told(planned, found)}, this is {_told(found, planned)}", remedy=remedy

@@ -1,4 +1,4 @@
-"""Simulated devices: from a profile (TOML), or a number of plain CPU devices."""
+"""Simulated devices: those of a profile (TOML), or a number of plain CPU devices."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _MOST_DEVICES = 64
 
 
 class Listed(DeviceProfile):
-    """A device of a profile file, and the host that it is on: `host` is a name, or null for this machine."""
+    """A device of a profile file, and its host: a name, or null for this machine."""
 
     host: Host | None = None
 
     @property
     def own(self) -> DeviceProfile:
-        """How it behaves, wherever it is."""
+        """The device's behaviour, without its host."""
         return DeviceProfile.model_validate(self.model_dump(exclude={"host"}))
 
 
 class Profile(Record):
-    """A profile file: its devices, and what a joint run of them adds. All name their host, or none does."""
+    """A profile file: its devices, and what a joint run of them adds. Either all devices name a host or none does."""
 
     device: Annotated[tuple[Listed, ...], Field(min_length=1, max_length=_MOST_DEVICES)]
     joint: JointProfile = JointProfile()
@@ -45,7 +45,7 @@ class Profile(Record):
 
 
 def load_profile(path: Path) -> Profile:
-    """Raises BadInput naming the file and, for each thing wrong in it, the field."""
+    """Reads a profile. The BadInput for a bad one names the file and each wrong field."""
     document = read_toml(
         path, "profile", remedy="--simulate takes a profile file (see configs/) or a number of plain CPU devices"
     )
@@ -58,9 +58,9 @@ def load_profile(path: Path) -> Profile:
 
 
 def _wrong(error: ValidationError) -> str:
-    """What is wrong, with its place, in words of the file."""
+    """Each thing that is wrong and its place, in the terms of the file."""
     found = [(e["loc"], e["type"], e["msg"]) for e in error.errors()]
-    # Beside something else that is wrong, it is no news that there is no device: its key may just be misspelt.
+    # Next to another error, a missing device says nothing new: its key may just be misspelt.
     told = [f for f in found if not (f[0] == ("device",) and f[1] in ("too_short", "missing") and len(found) > 1)]
     words = {
         "extra_forbidden": "no such key",
@@ -75,21 +75,21 @@ def _wrong(error: ValidationError) -> str:
 
 
 def _meant(place: tuple[int | str, ...], kind: str) -> str:
-    """The key that a misspelt one is nearest to."""
+    """A question that suggests the key nearest to a misspelt one; empty if none is near."""
     keys = {*Profile.model_fields, *Listed.model_fields, *JointProfile.model_fields}
     nearest = difflib.get_close_matches(str(place[-1]), keys, n=1) if kind == "extra_forbidden" else []
     return f", did you mean {nearest[0]}?" if nearest else ""
 
 
 def _place(location: tuple[int | str, ...]) -> str:
-    """`device[1].alpha_s` of ('device', 1, 'alpha_s')."""
+    """`device[1].alpha_s` for ('device', 1, 'alpha_s')."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
     return clean(text.lstrip(".")) or "the file"
 
 
 def simulated_devices(source: int | str | Path) -> tuple[tuple[Device, ...], JointProfile]:
-    """The devices of a profile file, or N plain CPU devices, with no pace and no limit, for a number N."""
-    if isinstance(source, bool) or not isinstance(source, int | str | Path):  # a script may give anything
+    """The devices of a profile file or, for a number N, that many plain CPU devices without pace or limit."""
+    if isinstance(source, bool) or not isinstance(source, int | str | Path):  # a script may pass anything
         raise UsageError(f"simulate={source!r}: it is a number of plain CPU devices, or a profile file")
     source = str(source)
     if source.isascii() and source.removeprefix("-").isdigit():
@@ -103,7 +103,7 @@ def simulated_devices(source: int | str | Path) -> tuple[tuple[Device, ...], Joi
 
 
 def _on_their_hosts(listed: Sequence[Listed]) -> Iterator[Device]:
-    """Each with its number among those of its host."""
+    """The devices, each numbered on its own host."""
     counts = Counter[str | None]()
     for one in listed:
         number = counts[one.host]

@@ -1,4 +1,4 @@
-"""Which devices `--gpus` names. Pure: the devices come from NVML or a profile."""
+"""Finds the devices that `--gpus` names. Pure: the devices come from NVML or a profile."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _SHORTEST_PREFIX = 3
 def select(tokens: Sequence[str] | None, devices: Sequence[Device]) -> tuple[Device, ...]:
     """The devices that `tokens` name, in the tokens' order; all devices for None.
 
-    A token is an index (`alpha:0` on a host that has a name), a bus id, a UUID, or a UUID's beginning: three
-    characters or more after an optional `GPU-`.
+    A token is an index (`alpha:0` on a named host), a bus id, a UUID, or the beginning of a UUID: at least three
+    characters after an optional `GPU-`.
     Raises UsageError, with the candidates, for a token that names no device or several, and for a device named twice.
     """
     if tokens is None:
@@ -45,9 +45,9 @@ def _only(token: str, devices: Sequence[Device]) -> Device:
 
 
 def _matches(token: str, devices: Sequence[Device]) -> list[Device]:
-    """The devices that are called so, else with that bus id, else with that UUID, else whose UUID begins so.
+    """The devices with that index, else that bus id, else that UUID, else a UUID that begins so.
 
-    The order matters: `123` may be an index and a UUID's beginning, and one UUID may be the beginning of another.
+    The order matters: `123` may be an index and the beginning of a UUID, and one UUID may be the beginning of another.
     """
     bus_id = normal_bus_id(token)
     begins = _UUID_KIND.sub("", token)

@@ -1,4 +1,4 @@
-"""Watches one GPU while something else measures. Nothing is ever set."""
+"""Watches one GPU while something else measures. Changes nothing on it."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from gpubalance.devices.nvml import ask, ask_either, with_gpu
 from gpubalance.results.telemetry import Gauges, Telemetry
 
 INTERVAL_S = 0.2
-PATIENCE_S = 0.3  # the longest that a call which hangs holds up the end of a block
+PATIENCE_S = 0.3  # the longest that a hung call delays the end of a block
 
 
 class Sampler:
-    """Reads one GPU or MIG slice in a thread of its own while its `with` block runs.
+    """Reads one GPU or MIG slice in its own thread while its `with` block runs.
 
-    `telemetry` is what it saw, once the block has ended: None where NVML does not start or does not know the UUID, and
-    where the GPU was lost or told nothing in time. Neither end of the block waits for NVML: the figures begin with its
-    first answer (see `readings`), and end where a call hangs.
+    After the block, `telemetry` is what it saw: None if NVML does not start, does not know the UUID, loses the GPU or
+    does not answer in time. The block waits for NVML neither at its start nor at its end: the figures begin with NVML's
+    first answer (see `readings`) and end when a call hangs.
     """
 
     def __init__(self, uuid: str, interval_s: float = INTERVAL_S, course: Course | None = None) -> None:
@@ -29,10 +29,10 @@ class Sampler:
         self._interval_s = interval_s
         self._course = course or Course()
         self._ended = False
-        self._lock = threading.Lock()  # of the course, as a thread that hung may come back at any time
+        self._lock = threading.Lock()  # for the course, as a thread that hung may come back at any time
         self._lost = False
         self._stop = threading.Event()
-        # A daemon, or one call that hangs would hold up the end of the process
+        # A daemon, so that a hung call does not hold up the process's end
         self._thread = threading.Thread(target=self._watch, name=f"telemetry of {uuid}", daemon=True)
 
     @property
@@ -59,7 +59,7 @@ class Sampler:
         while True:
             counters = _counters(nvml, handle)
             with self._lock:
-                if self._ended:  # this thread hung, and the course may be another sampler's now
+                if self._ended:  # this thread hung; the course may belong to another sampler now
                     return True
                 self._course.count(counters)
             if self._stop.is_set():  # the counters still belong to the block, the gauges no longer
@@ -81,13 +81,13 @@ def _counters(nvml: Any, handle: Any) -> Counters:
 
 
 def ecc_errors(nvml: Any, handle: Any, kind: int) -> int | None:
-    """Errors of that kind since the driver was loaded; None where the GPU has no ECC, or has it off."""
+    """Errors of that kind since the driver was loaded; None if the GPU has no ECC or it is off."""
     errors: int | None = ask(nvml, nvml.nvmlDeviceGetTotalEccErrors, handle, kind, nvml.NVML_VOLATILE_ECC)
     return errors
 
 
 def throttle_mask(nvml: Any, handle: Any) -> int | None:
-    """NVML's bits of the reasons why the clocks are lower than they could be."""
+    """NVML's bit mask of the reasons why the clocks are lower than they could be; None if NVML gives none."""
     names = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
     mask: int | None = ask_either(nvml, names, handle)
     return mask

@@ -1,4 +1,4 @@
-"""Which GPUs the user's CUDA_VISIBLE_DEVICES hides: they may be somebody else's."""
+"""Finds the GPUs that the user's CUDA_VISIBLE_DEVICES hides: they may be somebody else's."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def mark_hidden(reading: Reading, environment: Mapping[str, str]) -> Reading:
     """The reading with each hidden GPU marked as unusable, and why.
 
     The list is read as CUDA reads it: up to the first entry that names no GPU. UUIDs, or their beginnings, are exact.
-    Numbers are in CUDA's order, which is NVML's only under CUDA_DEVICE_ORDER=PCI_BUS_ID or where all GPUs are alike;
-    otherwise nobody here can tell what a number means, and every GPU is marked with what to set.
+    Numbers follow CUDA's order, which is NVML's only with CUDA_DEVICE_ORDER=PCI_BUS_ID or if all GPUs are of one model;
+    otherwise a number's meaning can't be known here, and every GPU is marked with what to set.
     """
     listed = environment.get(_VARIABLE)
     if listed is None or not reading.gpus:
@@ -40,7 +40,7 @@ def _numbered_as_nvml(reading: Reading, environment: Mapping[str, str]) -> bool:
 
 def _names(entry: str, gpu: Gpu) -> bool:
     if entry.isdigit():
-        return entry.lstrip("0") == (str(gpu.index) if gpu.index else "")  # thousands of digits are no number to int()
+        return entry.lstrip("0") == (str(gpu.index) if gpu.index else "")  # int() rejects thousands of digits
     uuids = [gpu.uuid, *(piece.uuid for piece in gpu.mig_slices)]
     return len(entry) > len("GPU-") and any(uuid.lower().startswith(entry.lower()) for uuid in uuids)
 

@@ -1,4 +1,4 @@
 """Arithmetic on measured numbers: statistics, ratios with their intervals, units as text.
 
-Nothing here knows what was measured.
+It knows nothing of what was measured.
 """

@@ -14,13 +14,13 @@ _T95 = (
     2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093,
 )  # fmt: skip
 _NORMAL_MAD = 1.4826  # a normal distribution's standard deviation over its median absolute deviation
-# Samples further from the median, in standard deviations, count as that far, as it does not feel them: a fifth at most,
-# as more of them are no outliers but another level.
+# Samples further than this from the median, in standard deviations, are clipped to it, as the median does not feel
+# them. At most a fifth are: more of them are no outliers but another level.
 _FAR = 5.0
 _FEW = 5
 _BATCHES = 5
 _MOST_CORRELATED = 0.95
-_LEAST_INDEPENDENT = 3  # samples that any series is worth, however it wanders
+_LEAST_INDEPENDENT = 3  # independent samples that any series is worth, however it wanders
 
 
 def median(samples: Sequence[float]) -> float:
@@ -29,7 +29,7 @@ def median(samples: Sequence[float]) -> float:
 
 
 def part95(samples: Sequence[float]) -> float:
-    """What 95 % of two samples or more are at most."""
+    """The 95th percentile of two samples or more."""
     return statistics.quantiles(samples, n=20, method="inclusive")[-1]
 
 
@@ -39,7 +39,7 @@ def mean(samples: Sequence[float]) -> float:
 
 
 def mad(samples: Sequence[float]) -> float:
-    """Median absolute deviation from the median, unscaled."""
+    """The median absolute deviation from the median, unscaled."""
     middle = median(samples)
     return median([abs(sample - middle) for sample in samples])
 
@@ -52,9 +52,9 @@ class Spread(NamedTuple):
 
 
 def t95(freedom: float) -> float:
-    """Two-sided 95 % quantile of Student's t, for at least one degree of freedom; never less than it is.
+    """The two-sided 95 % quantile of Student's t, for at least one degree of freedom; never below the true one.
 
-    Straight between whole degrees, and from 19 on that of 19.
+    Linear between whole degrees, and constant from 19 on.
     """
     whole = min(len(_T95) - 1, int(freedom))
     low, high = _T95[whole - 1], _T95[whole]
@@ -64,9 +64,9 @@ def t95(freedom: float) -> float:
 def spread(samples: Sequence[float]) -> Spread | None:
     """How exactly the median of samples, in order of time, is known; None for fewer than three.
 
-    By the samples' correlation with the next, and no less than by batch means: a first-order autoregression does not
-    tell all of what wanders for long. `scripts/bench compare` has the coverage: from 12 samples on at least 92 % up to
-    a correlation of 0.7.
+    The error follows from the correlation of successive samples, and is at least that of batch means, as a first-order
+    autoregression misses slow wandering. `scripts/bench compare` measures the coverage: at least 92 % from 12 samples
+    on, up to a correlation of 0.7.
     """
     if len(samples) < 3:
         return None
@@ -80,10 +80,10 @@ def spread(samples: Sequence[float]) -> Spread | None:
 
 
 def _of_correlated(samples: Sequence[float]) -> Spread:
-    """√(π/2) · s / √n′, as of a normal median; n′ = n · (1 − ρ)/(1 + ρ) independent samples are worth these n.
+    """√(π/2) · s / √n′, as for a normal median; these n samples are worth n′ = n · (1 − ρ)/(1 + ρ) independent ones.
 
-    A short series' own ρ is too small by (1 + 4ρ)/n (Kendall 1954). Here it gets (2 + 4ρ)/n more, as one that is too
-    small does more harm; and s² gets n′/(n′ − 1), as correlated samples stay near their own mean.
+    A short series underestimates ρ by (1 + 4ρ)/n (Kendall 1954). Here (2 + 4ρ)/n is added, as too small a ρ does more
+    harm; and s² is multiplied by n′/(n′ − 1), as correlated samples stay near their own mean.
     """
     count, middle = len(samples), statistics.fmean(samples)
     off = [sample - middle for sample in samples]
@@ -97,8 +97,8 @@ def _of_correlated(samples: Sequence[float]) -> Spread:
 def _of_batches(samples: Sequence[float]) -> Spread:
     """s/√k of the medians of k = 5 batches of consecutive samples (Law and Kelton, Simulation Modeling, 9.5.3).
 
-    Times √(1 + (π − 2)/2 · k/n), as the mean of k medians of m varies less than one median of k · m: a normal sample's
-    median has a variance of about πσ²/(2m − 2 + π).
+    Multiplied by √(1 + (π − 2)/2 · k/n), as the mean of k medians of m varies less than one median of k · m: the median
+    of m normal samples has a variance of about πσ²/(2m − 2 + π).
     """
     count = min(_BATCHES, len(samples))
     edges = [round(i * len(samples) / count) for i in range(count + 1)]
@@ -108,9 +108,9 @@ def _of_batches(samples: Sequence[float]) -> Spread:
 
 
 def spread_of_sum(parts: Sequence[tuple[float, Sequence[float]]]) -> Spread | None:
-    """The same of a sum of rates, each with the step times that it is from; None where one of them has too few.
+    """How exactly a sum of rates is known, each given with its step times; None if one of them has too few.
 
-    Errors add up, as of devices that share a machine: what disturbs one may disturb all of them alike.
+    The errors are added, as devices share a machine: what disturbs one may disturb all of them alike.
     """
     found = [(rate, spread(samples)) for rate, samples in parts]
     known = [(rate, one) for rate, one in found if one is not None]
@@ -121,7 +121,7 @@ def spread_of_sum(parts: Sequence[tuple[float, Sequence[float]]]) -> Spread | No
 
 
 def interval_of_sum(parts: Sequence[tuple[float, Sequence[float]]]) -> tuple[float, float] | None:
-    """A 95 % confidence interval of that sum; None where there is none."""
+    """A 95 % confidence interval of a sum of rates, as in `spread_of_sum`; None if a part has too few samples."""
     known, whole = spread_of_sum(parts), sum(rate for rate, _ in parts)
     half = None if known is None else t95(known.freedom) * known.error
     return None if half is None else (whole * math.exp(-half), whole * math.exp(half))
@@ -134,7 +134,7 @@ def interval95(samples: Sequence[float]) -> tuple[float, float] | None:
 
 
 def half_width(samples: Sequence[float]) -> float | None:
-    """Half the interval as a part of the median: 0.01 is ±1 %. None where there is no interval."""
+    """Half of `interval95`'s width as a fraction of the median: 0.01 is ±1 %. None for fewer than three samples."""
     half = _half(samples)
     return None if half is None else math.sinh(half)
 

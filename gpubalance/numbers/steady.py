@@ -12,18 +12,18 @@ from gpubalance.numbers.units import format_percent
 
 _TREND_Z = 2.576  # 99 %
 _TREND_MATTERS = 0.01
-_TREND_ERRORS = 12.1  # 3.5 standard errors of a rise over all samples, each √12 of their level's
-_SHIFT_Z = 3.5  # at the best of all places to cut, so stricter than one test
+_TREND_ERRORS = 12.1  # 3.5 standard errors of a rise over all samples, which is √12 standard errors of the level
+_SHIFT_Z = 3.5  # taken at the best of all cuts, so stricter than a single test
 _SHIFT_MATTERS = 0.03
 _SHIFT_ERRORS = 4.0
 _QUIET = 0.03
-_NORMAL_QUARTERS = 1.349  # between a normal distribution's quartiles, in standard deviations
+_NORMAL_QUARTERS = 1.349  # from a normal distribution's lower to its upper quartile, in standard deviations
 
 
 def unquiet(samples: Sequence[float]) -> str | None:
-    """What they say of a machine that has other work to do, as `timings vary by 12 %`; None where it was quiet.
+    """Why the samples look like a busy machine's, such as `timings vary by 12 %`; None if they are quiet.
 
-    However many there are: an interval gets narrow with time, and yet such a machine gives something else tomorrow.
+    More samples do not help: an interval narrows with time, yet a busy machine gives another result tomorrow.
     """
     if len(samples) < 3:
         return None
@@ -37,7 +37,7 @@ def unquiet(samples: Sequence[float]) -> str | None:
 def has_trend(samples: Sequence[float]) -> bool:
     """Whether the samples rise or fall, clearly (Mann–Kendall, 99 %) and by enough to matter (Theil–Sen, 1 %).
 
-    Clearly for independent samples: where each is like the one before it, every tenth such series seems to have one.
+    The 99 % hold for independent samples: of series whose samples follow each other, every tenth seems to have a trend.
     """
     n = len(samples)
     if n < 4:
@@ -48,15 +48,15 @@ def has_trend(samples: Sequence[float]) -> bool:
 
 
 def is_steady(samples: Sequence[float]) -> bool:
-    """Whether they have no trend and do not change their level, by more than correlated noise alone does.
+    """Whether the samples have no trend and no change of level beyond what correlated noise alone causes.
 
-    Of steady series with a correlation of up to 0.7 at most one in twenty is called unsteady: `scripts/bench compare`.
+    At most one in twenty steady series with a correlation of up to 0.7 is called unsteady: `scripts/bench compare`.
     """
     return not (has_trend(samples) and _rises_beyond_noise(samples)) and not _shifts(samples)
 
 
 def _slope(samples: Sequence[float]) -> float:
-    """A sample's median growth to the next, as a part of it (Theil–Sen)."""
+    """The median growth from one sample to the next, as a fraction (Theil–Sen)."""
     logs = [math.log(sample) for sample in samples]
     return median([(b - a) / (j - i) for (i, a), (j, b) in itertools.combinations(enumerate(logs), 2)])
 
@@ -68,11 +68,11 @@ def _rises_beyond_noise(samples: Sequence[float]) -> bool:
 
 
 def _shifts(samples: Sequence[float]) -> bool:
-    """Whether they change their level once and keep it, as when a card's clocks drop: by 3 % or more, clearly.
+    """Whether the samples change their level once and keep it, as when a card's clocks drop: clearly, by 3 % or more.
 
-    Where Pettitt's rank statistic (Applied Statistics 28, 1979), the Mann–Whitney statistic of the samples before
-    against those after, reaches 3.5 standard deviations, the best fit of two levels says where. A trend misses a change
-    near an end, as most pairs of samples lie on one side of it.
+    Pettitt's rank statistic (Applied Statistics 28, 1979), the Mann–Whitney statistic of the samples before a cut
+    against those after it, must reach 3.5 standard deviations; the best fit of two levels then places the cut. A trend
+    misses a change near an end, as most pairs of samples lie on one side of it.
     """
     n = len(samples)
     above = [sum((b > a) - (b < a) for b in samples) for a in samples]
@@ -88,6 +88,6 @@ def _shifts(samples: Sequence[float]) -> bool:
 
 
 def _distance(samples: Sequence[float]) -> float:
-    """From their median, in sum."""
+    """The sum of the samples' distances from their median."""
     middle = median(samples)
     return sum(abs(sample - middle) for sample in samples)

@@ -1,4 +1,4 @@
-"""Numbers with units, to and from text. Formatting happens at the edge: everywhere else a name carries its unit."""
+"""Converts numbers with units to and from text. Only the edge formats: elsewhere a name carries its unit."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ NOT_AVAILABLE = "n/a"
 
 
 def parse_bytes(text: object) -> int:
-    """Bytes of `10.5 GiB`, `512 MiB` or a plain number. Only binary units, as GB is read in two ways.
+    """Reads bytes from `10.5 GiB`, `512 MiB` or a plain number. Only binary units, as GB is ambiguous.
 
-    Raises ValueError with what is right.
+    The ValueError for anything else says what is right.
     """
     if isinstance(text, bool) or not isinstance(text, str | int | float):
         raise ValueError("a size is a number of bytes or text such as '10.5 GiB'")
@@ -31,7 +31,7 @@ def parse_bytes(text: object) -> int:
 
 
 def three_digits(value: float) -> str:
-    """`1.40`, `14.0`, `140`, `1400`: columns of such numbers line up, and tell how exact they are."""
+    """`1.40`, `14.0`, `140`, `1400`: such numbers line up in columns and show how exact they are."""
     return f"{value:.0f}" if abs(value) >= 99.95 else f"{value:#.3g}"
 
 
@@ -52,12 +52,12 @@ def format_seconds(seconds: float | None) -> str:
     for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
         if abs(seconds) >= 0.9995 * scale:
             return f"{three_digits(seconds / scale)} {unit}"
-    # Below a nanosecond a difference of two times is rounding.
+    # Below a nanosecond the difference of two times is only rounding.
     return "0 s" if abs(seconds) < 1e-9 else f"{seconds * 1e6:.2g} µs"
 
 
 def format_duration(seconds: float) -> str:
-    """`1 s`, `99 s`, `2 min`: how long something will take, about."""
+    """A rough duration to come: `1 s`, `99 s`, `2 min`."""
     return f"{max(1, round(seconds))} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
 
@@ -79,5 +79,5 @@ def format_flops(rate: float | None) -> str:
 
 
 def format_percent(part: float | None, digits: int = 0) -> str:
-    """`94 %` of 0.94; `n/a` for an unknown part."""
+    """`94 %` for 0.94; `n/a` for an unknown fraction."""
     return NOT_AVAILABLE if part is None else f"{100 * part:.{digits}f} %"

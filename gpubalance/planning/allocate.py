@@ -1,4 +1,4 @@
-"""The best split: how many samples each device gets, and in how many micro-batches, from models of its step time."""
+"""Finds the best split, each device's samples and micro-batches, from models of the devices' step times."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ from gpubalance.planning.problem import Allocation, Binds, NoSplitError, Problem
 from gpubalance.planning.sync import on_fewer_hosts
 from gpubalance.settings.shares import Shares
 
-# A later deadline is looked for that part later, and then twice as much, and so on.
+# The search for a later deadline first steps by this fraction, then by twice as much, and so on.
 _SOON = 1e-3
 
 
 def allocate(problem: Problem, *, required: int | None = None) -> Allocation:
-    """The split that is worth the most; with a global batch, of that batch. Raises NoSplitError and TooFineError.
+    """The most valuable split; with a global batch, the best of that size. Raises NoSplitError and TooFineError.
 
-    Problem: a device does b samples, a multiple of the granularity, in c(b) seconds (see `Fleet`), fewer here and there
-    where b is larger, and updates its weights in u seconds; without samples it does neither. Maximise the objective of
-    B = Σb and T = max (c(b) + u) + s, where s is sync if two devices or more have samples, and 0 for one alone, which
-    has nobody to wait for. B is the global batch, or at most the largest one. The device `required` gets at least one
-    granule.
+    Problem: a device computes b samples, a multiple of the granularity, in c(b) seconds (see `Fleet`), which may fall
+    here and there as b grows, and updates its weights in u seconds; without samples it does neither. Maximise the
+    objective of B = Σb and T = max (c(b) + u) + s. Here s is sync if two devices or more have samples, and 0 for one
+    alone, which waits for nobody. B is the global batch, or at most the largest one. The device `required` gets at
+    least one granule.
 
-    (Only the all-reduce is a barrier: a device whose update is over begins with its next batch. So each device's own
-    update adds to its own compute, and it is no max u of all devices that adds to T.)
+    (Only the all-reduce is a barrier: a device that has updated begins its next batch. So each device's own update adds
+    to its own compute, and T has no separate max u over all devices.)
 
-    Method: by a deadline T a device may have done any number of granules up to the most, F(T). So the best split is
-    that of the deadline at which (min(ΣF(T), largest B), T + s) is worth the most, or for one alone (max F(T), T): see
-    `best_deadline`. Splits that are charged s and turn out to use one device are no better than that one alone. Where
-    fewer samples take longer than more of them, a wanted or largest B may be none of the sums that are done by T: then
-    the best of what is done before T, of smaller B by T, and of later deadlines is taken.
+    Method: by a deadline T a device can have done any number of granules up to a maximum, F(T). So the best split
+    belongs to the deadline at which (min(ΣF(T), largest B), T + s) is worth the most, or for one device alone (max
+    F(T), T): see `best_deadline`. A split that is charged s but uses one device is no better than that device alone. If
+    fewer samples can take longer than more of them, a wanted or largest B may not be a sum that is possible by T: then
+    the best is taken among what is done before T, smaller B by T, and later deadlines.
 
-    Where sync is less over fewer hosts, the best split on each of them, and on 2, 3, … whose devices give the most, is
-    looked for in the same way. It is taken where it is better.
+    If sync is less over fewer hosts, the same search also runs on each host alone, and on the 2, 3, … hosts whose
+    devices give the most. A better result replaces the first.
 
-    Ties, within 1e-12: devices together before one alone, so that a device is left out only where that is better;
-    the shorter step, which is the smaller global batch; batches as even as they can be, as far as so many are in time;
-    the first of equal devices. A device has the fewest micro-batches that keep the deadline, as even as they can be
-    without another time.
+    Ties, within 1e-12, are decided in this order: several devices before one alone, so that a device is left out only
+    if that is better; the shorter step, which is the smaller global batch; batches as even as the deadline allows; the
+    first of equal devices. A device takes the fewest micro-batches that keep the deadline, as even as they can be in
+    the same time.
     """
     best = _on_these(problem, required)
     for fewer in on_fewer_hosts(problem):
@@ -57,13 +57,13 @@ def allocate(problem: Problem, *, required: int | None = None) -> Allocation:
 
 
 def _on_these(problem: Problem, required: int | None) -> Allocation:
-    """The same, where every device that is used has the one sync."""
+    """The best split if the sync does not depend on which devices are used; of near ties, the fewest micro-batches."""
     best = _Solver(problem, required).best()
     if not problem.within or problem.global_batch is not None:
         return best
     bar = problem.value(best) * (1 - problem.within)
     low, high = 0, problem.micro_batches
-    while high - low > 1:  # the best never falls with K: what K allows, K + 1 does
+    while high - low > 1:  # the best never falls with K: a split for K is one for K + 1 too
         middle = (low + high) // 2
         fewer = _or_none(replace(problem, micro_batches=middle, within=0.0, sync_of_fewer_s=()), required)
         if fewer and problem.value(fewer) >= bar:
@@ -75,9 +75,9 @@ def _on_these(problem: Problem, required: int | None) -> Allocation:
 
 @dataclass(frozen=True)
 class Worth:
-    """The best splits in which a device has samples and in which it has none; None where there is none.
+    """The best splits in which a device has samples and in which it has none; None if there is no such split.
 
-    `gain` is by what part the objective is higher with the device: below 0 where it is not worth adding.
+    `gain` is the fraction by which the device raises the objective: below 0 if it is not worth adding.
     """
 
     within: Allocation | None
@@ -86,7 +86,7 @@ class Worth:
 
 
 def worth(problem: Problem, device: int) -> Worth:
-    """What a device brings: the best split with at least one granule on it, and the best without it."""
+    """What a device contributes: the best split with at least one granule on it, against the best without it."""
     loads = list(problem.loads)
     loads[device] = replace(loads[device], limit=0)
     without = replace(problem, loads=tuple(loads))
@@ -104,7 +104,7 @@ def _or_none(problem: Problem, required: int | None) -> Allocation | None:
 
 @dataclass(frozen=True)
 class _Given:
-    """The granules of each device, by a deadline, and what they are worth."""
+    """The granules of each device, the deadline by which they are done, and their value."""
 
     units: Floats
     time_s: float
@@ -122,7 +122,7 @@ class _Solver:
             problem.loads,
             multiple=self._multiple,
             micro_batches=problem.micro_batches,
-            most=min(asked) // self._multiple + 1 if asked else np.inf,  # one more says which larger one is possible
+            most=min(asked) // self._multiple + 1 if asked else np.inf,  # one more, to name the next possible one
             required=required,
         )
         self._first_s = self._fleet.first_s
@@ -135,18 +135,18 @@ class _Solver:
             self._least = self._most = problem.global_batch / self._multiple
 
     def best(self) -> Allocation:
-        """See `allocate`."""
+        """The solution; `allocate` states the problem and the method."""
         together = self._best(self._problem.sync_s)
         alone = self._best(0.0, alone=True, above=together.value * (1 + TIE))
         return self._allocation(alone if alone.value else together)
 
     def _best(self, sync_s: float, *, alone: bool = False, above: float = 0.0, before_s: float = math.inf) -> _Given:
-        """The best of deadlines before that; its value is 0 if none is `above` that."""
+        """The best split by a deadline before `before_s`; its value is 0 if none is above `above`."""
         value = self._value(sync_s, before_s)
         found = best_deadline(self._fleet, value, alone=alone, above=above)
         if not found.value:
             return _Given(np.zeros(0), found.time_s, 0.0)
-        by_s = max(found.time_s, self._first_s)  # a device that is required counts from 0 s on
+        by_s = max(found.time_s, self._first_s)  # a required device counts from 0 s on
         most = int(min(self._most, most_in_all(self._fleet, by_s, alone=alone)))
         units = given(self._fleet, most, by_s, alone=alone)
         if units is not None:
@@ -162,7 +162,7 @@ class _Solver:
         return best
 
     def _first(self, total: int, after_s: float, *, alone: bool) -> _Given:
-        """The first deadline from then on by which exactly so many granules are done."""
+        """The first deadline from `after_s` on by which exactly `total` granules are done."""
         low_s = high_s = after_s
         part, units = _SOON, given(self._fleet, total, high_s, alone=alone)
         while units is None:
@@ -190,18 +190,18 @@ class _Solver:
         return tuple((granules * self._multiple).astype(np.int64).tolist())
 
     def _binds(self, units: Floats, sizes: Floats, deadline_s: float) -> list[Binds]:
-        """What keeps each device from a granule more in as many micro-batches.
+        """What keeps each device from one granule more in as many micro-batches.
 
-        "memory": its limit, though the granule would be in time, or the global batch is free; "speed": they would wait
-        for it; "granularity": they would not for a sample, but do for a granule; "global batch" and "sync":
-        neither, but the samples are all given, or another is faster alone.
+        "memory": its limit, though the granule would be in time, or the global batch is free. "speed": the others would
+        wait for it. "granularity": they would wait for a granule, but not for a sample. "global batch": neither, but
+        all samples are given. "sync": one device alone is faster.
         """
         kinds, k = self._fleet.kind_of, np.ceil(units / np.maximum(sizes, 1)).clip(1)
-        later_s = deadline_s + (k - 1) * self._fleet.update_s[kinds]  # of k pieces only the last is followed by one
+        later_s = deadline_s + (k - 1) * self._fleet.update_s[kinds]  # an update follows only the last of k pieces
         granule, sample = (
             k * self._fleet.piece_s((units + more) / k, kinds) <= later_s for more in (1, 1 / self._multiple)
         )
-        free = self._problem.global_batch is None  # then the deadline itself is where the limits leave no more
+        free = self._problem.global_batch is None  # at the best deadline the limits alone then stop a device
         full = units + 1 > k * self._fleet.limit[kinds]
         alone = np.count_nonzero(units) == 1
         binds: list[Binds] = np.select(
@@ -217,7 +217,7 @@ class _Solver:
         return binds
 
     def _value(self, sync_s: float, before_s: float) -> Value:
-        """The objective of so many granules by a deadline before that, of which no more than wanted are given."""
+        """The objective of granules by a deadline before `before_s`; granules above the wanted number don't count."""
 
         def value(granules: Floats, deadlines_s: Floats) -> Floats:
             given = np.minimum(granules, self._most)
@@ -227,7 +227,7 @@ class _Solver:
         return value
 
     def _check(self) -> None:
-        """Raises NoSplitError unless there is a split as wanted."""
+        """Raises NoSplitError if no split meets the request."""
         problem, multiple = self._problem, self._multiple
         if math.isinf(self._first_s):
             raise NoSplitError(f"no device's batch limit allows a batch of {multiple}")

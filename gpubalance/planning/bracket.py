@@ -1,4 +1,4 @@
-"""How the two ends of a search for the largest batch that fits are brought together."""
+"""Brings the two ends of a search for the largest batch that fits together."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ _SPARE_TRIES = 5
 
 
 class Bracket:
-    """Two ends that a search brings together: `low` fits, `high` does not, or is None as long as nothing failed.
+    """The two ends of a search: `low` fits, `high` does not, or is None until something fails.
 
-    What is wished for is tried, or the nearest to it that keeps the search short, whatever the memory is like:
+    The search tries what it wishes, or the nearest batch that keeps it short, however memory behaves:
 
-    - open, the n-th try is at least 2ⁿ⁻⁶ above the start: after ⌈log₂ top⌉ + 6 tries at most, `low` is at the top or
+    - open, the n-th try is at least 2ⁿ⁻⁶ above the start: after at most ⌈log₂ top⌉ + 6 tries `low` is at the top or
       the bracket is closed;
-    - closed with its ends N apart, ⌈log₂ N⌉ + 5 tries at most make them neighbours: bisection's worst case and five.
-      With t tries left each part of the bracket must be at most 2ᵗ⁻¹ wide. That leaves a choice as long as N ≤ 2ᵗ,
-      and keeps it so (the projection of the ITP method: Oliveira and Takahashi 2020, doi:10.1145/3423597). Tries
-      that good guesses saved are not kept for later.
+    - closed with its ends N apart, at most ⌈log₂ N⌉ + 5 tries make them neighbours: bisection's worst case and five.
+      With t tries left each part of the bracket must be at most 2ᵗ⁻¹ wide. That leaves a choice while N ≤ 2ᵗ, and
+      keeps it so (the projection of the ITP method: Oliveira and Takahashi 2020, doi:10.1145/3423597). Tries that good
+      guesses saved are not kept for later.
     """
 
     def __init__(self, low: int, high: int | None = None) -> None:
@@ -35,14 +35,14 @@ class Bracket:
         return self.low < wish and (self.high is None or wish < self.high)
 
     def nearest(self, wish: int) -> int:
-        """What to try: the nearest to the wish that is allowed."""
+        """The batch to try: the nearest to the wish that keeps the search short."""
         if self.high is None:
             return max(wish, self.low + 1, self._start + ((1 << self._fitted) >> _SPARE_TRIES))
         widest = 1 << max(0, self._left - 1)
         return min(max(wish, self.low + 1, self.high - widest), self.high - 1, self.low + widest)
 
     def tell(self, tried: int, fits: bool) -> None:
-        """Moves one end to what was tried."""
+        """Moves one end to the batch that was tried."""
         was_open = self.high is None
         if fits:
             self.low = tried

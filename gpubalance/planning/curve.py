@@ -1,4 +1,4 @@
-"""Which batch sizes a throughput curve needs. Pure: what was measured goes in, the sizes still wanted come out."""
+"""Chooses the batch sizes that a throughput curve needs. Pure: measurements come in, the sizes still needed go out."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from itertools import pairwise
 
 from gpubalance.planning.model import LINE_WITHIN, fit_line
 
-# A third of an octave where the curve bends, an octave where it does not.
+# Three sizes an octave where the curve bends, one elsewhere.
 _THIRDS = (2 ** (1 / 3), 2 ** (2 / 3))
-# Where the knee is: throughput is at least this part of the best, and an octave still changes it by so much of it.
+# The knee: throughput is at least this fraction of the best, and an octave still changes it by this fraction.
 _KNEE_FROM = 0.5
 _KNEE_CHANGES = 0.08
-# The largest batch takes the place of an octave that is so near below it.
+# The largest batch replaces an octave that is this close below it.
 _AS_GOOD = 9 / 8
 _ON_LINE = 0.01
 _FEW = 4
@@ -21,7 +21,7 @@ _FIRST = 3
 
 
 def octaves(smallest: int, largest: int, multiple: int) -> list[int]:
-    """`smallest`, doubled up to `largest`, which is the last; all multiples of `multiple`.
+    """`smallest`, doubled up to `largest`, which comes last; all are multiples of `multiple`.
 
     An octave within an eighth below the largest is left out.
     """
@@ -35,28 +35,28 @@ def octaves(smallest: int, largest: int, multiple: int) -> list[int]:
 
 
 def on_line(sizes: Sequence[int]) -> list[int]:
-    """Of octaves, those that a device is measured with that is on a line: three, then every second one, and the last.
+    """The octaves that suffice for a device on a line: the first three, then every second one, and the last.
 
-    Up to half of the last, by when memory has said where that is.
+    The rule covers those up to half of the last: by then memory has shown where the last one is.
     """
     smaller = [size for size in sizes if 2 * size <= sizes[-1]]
     return [*smaller[:_FIRST], *smaller[_FIRST + 1 :: 2], *(size for size in sizes[-1:] if size not in smaller)]
 
 
 def wanted_precision(batch: int, largest: float) -> float:
-    """How exactly a step time is wanted, as a part of it.
+    """How exactly a step time must be known, as a fraction of it.
 
-    Within ±1 % above half of the largest batch, as solo bests and splits are there. Below, a step time only tells a
-    line from a curve, and is one of many that the line goes through: within ±3 %.
+    Within ±1 % above half of the largest batch, where solo bests and splits lie. Below, a step time only tells a line
+    from a curve, and is one of many points on the line: within ±3 %.
     """
     return _ON_LINE if 2 * batch > largest else LINE_WITHIN
 
 
 def off_line(points: Sequence[tuple[int, float, float]]) -> set[int]:
-    """The batches whose step time the line through all misses by more than it is known, or by more than 1 %.
+    """The batches whose step time is off the line through all points by more than its interval and by more than 1 %.
 
-    Points are (batch, seconds, half of their interval as a part). Fewer than four tell no line from a curve: all of
-    them are off.
+    Points are (batch, seconds, half of their interval as a fraction). Fewer than four can't tell a line from a curve:
+    all of them count as off.
     """
     if len(points) < _FEW:
         return {batch for batch, _, _ in points}
@@ -65,11 +65,11 @@ def off_line(points: Sequence[tuple[int, float, float]]) -> set[int]:
 
 
 def knee_sizes(points: Sequence[tuple[int, float]], multiple: int, off: Container[int]) -> list[int]:
-    """The sizes between octaves that (batch, throughput) points still want: where throughput bends to its plateau.
+    """The sizes between octaves that (batch, throughput) points still need: where throughput bends to its plateau.
 
     That is where it is at least half of the best and an octave changes it by more than 8 % of the best, up or down.
-    Such an octave is divided in thirds, if one of its ends is `off` the line through all: between others the line says
-    it. Sizes that are there already are left out.
+    Such an octave is divided in thirds if one of its ends is `off` the line through all; otherwise the line predicts
+    what lies between. Sizes that were measured already are left out.
     """
     ordered = sorted(points)
     best = max((rate for _, rate in ordered), default=0.0)
@@ -82,7 +82,7 @@ def knee_sizes(points: Sequence[tuple[int, float]], multiple: int, off: Containe
 
 
 def _between(low: int, high: int, multiple: int) -> list[int]:
-    """The third parts of an octave inside (low, high); none where the two are nearer than half an octave."""
+    """The sizes that divide (low, high) in thirds of an octave; none if the two are nearer than half an octave."""
     if high < 1.5 * low:
         return []
     sizes = [round(low * third / multiple) * multiple for third in _THIRDS]
@@ -95,9 +95,10 @@ def best_of(points: Sequence[tuple[int, float]]) -> tuple[int, float]:
 
 
 def sensible_size(points: Sequence[tuple[int, float]], multiple: int, within: float = 0.05) -> int | None:
-    """The size, between two that were measured, at which throughput should come within that part of the best.
+    """The size between two measured ones at which throughput should come within that fraction of the best.
 
-    On the straight line between the two, over the logarithm of the batch, rounded up. None where a measured one is it.
+    It lies on the straight line between the two over the logarithm of the batch, rounded up. None if a measured one is
+    it.
     """
     ordered = sorted(points)
     first = ordered.index(sensible_of(ordered, within))
@@ -110,7 +111,7 @@ def sensible_size(points: Sequence[tuple[int, float]], multiple: int, within: fl
 
 
 def sensible_of(points: Sequence[tuple[int, float]], within: float = 0.05) -> tuple[int, float]:
-    """The smallest batch from which on throughput stays within that part of the best, up to the best one."""
+    """The smallest batch from which throughput stays within that fraction of the best, up to the best batch."""
     ordered = sorted(points)
     best_batch, best = best_of(ordered)
     enough = [point for point in ordered if point[0] <= best_batch]

@@ -1,4 +1,4 @@
-"""The best deadline for a step: granules in the order of the times at which they are done, summed, and valued."""
+"""The best deadline for a step: sorts granules by the time at which they are done, adds them up and values them."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from gpubalance.planning.fleet import TIE, Fleet
 from gpubalance.planning.pieces import Floats
 from gpubalance.planning.problem import TooFineError
 
-# So many granules are put in order at once: about the price of dividing the time before them further.
+# So many granules are sorted at once: that costs about as much as dividing their time further.
 _AT_ONCE = 1 << 12
 _PARTS = 8
-# More parts of time than this, all so nearly as good that no bound tells them apart, would take too long.
+# More time intervals than this, too close in value for any bound to separate, would take too long.
 _MOST = 1 << 18
-# So many numbers at a time stay in the processor's cache.
+# Blocks of this many numbers stay in the processor's cache.
 _IN_CACHE = 1 << 15
 
-# What granules of all devices by a deadline in seconds are worth: 0 where that is not what is wanted.
+# The value of all devices' granules by a deadline in seconds: 0 if the split is not a wanted one.
 Value: TypeAlias = Callable[[Floats, Floats], Floats]
 
 
 @dataclass(frozen=True)
 class Deadline:
-    """A deadline, in seconds, and what the best split that keeps it is worth."""
+    """A deadline, in seconds, and the value of the best split that keeps it."""
 
     time_s: float
     value: float
@@ -35,12 +35,12 @@ class Deadline:
 def best_deadline(
     fleet: Fleet, value: Value, *, alone: bool = False, above: float = 0.0, at_once: int = _AT_ONCE
 ) -> Deadline:
-    """The deadline T of the highest value of (G(T), T), and of equal ones the shortest; (∞, 0) if none is `above` that.
+    """The deadline T with the highest value of (G(T), T), the shortest of equals; (∞, 0) if no value is above `above`.
 
-    G(T) is the sum of what all devices have done by T, or with `alone` the most that one has. It rises only when a
-    granule is done, so the best T is one of these times. Where they are too many to tabulate them all, time is divided:
-    in (a, b] nothing is worth more than G(b) at a, and what is worth less than the best so far is dropped until the
-    rest is few. So nothing is left out that could be the best. Raises TooFineError where too many granules remain.
+    G(T) is the sum of what all devices have done by T, or with `alone` the most that one has done. It rises only when a
+    granule is done, so the best T is one of these times. If they are too many to list, time is divided: in (a, b]
+    nothing is worth more than G(b) at a, and intervals worth less than the best so far are dropped until few granules
+    remain. So the best is never left out. Raises TooFineError if too many granules remain.
     """
 
     able = fleet.may_be_alone if alone else True
@@ -82,15 +82,15 @@ def best_deadline(
 
 
 def _blocks(fleet: Fleet, deadlines: int) -> Iterator[slice]:
-    """Some deadlines at a time."""
+    """Slices of the deadlines that fit in the processor's cache."""
     size = max(1, _IN_CACHE // fleet.width)
     return (slice(start, start + size) for start in range(0, deadlines, size))
 
 
 def _in_order(fleet: Fleet, low: Floats, high: Floats, before: Floats, *, alone: bool) -> tuple[Floats, Floats]:
-    """When each granule of some intervals is done, and G from then on, if it was `before` when the interval began.
+    """When each granule in some intervals is done, and G from then on, if G was `before` at an interval's start.
 
-    Of several that are done at once all but the last have too small a G, which does no harm.
+    Of several granules done at once, all but the last have too small a G, which does no harm.
     """
     counts = (high - low).astype(np.intp)
     interval, kind = (np.repeat(at.ravel(), counts.ravel()) for at in np.indices(counts.shape))

@@ -12,25 +12,25 @@ from gpubalance.planning.model import Line
 from gpubalance.planning.pieces import ALL, Floats, Ints, Pieces, straight, table
 from gpubalance.planning.problem import Load
 
-# What rounding can make of equal times and values.
+# Rounding makes equal times and values differ by at most this fraction.
 TIE = 1e-12
 
 _SIZES = 32
-# Of a granule: more than rounding makes of a division.
+# A fraction of a granule, larger than the rounding of a division.
 _ROUNDED = 1e-6
 
 
 class Fleet:
-    """Devices for the solver, in granules of `multiple` samples. Equal devices are one kind, which has a `count`.
+    """Devices for the solver, in granules of `multiple` samples. Equal devices form one kind, with a `count`.
 
-    Kinds are sorted by what they are, so that nothing depends on the order of the devices. A device that is `required`
-    is a kind of its own, with a granule as its `floor`.
+    Kinds are sorted by their properties, so that the order of the devices does not matter. A `required` device is a
+    kind of its own, with one granule as its `floor`.
 
-    In micro-batches of m granules, u of them take q·t(m) + t(u − q·m) seconds with q = ⌈u/m⌉ − 1, and the update: t is
-    the device's model, and the engine takes what is left first. m may be the limit. It may also be a batch that was
-    measured, or one of 32 equal parts of the limit, rounded up, where that has a higher throughput than all larger
-    ones. d(u) is the least time of u granules or more with any m of which they take K or fewer. Where t never falls,
-    each of fewer granules is done by then too; else see `in_time`. No device does more than `most` granules.
+    In micro-batches of m granules, u granules take q·t(m) + t(u − q·m) seconds with q = ⌈u/m⌉ − 1, and the update: t is
+    the device's model; the engine takes the remainder first. m may be the limit. It may also be a measured batch, or
+    one of 32 equal parts of the limit, rounded up, if its throughput is above that of all larger ones. d(u) is the
+    least time of u granules or more with any m that needs at most K micro-batches. If t never falls, every smaller
+    number of granules is done by then too; otherwise see `in_time`. No device does more than `most` granules.
     """
 
     def __init__(
@@ -62,20 +62,20 @@ class Fleet:
         self.limit: Floats = self._sizes[0]
         self.largest: Floats = np.minimum(self.limit * micro_batches, most)
         there = self._sizes.T > 0
-        there[:, 0] = True  # one of 0, where a device can do nothing
+        there[:, 0] = True  # a size of 0 for a device that can do nothing
         self._kind, column = np.nonzero(there)  # of each size, by kind
         self._size, self._size_s = self._sizes[column, self._kind], self._sizes_s[column, self._kind]
         self.width = len(self._kind)
 
     def piece_s(self, units: Floats, kinds: Ints | slice = ALL) -> Floats:
-        """t(u) of so many granules each, and the update, as of the last micro-batch or the only one."""
+        """Seconds of so many granules each as the last micro-batch or the only one: t(u) and the update."""
         return self._pieces.time_s(units, kinds)
 
     def _units_in(self, deadlines_s: Floats, begun_s: Floats | float = 0.0, kinds: Ints | slice = ALL) -> Floats:
-        """The most granules up to the limit that are done by a deadline if they are begun then.
+        """The most granules, up to the limit, that are done by a deadline if they begin at `begun_s`.
 
-        They are the last micro-batch. A division says nearly how many, and rather one too many: so t itself is asked
-        whether the last is in time.
+        They are the last micro-batch. A division gives almost the number, if anything one too many: so t itself decides
+        whether the last one is in time.
         """
         least, after_s = self._least, np.nextafter(deadlines_s, np.inf)
         at = least.at(least.low_s, after_s, kinds, begun_s)
@@ -87,7 +87,7 @@ class Fleet:
         return done
 
     def time_s(self, units: Floats, kinds: Ints) -> Floats:
-        """d(u) of so many granules each, up to the kinds' `largest`."""
+        """d(u) for so many granules of each kind, up to the kind's `largest`."""
         if self._micro_batches == 1:
             return self._least.time_s(units, kinds)
         least: Floats = np.full(units.shape, np.inf)
@@ -100,7 +100,7 @@ class Fleet:
         return least
 
     def pieces_s(self, units: Floats, size: Floats, kinds: Ints | slice = ALL) -> Floats:
-        """Seconds of u granules in micro-batches of a size, and of the update."""
+        """Seconds of u granules in micro-batches of that size, with the update."""
         full = np.ceil(units / size) - 1
         time_s: Floats = full * (self.piece_s(size, kinds) - self.update_s[kinds]) + self.piece_s(
             units - full * size, kinds
@@ -108,15 +108,14 @@ class Fleet:
         return time_s
 
     def in_time(self, units: Floats, deadline_s: float, kinds: Ints) -> NDArray[np.bool_]:
-        """Whether exactly so many granules of each are done by a deadline: more of them may be where fewer are not."""
+        """Whether exactly so many granules of each kind are done by a deadline: more may be done when fewer are not."""
         done: NDArray[np.bool_] = (units == 0) | (self.micro_batches(units, deadline_s, kinds)[0] > 0)
         return done
 
     def micro_batches(self, units: Floats, deadline_s: float, kinds: Ints) -> tuple[Floats, Floats]:
-        """The micro-batch of each kind for so many granules, and the seconds they take with the update.
+        """The micro-batch of each kind for so many granules, and the seconds that they take with the update.
 
-        The fewest micro-batches that keep the deadline, and as even as they can be without another time; 0 where none
-        do.
+        It makes the fewest micro-batches that keep the deadline, as even as they can be in the same time; 0 if none do.
         """
         chosen, times = np.zeros(len(units)), np.zeros(len(units))
         for sizes in [units, *self._sizes[:, kinds]]:
@@ -131,12 +130,12 @@ class Fleet:
         return chosen, times
 
     def most(self, deadlines_s: Floats) -> Floats:
-        """F(T), the most that each kind has done by a deadline, at [T, kind]: full micro-batches, and what is left."""
+        """F(T), the most that each kind has done by a deadline, at [T, kind]: full micro-batches and a remainder."""
         deadlines_s = deadlines_s[:, None]
         if self._micro_batches == 1:
             units = self._units_in(deadlines_s)
         else:
-            # Rather one too few full ones: the last micro-batch, which the update follows, may be as large.
+            # If anything one full one too few: the last micro-batch, which the update follows, may be as large.
             left_s = (deadlines_s - self.update_s[self._kind]) * (1 - _ROUNDED)
             full = np.floor(left_s / np.where(self._size > 0, self._size_s, np.inf)).clip(0)
             last = self._units_in(deadlines_s, full * self._size_s, self._kind)
@@ -148,18 +147,18 @@ class Fleet:
 
     @property
     def may_be_alone(self) -> NDArray[np.bool_]:
-        """The kinds of which one device may have all: those that can do a granule; only the required one, if any is."""
+        """The kinds of which one device may do the whole step: those able to do a granule, or only the required one."""
         able: NDArray[np.bool_] = (self.limit >= 1) & (self.floor == self.floor.max())
         return able
 
     @property
     def first_s(self) -> float:
-        """When the first granule is done, or that of the device that is required; ∞ if there is none."""
+        """When the first granule can be done, or the required device's first; ∞ if none can."""
         return float(self._least.time_s(np.ones(len(self.count)))[self.may_be_alone].min(initial=np.inf))
 
     @property
     def last_s(self) -> float:
-        """When all have done all that they may be given."""
+        """When all devices have done the most that they may be given."""
         able = np.nonzero(self.limit >= 1)[0]
         return float(self.time_s(self.largest[able], able).max(initial=0.0))
 

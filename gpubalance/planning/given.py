@@ -1,4 +1,4 @@
-"""So many granules in all, and how many of them each device is given, so that they are done by a deadline."""
+"""Divides a total of granules among the devices so that all are done by a deadline."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from numpy.typing import NDArray
 from gpubalance.planning.fleet import Fleet
 from gpubalance.planning.pieces import Floats, Ints
 
-# Rounding in a sum of times; well below a tie.
+# Rounding in a sum of times; well below TIE.
 ROUNDING = 1e-13
 
 
 def most_in_all(fleet: Fleet, deadline_s: float, *, alone: bool) -> float:
-    """The most granules that are done by a deadline, or with `alone` on one device."""
+    """The most granules that can be done by a deadline; with `alone`, the most on one device."""
     most = fleet.most(np.array([deadline_s * (1 + ROUNDING)]))[0]
     return float((most * fleet.may_be_alone).max() if alone else most @ fleet.count)
 
 
 def given(fleet: Fleet, total: int, deadline_s: float, *, alone: bool) -> Floats | None:
-    """The granules of each device; None where no split of so many is done by the deadline.
+    """The granules of each device; None if no split of the total is done by the deadline.
 
-    As even as they can be; but no device that is as fast with more does less than it has done before the deadline,
-    unless what is left can only so be done in time. `alone`: all on the first device of the first kind that does so
-    many.
+    They are as even as possible; but a device that is as fast with more keeps what it can do before the deadline,
+    unless the rest can be done in time only otherwise. `alone` gives all to the first device of the first kind that can
+    do so many.
     """
     before, by = fleet.most(np.array([deadline_s * (1 - ROUNDING), deadline_s * (1 + ROUNDING)]))
     deadline_s *= 1 + ROUNDING
@@ -58,15 +58,15 @@ def _alone(fleet: Fleet, total: int, most: Floats, deadline_s: float) -> Floats 
 
 
 def _able(fleet: Fleet, units: float, excess: int, deadline_s: float, kind: int) -> NDArray[np.bool_]:
-    """Whether a device of so many granules also does 0, 1, … fewer by a deadline, up to `excess`."""
+    """Whether a device that does `units` granules can also do 0, 1, … fewer by a deadline, up to `excess` fewer."""
     fewer = np.arange(units, max(units - excess, fleet.floor[kind]) - 1, -1)
     return fleet.in_time(fewer, deadline_s, np.full(len(fewer), kind))
 
 
 def _levelled(low: Floats, high: Floats, total: float, kinds: Ints) -> Floats:
-    """So many granules, as even as they can be: all are brought to one level between their `low` and `high`.
+    """`total` granules, as even as possible: every device is brought to one level between its `low` and `high`.
 
-    What is left goes to the first of them.
+    The rest goes to the first devices.
     """
     level, above = 0, int(high.max()) + 1
     while above - level > 1:
@@ -80,10 +80,10 @@ def _levelled(low: Floats, high: Floats, total: float, kinds: Ints) -> Floats:
 
 
 def _lowered(by: int, able: Iterable[NDArray[np.bool_]]) -> list[int] | None:
-    """By how much each of the first devices is lowered, so that together it is `by`; None where no sum of them is.
+    """How much to take from each of the first devices so that it adds up to `by`; None if no sum of them does.
 
-    A device can be lowered by n granules where the n-th of its `able` is true, and by 0. Devices are asked for only
-    as far as they are needed.
+    A device can give up n granules if the n-th of its `able` is true, or 0. Only as many devices are asked as are
+    needed.
     """
     sums = np.zeros(by + 1)
     sums[0] = 1

@@ -1,4 +1,4 @@
-"""What a change of the global batch asks of the learning rate: advice with sources, not a law."""
+"""How the learning rate should follow the global batch: advice with sources, not a law."""
 
 from __future__ import annotations
 

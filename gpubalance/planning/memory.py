@@ -1,4 +1,4 @@
-"""What measured memory says of larger batches: how large a batch fits, alone and in a joint run."""
+"""Predicts from measured memory how large a batch fits, alone and in a joint run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 _WELL_BELOW = Fraction(3, 4)  # of the batch above it
-_LEAST_ERROR = Fraction(1, 4)  # of the last error: what an allocator rounds does not vanish near a measured batch
+_LEAST_ERROR = Fraction(1, 4)  # of the last error: an allocator's rounding does not vanish near a measured batch
 # All-reduce buffers, and a second copy of the gradients: facts of MirroredStrategy with NCCL's fused all-reduce.
 _COPIES_OF_GRADIENTS = 2
 
@@ -20,9 +20,9 @@ Points = Sequence[tuple[int, int]]  # (batch, peak bytes), by batch
 class MemoryCurve:
     """Memory from the largest measured batch on: peak + slope · d + bend · d · (d + gap), for d samples more.
 
-    That is Newton's polynomial through the largest batch and two smaller ones, `gap` between the largest and the
-    second. A downward bend is left out: where memory rises ever less, as after a workspace's plateau, the line is
-    above it. So it rather asks for too much than for too little.
+    That is Newton's polynomial through the largest batch and two smaller ones, with `gap` between the largest and the
+    second. A downward bend is left out: if memory rises ever more slowly, as after a workspace's plateau, the line is
+    above it. So the curve overestimates rather than underestimates.
     """
 
     batch: int
@@ -33,7 +33,7 @@ class MemoryCurve:
 
     @classmethod
     def through(cls, points: Points, memory_bytes: int) -> MemoryCurve | None:
-        """The curve of some points; None with fewer than two, or where memory does not rise.
+        """The curve through some of the points; None for fewer than two, or if memory does not rise.
 
         Fractions keep exactly linear memory exact.
         """
@@ -48,12 +48,12 @@ class MemoryCurve:
         return cls(large, high, slope, max(bend, Fraction(0)), large - middle) if slope > 0 else None
 
     def at(self, batch: int) -> Fraction:
-        """The bytes that a batch takes."""
+        """The predicted bytes of a batch."""
         more = batch - self.batch
         return self.peak_bytes + self.slope * more + (self.bend * more * (more + self.gap) if more > 0 else 0)
 
     def largest_within(self, memory_bytes: int) -> int:
-        """The largest batch that the curve puts within the memory; below 1 where there is none."""
+        """The largest batch that the curve puts within the memory; below 1 if there is none."""
         by_line = self.batch + math.floor((memory_bytes - self.peak_bytes) / self.slope)
         return _last_within(self.at, memory_bytes, self.batch, by_line) if self.bend else by_line
 
@@ -61,8 +61,8 @@ class MemoryCurve:
 def _well_apart(points: Points, memory_bytes: int) -> list[tuple[int, int]]:
     """Up to three of the points, the largest first, each the nearest that is well below the one before it.
 
-    Small batches hide the slope behind workspaces, and near ones behind the allocator's rounding. So well below is a
-    quarter, or half as many bytes as the memory still has to go: near the limit, near ones will do.
+    Small batches hide the slope behind workspaces, and close ones behind the allocator's rounding. So well below means
+    by a quarter, or by half as many bytes as the memory has left: near the limit, close ones will do.
     """
     chosen = list(points[-1:])
     left = memory_bytes - chosen[0][1] if chosen else 0
@@ -74,7 +74,7 @@ def _well_apart(points: Points, memory_bytes: int) -> list[tuple[int, int]]:
 
 
 def _last_within(bytes_of: Callable[[int], Fraction], memory_bytes: int, low: int, high: int) -> int:
-    """The largest batch from `low` to `high` within the memory, by a rising function; `high` where that is below."""
+    """The largest batch from `low` to `high` within the memory, by a rising function; `high` if it is below `low`."""
     if high <= low:
         return high
     return low + bisect.bisect_right(range(low + 1, high + 1), Fraction(memory_bytes), key=bytes_of)
@@ -82,10 +82,10 @@ def _last_within(bytes_of: Callable[[int], Fraction], memory_bytes: int, low: in
 
 @dataclass(frozen=True)
 class Forecast:
-    """What measured memory says of the batch limit, in batches.
+    """What measured memory predicts for the batch limit, in batches.
 
     `best` is the largest that fits by the curve; `sure` the largest that fits even if the curve errs as it did at the
-    last measured batch; `doubt` the first that fails even then. `proven` where such an error is known, and small.
+    last measured batch; `doubt` the first that fails even then. `proven` means that this error is known and small.
     """
 
     sure: int
@@ -95,10 +95,10 @@ class Forecast:
 
 
 def forecast(points: Points, memory_bytes: int) -> Forecast | None:
-    """What the points say, in order of their batches; None where they have no curve.
+    """The forecast from points in order of their batches; None if they give no curve.
 
-    The error is by how much the largest batch missed the curve of those below it. It grows with the third power of
-    the distance, as the remainder of a polynomial of degree two does, and never falls below a quarter.
+    The error is how far the largest batch missed the curve of those below it. It grows with the cube of the distance,
+    like the remainder of a polynomial of degree two, and never falls below a quarter of itself.
     """
     curve = MemoryCurve.through(points, memory_bytes)
     if curve is None:
@@ -119,24 +119,23 @@ def forecast(points: Points, memory_bytes: int) -> Forecast | None:
 
 
 def predict_limit(points: Points, memory_bytes: int) -> int | None:
-    """The largest batch that a line through two or more (batch, bytes) points puts within the memory.
+    """The largest batch that the line through the two largest (batch, bytes) points puts within the memory.
 
-    The slope is that between the two largest batches: small ones hide it behind workspaces. None where it does not
-    rise.
+    Smaller batches hide the slope behind workspaces. None if memory does not rise.
     """
     curve = MemoryCurve.through(sorted(points)[-2:], memory_bytes)
     return None if curve is None else curve.largest_within(memory_bytes)
 
 
 def joint_bytes(gradient_bytes: int, devices: int) -> int:
-    """Bytes that a joint run takes on each device beside what it takes alone; 0 for one device."""
+    """Bytes that a joint run takes on each device beyond what the device takes alone; 0 for one device."""
     return _COPIES_OF_GRADIENTS * gradient_bytes if devices > 1 else 0
 
 
 def joint_limit(points: Points, fits: int, *, memory_bytes: int | None, extra_bytes: int) -> int:
     """The largest batch, up to `fits`, that leaves `extra_bytes` of the device's memory free.
 
-    By the curve through the measured (batch, peak bytes) points. Where memory is not known nothing is taken off.
+    Predicted by the curve through the measured (batch, peak bytes) points. If the memory is unknown, it is `fits`.
     """
     fitting = [point for point in points if point[0] <= fits]
     if memory_bytes is None or not extra_bytes or not fitting:

@@ -1,4 +1,4 @@
-"""A device's step time over the batch: the line α + β·b, or, where it is no line, the measured curve made monotone."""
+"""A device's step time over the batch: the line α + β·b, or, if it is no line, the measured curve made monotone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from operator import itemgetter
 
-# Above this the line misses the curve by more than measuring does.
+# Above this residual the line misses the curve by more than measurement error.
 LINE_WITHIN = 0.03
 
 
@@ -25,19 +25,19 @@ class Line:
         return self.alpha_s + self.beta_s * batch
 
     def scaled(self, factor: float) -> Line:
-        """The same device, `factor` times as slow."""
+        """The model of a device `factor` times as slow."""
         return Line(self.alpha_s * factor, self.beta_s * factor, self.residual)
 
     def less(self, seconds: float) -> Line:
-        """The same device with so much less to do in a step, of any batch."""
+        """The model with every step shorter by so many seconds."""
         return Line(self.alpha_s - seconds, self.beta_s, self.residual)
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Piecewise linear through measured points; beyond them it goes on as its first or last piece does.
+    """Piecewise linear through measured points; beyond them its first and last pieces continue.
 
-    Where that would be below 0 at no samples, the first piece comes from the origin: no step takes less than no time.
+    If the first piece would be below 0 at no samples, a piece from the origin replaces it: no step takes negative time.
     """
 
     batches: tuple[int, ...]
@@ -45,7 +45,7 @@ class Curve:
 
     @cached_property
     def knots(self) -> tuple[tuple[float, float], ...]:
-        """The (batch, seconds) that the pieces are between, at least two."""
+        """The (batch, seconds) points that the pieces connect, at least two."""
         points = tuple(zip(self.batches, self.step_times_s, strict=True))
         (left, low), (right, high) = points[0], points[-1 if len(points) == 1 else 1]
         if len(points) == 1:
@@ -59,18 +59,18 @@ class Curve:
         return low + (high - low) * (batch - left) / (right - left)
 
     def scaled(self, factor: float) -> Curve:
-        """The same device, `factor` times as slow."""
+        """The model of a device `factor` times as slow."""
         return Curve(self.batches, tuple(time * factor for time in self.step_times_s))
 
     def less(self, seconds: float) -> Curve:
-        """The same device with so much less to do in a step, of any batch."""
+        """The model with every step shorter by so many seconds."""
         return Curve(self.batches, tuple(time - seconds for time in self.step_times_s))
 
 
 def fit_line(points: Sequence[tuple[int, float]]) -> Line:
     """The line with the least Σ ((α + β·b − t)/t)² through (batch, seconds) points, with α and β not below 0.
 
-    Relative errors, as a planner divides by times: a millisecond matters at 20 ms and not at 2 s. Weighted least
+    Errors are relative, as a planner divides by times: a millisecond matters at 20 ms and not at 2 s. Weighted least
     squares with weights 1/t² (closed form). Raises ValueError for fewer than two batches.
     """
     if len({batch for batch, _ in points}) < 2:
@@ -83,12 +83,12 @@ def fit_line(points: Sequence[tuple[int, float]]) -> Line:
     common = sum(w * (b - mean_b) * (t - mean_t) for w, (b, t) in zip(weights, points, strict=True))
     beta = common / spread
     alpha = mean_t - beta * mean_b
-    if alpha < 0:  # through the origin
+    if alpha < 0:  # then the best line passes through the origin
         alpha = 0.0
         beta = sum(w * b * t for w, (b, t) in zip(weights, points, strict=True)) / sum(
             w * b * b for w, (b, _) in zip(weights, points, strict=True)
         )
-    elif beta < 0:  # flat
+    elif beta < 0:  # then the best line is flat
         alpha, beta = mean_t, 0.0
     return Line(alpha, beta, max(abs(alpha + beta * b - t) / t for b, t in points))
 
@@ -96,8 +96,8 @@ def fit_line(points: Sequence[tuple[int, float]]) -> Line:
 def monotone_curve(points: Sequence[tuple[int, float]]) -> Curve:
     """The nearest curve (least squares) that never falls: isotonic regression by pooling adjacent violators.
 
-    Barlow et al., Statistical Inference under Order Restrictions, 1972. In a probe's few points a larger batch that was
-    measured as faster is noise or another algorithm of cuDNN's, and says nothing of the sizes between them.
+    Barlow et al., Statistical Inference under Order Restrictions, 1972. Among a probe's few points a larger batch that
+    was faster shows noise or another of cuDNN's algorithms, and says nothing of the sizes in between.
     """
     ordered = sorted(points)
     pools: list[list[float]] = []  # [mean, size]

@@ -1,4 +1,4 @@
-"""The gradient noise scale, from the norms of a step's gradients, and what a global batch is worth by it.
+"""The gradient noise scale, from the norms of a step's gradients, and the value of a global batch that follows from it.
 
 McCandlish et al. 2018, arXiv:1812.06162. φ = tr Σ / ‖G‖² is the batch at which the noise of a step's gradient is as
 large as the gradient: Σ is the covariance of one sample's gradient, G its mean.
@@ -19,7 +19,7 @@ _FEWEST_STEPS = 3
 
 @dataclass(frozen=True)
 class Norms:
-    """Of a step whose global batch of B samples was taken in `parts` of b samples, on devices or in micro-batches.
+    """The gradient norms of a step whose B samples were taken in `parts` of b, on devices or in micro-batches.
 
     With g the whole batch's mean gradient and h a part's share of it (so that g = Σh), `whole` is ‖g‖² and `own` is
     Σ‖h‖²/b.
@@ -32,19 +32,19 @@ class Norms:
 
     @property
     def variance(self) -> float:
-        """tr Σ, without bias: Σ b‖gᵢ − g‖²/(n − 1), which is (B²·own − B·whole)/(n − 1)."""
+        """tr Σ, unbiased: Σ b‖gᵢ − g‖²/(n − 1), which is (B²·own − B·whole)/(n − 1)."""
         total = self.global_batch
         return total * (total * self.own - self.whole) / (self.parts - 1)
 
     @property
     def signal(self) -> float:
-        """‖G‖², without bias: ‖g‖² − tr Σ/B. It may be below 0 by chance."""
+        """‖G‖², unbiased: ‖g‖² − tr Σ/B. It may be below 0 by chance."""
         return self.whole - self.variance / self.global_batch
 
 
 @dataclass(frozen=True)
 class NoiseScale:
-    """φ in samples with its 95 % interval; or None for both, and `unknown` says why."""
+    """φ in samples with its 95 % interval; both are None if unknown, and `unknown` says why."""
 
     value: float | None
     ci95: tuple[float, float] | None
@@ -54,8 +54,8 @@ class NoiseScale:
 def noise_scale(steps: Sequence[Norms]) -> NoiseScale:
     """φ over some steps: the mean of tr Σ over the mean of ‖G‖², never a mean of ratios.
 
-    The interval is Fieller's (1954) of a ratio of two means. Where it has no end, the gradient can't be told from its
-    noise, and φ is not known.
+    The interval is Fieller's (1954) for a ratio of two means. If it is unbounded, the gradient can't be told from its
+    noise, and φ is unknown.
     """
     steps = [one for one in steps if one.parts > 1 and math.isfinite(one.own) and math.isfinite(one.whole)]
     if len(steps) < _FEWEST_STEPS:
@@ -74,15 +74,15 @@ def noise_scale(steps: Sequence[Norms]) -> NoiseScale:
 
 
 def efficiency(global_batch: float, scale: float) -> float:
-    """1/(1 + B/φ): what a sample of a global batch B is worth in learning, beside one of a very small batch."""
+    """1/(1 + B/φ): what a sample in a global batch B is worth to learning, relative to one in a very small batch."""
     return scale / (scale + global_batch)
 
 
 def goodput(scale: float) -> Objective:
-    """B/T · 1/(1 + B/φ), samples per second times what each is worth: Pollux, Qiao et al., OSDI 2021."""
+    """B/T · 1/(1 + B/φ), samples per second times the efficiency: Pollux, Qiao et al., OSDI 2021."""
     return lambda global_batch, step_time_s: global_batch / step_time_s * (scale / (scale + global_batch))
 
 
 def learning_rate_factor(old: int, new: int, scale: float) -> float:
-    """(1 + φ/B₀)/(1 + φ/B), for SGD: the best learning rate is in proportion to 1/(1 + φ/B), eq. 2.9 there."""
+    """(1 + φ/B₀)/(1 + φ/B), for SGD: the best learning rate is proportional to 1/(1 + φ/B), eq. 2.9 of McCandlish."""
     return (1 + scale / old) / (1 + scale / new)

@@ -10,10 +10,10 @@ from gpubalance.numbers.stats import median
 
 @dataclass(frozen=True)
 class StepParts:
-    """For each replica compute + update + wait + sync + input wait is the step time, in seconds, up to `excess_s`.
+    """compute + update + wait + sync + input wait is the step time for each replica, in seconds, plus `excess_s`.
 
-    `excess_s` is by how much the stamped steps' straggler took longer than a whole unstamped step: 0 unless measuring
-    disturbs.
+    `excess_s` is how much longer the stamped steps' straggler took than a whole unstamped step: 0 unless measuring
+    slows the step down.
     """
 
     compute_s: tuple[float, ...]
@@ -39,10 +39,10 @@ def split_step(
 ) -> StepParts:
     """Divides a step of `step_time_s` seconds by the compute and update times of some steps ([step][replica]).
 
-    There must be a step at least. Replica i computes cᵢ and updates uᵢ, the `middle` over steps; m is that of the
+    At least one step is needed. Replica i computes cᵢ and updates uᵢ, the `middle` over steps; m is the middle of the
     slowest replica's sum of both. Then wᵢ = m − cᵢ − uᵢ and s = T − input wait − m. (m, not max (cᵢ + uᵢ): with noise
-    another replica is the slowest each step, and that time is spent waiting.) One replica has nothing to wait for and
-    to sync: what is left of its step counts as compute.
+    another replica is the slowest in each step, and the others wait for it.) A single replica neither waits nor syncs:
+    the rest of its step counts as compute.
     """
     compute, update = (_of_replicas(times, middle) for times in (computes, updates))
     if len(compute) == 1:
@@ -62,7 +62,7 @@ def split_step(
 
 
 def _of_replicas(steps: Sequence[Sequence[float]], middle: Callable[[Sequence[float]], float]) -> tuple[float, ...]:
-    """Each replica's over the steps."""
+    """The middle of each replica's times over the steps."""
     return tuple(middle(times) for times in zip(*steps, strict=True))
 
 

@@ -1,4 +1,4 @@
-"""Step times as straight pieces over granules: of one device, and of many in one table."""
+"""Step times as straight pieces over granules: for one device, and for many in one table."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ Ints: TypeAlias = NDArray[np.intp]
 
 # (begin, low, slope): low + slope · (u − begin) seconds for u granules above `begin`.
 Piece: TypeAlias = tuple[float, float, float]
-# (batch, seconds): a step time is straight between two of them.
+# (batch, seconds): between two of these a step time is straight.
 Knots: TypeAlias = Sequence[tuple[float, float]]
 
 ALL = slice(None)
 
 
 def straight(load: Load, multiple: int) -> tuple[tuple[Piece, ...], tuple[Piece, ...]]:
-    """A device's pieces in granules, and those of the least time in which it does so many or more, up to its limit.
+    """A device's pieces in granules, and those of the least time for so many granules or more, up to its limit.
 
-    With the update: so a deadline is held against one sum, and no rounding of a difference decides.
+    They include the update, so that a deadline is compared with one sum, and no rounding of a difference decides.
     """
     model, update_s = load.model, load.update_s
     if isinstance(model, Line):
@@ -45,7 +45,7 @@ def _between(knots: Knots, multiple: int, update_s: float) -> tuple[Piece, ...]:
 
 
 def _of_granules(curve: Curve, limit: int, multiple: int) -> Knots:
-    """The knots of a curve of which only whole granules are done: what is between two of them counts for nothing."""
+    """The knots of a curve at whole granules only: what lies between two of them has no effect."""
     beside = {at for batch in curve.batches for at in (batch // multiple, -(-batch // multiple))}
     sizes = sorted({1, *(at for at in (*beside, limit) if 1 <= at <= limit)})
     knots = [(size * multiple, curve.step_time_s(size * multiple)) for size in sizes]
@@ -53,13 +53,13 @@ def _of_granules(curve: Curve, limit: int, multiple: int) -> Knots:
 
 
 def _least(knots: Knots, multiple: int) -> Knots:
-    """The same, where so many samples take what more of them take that are faster."""
+    """The knots with each time lowered to that of more samples if those are faster."""
     after = knots[-1][1]
     least = {knots[-1][0]: after}
     for (left, low), (right, high) in reversed(list(pairwise(knots))):
         if low < after < high:
             slope = (high - low) / (right - left)
-            last = left + (after - low) / slope // multiple * multiple  # that takes less than what is after it
+            last = left + (after - low) / slope // multiple * multiple  # the last that takes less than any after it
             least |= {last + multiple: after, last: min(after, low + slope * (last - left))}
         after = min(after, low)
         least[left] = after
@@ -76,9 +76,9 @@ class Pieces:
     def at(
         self, begins: Floats, reached: Floats, kinds: Ints | slice = ALL, moved: Floats | float = 0.0
     ) -> Ints | slice:
-        """The last piece that begins before what each kind has reached, as an index into a flat table, by bisection.
+        """The last piece that begins before what each kind has reached, as an index into the flat table, by bisection.
 
-        `begins` is of granules or of seconds. Each begins by `moved` later than the table says.
+        `begins` is in granules or in seconds. Every piece begins `moved` later than the table says.
         """
         if len(begins) == 1:
             return kinds
@@ -90,18 +90,18 @@ class Pieces:
         return at
 
     def within_s(self, units: Floats, at: Ints | slice) -> Floats:
-        """Seconds of so many granules, which lie in these pieces."""
+        """Seconds of so many granules, which lie in the pieces `at`."""
         time_s: Floats = units - self.begins.ravel()[at]
         time_s *= self.slope_s.ravel()[at]
         time_s += self.low_s.ravel()[at]
         return time_s
 
     def time_s(self, units: Floats, kinds: Ints | slice = ALL) -> Floats:
-        """Seconds of so many granules each."""
+        """Seconds of so many granules of each kind."""
         return self.within_s(units, self.at(self.begins, units, kinds))
 
 
 def table(rows: Sequence[Sequence[Any]], fill: Any) -> Floats:
-    """Rows of unlike lengths as an array, filled up, with its axes turned round."""
+    """Rows of different lengths as a transposed array, padded to a power of two with `fill`."""
     most = 1 << (max(map(len, rows)) - 1).bit_length()
     return np.ascontiguousarray(np.array([[*row, *[fill] * (most - len(row))] for row in rows], dtype=float).T)

@@ -1,4 +1,4 @@
-"""What a split is wanted for, and what it is."""
+"""The problem that a split solves, and the split itself."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from gpubalance.settings.shares import Shares
 
 Binds: TypeAlias = Literal["speed", "memory", "granularity", "global batch", "sync"]
 
-# What (global batch, step time in seconds) are worth: above 0, and for arrays of them too. A larger global batch in
-# the same time is not worth less, a longer time for the same one not more.
+# The value of (global batch, step time in seconds): above 0, also for arrays of them. A larger global batch in the same
+# time is never worth less, a longer time for the same global batch never more.
 Objective: TypeAlias = Callable[[Any, Any], Any]
 
 
@@ -23,7 +23,7 @@ def throughput(global_batch: Any, step_time_s: Any) -> Any:
 
 
 class NoSplitError(ValueError):
-    """No split is as asked for. `below` and `above` are the nearest global batches that are possible, or None."""
+    """No split meets the request. `below` and `above` are the nearest possible global batches, or None."""
 
     def __init__(self, reason: str, below: int | None = None, above: int | None = None) -> None:
         super().__init__(reason)
@@ -32,12 +32,12 @@ class NoSplitError(ValueError):
 
 
 class TooFineError(ValueError):
-    """More batches are as good as each other than can be compared: batches are too fine for what devices can take."""
+    """More batches are equally good than can be compared: the granules are too fine for the devices' limits."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """A device: its compute time over the batch, and the most samples, in one micro-batch, that it may be given.
+    """A device: its compute time over the batch, and the most samples that it can take in one micro-batch.
 
     `update_s` is its weight update: once a step, whatever its batch and micro-batches. `host` is a number.
     """
@@ -61,11 +61,11 @@ class Load:
 
 @dataclass(frozen=True)
 class Problem:
-    """What a split is wanted for. Batches are multiples of `multiple`; `sync_s` is a step's sync over devices.
-    `sync_of_fewer_s` is that over 1, 2, … of the loads' hosts, where it is less; empty where that is not known.
+    """The devices, and what the split is for. Batches are multiples of `multiple`; `sync_s` is the sync over all hosts.
 
-    `micro_batches` is the most that a device may take its batch in; 1 is no accumulation. Where the global batch is
-    free, the fewest are taken that are worth `within` that part of the best: it grows only where that clearly pays.
+    `sync_of_fewer_s` is the sync over 1, 2, … of the loads' hosts if that is less; empty if unknown. `micro_batches` is
+    the most that a device's batch may be divided into; 1 is no accumulation. With a free global batch, the plan takes
+    the fewest micro-batches worth at least (1 − `within`) of the best: the batch grows only if that clearly pays.
     """
 
     loads: tuple[Load, ...]
@@ -86,7 +86,7 @@ class Problem:
             raise ValueError("a split needs a device")
 
     def value(self, found: Allocation) -> float:
-        """What a split is worth, by the objective."""
+        """A split's value by the objective."""
         return float(self.objective(found.split.global_batch, found.step_time_s))
 
 
@@ -94,8 +94,8 @@ class Problem:
 class Allocation:
     """A split, and each device's compute time in it, by the models.
 
-    `step_time_s` is the longest compute and update of a device in use and, with two or more of them, sync. `binds` is
-    why a device has no more.
+    `step_time_s` is the longest compute plus update of a device in use and, with two or more of them, sync. `binds`
+    says why a device has no more.
     """
 
     split: Shares

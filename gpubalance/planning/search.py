@@ -1,6 +1,6 @@
-"""The batch limit of a device: the largest batch that was run, and its neighbour that was run and failed.
+"""Finds a device's batch limit: the largest batch that ran, and its neighbour that ran and failed.
 
-A search over "try this batch", pure, with no process, clock or TensorFlow in it.
+A search over "try this batch"; pure, without process, clock or TensorFlow.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from itertools import pairwise
 from gpubalance.planning.bracket import Bracket
 from gpubalance.planning.memory import Forecast, Points, forecast
 
-# A prediction that grows by more than this with a larger batch is not to be trusted.
+# If the prediction rises by more than this factor with a larger batch, memory misleads.
 _RISING = 1.05
-# Between ends this near, from below one at a time: no more than one of them can fail.
+# Ends this close are searched from below, one batch at a time: then only one try can fail.
 _FEW_RUNGS = 6
-_FEW_PIECES = 8  # the same where memory is in pieces and says nothing
-# Where memory misleads too, as long as this many tries are enough.
+_FEW_PIECES = 8  # the same if memory is in pieces and predicts nothing
+# If memory misleads, the search goes one batch at a time once it needs at most this many tries in all.
 _SINGLY_WITHIN = 8
 
 
@@ -32,7 +32,7 @@ class Proposal:
 
 @dataclass(frozen=True)
 class Trial:
-    """A batch that was tried. `memory_peak_bytes` is what it took or, where it failed, asked for; None if unknown."""
+    """A batch that was tried. `memory_peak_bytes` is what it took or, if it failed, asked for; None if unknown."""
 
     batch: int
     fits: bool
@@ -43,7 +43,7 @@ class Trial:
 class Limit:
     """Neighbours on the search's grid, both run: `fits` is a trial or one of the points, `fails` a trial.
 
-    `fits` is None where even a batch of 1 failed; `fails` is None where the largest batch asked for fits.
+    `fits` is None if even a batch of 1 failed; `fails` is None if the largest batch asked for fits.
     """
 
     fits: int | None
@@ -53,16 +53,16 @@ class Limit:
 
 @dataclass(frozen=True)
 class Grid:
-    """The batches that a limit can be, numbered from 1: below `multiple` all, from there on the multiples of it."""
+    """The possible batch limits, numbered from 1: below `multiple` every batch, from there on its multiples."""
 
     multiple: int
 
     def batch(self, rung: int) -> int:
-        """The batch of a rung; 0 is below the first."""
+        """The batch of a rung; 0 for rung 0, below the first."""
         return rung if rung < self.multiple else (rung - self.multiple + 1) * self.multiple
 
     def rung(self, batch: int) -> int:
-        """The last rung at or below a batch, 0 where there is none."""
+        """The last rung at or below a batch, 0 if there is none."""
         return max(0, batch) if batch < self.multiple else batch // self.multiple + self.multiple - 1
 
     def has(self, batch: int) -> bool:
@@ -80,33 +80,31 @@ def search(
 ) -> Generator[Proposal, Trial, Limit]:
     """Yields the next batch to try, is sent its trial, and returns the limit. The same trials give the same search.
 
-    Problem: of the multiples of `multiple` up to `max_batch`, and all batches below the first of them, find two
-    neighbours, both tried, of which one fits and the next fails, with few tries and few of them failing, as running
-    out of memory costs far more than a step. `points` are (batch, peak bytes) that were run: they fit, and are not
-    tried again. `failed` is a larger batch that was run and does not, if there is one. Where fitting is not monotone
-    there is more than one such pair; it returns one. `memory_bytes` is what the device has, None where that is not
-    known.
+    Problem: among the multiples of `multiple` up to `max_batch`, and all batches below the first of them, find two
+    neighbours, both tried, of which one fits and the next fails. Use few tries, and few that fail, as running out of
+    memory costs far more than a step. `points` are (batch, peak bytes) that ran: they fit, and are not tried again.
+    `failed` is a larger batch that ran and failed, if there is one. If fitting is not monotone there are several such
+    pairs; it returns one. `memory_bytes` is the device's memory, None if unknown.
 
-    Method: predict, then confirm. Try in turn what the memory of the points and of the trials that fitted says (see
-    `Forecast`): what surely fits, or at least part of the way to what fits at best; that; and the first that should
-    fail. Where that tells nothing between the two ends: upwards twice the batch, and with one end failing a third
-    of the way towards it, as a try that fits is the cheap one (half of it where memory is not known, and singly
-    near the end). Where a larger batch promises more than the last, as with memory in pieces, it goes up by an
-    eighth of the batch, and singly from below as soon as eight tries in all are enough. Where one does so again, or
-    larger batches take less, it stays at eighths, and goes singly between near ends: there a try that fails is what
-    is to be saved. `Bracket` bends each wish so that the search stays short.
+    Method: predict, then confirm. From the memory of the points and of the trials that fitted (see `Forecast`) try in
+    turn: what surely fits, or at least part of the way to what fits at best; that best; and the first that should fail.
+    If memory gives nothing between the two ends, try twice the batch, or, once one end failed, a third of the way
+    towards it, as a try that fits is cheaper (half of the way if memory is unknown, and one by one near the end). If a
+    larger batch predicts more than the last one did, as with memory in pieces, go up by an eighth of the batch, and one
+    by one from below once eight tries in all suffice. If another one does so, or larger batches take less, stay at
+    eighths, and go one by one between close ends: there a failing try is what must be saved. `Bracket` bends each wish
+    to keep the search short.
 
-    A failure may be a chance: another program's memory, an allocator in pieces. So the one that decides is tried once
-    more where memory says that it should fit, or says nothing. If it then fits, the search goes on above it.
+    A failure may be chance: another program's memory, a fragmented allocator. So the failure that decides is tried once
+    more if memory says that the batch should fit, or says nothing. If it then fits, the search goes on above it.
 
-    Tries: two, one of them failing, for linear memory with two points or more. Four with none: a batch of 1; the
-    batch that fits if all of its memory grows with the batch, as fixed memory only leaves room for more; and those
-    two. For any memory whatever at most 2·⌈log₂ n⌉ + 12 on a grid of n batches: ⌈log₂ n⌉ + 6 until one fails and
-    ⌈log₂ n⌉ + 5 until they are neighbours (`Bracket`), one more where the largest point is no multiple, and one for
-    the failure that decides. If the first of these fails, though a larger batch ran, the search closes the ends once
-    more below it; each failure that was a chance adds as many tries again. Among w batches that memory does not tell
-    apart, as on the tread of an allocator's staircase, a try says fits or not and nothing more: there no search does
-    with fewer than log₂ w.
+    Tries: two, one of them failing, for linear memory with two points or more. Four without points: a batch of 1; the
+    batch that fits if all of its memory grows with the batch, as fixed memory only leaves room for more; and those two.
+    For any memory at most 2·⌈log₂ n⌉ + 12 on a grid of n batches: ⌈log₂ n⌉ + 6 until one fails, ⌈log₂ n⌉ + 5 until they
+    are neighbours (`Bracket`), one more if the largest point is no multiple, and one for the failure that decides. If
+    the first of these fails, though a larger batch ran, the search closes the ends once more below it; each chance
+    failure adds as many tries again. Among w batches that memory can't tell apart, as on the tread of an allocator's
+    staircase, a try says only fits or not: there every search needs log₂ w tries.
     """
     state = _Search(points, memory_bytes, max_batch, Grid(multiple), failed)
     while (proposal := state.next()) is not None:
@@ -126,7 +124,7 @@ def find_limit(
     multiple: int = 1,
     failed: int | None = None,
 ) -> Limit:
-    """Runs `search` on "try this batch, for this reason". What that raises passes through."""
+    """Runs `search` with `try_batch(batch, reason)`. Passes on what that raises."""
     steps = search(points, memory_bytes=memory_bytes, max_batch=max_batch, multiple=multiple, failed=failed)
     try:
         proposal = next(steps)
@@ -138,7 +136,7 @@ def find_limit(
 
 
 class _Search:
-    """What is known so far. Counts in rungs of the grid."""
+    """The state of the search. It counts in rungs of the grid."""
 
     def __init__(
         self, points: Points, memory_bytes: int | None, max_batch: int, grid: Grid, failed: int | None
@@ -154,7 +152,7 @@ class _Search:
         self._fitted = {grid.rung(batch) for batch in self._peaks if grid.has(batch)}
         high = None if failed is None else grid.rung(failed)
         self._bracket = Bracket(min(self._top, grid.rung(max(self._peaks, default=0))), high)
-        self._failed = {} if high is None else {high: False}  # rungs, and whether that is certain
+        self._failed = {} if high is None else {high: False}  # rung → whether its failure is certain
         self._trials: list[Trial] = []
         self._aims: list[int] = []
         self._rises = 0
@@ -166,7 +164,7 @@ class _Search:
         )
 
     def tell(self, trial: Trial) -> None:
-        """Takes in what a trial showed."""
+        """Records the result of a trial."""
         self._trials.append(trial)
         rung, low, high = self._grid.rung(trial.batch), self._bracket.low, self._bracket.high
         if trial.fits:
@@ -185,7 +183,7 @@ class _Search:
             self._bracket = Bracket(max((r for r in self._fitted if r < rung), default=0), rung)
 
     def next(self) -> Proposal | None:
-        """What to try now; None when both ends are known."""
+        """The batch to try now; None when both ends are known."""
         bracket = self._bracket
         if bracket.joined or bracket.low >= self._top:
             return self._unsure_end()
@@ -198,7 +196,7 @@ class _Search:
         return Proposal(self._grid.batch(rung), reason)
 
     def _unsure_end(self) -> Proposal | None:
-        """The end that is to be tried, or tried again, once the two are neighbours."""
+        """The end that must be tried, or tried again, once the two are neighbours; None if both are certain."""
         low, high = self._bracket.low, self._bracket.high
         if low and low not in self._fitted:
             return Proposal(self._grid.batch(low), "only a larger batch was run, no multiple")
@@ -213,7 +211,7 @@ class _Search:
         return None if self._memory is None else forecast(sorted(self._peaks.items()), self._memory)
 
     def _wishes(self) -> Iterator[tuple[int, str]]:
-        """What to try, the best first, and why."""
+        """The rungs to try, the best first, and why."""
         singly = self._width <= _FEW_PIECES if self._cautious else len(self._trials) + self._width <= _SINGLY_WITHIN + 1
         if self._rises and singly:
             yield self._bracket.low + 1, self._ends()
@@ -236,7 +234,8 @@ class _Search:
         rising = bool(self._aims) and aim > _RISING * self._aims[-1]
         self._rises += rising
         if rising or self._cautious:
-            # What is measured misses what binds, as memory in pieces: each larger batch promises more than the last.
+            # The measured memory is not what limits, as with memory in pieces: each larger batch predicts more than the
+            # last.
             least, sure = self._an_eighth_more(), 0
         self._aims.append(aim)
         safe = min(aim, max(self._grid.rung(sure), least, step))
@@ -246,7 +245,7 @@ class _Search:
 
     @property
     def _cautious(self) -> bool:
-        """Whether memory misleads twice, or once where a larger batch took less: pieces, which are others each time."""
+        """Whether memory misled twice, or once with a larger batch that took less: its pieces differ each time."""
         peaks = [peak for _, peak in sorted(self._peaks.items())]
         return self._rises + any(after < before for before, after in pairwise(peaks)) > 1
 
@@ -256,11 +255,11 @@ class _Search:
 
     @property
     def _width(self) -> float:
-        """Rungs from one end to the other."""
+        """The rungs from one end to the other."""
         return math.inf if self._bracket.high is None else self._bracket.high - self._bracket.low
 
     def _tread(self) -> int:
-        """How many rungs memory has stayed the same for, up to the largest batch that fits; at least 1.
+        """How many rungs below the largest batch that fits took the same memory; at least 1.
 
         An allocator's rounding makes memory a staircase. On a tread of it the search doubles its steps.
         """
@@ -269,7 +268,7 @@ class _Search:
         return max(1, self._bracket.low - min(same, default=self._bracket.low))
 
     def _blind(self, *, proven: bool) -> tuple[int, str]:
-        """Between the ends, whatever memory says."""
+        """The next rung between the ends if memory predicts none."""
         low, high = self._bracket.low, self._bracket.high
         if high is None and self._cautious:
             return self._an_eighth_more(), "memory tells nothing more; an eighth more"

@@ -1,4 +1,4 @@
-"""A global batch of any size, shared out in the proportion of a split."""
+"""Shares out a global batch of any size in the proportions of a split."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 
 def proportional_split(samples: int, weights: Sequence[int]) -> tuple[int, ...]:
-    """Shares in the proportion of the weights that sum to `samples`, by largest remainders; equal ones to the first.
+    """Shares of `samples` in proportion to the weights, by largest remainders; of equals the first gets more.
 
-    A device with a weight gets a sample at least, as long as there are so many: an empty share is not a replica.
+    Every device with a weight gets at least one sample if there are enough: an empty share is no replica.
     """
     total = sum(weights)
     least = [1 if weight and samples >= sum(w > 0 for w in weights) else 0 for weight in weights]

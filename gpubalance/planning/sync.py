@@ -1,4 +1,4 @@
-"""A step's sync over several hosts, and which of them a split may go without."""
+"""A step's sync over several hosts, and the hosts that a split may do without."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 from gpubalance.planning.problem import Load, Problem
 
 _ROUNDING = 1e-9
-_MOST_HOSTS = 16  # of more, not every number of them is tried
+_MOST_HOSTS = 16  # with more hosts, only some numbers of them are tried
 
 
 def sync_over_hosts(measured: Mapping[int, float], hosts: int) -> tuple[float, ...]:
-    """Seconds of sync over 1, 2, … `hosts` hosts, by what was measured over some numbers of them.
+    """Seconds of sync over 1, 2, … `hosts` hosts, from measurements over some numbers of hosts.
 
     A ring all-reduce of g bytes takes w + α·2(H − 1) + 2(H − 1)/H · g/v: w within a host, α the network's latency, v
-    its slowest link. The terms are fitted, none below 0, and as few as explain what was measured: from one measurement
-    the link's alone. What was measured stands for itself.
+    its slowest link. The terms are fitted, none below 0, and as few as explain the measurements: only the link's for a
+    single measurement. Measured values are returned as they are.
     """
     every = range(1, hosts + 1)
     known = measured.keys() >= set(every) or not measured
@@ -29,7 +29,7 @@ def sync_over_hosts(measured: Mapping[int, float], hosts: int) -> tuple[float, .
 
 
 def _fitted(measured: Mapping[int, float], hosts: int) -> dict[int, float]:
-    """Of every subset of terms that has none below 0 the first that is the nearest to what was measured."""
+    """The first of the nearest fits by a subset of the terms, with no term below 0."""
     seconds = np.array(list(measured.values()))
     table, whole = _terms(list(measured)), _terms(range(1, hosts + 1))
     best, nearest = np.zeros(hosts), np.inf
@@ -43,19 +43,19 @@ def _fitted(measured: Mapping[int, float], hosts: int) -> dict[int, float]:
 
 
 def _terms(hosts: Iterable[int]) -> NDArray[np.float64]:
-    """What each term counts for over so many hosts: the link's, the latency's, and that within a host."""
+    """The factor of each term for so many hosts: the link's, the latency's, and that of the time within a host."""
     h = np.array(list(hosts), float)
     return np.column_stack([2 * (h - 1) / h, 2 * (h - 1), np.ones_like(h)])
 
 
 def with_sync(problem: Problem, measured: Mapping[int, float]) -> Problem:
-    """The problem with that sync, by the number of hosts over which it was measured."""
+    """The problem with the sync measured over these numbers of hosts."""
     over = sync_over_hosts(measured, len({load.host for load in problem.loads}))
     return replace(problem, sync_s=over[-1], sync_of_fewer_s=over[:-1])
 
 
 def of_some(problem: Problem, devices: Iterable[int]) -> Problem:
-    """The problem of some of its devices alone, with the sync over as many hosts as they are on."""
+    """The problem of some of its devices alone, with the sync over the hosts that have them."""
     loads = tuple(problem.loads[device] for device in devices)
     over = (*problem.sync_of_fewer_s, problem.sync_s)
     most = len({load.host for load in loads}) if problem.sync_of_fewer_s else 1
@@ -63,7 +63,7 @@ def of_some(problem: Problem, devices: Iterable[int]) -> Problem:
 
 
 def on_fewer_hosts(problem: Problem) -> Iterator[Problem]:
-    """The problem on each of its hosts, and on 2, 3, … of them, those that give the most; each with its own sync."""
+    """The problem on each host alone, and on the 2, 3, … hosts that give the most; each with its own sync."""
     rates = _rates(problem.loads) if problem.sync_of_fewer_s else {}
     hosts = sorted(rates, key=lambda host: (-rates[host], host))
     for count, sync_s in enumerate(problem.sync_of_fewer_s, 1):
@@ -74,7 +74,7 @@ def on_fewer_hosts(problem: Problem) -> Iterator[Problem]:
 
 
 def _rates(loads: tuple[Load, ...]) -> dict[int, float]:
-    """What each host's devices give at most, each alone."""
+    """The throughput of each host's devices, each alone at its limit, added up."""
     rates: dict[int, float] = {}
     for load in loads:
         own = load.limit / (load.model.step_time_s(load.limit) + load.update_s) if load.limit else 0.0

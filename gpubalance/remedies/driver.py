@@ -1,4 +1,4 @@
-"""The driver and the GPUs themselves."""
+"""Errors of the driver and of the GPUs themselves."""
 
 from __future__ import annotations
 

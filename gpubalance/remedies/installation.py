@@ -1,4 +1,4 @@
-"""What is installed: TensorFlow, CUDA's libraries, XLA's tools."""
+"""Errors of the installation: TensorFlow, CUDA's libraries, XLA's tools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory and disk, of devices and of the host."""
+"""Errors of memory and disk, on devices and on the host."""
 
 from __future__ import annotations
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Known:
-    """A row. `message` is how its author writes it, shortened to what tells it from others.
+    """A row. `message` is the text by its author, shortened to what identifies it.
 
-    `signs` are regular expressions, any of which is enough; a row without is found by its code alone. `fatal` says that
-    it ends a process: only then is a dead worker's log searched for it, as logs hold many harmless complaints.
+    `signs` are regular expressions, any of which is enough; a row without any is found only by its code. `fatal` means
+    that the error ends a process: only such rows are searched for in a dead worker's log, as logs hold many harmless
+    complaints.
     """
 
     code: str

@@ -1,4 +1,4 @@
-"""What a step, or building a model, fails with: cuDNN, cuBLAS, NCCL, placement, shapes."""
+"""Errors of a step or of building a model: cuDNN, cuBLAS, NCCL, placement, shapes."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ ROWS = (
         "Incompatible shapes: [32,10] vs. [16,10]",
         "two batches of different size met: the model or its loss has a fixed batch size, but each device has its own",
         "take the batch from the tensor (`tf.shape(x)[0]`), and give an Input no batch_size",
-        # Only where the first sizes differ and all others agree: any other pair is a plain mistake in a model.
+        # Only if the first sizes differ and all others agree: any other pair is a plain mistake in a model.
         (
             r"Incompatible shapes: \[(?P<one>\d+)\] vs\. \[(?!(?P=one)\])\d+\]",
             r"Incompatible shapes: \[(?P<first>\d+)(?P<others>,[\d,]+)\] vs\. \[(?!(?P=first),)\d+(?P=others)\]",

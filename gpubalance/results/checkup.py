@@ -12,7 +12,7 @@ Status = Literal["ok", "warning", "failure", "skipped"]
 
 
 class Check(Record):
-    """One thing that was checked. `next` says what to do about it, with the command where there is one."""
+    """One thing that was checked. `next` says what to do about it, with the command if there is one."""
 
     code: str
     status: Status
@@ -24,7 +24,8 @@ class Check(Record):
 class CopyTime(Record):
     """A copy of random data between two devices, given by their places in `devices`.
 
-    `intact`: all of it arrived. `peer_to_peer` is what the driver says about direct copies: `direct`, or why not.
+    `intact` means that all of it arrived. `peer_to_peer` is what the driver says of direct copies: `direct`, or why
+    not.
     """
 
     source: int
@@ -50,9 +51,9 @@ class AllReduceTime(Record):
 
 
 class Checkup(Result):
-    """What `doctor` found. `devices` are those that it tried work on; `complete` is false if it was interrupted.
+    """What `doctor` found. `devices` are those on which it tried work; `complete` is false if it was interrupted.
 
-    `host` is null where it is the one that it ran on.
+    `host` is null for the host that it ran on.
     """
 
     kind: Literal["checkup"] = "checkup"
@@ -65,12 +66,12 @@ class Checkup(Result):
 
     @property
     def first_failure(self) -> Check | None:
-        """The failure to mend first: each check depends only on those before it."""
+        """The failure to mend first: each check depends only on earlier ones."""
         return next((check for check in self.checks if check.status == "failure"), None)
 
 
 class Checkups(Result):
-    """What `doctor --hosts` found on each."""
+    """What `doctor --hosts` found on each host."""
 
     kind: Literal["checkups"] = "checkups"
     hosts: tuple[Checkup, ...]

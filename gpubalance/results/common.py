@@ -14,12 +14,12 @@ from gpubalance.settings.shares import Shares
 
 SCHEMA_VERSION: Literal[1] = 1
 
-# Nothing that is measured is larger, in its unit (FLOP/s are the most). A file may say anything.
+# No measured value is larger, in its unit (FLOP/s are the largest). A file may contain anything.
 _LARGEST = 10**18
 Exact = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST)]
-# Seven digits are more than any measurement is good for, and keep a file readable.
+# No measurement is more exact than seven digits, which keep a file readable.
 Number = Annotated[Exact, PlainSerializer(lambda x: float(f"{x:.7g}"), return_type=float)]
-# A time in seconds or a rate a second.
+# A time in seconds, or a rate per second.
 Positive = Annotated[Number, Field(gt=1e-12, lt=1e12)]
 Interval = tuple[Number, Number] | None
 Whole = Annotated[int, Field(ge=-_LARGEST, le=_LARGEST)]
@@ -31,12 +31,12 @@ Devices = Annotated[tuple[Device, ...], Field(min_length=1)]
 
 
 def now() -> str:
-    """The time of a result, UTC, ISO 8601."""
+    """The current time for a result: UTC, ISO 8601."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 class Result(Record):
-    """What every result begins with."""
+    """The fields that every result begins with."""
 
     schema_version: Literal[1] = SCHEMA_VERSION
     kind: str
@@ -58,7 +58,7 @@ class OfSplit(Record):
 
 
 class Warning_(Record):
-    """Something that a reader must know: a code to search for, what it is, and what to do about it."""
+    """Something that a reader must know: a code to search for, the message, and what to do about it."""
 
     code: str
     message: str
@@ -66,7 +66,7 @@ class Warning_(Record):
 
 
 class StepTime(Record):
-    """Seconds a step. Each of `samples` is the mean of `steps_per_sample` consecutive steps that were timed as one.
+    """Seconds per step. Each of `samples` is the mean of `steps_per_sample` consecutive steps, timed as one.
 
     `at_s` is when each of them ended, in seconds from the first measured moment of any split; null in older results.
     """
@@ -93,7 +93,7 @@ class Throughput(Record):
 
 
 class Environment(Record):
-    """The software and machine behind a figure: an allow-list, nothing personal."""
+    """The software and machine behind a figure: an allow-list without anything personal."""
 
     gpubalance: str
     python: str
@@ -110,7 +110,7 @@ class Environment(Record):
 class Model(Record):
     """What was trained; `gradient_bytes` is what every all-reduce moves.
 
-    `input_shapes` are of one sample of each input, null for a dimension that is open; null in older results.
+    `input_shapes` has the shape of one sample of each input, with null for an open dimension; null in older results.
     """
 
     name: str
@@ -125,5 +125,5 @@ class Model(Record):
 
 
 def shapes_text(shapes: tuple[tuple[int | None, ...], ...]) -> str:
-    """`28×28×1`, `any×80 and 3` for two inputs; `any` for a dimension that is open."""
+    """`28×28×1`, `any×80 and 3` for two inputs; `any` stands for an open dimension."""
     return " and ".join("×".join("any" if n is None else str(n) for n in shape) or "1" for shape in shapes)

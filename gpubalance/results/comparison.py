@@ -10,15 +10,15 @@ from gpubalance.results.probe import SoloRate
 from gpubalance.results.run import StepSpread
 from gpubalance.settings.record import Record
 
-# A plan that was run counts as its run; all figures of a plan that was not are predicted.
+# A plan that was run counts as its run; a plan that was not has only predictions.
 Compared = Literal["run", "probe", "prediction", "independent", "layers"]
 
 
 class ComparedDevice(Record):
-    """One device in one result. A field is null where results of this kind do not have it.
+    """One device in one result. A field is null if results of this kind do not have it.
 
     `limit` is the largest (micro-)batch that fits; `alpha_s` and `beta_s` are from a probe's step-time model.
-    `solo_throughput` and `contention` are of a device that trained a model of its own.
+    `solo_throughput` and `contention` are for a device that trained a model of its own.
     """
 
     label: str
@@ -42,10 +42,10 @@ class ComparedDevice(Record):
 class ComparedResult(Record):
     """One file. Step time and throughput are the whole split's, null for a probe. `warnings` concern its figures.
 
-    Of models that train independently, throughput is their sum at once, and the efficiency is held against the same
+    For models that train independently, throughput is their sum at once, and the efficiency is relative to the same
     batches alone.
 
-    `not_quiet` is what its timings say of a machine that had other work to do meanwhile; null where it was quiet.
+    `not_quiet` says how its timings show that the machine had other work to do; null if it was quiet.
     """
 
     file: str
@@ -73,7 +73,7 @@ class ComparedResult(Record):
 
 
 class Unlike(Record):
-    """Something other than the split that differs; null where a result does not say."""
+    """A difference other than the split; null where a result does not say."""
 
     what: str
     baseline: str | None
@@ -83,8 +83,8 @@ class Unlike(Record):
 class ThroughputRatio(Record):
     """The ratio of throughput to the baseline's, its 95 % confidence interval, and the verdict.
 
-    `detectable` is the smallest true difference, as a part, that would be found nine times in ten. All but the value
-    are null where nothing was measured, or with too few timings.
+    `detectable` is the smallest true difference, as a fraction, that would be found nine times in ten. All but the
+    value are null if nothing was measured, or with too few timings.
     """
 
     value: Number
@@ -94,7 +94,7 @@ class ThroughputRatio(Record):
 
 
 class PointRatio(Record):
-    """A batch size that both curves have, with the throughputs there."""
+    """A batch size that both curves have, with both throughputs."""
 
     batch: int
     baseline: Number
@@ -103,10 +103,10 @@ class PointRatio(Record):
 
 
 class DeviceRatio(Record):
-    """The same device in both results: its place in each result's `devices`, null where it is not there.
+    """The same device in both results: its place in each result's `devices`, null if it is missing there.
 
-    For models that train independently, `ratio` is of what it gave at once. For probes, it is the geometric mean over
-    the `points`, the batch sizes that both curves have.
+    For models that train independently, `ratio` compares the throughputs at once. For probes, it is the geometric mean
+    over the `points`, the batch sizes that both curves have.
     """
 
     baseline: int | None
@@ -126,7 +126,7 @@ class Against(Record):
 
 
 class Comparison(Result):
-    """Several results. The first is the baseline, with which each of the others is compared, in order."""
+    """Several results. The first is the baseline; each of the others is compared with it, in order."""
 
     kind: Literal["comparison"] = "comparison"
     results: tuple[ComparedResult, ...]

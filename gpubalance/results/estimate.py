@@ -1,4 +1,4 @@
-"""What a command would do: the records that `--dry-run` gives."""
+"""What a command would do: the records of `--dry-run`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ KINDS = ("probe-estimate", "balance-estimate", "layers-estimate")
 
 
 class DeviceEstimate(Record):
-    """One device's batch sizes, up to its limit. `guessed`: nothing tells the limit before it is probed."""
+    """One device's batch sizes, up to its limit. `guessed` means that the limit is unknown before a probe."""
 
     device: int
     sizes: tuple[int, ...]
@@ -31,14 +31,14 @@ class Estimate(Record):
 
 
 class PhaseEstimate(Record):
-    """A part of a command."""
+    """A part of a command, and its duration."""
 
     name: str
     seconds: float
 
 
 class PhasesEstimate(Record):
-    """What a command of several phases would do. `probed` is when its probe was made, null where it makes one."""
+    """What a command of several phases would do. `probed` is when its probe was made, null if it will make one."""
 
     probed: str | None
     phases: tuple[PhaseEstimate, ...]

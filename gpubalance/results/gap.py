@@ -10,7 +10,7 @@ from gpubalance.settings.record import Record
 
 
 class Ran(NamedTuple):
-    """One device in a run: its best alone (samples/s), its batch, and its compute and update, alone and in the run."""
+    """One device in a run: its best alone (samples/s), its batch, and its compute plus update, alone and in the run."""
 
     solo_best: float
     batch: int
@@ -21,9 +21,9 @@ class Ran(NamedTuple):
 class SoloGap(Record):
     """Why the run gives less than the devices alone, in samples per second; a part below 0 is a gain.
 
-    `left_out` is what devices without samples gave alone; `batch_sizes` what the others lose by another batch than
-    their best, as memory is less; `slowdown` of each device, that it is slower in the run than alone; `imbalance` the
-    wait for the slowest; `sync` what comes after it. With `throughput` they sum to `solo_sum`.
+    `left_out` is what devices without samples gave alone; `batch_sizes` what the others lose because their batch is not
+    their best, as memory is less; `slowdown`, for each device, the loss from being slower in the run than alone;
+    `imbalance` the wait for the slowest; `sync` what comes after it. With `throughput` they add up to `solo_sum`.
     """
 
     solo_sum: Positive
@@ -36,10 +36,10 @@ class SoloGap(Record):
 
 
 def divide_gap(devices: Sequence[Ran], step_time_s: float) -> SoloGap:
-    """The parts of Σ rᵢ − B/T, by going from one to the other a cause at a time, so that the sum telescopes.
+    """The parts of Σ rᵢ − B/T: it goes from one to the other one cause at a time, so that the differences add up.
 
-    Σ rᵢ, of devices with samples; Σ bᵢ/tᵢ(bᵢ) alone at their batches; Σ bᵢ/(cᵢ+uᵢ) with their compute and update in
-    the run; B / max (cᵢ+uᵢ) when all wait for the slowest; B/T with sync.
+    The steps are Σ rᵢ, for devices with samples; Σ bᵢ/tᵢ(bᵢ), alone at their batches; Σ bᵢ/(cᵢ+uᵢ), with their compute
+    and update in the run; B / max (cᵢ+uᵢ), when all wait for the slowest; B/T, with sync.
     """
     used = [device for device in devices if device.batch]
     global_batch = sum(device.batch for device in used)

@@ -30,12 +30,12 @@ from gpubalance.settings.requests import Settings
 
 
 class OwnModel(Record):
-    """One device with a model of its own, alone and at once with the others.
+    """One device with a model of its own, measured alone and at once with the others.
 
-    `model` is as named with `--model`. `contention` is by what part it gives less at once than alone. What was not
-    measured is null: of a device that failed, and where no other was left to measure at once with. Telemetry and memory
-    are of what was measured at once, `solo_telemetry` of it alone. `input_wait_s` and `solo_input_wait_s`, what a step
-    waits for samples at once and alone, are null where these lie on the device.
+    `model` is the name given to `--model`. `contention` is the fraction of throughput lost at once, relative to alone.
+    Null means not measured: the device failed, or no other was left to measure at once with. Telemetry and memory are
+    of the measurement at once, `solo_telemetry` of the one alone. `input_wait_s` and `solo_input_wait_s` are how long a
+    step waits for samples, at once and alone; null if the samples lie on the device.
     """
 
     device: Count
@@ -67,17 +67,17 @@ class OwnWindow(Record):
 
 
 class HeldAgainst(OfSplit):
-    """A joint run of the same devices and settings: the best that is kept here."""
+    """The best stored joint run of the same devices and settings."""
 
     created: str
     throughput: Throughput
 
 
 class Independent(Result):
-    """Each device trained a model of its own, in turns alone and at once.
+    """Each device trained a model of its own, alternately alone and at once with the others.
 
-    `throughput` is the sum of what they gave at once, in `overlap_s` seconds in which all were measured; `solo_sum` is
-    that of what the same devices gave alone. `model` is null where their models differ.
+    `throughput` is the sum of what they gave at once, in the `overlap_s` seconds in which all were measured; `solo_sum`
+    is the sum of what the same devices gave alone. `model` is null if their models differ.
     """
 
     kind: Literal["independent"] = "independent"
@@ -100,5 +100,5 @@ class Independent(Result):
 
     @property
     def measured(self) -> tuple[OwnModel, ...]:
-        """Those that were measured at once, of which the sum is."""
+        """The devices that were measured at once, which `throughput` adds up."""
         return tuple(one for one in self.replicas if one.throughput is not None)

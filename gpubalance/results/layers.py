@@ -32,9 +32,9 @@ Seconds = Annotated[Number, Field(ge=0)]
 
 
 class MeasuredBlock(Record):
-    """Consecutive calls of layers that stay together, named by the first.
+    """Consecutive layer calls that stay together, named after the first.
 
-    `crossing_bytes` is what a cut before it sends on of a sample, `compute_s` a micro-batch's forward and backward on
+    `crossing_bytes` is what a cut before it sends on per sample; `compute_s` is a micro-batch's forward and backward on
     each device, null where it does not fit.
     """
 
@@ -46,11 +46,11 @@ class MeasuredBlock(Record):
 
 
 class Stage(Record):
-    """One device's part in a step: its segments, [first block, last block] each, and where its time goes.
+    """One device's part in a step: its segments, each [first block, last block], and where its time goes.
 
-    forward_s + backward_s + transfer_s + update_s + bubble_s is the step time. `transfer_s` is waiting for a tensor on
-    its way, and nothing else to do; what is sent beside compute costs nothing. `in_flight` are the micro-batches whose
-    activations it holds at most. `memory_predicted_bytes` is null where memory is not known.
+    forward_s + backward_s + transfer_s + update_s + bubble_s is the step time. `transfer_s` is idle time while a tensor
+    is on its way; transfers beside compute cost nothing. `in_flight` is the most micro-batches whose activations the
+    device holds at once. `memory_predicted_bytes` is null if memory is unknown.
     """
 
     device: Count
@@ -67,14 +67,14 @@ class Stage(Record):
 
     @property
     def busy_s(self) -> float:
-        """Seconds of a step that the device works."""
+        """Seconds of a step in which the device works."""
         return self.forward_s + self.backward_s + self.update_s
 
 
 class StepTask(Record):
-    """A pass of a micro-batch through a segment (its number in the order of blocks), seconds from the step's start.
+    """A micro-batch's pass through a segment (its number in the blocks' order), in seconds from the step's start.
 
-    `sent_s` is when the last of what it takes was made, `ready_s` when all of it lay on its device.
+    `sent_s` is when the last of its inputs was made, `ready_s` when all of them were on its device.
     """
 
     segment: Count
@@ -104,7 +104,7 @@ class StepTimeline(Record):
 
 
 class PredictedStep(Record):
-    """The simulated schedule's step, by what the rounds before had measured."""
+    """The simulated schedule's step, from the measurements of earlier rounds."""
 
     step_time_s: Positive
 
@@ -112,7 +112,7 @@ class PredictedStep(Record):
 class LayersRound(Record):
     """A cut that was tried: [first block, last block, device] of each segment.
 
-    Where it ran out of memory there is no step time, and `ran_out` is the device, null where it is not known.
+    If it ran out of memory there is no step time, and `ran_out` is the device, null if unknown.
     """
 
     number: Count
@@ -124,14 +124,14 @@ class LayersRound(Record):
 
 
 class SplitBaseline(OfSplit):
-    """The batch split over the same devices, each with the whole model: measured for a moment, or predicted."""
+    """The batch split over the same devices, each with the whole model: measured briefly, or predicted."""
 
     throughput: Positive
     measured: bool
 
 
 class LayersBaselines(Record):
-    """What layers are held against; each is null with the reason why it was not possible.
+    """What layers are compared with; each is null with the reason why it was not possible.
 
     `solo_best` is the best single device with the whole model, `split` the best batch split.
     """
@@ -143,15 +143,15 @@ class LayersBaselines(Record):
 
 
 class Layers(Result):
-    """A model cut into stages over devices, and what a step of it takes. `stages` have a device each.
+    """A model cut into stages over devices, and what a step of it takes. Each of `stages` has its own device.
 
-    `cuts` are the layers that blocks begin at, where they were named; then there are no other blocks. A device did its
-    tasks of the `timeline` in the order of their starts, in every step.
+    `cuts` are the layers at which blocks begin, if the user named them; then there are no other blocks. In every step a
+    device did its tasks of the `timeline` in the order of their starts.
 
-    `forced`: it was cut though it trains uncut, whichever is faster.
+    `forced` means that the model was cut though it trains uncut, whichever is faster.
 
-    A step is `micro_batches` of `micro_batch` samples. `bubble` is the mean part of a step in which a stage has nothing
-    to do, waiting for transfers included; `bubble_bound` what it is at best, (S−1)/(K+S−1).
+    A step is `micro_batches` of `micro_batch` samples. `bubble` is the mean fraction of a step in which a stage is
+    idle, waiting for transfers included; `bubble_bound` is the smallest possible, (S−1)/(K+S−1).
     """
 
     kind: Literal["layers"] = "layers"

@@ -1,4 +1,4 @@
-"""The record of a gradient noise scale, as `split.monitor(noise=FILE)` writes it and --noise-scale reads it."""
+"""The record of a gradient noise scale, which `split.monitor(noise=FILE)` writes and --noise-scale reads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gpubalance.results.common import Count, Interval, Positive, Result, Size
 
 
 class Noise(Result):
-    """φ in samples, of the last `steps` stamped steps; null where they do not tell it, and `unknown` says why."""
+    """φ in samples, from the last `steps` stamped steps; null if they don't determine it, and `unknown` says why."""
 
     kind: Literal["noise"] = "noise"
     model: str

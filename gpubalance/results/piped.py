@@ -18,7 +18,7 @@ class BlockTimed(Record):
     """Blocks `first` to `last` alone on a device: seconds of each pass of a micro-batch, and of each update.
 
     `fixed_bytes` are weights, gradients and slots; `held_bytes` what a micro-batch in flight takes; `working_bytes`
-    what a backward pass takes beside these. The last two are null where no allocator tells.
+    what a backward pass takes beside these. The last two are null if no allocator reports them.
     """
 
     kind: Literal["block-timed"] = "block-timed"
@@ -33,7 +33,7 @@ class BlockTimed(Record):
 
 
 class Piped(Record):
-    """A step with the times of each task and each device's update, in seconds from its begin."""
+    """A step with the times of each task and each device's update, in seconds from its start."""
 
     kind: Literal["piped"] = "piped"
     timeline: Timeline

@@ -1,4 +1,4 @@
-"""The record of a plan: a split, what is predicted for it, and, after `balance`, what it gave."""
+"""The record of a plan: a split, the prediction for it, and, after `balance`, its measurement."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from gpubalance.settings.shares import Shares
 
 
 class Share(Record):
-    """One device's part of the split. `batch` samples in micro-batches of `micro_batch`, 0 where it is left out.
+    """One device's part of the split: `batch` samples in micro-batches of `micro_batch`, 0 if it is left out.
 
-    `limit` is the largest micro-batch that was allowed for, `binds` why it has no more samples: "max batch" where none
-    larger was probed. `update_s` follows its compute in every step; null in older results, where it is part of that.
+    `limit` is the largest micro-batch that was allowed, `binds` why it has no more samples: "max batch" if no larger
+    one was probed. `update_s` follows its compute in every step; null in older results, where compute includes it.
     """
 
     device: Count
@@ -46,7 +46,7 @@ class Share(Record):
 
 
 class SplitPrediction(Record):
-    """What is predicted of another split of the devices in use. `micro_batches` null is each batch in one piece."""
+    """The prediction for another split of the devices in use. `micro_batches` null is each batch in one piece."""
 
     batches: tuple[Samples, ...]
     micro_batches: tuple[Samples, ...] | None = None
@@ -62,7 +62,7 @@ class SplitPrediction(Record):
 
 
 class Goodput(Record):
-    """Throughput, what a sample of that global batch is worth, and both multiplied. `of` says which split it is."""
+    """Throughput, the efficiency at that global batch, and their product. `of` says which split it is."""
 
     of: str
     batches: tuple[Samples, ...]
@@ -75,12 +75,12 @@ class Goodput(Record):
 class Predicted(Record):
     """What the step-time models predict. `scaling_efficiency` is relative to the solo sum of the devices in use.
 
-    `even` has the same global batch. Where it needs micro-batches, `largest_even` is the largest equal shares that fit
-    in one piece, and `best_at_largest_even` the best split of their global batch. `by_global_batch` has the fastest
-    split of some global batches that the devices can take, as samples of all the plan's devices.
+    `even` has the same global batch. If it needs micro-batches, `largest_even` is the largest equal shares that fit in
+    one piece, and `best_at_largest_even` the best split of their global batch. `by_global_batch` has the fastest split
+    for some global batches that the devices can take, with samples for all the plan's devices.
 
-    With a `noise_scale` in samples: `efficiency` is what a sample is worth, `goodput` throughput times that, and
-    `by_goodput` has both of the chosen split and of those that it is held against.
+    With a `noise_scale` in samples, `efficiency` is what a sample is worth, `goodput` throughput times that, and
+    `by_goodput` has both for the chosen split and for those that it is compared with.
     """
 
     step_time_s: Positive
@@ -101,14 +101,14 @@ class Predicted(Record):
 
 
 class LeftOut(Record):
-    """A device without samples. `gain` is how much throughput would change with it, as a part; null if unknown."""
+    """A device without samples. `gain` is the fraction by which it would change throughput; null if unknown."""
 
     device: Count
     gain: Number | None
 
 
 class Accumulation(OfSplit):
-    """What `--accumulate auto` would give, where that is 5 % more samples per second or better: by the part `gain`."""
+    """What `--accumulate auto` would give if that is at least 5 % more samples per second: the fraction `gain` more."""
 
     global_batch: Count
     gain: Positive
@@ -117,7 +117,7 @@ class Accumulation(OfSplit):
 class LearningRate(Record):
     """The factors for a learning rate that suits `from_batch`: linear for SGD, square root for Adam.
 
-    `measured` is SGD's by the noise scale, null where that is not known.
+    `measured` is the factor for SGD by the noise scale, null if that is unknown.
     """
 
     from_batch: Samples
@@ -128,7 +128,7 @@ class LearningRate(Record):
 
 
 class Round(OfSplit):
-    """A split that `balance` tried. `measured` is null where it ran out of memory."""
+    """A split that `balance` tried. `measured` is null if it ran out of memory."""
 
     number: Count
     predicted_throughput: Number
@@ -139,7 +139,7 @@ class Round(OfSplit):
 class Balance(Record):
     """How `balance` found the plan: every split that it tried, and the run of the last one.
 
-    `run` is null where `balance` was stopped before that run.
+    `run` is null if `balance` was stopped before that run.
     """
 
     rounds: tuple[Round, ...]
@@ -148,13 +148,13 @@ class Balance(Record):
 
 
 class Plan(OfSplit, Result):
-    """A split for these devices, this model and these settings; each device is known by its UUID.
+    """A split for these devices, this model and these settings; each device is identified by its UUID.
 
-    `sync_s` is null where it was not known and taken as 0. `probed` is the time of the probe that the plan is based on,
-    `environment` the machine and software of that probe. `balanced` is the time of the balance whose measurements it is
-    based on too; null without one, and where the plan is itself a balance's. `pipeline` is the user's own, as the
-    balance or the probe measured it; null for random samples. `code` is that of the probe. `reached_by` is what its
-    hosts are reached by; null where they are this machine. By which command, only a command line may say.
+    `sync_s` is null if it was unknown and taken as 0. `probed` is the time of the probe that the plan is based on;
+    `environment` and `code` are that probe's. `balanced` is the time of a balance whose measurements the plan uses too;
+    null without one, and if the plan is itself a balance's. `pipeline` is the user's input pipeline, as the balance or
+    the probe measured it; null for random samples. `reached_by` is how its hosts are reached, null if they are this
+    machine; the command itself is not kept, as only a command line may name one.
     """
 
     kind: Literal["plan"] = "plan"

@@ -35,9 +35,9 @@ Outcome = Literal["fits", "oom", "margin", "crash", "deadline"]
 class CurvePoint(Record):
     """One batch size, measured on one device alone.
 
-    `precise`: the 95 % interval of the median step time is within ±1 %. `steady`: the step time
-    has no trend, and the device kept its speed. `measured_again`: it was measured once more, as it was not steady.
-    `unlike`: batches of that size differ in shape, and its step times are means over several.
+    `precise`: the 95 % interval of the median step time is within ±1 %. `steady`: the step time has no trend, and the
+    device kept its speed. `measured_again`: it was measured a second time, as the first was not steady. `unlike`:
+    batches of that size differ in shape, and its step times are means over several.
     """
 
     batch: Size
@@ -53,7 +53,7 @@ class CurvePoint(Record):
 
     @property
     def half_width(self) -> float:
-        """Half the 95 % interval of the step time, as a part of it; infinite where there is none."""
+        """Half the 95 % interval of the step time, as a fraction of it; infinite without an interval."""
         time = self.step_time_s
         return math.inf if time.ci95 is None else (time.ci95[1] - time.ci95[0]) / 2 / time.median
 
@@ -61,7 +61,7 @@ class CurvePoint(Record):
 class Trial(Record):
     """A batch that was tried for the limit, in a new worker process unless `fresh` is false.
 
-    `memory_peak_bytes` is what the batch took, or, where it failed, what it held or asked for.
+    `memory_peak_bytes` is what the batch took or, if it failed, what it held or asked for.
     """
 
     batch: Size
@@ -75,9 +75,9 @@ class Trial(Record):
 class BatchLimit(Record):
     """The largest batch that trains, and the smallest batch that was tried and does not train.
 
-    `fits` is null where not even a batch of 1 trains. `fails` is null where every batch up to `max_batch` trains.
-    `memory_bytes` is what the device's allocator may take, less the margin; `needed_bytes` is what the failing batch
-    asked for. Both are null where they are not known.
+    `fits` is null if not even a batch of 1 trains, `fails` if every batch up to `max_batch` trains. `memory_bytes` is
+    what the device's allocator may take, less the margin; `needed_bytes` is what the failing batch asked for. Both are
+    null if unknown.
     """
 
     fits: Size | None
@@ -91,8 +91,8 @@ class BatchLimit(Record):
 class StepTimeModel(Record):
     """A step of b samples takes alpha_s + beta_s · b seconds; `residual` is the line's largest relative deviation.
 
-    `planned_with` says what a planner uses: the line, or, as its residual is above 3 %, the measured `curve`: made
-    monotone, (batch, seconds) pairs, straight between them.
+    `planned_with` says what a planner uses: the line or, if its residual is above 3 %, the measured `curve`, which is
+    made monotone: (batch, seconds) pairs with straight lines between them.
     """
 
     alpha_s: Annotated[Number, Field(ge=0)]
@@ -114,7 +114,7 @@ class StepTimeModel(Record):
 
     @property
     def planned(self) -> Line | Curve:
-        """What a planner uses."""
+        """The model that a planner uses."""
         if self.curve is None:
             return Line(self.alpha_s, self.beta_s, self.residual)
         batches, times_s = zip(*self.curve, strict=True)
@@ -129,7 +129,7 @@ class SoloRate(Record):
 
 
 class Failure(Record):
-    """Why a device's probe stopped early, or that a worker died. `exit_code` is what the command ends with for it."""
+    """Why a device's probe stopped early, or that a worker died. `exit_code` is the command's exit code for it."""
 
     exit_code: Count
     message: str
@@ -138,12 +138,12 @@ class Failure(Record):
 class DeviceProbe(Record):
     """What one device can do alone. `device` is its place in the result's devices.
 
-    `sensible` is the smallest batch from which on throughput is within 5 % of the best. `flops_per_sample` is of a
-    training step (three times the forward pass), `flops_per_s` and `mfu` are at the solo best. `samples_per_joule` too.
-    `update_s` is the part of every step in which the weights are updated, whatever the batch. It is null where it was
-    not measured, as in older probes: a planner then takes it for 0, and the whole step for compute.
-    `on_line`: no octave of the curve is off the line by more than it is known for, or 1 %, so none was divided.
-    `measured_s` is the time spent in measured steps, `elapsed_s` the whole probe's.
+    `sensible` is the smallest batch from which throughput stays within 5 % of the best. `flops_per_sample` is for a
+    training step (three times the forward pass); `flops_per_s`, `mfu` and `samples_per_joule` are at the solo best.
+    `update_s` is the part of every step in which the weights are updated, whatever the batch. It is null if it was not
+    measured, as in older probes: a planner then takes it as 0 and the whole step as compute. `on_line`: no octave of
+    the curve is off the line by more than its interval or 1 %, so none was divided. `measured_s` is the time spent in
+    measured steps, `elapsed_s` that of the whole probe.
     """
 
     device: Count
@@ -168,11 +168,11 @@ class DeviceProbe(Record):
 
 
 class Probe(Result):
-    """Each device, measured alone. `parallel`: all of them were measured at the same time.
+    """Each device, measured alone. `parallel` means that all were measured at the same time.
 
     `code` is a hash of the files of the user's own model and data; empty for built-in ones, and in older probes.
-    `pipeline` is the user's own, held against the solo sum in global batches of their best batches; null for random
-    samples, and where it was not measured.
+    `pipeline` is the user's input pipeline, compared with the solo sum in global batches of the devices' best batches;
+    null for random samples, or if it was not measured.
     """
 
     kind: Literal["probe"] = "probe"

@@ -1,4 +1,4 @@
-"""What comes of taking batches from a user's data with no model behind it."""
+"""Measurements of a user's data without a model: batches are taken from it as fast as they come."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pydantic import Field
 
 from gpubalance.settings.record import Record, Seconds
 
-# How a dataset can be made again, to see whether that is faster.
+# Ways to change a dataset, to see whether that is faster.
 Change = Literal["parallel map", "batch first", "cache", "threads", "workers"]
 
 
 class Pulled(Record):
-    """So many batches came in so many seconds, for which the processors worked `cpu_s`, over all cores."""
+    """`batches` came in `seconds`; meanwhile the processors worked `cpu_s`, added up over all cores."""
 
     kind: Literal["pulled"] = "pulled"
     batches: Annotated[int, Field(ge=1)]

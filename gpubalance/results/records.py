@@ -31,7 +31,7 @@ _RESULTS = ("probe", "plan", "run", "independent", "layers")
 _KINDS: dict[str, type[AnyResult | Noise]] = {
     "probe": Probe, "plan": Plan, "run": Run, "independent": Independent, "layers": Layers, "noise": Noise
 }  # fmt: skip
-# What writes the best of each kind.
+# The command that writes the best of each kind.
 _MAKERS = {
     "probe": "gpubalance probe -o {}",
     "plan": "gpubalance balance -o {}",
@@ -40,7 +40,7 @@ _MAKERS = {
     "layers": "gpubalance layers -o {}",
     "noise": "the callback split.monitor(noise={!r})",
 }
-# A day's run with all its samples is a few MiB.
+# A day's run with all its samples takes a few MiB.
 _LARGEST_FILE = 32 << 20
 
 
@@ -55,7 +55,7 @@ def read_result(path: Path) -> AnyResult:
 
 
 def is_estimate(path: Path) -> bool:
-    """Whether it is what a `--dry-run` wrote, in which nothing was measured."""
+    """Whether `--dry-run` wrote the file, so that nothing in it was measured."""
     try:
         document = _document(path, "result", lambda _: "") if path.is_file() else None  # a pipe may never end
     except (BadInput, OSError):
@@ -95,13 +95,13 @@ def _read(path: Path, kinds: list[str]) -> Record:
 
 
 def _called(kind: str) -> str:
-    """`a plan`, by the word that a file has for what it is."""
+    """`a plan`: a name for the kind that a file says it is."""
     others = {"independent": "a result of independent", "layers": "a result of layers", "noise": "a noise scale"}
     return others.get(kind, f"a {kind}")
 
 
 def _first_fault(error: ValidationError) -> str:
-    """The path of the field, and what is wrong with it."""
+    """The path of the first wrong field, and what is wrong with it."""
     first = error.errors(include_url=False, include_input=False)[0]
     where = clean(".".join(map(str, first["loc"])), 100)
     # pydantic's own text is "Tuple should have at least 1 item after validation, not 0"
@@ -110,7 +110,7 @@ def _first_fault(error: ValidationError) -> str:
 
 
 def _document(path: Path, wanted: str, writes_one: Callable[[str], str]) -> object:
-    """The file's JSON, its texts harmless to show. It may hold NaN, which validation refuses with its place.
+    """The file's JSON, with its texts made safe to show. It may hold NaN, which validation rejects with its place.
 
     `writes_one` gives the command that writes such a file.
     """
@@ -131,7 +131,7 @@ def _document(path: Path, wanted: str, writes_one: Callable[[str], str]) -> obje
 
 
 def _harmless(value: Any) -> Any:
-    """Names and messages come from drivers and other machines, and are printed in many places."""
+    """Cleans all texts, as names and messages come from drivers and other machines and are printed in many places."""
     if isinstance(value, str):
         return clean_lines(value)
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""A result that tells nobody whose machine it is from: `--redact`."""
+"""Takes out of a result whose machine it is from: `--redact`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpubalance.settings.record import Record
 
 R = TypeVar("R", bound=Record)
 
-# As NVML writes them. A simulated device's (SIM-0, CPU-0) tells nothing.
+# UUIDs as NVML writes them. A simulated device's (SIM-0, CPU-0) identifies nothing.
 _UUID = re.compile(r"\b(?:MIG-)?(?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]+)+(?:/\d+/\d+)?\b", re.IGNORECASE)
 _REAL = re.compile(r"(GPU|MIG)-(?!redacted-)")
 _BUS_ID = re.compile(r"\b[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\b", re.IGNORECASE)
@@ -24,12 +24,12 @@ _PID = re.compile(r"\bPID \d+\b")
 
 
 def is_redacted(uuid: str) -> bool:
-    """Whether a device's UUID was taken out of a result: then nothing tells which device it was."""
+    """Whether a device's UUID was taken out of a result, so that nothing identifies the device."""
     return re.fullmatch(r"(?:GPU|MIG)-redacted-\d+", uuid) is not None
 
 
 class Identity(NamedTuple):
-    """Home folders, account names and host names, the longest first, none empty."""
+    """Home folders, account names and host names, each the longest first, none empty."""
 
     homes: tuple[str, ...]
     users: tuple[str, ...]
@@ -37,7 +37,7 @@ class Identity(NamedTuple):
 
 
 def identity() -> Identity:
-    """Whose machine this process runs on. `root` and `localhost` tell nothing and are left out."""
+    """The names that identify this machine and user. `root` and `localhost` identify nobody and are left out."""
     homes, users, hosts = set[str](), set[str](), set[str]()
     with contextlib.suppress(RuntimeError, OSError):  # an account without a home folder
         homes |= {os.fspath(Path.home()), os.fspath(Path.home().resolve())}
@@ -56,11 +56,11 @@ def _longest_first(names: set[str]) -> tuple[str, ...]:
 
 
 class Redaction:
-    """Takes who made it, and where, out of one result and out of the texts about it, with the same pseudonyms in all.
+    """Takes who made a result, and where, out of it and the texts about it, with the same pseudonyms in all of them.
 
-    A device's UUID becomes `GPU-redacted-0`, in order of appearance, its bus id `bus-redacted-0`. The home folder
-    becomes `~`, the account's name `user`, the host's `host`, also within messages and paths. Processes lose name and
-    PID. Words of a fixed choice stay, such as a result's kind.
+    A device's UUID becomes `GPU-redacted-0`, numbered in order of appearance, its bus id `bus-redacted-0`. The home
+    folder becomes `~`, the account's name `user`, the host's `host`, also within messages and paths. Processes lose
+    name and PID. Words from a fixed choice stay, such as a result's kind.
     """
 
     def __init__(self, whose: Identity) -> None:
@@ -72,7 +72,7 @@ class Redaction:
         ]
 
     def record(self, record: R) -> R:
-        """The record without them. A plan also warns that it can't be run as it is."""
+        """The redacted record. A plan also gets a warning that it can't be run as it is."""
         cleaned = self._record(record)
         if isinstance(cleaned, Plan) and any(is_redacted(device.uuid) for device in cleaned.devices):
             warnings = (*cleaned.warnings, _not_to_be_run())
@@ -80,7 +80,7 @@ class Redaction:
         return cleaned
 
     def text(self, text: str) -> str:
-        """The text without them."""
+        """The redacted text."""
         for known in sorted(self._pseudonyms, key=len, reverse=True):
             text = text.replace(known, self._pseudonyms[known])
         text = _UUID.sub(lambda match: self._device(match[0]), text)
@@ -139,7 +139,7 @@ def _word(name: str) -> re.Pattern[str]:
 
 
 def _path(folder: str) -> re.Pattern[str]:
-    """Matches the folder and what is in it, but no other folder whose name begins so."""
+    """Matches the folder and its contents, but no other folder whose name begins the same."""
     return re.compile(rf"(?<![\w.~/-]){re.escape(folder)}(?![\w.-])")
 
 

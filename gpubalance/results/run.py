@@ -29,7 +29,7 @@ from gpubalance.settings.requests import Settings
 
 
 class Replica(Record):
-    """One device's part in a step. Where `micro_batch` is the batch, the device takes it in one piece.
+    """One device's part in a step. If `micro_batch` equals the batch, the device takes it in one piece.
 
     compute_s + update_s + wait_s + the measurement's sync_s + input_wait_s + slow_s − excess_s is the step time.
     `update_s` is null in older results, where the update is part of sync_s.
@@ -48,7 +48,7 @@ class Replica(Record):
 
     @property
     def busy_s(self) -> float:
-        """Seconds of a step that the device works: compute and, where it is known, update."""
+        """Seconds of a step in which the device works: compute and, if known, update."""
         return self.compute_s + (self.update_s or 0.0)
 
 
@@ -56,9 +56,9 @@ Replicas = Annotated[tuple[Replica, ...], Field(min_length=1)]
 
 
 class StepSpread(Record):
-    """How steps differ because their batches differ in shape: half of them take `p50_s` at most, 95 % `p95_s`.
+    """How steps differ because their batches differ in shape: half of them take at most `p50_s`, 95 % at most `p95_s`.
 
-    By so many `steps` that were timed alone.
+    From `steps` steps that were each timed alone.
     """
 
     p50_s: Positive
@@ -69,10 +69,10 @@ class StepSpread(Record):
 class Measurement(OfSplit):
     """A measured split. `batches` are the replicas'; a replica's `device` is its place in the result's devices.
 
-    `step_spread` is null where all batches have one shape. Elsewhere `step_time_s` is of means over several batches.
-    `slow_s` is what rare slow steps add to the step time; in older results it is part of sync_s.
-    `excess_s` is by how much the slowest compute and update in the stamped steps took longer than a whole unstamped
-    step; it is above 0 only where stamping slows the step down.
+    `step_spread` is null if all batches have one shape; otherwise `step_time_s` is of means over several batches.
+    `slow_s` is what rare slow steps add to the step time; in older results it is part of sync_s. `excess_s` is how much
+    longer the slowest compute and update took in the stamped steps than a whole unstamped step; it is above 0 only if
+    stamping slows the step down.
     """
 
     global_batch: Count
@@ -102,11 +102,11 @@ class SoloBest(Record):
 
 
 class Baselines(Record):
-    """What a run is held against. `even` was measured in turns with it; the solo figures come from a probe.
+    """What a run is compared with. `even` was measured in turns with it; the solo figures come from a probe.
 
-    `even` has the run's global batch, in micro-batches where it does not fit in one piece. Then `largest_even`,
-    measured for one window, is the largest equal shares that do, and in a balance `best_at_largest_even`, measured
-    right after it, the best split of their global batch. Where no micro-batches fit either, and in older results,
+    `even` has the run's global batch, in micro-batches if it does not fit in one piece. In that case `largest_even`,
+    measured for one window, is the largest equal shares that do fit, and in a balance `best_at_largest_even`, measured
+    right after it, is the best split of their global batch. If no micro-batches fit either, and in older results,
     `even` itself is the largest equal shares.
     """
 
@@ -118,7 +118,7 @@ class Baselines(Record):
 
 
 class Remedy(Record):
-    """What makes an input pipeline faster, at the line `where` of the user's code, and what it gave then."""
+    """What makes an input pipeline faster, at the line `where` of the user's code, and its throughput then."""
 
     where: str
     what: str
@@ -126,12 +126,12 @@ class Remedy(Record):
 
 
 class Pipeline(Record):
-    """The input pipeline of the user's data. `alone` is what it gives to no model, in the run's global batches.
+    """The input pipeline of the user's data. `alone` is its throughput without a model, in the run's global batches.
 
-    `processor_use` is the part of all the host's cores that was busy meanwhile. `held` is what the split gives with
-    batches of the same data that lie on the devices, as if the pipeline took no time. It `binds` where `alone` is
-    clearly below `held`, or below what the devices gave alone in sum. `remedies` are those that helped when tried.
-    `joined_from` is the size of the user's own batches where they differ in shape and others were made of them here;
+    `processor_use` is the fraction of all the host's cores that was busy meanwhile. `held` is the split's throughput
+    with batches of the same data that lie on the devices, as if the pipeline took no time. It `binds` if `alone` is
+    clearly below `held`, or below the sum of what the devices gave alone. `remedies` are those that helped when tried.
+    `joined_from` is the size of the user's own batches if they differ in shape and were joined into others here;
     `split.fit` would leave them as they are.
     """
 
@@ -164,7 +164,7 @@ class Run(Measurement, Result):
 
     @property
     def awaited_input_s(self) -> float | None:
-        """Seconds that a step waits for data; None where the data lies on the devices."""
+        """Seconds that a step waits for data; None if the data lies on the devices."""
         return self.input_wait_s if self.settings.input == "host" or self.pipeline is not None else None
 
     @model_validator(mode="after")

@@ -16,7 +16,7 @@ def unsound(field: str, what: str) -> PydanticCustomError:
 
 
 def check_devices(field: str, numbers: Sequence[int], count: int) -> None:
-    """Each number must be one of `count` devices, and none may come twice."""
+    """Raises `unsound` unless each number is one of `count` devices and none comes twice."""
     for place, number in enumerate(numbers):
         if number >= count:
             raise unsound(f"{field}.{place}.device", f"there is no device {number}")
@@ -25,13 +25,13 @@ def check_devices(field: str, numbers: Sequence[int], count: int) -> None:
 
 
 def check_length(field: str, found: int, count: int) -> None:
-    """There must be one value for each device."""
+    """Raises `unsound` unless there is one value for each device."""
     if found != count:
         raise unsound(field, f"{found} of {count} devices")
 
 
 def has_a_split(record: Any) -> Any:
-    """A validator of records with `batches`, whose sizes must be the `split` that they are taken for."""
+    """A validator of records with `batches`: their sizes must form a valid `split`."""
     try:
         record.split  # noqa: B018  (made of its fields, and sound or not at all)
     except ValueError as error:

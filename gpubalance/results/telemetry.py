@@ -1,4 +1,4 @@
-"""What a GPU told about itself while it was watched. What it did not tell is null, never 0."""
+"""What a GPU reported while it was watched. What it did not report is null, never 0."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ _REASONS = {
     0x200: "board limit",
     0x400: "reliability",
 }
-# Idle, and application or display clocks that somebody has set: asked for, so not throttling.
+# Idle, and application or display clocks that somebody has set: they are intended, so not throttling.
 _NO_THROTTLING = 0x1 | 0x2 | 0x100
 
 
-# A card can stay at its power cap for ever. These reasons pass or get worse, and its speed with them.
+# A card can stay at its power cap for ever. These reasons pass or get worse, and its speed changes with them.
 _PASSING = ("thermal", "software thermal", "hardware slowdown", "power brake")
 
 
 def passing(reasons: Iterable[str]) -> tuple[str, ...]:
-    """The reasons among these for which the GPU will not stay at its present speed."""
+    """The reasons for which the GPU will not keep its present speed."""
     there = set(reasons)
     return tuple(reason for reason in _PASSING if reason in there)
 
 
 class Moment(Record):
-    """One reading of a GPU, `at_s` seconds after the measurement began. What it does not tell is null."""
+    """One reading of a GPU, `at_s` seconds after the measurement began. What it did not report is null."""
 
     at_s: Exact
     temperature_c: Whole | None = None
@@ -48,12 +48,12 @@ class Moment(Record):
 
 
 class Telemetry(Record):
-    """One GPU while it was watched, for `duration_s` in all. What it does not tell is null.
+    """One GPU while it was watched, for `duration_s` in all. What it did not report is null.
 
     The temperature is the highest, the power the mean, a clock the median of the readings. The energy is from the GPU's
-    own counter, or else its power over the time. `throttle_reasons` has each reason that any reading gave;
-    `ecc_uncorrected` counts the errors since the first reading. `course` has at most some hundreds of readings, in the
-    order of time.
+    own counter, else its power integrated over time. `throttle_reasons` has each reason that any reading gave;
+    `ecc_uncorrected` counts the errors since the first reading. `course` has at most a few hundred readings, in order
+    of time.
     """
 
     readings: Whole
@@ -73,7 +73,7 @@ class Telemetry(Record):
 
 
 class Gauges(NamedTuple):
-    """What a GPU is doing at a moment, in NVML's units."""
+    """A GPU's state at a moment, in NVML's units."""
 
     temperature_c: int | None
     power_mw: int | None
@@ -83,12 +83,12 @@ class Gauges(NamedTuple):
 
 
 def throttling(masks: Iterable[int]) -> tuple[str, ...]:
-    """The reasons in NVML's bit masks, in plain words, sorted; a reason that is not known here by its number."""
+    """The reasons in NVML's bit masks, in plain words, sorted; an unknown reason by its number."""
     together = functools.reduce(operator.or_, masks, 0) & ~_NO_THROTTLING
     bits = [1 << n for n in range(together.bit_length()) if together >> n & 1]
     return tuple(sorted(_REASONS.get(bit, f"reason {bit:#x}") for bit in bits))
 
 
 def all_reasons(before: Sequence[tuple[str, ...]], now: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
-    """Joins the throttle reasons of each device. Empty where nothing is known about any device."""
+    """Joins the throttle reasons of each device. Empty if nothing is known of any device."""
     return tuple(tuple(dict.fromkeys((*a, *b))) for a, b in itertools.zip_longest(before, now, fillvalue=()))

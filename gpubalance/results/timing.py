@@ -9,7 +9,7 @@ from pydantic import Field
 
 from gpubalance.settings.record import Record, Seconds
 
-# What takes time at all, in seconds: nothing is divided by 0, and nothing becomes infinite.
+# Whatever takes time takes at least this many seconds: nothing is divided by 0 or becomes infinite.
 Duration = Annotated[float, Field(ge=1e-9, le=1e6)]
 
 
@@ -17,9 +17,9 @@ class Timing(Record):
     """Some consecutive steps timed as one, with the devices idle at both ends.
 
     `seconds` is their wall time, `input_wait_s` how much of it the host waited for data. A stamped timing is one step;
-    it has each replica's `compute_s` and `update_s`, and `step_s`, the longest from a replica's begin to its end.
-    `ended_s` is on the system's monotonic clock, which all processes share. `unlike`: batches differ in shape, and
-    steps with them; then so many are timed as one that each held batch has come as often as another.
+    it has each replica's `compute_s` and `update_s`, and `step_s`, the longest time from a replica's start to its end.
+    `ended_s` is on the system's monotonic clock, which all processes share. `unlike` means that batches differ in
+    shape, and steps with them; a timing then covers each held batch equally often.
     """
 
     kind: Literal["timing"] = "timing"

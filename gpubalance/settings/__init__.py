@@ -1,4 +1,4 @@
 """What the user asks for: requests, settings, devices and profiles, and the words that flags may use.
 
-Records only, checked where they are made. What came out of a measurement is in results/.
+Only records, checked where they are made. Measured values are in results/.
 """

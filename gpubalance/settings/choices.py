@@ -1,4 +1,4 @@
-"""The words that flags and files may use. Light: the command line's help imports this and nothing heavier."""
+"""The words that flags and files may use. The command line's help imports nothing heavier than this."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TRACES = "plugins/profile"
 
 DEFAULT_BATCH = 64
 
-# Every model of keras.applications: a shell completes them, and Keras takes seconds to load. A test holds them true.
+# Every model of keras.applications, for a shell's completion: Keras takes seconds to load. A test keeps the list true.
 APPLICATIONS = (
     *("ConvNeXtBase", "ConvNeXtLarge", "ConvNeXtSmall", "ConvNeXtTiny", "ConvNeXtXLarge"),
     *("DenseNet121", "DenseNet169", "DenseNet201"),
@@ -28,17 +28,17 @@ APPLICATIONS = (
 )
 
 
-# A saved model of Keras'; it is loaded with Keras' safe mode on.
+# Keras' own format of saved models, loaded with its safe mode on.
 SAVED_MODEL = ".keras"
-# Other formats of saved models, which run what is in them when they are loaded.
+# Other formats of saved models, which run code from the file when they are loaded.
 UNSAFE_MODELS = (".h5", ".hdf5", ".pkl", ".pickle", ".joblib", ".pt", ".pth")
 
 
 def default_model(*, simulated: bool) -> str:
-    """What is trained where no model is named: on simulated devices one whose real compute is much less than theirs."""
+    """The model to train if none is named: on simulated devices one that computes far less than they simulate."""
     return "small" if simulated else "probe"
 
 
 def names_file_or_code(model: str) -> bool:
-    """Whether a model's name leads to a file or a user's function: only a command line or its config may say that."""
+    """Whether a model's name leads to a file or a user's function, which only a command line or its config may name."""
     return ":" in model or model.lower().endswith((SAVED_MODEL, *UNSAFE_MODELS))

@@ -10,7 +10,7 @@ from gpubalance.settings.record import Record
 
 
 def _with_a_port(address: str) -> str:
-    """Raises ValueError where nobody can listen."""
+    """Returns the address. Raises ValueError if its port is not 1 to 65535."""
     if not 1 <= int(address.rpartition(":")[2]) <= 65535:
         raise ValueError("a port is 1 to 65535")
     return address
@@ -20,9 +20,9 @@ Address = Annotated[str, Field(pattern=r"^[^\s:]+:\d{1,5}$", max_length=260), Af
 
 
 class Cluster(Record):
-    """One process a device, in the devices' order: where each listens, `host:port`, and which of them this is.
+    """The `host:port` at which each process listens, one process a device in the devices' order, and which one this is.
 
-    What is said of all devices is said in that order; a process has the one at its `rank`.
+    Whatever lists all devices has this order; a process has the device at its `rank`.
     """
 
     addresses: tuple[Address, ...]

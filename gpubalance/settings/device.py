@@ -1,4 +1,4 @@
-"""Devices: a GPU or a simulated one, as every result names it, and the profile that a simulated one is held to."""
+"""Devices: a GPU or a simulated one, as every result names it, and the profile that a simulated one follows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from gpubalance.settings.record import Bytes, Record, Seconds
 
-# A name is data: nothing of it may look like an option, a path or a shell's word.
+# A name comes from outside: it must not look like an option, a path or a shell's syntax.
 Host = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=253)]
 
 
@@ -21,7 +21,7 @@ class DriftPoint(Record):
 
 
 def _drift(points: object) -> object:
-    """A profile writes `[[20.0, 1.4]]`, a message between processes the records."""
+    """Turns the pairs that a profile writes, `[[20.0, 1.4]]`, into records; a message between processes has records."""
     if not isinstance(points, (list, tuple)):
         return points
     named = []
@@ -38,8 +38,8 @@ class DeviceProfile(Record):
     """How a simulated device behaves: a step's compute of b samples takes alpha_s + beta_s · b seconds.
 
     Its weight update takes update_s, whatever the batch, without noise or drift.
-    Its memory is base_memory + b · memory_per_sample bytes (plus the joint run's extra) and may not pass `memory`.
-    Without `memory` there is no limit. `noise` is the relative standard deviation of a step's compute time.
+    Its memory is base_memory + b · memory_per_sample bytes (plus the joint run's extra) and may not exceed `memory`, if
+    that is given. `noise` is the relative standard deviation of a step's compute time.
     """
 
     name: Annotated[str, Field(min_length=1, max_length=200)]
@@ -57,7 +57,7 @@ class DeviceProfile(Record):
         return self.base_memory + extra + batch * self.memory_per_sample
 
     def drift_at(self, elapsed_s: float) -> float:
-        """Factor on the compute time `elapsed_s` after the measurement began."""
+        """The factor on the compute time, `elapsed_s` after the measurement began."""
         factor = 1.0
         for point in self.drift:
             if elapsed_s >= point.from_s:
@@ -73,13 +73,13 @@ class DeviceProfile(Record):
 
 
 class JointProfile(Record):
-    """What simulated devices cost each other: a joint run adds seconds of sync a step, and bytes on every device.
+    """What simulated devices cost each other: a joint run adds `sync_s` to each step, and bytes on every device.
 
-    Over several hosts the seconds come on top of what the real all-reduce takes.
+    Over several hosts the seconds are added to what the real all-reduce takes.
 
-    While several of them compute, in a joint run or each with a model of its own, compute takes `contention` times as
-    long. What the layers on one device send to another takes `link_latency_s` and its bytes by `link_bytes_per_s`, null
-    for no time, each pair and direction by itself.
+    While several devices compute, in a joint run or each with its own model, compute takes `contention` times as long.
+    Activations sent from one device to another take `link_latency_s` plus their bytes / `link_bytes_per_s` (null: no
+    time); each pair of devices and each direction has its own link.
     """
 
     sync_s: Seconds = 0.0
@@ -92,8 +92,8 @@ class JointProfile(Record):
 class Device(Record):
     """One GPU or one simulated device, as every result names it.
 
-    `profile` is null on a GPU and on a plain CPU device: then nothing is paced or limited. `host` is null where there
-    is one host only; else `index` is the device's number on its host.
+    `profile` is null on a GPU and on a plain CPU device: nothing is paced or limited then. `host` is null if there is
+    only one host; otherwise `index` is the device's number on its host.
     """
 
     index: Annotated[int, Field(ge=0, le=10**9)]
@@ -109,7 +109,7 @@ class Device(Record):
     def label(self) -> str:
         """`GPU:0`, the name that users know from TensorFlow and the tutorial; `CPU:0` for a plain CPU device.
 
-        `alpha:0` on a host that has a name.
+        `alpha:0` on a named host.
         """
         if self.host is not None:
             return self.called
@@ -117,15 +117,15 @@ class Device(Record):
 
     @property
     def told_by_nvml(self) -> bool:
-        """Whether NVML on this host tells of it."""
+        """Whether NVML on this host knows it."""
         return not self.simulated and self.host is None
 
     @property
     def called(self) -> str:
-        """What --gpus calls it: `0`, or `alpha:0` on a host that has a name."""
+        """Its name for --gpus: `0`, or `alpha:0` on a named host."""
         return str(self.index) if self.host is None else f"{self.host}:{self.index}"
 
 
 def hosts_of(devices: Iterable[Device]) -> tuple[str | None, ...]:
-    """The hosts of these devices, each once, in order."""
+    """The hosts of these devices, each once, in order of their first device."""
     return tuple(dict.fromkeys(device.host for device in devices))

@@ -14,7 +14,7 @@ Batch = Annotated[int, Field(ge=0, le=10**9, strict=True)]
 
 
 class Record(BaseModel):
-    """A frozen record that refuses what it does not know."""
+    """A frozen record that rejects unknown fields."""
 
-    # Built at its first use: a command uses few of all records, and a worker fewer.
+    # Built at its first use: a command uses few of the records, and a worker fewer.
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)

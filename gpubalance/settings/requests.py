@@ -1,4 +1,4 @@
-"""What a measurement is asked to do: the settings, and a request for each command that measures or plans."""
+"""What a measurement should do: the settings, and a request for each command that measures or plans."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.record import Batch, Bytes, Record, Seconds
 from gpubalance.settings.shares import Shares
 
-# Where windows of five timings don't say enough.
+# What follows if windows of five timings don't settle the result.
 _LONG_WINDOWS = 5
 _LONG_WINDOW_S = 10.0
-# With two devices alike the bubble is 1/17 of a step then.
+# With two equal devices this makes the bubble 1/17 of a step.
 _MICRO_BATCHES_A_DEVICE = 8
 
 
@@ -23,7 +23,7 @@ class Settings(Record):
     """What, besides the devices and the split, decides how long a step takes. Recorded with every result.
 
     `model` is `probe`, `small`, a `keras.applications` name, `package.module:function` or `file.py:function`. `data` is
-    a function that gives samples, named like the last two; null for random ones.
+    a function that provides samples, named like the last two; null for random samples.
     """
 
     model: str
@@ -35,10 +35,11 @@ class Settings(Record):
 
 
 class Measuring(Record):
-    """How long and how exactly to measure: windows of `duration_s`, null for windows of five timings.
+    """How long and how exactly to measure: windows of `duration_s`, or of five timings if that is null.
 
-    There are more while the result is not known within ±1 %: up to 5/3 as many, or five of up to 10 s after short ones.
-    `deadline_s` is the longest silence of a worker, null for what suits the step; `time_limit_s` of the whole command.
+    More windows follow until the result is known within ±1 %: up to 5/3 as many, or five of up to 10 s after short
+    ones. `deadline_s` is the longest silence of a worker, null for one that suits the step; `time_limit_s` ends the
+    command.
     """
 
     windows: Annotated[int, Field(ge=1, le=10_000)] = 3
@@ -50,19 +51,19 @@ class Measuring(Record):
 
     @property
     def max_windows(self) -> int:
-        """The cap while the confidence interval is still too wide."""
+        """The most windows to measure while the confidence interval is still too wide."""
         return self.windows + _LONG_WINDOWS if self.duration_s is None else math.ceil(self.windows * 5 / 3)
 
     def window_s(self, number: int) -> float:
-        """How long that window lasts at least; the first is 1."""
+        """The shortest time that window `number` lasts; the first is 1."""
         if self.duration_s is not None:
             return self.duration_s
-        longer = number - self.windows  # a few more timings are often enough
+        longer = number - self.windows  # a few more timings often suffice
         return 0.0 if longer < 1 else _LONG_WINDOW_S / 2 ** max(0, 3 - longer)
 
 
 class Tracing(Record):
-    """A profiler trace of so many steady steps, put into `folder`/plugins/profile/`name`."""
+    """A profiler trace of `steps` steady steps, written to `folder`/plugins/profile/`name`."""
 
     folder: str
     name: str
@@ -87,15 +88,15 @@ class RunRequest(Record):
 
     @property
     def of_used(self) -> RunRequest:
-        """The same run of the devices that have samples."""
+        """The same run without the devices that have no samples."""
         devices = tuple(self.devices[i] for i in self.split.used)
         return self.model_copy(update={"devices": devices, "split": self.split.of_used})
 
 
 class IndependentRequest(Record):
-    """Models that train at the same time, one a device: a batch and a model each, in the devices' order.
+    """Models that train at the same time, one a device: a batch and a model for each, in the devices' order.
 
-    The `model` of `settings` names them all, once each.
+    `settings.model` lists all their names, each once.
     """
 
     devices: tuple[Device, ...]
@@ -113,18 +114,18 @@ class IndependentRequest(Record):
         return self
 
     def settings_of(self, number: int) -> Settings:
-        """Those of one device."""
+        """The settings of one device, with its own model."""
         return self.settings.model_copy(update={"model": self.models[number]})
 
 
 class ProbeRequest(Record):
     """A probe: the devices, each to be measured alone, and how.
 
-    `max_batch` null goes on until memory ends; where there is no limit of memory, until throughput rises no more.
-    `margin_bytes` of each device's memory are kept free. A batch size is measured until its step time is known as
-    exactly as is wanted of it, for 12 s at most; with `duration_s` at least that long, and four times that at most.
-    `deadline_s` is the longest silence of a worker, null for what suits the step. `least_samples` are wanted of the
-    user's data for the run that follows.
+    With `max_batch` null the batch grows until memory is exhausted, or, without a memory limit, until throughput stops
+    rising. `margin_bytes` of each device's memory are kept free. A batch size is measured until its step time is known
+    as exactly as is needed, for at most 12 s; with `duration_s` for at least that long, and at most four times as long.
+    `deadline_s` is the longest silence of a worker, null for one that suits the step. The run that follows needs
+    `least_samples` of the user's data.
     """
 
     devices: tuple[Device, ...]
@@ -143,11 +144,12 @@ class ProbeRequest(Record):
 
 
 class PlanRequest(Record):
-    """What a split is wanted for; null leaves it to the planner.
+    """What the split is for; null leaves the choice to the planner.
 
-    `accumulate` is the most micro-batches a device's batch may be done in; `batch_multiple` null is the probe's.
-    `margin_bytes` are kept free beside what a joint run takes. `from_batch` is the global batch that the learning rate
-    suits so far. With `noise_scale`, the gradient noise scale in samples, goodput is maximised, not throughput.
+    `accumulate` is the most micro-batches that a device's batch may be divided into; `batch_multiple` null is the
+    probe's. `margin_bytes` are kept free beyond what a joint run takes. `from_batch` is the global batch that the
+    current learning rate suits. With `noise_scale`, the gradient noise scale in samples, goodput is maximised, not
+    throughput.
     """
 
     global_batch: Batch | None = None
@@ -161,11 +163,10 @@ class PlanRequest(Record):
 
 
 class BalanceRequest(Record):
-    """The main job: the devices, what is trained on them, what split is wanted, and how it is looked for.
+    """The main job: the devices, what is trained on them, what the split is for, and how to search for it.
 
-    `rounds` is how often splits are measured at most, `round_s` how long each time, null for until it is known within
-    ±1 %; `measuring` is of the last run.
-    `fresh` makes a new probe where one of these devices and settings is kept.
+    Splits are measured in at most `rounds` rounds of `round_s` each, null for until they are known within ±1 %;
+    `measuring` is for the final run. `fresh` probes again even if a probe of these devices and settings is stored.
     """
 
     devices: tuple[Device, ...]
@@ -181,7 +182,7 @@ class BalanceRequest(Record):
 
     @property
     def probe(self) -> ProbeRequest:
-        """What is probed where no probe is kept."""
+        """The probe to make if no stored one fits."""
         return ProbeRequest(
             devices=self.devices,
             settings=self.settings.model_copy(update={"all_reduce": "auto"}),
@@ -195,11 +196,11 @@ class BalanceRequest(Record):
 
 
 class LayersRequest(Record):
-    """A model to be cut into stages over these devices, and trained as a pipeline of micro-batches.
+    """A model to cut into stages over these devices and train as a pipeline of micro-batches.
 
-    `micro_batch` null is the smallest that is nearly as fast as any, `micro_batches` null eight for each device. `cuts`
-    are names of layers, to cut before each of them; none leaves the cuts to the planner. `margin_bytes` of each
-    device's memory are kept free. A model that is better off uncut is cut all the same with `force`.
+    `micro_batch` null is the smallest that is nearly as fast as any, `micro_batches` null is eight for each device.
+    `cuts` names the layers that begin a stage; without any the planner chooses the cuts. `margin_bytes` of each
+    device's memory are kept free. With `force` the model is cut even if it is better off uncut.
     """
 
     devices: tuple[Device, ...]
@@ -224,7 +225,7 @@ class LayersRequest(Record):
 
     @property
     def uncut(self) -> BalanceRequest:
-        """The batch split of the whole model over the same devices, which layers are held against."""
+        """The batch split of the whole model over the same devices, with which the pipeline is compared."""
         return BalanceRequest(
             devices=self.devices,
             settings=self.settings,

@@ -1,4 +1,4 @@
-"""A split: how many samples of a step each device takes, and how many of those at a time."""
+"""A split: how many samples each device takes in a step, and how many at a time."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from gpubalance.settings.record import Batch
 class Shares:
     """Each device's batch, in samples and in device order; 0 leaves a device out.
 
-    A device takes its batch in micro-batches of the size in `micro_batches`, the first one smaller where that does not
+    A device takes its batch in micro-batches of the size in `micro_batches`; the first is smaller if that does not
     divide the batch. Without `micro_batches` each device takes its batch in one piece. Raises ValueError for sizes that
-    no step could have.
+    no step can have.
     """
 
     batches: tuple[Batch, ...]
@@ -40,7 +40,7 @@ class Shares:
 
     @classmethod
     def even(cls, global_batch: int, devices: int) -> Shares:
-        """Equal batches; the first devices take one sample more where they do not divide the global batch.
+        """Equal batches; if they do not divide the global batch, the first devices take one sample more.
 
         That is what MirroredStrategy does. Raises ValueError when there are fewer samples than devices.
         """
@@ -50,7 +50,7 @@ class Shares:
         return cls(tuple(batch + (i < rest) for i in range(devices)))
 
     def in_pieces(self, count: int) -> Shares:
-        """The same batches, each in so many micro-batches of one size, or in fewer; the first may be smaller."""
+        """The same batches, each in at most `count` micro-batches of one size; the first may be smaller."""
         return Shares(self.batches, tuple(-(-batch // count) for batch in self.batches))
 
     @property
@@ -60,12 +60,12 @@ class Shares:
 
     @property
     def used(self) -> tuple[int, ...]:
-        """The devices that have samples, by their place."""
+        """The places of the devices that have samples."""
         return tuple(device for device, batch in enumerate(self.batches) if batch)
 
     @property
     def of_used(self) -> Shares:
-        """The same split of the devices that have samples: a device without any is no replica."""
+        """The same split without the devices that have no samples, which are no replicas."""
         return Shares(*(tuple(sizes[i] for i in self.used) for sizes in (self.batches, self.micro_batches)))
 
     @property
@@ -85,23 +85,23 @@ class Shares:
         return f"{text} --micro-batches {' '.join(map(str, self.micro_batches))}" if self.accumulates else text
 
     def __str__(self) -> str:
-        """`1640/568`, followed by ` in micro-batches 820/568` where any device takes several."""
+        """`1640/568`, followed by ` in micro-batches 820/568` if any device takes several."""
         text = "/".join(map(str, self.batches))
         return f"{text} in micro-batches {'/'.join(map(str, self.micro_batches))}" if self.accumulates else text
 
 
 def pieces(batch: int, micro_batch: int) -> tuple[tuple[int, int], ...]:
-    """How a device takes its batch, as (how many, of which size): 1000 in 300 is one of 100 and three of 300."""
+    """A device's batch as pairs of (how many, of what size): 1000 in 300 is one of 100 and three of 300."""
     count, first = divmod(batch, max(1, micro_batch))
     return tuple(piece for piece in ((1, first), (count, micro_batch)) if all(piece))
 
 
 def pieces_text(batch: int, micro_batch: int) -> str:
-    """`820` for a batch in one piece, `2×820` in equal micro-batches, `100+3×300` in others."""
+    """`820` for a batch in one piece, `2×820` for equal micro-batches, `100+3×300` for others."""
     sizes = [str(size) if count == 1 else f"{count}×{size}" for count, size in pieces(batch, micro_batch)]
     return "+".join(sizes) or "0"
 
 
 def share_text(batch: int, micro_batch: int) -> str:
-    """`820`, or `1640 = 2×820` where it is taken in several micro-batches."""
+    """`820`, or `1640 = 2×820` if it is taken in several micro-batches."""
     return str(batch) if batch == micro_batch else f"{batch} = {pieces_text(batch, micro_batch)}"

@@ -1,4 +1,4 @@
-"""Deadlines: of one call that may hang, as into a driver or a network drive, and of a whole command."""
+"""Deadlines: for one call that may hang, such as into a driver or a network drive, and for a whole command."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ ANSWERS_WITHIN_S = 20.0
 
 
 def within(work: Callable[[], T], seconds: float = ANSWERS_WITHIN_S) -> T:
-    """What `work` gives or raises. Raises DeadlinePassed when it takes longer; it is left behind then."""
+    """Returns or raises what `work` does. If it takes longer, raises DeadlinePassed and leaves it running."""
     answer = Future[T]()
 
     def run() -> None:
         try:
             answer.set_result(work())
-        except Exception as error:  # noqa: BLE001  (raised again where it is waited for)
+        except Exception as error:  # noqa: BLE001  (raised again in the thread that waits)
             answer.set_exception(error)
 
-    threading.Thread(target=run, daemon=True).start()  # or one that hangs would hold up the end of the process
+    threading.Thread(target=run, daemon=True).start()  # a daemon: a hung call must not hold up the process's end
     if not wait([answer], seconds).done:
         raise DeadlinePassed(f"no answer within {seconds:.0f} s")
     return answer.result()
 
 
 def within_or(otherwise: T, work: Callable[[], T]) -> T:
-    """What `work` gives, or `otherwise` where it takes longer."""
+    """What `work` returns, or `otherwise` if it takes longer than `within` allows."""
     try:
         return within(work)
     except DeadlinePassed:
@@ -40,7 +40,7 @@ def within_or(otherwise: T, work: Callable[[], T]) -> T:
 
 
 class TimeLimit:
-    """The time that a whole command may take; it begins when this is made.
+    """The time that a whole command may take, counted from the creation of this object.
 
     `until_s` is its end on the monotonic clock; infinite without `seconds`.
     """
@@ -51,11 +51,11 @@ class TimeLimit:
 
     @property
     def left_s(self) -> float:
-        """Seconds until its end, 0 after it."""
+        """Seconds until the limit, 0 after it."""
         return max(0.0, self.until_s - time.monotonic())
 
     def check(self) -> None:
-        """Raises TimeLimitPassed after its end."""
+        """Raises TimeLimitPassed after the limit."""
         if self._seconds is not None and not self.left_s:
             raise TimeLimitPassed(self._seconds)
 

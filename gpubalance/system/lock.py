@@ -15,24 +15,24 @@ from gpubalance.system.state import state_folder
 
 
 class Lock:
-    """Held until `release` or the end of the process; no worker inherits it. `name` may be any text.
+    """Held until `release` or the end of the process; workers do not inherit it. `name` may be any text.
 
-    Raises InUse, which says that `what` is in use and by which PID, where another process holds it. Where the file
-    system has no locks, or no room for one, nothing is locked.
+    If another process holds it, raises InUse, which names `what` is in use and the PID. On a file system that has no
+    locks, or no room for one, nothing is locked.
     """
 
     def __init__(self, name: str, what: str) -> None:
         self._path = state_folder("locks") / f"{hashlib.sha256(name.encode('utf-8', 'replace')).hexdigest()[:24]}.lock"
         self._file = _locked(self._path, what)
         if self._file is not None:
-            with contextlib.suppress(OSError):  # on a full disk the lock holds, without a PID
+            with contextlib.suppress(OSError):  # on a full disk the lock holds without a PID
                 self._file.truncate(0)
                 self._file.write(str(os.getpid()).encode())
 
     def release(self) -> None:
-        """Lets others have it. May be called again."""
+        """Lets others have the lock. May be called more than once."""
         if self._file is not None:
-            self._path.unlink(missing_ok=True)  # while it is held: whoever opened this file sees that it is gone
+            self._path.unlink(missing_ok=True)  # while it is locked: whoever opened this file sees that it is gone
             self._file.close()
             self._file = None
 
@@ -40,7 +40,7 @@ class Lock:
 def _locked(path: Path, what: str) -> IO[bytes] | None:
     while True:
         try:
-            file = path.open("a+b", buffering=0)  # nothing is left to be written when it is closed
+            file = path.open("a+b", buffering=0)  # unbuffered, so that closing it writes nothing
         except OSError:
             return None
         try:

@@ -1,4 +1,4 @@
-"""What was meant by the name of a file that is not there."""
+"""Which file was meant by a name that does not exist."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _MOST_LISTED = 2000
 
 
 def meant(path: Path, remedy: str = "") -> str:
-    """A remedy for a path at which there is nothing: what is spelt nearly so, then the remedy.
+    """The remedy for a path that does not exist: the similar names, then `remedy`.
 
-    The remedy alone for a path at which something is, and where nothing is near.
+    `remedy` alone if the path exists or no name is similar.
     """
     names = near(path)
     asked = f"did you mean {' or '.join(names)}?" if names else ""
@@ -19,9 +19,7 @@ def meant(path: Path, remedy: str = "") -> str:
 
 
 def near(path: Path) -> list[str]:
-    """The paths of that kind of file that are spelt nearly so: in its folder, or where that is not there, in one of
-    nearly its name.
-    """
+    """Similarly spelt paths with the same suffix: in its folder, or if that is missing, in similarly spelt folders."""
     try:
         if path.exists():
             return []
@@ -29,12 +27,12 @@ def near(path: Path) -> list[str]:
             return [str(one) for one in _alike(path)]
         others = (folder / path.name for folder in _alike(path.parent) if folder.is_dir())
         return [name for one in others for name in ([str(one)] if one.is_file() else map(str, _alike(one)))]
-    except (OSError, ValueError):  # a name that no system takes; a folder that is not ours
+    except (OSError, ValueError):  # a name that the system rejects; another user's folder
         return []
 
 
 def _alike(path: Path) -> list[Path]:
-    """At most two, beside where it would be."""
+    """At most two files of the same folder."""
     if not path.parent.is_dir():
         return []
     there = [one for one, _ in zip(path.parent.iterdir(), range(_MOST_LISTED), strict=False)]

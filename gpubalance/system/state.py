@@ -1,4 +1,4 @@
-"""Where gpubalance keeps what outlives a command: the user's state directory, as the platform has it."""
+"""Where gpubalance keeps what outlives a command: in the user's state directory of the platform."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LOGS_KEPT = 50
 
 
 def current_folder() -> Path:
-    """Raises EnvironmentFault where the folder was deleted under a terminal."""
+    """The current folder. Raises EnvironmentFault if it was deleted meanwhile."""
     try:
         return Path.cwd()
     except FileNotFoundError:
@@ -27,7 +27,7 @@ def current_folder() -> Path:
 
 
 def state_folder(name: str) -> Path:
-    """A folder of that name under the state directory, or under /tmp where that can't be written to."""
+    """The folder `name` in the state directory, or in /tmp if that can't be written to."""
     folder = platformdirs.user_state_path("gpubalance") / name
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -40,7 +40,7 @@ def state_folder(name: str) -> Path:
 
 @functools.cache
 def _temporary(name: str) -> Path:
-    """One folder for all processes of the user, who find each other's locks and journals; never another user's."""
+    """One folder for all of the user's processes, which share locks and journals there; never another user's."""
     folder = Path(tempfile.gettempdir()) / f"gpubalance-{os.getuid()}"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -54,11 +54,11 @@ def _temporary(name: str) -> Path:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Writes a file beside it and renames that, so that nobody ever sees half of it. Raises OSError.
+    """Writes to a temporary file beside `path` and renames it, so that nobody ever sees half of it. Raises OSError.
 
-    Deletes what a killed gpubalance had begun to write of the same file.
+    Deletes the temporary files that killed processes left of the same file.
     """
-    path = path.resolve()  # the file behind a link, which stays a link
+    path = path.resolve()  # follows a link, which stays a link
     sweep(path.parent, path.name)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -84,7 +84,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def sweep(folder: Path, name: str | None = None) -> None:
-    """Deletes what killed processes had begun to write, of the file of that name or of any file."""
+    """Deletes the temporary files of killed processes, for the file `name` or for any file."""
     whose = re.escape(name) if name else ".+"
     with contextlib.suppress(OSError):
         for left in folder.iterdir():
@@ -96,20 +96,20 @@ def sweep(folder: Path, name: str | None = None) -> None:
 def _lives(pid: str) -> bool:
     if int(pid) == os.getpid():
         return True
-    import psutil  # here, as most commands meet no such file
+    import psutil  # here, as most commands find no such file
 
     return bool(psutil.pid_exists(int(pid)))
 
 
 def new_log(purpose: str) -> Path:
-    """A path for a worker's log. Deletes the oldest logs."""
+    """A path for a worker's log. Deletes the oldest logs of processes that have ended."""
     folder = state_folder("logs")
     _delete_logs(folder)
     stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S.%f")
     return folder / f"{stamp}-{os.getpid()}-{purpose}.log"
 
 
-# New logs before the folder is looked through again: where thousands of workers live that takes long.
+# New logs until the folder is searched again: that takes long where thousands of workers run.
 _looked_at_after: dict[Path, int] = {}
 
 

@@ -19,10 +19,10 @@ _LARGEST_FILE = 1 << 20
 
 
 def read_toml(path: Path, what: str, *, remedy: str = "") -> dict[str, Any]:
-    """The file's tables. `what` it should be and `remedy` are for the errors: BadInput, with the file's name."""
+    """Reads a file's tables. `what` it should be and `remedy` go into the error: BadInput, with the file's name."""
     try:
         with path.open("rb") as file:
-            content = file.read(_LARGEST_FILE + 1)  # of what has no size, as a device, no more than that either
+            content = file.read(_LARGEST_FILE + 1)  # a limit even for what has no size, such as a device
     except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
         why = getattr(error, "strerror", None) or str(error)
         raise BadInput(f"can't read the {what} {path}: {why}", remedy=meant(path, remedy)) from None

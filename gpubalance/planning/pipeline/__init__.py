@@ -1,4 +1,4 @@
-"""Where a model's graph is cut over unlike devices, in which order they work, and how long a step takes.
+"""Cuts a model's graph over unlike devices, orders their work, and finds how long a step takes.
 
-Pure mathematics, as all of planning/: a graph and what its blocks take in, segments, orders and times out.
+Pure mathematics, like all of planning/: a graph and the times of its blocks come in; segments, orders and times go out.
 """

@@ -1,4 +1,4 @@
-"""What a pipeline can give at best, and whether that is more than the batch split where each device holds the model."""
+"""The best that a pipeline can give, to compare with the batch split in which each device holds the whole model."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 
 def bubble_bound(stages: int, micro_batches: int) -> float:
-    """(S−1)/(K+S−1): the part of a step in which a stage has nothing to do, where all are alike and nothing is sent."""
+    """(S−1)/(K+S−1): the fraction of a step in which a stage is idle, if all are equal and transfers take no time."""
     return (stages - 1) / (micro_batches + stages - 1)
 
 
 def pipeline_throughput(rates: Sequence[float], micro_batches: int) -> float:
-    """K/(K+S−1) · Σ rᵢ(m) samples/s, with `rates` each device's alone at the micro-batch m, where all stages are alike.
+    """K/(K+S−1) · Σ rᵢ(m) samples/s, with each device's rate alone at the micro-batch m, for stages of equal time.
 
-    Unlike ones give less: times the mean over the largest of their times. Layers are faster than the batch split where
-    that is above Σ rᵢ(bᵢ) · T/(T + s/k), with T a piece's compute and a sync of s for each k pieces: what a plan
+    Unequal stages give less: multiply by the mean over the largest of their times. A pipeline beats the batch split if
+    that is above Σ rᵢ(bᵢ) · T/(T + s/k), with T a piece's compute and one sync of s for every k pieces: what a plan
     predicts.
     """
     return (1 - bubble_bound(len(rates), micro_batches)) * sum(rates)

@@ -1,4 +1,4 @@
-"""Branches of a graph that do not need each other, which may be on several devices at the same time."""
+"""Branches of a graph that do not need each other, so that several devices can run them at the same time."""
 
 from __future__ import annotations
 
@@ -10,36 +10,34 @@ from gpubalance.planning.pipeline.graph import Graph
 from gpubalance.planning.pipeline.problem import Problem
 from gpubalance.planning.pipeline.segments import Segment
 
-# Of more ways to place branches than are worth simulating those with the least work on any device.
+# The regions that are tried, those that hide the most work; and the placings above which a region is skipped.
 _MOST_REGIONS, _MOST_PLACINGS = 3, 4096
 
 
 @dataclass(frozen=True)
 class Region:
-    """Branches that lie next to each other in the blocks' order: of [first, last] blocks each, without a tensor between
-    two of them.
-    """
+    """Branches next to each other in the blocks' order, as (first, last) blocks; no tensor passes between them."""
 
     arms: tuple[tuple[int, int], ...]
 
     @property
     def blocks(self) -> tuple[int, int]:
-        """Its first and its last."""
+        """The first and the last block of the region."""
         return self.arms[0][0], self.arms[-1][1]
 
 
 def branched(problem: Problem, count: int) -> list[tuple[Segment, ...]]:
     """The `count` most promising placings of branches on several devices, by the busiest device's work.
 
-    What lies before the branches is one segment, what lies behind them another; a device may have several segments.
-    Branches are not cut, and only one region of them is looked at each time.
+    The blocks before the branches form one segment, those after them another; a device may have several segments.
+    Branches are not cut, and each placing spreads only one region.
     """
     found = [segments for region in _best_regions(problem) for segments in _placings(problem, region)]
     return sorted(found, key=lambda segments: _busiest_s(problem, segments))[:count]
 
 
 def regions(graph: Graph) -> Iterator[Region]:
-    """Every interval of blocks that falls apart into branches, with cuts around each."""
+    """Every interval of blocks that falls apart into branches and has cuts around each of them."""
     ends = sorted({0, len(graph.blocks), *graph.cuts})
     for first in ends:
         for after in ends:
@@ -49,8 +47,8 @@ def regions(graph: Graph) -> Iterator[Region]:
 
 
 def _arms(graph: Graph, first: int, after: int) -> list[tuple[int, int]]:
-    """The runs of blocks between which no tensor passes, as long as the interval is cut off from the rest."""
-    joined = [False] * len(graph.blocks)  # with the block before
+    """The runs of blocks between which no tensor passes, with tensors from outside the interval left aside."""
+    joined = [False] * len(graph.blocks)  # whether a block is joined with the one before it
     for edge in graph.edges:
         inside = [target for target in edge.targets if first <= target < after]
         for block in range(edge.source + 1, inside[-1] + 1) if inside and edge.source >= first else ():
@@ -60,7 +58,7 @@ def _arms(graph: Graph, first: int, after: int) -> list[tuple[int, int]]:
 
 
 def _best_regions(problem: Problem) -> list[Region]:
-    """Those whose branches hide the most behind each other. One of two devices may be enough."""
+    """The regions whose branches hide the most work behind each other. Two devices may be enough for them."""
     block_s = [sum(pair) for pair in zip(problem.loads[0].forward_s, problem.loads[0].backward_s, strict=True)]
 
     def hidden_s(region: Region) -> float:

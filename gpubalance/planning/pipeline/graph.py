@@ -8,7 +8,7 @@ from functools import cached_property
 
 @dataclass(frozen=True)
 class Edge:
-    """A tensor that leaves its block. `targets` are the later blocks that take it, in order."""
+    """A tensor that leaves its block. `targets` are the later blocks that use it, in order."""
 
     source: int
     targets: tuple[int, ...]
@@ -17,9 +17,9 @@ class Edge:
 
 @dataclass(frozen=True)
 class Block:
-    """Consecutive calls of layers that stay together. `share` is its part of the model's operations.
+    """Consecutive layer calls that stay together. `share` is their part of the model's operations.
 
-    `activation_bytes` are what its forward pass keeps of a sample for its backward pass.
+    `activation_bytes` is what the forward pass keeps of a sample for the backward pass.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Graph:
-    """Blocks in an order in which each comes after what it takes. Cut c lies before block c."""
+    """Blocks in an order in which each comes after its inputs. Cut c lies before block c."""
 
     blocks: tuple[Block, ...]
     edges: tuple[Edge, ...]
@@ -39,7 +39,7 @@ class Graph:
 
     @cached_property
     def crossing_bytes(self) -> tuple[int, ...]:
-        """For each block, bytes a sample of the tensors that a cut before it sends on."""
+        """For each block, the bytes per sample that a cut before it would send on."""
         return tuple(
             sum(edge.bytes_per_sample for edge in self.edges if edge.source < cut <= edge.targets[-1])
             for cut in range(len(self.blocks))

@@ -1,4 +1,4 @@
-"""Where a chain of blocks is cut over unlike devices: exact, by dynamic programming."""
+"""Cuts a chain of blocks over unlike devices: exact, by dynamic programming."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from gpubalance.planning.pipeline.problem import Load, Problem
 from gpubalance.planning.pipeline.segments import Segment
 
 Floats = NDArray[np.float64]
-# Rounding in a sum of seconds and of bytes; well below what is measured.
+# Rounding in a sum of seconds or bytes; well below measurement error.
 _ROUNDING = 1e-12
-# A chain is worth simulating up to so many times the least step: the objective is a few percent off.
+# A chain is simulated if its step is at most this many times the shortest: the objective is a few percent off.
 _NOT_MUCH = 1.25
-_WHICH = -1  # in place of a device: which of them has the first segment
+_WHICH = -1  # stands for a device: which of them has the first segment
 
 
 @dataclass(frozen=True)
 class Chain:
-    """Segments in the blocks' order, each on a device of its own. `step_time_s` is by the objective."""
+    """Segments in the blocks' order, each on a device of its own. `step_time_s` is the objective's value."""
 
     segments: tuple[Segment, ...]
     step_time_s: float
 
 
 def chains(problem: Problem) -> Iterator[Chain]:
-    """The best chain, and for each number of devices those that are not much worse; none where none fits.
+    """The best chain, and for each number of devices those that are not much worse; none if none fits.
 
-    Problem: blocks 0 … n−1 are cut into segments, one on each of any of the devices, in any order. A segment takes
-    tᵢ = forward + backward seconds of a micro-batch, its inputs xᵢ = Σ (latency + bytes / rate) in each direction; its
-    memory Σ fixed + h · Σ live, with h micro-batches in flight for its place, may not pass the device's. Minimise
-    Σ (tᵢ + 2xᵢ) + (K − 1) · max (tᵢ, xᵢ) + u₀: the first micro-batch passes through all, then each takes as long as the
-    slowest part, transfers beside compute; u₀ is the first segment's update, as that device is the last to end.
+    Problem: blocks 0 … n−1 are cut into segments, one on each of any of the devices, in any order. A segment takes tᵢ =
+    forward + backward seconds of a micro-batch, its inputs xᵢ = Σ (latency + bytes / rate) in each direction; its
+    memory Σ fixed + h · Σ live, with h micro-batches in flight at its place, may not exceed the device's. Minimise Σ
+    (tᵢ + 2xᵢ) + (K − 1) · max (tᵢ, xᵢ) + u₀: the first micro-batch passes through all, then each takes as long as the
+    slowest part, transfers running beside compute; u₀ is the first segment's update, as that device finishes last.
 
-    Method: g(i, devices) is the least sum for blocks i … on exactly these devices with no part above θ. From θ = ∞ on,
-    θ falls below the largest part of the chain just found, until there is none: so no pair of (sum, largest) is missed
-    that is the best for some K. As no sum is less than the first one, larger parts than make a chain `_NOT_MUCH` worse
-    than the best are passed over. O(2^D · D · n²) for each θ.
+    Method: g(i, devices) is the least sum for blocks i … on exactly these devices with no part above θ. θ starts at ∞
+    and falls below the largest part of the chain just found, until there is none: so no pair of (sum, largest) that is
+    best for some K is missed. As no sum is below the first one, largest parts that would make a chain `_NOT_MUCH` worse
+    than the best are skipped. O(2^D · D · n²) for each θ.
     """
     table, more = _Table(problem), problem.micro_batches - 1
     best_s = np.inf
@@ -55,7 +55,7 @@ def chains(problem: Problem) -> Iterator[Chain]:
 
 
 class _Table:
-    """What each run of blocks takes on each device, by its first block and the one after its last."""
+    """What each run of blocks costs on each device, indexed by its first block and the one after its last."""
 
     def __init__(self, problem: Problem) -> None:
         self._devices = range(len(problem.loads))
@@ -79,9 +79,9 @@ class _Table:
         return fits
 
     def least(self, count: int, bound: float) -> tuple[tuple[Segment, ...], float, float] | None:
-        """The chain over so many devices whose parts are below `bound` and sum to the least; the sum, and the largest.
+        """The chain over `count` devices with the least sum of parts, all below `bound`; with its sum and largest part.
 
-        None where there is none.
+        None if there is none.
         """
         below = [part_s < bound * (1 - _ROUNDING) if bound < np.inf else self._is_run for part_s in self._part_s]
         best: dict[int, Floats] = {0: np.where(np.arange(self._n + 1) == self._n, 0.0, np.inf)}
@@ -106,7 +106,7 @@ class _Table:
         return segments, float(best[mask][0]), largest_s
 
     def _followed(self, mask: int, end: dict[tuple[int, int], NDArray[np.intp]]) -> tuple[Segment, ...]:
-        """The chain of the least sum over these devices, by the choice that was made at each block."""
+        """The chain with the least sum over these devices, traced through the choices made at each block."""
         segments: list[Segment] = []
         first = 0
         while mask:
@@ -118,7 +118,7 @@ class _Table:
 
 
 def _passes_s(load: Load) -> Floats:
-    """Forward and backward of each block."""
+    """Seconds of each block's forward and backward pass."""
     return np.add(load.forward_s, load.backward_s)
 
 
@@ -130,7 +130,7 @@ def _runs(values: Floats | NDArray[np.bool_]) -> Floats:
 
 
 def _transfers(problem: Problem) -> Floats:
-    """Seconds, in one direction, for all that blocks i … j−1 take of earlier ones, at [i, j]; as if sent at once."""
+    """Seconds, in one direction, for all that blocks i … j−1 take from earlier ones, at [i, j]; as if sent at once."""
     n = len(problem.graph.blocks)
     taken = np.zeros((n + 1, n + 1))
     for edge in problem.graph.edges:

@@ -14,8 +14,8 @@ from gpubalance.planning.pipeline.simulate import Timeline, inputs_of
 class StageParts:
     """One device's part in a step. forward + backward + transfer + update + bubble is the step time.
 
-    `transfer_s` is how long it had nothing to do but to wait for a tensor that was on its way; a transfer beside
-    compute costs nothing. `bubble_s` is how long it had nothing to do otherwise.
+    `transfer_s` is how long the device was idle while a tensor was on its way to it; a transfer beside compute costs
+    nothing. `bubble_s` is its other idle time.
     """
 
     device: int
@@ -27,7 +27,7 @@ class StageParts:
 
 
 def sent_at(timeline: Timeline, links: Sequence[Link]) -> dict[Task, float]:
-    """When the last of what each task takes was made; 0 where it takes nothing of another."""
+    """When the last input of each task was made; 0 for a task without inputs."""
     ends = {timed.task: timed.end_s for timed in timeline.tasks}
     return {task: max((ends[given] for given in inputs_of(task, links)), default=0.0) for task in ends}
 
@@ -35,8 +35,8 @@ def sent_at(timeline: Timeline, links: Sequence[Link]) -> dict[Task, float]:
 def parts_of(timeline: Timeline, links: Sequence[Link]) -> tuple[StageParts, ...]:
     """The parts of each device in use, in order of their numbers.
 
-    Before a task that began at s on a device that was free from f on, whose last input was sent at t and there at r,
-    min(r, s) − max(f, t) is transfer, where that is above 0.
+    A task began at s on a device that was free from f on; its last input was sent at t and arrived at r. Before it,
+    min(r, s) − max(f, t) is transfer, if that is above 0.
     """
     sent = sent_at(timeline, links)
     found = []

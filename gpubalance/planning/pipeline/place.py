@@ -1,4 +1,4 @@
-"""The best placing of a graph's blocks on devices, in its order of tasks, decided by simulating the step."""
+"""Finds the best placing of a graph's blocks on devices, and their order of tasks, by simulating the step."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from gpubalance.planning.pipeline.schedule import Task, depths_of, most_held, ta
 from gpubalance.planning.pipeline.segments import Link, Segment, devices_of, links_between
 from gpubalance.planning.pipeline.simulate import Timeline, simulate
 
-# So many of each are simulated. The objective is a few percent off what the schedule gives.
+# So many of each kind are simulated. The objective is within a few percent of what the schedule gives.
 _MOST_CHAINS = 24
 _MOST_BRANCHED = 24
-# What a step may take longer for fewer devices, or for fewer micro-batches in flight: less than measuring tells.
+# A step may be longer by this fraction to save devices or micro-batches in flight: less than measurement error.
 _WITHIN = 0.002
 
 
 class NoPlacementError(ValueError):
-    """No placing fits. `block` is the number of one that no device holds by itself, or None."""
+    """No placing fits. `block` is the number of a block that no device holds by itself, or None."""
 
     def __init__(self, reason: str, block: int | None = None) -> None:
         super().__init__(reason)
@@ -30,9 +30,9 @@ class NoPlacementError(ValueError):
 
 @dataclass(frozen=True)
 class Placement:
-    """Segments, each device's tasks in order, and the step that they give by the problem's times.
+    """Segments, each device's tasks in order, and the resulting step by the problem's times.
 
-    `orders` and `peak_bytes` are of all the problem's devices, empty and 0 for those without a segment.
+    `orders` and `peak_bytes` cover all the problem's devices, empty and 0 for those without a segment.
     """
 
     segments: tuple[Segment, ...]
@@ -44,16 +44,16 @@ class Placement:
 
     @property
     def stages(self) -> int:
-        """Devices in use."""
+        """The number of devices in use."""
         return len(devices_of(self.segments))
 
 
 def place(problem: Problem) -> Placement:
     """The placing with the shortest simulated step. Raises NoPlacementError.
 
-    Simulated are the chains of segments that are the best by `chains`, and placings of branches. Of those that take as
-    long, within 0.2 %, it is the one with the fewest devices, then with the fewest segments, then with the fewest
-    micro-batches in flight.
+    It simulates the best chains of segments from `chains`, and placings of branches. Of those within 0.2 % of the
+    shortest step it chooses the one with the fewest devices, then the fewest segments, then the fewest micro-batches in
+    flight.
     """
     ranked = sorted(chains(problem), key=lambda chain: chain.step_time_s)[:_MOST_CHAINS]
     found = [placed for chain in ranked for placed in placings_of(problem, chain.segments)]
@@ -67,12 +67,12 @@ def place(problem: Problem) -> Placement:
 
 
 def _order(placed: Placement) -> tuple[float, ...]:
-    """The simplest first."""
+    """A sort key that puts the simplest placement first."""
     return placed.stages, len(placed.segments), sum(placed.in_flight), placed.timeline.step_time_s
 
 
 def placings_of(problem: Problem, segments: tuple[Segment, ...]) -> Iterator[Placement]:
-    """These segments in every order of tasks that is worth trying and fits; none where a block is kept off a device."""
+    """These segments in every order of tasks that is worth trying and fits; none if a block is kept off its device."""
     if not all(math.isfinite(sum(problem.loads[one.device].forward_s[one.blocks])) for one in segments):
         return
     links = links_between(problem.graph, segments)
@@ -89,9 +89,9 @@ def placings_of(problem: Problem, segments: tuple[Segment, ...]) -> Iterator[Pla
 def _deeper(
     problem: Problem, segments: Sequence[Segment], links: Sequence[Link], plain: Sequence[int]
 ) -> tuple[int, ...]:
-    """Twice the depth, as far as each device's memory goes: a transfer and back then hides behind other work.
+    """Up to twice the depth, as far as each device's memory allows: a transfer and back then hides behind other work.
 
-    A segment must be as deep as each behind it, or both wait for each other.
+    A segment must be as deep as each one behind it, or both wait for each other.
     """
     depths = []
     for number, segment in enumerate(segments):

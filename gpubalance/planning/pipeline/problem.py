@@ -1,4 +1,4 @@
-"""What a graph is cut for: what its blocks take on each device, and how they are to be run."""
+"""What a graph is cut for: what its blocks cost on each device, and how they run."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from gpubalance.settings.choices import Schedule
 
 @dataclass(frozen=True)
 class Load:
-    """What a device takes for each block: seconds of a micro-batch's forward and backward, and of a step's update.
+    """What each block costs a device: seconds of a micro-batch's forward and backward, and of a step's update.
 
     A block takes `fixed_bytes` of weights, gradients and slots, and `live_bytes` for each micro-batch in flight.
-    `memory_bytes` is what the device has for them; None is no limit. Infinite seconds keep a block off it.
+    `memory_bytes` is the memory that they may take; None is no limit. Infinite seconds keep a block off the device.
     """
 
     forward_s: tuple[float, ...]
@@ -32,8 +32,8 @@ class Load:
 class Problem:
     """A graph and the devices for it.
 
-    A transfer takes `latency_s` and its bytes by `bytes_per_s`; None is no time for them. At least `least_devices` are
-    used.
+    A transfer takes `latency_s` plus its bytes / `bytes_per_s`, which takes no time if None. At least `least_devices`
+    are used.
     """
 
     graph: Graph
@@ -46,16 +46,16 @@ class Problem:
     least_devices: int = 1
 
     def held(self, behind: int) -> int:
-        """Micro-batches in flight on a device with so many behind it in a chain."""
+        """Micro-batches in flight on a device with `behind` devices behind it in a chain."""
         return self.micro_batches if self.kind == "gpipe" else min(behind + 1, self.micro_batches)
 
     def transfer_s(self, bytes_per_sample: float) -> float:
-        """Seconds of one direction."""
+        """Seconds of a transfer in one direction."""
         sent = self.micro_batch * bytes_per_sample
         return self.latency_s + (sent / self.bytes_per_s if self.bytes_per_s else 0.0)
 
     def costs(self, segments: Sequence[Segment], links: Sequence[Link]) -> Costs:
-        """The seconds of these segments."""
+        """The seconds of these segments' tasks and transfers, and of each device's update."""
         loads = [self.loads[segment.device] for segment in segments]
         update_s = [0.0] * len(self.loads)
         for segment, load in zip(segments, loads, strict=True):
@@ -68,7 +68,7 @@ class Problem:
         )
 
     def peak_bytes(self, segments: Sequence[Segment], order: Sequence[Task]) -> float:
-        """The most memory that a device takes for its segments while it does these tasks."""
+        """The most memory that a device needs for its segments while it does these tasks."""
         live = [sum(self.loads[segment.device].live_bytes[segment.blocks]) for segment in segments]
         own = [segments[number] for number in {task.segment for task in order}]
         fixed = sum(sum(self.loads[segment.device].fixed_bytes[segment.blocks]) for segment in own)

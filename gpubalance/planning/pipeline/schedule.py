@@ -1,8 +1,8 @@
-"""In which order each device does its forward and backward passes of the micro-batches.
+"""The order in which each device does its forward and backward passes of the micro-batches.
 
-A segment of depth d does d forwards, then one forward and one backward in turns, then the backwards that are left: it
-holds d + 1 micro-batches at most. With depths that count the devices behind a segment that is 1F1B
-(Narayanan et al., 2021, arXiv:2104.04473); with as many as there are micro-batches it is GPipe (arXiv:1811.06965).
+A segment of depth d does d forwards, then a forward and a backward in turns, then the remaining backwards: it holds at
+most d + 1 micro-batches. If the depths count the devices behind a segment, this is 1F1B (Narayanan et al., 2021,
+arXiv:2104.04473); if they equal the number of micro-batches, it is GPipe (arXiv:1811.06965).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def tasks_of(segment: int, micro_batches: int, depth: int) -> tuple[Task, ...]:
 
 
 def most_held(order: Sequence[Task], live: Sequence[float]) -> tuple[float, int]:
-    """The most that a device holds while it does these tasks: Σ `live` of a micro-batch, and micro-batches."""
+    """The most that a device holds during these tasks: bytes, by `live` for each micro-batch; and micro-batches."""
     bytes_held = most_bytes = 0.0
     held = dict.fromkeys((task.segment for task in order), 0)
     most = 0

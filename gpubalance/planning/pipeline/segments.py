@@ -11,7 +11,7 @@ from gpubalance.planning.pipeline.graph import Graph
 
 @dataclass(frozen=True)
 class Segment:
-    """The blocks from `first` to `last`, both of them, on one device. A device has one segment or more: its stage."""
+    """The blocks `first` to `last`, inclusive, on one device. A device's one or more segments are its stage."""
 
     first: int
     last: int
@@ -19,18 +19,18 @@ class Segment:
 
     @property
     def blocks(self) -> slice:
-        """Its place in a sequence of all blocks."""
+        """The slice of a sequence of all blocks that selects its blocks."""
         return slice(self.first, self.last + 1)
 
     @property
     def numbers(self) -> range:
-        """Of its blocks."""
+        """The numbers of its blocks."""
         return range(self.first, self.last + 1)
 
 
 @dataclass(frozen=True)
 class Link:
-    """What one segment gives to another, by their numbers; nothing is sent where both are on one device."""
+    """What one segment gives another, by their numbers; nothing is sent if both are on one device."""
 
     source: int
     target: int
@@ -38,7 +38,7 @@ class Link:
 
 
 def links_between(graph: Graph, segments: Sequence[Segment]) -> tuple[Link, ...]:
-    """Every pair of segments of which one takes tensors of the other; a tensor counts once a pair."""
+    """A link for each pair of segments of which one takes tensors of the other; a tensor counts once for a pair."""
     owner = [number for number, segment in enumerate(segments) for _ in segment.numbers]
     sent: dict[tuple[int, int], int] = defaultdict(int)
     for edge in graph.edges:
@@ -49,5 +49,5 @@ def links_between(graph: Graph, segments: Sequence[Segment]) -> tuple[Link, ...]
 
 
 def devices_of(segments: Iterable[Segment]) -> tuple[int, ...]:
-    """The devices in use, in the order in which they first come."""
+    """The devices in use, in order of their first segment."""
     return tuple(dict.fromkeys(segment.device for segment in segments))

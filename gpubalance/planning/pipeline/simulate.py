@@ -1,4 +1,4 @@
-"""How long a step of a pipeline takes, by the times of its tasks and transfers."""
+"""Simulates a pipeline's step from the times of its tasks and transfers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from gpubalance.planning.pipeline.segments import Link, Segment
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds: of each segment's forward and backward of a micro-batch, of each link in one direction, of each device's
-    update. Where both ends of a link are on one device, nothing is sent, whatever stands here.
+    """Seconds of each segment's forward and backward of a micro-batch, each link's transfer and each device's update.
+
+    A transfer is for one direction; a link within one device costs nothing, whatever its entry says.
     """
 
     forward_s: tuple[float, ...]
@@ -25,7 +26,7 @@ class Costs:
 
 @dataclass(frozen=True)
 class Timed:
-    """A task on its device, in seconds from the step's start. `ready_s` is when all that it takes lay there."""
+    """A task on its device, in seconds from the step's start. `ready_s` is when all its inputs had arrived."""
 
     task: Task
     device: int
@@ -36,7 +37,7 @@ class Timed:
 
 @dataclass(frozen=True)
 class Timeline:
-    """One step. `updates` are (device, start, end); the step is over when the last device is."""
+    """One step. `updates` are (device, start, end); the step ends with its last device."""
 
     tasks: tuple[Timed, ...]
     updates: tuple[tuple[int, float, float], ...]
@@ -54,12 +55,12 @@ class DeadlockError(ValueError):
 def simulate(
     segments: Sequence[Segment], links: Sequence[Link], queues: Sequence[Sequence[Task]], costs: Costs
 ) -> Timeline:
-    """The step in which each queue's tasks are done in order; a task begins when its device and all it takes are there.
+    """The step that does each queue's tasks in order; a task begins once its device is free and its inputs are there.
 
-    A queue is a device's tasks. Where it is a segment's, and several are of one device, that takes at any time the task
-    that can begin the first, a backward before a forward: so the orders of such devices are made.
+    A queue holds a device's tasks. If it holds a segment's, and a device has several, the device always takes the task
+    that can begin first, a backward before a forward: so the orders of such devices are found.
 
-    A transfer begins when the task that sends it ends, beside all other work; those from one device to another take
+    A transfer begins when the task that sends it ends, beside all other work; transfers from one device to another take
     turns. Raises DeadlockError.
     """
     step = _Step(segments, links, costs)
@@ -76,7 +77,7 @@ def simulate(
 
 
 def inputs_of(task: Task, links: Sequence[Link]) -> Iterator[Task]:
-    """The tasks that it takes something of; a backward also takes what its own forward has kept."""
+    """The tasks whose results it takes; a backward also takes what its own forward has kept."""
     for link in links:
         mine, other = (link.target, link.source) if task.kind == "forward" else (link.source, link.target)
         if mine == task.segment:
@@ -86,7 +87,7 @@ def inputs_of(task: Task, links: Sequence[Link]) -> Iterator[Task]:
 
 
 class _Step:
-    """How far one step has come."""
+    """The state of one step while it is simulated."""
 
     def __init__(self, segments: Sequence[Segment], links: Sequence[Link], costs: Costs) -> None:
         self._device = [segment.device for segment in segments]
@@ -104,13 +105,13 @@ class _Step:
         self.free_s = dict.fromkeys(self._device, 0.0)
 
     def start_s(self, task: Task) -> float:
-        """When it can begin; infinity as long as something that it takes has not been sent."""
+        """When the task can begin; infinity until all its inputs have been sent."""
         if self._come[task] < self._needs[task.segment, task.kind]:
             return math.inf
         return max(self.free_s[self._device[task.segment]], self._ready_s[task])
 
     def do(self, task: Task, start_s: float) -> Timed:
-        """Takes its time, and sends what it gives."""
+        """Occupies the device for the task's time, and sends its results."""
         device = self._device[task.segment]
         lasts_s = self._costs.forward_s if task.kind == "forward" else self._costs.backward_s
         self.free_s[device] = end_s = start_s + lasts_s[task.segment]
