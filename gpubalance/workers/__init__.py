@@ -1,5 +1,5 @@
-"""Worker processes and parties of them: start them, ask them, hold them to deadlines, end them.
+"""Starts worker processes and parties of them, asks them, enforces deadlines, and ends them.
 
-A job holds a `Party`, and never a process. The parent imports no TensorFlow; what a worker does with its devices is in
+A job holds a `Party`, never a process. The parent imports no TensorFlow; what a worker does with its devices is in
 engine/.
 """

@@ -1,7 +1,7 @@
-"""What runs on another host, behind the prefix that reaches it.
+"""The program that runs on another host, behind the prefix that reaches it.
 
-It holds that host's processes, workers and training scripts, each by its number: starts them, passes on what is said in
-both directions, tells their ends. It needs no TensorFlow. When its controller is gone, or has said nothing for half a
+It holds that host's processes, workers and training scripts, each under a number: it starts them, passes messages on in
+both directions, and reports how they end. It needs no TensorFlow. When its controller is gone, or silent for half a
 minute, it ends them and itself.
 """
 
@@ -52,21 +52,21 @@ _LOOKS_EVERY_S = 0.5
 _CHUNK = 1 << 16
 _WHOLE_PIPE = 1 << 20
 _ALL = 1 << 20
-_NOT_STARTED = 126  # as shells have it
+_NOT_STARTED = 126  # the exit code that shells use
 
 
 class Controller:
-    """The controller's end: what it is told, each in one piece."""
+    """Sends to the controller, one message at a time."""
 
     def __init__(self) -> None:
         self._out = os.dup(1)
         os.dup2(2, 1)  # whatever prints, prints into the log
         self._one = threading.Lock()
-        self.tell(b"\n" + line(Hello(installed=Installed.here())))  # what greets there may not have ended its line
+        self.tell(b"\n" + line(Hello(installed=Installed.here())))  # a greeting there may not have ended its line
         threading.Thread(target=self._beat, daemon=True).start()
 
     def tell(self, said: bytes) -> None:
-        with self._one, contextlib.suppress(OSError):  # a controller that is gone is noticed where it is read
+        with self._one, contextlib.suppress(OSError):  # the reading thread notices that a controller is gone
             while said:
                 said = said[os.write(self._out, said) :]
 
@@ -77,7 +77,7 @@ class Controller:
 
 
 class Held:
-    """A process on this host: a worker, which is told its requests, or a script. Raises OSError where none starts."""
+    """A process on this host: a worker, which is sent requests, or a script. Raises OSError if it does not start."""
 
     def __init__(self, start: Start, controller: Controller) -> None:
         self._number, self._controller, self._is_script = start.number, controller, bool(start.command)
@@ -96,7 +96,7 @@ class Held:
             threading.Thread(target=work, daemon=True).start()
 
     def ask(self, request: bytes) -> None:
-        """It may be long in taking that in; nothing waits for it."""
+        """Queues a request: the process may take long to read it, and nothing waits for that."""
         self._requests.put(request + b"\n")
 
     def _ask(self, to_it: int) -> None:
@@ -106,7 +106,7 @@ class Held:
                     request = request[pipe.write(request) :]
 
     def more(self, pieces: int) -> None:
-        """So many more of a script's pieces may be on their way."""
+        """Lets so many more of a script's pieces be on their way."""
         self._room.release(pieces)
 
     def _tell(self, out: int, errors: int) -> None:
@@ -127,23 +127,23 @@ class Held:
         os.close(pipe)
 
     def signal(self, number: int) -> None:
-        """To it and what it has started."""
+        """Sends a signal to the process and to what it has started."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)
 
     def end(self) -> None:
-        """By force: a worker would do nothing more, and one that is stuck in a collective ends in no other way."""
+        """Kills the process: a worker would do nothing more, and one stuck in a collective ends in no other way."""
         self._requests.put(None)
         self.more(_ALL)
         self.signal(signal.SIGKILL)
 
     def wait(self) -> None:
-        """Returns when it is gone: a GPU gives its memory back only then."""
+        """Waits until the process is gone: only then does a GPU get its memory back."""
         self._process.wait()
 
 
 def main() -> None:
-    """Serves until the controller closes its end, or is silent."""
+    """Serves until the controller closes its end or is silent."""
     controller, held = Controller(), dict[int, Held]()
     try:
         for told in heard(0):
@@ -161,7 +161,7 @@ def main() -> None:
 
 
 def heard(stdin: int, alone_s: float = _ALONE_S) -> Iterator[bytes]:
-    """What the controller says there besides its beats, until it has gone or says nothing for `alone_s`."""
+    """The lines that the controller sends besides its beats, until it is gone or silent for `alone_s`."""
     rest = bytearray()
     while select.select([stdin], [], [], alone_s)[0]:
         chunk = os.read(stdin, _CHUNK)
@@ -174,7 +174,7 @@ def heard(stdin: int, alone_s: float = _ALONE_S) -> Iterator[bytes]:
 
 
 def _do(told: bytes, controller: Controller, held: dict[int, Held]) -> None:
-    """What is done here is done by the thread that lives on: Linux ends a process with the one that has started it."""
+    """Does it in the main thread, which lives on: Linux ends a child with the thread that started it."""
     what = TOLD.validate_json(told)
     if isinstance(what, Start | Listen):
         with contextlib.suppress(OSError):
@@ -201,7 +201,7 @@ def _do(told: bytes, controller: Controller, held: dict[int, Held]) -> None:
 
 
 def _script(start: Start, out: int, errors: int) -> subprocess.Popen[bytes]:
-    """A process that sees its devices, knows its place, and ends with this one."""
+    """Starts a script that sees its devices, knows its place in the cluster, and ends with this process."""
     return subprocess.Popen(  # noqa: S603  (no shell: the words are the user's own command line)
         [sys.executable, *start.command],
         stdin=subprocess.DEVNULL,
@@ -214,7 +214,7 @@ def _script(start: Start, out: int, errors: int) -> subprocess.Popen[bytes]:
 
 
 def said(process: subprocess.Popen[bytes], pipe: int) -> Iterator[bytes]:
-    """All that the process writes there until it ends. What it has started may hold its end of the pipe for longer."""
+    """All that the process writes until it ends. What it has started may hold the pipe open for longer."""
     while process.poll() is None:
         if readable(pipe, _LOOKS_EVERY_S):
             chunk = os.read(pipe, _CHUNK)
@@ -228,7 +228,7 @@ def said(process: subprocess.Popen[bytes], pipe: int) -> Iterator[bytes]:
 def _listening(asked: Listen) -> Listens:
     is_absent = asked.script is not None and not Path(asked.script).is_file()
     address = _address(asked.host) if asked.host else "127.0.0.1"
-    with contextlib.ExitStack() as bound:  # all of them at once, so that no two get the same
+    with contextlib.ExitStack() as bound:  # all at once, so that no two are the same
         sockets = [bound.enter_context(socket.socket()) for _ in range(0 if is_absent else asked.count)]
         for one in sockets:
             one.bind((address, 0))
@@ -237,9 +237,9 @@ def _listening(asked: Listen) -> Listens:
 
 
 def _address(host: Host) -> str:
-    """By which others know this host: its name's, or the one that ssh came to, or else the first of its cards.
+    """The address at which other hosts reach this one: its name's, else the one that ssh used, else its first card's.
 
-    A card that is down comes last: it may have come up but now, and have no carrier yet.
+    A card that is down comes last, but it stays: it may be just coming up, and have no carrier yet.
     """
     cards, is_up = psutil.net_if_addrs(), {name: card.isup for name, card in psutil.net_if_stats().items()}
     own = [

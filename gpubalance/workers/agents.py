@@ -1,4 +1,4 @@
-"""The connections to hosts that there are: one a host, for all that a command does there."""
+"""The open connections to hosts: one for each host, for all that a command does there."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _opening = threading.Lock()
 
 
 def connection_to(host: Host | None, gpus: int = 0) -> Connection:
-    """The one that there is, or a new one; where no other hosts are reached, all processes are held by an agent here.
+    """The open connection to the host, or a new one; if no other hosts are reached, to an agent on this one.
 
-    Ray gives so many GPUs of that host to no other.
+    Ray reserves `gpus` GPUs of that host for it.
     """
     _start_watching()
     with _opening:
@@ -38,7 +38,7 @@ def connection_to(host: Host | None, gpus: int = 0) -> Connection:
 
 @functools.cache
 def _start_watching() -> None:
-    """One thread does it for all, as long as this program lives."""
+    """Starts the one thread that watches all connections while this program lives."""
     threading.Thread(target=_watch, daemon=True).start()
 
 
@@ -51,7 +51,7 @@ def _watch() -> None:
 
 @contextlib.contextmanager
 def connected(devices: Sequence[Device]) -> Iterator[None]:
-    """Connections to the other hosts of these devices, with the GPUs that are used there. They end with the block."""
+    """Connects to the other hosts of these devices, each with its number of GPUs, until the block ends."""
     try:
         gpus = Counter(device.host for device in devices if not device.simulated)
         for host in hosts_of(devices) if are_reached() else ():
@@ -64,7 +64,7 @@ def connected(devices: Sequence[Device]) -> Iterator[None]:
 
 @atexit.register
 def end_connections() -> None:
-    """All at the same time."""
+    """Ends all connections at the same time."""
     ending, until_s = list(_open.values()), time.monotonic() + _END_WITHIN_S
     _open.clear()
     for one in ending:
@@ -76,9 +76,9 @@ def end_connections() -> None:
 def free_addresses(
     hosts: Sequence[Host | None], script: str | None = None, limit: TimeLimit = NO_LIMIT
 ) -> tuple[str, ...]:
-    """Where a process on each of these hosts may listen, no two at one address.
+    """Addresses at which a process on each of these hosts may listen, no two the same.
 
-    Raises what `There.said` does, and BadInput where a host has not that script.
+    Raises what `There.said` does, and BadInput if a host does not have that script.
     """
     counts, connections = Counter(hosts), {host: connection_to(host) for host in dict.fromkeys(hosts)}
     while True:

@@ -1,4 +1,4 @@
-"""The content of a user's own code: what decides whether two hosts, or two days, have the same model."""
+"""Identifies the content of a user's own code, which decides whether two hosts, or two days, have the same model."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ _MAIN = ast.dump(ast.parse('__name__ == "__main__"', mode="eval").body)
 
 
 def code_key(model: str, data: str | None = None) -> str:
-    """The same text for the same functions of a user's own, and the same content of their files; empty without any.
+    """The same text for the same functions of the user's and the same content of their files; empty without any.
 
-    What counts of a file is what importing it runs: no comment, and nothing below `if __name__ == "__main__":`.
+    Of a file only what importing it runs counts: no comment, and nothing below `if __name__ == "__main__":`.
     """
     return " ".join(hash_[:16] for hash_ in own_codes(model, data) if hash_)
 
 
 def own_codes(model: str, data: str | None) -> list[str]:
-    """A hash of each; empty for a built-in model and a file that can't be read."""
+    """A hash for each; empty for a built-in model or a file that can't be read."""
     return [_own_code(model), *([_own_code(data)] if data else [])]
 
 
 def _own_code(model: str) -> str:
-    """A hash of the user's function, as a change makes it another. Empty for a built-in model or an unreadable file."""
+    """A hash of the file and the function's name. Empty for a built-in model or a file that can't be read."""
     try:
         path = _file_of(model)
         function = model.rpartition(":")[2].encode() if ":" in model else b""
         return hashlib.sha256(function + b" " + _what_runs(path)).hexdigest() if path else ""
     except (OSError, ValueError, SyntaxError, RecursionError):
-        return ""  # the worker says what is wrong with it
+        return ""  # the worker reports what is wrong with it
 
 
 def _what_runs(path: Path) -> bytes:
@@ -53,7 +53,7 @@ def _file_of(model: str) -> Path | None:
     if place.endswith(".py"):
         return Path(place)
     top, *inner = place.split(".")
-    found = PathFinder.find_spec(top, [str(current_folder()), *sys.path])  # loads nothing
+    found = PathFinder.find_spec(top, [str(current_folder()), *sys.path])  # without loading it
     if found is None or found.origin is None:
         return None
     if not inner:

@@ -1,4 +1,4 @@
-"""The connection to a host's agent, from the controller's side: one for all the processes that the agent holds."""
+"""The controller's side of the connection to a host's agent: one for all the processes that the agent holds."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from gpubalance.workers.pipes import writable
 from gpubalance.workers.there import There
 from gpubalance.workers.wire import BEATS_EVERY_S, MARK, SAID, Ended, Hello, Listen, Listens, Start, line
 
-# So many beats without a word of it: a program that was stopped for a while hears none of them meanwhile.
-_ANSWERS_WITHIN, _LOST_AFTER = 12, 4  # over a slow ssh, and from a slow disk; then
+# Beats without a message from it. Counted in beats, as a program that was stopped for a while misses both.
+_ANSWERS_WITHIN, _LOST_AFTER = 12, 4  # first over a slow ssh and from a slow disk, then in use
 AGENT = "gpubalance.workers.agent"
 _LONGEST = 1 << 24
 _HELLO = MARK + b'{"kind":"hello"'
@@ -37,21 +37,21 @@ _TERMINALS = "-t of ssh, kubectl exec and docker exec, --pty of srun"
 
 
 class Connection:
-    """To the agent on a host, or without a host to one here. What is started over it ends with it.
+    """Connects to the agent on a host, or here if there is no host. What it starts ends with it.
 
-    Raises EnvironmentFault where its prefix can't be run.
+    Raises EnvironmentFault if the prefix can't be run.
     """
 
     def __init__(self, host: Host | None, gpus: int) -> None:
         self._host = host
-        self.failure: GpubalanceError | None = None  # as from then on nothing is said any more
+        self.failure: GpubalanceError | None = None  # once set, nothing more is exchanged
         self._log = new_log(f"agent-{host or 'here'}")
         self._numbers, self._processes = itertools.count(), dict[int, There]()
         self._asked: dict[int, Future[Listens]] = {}
         self._met = threading.Event()
         self._silent = 0
         self._telling = threading.Lock()
-        self._waiting: list[bytes] | None = []  # what it is told when it has answered, and has the same software
+        self._waiting: list[bytes] | None = []  # messages held back until it answers and has the same software
         command = command_on(host, AGENT, gpus=gpus) or own_program(AGENT)
         pipe = subprocess.PIPE
         try:
@@ -73,7 +73,7 @@ class Connection:
         command: Sequence[str] = (),
         cluster: Cluster | None = None,
     ) -> There:
-        """A worker with these devices, whose stderr goes into the log, or a script in its place."""
+        """Starts a worker with these devices, whose stderr goes into the log, or the script `command` instead."""
         number, folder = next(self._numbers), str(current_folder())
         there = self._processes[number] = There(number, log, self.tell)
         told = Start(number=number, devices=tuple(devices), folder=folder, command=tuple(command), cluster=cluster)
@@ -84,7 +84,7 @@ class Connection:
 
     @property
     def holds_nothing(self) -> bool:
-        """Whether the agent has not been told anything yet, as it has not answered."""
+        """Whether the agent has not been sent anything yet, as it has not answered."""
         return self._waiting is not None
 
     def meet(self, limit: TimeLimit) -> None:
@@ -93,7 +93,7 @@ class Connection:
             limit.check()
 
     def ask_addresses(self, count: int, script: str | None) -> Future[Listens]:
-        """Where so many processes may listen, and whether that script is there.
+        """Asks where `count` processes may listen, and whether that script is there.
 
         The answer raises what `There.said` does.
         """
@@ -105,7 +105,7 @@ class Connection:
         return answer
 
     def tell(self, said: bytes) -> None:
-        """The agent. Where that is lost, it is noticed where the answer is read."""
+        """Sends to the agent. If the connection is lost, the reader of the answer notices it."""
         with self._telling:
             if self._waiting is not None:
                 self._waiting.append(said)
@@ -117,10 +117,10 @@ class Connection:
         with contextlib.suppress(OSError):
             while rest and self.failure is None:
                 if writable(self._to, BEATS_EVERY_S):
-                    rest = rest[os.write(self._to, rest[: select.PIPE_BUF]) :]  # so much never blocks
+                    rest = rest[os.write(self._to, rest[: select.PIPE_BUF]) :]  # so few bytes never block
 
     def watch(self) -> None:
-        """From time to time: tells the agent that its controller lives, and finds that it says nothing any more."""
+        """Called regularly: tells the agent that its controller lives, and notices when the agent has gone silent."""
         self._silent += 1
         if self.failure is not None:
             return
@@ -129,14 +129,14 @@ class Connection:
                 self._fail(self._unreachable(f"did not answer within {_ANSWERS_WITHIN * BEATS_EVERY_S:g} s"))
         elif self._silent >= _LOST_AFTER:
             self.give_up(f"nothing has come from it for {_LOST_AFTER * BEATS_EVERY_S:g} s")
-        elif self._telling.acquire(blocking=False):  # else it is being told something
+        elif self._telling.acquire(blocking=False):  # else something is being sent already
             if self.failure is None and writable(self._to, 0):
                 with contextlib.suppress(OSError):
                     os.write(self._to, MARK + b"\n")
             self._telling.release()
 
     def _read(self) -> None:
-        """In a thread of its own, which hands on to each process what it has said."""
+        """Runs in its own thread and passes on to each process what it has said."""
         try:
             with self._from:
                 while not (said := self._line()).startswith(_HELLO):
@@ -163,7 +163,7 @@ class Connection:
         return "closed its output" if code is None else f"ended with exit code {code}"
 
     def _greet(self, said: bytes) -> None:
-        if said.endswith(b"\r\n"):  # an agent says no such thing; it would be told its own words, too
+        if said.endswith(b"\r\n"):  # an agent never sends that; with a terminal it would also read its own words
             raise self._unreachable("makes a terminal there", f"leave that option out of --via: {_TERMINALS}")
         try:
             hello = SAID.validate_json(said.removeprefix(MARK))
@@ -210,11 +210,11 @@ class Connection:
         )
 
     def give_up(self, why: str) -> None:
-        """The host is lost."""
+        """Gives the host up as lost."""
         self._fail(self._lost(why))
 
     def _fail(self, error: GpubalanceError) -> None:
-        """Nothing is said any more: all that waits hears of it."""
+        """Ends the exchange and tells everyone who waits."""
         self.failure = self.failure or error
         self._met.set()
         for there in list(self._processes.values()):
@@ -229,13 +229,13 @@ class Connection:
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def let_go(self) -> None:
-        """The agent ends soon, and what it holds before it."""
+        """Lets the agent end soon, and what it holds before it."""
         self.failure = self.failure or self._lost("its connection was ended")
         with self._telling, contextlib.suppress(OSError):
             self._process.stdin.close()  # type: ignore[union-attr]
 
     def end(self, until_s: float) -> None:
-        """The same, and does not return before the connection is gone: by that time, by force."""
+        """Lets go and waits until the connection is gone; kills it after `until_s`."""
         self.let_go()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(0 if self.holds_nothing else max(0.0, until_s - time.monotonic()))

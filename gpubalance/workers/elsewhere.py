@@ -1,4 +1,4 @@
-"""A worker on another host, from the controller's side: with the face of a process here."""
+"""The controller's side of a worker on another host, with the interface of a process here."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from gpubalance.workers.process import TAKES_WITHIN_S, Process
 
 
 def process_of(devices: Sequence[Device], purpose: str, limit: TimeLimit = NO_LIMIT) -> Process:
-    """A worker's process with these devices, which are on one host. Raises EnvironmentFault where it can't start."""
+    """A worker's process with these devices, all on one host. Raises EnvironmentFault if it can't start."""
     if are_reached() and devices[0].host is not None:
         return Elsewhere(devices, purpose, limit)
     return Process(purpose, worker_environment(devices), limit)
 
 
 class Elsewhere(Process):
-    """A worker's process on another host, which the agent there holds.
+    """A worker's process on another host, held by the agent there.
 
-    Whatever waits for its reply raises EnvironmentFault where the host can't be reached or has other software, and
-    PartialResult where it is lost: its agent, which says every few seconds that it lives, has stopped saying so.
+    Waiting for its reply raises EnvironmentFault if the host can't be reached or has other software, and PartialResult
+    if it is lost: its agent no longer says every few seconds that it lives.
     """
 
     def __init__(self, devices: Sequence[Device], purpose: str, limit: TimeLimit = NO_LIMIT) -> None:
@@ -44,17 +44,17 @@ class Elsewhere(Process):
         return not self._there.has_ended.is_set()
 
     def send(self, request: Record, within_s: float = TAKES_WITHIN_S) -> None:
-        """As of a process here. A user's own model must be the same there."""
+        """Like a process here, and adds the hash of the user's own code: the other host must have the same."""
         if isinstance(request, Open) and request.code is None:
             request = request.model_copy(update={"code": code_key(request.settings.model, request.settings.data)})
         super().send(request, within_s)
 
     def write(self, line: bytes, within_s: float = TAKES_WITHIN_S) -> None:  # noqa: ARG002
-        """As of a process here; what the worker does not take in waits there."""
+        """Like a process here; what the worker does not read at once waits at the agent."""
         self._there.ask(line)
 
     def receive(self, within_s: float, doing: str) -> AnyReply:
-        """As of a process here. The time in which its host is reached does not count."""
+        """Like a process here. The time until its host is reached does not count."""
         self._connection.meet(self._limit)
         return super().receive(within_s, doing)
 
@@ -72,7 +72,7 @@ class Elsewhere(Process):
         return self._there.code
 
     def kill(self) -> None:
-        """As of a process here: its agent, where that still listens, ends it by force."""
+        """Like a process here: the agent kills it, if the agent still listens."""
         self._there.kill()
 
     def _end(self) -> None:

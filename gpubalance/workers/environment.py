@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 from gpubalance.settings.device import Device
 
-# The user's settings of these would make another run than the one that is recorded.
+# The user's values of these would make the run differ from what is recorded.
 _CONTRADICT = ("NVIDIA_TF32_OVERRIDE", "TF_XLA_FLAGS", "PYTHONSAFEPATH", "TF_CONFIG")
 
 
 def worker_environment(devices: Sequence[Device]) -> dict[str, str]:
-    """What TensorFlow and CUDA read when they are loaded, so that the worker has these devices and no others."""
+    """The variables that TensorFlow and CUDA read when loaded, set so that the worker has only these devices."""
     gpus = [d.uuid for d in devices if not d.simulated]
     kept = {name: value for name, value in os.environ.items() if name not in _CONTRADICT}
     return {

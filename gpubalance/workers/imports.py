@@ -1,4 +1,4 @@
-"""A shorter import of TensorFlow."""
+"""Makes the import of TensorFlow shorter."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from contextlib import contextmanager
 
 @contextmanager
 def lean_import() -> Iterator[None]:
-    """Makes TensorFlow's import shorter, the longest part of a worker's start: it takes 60 to 80 % of the time.
+    """Shortens TensorFlow's import, the longest part of a worker's start, to 60 to 80 % of its time.
 
-    Python looks again and again for garbage among hundreds of thousands of objects that all stay, and Keras loads
-    matplotlib where it is installed, for pictures that no worker draws. A user's model may load it as ever.
+    Python searches again and again for garbage among hundreds of thousands of objects that all stay, and Keras loads
+    matplotlib, if installed, for pictures that no worker draws. A user's model may still load it.
     """
-    sys.modules["matplotlib"] = None  # type: ignore[assignment]  # Python's own way to say that there is none
+    sys.modules["matplotlib"] = None  # type: ignore[assignment]  # Python's own way to mark a module as missing
     gc.disable()
     try:
         yield

@@ -1,6 +1,6 @@
-"""What a worker can be asked about a model that it was opened with to be cut; see Worker for what it raises.
+"""The requests to a worker whose model was opened to be cut; see Worker for what they raise.
 
-OutOfMemory, and DeadlinePassed of a device that hangs, name the device and what it was at.
+OutOfMemory, and DeadlinePassed for a hanging device, name the device and what it was doing.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from gpubalance.workers.messages import Measured
 from gpubalance.workers.worker import Worker
 
 _DESCRIBES_WITHIN_S = 300.0
-# Of the time that a silent worker is given: until then it may tell itself which of its devices hangs.
+# The fraction of a silent worker's time after which it may itself report which of its devices hangs.
 _PATIENCE_PART = 0.5
 
 
 def describe(worker: Worker, cuts: Sequence[str] = ()) -> Graph:
-    """The model's blocks. With `cuts` they begin at these layers; BadInput says where that is not possible."""
+    """The model's blocks. With `cuts` they begin at these layers; BadInput says why one can't begin there."""
     doing = "reading the model's graph"
     return worker.ask(Describe(cuts=tuple(cuts)), Described, _DESCRIBES_WITHIN_S, doing).graph
 
@@ -32,7 +32,7 @@ def time_blocks(
 ) -> Iterator[BlockTimed]:
     """Times each run of blocks, (first, last), alone on the worker's one device.
 
-    One that the device does not hold raises OutOfMemory; those behind it are not timed then.
+    The first run that the device can't hold raises OutOfMemory, and the later ones are not timed.
     """
     worker.process.send(TimeBlocks(runs=tuple(runs), micro_batch=micro_batch, seconds=seconds, at_least=at_least))
     doing = f"timing blocks of the model on {worker.devices[0].label}"
@@ -57,7 +57,7 @@ def pipe(
     steps_per_timing: int = 1,
     stamped: bool = False,
 ) -> Iterator[Timing | Piped | Measured]:
-    """Trains in these segments, each device in its order; yields each timing as it comes, and at the end Measured.
+    """Trains in these segments, each device in its order; yields each timing as it comes, and finally Measured.
 
     A stamped timing is one step.
     """

@@ -1,4 +1,4 @@
-"""What a worker and its parent say to each other of a model that is cut into layers; see messages.py."""
+"""The messages between a worker and its parent about a model cut into layers; see messages.py."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Describe(Record):
 
 
 class TimeBlocks(Record):
-    """Time each of these runs of blocks, (first, last), alone on the one device, for so long."""
+    """Time each of these runs of blocks, (first, last), alone on the one device, for `seconds`."""
 
     kind: Literal["time-blocks"] = "time-blocks"
     runs: tuple[tuple[_Block, _Block], ...]
@@ -35,7 +35,7 @@ class TimeBlocks(Record):
 class Pipe(Record):
     """Train with these segments, each device in its order, for `seconds` and at least `at_least` timings.
 
-    A stamped timing is one step. A task that takes longer than `patience_s` is told as one that hangs.
+    A stamped timing is one step. A task that takes longer than `patience_s` is reported as hanging.
     """
 
     kind: Literal["pipe"] = "pipe"
@@ -58,6 +58,6 @@ class Described(Record):
 
 
 class BlocksTimed(Record):
-    """The blocks asked for are timed."""
+    """All the requested blocks are timed."""
 
     kind: Literal["blocks-timed"] = "blocks-timed"

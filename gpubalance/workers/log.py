@@ -1,4 +1,4 @@
-"""A worker's log: what TensorFlow and a user's model print."""
+"""A worker's log: the output of TensorFlow and of the user's model."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from gpubalance.text import clean
 LONGEST_BYTES = 64 << 20
 _TAIL_LINES = 12
 _TAIL_BYTES = 20_000
-# Information, and what follows a line of it; absl's complaint that it was not initialised; a traceback's frames, whose
-# last line says what happened.
+# Information, and the line that follows it; absl's complaint that it was not initialised; a traceback's frames, as only
+# its last line says what happened.
 _TELLS_LITTLE = re.compile(
     r"I\d{4} |\d{4}-\d\d-\d\d [\d:.]+: I |WARNING: All log messages before absl|To enable the following instructions"
     r"|Traceback \(most recent call last\):|(Current t|T)hread 0x|\s*$|  File \"|    "
@@ -21,7 +21,7 @@ _TELLS_LITTLE = re.compile(
 
 
 def bound(path: Path, longest: int = LONGEST_BYTES) -> None:
-    """Empties the log when it is too long: a model that prints in each step of a night must not fill the disk.
+    """Empties the log if it is too long: a model that prints in every step of a night must not fill the disk.
 
     Whoever writes the log must append.
     """
@@ -31,7 +31,7 @@ def bound(path: Path, longest: int = LONGEST_BYTES) -> None:
 
 
 def tail(path: Path) -> str:
-    """The last lines, without tracebacks and what TensorFlow tells of every start, made harmless for a terminal."""
+    """The last lines, without tracebacks and TensorFlow's usual messages, made safe for a terminal."""
     try:
         with path.open("rb") as file:
             file.seek(0, os.SEEK_END)

@@ -1,4 +1,4 @@
-"""What the processes of a run over hosts reply, as one reply."""
+"""Merges the replies of the processes of a run over hosts into one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpubalance.workers.messages import AnyReply, Measured, Ready
 
 
 def merged(replies: Sequence[AnyReply]) -> AnyReply:
-    """Of replies of one kind, in the devices' order. Only seconds are compared: hosts' clocks are not one."""
+    """Merges replies of one kind, given in the devices' order. Compares only durations: each host has its own clock."""
     first = replies[0]
     update: dict[str, object] = {}
     if isinstance(first, Ready):
@@ -34,7 +34,7 @@ def merged(replies: Sequence[AnyReply]) -> AnyReply:
 
 
 def _input_wait_s(timings: Sequence[Timing]) -> float:
-    """By how much later the last device had computed for its wait; without stamps the longest wait."""
+    """How much later the last device finished computing because it waited; without stamps the longest wait."""
     computes = [sum(timing.compute_s or ()) for timing in timings]
     last_s = max(timing.input_wait_s + compute for timing, compute in zip(timings, computes, strict=True))
     return max(0.0, last_s - max(computes))

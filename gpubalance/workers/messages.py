@@ -1,4 +1,4 @@
-"""What a worker and its parent say to each other: one JSON object a line, each one of these records.
+"""The messages between a worker and its parent: one JSON object a line, each one of these records.
 
     parent                          worker
     Open (once)                →    Ready
@@ -15,7 +15,7 @@
     Where (of a cluster)       →    Whereabouts, whatever else it does
     any                        →    Failed; the worker takes more requests, unless it was a GPU's memory
 
-Both sides refuse what they do not know: a message is data, and its text is never executed.
+Both sides reject what they do not know: a message is data, and its text is never executed.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ Peak = Annotated[int, Field(ge=0, lt=2**63)] | None
 
 
 class Open(Record):
-    """Build the model on these devices. In a `cluster` the worker has one of them, and others have theirs.
+    """Build the model on these devices. In a `cluster` the worker has one of them, and other processes have theirs.
 
-    Of GPUs a worker of a cluster is told its own alone.
+    A worker of a cluster is told only its own GPU.
 
-    `code` is the content of the user's own code on the controller's host, for a worker on another one: see `code_key`.
-    With `layers` it is built in the host's memory, to be cut: no device has to hold it.
+    `code` is the hash of the user's own code on the controller's host, for a worker on another one: see `code_key`.
+    With `layers` the model is built in the host's memory, to be cut: no device needs to hold all of it.
     """
 
     kind: Literal["open"] = "open"
@@ -60,8 +60,8 @@ class Open(Record):
 class Measure(Record):
     """Train with this split for `seconds`, and at least `at_least` timings. A stamped timing is one step.
 
-    `at_once`: other workers train meanwhile, and it goes on until Stop comes.
-    With `pipeline` batches come from the user's own pipeline instead of lying on the devices.
+    With `at_once` other workers train meanwhile, and it goes on until Stop comes. With `pipeline` batches come from the
+    user's own pipeline instead of lying on the devices.
     """
 
     kind: Literal["measure"] = "measure"
@@ -75,15 +75,15 @@ class Measure(Record):
 
 
 class Stop(Record):
-    """End what is measured at once with others, after its next timing. Nothing, where that has ended by itself."""
+    """End a measurement at once with others after its next timing. No effect if it has ended already."""
 
     kind: Literal["stop"] = "stop"
 
 
 class Pull(Record):
-    """Take batches of that size from the user's data, and do nothing with them, for `seconds` and `at_least` timings.
+    """Take batches of that size from the user's data without training, for `seconds` and `at_least` timings.
 
-    With `change` the dataset is changed so, to see whether that makes it faster.
+    With `change` the dataset is changed that way first, to see whether it gets faster.
     """
 
     kind: Literal["pull"] = "pull"
@@ -94,7 +94,7 @@ class Pull(Record):
 
 
 class CountFlops(Record):
-    """How much work is a sample?"""
+    """Count the operations of one sample's forward pass."""
 
     kind: Literal["count-flops"] = "count-flops"
 
@@ -108,7 +108,7 @@ class Trace(Record):
 
 
 class Survey(Record):
-    """Which of these GPUs does TensorFlow have?"""
+    """Find out which of these GPUs TensorFlow has."""
 
     kind: Literal["survey"] = "survey"
     devices: tuple[Device, ...]
@@ -117,8 +117,8 @@ class Survey(Record):
 class Ready(Record):
     """The model is built. CUDA's and cuDNN's versions are those that TensorFlow was built for.
 
-    `import_s` is how long importing a user's own file took.
-    `memory_limit_bytes` is what TensorFlow's allocator may take of each device, None where that is not known.
+    `import_s` is how long importing the user's own file took. `memory_limit_bytes` is what TensorFlow's allocator may
+    take on each device, None if unknown.
     """
 
     kind: Literal["ready"] = "ready"
@@ -132,7 +132,7 @@ class Ready(Record):
 
 
 class Measured(Record):
-    """The timings asked for are over. `samples`: the user's data has so many, by what is known of it until then."""
+    """The requested timings are over. `samples` is the size of the user's data, as far as it is known by then."""
 
     kind: Literal["measured"] = "measured"
     memory_peak_bytes: tuple[Peak, ...]
@@ -141,9 +141,9 @@ class Measured(Record):
 
 
 class PulledAll(Record):
-    """The batches asked for have come. `mends` can be tried.
+    """The requested batches have come. `mends` are changes to try.
 
-    `joined_from`: the user's own have so many samples; they differ in shape, and `split.fit` would leave them so.
+    `joined_from` is the size of the user's own batches, which differ in shape; `split.fit` would leave them so.
     """
 
     kind: Literal["pulled-all"] = "pulled-all"
@@ -152,23 +152,23 @@ class PulledAll(Record):
 
 
 class Flops(Record):
-    """Operations of one sample's forward pass, as TensorFlow counts them; None where it can't."""
+    """Operations of one sample's forward pass, as TensorFlow counts them; None if it can't."""
 
     kind: Literal["flops"] = "flops"
     forward: float | None
 
 
 class Traced(Record):
-    """The trace is written. `missing`: why not every GPU is in it, None where each is."""
+    """The trace is written. `missing` is why a GPU is not in it, None if all are."""
 
     kind: Literal["traced"] = "traced"
     missing: str | None
 
 
 class Surveyed(Record):
-    """UUIDs of the GPUs that TensorFlow can't use, and why where it says.
+    """UUIDs of the GPUs that TensorFlow can't use, each with the reason if TensorFlow gives one.
 
-    `memory_growth`: whether each GPU that it has takes memory as it needs it; null where it has none.
+    `memory_growth`: whether each GPU that it has takes memory as needed; null if it has none.
     """
 
     kind: Literal["surveyed"] = "surveyed"
@@ -177,16 +177,16 @@ class Surveyed(Record):
 
 
 class Inspect(Record):
-    """What is installed? No device is touched."""
+    """Find out what is installed, without touching a device."""
 
     kind: Literal["inspect"] = "inspect"
 
 
 class Inspected(Record):
-    """What TensorFlow's build wants, and of each CUDA library why it can't be loaded, None where it can.
+    """What TensorFlow's build needs, and for each CUDA library why it can't be loaded, None if it can.
 
-    `capabilities` are the build's: `sm_60` is code, `compute_90` what a newer GPU's driver compiles. `cudnn` is the
-    version it is built for, `cudnn_loaded` that of the library that was loaded.
+    `capabilities` are the build's: `sm_60` is code, `compute_90` is compiled by a newer GPU's driver. `cudnn` is the
+    version it is built for, `cudnn_loaded` that of the loaded library.
     """
 
     kind: Literal["inspected"] = "inspected"
@@ -210,7 +210,7 @@ class Copy(Record):
 
 
 class Copied(Record):
-    """How many of the `elements` arrived changed, and how many of those as zeros. Seconds of the fastest copy."""
+    """How many of the `elements` arrived changed, and how many of those as zeros. `seconds` is the fastest copy's."""
 
     kind: Literal["copied"] = "copied"
     elements: int
@@ -228,7 +228,7 @@ class Reduce(Record):
 
 
 class Reduced(Record):
-    """How many elements of the sum are wrong on each device. Seconds of the fastest all-reduce."""
+    """How many elements of the sum are wrong on each device. `seconds` is the fastest all-reduce's."""
 
     kind: Literal["reduced"] = "reduced"
     differing: tuple[int, ...]
@@ -236,15 +236,15 @@ class Reduced(Record):
 
 
 class Where(Record):
-    """Where is it? Asked of the processes of a cluster when they have been silent for too long."""
+    """Say where the process is: sent to the processes of a cluster when they have been silent for too long."""
 
     kind: Literal["where"] = "where"
 
 
 class Whereabouts(Record):
-    """So many steps have this process's own gradients, and so many the sum of all.
+    """How many steps have this process's own gradients, and how many the sum of all.
 
-    `at` is what its program does, where it does not wait in TensorFlow: no other process makes it do that.
+    `at` is what its program is doing if it is not waiting in TensorFlow: no other process causes that.
     """
 
     kind: Literal["whereabouts"] = "whereabouts"
@@ -254,13 +254,13 @@ class Whereabouts(Record):
 
 
 class Failed(Record):
-    """It can't be done. `replica` is the place of the device at fault, where it is one device's fault.
+    """The request failed. `replica` is the place of the device at fault, if it is one device's fault.
 
-    Input is "refused" where it was looked at; else training has failed, which may have been its fault. A "peer" is
-    another worker of a cluster, of which TensorFlow told here.
+    Input is "refused" if it was checked and found wrong; otherwise training failed, perhaps because of it. A "peer" is
+    another worker of a cluster, whose failure TensorFlow reported here.
 
-    Out of memory, `memory_peak_bytes` is what each device held or, as a simulated one knows, would have needed.
-    `doing` is what a pipeline's device was at when it failed, or, with the fault "hang", has been at for too long.
+    Out of memory, `memory_peak_bytes` is what each device held or, as a simulated one knows, would have needed. `doing`
+    is what a pipeline's device was doing when it failed or, with the fault "hang", has been doing for too long.
     """
 
     kind: Literal["failed"] = "failed"
@@ -282,6 +282,6 @@ _OfChecks = Surveyed | Inspected | Copied | Reduced | Whereabouts
 AnyReply = Ready | Timing | Measured | Pulled | PulledAll | Flops | Traced | _OfLayers | _OfChecks | Failed
 Reply = Annotated[AnyReply, Field(discriminator="kind")]
 
-# Of each, one process reads and the other writes.
+# For each kind of message, one process reads and the other writes.
 REQUEST: TypeAdapter[AnyRequest] = TypeAdapter(Request, config=ConfigDict(defer_build=True))
 REPLY: TypeAdapter[AnyReply] = TypeAdapter(Reply, config=ConfigDict(defer_build=True))

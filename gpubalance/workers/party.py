@@ -32,49 +32,49 @@ class Build:
     settings: Settings
     joint: JointProfile = field(default_factory=JointProfile)
     seed: int = 0
-    layers: bool = False  # in the host's memory, to be cut
+    layers: bool = False  # build it in the host's memory, to be cut
 
     @property
     def place(self) -> str:
-        """The file or module of a user's model, which is imported; empty for others."""
+        """The file or module of a user's model, which is imported; empty for other models."""
         return self.settings.model.rpartition(":")[0]
 
 
 class Party:
     """The workers of a measurement: one for each group of devices, which sees these devices and no others.
+    The workers of a measurement: one for each group of devices, which sees only these devices.
 
-    A joint run is one group of all its devices, so TensorFlow sums the gradients within one process, or between one
-    process a device where they are on several hosts. A probe is a group of one device. Several groups are several
-    models that train at the same time.
+    A joint run is one group of all its devices: TensorFlow sums the gradients within one process or, if they are on several
+    hosts, between one process for each device. A probe is a group of one device. Several groups are several models that
+    train at the same time.
+            with Party(devices, build=Build(settings, joint, seed)) as party:
+                party.ask(series.warm_up)
 
-        with Party(devices, build=Build(settings, joint, seed)) as party:
-            party.ask(series.warm_up)
+        What it promises:
 
-    What it promises:
+        Start       `ask` and `each` start the missing workers, which then build the model, all at the same time.
+        Order       Groups, workers and their answers have one order, that of the groups. A worker does one thing after the
+                    other; different workers do what `each` asks of them at the same time.
+        Replies     A worker's replies are handed to `work` as they come. With several workers `each` runs `work` in a
+                    thread for each; with one, in the caller's own thread.
+        Deadlines   No wait is endless: a worker may be silent for `deadline_s`, or for as long as suits its task, and
+                    never past `limit`.
+        Failures    A GpubalanceError of `work`, or of building the model, is that worker's failure. `ask` raises it;
+                    `each` notes it in `failures` under the number of its group, and the other workers go on. All other
+                    exceptions pass through.
+        Recovery    A worker that failed has ended when `ask` or `each` returns. The next call starts a new one in its
+                    place, as a GPU gets its memory back only when the process ends. A worker of simulated devices that
+                    ran out of memory stays: that memory is only counted.
+        Signals     They reach the main thread only. An interrupt of `each` kills every worker, then passes through.
+                    `kill` may be called from any thread: whoever waits for a worker hears that it has died.
+        End         After `end`, which leaving the `with` block calls, no worker is left, nor any process that one started.
+                    Workers also end by themselves when this process is gone, however it ended.
 
-    Start       `ask` and `each` start the workers that are missing, and these build the model, all at the same time.
-    Order       Groups, workers and what they answer have one order, which is that of the groups. One worker does one
-                thing after the other; different workers do what `each` asks of them at the same time.
-    Replies     A worker's replies are handed to `work` as they come. `each` runs `work` in a thread for each worker
-                where there are several, and in the caller's own thread where there is one.
-    Deadlines   No wait is endless: a worker may be silent for `deadline_s`, or for as long as suits what it does, and
-                never past `limit`.
-    Failures    A GpubalanceError of `work`, or of building the model, is that worker's failure. `ask` raises it;
-                `each` notes it in `failures` under the number of its group, and the other workers go on. All other
-                exceptions pass through.
-    Recovery    A worker that failed has ended when `ask` or `each` returns. The next call starts a fresh one in its
-                place, as a GPU gives its memory back only when its process ends. A worker of simulated devices that
-                ran out of memory stays: that memory is only counted.
-    Signals     They reach the main thread only. An interrupt of `each` kills every worker, then passes through.
-                `kill` may be called from any thread: whoever waits for a worker hears that it has died.
-    End         After `end`, which leaving the `with` block calls, no worker is left, nor a process that one started.
-                Workers end by themselves too when this process is gone, however it went.
-
-    Only `Worker` knows that a worker is a process of this host. One on another host keeps the same promises: an agent
-    there passes the same lines on.
+        Only `Worker` knows that a worker is a process of this host. One on another host keeps the same promises: an agent
+        there passes the same messages on.
     """
 
-    facts: Ready  # what the workers told of the model when they built it; memory limits are of all devices
+    facts: Ready  # what the workers reported when they built the model; memory limits are of all devices
 
     def __init__(
         self,
@@ -85,13 +85,13 @@ class Party:
         limit: TimeLimit = NO_LIMIT,
         tell: Callable[[str], None] | None = None,
     ) -> None:
-        """`build` is of all groups, or has one of each. `purpose` is part of the logs' names.
+        """`build` is for all groups, or has one for each. `purpose` is part of the logs' names.
 
-        `tell` is called with what the party does when that takes long.
+        `tell` is called with what the party is doing if that takes long.
         """
         self.groups = tuple(tuple(group) for group in groups)
         self.failures: dict[int, GpubalanceError] = {}
-        self.started = 0  # how many workers there have been; another number means that one of them is fresh
+        self.started = 0  # how many workers there have been; another number means that one of them is new
         self._build = build
         self._worker = partial(Worker, purpose=purpose, deadline_s=deadline_s, limit=limit)
         self._tell = tell
@@ -113,16 +113,16 @@ class Party:
         return len(self._workers) == len(self.groups)
 
     def start(self, *, then: Party | None = None) -> None:
-        """Starts the workers that are missing, which then build the model. Raises the first failure.
+        """Starts the missing workers, which then build the model. Raises the first failure.
 
-        The workers of the party that comes `then`, or that will follow these, are loaded meanwhile, as nothing is
-        measured yet.
+        Meanwhile, as nothing is measured yet, the workers of `then` load TensorFlow: the party that follows, or takes
+        over.
         """
         self._start(range(len(self.groups)), then)
         self._raise_failure()
 
     def _start(self, numbers: Sequence[int], then: Party | None = None) -> None:
-        """The same for these groups; notes every failure."""
+        """Starts the missing workers of these groups; notes every failure."""
         self.failures = {}
         missing = [number for number in numbers if number not in self._workers]
         try:
@@ -159,7 +159,7 @@ class Party:
             worker.open(own.settings, own.joint, seed=own.seed, layers=own.layers)
 
         self._at_once(build, list(builds))
-        if self.started == len(self.groups):  # once
+        if self.started == len(self.groups):  # only once
             self._tell_imports(builds)
         facts = [worker.facts for _, worker in sorted(self._workers.items())]
         if facts:
@@ -173,7 +173,7 @@ class Party:
         return f"starting TensorFlow{f', importing {places}' if places else ''}, building {models} on {devices}"
 
     def _tell_imports(self, builds: Mapping[int, Build]) -> None:
-        """How long each of the users' files took, on the first device that has it."""
+        """Tells how long importing each user's file took, on the first device that has it."""
         firsts = {builds[n].place: self._workers[n] for n in sorted(builds, reverse=True) if n in self._workers}
         for place, worker in firsts.items():
             kept = f"what it prints is kept in {worker.process.log}, up to {format_bytes(LONGEST_BYTES)}"
@@ -181,16 +181,16 @@ class Party:
                 self._tell(f"importing {place} took {worker.facts.import_s:.1f} s; {kept}")
 
     def ask(self, work: Callable[[Worker], T]) -> T:
-        """What `work` gives with the worker of a party of one. Raises its failure."""
+        """What `work` returns with the worker of a party of one. Raises its failure."""
         answers = self.each(lambda _, worker: work(worker))
         self._raise_failure()
         return answers[0]
 
     def each(self, work: Callable[[int, Worker], T], among: Sequence[int] | None = None) -> dict[int, T]:
-        """What `work` gives with the number of each group and its worker, all at the same time, by that number.
+        """What `work` returns for the number of each group and its worker, all run at the same time, by that number.
 
-        With `among`, of these groups only: the others' workers have nothing to do meanwhile. Where a group is missing,
-        `failures` has the reason.
+        `among` restricts it to these groups: the other workers are idle meanwhile. For a group that is missing in the
+        result, `failures` has the reason.
         """
         numbers = range(len(self.groups)) if among is None else among
         self._start(numbers)
@@ -215,7 +215,7 @@ class Party:
         elif numbers:
             with ThreadPoolExecutor(len(numbers)) as threads:
                 try:
-                    with signals_held():  # the end of the pool does not wait for a thread whose start was interrupted
+                    with signals_held():  # the pool's end does not wait for a thread whose start was interrupted
                         attempts = [threads.submit(attempt, number) for number in numbers]
                     for one in attempts:
                         one.result()
@@ -229,7 +229,7 @@ class Party:
             raise error
 
     def regroup(self, *groups: Sequence[Device]) -> None:
-        """Goes on with these groups. The workers stay where the groups are the same, and end where they are not."""
+        """Goes on with these groups. The workers stay if the groups are the same; otherwise they end."""
         if tuple(map(tuple, groups)) != self.groups:
             self.end()
             self.groups = tuple(map(tuple, groups))
@@ -239,19 +239,19 @@ class Party:
         _end(self._workers)
 
     def kill(self) -> None:
-        """Kills every worker, for good: those that another thread is about to start as well."""
+        """Kills every worker for good, including those that another thread is about to start."""
         self._killed = True
         for worker in (*self._workers.values(), *self._ahead.values()):
             worker.process.kill()
 
     def end(self) -> None:
-        """Ends every worker, and does not return before they are gone."""
+        """Ends every worker, and waits until they are gone."""
         _end(self._workers)
         _end(self._ahead)
 
 
 def _end(workers: dict[int, Worker]) -> None:
-    """One that hangs takes a second, so many end at the same time."""
+    """Ends the workers at the same time, as one that hangs takes a second."""
     if len(workers) == 1:
         next(iter(workers.values())).process.end()
     elif workers:
@@ -266,5 +266,5 @@ def _survives(worker: Worker, error: GpubalanceError) -> bool:
 
 
 def _needs_the_cores(devices: Sequence[Device]) -> bool:
-    """Whether one of them is a plain CPU device: it is measured by what the cores do, so nothing else must run."""
+    """Whether one of them is a plain CPU device: the cores then do the measured work, so nothing else may run."""
     return any(device.simulated and device.profile is None for device in devices)

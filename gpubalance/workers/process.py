@@ -32,21 +32,21 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _LONGEST_MESSAGE = 1 << 24
-# A worker takes in what it is sent at once, whatever else it does, unless it is stopped or its interpreter is held.
+# A worker reads requests at once, whatever else it does, unless it is stopped or its interpreter is held.
 TAKES_WITHIN_S = 60.0
-# A worker that was told to end gets this long, then TERM, then KILL; together under 2 s, which Ctrl-C may take.
+# A worker gets this long to end, then TERM, then KILL; together under 2 s, which Ctrl-C may take.
 _ENDS_WITHIN_S = 0.5
-# A killed worker is gone at once, but for a driver that gives back much memory: the next one must not begin before.
+# A killed worker is gone at once, unless the driver has much memory to free: the next one must not start before.
 _DIES_WITHIN_S = 30.0
-# What arrives this long after a deadline must end a line, or the wait would have no end.
+# A message may arrive this long after the deadline, and must then end a line, or the wait would have no end.
 _LATE_S = 5.0
 _LOOKS_EVERY_S = 1.0
 _HERE = "127.0.0.1"
 _STARTING = "TensorFlow is still being loaded, or the function that builds the model does not return"
 _LACKS = "free what it lacks: memory, disk, processes (ulimit -u) or open files (ulimit -n)"
 _LONGER = "give it longer: --deadline SECONDS"
-# The current folder, which Python puts first, must not hide a module of TensorFlow's. An INT ends it as a TERM does,
-# without a traceback: a Ctrl-C is its parent's.
+# The current folder, which Python puts first, must not hide a module of TensorFlow's. INT ends it like TERM, without a
+# traceback: a Ctrl-C is for its parent.
 _PROGRAM = (
     "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); del sys.path[0]; "
     "from gpubalance.workers.serve import main; main(sys.argv[1:])"
@@ -58,21 +58,21 @@ _started: set[Process] = set()
 
 @atexit.register
 def _end_all() -> None:
-    """Ends the workers that an interrupt, between two lines, took from whoever was to end them."""
+    """Ends workers that were left over because an interrupt came between two lines."""
     for process in list(_started):
         process.end()
 
 
 class Process:
-    """One process. Use it as a context manager: however that ends, the process and its group end with it."""
+    """One process. Use it as a context manager: however the block ends, the process and its group end with it."""
 
     def __init__(self, purpose: str, environment: Mapping[str, str], limit: TimeLimit = NO_LIMIT) -> None:
-        """`limit`: nothing is waited for past its end. Raises EnvironmentFault where the process can't be started."""
+        """Waits for nothing past the end of `limit`. Raises EnvironmentFault if the process can't be started."""
         self._environment, self._limit = environment, limit
         self._buffer = bytearray()
         self._gone = False
         self.has_answered = False
-        current_folder()  # the process begins in it, and could not say that it is gone
+        current_folder()  # the process starts in it, and could not report that it is gone
         try:
             self.log = new_log(purpose)
             with signals_held():
@@ -85,7 +85,7 @@ class Process:
         with contextlib.ExitStack() as at_a_failure:
             requests, self._requests = new_pipe(at_a_failure)
             self._replies, replies = new_pipe(at_a_failure)
-            with self.log.open("ab") as log:  # as it may be cut short meanwhile
+            with self.log.open("ab") as log:  # appends, as the log may be cut short meanwhile
                 self._process = serving(requests, replies, log, self._environment)
             at_a_failure.pop_all()
         os.close(requests)
@@ -110,26 +110,26 @@ class Process:
         return self._process.poll() is None
 
     def send(self, request: Record, within_s: float = TAKES_WITHIN_S) -> None:
-        """Sends a request. A worker that has died is noticed when its reply is read.
+        """Sends a request. If the worker has died, that is noticed when its reply is read.
 
-        Raises DeadlinePassed when it takes in nothing for `within_s` seconds.
+        Raises DeadlinePassed if it reads nothing for `within_s` seconds.
         """
         self.write(request.model_dump_json().encode(), within_s)
 
     def write(self, line: bytes, within_s: float = TAKES_WITHIN_S) -> None:
-        """The same of a request that is a line already."""
+        """Sends a request that is already a line; otherwise like `send`."""
         rest = memoryview(line + b"\n")
         with contextlib.suppress(BrokenPipeError):
             while rest:
                 if not writable(self._requests, min(within_s, self._limit.left_s)):
                     raise self._silent(within_s, "being asked")
-                rest = rest[os.write(self._requests, rest[: select.PIPE_BUF]) :]  # so much never blocks
+                rest = rest[os.write(self._requests, rest[: select.PIPE_BUF]) :]  # so few bytes never block
 
     def receive(self, within_s: float, doing: str) -> AnyReply:
         """The next message.
 
-        Raises DeadlinePassed when it says nothing for `within_s` seconds, TimeLimitPassed at the end of the command's
-        time, PartialResult when it has died; `doing` says at what.
+        Raises DeadlinePassed if the worker says nothing for `within_s` seconds, TimeLimitPassed at the end of the
+        command's time, PartialResult if it has died; the messages say that it was `doing` this.
         """
         self._limit.check()
         line = self._line(time.monotonic() + min(within_s, self._limit.left_s))
@@ -144,7 +144,7 @@ class Process:
             raise self.unreadable(str(error)) from None
 
     def unreadable(self, why: str) -> PartialResult:
-        """The error of a message that is not what it should be."""
+        """The error for a message that can't be read."""
         return PartialResult(f"the worker's message is not readable: {clean(why)}", log=self.log_tail())
 
     def _silent(self, within_s: float, doing: str) -> DeadlinePassed:
@@ -157,11 +157,11 @@ class Process:
         )
 
     def _line(self, deadline: float) -> bytes | None:
-        """One line with something in it; b"" when the other end is closed, None when the deadline passed."""
+        """The next non-empty line; b"" when the other end is closed, None when the deadline passed."""
         while b"\n" not in self._buffer:
             bound(self.log)
             left = deadline - time.monotonic()
-            # Looks even past the deadline: it is this process that may have been stopped for a while.
+            # Reads even past the deadline: this process itself may have been stopped for a while.
             chunk = self._chunk(max(0.0, min(left, _LOOKS_EVERY_S)))
             if chunk is None:
                 if left <= 0:
@@ -177,11 +177,11 @@ class Process:
         return line
 
     def _chunk(self, within_s: float) -> bytes | None:
-        """What the process has said meanwhile; b"" at the end of all, None for nothing."""
+        """What the process has written meanwhile; b"" at its end, None for nothing."""
         dead = self._process.poll() is not None
         if readable(self._replies, 0.0 if dead else within_s):
             return os.read(self._replies, 1 << 16)
-        return b"" if dead else None  # what it has started may still hold the pipe
+        return b"" if dead else None  # what it started may still hold the pipe
 
     def _died(self, doing: str) -> GpubalanceError:
         code = self._exit_code()
@@ -207,7 +207,7 @@ class Process:
         return self._process.returncode
 
     def log_tail(self) -> str:
-        """The end of the log."""
+        """The last lines of the log."""
         return tail(self.log)
 
     def kill(self) -> None:
@@ -215,14 +215,15 @@ class Process:
         self._signal(signal.SIGKILL)
 
     def end(self) -> None:
-        """Ends the process and everything in its group, and does not return before it is gone. May be called again."""
+        """Ends the process and everything in its group, and waits until it is gone. May be called more than once."""
         if not self._gone:
             self._end()
             self._gone = True
             _started.discard(self)
 
     def _end(self) -> None:
-        # An interrupt may come at any line: the next call, at the latest that of the program's end, does all of it.
+        # An interrupt may come at any line: the next call, at the latest the one at the program's end, does all of it
+        # again.
         requests, self._requests = self._requests, -1
         replies, self._replies = self._replies, -1
         for descriptor in (requests, replies):
@@ -248,7 +249,7 @@ class Process:
 
 
 def free_addresses(count: int) -> tuple[str, ...]:
-    """Where so many processes of this host may listen, for each other."""
+    """Addresses of this host on which so many processes may listen for each other."""
     with contextlib.ExitStack() as held:
         sockets = [held.enter_context(socket.create_server((_HERE, 0))) for _ in range(count)]
         return tuple(f"{_HERE}:{one.getsockname()[1]}" for one in sockets)
@@ -257,7 +258,7 @@ def free_addresses(count: int) -> tuple[str, ...]:
 def serving(
     requests: int, replies: int, log: IO[bytes] | int, environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    """A worker on this host that reads requests and writes replies there. Raises OSError."""
+    """Starts a worker on this host that reads requests from and writes replies to these pipes. Raises OSError."""
     return subprocess.Popen(  # noqa: S603  (no shell, and no word of a file's)
         [sys.executable, "-c", _PROGRAM, str(requests), str(replies)],
         stdin=subprocess.DEVNULL,
@@ -265,12 +266,12 @@ def serving(
         stderr=log,
         pass_fds=(requests, replies),
         env=dict(environment),
-        start_new_session=True,  # a Ctrl-C in the terminal reaches the parent only, which ends it
+        start_new_session=True,  # a Ctrl-C in the terminal reaches only the parent, which ends it
     )
 
 
 def _name(number: int) -> str:
-    """A signal's name, or its number where it is a real-time signal."""
+    """A signal's name, or `signal N` for a real-time signal."""
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -1,4 +1,4 @@
-"""The processes of a run over several hosts, with the face of one."""
+"""The processes of a run over several hosts, with the interface of one."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ from gpubalance.workers.process import Process, free_addresses
 from gpubalance.workers.signals import signals_held
 from gpubalance.workers.whereabouts import Held, held_up_by
 
-# TensorFlow on the others may tell of a failure before the process that has failed does.
+# TensorFlow in the other processes may report a failure before the process that failed does.
 _GRACE_S = 3.0
 
 Said = AnyReply | GpubalanceError
 
 
 class Ranks:
-    """One process a device, each of which trains the same model: TensorFlow's collectives sum their gradients.
+    """One process for each device; each trains the same model, and TensorFlow's collectives sum their gradients.
 
-    What is sent goes to all of them, and what all of them reply becomes one reply: of the step the first one's time,
-    of each device its own. At the first failure the others get a moment to tell theirs; then all are killed, as no
-    collective works after it, and the failure that explains the others is told, with its device.
+    A request goes to all of them, and their replies become one reply: the first one's time for the step, and each
+    device's own values. At the first failure the others get a moment to report theirs; then all are killed, as no
+    collective works after a failure, and the failure that explains the others is reported with its device.
     """
 
     def __init__(self, devices: Sequence[Device], purpose: str, limit: TimeLimit = NO_LIMIT) -> None:
-        """Raises EnvironmentFault where a process can't be started."""
+        """Raises EnvironmentFault if a process can't be started."""
         self._devices = tuple(devices)
         self._members: list[Process] = []
         self._told_by = 0
@@ -65,46 +65,46 @@ class Ranks:
 
     @property
     def lives(self) -> bool:
-        """Whether all of them do, and were not told to end."""
+        """Whether all processes live and were not killed."""
         return not self._killed and all(member.lives for member in self._members)
 
     @property
     def has_answered(self) -> bool:
-        """Whether all of them have."""
+        """Whether all processes have answered."""
         return all(member.has_answered for member in self._members)
 
     @property
     def log(self) -> Path:
-        """That of the process whose failure was told, else of the first."""
+        """The log of the process whose failure was reported, else of the first."""
         return self._members[self._told_by].log
 
     def log_tail(self) -> str:
-        """The end of that log."""
+        """The last lines of that log."""
         return self._members[self._told_by].log_tail()
 
     def unreadable(self, why: str) -> PartialResult:
-        """The error of messages that are not what they should be."""
+        """The error for messages that can't be read."""
         return self._members[0].unreadable(why)
 
     def send(self, request: Record) -> None:
-        """Sends a request to all. Raises DeadlinePassed, naming the device, where one takes nothing in."""
+        """Sends a request to all. Raises DeadlinePassed, naming the device, if one reads nothing."""
         lines = self._openings(request) if isinstance(request, Open) else repeat(request.model_dump_json().encode())
         for rank, (member, line) in enumerate(zip(self._members, lines, strict=False)):
             with self._named(rank):
                 member.write(line)
 
     def _openings(self, request: Open) -> Iterator[bytes]:
-        """Each has its place. Other GPUs than its own mean nothing to it, and thousands would be told to thousands."""
+        """A request for each process, with its place. It names no other GPUs: they may be thousands for thousands."""
         code = code_key(request.settings.model, request.settings.data) if are_reached() else None
         cluster = Cluster(addresses=self._free_addresses(), rank=0)
         for rank, device in enumerate(self._devices):
             devices = request.devices if device.simulated else (device,)
-            place = cluster.model_copy(update={"rank": rank})  # not checked again: n times n addresses
+            place = cluster.model_copy(update={"rank": rank})  # not validated: n times n addresses
             update = {"cluster": place, "devices": devices, "code": code}
             yield request.model_copy(update=update).model_dump_json().encode()
 
     def _free_addresses(self) -> tuple[str, ...]:
-        """Where each may listen. Raises what the connections to hosts do."""
+        """Addresses at which each process may listen. Raises what the connections to hosts raise."""
         if not are_reached():
             return free_addresses(len(self._members))
         try:
@@ -115,7 +115,7 @@ class Ranks:
 
     @contextlib.contextmanager
     def _named(self, rank: int) -> Iterator[None]:
-        """The failure of one, with its device, ends all."""
+        """If the block fails for one process, kills all and raises the error with that process' device."""
         try:
             yield
         except GpubalanceError as error:
@@ -123,7 +123,7 @@ class Ranks:
             self._raise(rank, error)
 
     def receive(self, within_s: float, doing: str) -> AnyReply:
-        """The next reply of all. Raises what `Process.receive` does, naming the device."""
+        """The merged reply of all. Raises what `Process.receive` does, naming the device."""
         try:
             said = self._gather(within_s, doing)
         except BaseException:  # each thread that waits for its process must hear of it
@@ -139,9 +139,9 @@ class Ranks:
         return merged(replies)
 
     def _gather(self, within_s: float, doing: str) -> dict[int, Said]:
-        """What each said, in the order in which it came; those that said nothing in time are missing."""
+        """What each process said, in order of arrival; those that said nothing in time are missing."""
         said: dict[int, Said] = {}
-        came = queue.SimpleQueue[Future[Said]]()  # `wait` looks at thousands again for each that comes
+        came = queue.SimpleQueue[Future[Said]]()  # `wait` would check thousands again for each that arrives
         with signals_held():
             waiting = {self._threads.submit(_heard, m, within_s, doing): rank for rank, m in enumerate(self._members)}
             for heard in waiting:
@@ -160,7 +160,7 @@ class Ranks:
         return said
 
     def _held(self, said: Mapping[int, Said]) -> Held | None:
-        """Which of those that are silent the others wait for: they must be asked before they are killed."""
+        """Asks the silent processes, before they are killed, which of them the others wait for."""
         silent = [rank for rank, one in said.items() if _blame(one) == _SILENCE]
         if len(said) < len(self._members) or {_blame(one) for one in said.values()} - {_SILENCE, _NOTHING}:
             return None  # a failure explains it
@@ -168,7 +168,7 @@ class Ranks:
         return held_up_by(dict(zip(silent, places, strict=True)), len(self._members))
 
     def _blamed(self, said: Mapping[int, Said], doing: str, held: Held | None) -> AnyReply:
-        """The failure that explains the others: of several like it the first."""
+        """The failure that explains the others: the first of several like it."""
         self._told_by, cause = min(said.items(), key=lambda one: _blame(one[1]))
         rank, kind = self._told_by, _blame(cause)
         if kind in (_SILENCE, _PEER):
@@ -181,7 +181,7 @@ class Ranks:
             peaks[rank : rank + 1] = cause.memory_peak_bytes or [None]
             return cause.model_copy(update={"replica": rank, "memory_peak_bytes": tuple(peaks)})
         alike = [one for one in said.values() if isinstance(one, Failed) and one.fault == cause.fault]
-        if len(alike) == len(self._members):  # it is nothing of one device
+        if len(alike) == len(self._members):  # it concerns no single device
             return cause
         return cause.model_copy(update={"message": f"{self._devices[rank].label}: {cause.message}"})
 
@@ -192,7 +192,7 @@ class Ranks:
         raise error
 
     def _raise_silence(self, said: Mapping[int, Said], doing: str, held: Held | None) -> NoReturn:
-        """TensorFlow on the others tells of a peer that it lost, and not which or why."""
+        """Raises who is silent: TensorFlow in the others reports that it lost a peer, but not which one or why."""
         for error in said.values():
             if isinstance(error, TimeLimitPassed):
                 raise error
@@ -212,7 +212,7 @@ class Ranks:
         )
 
     def _raise_held(self, said: Mapping[int, Said], held: Held) -> NoReturn:
-        """Each of them waits, and of those that are silent some let the others wait."""
+        """Raises that all wait, and which of the silent processes keep them waiting."""
         self._told_by = (held.ranks or [rank for rank, one in said.items() if _blame(one) == _SILENCE])[0]
         error = said[self._told_by]
         assert isinstance(error, GpubalanceError)  # noqa: S101  (it is silent)
@@ -230,13 +230,13 @@ class Ranks:
         return ", ".join(self._devices[rank].label for rank in sorted(ranks))
 
     def kill(self) -> None:
-        """Kills them, from any thread: a process that is stuck in a collective outlives TERM."""
+        """Kills all processes, from any thread: one stuck in a collective survives TERM."""
         self._killed = True
         for member in self._members:
             member.kill()
 
     def end(self) -> None:
-        """Ends them all, and does not return before they are gone. May be called again."""
+        """Ends all processes, and waits until they are gone. May be called more than once."""
         if self._gone:
             return
         list(self._threads.map(lambda member: member.end(), self._members))
@@ -244,12 +244,12 @@ class Ranks:
         self._gone = True
 
 
-# What explains what: the first of these is told.
+# What explains what: the first of these that occurs is reported.
 _MEMORY, _DEATH, _OWN, _SILENCE, _PEER, _NOTHING = range(6)
 
 
 def _blame(said: Said) -> int:
-    """A process whose device is out of memory leaves the others waiting, and so does one that ends or says nothing."""
+    """How well it explains other failures: one that is out of memory, ends or is silent leaves the others waiting."""
     if isinstance(said, Failed):
         return {"memory": _MEMORY, "peer": _PEER}.get(said.fault, _OWN)
     if isinstance(said, PartialResult | EnvironmentFault):
@@ -265,7 +265,7 @@ def _heard(member: Process, within_s: float, doing: str) -> Said:
 
 
 def _place_of(member: Process) -> AnyReply | None:
-    """Where it is; or what it was asked for, which came late."""
+    """Where the process is, or a late answer to an earlier request."""
     try:
         member.send(Where(), _GRACE_S)
         return member.receive(_GRACE_S, "being asked where it is")

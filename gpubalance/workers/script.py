@@ -1,4 +1,4 @@
-"""A process of a training script, from the controller's side: an agent on its host holds it, or one here."""
+"""The controller's side of a training script's process: an agent holds it, on its host or here."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from gpubalance.settings.device import Device
 from gpubalance.workers.agents import connection_to
 from gpubalance.workers.wire import ERRORS, OUT
 
-# Called with a line, the label of the process that printed it, and where.
+# Called with a line, the label of the process that printed it, and the stream.
 Tell = Callable[[str, str, Literal["stdout", "stderr"]], None]
 
-_LONGEST_LINE = 1 << 20  # characters; what has no end is told in pieces
+_LONGEST_LINE = 1 << 20  # characters; longer lines are passed on in pieces
 
 
 class Script:
-    """The process with these devices, which are on one host, in its place of the cluster."""
+    """Runs the command with these devices, all on one host, at its place in the cluster."""
 
     def __init__(self, devices: Sequence[Device], command: Sequence[str], cluster: Cluster | None, tell: Tell) -> None:
         label = ", ".join(device.label for device in devices)
@@ -31,9 +31,9 @@ class Script:
         }
 
     def code(self) -> int:
-        """Its exit code, as shells have it, once it has ended; passes on until then what it prints.
+        """Passes on what the process prints until it ends, and returns its exit code as shells have it.
 
-        Raises PartialResult where its host is lost.
+        Raises PartialResult if its host is lost.
         """
         try:
             while (said := self._there.said()) and said[1]:
@@ -47,7 +47,7 @@ class Script:
         return code if code >= 0 else 128 - code
 
     def signal(self, number: int) -> None:
-        """It gets that signal, and a moment to end by it."""
+        """Sends the process that signal, and kills it a moment later."""
         self._there.signal(number)
 
 

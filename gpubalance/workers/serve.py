@@ -1,8 +1,8 @@
-"""What runs in a worker's process: `python -m gpubalance.workers.serve REQUESTS REPLIES`, two pipes' numbers.
+"""The program of a worker's process: `python -m gpubalance.workers.serve REQUESTS REPLIES`, the numbers of two pipes.
 
-It loads TensorFlow at once, before it is asked anything, so that a parent can start it ahead of its need. Then it does
-what it is asked, one request after the other, and ends by itself when its parent is gone. Its own stdout and stderr,
-where TensorFlow writes, are a log file that the parent opened.
+It loads TensorFlow at once, before any request, so that a parent can start it before it is needed. Then it does one
+request after the other, and ends by itself when its parent is gone. Its own stdout and stderr, where TensorFlow writes,
+are a log file that the parent opened.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def main(arguments: list[str]) -> None:
     session: Any = None  # a Session, or a LayersSession
     with os.fdopen(int(arguments[1]), "w", encoding="utf-8") as replies:
         requests = _requests(int(arguments[0]), lambda: _say(replies, whereabouts(session)))
-        # A user's model is looked for in the current folder too, but nothing of TensorFlow's own must be.
+        # A user's model may be in the current folder, but TensorFlow's modules must not be found there.
         sys.path.append(str(Path.cwd()))
         broken = _load_engine()
         for line in iter(requests.get, None):
@@ -88,9 +88,9 @@ def main(arguments: list[str]) -> None:
 
 
 def _requests(descriptor: int, tell_where: Callable[[], None]) -> queue.Queue[str | None]:
-    """The requests as they come. When the pipe closes the parent is gone or done with us, and the process ends.
+    """The requests as they come. When the pipe closes, the parent is gone or done, and the process ends.
 
-    Where this process is must be told while it hangs too: here, not in the main thread.
+    This thread answers where the process is, as the main thread may hang.
     """
     lines: queue.Queue[str | None] = queue.Queue()
 
@@ -99,7 +99,7 @@ def _requests(descriptor: int, tell_where: Callable[[], None]) -> queue.Queue[st
         with os.fdopen(descriptor, encoding="utf-8") as pipe:
             for line in pipe:
                 tell_where() if line == where else lines.put(line)
-        os._exit(0)  # at once: there is nobody to report to, and TensorFlow's threads may not end
+        os._exit(0)  # at once: there is nobody to report to, and TensorFlow's threads may never end
 
     threading.Thread(target=read, daemon=True).start()
     return lines
@@ -116,7 +116,7 @@ def _say(replies: Any, message: Record) -> None:
 
 def _open(request: Open, replies: Any) -> Session | LayersSession | None:
     settings, cluster = request.settings, request.cluster
-    if cluster is not None and len(request.devices) == 1:  # of GPUs only its own was told: the others are elsewhere
+    if cluster is not None and len(request.devices) == 1:  # it was told only its own GPU: the others are elsewhere
         request = request.model_copy(update={"devices": request.devices * len(cluster.addresses)})
     if request.code is not None and code_key(settings.model, settings.data) != request.code:
         files = " or ".join(filter(None, (settings.model, settings.data)))
@@ -151,7 +151,7 @@ def _failed(
     *,
     in_cluster: bool = False,
 ) -> Failed:
-    """What the parent is told; where it was out of memory, with what each device of the session held."""
+    """The reply for an error; out of memory, with what each device of the session held."""
     from gpubalance.engine.failures import TaskFailedError, explain, tells_of_a_peer
 
     if isinstance(error, TaskFailedError):
@@ -172,7 +172,7 @@ def _failed(
 
 
 def _load_engine() -> Failed | None:
-    """Imports the engine, and TensorFlow with it; no device is touched yet. What the parent is told if it fails."""
+    """Imports the engine, and TensorFlow with it, without touching a device. Returns the reply if that fails."""
     try:
         with lean_import():
             import gpubalance.engine.session  # noqa: F401
@@ -189,7 +189,7 @@ def _survey(request: Survey, replies: Any) -> None:
 
     try:
         missing, growth = survey(request.devices)
-    except Exception as error:  # noqa: BLE001  (no GPU can be used, then)
+    except Exception as error:  # noqa: BLE001  (then no GPU can be used)
         missing = {d.uuid: f"TensorFlow: {type(error).__name__}: {error}"[:300] for d in request.devices}
         growth = None
     _say(replies, Surveyed(missing=missing, memory_growth=growth))
@@ -198,7 +198,7 @@ def _survey(request: Survey, replies: Any) -> None:
 def _check(request: Inspect | Copy | Reduce, replies: Any) -> None:
     try:
         _say(replies, _checked(request))
-    except Exception as error:  # noqa: BLE001  (whatever a check raises is told to the parent)
+    except Exception as error:  # noqa: BLE001  (whatever a check raises is reported to the parent)
         _say(replies, _failed(error))
 
 
@@ -237,7 +237,7 @@ def _measure(session: Session, request: Measure, replies: Any, requests: queue.Q
             _say(replies, timing)
             if request.at_once and _stopped(requests):
                 break
-    except Exception as error:  # noqa: BLE001  (whatever a step raises is told to the parent)
+    except Exception as error:  # noqa: BLE001  (whatever a step raises is reported to the parent)
         _say(replies, _failed(error, session.settings, session))
         return
     told = {"memory_peak_bytes": session.memory_peaks(), "late_part": session.late_part(), "samples": session.samples}
@@ -252,7 +252,7 @@ def _layers(session: LayersSession, request: Describe | TimeBlocks | Pipe, repli
             return
         for reply in session.time_blocks(**asked) if isinstance(request, TimeBlocks) else session.pipe(**asked):
             _say(replies, reply)
-    except Exception as error:  # noqa: BLE001  (whatever a stage raises is told to the parent)
+    except Exception as error:  # noqa: BLE001  (whatever a stage raises is reported to the parent)
         _say(replies, _failed(error, session.settings, session))
         return
     if isinstance(request, TimeBlocks):
@@ -262,7 +262,7 @@ def _layers(session: LayersSession, request: Describe | TimeBlocks | Pipe, repli
 
 
 def _stopped(requests: queue.Queue[str | None]) -> bool:
-    """Whether a Stop has come. Nothing else is asked for meanwhile."""
+    """Whether a Stop has come. No other request comes during a measurement."""
     try:
         return isinstance(REQUEST.validate_json(requests.get_nowait() or ""), Stop)
     except queue.Empty:
@@ -276,7 +276,7 @@ def _pull(session: Session, request: Pull, replies: Any) -> None:
         ):
             _say(replies, one)
         told = PulledAll(mends=session.mends(), joined_from=session.joined_from(request.global_batch))
-    except Exception as error:  # noqa: BLE001  (whatever the user's own code raises is told to the parent)
+    except Exception as error:  # noqa: BLE001  (whatever the user's own code raises is reported to the parent)
         _say(replies, _failed(error, session.settings, session))
         return
     _say(replies, told)

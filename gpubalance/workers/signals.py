@@ -1,4 +1,4 @@
-"""Signals, while a process or a thread is being started."""
+"""Holds signals back while a process or a thread starts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def signals_held() -> Iterator[None]:
-    """An interrupt that comes inside is raised at the end: of half a start nobody would know the process or thread."""
+    """Raises an interrupt only at the end of the block: a half started process or thread would belong to nobody."""
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread is interrupted
         return

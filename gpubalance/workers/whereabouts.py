@@ -1,6 +1,6 @@
-"""Where the processes of a cluster are when all are silent, and which of them keeps the others waiting.
+"""Finds where the processes of a cluster are when all are silent, and which of them keeps the others waiting.
 
-One that hangs makes all others wait for it in a collective, and from outside they look alike.
+A process that hangs makes all others wait for it in a collective, and from outside they look the same.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from typing import Any
 
 from gpubalance.workers.messages import AnyReply, Whereabouts
 
-_LOG = 2  # whatever a user's program has put in the place of sys.stderr
+_LOG = 2  # the real stderr, whatever a user's program has assigned to sys.stderr
 _OWN = "what its program does there does not end: a file, a lock, data that does not come"
 _SUM = "the all-reduce hangs, or the network between them"
 
 
 def whereabouts(session: Any) -> Whereabouts:
-    """This process's, from another thread than its main one. What all its threads do goes to the log."""
+    """Where this process is, found from another thread than its main one. What all its threads do goes to the log."""
     faulthandler.dump_traceback(_LOG)
     computed, summed = session.progress if session is not None else (0, 0)
     return Whereabouts(computed=computed, summed=summed, at=_outside_of_tensorflow())
 
 
 def _outside_of_tensorflow() -> str:
-    """What the main thread does; nothing where it is in TensorFlow, which may wait for others. Data has no others."""
+    """What the main thread does; empty if it is in TensorFlow and may wait for others, unless that reads data."""
     frames = [frame for frame, _ in traceback.walk_stack(sys._current_frames()[threading.main_thread().ident or 0])]
     modules = [str(frame.f_globals.get("__name__")) for frame in frames]
     if any(module.startswith("tensorflow.python.data.") for module in modules):
         return "waits for its data"
-    # TensorFlow waits for its own threads there.
+    # There TensorFlow waits for its own threads.
     innermost = next(n for n, module in enumerate(modules) if module != "threading")
     if modules[innermost].startswith("tensorflow."):
         return ""
@@ -43,7 +43,7 @@ def _outside_of_tensorflow() -> str:
 
 @dataclass(frozen=True)
 class Held:
-    """The ranks that the others wait for, none where that can't be told; what is known, and why where that is."""
+    """The ranks that the others wait for, empty if unknown; what is known, and the cause if that is known."""
 
     ranks: list[int]
     how: str
@@ -51,7 +51,7 @@ class Held:
 
 
 def held_up_by(told: Mapping[int, AnyReply | None], count: int) -> Held:
-    """Which of `count` ranks the others wait for. `told` is of the silent ones, None of one that did not answer."""
+    """Which of `count` ranks the others wait for. `told` has the silent ones' answers, None if one did not answer."""
     dumb = [rank for rank, one in told.items() if one is None]
     where = {rank: one for rank, one in told.items() if isinstance(one, Whereabouts)}
     if len(dumb) + len(where) < len(told):

@@ -1,8 +1,8 @@
-"""What a controller and the agent on a host say to each other, over the agent's stdin and stdout.
+"""The messages between a controller and the agent on a host, over the agent's stdin and stdout.
 
-To the agent each line is a beat (`@`), what it is to do (`@` and JSON), or a worker's number and a request for it. From
-the agent each line is a beat, what it says (`@` and JSON), or `@` and three numbers: of a process, of what it has
-written to, and how many bytes of that follow.
+To the agent each line is a beat (`@`), a command (`@` and JSON), or a worker's number and a request for it. From the
+agent each line is a beat, a message (`@` and JSON), or `@` and three numbers: a process, the stream it has written to,
+and how many bytes of that follow.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from gpubalance.settings.record import Record
 BEATS_EVERY_S = 5.0
 MARK = b"@"
 OUT, ERRORS = 1, 2
-# One that waits in a collective ends by KILL only.
+# A process that waits in a collective ends only by KILL.
 GRACE_S = 3.0
-# What a script has written and nobody has read yet, in pieces; then it waits, as at a pipe, and no other process does.
+# The most pieces that a script has written and nobody has read yet; then it waits, as at a pipe, and no other process.
 PIECES_AHEAD = 64
 
 
 class Start(Record):
-    """A process with these devices, in the controller's `folder` where the host has that too.
+    """Start a process with these devices, in the controller's `folder` if the host has it.
 
-    A script's name and words, which knows its place in a cluster; without words a worker.
+    `command` is a script's name and words, and `cluster` its place; without a command it is a worker.
     """
 
     kind: Literal["start"] = "start"
@@ -40,7 +40,7 @@ class Start(Record):
 
 
 class Listen(Record):
-    """Where may so many processes on this host listen, which its peers know by that name? Has it that script?"""
+    """Find addresses for `count` processes on this host, which peers call `host`, and whether it has that script."""
 
     kind: Literal["listen"] = "listen"
     number: int
@@ -51,7 +51,7 @@ class Listen(Record):
 
 
 class Signal(Record):
-    """The process gets that signal, and a moment to end by it."""
+    """Send the process that signal, and kill it a moment later."""
 
     kind: Literal["signal"] = "signal"
     number: int
@@ -59,7 +59,7 @@ class Signal(Record):
 
 
 class End(Record):
-    """The process is ended by force, with what it has started."""
+    """Kill the process and what it has started."""
 
     kind: Literal["end"] = "end"
     number: int
@@ -74,14 +74,14 @@ class More(Record):
 
 
 class Hello(Record):
-    """What an agent says first."""
+    """The agent's first message."""
 
     kind: Literal["hello"] = "hello"
     installed: Installed
 
 
 class Listens(Record):
-    """As many addresses as were asked for, no two alike; none where that folder has no such script."""
+    """As many addresses as were asked for, no two the same; none if the folder has no such script."""
 
     kind: Literal["listens"] = "listens"
     number: int
@@ -90,7 +90,7 @@ class Listens(Record):
 
 
 class Ended(Record):
-    """After all that the process wrote: its exit code; below 0 it is the number of a signal."""
+    """Comes after all that the process wrote: its exit code; below 0 it is the number of a signal."""
 
     kind: Literal["ended"] = "ended"
     number: int
@@ -104,10 +104,10 @@ SAID: TypeAdapter[Said] = TypeAdapter(Annotated[Said, Field(discriminator="kind"
 
 
 def line(record: Record) -> bytes:
-    """What either says."""
+    """The line of a command or message."""
     return MARK + record.model_dump_json().encode() + b"\n"
 
 
 def piece(number: int, stream: int, chunk: bytes) -> bytes:
-    """What a process has written."""
+    """The line and bytes of what a process has written."""
     return b"@%d %d %d\n%b" % (number, stream, len(chunk), chunk)

@@ -1,4 +1,4 @@
-"""What a worker can be asked."""
+"""The requests that a worker answers."""
 
 from __future__ import annotations
 
@@ -55,31 +55,31 @@ if TYPE_CHECKING:
 
 Reply = TypeVar("Reply", bound=AnyReply)
 
-# Silence, not slowness, ends a worker. These are for what says nothing while it works.
+# Only silence ends a worker, not slowness. These limits are for work without messages.
 LOADS_WITHIN_S = 180.0  # TensorFlow, from a slow disk, and the GPUs
 _OPENS_WITHIN_S = 300.0
 _FIRST_STEP_WITHIN_S = 900.0  # tracing, XLA's compilation, cuDNN's search for algorithms
 _STEP_WITHIN_S = 60.0
-_STEPS_WITHIN = 30.0  # times the time that such a timing took before
+_STEPS_WITHIN = 30.0  # times as long as such a timing took before
 _MOVES_WITHIN_S = 120.0
 _KINDS: dict[str, type[GpubalanceError]] = {"refused": Refused, "input": BadInput}
 
 
 class Worker:
-    """A model on some devices, in a `process` that sees these and no others. A `Party` starts it.
+    """A model on some devices, in a `process` that sees only these. A `Party` starts it.
 
-    Over several hosts it is one process a device.
+    Over several hosts it is one process for each device.
 
-    It loads TensorFlow as soon as it is started, and touches no device before it is asked. To train it is opened once,
-    and then measures as often as it is asked, with any split. `deadline_s`, where it is given, is the longest silence
-    that is waited out, instead of what suits the request; `limit` ends every wait.
+    It loads TensorFlow as soon as it is started, and touches no device before a request. To train, it is opened once,
+    and then measures any number of splits. `deadline_s`, if given, is the longest silence to wait out, instead of what
+    suits the request; `limit` ends every wait.
 
-    Whatever it is asked raises OutOfMemory (with the device, where TensorFlow names it), EnvironmentFault for what the
-    device or the machine can't do, BadInput for a model that can't be trained, PartialResult where the worker has died,
-    DeadlinePassed where it is silent, and TimeLimitPassed.
+    Every request raises OutOfMemory (with the device, if TensorFlow names it), EnvironmentFault for what the device or
+    the machine can't do, BadInput for a model that can't be trained, PartialResult if the worker has died,
+    DeadlinePassed if it is silent, and TimeLimitPassed.
     """
 
-    facts: Ready  # of the model, once it is opened
+    facts: Ready  # about the model, once it is open
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Worker:
         self.is_open = True
 
     def forward_flops(self) -> float | None:
-        """Operations of one sample's forward pass, as TensorFlow counts them; None where it can't."""
+        """Operations of one sample's forward pass, as TensorFlow counts them; None if it can't."""
         return self.ask(CountFlops(), Flops, _FIRST_STEP_WITHIN_S, "counting the model's operations").forward
 
     def measure(
@@ -127,10 +127,10 @@ class Worker:
         until: Callable[[], bool] | None = None,
         pipeline: bool = False,
     ) -> Iterator[Timing | Measured]:
-        """Trains with this split: yields each timing as it comes, and at the end what Measured says.
+        """Trains with this split: yields each timing as it comes, and finally Measured.
 
-        With `until`, other workers train at the same time, and it goes on until that says so after a timing. What comes
-        after that is yielded too.
+        With `until`, other workers train at the same time, and this one goes on until `until` returns true after a
+        timing. Timings that still come after that are yielded too.
         """
         request = Measure(
             split=split,
@@ -166,7 +166,7 @@ class Worker:
     def pull(
         self, global_batch: int, *, seconds: float, at_least: int = 1, change: Change | None = None
     ) -> Iterator[Pulled | PulledAll]:
-        """Takes batches from the user's data and does nothing with them; at the end what PulledAll says."""
+        """Takes batches from the user's data without training, and yields each timing, finally PulledAll."""
         self.process.send(Pull(global_batch=global_batch, seconds=seconds, at_least=at_least, change=change))
         while True:
             reply = self.process.receive(self._deadline_s or _FIRST_STEP_WITHIN_S, "taking batches from --data")
@@ -177,13 +177,13 @@ class Worker:
                 return
 
     def trace(self, split: Shares, tracing: Tracing) -> str | None:
-        """Trains some steps with this split under TensorFlow's profiler; why not every GPU is in the trace, or None."""
+        """Trains some steps with this split under TensorFlow's profiler. Returns why a GPU is missing, or None."""
         request = Trace(split=split, tracing=tracing)
         doing = f"tracing steps on {self._names()}"
         return self.ask(request, Traced, _FIRST_STEP_WITHIN_S, doing).missing
 
     def inspect(self) -> Inspected:
-        """TensorFlow's build, and what loading its libraries gives."""
+        """What TensorFlow's build needs, and which of its libraries can be loaded."""
         return self.ask(Inspect(), Inspected, LOADS_WITHIN_S, "loading TensorFlow and its libraries")
 
     def survey(self) -> Surveyed:
@@ -203,11 +203,11 @@ class Worker:
 
     @property
     def _moves_within_s(self) -> float:
-        """A worker that has not answered yet must load TensorFlow first."""
+        """The deadline of a copy or sum; a worker that has not answered yet must load TensorFlow first."""
         return _MOVES_WITHIN_S + (0.0 if self.process.has_answered else LOADS_WITHIN_S)
 
     def ask(self, request: AnyRequest, wanted: type[Reply], within_s: float, doing: str) -> Reply:
-        """What it answers, if it is of that kind; else raises what the answer says."""
+        """The worker's reply if it is of the wanted kind; otherwise raises what the reply says."""
         self.process.send(request)
         reply = self.process.receive(self._deadline_s or within_s, doing)
         if not isinstance(reply, wanted):
@@ -215,7 +215,7 @@ class Worker:
         return reply
 
     def _check(self, reply: AnyReply, *, stamped: bool) -> None:
-        """Raises PartialResult where it does not say of each device what it should."""
+        """Raises PartialResult if the reply does not have a value for each device."""
         of_each: list[tuple[float | None, ...]] = [reply.memory_peak_bytes] if isinstance(reply, Measured) else []
         if isinstance(reply, Timing) and stamped:
             of_each = [reply.compute_s or (), reply.update_s or ()]
@@ -224,7 +224,7 @@ class Worker:
                 raise self.process.unreadable(f"{len(values)} values for {len(self.devices)} devices")
 
     def heard(self, within_s: float, doing: str) -> AnyReply:
-        """What the process says; of a step the remedy is for one device or for several, whose all-reduce may hang."""
+        """The process' next message. For one process with several devices, a deadline's remedy names the all-reduce."""
         try:
             return self.process.receive(within_s, doing)
         except DeadlinePassed as error:
@@ -234,7 +234,7 @@ class Worker:
             raise
 
     def patience_s(self, slowest_s: float | None, steps: int) -> float:
-        """How long steps may take; `slowest_s` is the slowest like them so far."""
+        """How long so many steps may take; `slowest_s` is the slowest such step so far."""
         if self._deadline_s is not None:
             return self._deadline_s
         return _FIRST_STEP_WITHIN_S if slowest_s is None else max(_STEP_WITHIN_S, _STEPS_WITHIN * slowest_s * steps)
@@ -243,7 +243,7 @@ class Worker:
         return ", ".join(d.label for d in self.devices)
 
     def fail(self, reply: object, split: str = "") -> NoReturn:
-        """Raises what an answer says that is not what was asked for; `split` is what it was trained with."""
+        """Raises the error for an answer that was not wanted; `split` is what the worker trained with."""
         if not isinstance(reply, Failed):
             raise PartialResult("the worker's message does not fit the request", log=self.process.log_tail())
         replica = 0 if len(self.devices) == 1 else reply.replica
@@ -262,7 +262,7 @@ class Worker:
                 log=self.process.log_tail(),
             )
         kind = _KINDS.get(reply.fault, EnvironmentFault)
-        # The user's own traceback is the message of a fault in their model; the log would only repeat it.
+        # A fault in the user's model has their own traceback as its message, which the log would only repeat.
         log = "" if issubclass(kind, BadInput) else self.process.log_tail()
         remedy = reply.remedy or f"the worker's whole log is {self.process.log}"
         raise kind(reply.message, cause=reply.cause, remedy=remedy, log=log)
