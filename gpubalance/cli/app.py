@@ -89,18 +89,18 @@ for _command in (
 
 
 def _fill_standard_streams() -> None:
-    """Opens what the caller has closed (`>&-`), or a worker's pipe would get the number of our stdout."""
+    """Opens streams that the caller has closed (`>&-`), or a worker's pipe would get the number of our stdout."""
     for number in (0, 1, 2):
         try:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
-    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115  (for the life of the process)
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115  (open until the process ends)
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
 
 
 def main() -> NoReturn:
-    """The one place that turns an error into a message and an exit code."""
+    """Runs the program. The one place that turns an error into a message and an exit code."""
     interrupts = handle_interrupts()
     try:
         code = _run()
@@ -133,13 +133,13 @@ def _run() -> int:
         return show_usage(error, given.place_of(error))
     except typer.Abort:
         return _INTERRUPTED
-    except Exception as error:  # noqa: BLE001  (a bug: said so, with what to report)
+    except Exception as error:  # noqa: BLE001  (a bug: it says so, and what to report)
         return show_bug(error, verbose=_verbose(arguments, given))
     return code if isinstance(code, int) else 0
 
 
 def _verbose(arguments: list[str], given: Given) -> bool:
-    """The command line is searched as well: it may be what could not be read."""
+    """Whether --verbose is on; also searches the command line itself, which may be unreadable."""
     return "--verbose" in arguments or given.switched("verbose")
 
 

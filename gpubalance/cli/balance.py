@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RoundOptions:
-    """How the split is found, before it is proven."""
+    """How to find the split, before it is proven."""
 
     rounds: Annotated[
         int, measuring_option("--rounds", metavar="N", min=1, max=100, help="Measure splits at most that many times.")
@@ -67,7 +67,7 @@ def balanced(
     epoch: EpochOption = None,
     watch: Annotated[Any, "a Watch"] = None,
 ) -> Any:
-    """What the command does, and its plan; None of a dry run. A `watch` gets the events, and stdout then nothing."""
+    """Runs the command and returns its plan, None for a dry run. A `watch` gets the events, and stdout nothing."""
     from gpubalance.cli.measured import estimated, measured
     from gpubalance.cli.next_command import uses
     from gpubalance.cli.output import width

@@ -1,6 +1,6 @@
-"""`--tensorboard DIR`: what a job tells, written into event files as it comes.
+"""`--tensorboard DIR`: writes a job's events into event files as they come.
 
-TensorBoard's own package writes them, without TensorFlow, which this process never loads.
+It uses TensorBoard's own package without TensorFlow, which this process never loads.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from gpubalance.settings.device import Device
 from gpubalance.settings.requests import Settings
 from gpubalance.text import clean_lines
 
-# What TensorBoard looks for in a file's name. Others put the host's name behind it; results name no host.
+# TensorBoard looks for this in a file's name. Other programs append the host's name; results name no host.
 _NAME = "events.out.tfevents"
 _FORMAT = "brain.Event:2"
 
 
 class Board:
-    """A listener that writes; it stops where it no longer can, as on a full disk, and the measurement goes on."""
+    """A listener that writes events. If it no longer can, as on a full disk, it stops, and the measurement goes on."""
 
     def __init__(self, files: EventFiles, summaries: Summaries) -> None:
         self._files = files
@@ -50,7 +50,7 @@ class Board:
         return self._summaries.solo_done(event.device, now_s) if isinstance(event, DeviceDone) else []
 
     def done(self) -> None:
-        """The job has ended with a whole result."""
+        """Notes that the job has ended with a complete result."""
         self._write(self._summaries.done(time.time()))
 
     def _write(self, summaries: Sequence[Summary]) -> None:
@@ -75,10 +75,10 @@ class Board:
 def board_in(
     folder: Path | None, name: str, devices: Sequence[Device], settings: Settings, *, quiet: bool
 ) -> Iterator[Callable[[Watch], Watch]]:
-    """Gives a function that adds a board to a listener: `beside(progress)`. Without a folder it adds none.
+    """Yields a function that adds a board to a listener: `beside(progress)`. Without a folder it adds none.
 
-    The block measures and gives the result; the files are below folder/name. Raises EnvironmentFault at once where
-    nothing can be written or TensorBoard's package is missing, and at the end where something could not be written.
+    The block measures and outputs the result; the files are below folder/name. Raises EnvironmentFault at the start if
+    nothing can be written or TensorBoard's package is missing, and at the end if something could not be written.
     """
     if folder is None:
         yield lambda watch: watch
@@ -99,7 +99,7 @@ def board_in(
 
 
 def both(first: Watch, second: Watch | None) -> Watch:
-    """A listener that tells both."""
+    """A listener that passes each event to both."""
     if second is None:
         return first
 
@@ -111,10 +111,10 @@ def both(first: Watch, second: Watch | None) -> Watch:
 
 
 class EventFiles:
-    """A file a run, in a folder each, below one of their own. Raises OSError where they can't be written."""
+    """One file for each run, each in its own folder below one folder. Raises OSError if they can't be written."""
 
     def __init__(self, folder: Path, columns: Mapping[str, type]) -> None:
-        """Makes the folder and tells what is in the table of splits. Raises EnvironmentFault without TensorBoard."""
+        """Makes the folder and describes the table of splits. Raises EnvironmentFault without TensorBoard."""
         self._folder = folder
         self._writers: dict[str, Any] = {}
         _load()
@@ -122,7 +122,7 @@ class EventFiles:
         self.flush()
 
     def add(self, summary: Summary) -> None:
-        """Appends it to its run's file; see `flush`."""
+        """Appends the summary to its run's file; see `flush`."""
         if isinstance(summary, Scalar):
             from tensorboard.compat.proto.summary_pb2 import Summary as SummaryPb
 
@@ -138,7 +138,7 @@ class EventFiles:
             self._write(summary.run, summary.ended_s, 0, _end(summary))
 
     def flush(self) -> None:
-        """What was added is in the files from now on, and stays there if the program is killed."""
+        """Writes what was added to the files, where it stays if the program is killed."""
         for writer in self._writers.values():
             writer.flush()
 
@@ -158,7 +158,7 @@ class EventFiles:
 
 
 def _load() -> None:
-    """TensorBoard's EventFileWriter would load TensorFlow where that is installed; what is used here does not."""
+    """Loads only what does not load TensorFlow, as TensorBoard's EventFileWriter would if it is installed."""
     try:
         import tensorboard.plugins.hparams.summary_v2
         import tensorboard.summary.writer.record_writer  # noqa: F401
@@ -176,13 +176,13 @@ def _opened(folder: Path) -> Any:
 
 
 def _experiment(columns: Mapping[str, type]) -> Any:
-    """The table's columns and figures, which TensorBoard takes from one command of a folder for all of them."""
+    """The table's columns and figures. TensorBoard takes them from one command of a folder, for all of them."""
     from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
 
     kinds = {float: api_pb2.DATA_TYPE_FLOAT64, str: api_pb2.DATA_TYPE_STRING, bool: api_pb2.DATA_TYPE_BOOL}
     experiment = api_pb2.Experiment(
         time_created_secs=time.time(),
-        # TensorBoard shows those first that differ: what a split is, and not the settings that all have.
+        # TensorBoard first shows columns that differ: those of the split, not the settings that all have.
         hparam_infos=[
             api_pb2.HParamInfo(name=name, type=kinds[kind], differs=name.startswith("batch"))
             for name, kind in columns.items()

@@ -1,4 +1,4 @@
-"""How a command line is read: lists as people write them, `--gpus 0 1`, `--gpus 0,1` or `--gpus 0 --gpus 1`."""
+"""Reads a command line with lists as people write them: `--gpus 0 1`, `--gpus 0,1` or `--gpus 0 --gpus 1`."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ class Command(TyperCommand):
     """Takes lists as people write them, and completes them: Typer knows one value for an option."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Of a line that is not finished the words come as the shell has cut them; see `shell_complete`."""
+        """Parses the arguments. For a completion the words come as the shell has cut them; see `shell_complete`."""
         if not ctx.resilient_parsing:
             return super().parse_args(ctx, join_lists(args, self._repeated))
         args = [word for word in args if word != "="]  # bash cuts --simulate=2 into three
         ctx.meta[_TYPED] = tuple(args)
-        with contextlib.suppress(UsageError):  # nothing is typed after it yet
+        with contextlib.suppress(UsageError):  # nothing may be typed after the option yet
             args = join_lists(args, self._repeated)
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """Raises UsageError where the result would be written over a file that the command reads."""
+        """Runs the command. Raises UsageError if -o would overwrite a file that the command reads."""
         output = ctx.params.get("output")
         for name, given in ctx.params.items() if output is not None else ():
             words = given if isinstance(given, list | tuple) else [given]
@@ -40,17 +40,17 @@ class Command(TyperCommand):
         return super().invoke(ctx)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Without braces: `compare [OPTIONS] RESULT.json...`."""
+        """The usage without braces: `compare [OPTIONS] RESULT.json...`."""
         return [piece.strip("{}").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
 
     @property
     def _repeated(self) -> set[str]:
-        """The options with several values of which any may hold a comma, as a path may."""
+        """The options with several values that may contain commas, as paths may."""
         options = [option for option in self.params if isinstance(option, TyperOption) and option.multiple]
         return {name for option in options for name in option.opts} - LIST_OPTIONS.keys()
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        """Flags; or, where Typer does not see which flag the word is a value of, what that one takes."""
+        """Offers flags, or the values of the last flag if Typer does not see that the word belongs to it."""
         typed: tuple[str, ...] = ctx.meta[_TYPED]
         last = next((word for word in reversed(typed) if word.startswith("-")), "")
         values_follow = last in LIST_OPTIONS or last in self._repeated or typed[-1:] == (last,)
@@ -61,16 +61,16 @@ class Command(TyperCommand):
 
 
 class Launch(Command):
-    """Leaves the words behind a script's name to the script, whatever they look like."""
+    """Leaves the words after a script's name to the script, whatever they look like."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As if `--` stood before the first word that is no option's."""
+        """Parses as if `--` stood before the first word that belongs to no option."""
         ctx.allow_interspersed_args = False
         return TyperCommand.parse_args(self, ctx, args)
 
 
 def _names(word: object, file: Path) -> bool:
-    """Whether it is the path of that file, or of a function in it."""
+    """Whether the word is the path of that file, or of a function in it."""
     if not isinstance(word, str | Path):
         return False
     for path in {str(word), str(word).rpartition(":")[0]} - {""}:
@@ -83,8 +83,8 @@ def _names(word: object, file: Path) -> bool:
 def join_lists(arguments: Sequence[str], repeated: Container[str] = ()) -> list[str]:
     """The arguments with each list option's values joined by commas, as Typer takes one value for an option.
 
-    Those in `repeated` stand before each of their values instead. Values go on until the next option; `-5` is a value,
-    so that the error says what is wrong with it. Raises UsageError for a list option without a value.
+    An option in `repeated` is put before each of its values instead. Values go on until the next option; `-5` is a
+    value, so that the error says what is wrong with it. Raises UsageError for a list option without a value.
     """
     joined: list[str] = []
     rest = list(arguments)
@@ -97,7 +97,7 @@ def join_lists(arguments: Sequence[str], repeated: Container[str] = ()) -> list[
             values = [value] if equals else []
             while rest and not rest[0].startswith("-"):
                 values.append(rest.pop(0))
-            joined += [f"{name}={one}" for one in values] or [name]  # Typer says that its value is missing
+            joined += [f"{name}={one}" for one in values] or [name]  # Typer reports the missing value
             continue
         if name not in LIST_OPTIONS:
             joined.append(argument)

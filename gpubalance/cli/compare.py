@@ -53,9 +53,9 @@ def compare(
 
 
 def part(option: str, text: str) -> float:
-    """0.05 of `5%` or `5`. Raises UsageError for what is no percentage.
+    """0.05 for `5%` or `5`. Raises UsageError for anything that is no percentage.
 
-    `0.05` without a sign is refused: one reader takes it for 5 %, another for 0.05 %.
+    `0.05` without a sign is refused: some read it as 5 %, others as 0.05 %.
     """
     match = re.fullmatch(r"(\d{1,3}(?:\.\d{1,9})?)\s*(%?)", text.strip(), re.ASCII)
     if match is None or float(match[1]) >= 100:

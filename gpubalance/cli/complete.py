@@ -1,4 +1,4 @@
-"""What a shell offers for the next word. Nothing here loads TensorFlow."""
+"""Offers a shell the possible next words. Loads no TensorFlow."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ Offers = list[tuple[str, str]]  # a word and what it is
 
 
 def is_asked() -> bool:
-    """Whether a shell asks for completions: then nothing else is printed."""
+    """Whether a shell asks for completions, so that nothing else may be printed."""
     return os.environ.get("_GPUBALANCE_COMPLETE", "").startswith("complete_")
 
 
 def models(incomplete: str) -> Offers:
-    """Names that --model takes; files and modules are left to the shell."""
+    """Names that --model takes; the shell itself completes files and modules."""
     built_in = [("probe", "heavy, the default on GPUs"), ("small", "light, the default on simulated devices")]
     names = built_in + [(name, "of keras.applications") for name in choices.APPLICATIONS]
     return [offer for offer in names if offer[0].startswith(incomplete)]
 
 
 def accumulate(incomplete: str) -> Offers:
-    """What --accumulate takes besides a number."""
+    """The words that --accumulate takes besides a number."""
     offers = [("auto", "up to 8 a device where memory binds"), ("off", "none")]
     return [offer for offer in offers if offer[0].startswith(incomplete)]
 
 
 def profiles(incomplete: str) -> Offers:
-    """Device profiles in the folder that is typed; without one, in this folder and in configs/."""
+    """Device profiles in the typed folder; without one, in the current folder and in configs/."""
     folder = os.path.dirname(incomplete)  # noqa: PTH120  (as typed: Path would drop a ./)
     found = sorted(Path(folder or ".").glob("*.toml"))
     if not folder:
@@ -44,7 +44,7 @@ def profiles(incomplete: str) -> Offers:
 
 
 def _profile(path: Path) -> Iterator[str]:
-    """The first line of a device profile; nothing for another file."""
+    """The first line of a device profile; nothing for any other file."""
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             text = file.read(_LARGEST_FILE)
@@ -61,7 +61,7 @@ def devices(ctx: typer.Context, incomplete: str) -> Offers:
     from gpubalance.errors import GpubalanceError
 
     simulate = ctx.params.get("simulate")
-    if ctx.params.get("hosts") and not simulate:  # to ask them takes longer than one waits for a word
+    if ctx.params.get("hosts") and not simulate:  # asking them takes longer than anyone waits for a completion
         return []
     try:
         here = find_machine(simulate).devices

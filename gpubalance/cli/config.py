@@ -1,9 +1,8 @@
-"""`--config FILE`: flags of every command from a TOML file, as if they were typed; the command line is above it.
+"""`--config FILE`: options of every command from a TOML file, as if they were typed; the command line overrides it.
 
-quiet = true                # for every command that has the flag
-[run]                       # for `gpubalance run`, above what is said for every command
-gpus = [0, 1]
-global-batch = 1388         # a flag's long name without its dashes, or global_batch
+quiet = true                # for every command that has the flag [run]                       # for `gpubalance run`;
+overrides what is given for every command gpus = [0, 1] global-batch = 1388         # a flag's long name without its
+dashes, or global_batch
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ _REMEDY = "--config takes a TOML file: see gpubalance guide shell"
 
 @dataclass
 class Given:
-    """What the user asked for, as far as it is known when an error is shown. It is the context's object."""
+    """What the user asked for, as far as it is known when an error is shown. It is Typer's context object."""
 
     context: typer.Context | None = None
     config: Path | None = None
 
     def switched(self, name: str) -> bool:
-        """Whether a switch is on, by the command line or the config."""
+        """Whether a switch is on, from the command line or the config."""
         return self.context is not None and bool(self.context.params.get(name))
 
     @property
@@ -47,7 +46,7 @@ class Given:
         return None if found is None else str(found)
 
     def explain(self, error: GpubalanceError) -> None:
-        """Adds to an error about an option that the config gave it: `--batches is from FILE`."""
+        """Adds to an error about an option that its value is from the config: `--batches is from FILE`."""
         if isinstance(error, UsageError | BadInput | PlanMismatch):
             named = self._from_config(f"{error.message} {error.remedy}")
             if isinstance(error, UsageError):
@@ -55,11 +54,11 @@ class Given:
             error.remedy = "\n".join(filter(None, [error.remedy, self._place(named)]))
 
     def place_of(self, error: TyperException) -> str:
-        """The same of a value that an option does not take; empty where the config did not give it."""
+        """That a rejected value is from the config, in the same words; empty if it is not."""
         return self._place(self._from_config(error.format_message())) if isinstance(error, BadParameter) else ""
 
     def _from_config(self, text: str | None = None) -> list[str]:
-        """The flags that the config gives; with `text`, those that it names."""
+        """The flags that the config sets; with `text`, only those named in it."""
         context = self.context
         if context is None:
             return []
@@ -76,7 +75,7 @@ class Given:
 
 
 def take(context: typer.Context, path: Path | None) -> None:
-    """The callback of --config: what the file says becomes the default of each flag."""
+    """The callback of --config: makes the file's values the defaults of the flags."""
     if context.resilient_parsing:  # a shell asks for completions
         return
     given = context.ensure_object(Given)
@@ -89,17 +88,17 @@ def take(context: typer.Context, path: Path | None) -> None:
 
 
 def defaults(path: Path, commands: Mapping[str, TyperCommand]) -> dict[str, dict[str, Any]]:
-    """What the file says for each command, by parameter: Typer's `default_map`. Values are as a command line has them.
+    """The file's values for each command, by parameter, in a command line's form: Typer's `default_map`.
 
-    Raises BadInput for a file that can't be read, and for a key that is no flag, with the nearest flag. A wrong value
-    is left to Typer, which refuses it in the same words as on the command line.
+    Raises BadInput for a file that can't be read, and for a key that is no flag, with the nearest flag. Wrong values
+    are left to Typer, which rejects them in the same words as on the command line.
     """
     from gpubalance.system.toml import read_toml
 
     document = read_toml(path, "config", remedy=_REMEDY)
     flags = {name: dict(_flags(command)) for name, command in commands.items()}
     every = {flag: None for of in flags.values() for flag in of}
-    tables = {key: value for key, value in document.items() if isinstance(value, dict)}  # `plan` may be a flag too
+    tables = {key: value for key, value in document.items() if isinstance(value, dict)}  # `plan` may also be a flag
     shared = {key: value for key, value in document.items() if key not in tables}
     for key in shared:
         _check(path, key, every)
@@ -115,19 +114,19 @@ def defaults(path: Path, commands: Mapping[str, TyperCommand]) -> dict[str, dict
 
 
 def _flags(command: TyperCommand) -> Iterator[tuple[str, TyperOption]]:
-    """Each flag of a command by its long name, without dashes."""
+    """Each flag of a command under its long name, without dashes."""
     for option in command.params:
         if isinstance(option, TyperOption) and not option.hidden and option.opts[0] not in _NEVER:
             yield long_name(option).removeprefix("--"), option
 
 
 def long_name(option: TyperOption) -> str:
-    """`--output` of `--output` and `-o`."""
+    """The option's name with two dashes: `--output` for `--output` and `-o`."""
     return next((name for name in option.opts if name.startswith("--")), option.opts[0])
 
 
 def _check(path: Path, key: str, known: Mapping[str, object], *, of: str = "") -> None:
-    """Raises BadInput for a key that is no flag of the command `of`, or of any command."""
+    """Raises BadInput for a key that is no flag of the command `of` or, without one, of any command."""
     if key.replace("_", "-") in known:
         return
     place = f"{path}: [{of}] {clean(key, 40)}" if of else f"{path}: {clean(key, 40)}"
@@ -145,13 +144,13 @@ def _nearest(name: str, known: Mapping[str, object]) -> str:
 def _values(
     path: Path, table: Mapping[str, Any], flags: Mapping[str, TyperOption], *, place: str = "", lenient: bool = False
 ) -> dict[str, Any]:
-    """The table's values by parameter. `lenient`: flags of other commands are skipped."""
+    """The table's values by parameter. `lenient` skips flags of other commands."""
     values: dict[str, Any] = {}
     for key, value in table.items():
         option = flags.get(key.replace("_", "-"))
         if option is None and lenient:
             continue
-        assert option is not None  # noqa: S101  (`_check` was asked)
+        assert option is not None  # noqa: S101  (`_check` has checked it)
         where = f"{path}: {place}{key}"
         if option.name in values:
             raise BadInput(f"{where} is there twice", remedy="once with -, once with _: leave one out")
@@ -160,7 +159,7 @@ def _values(
 
 
 def _value(option: TyperOption, value: Any, place: str) -> Any:
-    """The value as a command line has it: text, or a switch's true or false. Raises BadInput for what is neither."""
+    """The value in a command line's form: text, or a switch's true or false. Raises BadInput for anything else."""
     if option.is_flag:
         if not isinstance(value, bool):
             raise BadInput(f"{place} takes true or false, not {_shown(value)}")

@@ -62,14 +62,14 @@ def _refuse_failures(found: Checkup | Checkups, checkups: Sequence[Checkup]) -> 
 
 
 def _paint() -> Paint:
-    """How a status is coloured on stdout; not at all where it is no terminal, or unwished."""
+    """A function that colours a status on stdout; `plain` if that is no terminal or colours are off."""
     from rich.color import ColorSystem
     from rich.console import Console
     from rich.style import Style
 
     from gpubalance.render.doctor import plain
 
-    console = Console(file=sys.stdout)  # knows NO_COLOR, TERM=dumb and FORCE_COLOR
+    console = Console(file=sys.stdout)  # respects NO_COLOR, TERM=dumb and FORCE_COLOR
     if console.color_system is None or console.no_color:
         return plain
     styles: dict[Status, Style] = {

@@ -1,4 +1,4 @@
-"""An error as a person reads it: what happened, where, what to do next."""
+"""Shows an error as a person reads it: what happened, where, what to do next."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OF_THE_USER = (UsageError.exit_code, BadInput.exit_code)
 
 
 def show_error(error: GpubalanceError, *, verbose: bool) -> int:
-    """Prints it to stderr and returns its exit code."""
+    """Prints the error to stderr and returns its exit code."""
     if isinstance(error, Interrupted):
         lines = str(error).splitlines()
         say(clean_lines("\n  ".join(lines)), sys.stderr)
@@ -45,16 +45,16 @@ def show_error(error: GpubalanceError, *, verbose: bool) -> int:
 
 
 def _told(error: GpubalanceError) -> tuple[str, str]:
-    """Its cause and remedy; from the table of known errors where whoever raised it knew none."""
+    """Its cause and remedy, from the table of known errors if the error itself has none."""
     row = None if error.exit_code in _OF_THE_USER else match(error.message)
     cause = error.cause or (row.cause if row else "")
     return ("" if cause in error.message else cause), error.remedy or (row.remedy if row else "")
 
 
 def name_resuming(error: GpubalanceError, arguments: Sequence[str]) -> None:
-    """Puts the whole command into an error after which it can go on; a fault of the machine must be mended first.
+    """Puts the full command into an error that --resume can continue; a fault of the machine must be mended first.
 
-    A time limit that was too short is left out of it.
+    A time limit that was too short is left out of the command.
     """
     if not isinstance(error, EnvironmentFault):
         without = "--time-limit" if isinstance(error, TimeLimitPassed) else None
@@ -62,14 +62,14 @@ def name_resuming(error: GpubalanceError, arguments: Sequence[str]) -> None:
 
 
 def hide(error: GpubalanceError) -> None:
-    """Takes out of an error, and of the log that it quotes, what --redact takes out of a result."""
+    """Redacts an error, and the log that it quotes, as --redact does a result."""
     without = redaction_here().text
     error.message, error.cause = without(error.message), without(error.cause)
     error.remedy, error.log = without(error.remedy), without(error.log)
 
 
 def show_usage(error: TyperException, place: str) -> int:
-    """A wrong command line, told as our own errors are; `place` is where a value was given that is not on it."""
+    """Shows a wrong command line like our own errors; `place` says where a value that is not on it came from."""
     text = usage_text(error, place)
     if text:
         say(clean_lines(text), sys.stderr)
@@ -77,7 +77,7 @@ def show_usage(error: TyperException, place: str) -> int:
 
 
 def show_bug(error: Exception, *, verbose: bool) -> int:
-    """A bug in gpubalance: exit code 1, and what to send us. Or a fault of the machine that we know by its text: 3."""
+    """Shows a bug in gpubalance, what to report, and returns 1; or a known fault of the machine, and returns 3."""
     row = match(str(error))
     if row is not None:
         fault = EnvironmentFault(f"{type(error).__name__}: {error}", cause=row.cause, remedy=row.remedy)

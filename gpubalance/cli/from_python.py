@@ -1,4 +1,4 @@
-"""`gpubalance.balance`: the command, for functions of the script that calls it."""
+"""`gpubalance.balance`: the command, for functions of the calling script."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from gpubalance.jobs.events import Event, Watch
     from gpubalance.results.plan import Plan
 
-_NOT_OPTIONS = {"model", "data", "watch", "json", "redact", "dry_run"}  # given by themselves, or of a terminal
+_NOT_OPTIONS = {"model", "data", "watch", "json", "redact", "dry_run"}  # passed separately, or only for a terminal
 _NUMBERS_TOO = ConfigDict(coerce_numbers_to_str=True)  # `gpus=[0, 1]`, `simulate=2`
 
 
 def balance(build: object, data: object, watch: Watch | None, options: Mapping[str, Any]) -> Plan:
-    """See `gpubalance.balance`."""
+    """Runs the command; `gpubalance.balance` documents it."""
     call = grouped(balanced)
     parameters = inspect.signature(call).parameters
     given = {name: parameter.default for name, parameter in parameters.items()}
@@ -55,7 +55,7 @@ def _unseen(event: Event) -> None:
 
 
 def _value(name: str, annotation: Any, value: object) -> Any:
-    """As the command line would have it. Raises UsageError for what that refuses."""
+    """The value as the command line would pass it. Raises UsageError if the command line would refuse it."""
     kind, option = get_args(annotation)
     plain = os.fspath(value) if isinstance(value, os.PathLike) else value
     try:
@@ -69,13 +69,13 @@ def _value(name: str, annotation: Any, value: object) -> Any:
 
 
 def name_of(function: object, what: str) -> str:
-    """`train.py:build`, or `package.module:build` of a package: as --model and --data name it.
+    """`train.py:build`, or `package.module:build` for a package: the name for --model and --data.
 
-    Raises BadInput unless each worker can import it: it must stand at the top level of a file.
+    Raises BadInput unless each worker can import the function: it must be at the top level of a file.
     """
     name, outer = str(getattr(function, "__name__", "")), str(getattr(function, "__qualname__", ""))
     module = sys.modules.get(str(getattr(function, "__module__", "")))
-    spec = getattr(module, "__spec__", None)  # of a script there is none
+    spec = getattr(module, "__spec__", None)  # None for a script
     place = spec.name if spec else str(getattr(function, "__module__", ""))
     path = getattr(module, "__file__", None)
     typed = getattr(getattr(function, "__code__", None), "co_filename", "").startswith("<")
@@ -100,7 +100,7 @@ def name_of(function: object, what: str) -> str:
 
 
 def _near(path: Path) -> Path:
-    """As one would type it here."""
+    """The path as one would type it in the current folder."""
     with suppress(ValueError):
         return path.resolve().relative_to(Path.cwd().resolve())
     return path.resolve()

@@ -1,4 +1,4 @@
-"""What `--model` and `--data` name, as far as that can be checked without TensorFlow: nothing is imported or run."""
+"""Checks the names for `--model` and `--data` as far as possible without TensorFlow: nothing is imported or run."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from gpubalance.text import clean
 
 
 def model(name: str | None) -> str | None:
-    """The name. Raises UsageError for a file that is not there, and for one without the name of a function.
+    """Returns the name. Raises UsageError for a file that does not exist, and for one without a function's name.
 
-    Raises BadInput for a function that is not in its file.
+    Raises BadInput for a function that its file does not contain.
     """
     return _checked("--model", name, "builds the model")
 
 
 def models(names: list[str] | None) -> list[str] | None:
-    """The same for several names."""
+    """Checks each of several names like `model`."""
     for name in names or ():
         model(name)
     return names
 
 
 def data(name: str | None) -> str | None:
-    """The same of `--data`, which always names a function."""
+    """Checks a name for `--data`, which must always name a function."""
     if name and not name.endswith(".py") and not all(name.rpartition(":")):
         raise UsageError(
             f"--data {clean(name)} names no function", remedy="write file.py:function or package.module:function"
@@ -68,16 +68,16 @@ def _file_remedy(option: str, path: Path, function: str) -> str:
 
 
 def _has(path: Path, name: str) -> bool:
-    """Whether the word stands in the file at all, as a name may come to be there in many ways."""
+    """Whether the word occurs in the file at all, as a name can be defined in many ways."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError):
-        return True  # the worker says what is wrong with it
+        return True  # the worker reports what is wrong with it
     return re.search(rf"\b{re.escape(name)}\b|import \*", text) is not None
 
 
 def _functions_in(path: Path) -> list[str]:
-    """The public functions of a file that can be called without arguments; none where it can't be read."""
+    """The public functions of a file that can be called without arguments; none if it can't be read."""
     try:
         body = ast.parse(path.read_text(encoding="utf-8")).body
     except (OSError, SyntaxError, ValueError):

@@ -17,9 +17,9 @@ class Nothing:
 
 
 def grouped(command: Command, *, unseen: type = Nothing) -> Command:
-    """The same command with the signature that Typer needs: a group's options in the place of the group.
+    """The command with the signature that Typer needs: each group replaced by its options.
 
-    The options of the group `unseen` are added to it; the command itself does not get them.
+    The options of the group `unseen` are added to the signature; the command itself does not get them.
     """
     parameters = signature(command, eval_str=True).parameters.values()
     groups: dict[str, Any] = {p.name: p.annotation for p in parameters if is_dataclass(p.annotation)}
@@ -32,12 +32,12 @@ def grouped(command: Command, *, unseen: type = Nothing) -> Command:
         return command(**made, **values)
 
     options = [option for parameter in parameters for option in _options(parameter)]
-    vars(called)["__signature__"] = Signature([*options, *_fields(unseen)])  # what inspect, and so Typer, takes it for
+    vars(called)["__signature__"] = Signature([*options, *_fields(unseen)])  # what inspect, and so Typer, sees
     return called
 
 
 def _options(parameter: Parameter) -> Iterator[Parameter]:
-    """The options of a group; else the parameter itself."""
+    """The options of a group, or the parameter itself if it is none."""
     if is_dataclass(parameter.annotation):
         yield from _fields(cast("type", parameter.annotation))
     else:
@@ -53,5 +53,5 @@ def _fields(group: type) -> tuple[Parameter, ...]:
 def _option(name: str, default: object, annotation: Any) -> Parameter:
     kind, option = get_args(annotation)
     if kind is bool:
-        option.metavar = ""  # or the help has <bool> beside every switch
+        option.metavar = ""  # otherwise the help shows <bool> beside every switch
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

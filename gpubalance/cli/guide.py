@@ -55,7 +55,7 @@ def _list() -> str:
 
 
 def _nearest(name: str, known: list[str]) -> str:
-    """The names that are spelled nearly so, or else the command that lists them all."""
+    """A suggestion of similar names, or else the command that lists them all."""
     import difflib
 
     near = difflib.get_close_matches(name.lower(), known)
@@ -63,7 +63,7 @@ def _nearest(name: str, known: list[str]) -> str:
 
 
 def _show(text: str) -> None:
-    """Rendered, a page at a time."""
+    """Shows the text rendered, one page at a time."""
     from rich.console import Console
 
     from gpubalance.render.markdown import Chapter
@@ -71,6 +71,6 @@ def _show(text: str) -> None:
     console = Console()
     console.width = min(console.width, _WIDEST)
     styled = console.color_system is not None
-    os.environ.setdefault("LESS", "-FRX")  # as git does: colours, and no pager for what fits the screen
+    os.environ.setdefault("LESS", "-FRX")  # as git does: colours, and no pager for text that fits the screen
     with console.pager(styles=styled):
         console.print(Chapter(text))

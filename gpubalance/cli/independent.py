@@ -56,7 +56,7 @@ class OwnModelOptions:
     data: DataOption = None
 
     def request(self, machine: Machine, gpus: DeviceOptions, measuring: Measuring) -> IndependentRequest:
-        """Raises UsageError for one device, and unless there are a batch and a model for each."""
+        """The request. Raises UsageError for a single device, and unless there are a batch and a model for each."""
         from gpubalance.cli.split import match
         from gpubalance.jobs.independent.batches import sensible_batch
         from gpubalance.settings.requests import IndependentRequest
@@ -121,7 +121,7 @@ def independent(
     from gpubalance.results.independent import Independent
 
     def text(result: Independent) -> str:
-        """With what finds the joint split to hold it against, where there is none."""
+        """The summary; without a joint split to compare with, it ends with the command that finds one."""
         wanted = result.complete and result.joint is None and result.model is not None
         following = command("balance", result.devices, result.settings, gpus.simulate) if wanted else ""
         return summary(independent_lines(result, width()), result.warnings, following, (), width())

@@ -6,14 +6,14 @@ import atexit
 import signal
 import time
 
-# Ending takes a second or two. A second interrupt in that time would only leave a result half printed or a worker
+# Ending takes a second or two. A second interrupt in that time would only leave a half printed result or a worker
 # behind. After this time something hangs, and another interrupt breaks into it.
 _ENDS_WITHIN_S = 10.0
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Signalled(KeyboardInterrupt):
-    """`number` is the signal's."""
+    """An interrupt by the signal with that `number`."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -21,7 +21,7 @@ class Signalled(KeyboardInterrupt):
 
 
 class Handler:
-    """Raises Signalled in the main thread; signals that follow soon are ignored."""
+    """Raises Signalled in the main thread; ignores signals that follow soon."""
 
     def __init__(self) -> None:
         self._raised: tuple[int, float] | None = None
@@ -39,7 +39,7 @@ class Handler:
 
 
 def handle_interrupts() -> Handler:
-    """Handles all of them alike from now on. What is ignored, as under nohup or in a shell's background, stays so."""
+    """Handles all these signals alike from now on. Those ignored so far, as under nohup, stay ignored."""
     handler = Handler()
     atexit.register(_ignore_them)
     for number in SIGNALS:
@@ -49,6 +49,6 @@ def handle_interrupts() -> Handler:
 
 
 def _ignore_them() -> None:
-    """When Python ends, signals get their default back, and one would kill us; but all is done by then."""
+    """Ignores the signals: when Python ends, it restores their defaults, and one would kill us though all is done."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)

@@ -41,7 +41,7 @@ def launch(
     one_at_a_time = threading.Lock()
 
     def tell(line: str, label: str, stream: str) -> None:
-        """The script's own line, as it is, behind the name of its device."""
+        """Prints the script's line unchanged, behind the name of its device."""
         with one_at_a_time:
             say(f"{label} | {line}", sys.stdout if stream == "stdout" else sys.stderr)
 

@@ -35,7 +35,7 @@ class CutTrainingOptions:
 
 @dataclass(frozen=True)
 class CutRoundOptions:
-    """How the cut is found, before it is proven."""
+    """How to find the cut, before it is proven."""
 
     rounds: Annotated[
         int, measuring_option("--rounds", metavar="N", min=1, max=100, help="Measure cuts at most that many times.")
@@ -55,7 +55,7 @@ class CutRoundOptions:
 
 @dataclass(frozen=True)
 class CutOptions:
-    """How it is cut, and what a step is."""
+    """How to cut the model, and what a step is."""
 
     micro_batch: Annotated[
         int | None,
@@ -98,7 +98,7 @@ class CutOptions:
         search: CutRoundOptions,
         measuring: Measuring,
     ) -> LayersRequest:
-        """Raises UsageError for what --margin and the seconds do not take."""
+        """The request. Raises UsageError for an invalid --margin or duration."""
         from gpubalance.settings.requests import LayersRequest
 
         model = training.model or choices.default_model(simulated=devices[0].simulated)
@@ -120,7 +120,7 @@ class CutOptions:
 
 
 def _devices(devices: tuple[Device, ...]) -> tuple[Device, ...]:
-    """Raises UsageError for one device, and for those of several hosts."""
+    """The devices. Raises UsageError for a single one, and for devices of several hosts."""
     from gpubalance.settings.device import hosts_of
 
     if len(devices) < 2:

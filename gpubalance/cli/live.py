@@ -1,4 +1,4 @@
-"""One screen that shows what is being measured, on a terminal. What should stay is printed above it."""
+"""A screen on a terminal that shows what is being measured. What should stay is printed above it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class LiveScreen:
         )
 
     def show(self, event: Event) -> None:
-        """Takes in what happened; the next refresh shows it."""
+        """Takes an event; the next refresh shows it."""
         with self._lock:
             self._take(event)
         if not self._live.is_started:
@@ -85,13 +85,13 @@ class LiveScreen:
             self._state.take(event)
 
     def _print_curve(self, device: Device) -> None:
-        """Leaves the whole curve above the screen, as the summary has no room for it."""
+        """Prints the whole curve above the screen, where it stays, as the summary has no room for it."""
         points = self._state.points(device) if isinstance(self._state, ProbeState) else []
         if points:
             self.say("\n".join([device_line(device), *curve_lines(points, self._console.width), ""]))
 
     def say(self, lines: str) -> None:
-        """Lines above the screen, which stay."""
+        """Prints lines above the screen, where they stay."""
         self._console.print(Text(lines), soft_wrap=True)
 
     def _screen(self) -> Group:
@@ -115,12 +115,12 @@ class JointState:
         self._even: Course | None = None
 
     def is_of(self, event: TimingDone | WindowDone) -> bool:
-        """Whether these are its devices."""
+        """Whether the event is about these devices."""
         return [d.uuid for d in self._devices] == [d.uuid for d in event.devices]
 
     def take(self, event: TimingDone | WindowDone) -> None:
-        """Takes in an event; a new split replaces the one before it."""
-        if event.name == "held":  # the same split, of which the screen shows what the pipeline lets it give
+        """Takes an event; a new split replaces the one before it."""
+        if event.name == "held":  # the same split without its pipeline: the screen shows it with the pipeline
             return
         batches = event.batches if isinstance(event, TimingDone) else event.measurement.batches
         course = self._even if event.name else self._own
@@ -142,7 +142,7 @@ class JointState:
             course.rates.append(sum(batches) / event.step_s)
 
     def lines(self, width: int, height: int) -> list[Text]:
-        """What the screen shows, in that many columns and lines."""
+        """The screen's lines, in `width` columns and at most `height` lines."""
         return joint_lines(self._own, self._even, width, height) if self._own is not None else []
 
 
@@ -155,7 +155,7 @@ class OwnState:
         self._courses: dict[str, OwnCourse] = {}
 
     def take(self, event: TimingDone | TurnDone) -> None:
-        """A device's timing, or a window."""
+        """Takes a device's timing, or a window."""
         if isinstance(event, TurnDone):
             for part in event.parts:
                 self._course(part.device, part.batch).memory_bytes = part.memory_peak_bytes
@@ -169,7 +169,7 @@ class OwnState:
         return self._courses.setdefault(device.uuid, OwnCourse(device, batch))
 
     def lines(self, width: int, height: int) -> list[Text]:
-        """What the screen shows, in that many columns and lines."""
+        """The screen's lines, in `width` columns and at most `height` lines."""
         courses = sorted(self._courses.values(), key=lambda course: (course.device.host or "", course.device.index))
         return own_lines(courses, width, height) if courses else []
 
@@ -183,7 +183,7 @@ class ProbeState:
         self._done: set[str] = set()
 
     def take(self, event: PointDone | TrialDone | DeviceDone) -> None:
-        """A point, a trial, or a device's end."""
+        """Takes a point, a trial, or the end of a device."""
         uuid = event.device.uuid
         self._devices[uuid] = event.device
         points = self._points.setdefault(uuid, {})
@@ -193,10 +193,10 @@ class ProbeState:
             self._done.add(uuid)
 
     def points(self, device: Device) -> list[CurvePoint]:
-        """What is measured of a device."""
+        """The measured points of a device."""
         return list(self._points.get(device.uuid, {}).values())
 
     def lines(self, width: int, height: int) -> list[Text]:
-        """The tables of the devices that are not finished, as far as there is room."""
+        """The tables of the unfinished devices, as far as there is room."""
         going = [(d, self.points(d)) for uuid, d in self._devices.items() if uuid not in self._done]
         return probe_lines([(device, points) for device, points in going if points], width, height)

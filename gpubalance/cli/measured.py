@@ -1,4 +1,4 @@
-"""The way of every command that measures, from its request to its result."""
+"""What every command that measures does, from its request to its result."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ def measured(
     noted: Sequence[Warning_] = (),
     watch: Watch | None = None,
 ) -> Result:
-    """Does the job while the GPUs that it uses are held, shows its progress, and gives its result as `text` and JSON.
+    """Locks the GPUs that the job uses, runs it, shows its progress, and outputs its result as `text` and JSON.
 
-    The result gets the warnings that were `noted` and those of the machine. `kind` is the result's, `journal` opens
-    what an interrupted command of this request has left, `watch` is told all that the progress is. Raises whatever ends
+    The result gets the `noted` warnings and those of the machine. `kind` is the result's type, `journal` opens what an
+    interrupted command of this request has left, and `watch` gets the same events as the progress. Raises whatever ends
     the job.
     """
     out = check_output(reporting, quiet=reporting.quiet, resumed=kind if measuring.resume else None)
@@ -91,7 +91,7 @@ def estimated(
     expected: Expected,
     text: Callable[[Expected], str],
 ) -> None:
-    """Gives what a `--dry-run` found, as `text` and JSON. Raises what the machine's warnings do with --strict.
+    """Outputs the estimate of a `--dry-run` as `text` and JSON. With --strict it raises the machine's warnings.
 
     It replaces no result, even with --overwrite.
     """
@@ -104,7 +104,7 @@ def estimated(
 
 
 def _name_now(command: str, *folders: Path | None) -> str:
-    """`run-20261121-142510`, local time, with a number where one of the folders has such a command already."""
+    """`run-20261121-142510`, local time, with a number if one of the folders already has that name."""
     stem = time.strftime(f"{command}-%Y%m%d-%H%M%S")
     names = itertools.chain([stem], (f"{stem}-{number}" for number in itertools.count(2)))
     given = [folder for folder in folders if folder is not None]
@@ -112,9 +112,9 @@ def _name_now(command: str, *folders: Path | None) -> str:
 
 
 def _tracing_to(folder: Path | None, name: str) -> Tracing | None:
-    """The trace of that name in a folder, which is on the workers' hosts.
+    """The trace of that name, in a folder on the workers' hosts.
 
-    Raises EnvironmentFault where nothing can be written there.
+    Raises EnvironmentFault if nothing can be written there.
     """
     if folder is None:
         return None

@@ -1,4 +1,4 @@
-"""How a measurement is made: a split in windows, a device alone, and what both take."""
+"""How a measurement is made: a split in windows, a device alone, and the options of both."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ window_duration_option = partial(measuring_option, "--duration", metavar="S")
 
 @dataclass(frozen=True)
 class MeasuringOptions:
-    """What every command that measures takes."""
+    """The options of every command that measures."""
 
     time_limit: Annotated[
         float | None,
@@ -58,12 +58,12 @@ class MeasuringOptions:
 
     @property
     def deadline_s(self) -> float | None:
-        """Raises UsageError for what is no time."""
+        """The longest silence of a worker. Raises UsageError if the option is no valid time."""
         return values.seconds_or_none("--deadline", self.deadline, _DAY_S)
 
     @property
     def time_limit_s(self) -> float | None:
-        """Raises UsageError for what is no time."""
+        """The time for the whole command. Raises UsageError if the option is no valid time."""
         return values.seconds_or_none("--time-limit", self.time_limit, _MOST_SECONDS)
 
 
@@ -75,7 +75,7 @@ class WindowOptions:
     duration: Annotated[float | None, window_duration_option(help="Seconds that a window takes.")] = 10.0
 
     def measuring(self, measuring: MeasuringOptions, baseline: choices.Baseline = "even") -> Measuring:
-        """As a request has it. Raises UsageError for what is no time."""
+        """The options as part of a request. Raises UsageError for an invalid time."""
         from gpubalance.settings.requests import Measuring
 
         return Measuring(
@@ -90,7 +90,7 @@ class WindowOptions:
 
 @dataclass(frozen=True)
 class ProofOptions(WindowOptions):
-    """The same of a proof, which is no longer than its verdict needs."""
+    """The options of a proof, which takes no longer than its verdict needs."""
 
     windows: Annotated[
         int, windows_option(help="Windows of the proof; more while the result is not known within ±1 %.")
@@ -153,7 +153,7 @@ class AloneOptions:
     def request(
         self, devices: tuple[Device, ...], training: TrainingOptions, measuring: MeasuringOptions
     ) -> ProbeRequest:
-        """Raises UsageError for what --margin and the seconds do not take."""
+        """The request. Raises UsageError for an invalid --margin or duration."""
         from gpubalance.settings.requests import ProbeRequest
 
         return ProbeRequest(

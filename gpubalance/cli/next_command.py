@@ -1,4 +1,4 @@
-"""What to do with a result: the next command, as one would type it, and the lines of a training script."""
+"""What to do with a result: the next command as one would type it, and the lines of a training script."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COMMANDS = ("devices", "probe", "balance", "plan", "run", "layers", "doctor", *
 
 
 def command(name: str, devices: Sequence[Device], settings: Settings, simulate: str | None, *split: str) -> str:
-    """A command on these devices with these settings; the words of `split` are between the two."""
+    """A command on these devices with these settings; the words of `split` come between the two."""
     words = [name, *_simulated(simulate), "--gpus", *(device.called for device in devices), *split]
     if settings.model != default_model(simulated=devices[0].simulated):
         words += ["--model", settings.model]
@@ -38,8 +38,8 @@ def command(name: str, devices: Sequence[Device], settings: Settings, simulate: 
 def uses(plan: Plan, simulate: str | None, path: Path | None) -> tuple[str, tuple[str, ...]]:
     """The command that runs a plan, and the lines of a training script.
 
-    Both are empty for a simulation whose profile is not known. They give the split of a plan without UUIDs, which
-    can't be loaded.
+    Both are empty for a simulation with an unknown profile. For a plan without UUIDs, which can't be loaded, they
+    contain its split.
     """
     from gpubalance.devices.hosts import typed_for_hosts
     from gpubalance.results.redact import is_redacted
@@ -50,19 +50,19 @@ def uses(plan: Plan, simulate: str | None, path: Path | None) -> tuple[str, tupl
         return "", ()
     script = _script(plan, simulate, path)
     if len({plan.devices[share.device].host for share in plan.shares if share.batch}) > 1:
-        # Only load_plan knows which of the processes it is in.
-        via = typed_for_hosts()[2:]  # its hosts a plan knows
+        # Only load_plan can tell which of the processes it is in.
+        via = typed_for_hosts()[2:]  # the plan knows its hosts
         script = (*script, f"# {_line('launch', *via, str(path), 'train.py')}") if path is not None else ()
     return _run_command(plan, simulate, path), script
 
 
 def report_command(path: Path | None) -> str:
-    """What draws the result in that file; empty without one."""
+    """The command that draws the result in that file; empty without a file."""
     return "" if path is None else _line("report", str(path), "--html", str(path.with_suffix(".html")))
 
 
 def layers_script(path: Path | None, simulate: str | None) -> tuple[str, ...]:
-    """The lines that train a model in the stages of that file; none without one."""
+    """The lines that train a model in that file's stages; none without a file."""
     if path is None:
         return ()
     simulated = f", simulate={simulate!r}" if simulate else ""
@@ -74,14 +74,14 @@ def layers_script(path: Path | None, simulate: str | None) -> tuple[str, ...]:
 
 
 def resuming(arguments: Sequence[str], without: str | None = None) -> str:
-    """The command of those arguments, which goes on with what it has measured; `without` is an option to leave out."""
+    """The command that resumes one with these arguments, leaving out the option `without`."""
     pairs = zip(["", *arguments], arguments, strict=False)
     arguments = [one for before, one in pairs if without not in (before, one.partition("=")[0])]
     return _line(*arguments, *([] if "--resume" in arguments else ["--resume"]))
 
 
 def program() -> str:
-    """How this program was started, as one types it again: scripts/gpubalance of a checkout says that of itself."""
+    """How the user starts this program: scripts/gpubalance in a checkout says so itself."""
     started = Path(sys.argv[0])
     if started.parts[-2:] == ("gpubalance", "__main__.py"):
         return f"{Path(sys.executable).name} -m gpubalance"
@@ -93,7 +93,7 @@ def _line(*words: str) -> str:
 
 
 def typed(text: str, simulate: str | None) -> str:
-    """The text with each of our commands in it as this user types it: by the program's name, on the same devices."""
+    """The text with each of our commands as this user would type it: with the program's name, on the same devices."""
     devices = "".join(f" {shlex.quote(word)}" for word in _simulated(simulate))
 
     def command(found: re.Match[str]) -> str:

@@ -12,7 +12,7 @@ _LARGEST = 1e12
 
 
 def noise_scale(text: str) -> float:
-    """Samples. Raises UsageError for a number that no noise scale is, BadInput for a file that holds none."""
+    """Samples. Raises UsageError for a number that can't be a noise scale, BadInput for a file without one."""
     with suppress(ValueError):
         value = float(text.replace(",", "").replace("_", ""))
         if math.isfinite(value) and 0 < value <= _LARGEST:

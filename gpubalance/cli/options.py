@@ -1,6 +1,6 @@
-"""The options that several commands take, in groups; a group also makes what its options ask for.
+"""The options that several commands take, in groups; a group also makes the object that its options describe.
 
-An option is declared once, here. `groups.grouped` gives a command the options of its groups.
+Each option is declared once, here. `groups.grouped` gives a command the options of its groups.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def in_panel(name: str) -> Any:
-    """Typer's Option, for the options that the help shows together."""
+    """Typer's Option for one panel, in which the help shows options together."""
     return partial(typer.Option, rich_help_panel=name)
 
 
@@ -74,7 +74,7 @@ class DeviceOptions:
     via: ViaOption = None
 
     def machine(self) -> Machine:
-        """The devices here, of these hosts, or simulated ones. Raises what `find_machine` and `reach` do."""
+        """The devices here, on these hosts, or simulated. Raises what `find_machine` and `reach` raise."""
         from gpubalance.devices.hosts import reach
         from gpubalance.devices.machine import find_machine
 
@@ -135,7 +135,7 @@ class TrainingOptions:
     data: DataOption = None
 
     def settings(self, devices: Sequence[Device]) -> Settings:
-        """As a request has them; without --model what suits the devices. Raises as `settings_of` does."""
+        """The settings of a request; by default the model suits the devices. Raises what `settings_of` raises."""
         model = self.model or choices.default_model(simulated=devices[0].simulated)
         return settings_of(model, self.data, precision=self.precision, xla=self.xla, input_=self.input_)
 
@@ -143,7 +143,7 @@ class TrainingOptions:
 def settings_of(
     model: str, data: str | None, *, precision: choices.Precision, xla: bool, input_: choices.Input
 ) -> Settings:
-    """As a request has them. Raises UsageError for --data beside --input host, the pipeline of random samples."""
+    """The settings of a request. Raises UsageError for --data with --input host, which is for random samples."""
     from gpubalance.settings.requests import Settings
 
     if data is not None and input_ == "host":
@@ -153,7 +153,7 @@ def settings_of(
 
 @dataclass(frozen=True)
 class JointTrainingOptions(TrainingOptions):
-    """The same on several devices together."""
+    """What is trained on several devices together."""
 
     all_reduce: Annotated[
         choices.AllReduce,
@@ -163,7 +163,7 @@ class JointTrainingOptions(TrainingOptions):
     ] = "auto"
 
     def settings(self, devices: Sequence[Device]) -> Settings:
-        """Raises UsageError for an all-reduce that the devices can't do."""
+        """The settings of a request. Raises UsageError for an all-reduce that the devices can't do."""
         _refuse_what_devices_cannot(devices, self.all_reduce)
         _refuse_what_hosts_cannot(devices, self.all_reduce)
         return super().settings(devices).model_copy(update={"all_reduce": self.all_reduce})
@@ -178,7 +178,7 @@ def _refuse_what_devices_cannot(devices: Sequence[Device], all_reduce: str) -> N
 
 
 def _refuse_what_hosts_cannot(devices: Sequence[Device], all_reduce: str) -> None:
-    """Raises UsageError for an all-reduce of one host."""
+    """Raises UsageError for an all-reduce that works on one host only, if there are several."""
     from gpubalance.settings.device import hosts_of
 
     hosts = ", ".join(host for host in hosts_of(devices) if host)
@@ -205,7 +205,7 @@ class StdoutOptions:
 
 @dataclass(frozen=True)
 class OutputOptions(StdoutOptions):
-    """And where it is written."""
+    """How a result is printed, and where it is written."""
 
     output: Annotated[
         Path | None, output_option("--output", "-o", metavar="FILE", help="Write the result as JSON.")
@@ -218,7 +218,7 @@ QuietOption = Annotated[bool, output_option("--quiet", "-q", help="No progress o
 
 @dataclass(frozen=True)
 class UnwatchedOptions(OutputOptions):
-    """Of a command that writes nothing while it measures."""
+    """The output options of a command that writes nothing while it measures."""
 
     tensorboard: ClassVar[Path | None] = None
     trace: ClassVar[Path | None] = None
@@ -228,7 +228,7 @@ class UnwatchedOptions(OutputOptions):
 
 @dataclass(frozen=True)
 class ReportingOptions(OutputOptions):
-    """What becomes of a measurement, and of what is seen on the way."""
+    """The output options of a measurement, with what it writes meanwhile."""
 
     quiet: QuietOption = False
     tensorboard: Annotated[
@@ -247,7 +247,7 @@ class ReportingOptions(OutputOptions):
 
 def _show_help(ctx: typer.Context, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
-        with suppress(SystemExit):  # Rich's, if the reader of a pipe has gone
+        with suppress(SystemExit):  # raised by Rich if the reader of a pipe has gone
             print(ctx.get_help())
         raise typer.Exit
 
@@ -262,7 +262,7 @@ ConfigOption = Annotated[
         is_eager=True,
     ),
 ]
-# Typer's own shows a <bool> beside it
+# Typer's own shows a <bool> beside the option
 HelpOption = Annotated[
     bool, typer.Option("--help", "-h", help="Show this message and exit.", callback=_show_help, is_eager=True)
 ]
@@ -270,7 +270,7 @@ HelpOption = Annotated[
 
 @dataclass(frozen=True)
 class CommonOptions:
-    """What every command takes, and main() reads."""
+    """The options of every command, which main() reads."""
 
     verbose: Annotated[bool, typer.Option("--verbose", help="Show the traceback of an error.")] = False
     config: ConfigOption = None

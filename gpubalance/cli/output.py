@@ -1,4 +1,4 @@
-"""Where a result goes: stdout as text or JSON, and a file. Checked before anything is measured."""
+"""Where a result goes: stdout as text or JSON, and a file. Both are checked before anything is measured."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from gpubalance.results.records import AnyResult
     from gpubalance.results.redact import Redaction
 
-_LONGEST_NAME, _LONGEST_PATH = 240, 4000  # less than systems have: it is written under a longer name first
-_ROOM = 1 << 18  # bytes; a result has some ten thousand
+_LONGEST_NAME, _LONGEST_PATH = 240, 4000  # less than systems allow, as it is first written under a longer name
+_ROOM = 1 << 18  # bytes; a result takes some ten thousand
 
 
 @dataclass(frozen=True)
 class Output:
-    """`json`: print the result as JSON. `path`: write it there too, whole or not at all.
+    """`json` prints the result as JSON. `path` is a file for it, written whole or not at all.
 
-    `quiet`: stderr got no progress, so no empty line sets the result apart from it. `redact`: leave out whose machine
-    it is. `goes_on`: the file holds an unfinished result, which only the command that resumes it may replace.
+    `quiet`: stderr got no progress, so no empty line separates the result from it. `redact`: leave out whose machine it
+    is. `goes_on`: the file holds an unfinished result, which only the command that resumes it may replace.
     """
 
     json: bool
@@ -41,13 +41,13 @@ class Output:
     goes_on: bool = False
 
     def check_goes_on(self, journal: Journal) -> None:
-        """Raises UsageError where the unfinished result in its file is of another model, or of other settings."""
+        """Raises UsageError if the unfinished result in the file is for another model or other settings."""
         if self.goes_on and not journal.resumed:
             raise _exists("-o", self.path)
 
     @contextlib.contextmanager
     def left_by_an_error(self, text: Callable[[Any], str], noted: Sequence[Warning_] = ()) -> Iterator[None]:
-        """Within it something is measured: what an error leaves of the result is given, and the error goes on."""
+        """If the block raises an error with a partial result, outputs that and raises the error on."""
         try:
             yield
         except GpubalanceError as error:
@@ -62,10 +62,10 @@ class Output:
         noted: Sequence[Warning_] = (),
         journal: Journal | None = None,
     ) -> Any:
-        """Writes the result, then prints it as JSON or as `text` says it; the warnings in `noted` come before its own.
+        """Writes the result, then prints it as JSON or as `text`; the `noted` warnings come before its own.
 
-        It is returned with these. If nobody takes it, the `journal` of the measurement is kept. Raises EnvironmentFault
-        if it can't be written; it is printed all the same. An empty text is not printed.
+        Returns it with these warnings. If nobody reads it, the measurement's `journal` is kept. If it can't be written,
+        prints it all the same and raises EnvironmentFault. An empty text is not printed.
         """
         if noted:
             result = result.model_copy(update={"warnings": (*noted, *result.warnings)})
@@ -95,21 +95,21 @@ class Output:
 
 
 def redaction_here() -> Redaction:
-    """What --redact takes out of a result that is made on this machine."""
+    """What --redact takes out of a result made on this machine."""
     from gpubalance.results.redact import Redaction, identity
 
     return Redaction(identity())
 
 
 def width() -> int:
-    """Columns for a summary on stdout: a narrow terminal's own, else 80."""
+    """The columns for a summary on stdout: a narrow terminal's own, otherwise 80."""
     from gpubalance.render.table import WIDTH
 
     return min(WIDTH, shutil.get_terminal_size((WIDTH, 0)).columns) if sys.stdout.isatty() else WIDTH
 
 
 def say(text: str, stream: TextIO) -> bool:
-    """Prints a text. False if its reader has gone, which is no reason for a measurement to fail."""
+    """Prints a text. Returns False if its reader has gone, which must not fail a measurement."""
     try:
         print(text, file=stream, flush=True)
         return True
@@ -123,14 +123,15 @@ def say(text: str, stream: TextIO) -> bool:
 
 
 def _give_up(stream: TextIO) -> None:
-    """Python flushes once more when it ends: into nothing, or it would complain."""
+    """Redirects the stream into nothing, as Python flushes it once more when it ends and would complain."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def check_output(options: OutputOptions, *, quiet: bool, resumed: type[AnyResult] | None = None) -> Output:
-    """Raises UsageError for a file that exists, EnvironmentFault where none can be written.
+    """Raises UsageError for a file that exists, EnvironmentFault if none can be written.
 
-    What is resumed may replace its own unfinished result, which is of the kind `resumed`; anything, an estimate.
+    A resumed command may replace its own unfinished result, of the kind `resumed`; every command may replace an
+    estimate.
     """
     from gpubalance.results.records import is_estimate
 
@@ -145,7 +146,7 @@ def check_output(options: OutputOptions, *, quiet: bool, resumed: type[AnyResult
 
 
 def _is_unfinished(path: Path, kind: type[AnyResult]) -> bool:
-    """Whether it is what an interrupted command has left of its result."""
+    """Whether the file holds an unfinished result of an interrupted command."""
     from gpubalance.results.plan import Plan
     from gpubalance.results.records import read_result
 
@@ -161,7 +162,7 @@ def _is_unfinished(path: Path, kind: type[AnyResult]) -> bool:
 
 
 def check_file(option: str, path: Path, *, overwrite: bool) -> None:
-    """Raises UsageError or EnvironmentFault where the file of an option can't be written."""
+    """Raises UsageError or EnvironmentFault if the file of an option can't be written."""
     if len(os.fsencode(path.name)) > _LONGEST_NAME or len(os.fsencode(path)) > _LONGEST_PATH:
         raise UsageError(f"{option} {clean(str(path), 60)}: the name is too long", remedy="give a shorter one")
     if path.is_dir():
@@ -181,8 +182,8 @@ def _exists(option: str, path: Path | None) -> UsageError:
 
 
 def _try_to_write(option: str, path: Path) -> None:
-    """Writes a few pages beside it: a full disk, a quota or a read-only file system shows before minutes are spent."""
-    trial = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # named as an unfinished result is: it is swept up too
+    """Writes a few pages beside the file, so that a full disk, a quota or a read-only file system shows early."""
+    trial = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # named like an unfinished result: it is swept up too
     try:
         with trial.open("wb") as file:
             file.write(bytes(_ROOM))
@@ -197,7 +198,7 @@ def _try_to_write(option: str, path: Path) -> None:
 
 
 def write_file(option: str, path: Path, content: str | bytes, rest: str = "") -> None:
-    """Writes it whole or not at all. Raises EnvironmentFault; `rest` says in its remedy where the result is instead."""
+    """Writes a file whole or not at all. Raises EnvironmentFault; `rest` says there where the result is instead."""
     from gpubalance.system.state import write_whole
 
     try:
@@ -207,6 +208,6 @@ def write_file(option: str, path: Path, content: str | bytes, rest: str = "") ->
 
 
 def unwritable(option: str, folder: Path, error: OSError) -> EnvironmentFault:
-    """The error of a folder in which nothing can be written."""
+    """The error for a folder in which nothing can be written."""
     why = "it is a file" if folder.is_file() else error.strerror or str(error)
     return EnvironmentFault(f"can't write to {option} {folder}: {why}", remedy=f"give another {option}")

@@ -89,7 +89,7 @@ def plan(
 
 
 def _latest_probe(devices: Sequence[Device], settings: Settings, simulate: str | None) -> Probe:
-    """Raises BadInput where these devices have not been probed with these settings."""
+    """The latest probe. Raises BadInput if these devices were not probed with these settings."""
     from gpubalance.cli.next_command import command
     from gpubalance.jobs.keep.saved_probes import latest
     from gpubalance.settings.choices import names_file_or_code

@@ -1,4 +1,4 @@
-"""What `run --plan` needs beside a plan, as no file must say it: the model's code, and the profile of a simulation."""
+"""What `run --plan` needs besides the plan, as no file may provide it: the model's code, and a simulation's profile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def check_simulated(plan: Plan, path: Path, simulate: str | None) -> None:
-    """Raises UsageError for a plan for simulated devices that is to run without --simulate."""
+    """Raises UsageError for a plan for simulated devices if --simulate is missing."""
     if simulate is not None or not plan.devices[0].simulated:
         return
     paced = any(device.profile for device in plan.devices)
@@ -33,9 +33,9 @@ def check_simulated(plan: Plan, path: Path, simulate: str | None) -> None:
 
 
 def planned_settings(plan: Plan, path: str, model: str | None, data: str | None, simulate: str | None) -> Settings:
-    """What is trained with a plan. Only a built-in model is taken from it, as a file must not start code.
+    """The settings to train a plan with. Only a built-in model is taken from the plan, as a file must not start code.
 
-    Raises UsageError for another model than the plan's, BadInput where its model or its samples must be named.
+    Raises UsageError for a model other than the plan's, BadInput if its model or its samples must be named.
     """
     from gpubalance.cli.next_command import command
 
@@ -62,9 +62,9 @@ def planned_settings(plan: Plan, path: str, model: str | None, data: str | None,
 
 
 def unlike_samples(plan: Plan, settings: Settings, balance: str, *, force: bool) -> Iterator[Warning_]:
-    """A warning where the samples are not what the plan was made with; `balance` is the command that measures these.
+    """A warning if the samples are not those the plan was made with; `balance` is the command that measures these.
 
-    Raises PlanMismatch for those of another function, unless forced.
+    Raises PlanMismatch for samples from another function, unless forced.
     """
     from gpubalance.results.common import Warning_
     from gpubalance.workers.code import code_key

@@ -1,4 +1,4 @@
-"""What a job tells, on stderr: a line an event, or, on a terminal, tables that grow."""
+"""Shows a job's events on stderr: a line for each, or, on a terminal, tables that grow."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
     from gpubalance.cli.live import LiveScreen
 
-_SLOWER, _ROUND_S = 1.5, 10  # of a machine that is not idle, and what a limit that is proposed is a multiple of
+_SLOWER, _ROUND_S = 1.5, 10  # the slowdown of a busy machine; proposed limits are multiples of this
 
 
 class Progress:
-    """A listener that shows events as they come; nothing when quiet. Within it, a terminal has a screen."""
+    """A listener that shows events as they come, or nothing if quiet. On a terminal its `with` block has a screen."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
@@ -58,7 +58,7 @@ class Progress:
         if isinstance(error, TimeLimitPassed):
             self._tell_what_it_takes(error)
         if self._screen is not None:
-            with suppress(OSError):  # the terminal may be gone, and the result is not
+            with suppress(OSError):  # the terminal may be gone, but not the result
                 self._screen.close()
 
     def _tell_what_it_takes(self, error: TimeLimitPassed) -> None:
@@ -80,7 +80,7 @@ class Progress:
             self._remaining.take(event)
         if self._quiet:
             return
-        text = ""  # for what only a screen shows
+        text = ""  # stays empty for what only a screen shows
         if isinstance(event, RoundDone):
             text = round_text(event.round, event.devices)
         elif isinstance(event, PhaseBegun):
@@ -106,7 +106,7 @@ class Progress:
             return
         try:
             self._screen.show(event)
-            # What was tried stays, and what came of it.
+            # Attempts and their outcomes stay above the screen.
             tried = isinstance(event, RoundDone | CutDone | PipeWindowDone | TrialDone)
             if tried or (isinstance(event, Doing) and event.stays):
                 self._screen.say(line)
@@ -115,5 +115,5 @@ class Progress:
 
 
 def _width() -> int:
-    """A terminal's; elsewhere each line is whole, for programs."""
+    """The columns of a terminal; elsewhere lines are not wrapped, for programs."""
     return shutil.get_terminal_size().columns if sys.stderr.isatty() else sys.maxsize

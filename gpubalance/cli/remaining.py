@@ -1,4 +1,4 @@
-"""What is left of the whole, by what a job has told so far."""
+"""How much time is left, from what a job has reported so far."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gpubalance.render.remaining import left_text, phase_text
 
 
 class Remaining:
-    """The phase that is going on, and when all will be over."""
+    """The current phase, and the expected end of all of them."""
 
     def __init__(self) -> None:
         self._phase: PhaseBegun | None = None
@@ -17,7 +17,7 @@ class Remaining:
         self._began_s = self._until_s = time.monotonic()
 
     def take(self, event: PhaseBegun | TimeLeft) -> None:
-        """Takes in what says something of the time."""
+        """Takes an event about time."""
         now_s = time.monotonic()
         if isinstance(event, TimeLeft):
             self._until_s = now_s + event.seconds
@@ -29,7 +29,7 @@ class Remaining:
 
     @property
     def line(self) -> str:
-        """For where lines stay, as a phase begins; empty before the first."""
+        """The line for the beginning of a phase, for where lines stay; empty before the first phase."""
         one = self._phase
         return (
             phase_text(one.name, one.number, one.of, one.seconds, *self._times_s(one), self._thought_s) if one else ""
@@ -37,7 +37,7 @@ class Remaining:
 
     @property
     def short(self) -> str:
-        """For a screen; empty before the first phase."""
+        """The text for a screen; empty before the first phase."""
         one = self._phase
         return left_text(one.number, one.of, *self._times_s(one), self._thought_s) if one else ""
 
@@ -47,7 +47,7 @@ class Remaining:
         return self._times_s(self._phase)[1] if self._phase else 0.0
 
     def _times_s(self, phase: PhaseBegun) -> tuple[float, float]:
-        """What is left, no less than the phases after this one take, and the whole."""
+        """Seconds that are left, at least those of the later phases, and seconds for the whole."""
         now_s = time.monotonic()
         left_s = max(self._until_s - now_s, phase.left_s - phase.seconds)
         return left_s, now_s - self._began_s + left_s

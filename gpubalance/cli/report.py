@@ -73,7 +73,7 @@ def report(
 def _check(
     results: Sequence[Path], html: Path | None, png: Path | None, *, markdown: bool, csv: bool, overwrite: bool
 ) -> None:
-    """Raises UsageError for what does not go together, EnvironmentFault for what is not there."""
+    """Raises UsageError for options that do not go together, EnvironmentFault for missing folders or packages."""
     from gpubalance.cli.output import check_file
 
     if markdown and csv:
@@ -95,7 +95,7 @@ def _check(
 
 
 def _draw(subjects: Sequence[Subject], html: Path | None, png: Path | None, *, overwrite: bool) -> str:
-    """Draws all of it, then writes it; returns what was written."""
+    """Draws everything, then writes it; returns a text about what was written."""
     from gpubalance.cli.output import check_file, write_file
     from gpubalance.render.report.charts import charts_of
     from gpubalance.render.report.page import html_page
@@ -119,7 +119,7 @@ def _draw(subjects: Sequence[Subject], html: Path | None, png: Path | None, *, o
 
 
 def _pictures(subjects: Sequence[Subject], charts: Sequence[Charts], folder: Path) -> dict[Path, bytes]:
-    """Each chart by the path that it gets: `plan-curves.png`, with a number where two results have a name."""
+    """Each chart by its path: `plan-curves.png`, with a number if two results have the same name."""
     from gpubalance.render.report.charts.chart import WIDE
     from gpubalance.render.report.charts.svg import chart_png
 

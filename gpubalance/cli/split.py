@@ -1,4 +1,4 @@
-"""The split: what `plan` and `balance` are to find, and what `run` is given by hand or by a plan."""
+"""The split: what `plan` and `balance` shall find, and what `run` gets by hand or from a plan."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ EpochOption = Annotated[
 
 @dataclass(frozen=True)
 class WantedSplitOptions:
-    """What the planner is to find."""
+    """What the planner shall find."""
 
     global_batch: Annotated[
         int | None,
@@ -101,7 +101,7 @@ class WantedSplitOptions:
     ] = None
 
     def request(self, sync_s: float | None = None) -> PlanRequest:
-        """Raises UsageError for what --accumulate, --margin and --noise-scale do not take, BadInput for a bad file."""
+        """Raises UsageError for an invalid --accumulate, --margin or --noise-scale, BadInput for a bad file."""
         from gpubalance.settings.requests import PlanRequest
 
         return PlanRequest(
@@ -118,7 +118,7 @@ class WantedSplitOptions:
 
 @dataclass(frozen=True)
 class GivenSplitOptions:
-    """What `run` is to measure."""
+    """What `run` shall measure."""
 
     batches: Annotated[
         list[str] | None,
@@ -152,7 +152,7 @@ class GivenSplitOptions:
     ] = False
 
     def read_plan(self, gpus: DeviceOptions, training: JointTrainingOptions) -> Plan | None:
-        """None without --plan. Raises UsageError for --force without one, and for an option that it answers itself."""
+        """The plan, or None. Raises UsageError for --force without --plan, and for options that the plan replaces."""
         from gpubalance.results.plan import Plan
         from gpubalance.results.records import read_record
 
@@ -169,7 +169,7 @@ class GivenSplitOptions:
     def by_hand(
         self, machine: Machine, gpus: DeviceOptions, training: JointTrainingOptions, measuring: Measuring
     ) -> RunRequest:
-        """The run that the options ask for. Raises UsageError where they contradict each other."""
+        """The run that the options ask for. Raises UsageError if they contradict each other."""
         from gpubalance.settings.requests import RunRequest
         from gpubalance.settings.shares import Shares
 
@@ -192,9 +192,9 @@ class GivenSplitOptions:
         measuring: Measuring,
         simulate: str | None,
     ) -> RunRequest:
-        """The run of a plan on the devices that are here. Raises PlanMismatch where they have changed, unless forced.
+        """The run of a plan on the devices here. Raises PlanMismatch if they have changed, unless forced.
 
-        Raises BadInput where its model or its samples must be named.
+        Raises BadInput if its model or its samples must be named.
         """
         from gpubalance.devices.planned import planned_devices
         from gpubalance.settings.requests import RunRequest
@@ -223,8 +223,8 @@ def match(
 ) -> tuple[Device, ...]:
     """The devices that the batches are for.
 
-    Raises UsageError unless there is one batch a device, 0 where it is left out, and where there are micro-batches, one
-    a batch, none larger than it. `named` is whether --gpus chose the devices.
+    Raises UsageError unless there is one batch for each device, 0 to leave it out, and, if there are micro-batches, one
+    for each batch and not larger than it. `named` is whether --gpus chose the devices.
     """
     if sizes is None:
         if micro_sizes is not None:

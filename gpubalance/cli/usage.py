@@ -1,4 +1,4 @@
-"""A wrong command line, told in our words and with the line that works: Typer's are of Python's types."""
+"""Explains a wrong command line in our words and with one that works: Typer speaks of Python's types."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _EXTRA = re.compile(r"unexpected extra arguments?(?:\(s\))? \((.*)\)", re.DOTALL
 _MAIN = "balance"
 _TYPES = {"int": "a whole number", "float": "a number"}
 _UNITS = {"int": {"k": 1000, "M": 10**6}, "float": {"s": 1, "m": 60, "min": 60, "h": 3600}}
-# What people write elsewhere, and what that is here: an option by the first of these that the command has.
+# What people write elsewhere, and what it is called here: the first of these options that the command has.
 _OPTIONS_MEANT = {
     **dict.fromkeys(("--batch", "--batch-size"), ("--batches", "--global-batch", "--max-batch")),
     "--epochs": ("--epoch",),
@@ -35,9 +35,9 @@ _BOUNDS = {"greater_than_equal": ("ge", "or more"), "less_than_equal": ("le", "o
 
 
 def usage_text(error: TyperException, place: str) -> str:
-    """What is wrong and what to type instead; empty for no command at all, where the help was printed.
+    """What is wrong and what to type instead; empty for no command at all, when the help was printed.
 
-    `place` says where a value was given that is not on the command line.
+    `place` says where a value that is not on the command line came from.
     """
     wrong = getattr(error, "format_message", lambda: str(error))()
     if not wrong:
@@ -47,13 +47,13 @@ def usage_text(error: TyperException, place: str) -> str:
 
 
 def _value(error: Any) -> tuple[str, str] | None:
-    """Of a value that its option does not take."""
+    """The fault and remedy for a value that its option does not take."""
     if not isinstance(error, BadParameter) or error.param is None:
         return None
     if hasattr(error, "param_type"):  # Typer's MissingParameter, which it does not export
         return (f"{error.ctx.info_name} needs a {error.param.metavar}", "") if error.ctx else None
     option = next((name for name in error.param.opts if name.startswith("--")), error.param.opts[0])
-    faults: list[Any] = getattr(error.__cause__, "errors", list)()  # pydantic's, which Typer has made it of
+    faults: list[Any] = getattr(error.__cause__, "errors", list)()  # pydantic's errors, which Typer has wrapped
     if not faults:
         return f"{option}: {error.message}", ""
     fault = faults[0]
@@ -70,7 +70,7 @@ def _value(error: Any) -> tuple[str, str] | None:
 
 
 def _choice(option: str, message: str) -> str:
-    """What is meant by a word that is not one of those in Typer's message; empty for another message."""
+    """A guess for a word that is not among the choices in Typer's message; empty for any other message."""
     given, *choices = re.findall(r"'([^']*)'", message) or [""]
     near = [_VALUES_MEANT.get(given.lower(), ""), *difflib.get_close_matches(given, choices, n=1)]
     meant = next((one for one in near if one in choices), "")
@@ -78,7 +78,7 @@ def _choice(option: str, message: str) -> str:
 
 
 def _number(text: str, kind: str) -> str:
-    """What is meant by `5e4`, `50,000` and `50k`, or by `10m` of seconds; empty where that is no such number."""
+    """The number meant by `5e4`, `50,000` and `50k`, or the seconds of `10m`; empty if it is none."""
     plain = text.replace(",", "").replace("_", "").replace(" ", "")
     found = re.fullmatch(rf"(\d+(?:\.\d+)?(?:e\d)?)({'|'.join(_UNITS[kind])})?", plain)
     if found is None:
@@ -88,7 +88,7 @@ def _number(text: str, kind: str) -> str:
 
 
 def _option(error: Any) -> tuple[str, str] | None:
-    """Of an option that is not there, or has no value. One of a command before the command is told where it belongs."""
+    """The fault and remedy for an unknown option, one without its value, or one placed before the command."""
     name = getattr(error, "option_name", None)
     if name is None:
         return None
@@ -105,7 +105,7 @@ def _option(error: Any) -> tuple[str, str] | None:
 
 
 def _nearest(context: Any, name: str) -> str:
-    """The option that is meant: by its meaning, its beginning or its letters, of this command or of another one."""
+    """The option that was meant, by its meaning, its beginning or its letters, of this command or another one."""
     if context is None:
         return ""
     own = _names(context.command)
@@ -129,7 +129,7 @@ def _names(command: Any) -> list[str]:
 
 
 def _argument(error: Any, wrong: str) -> tuple[str, str] | None:
-    """Of a word that stands alone: mostly its option was forgotten."""
+    """The fault and remedy for a word that stands alone: usually its option was forgotten."""
     found = _EXTRA.search(wrong)
     if found is None or error.ctx is None:
         return None
@@ -149,9 +149,9 @@ def _argument(error: Any, wrong: str) -> tuple[str, str] | None:
 
 
 def _help(error: Any) -> str:
-    """The command whose help says it all."""
+    """The command whose help explains it."""
     context = getattr(error, "ctx", None)
-    if context is None:  # as of an option that has no value
+    if context is None:  # for example an option without a value
         return f"{program()} {next((word for word in sys.argv[1:] if not word.startswith('-')), '')} --help"
     return f"{context.command_path} --help"
 

@@ -1,4 +1,4 @@
-"""What the values of options mean: lists, numbers, seconds, sizes."""
+"""Converts the values of options: lists, numbers, seconds, sizes."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from gpubalance.text import clean
 Number = TypeVar("Number", int, float)
 _LARGEST, _DIGITS = 10**9, 20
 _MOST_MICRO_BATCHES = 1024
-_LEAST_BYTES = 1 << 20  # of memory: less is a number without its unit
+_LEAST_BYTES = 1 << 20  # of memory: fewer bytes mean a number without its unit
 
 
 def words(texts: Sequence[str] | None) -> list[str] | None:
-    """The items of a list option, given once or several times; None where it was not given."""
+    """The items of a list option, given once or several times; None if it was not given."""
     if not texts:
         return None
     return [word for text in texts for word in re.split(r"[,\s]+", text) if word]
 
 
 def whole_numbers(option: str, texts: Sequence[str] | None) -> list[int] | None:
-    """The same as whole numbers. Raises UsageError that names what is not one."""
+    """The items of a list option as whole numbers. Raises UsageError for the first that is none."""
     items = words(texts)
     if items is None:
         return None
     for item in items:
-        # The length first: Python refuses to make a number of thousands of digits.
+        # The length first, as Python refuses to convert thousands of digits.
         if not item.isascii() or not item.isdigit() or len(item) > _DIGITS or int(item) > _LARGEST:
             raise UsageError(
                 f"{option} takes whole numbers up to {_LARGEST}, not {clean(item, 40)!r}",
@@ -42,7 +42,7 @@ def whole_numbers(option: str, texts: Sequence[str] | None) -> list[int] | None:
 
 
 def between(least: int, most: int) -> Callable[[Number | None], Number | None]:
-    """The callback of an option's bounds. Typer's own would stand in the help, which has no room for billions."""
+    """A callback that checks an option's bounds. Typer's own would show in the help, which has no room for billions."""
 
     def check(value: Number | None) -> Number | None:
         if value is not None and not least <= value <= most:
@@ -53,19 +53,19 @@ def between(least: int, most: int) -> Callable[[Number | None], Number | None]:
 
 
 def seconds(option: str, value: float, most: float) -> float:
-    """The value. Raises UsageError where it is not above 0 or above `most`; NaN is neither."""
+    """Returns the value. Raises UsageError unless it is above 0 and at most `most`; NaN is not."""
     if not 0 < value <= most:
         raise UsageError(f"{option} takes seconds, more than 0 and up to {most:,.0f}")
     return value
 
 
 def seconds_or_none(option: str, value: float | None, most: float) -> float | None:
-    """The same for an option that may be left out."""
+    """The value of an option that may be left out, checked like `seconds`."""
     return None if value is None else seconds(option, value, most)
 
 
 def size(option: str, text: str) -> int:
-    """Bytes. Raises UsageError for what is not a size, and for a few bytes without a unit, which nobody means."""
+    """Bytes. Raises UsageError for an invalid size, and for a few bytes without a unit, which nobody means."""
     try:
         found = parse_bytes(text)
     except ValueError as error:

@@ -1,10 +1,10 @@
-"""`gpubalance --version`: what a report of a fault needs. It never fails."""
+"""`gpubalance --version`: the versions that a bug report needs. It never fails."""
 
 from __future__ import annotations
 
 
 def version_text() -> str:
-    """A line a program."""
+    """One line for each program."""
     import platform
 
     from gpubalance._version import __version__

@@ -35,7 +35,7 @@ def _single_blanks(lines: Sequence[str]) -> Iterator[str]:
 
 
 def file_names(files: Sequence[str]) -> list[str]:
-    """The files' names, or the parts of their paths that differ where the names are the same."""
+    """The files' names, or the differing parts of their paths if the names are the same."""
     parts = [PurePath(file).parts for file in files]
     if len({file[-1:] for file in parts}) < len(set(parts)):
         while len({file[-1:] for file in parts}) == 1 and all(len(file) > 1 for file in parts):
@@ -45,7 +45,7 @@ def file_names(files: Sequence[str]) -> list[str]:
 
 
 def _verdict(comparison: Comparison, against: Against, names: Sequence[str], width: int) -> list[str]:
-    """The verdict, after what differs."""
+    """The verdict, preceded by what differs."""
     first, other = comparison.results[0], comparison.results[against.result]
     pair = names[0], names[against.result]
     lines = [_unlike(against.unlike, pair)] if against.unlike else []
@@ -66,7 +66,7 @@ def _unlike(found: Sequence[Unlike], pair: tuple[str, str]) -> str:
 
 
 def _doubts(first: ComparedResult, other: ComparedResult, against: Against, pair: tuple[str, str]) -> list[str]:
-    """What a verdict must not be read without."""
+    """What a reader must know beside a verdict."""
     unquiet = [f"{name}: {r.not_quiet}" for name, r in zip(pair, (first, other), strict=True) if r.not_quiet]
     return [
         *(["not like with like"] if against.unlike else []),
@@ -104,7 +104,7 @@ def _device_verdicts(
 
 
 def _judged(ratio: ThroughputRatio, pair: tuple[str, str], of: str, doubts: Sequence[str]) -> str:
-    """The verdict in words, with what makes it doubtful, then the ratio with its interval."""
+    """The verdict in words, what makes it doubtful, and the ratio with its interval."""
     value = f"{ratio.value:.3f} × {of}"
     if ratio.verdict is None or ratio.ci95 is None:
         return f"no verdict on {pair[1]}, as there are too few timings: {value}"
@@ -120,7 +120,7 @@ def _judged(ratio: ThroughputRatio, pair: tuple[str, str], of: str, doubts: Sequ
 
 
 def _warnings(results: Sequence[ComparedResult], names: Sequence[str], width: int) -> list[str]:
-    """What makes a result doubtful, in a line or two each. The command that wrote it has said what to do."""
+    """What makes a result doubtful, in a line or two each. The command that wrote the result has said what to do."""
     lines: list[str] = []
     for name, result in zip(names, results, strict=True):
         told = [f"warning {warning.code}: {warning.message}" for warning in result.warnings]

@@ -16,13 +16,13 @@ _HEAD_WIDTH, _NARROW_HEAD_WIDTH = 20, 11
 
 
 class _Figure(NamedTuple):
-    """`path` leads to the number within a record. Figures near 0, and those that are ratios already, have no ratio."""
+    """`path` leads to the number within a record. Figures near 0, and those that already are ratios, get no ratio."""
 
     name: str
     path: str
     text: Callable[[float], str]
     has_ratio: bool = True
-    if_any: bool = False  # no row where it is 0 in both
+    if_any: bool = False  # no row if it is 0 in both
 
 
 _OF_A_SPLIT = (
@@ -57,7 +57,7 @@ _Row = tuple[str, str, str, str]  # its name, both figures and their ratio
 
 
 def column_heads(baseline: str, other: str, width: int) -> tuple[str, str]:
-    """The files' names, cut to a column's width, and different for different files."""
+    """The files' names, cut to a column's width but different for different files."""
     room = _NARROW_HEAD_WIDTH if width < _NARROW else _HEAD_WIDTH
     for cut in (shorten_front, shorten):
         heads = cut(baseline, room), cut(other, room)
@@ -69,7 +69,7 @@ def column_heads(baseline: str, other: str, width: int) -> tuple[str, str]:
 def figures(
     baseline: ComparedResult, other: ComparedResult, against: Against, heads: tuple[str, str], width: int
 ) -> list[str]:
-    """A table: the split's figures, then each device's under its name, without rows that neither result has."""
+    """A table: the split's figures, then each device's under its name, without rows that are empty in both results."""
     sections = [("", _rows(_OF_A_SPLIT, baseline, other))]
     for one in against.devices:
         before = None if one.baseline is None else baseline.devices[one.baseline]
@@ -96,7 +96,7 @@ def _of_a_device(before: ComparedDevice | None, after: ComparedDevice | None) ->
 
 
 def _batch(device: ComparedDevice | None) -> str:
-    """`820`, or `2×820` in micro-batches; nothing of a probe's device or of none."""
+    """`820`, or `2×820` in micro-batches; empty for a probe's device or none."""
     if device is None or device.batch is None:
         return ""
     return pieces_text(device.batch, device.micro_batch or device.batch)
@@ -112,7 +112,7 @@ def _of_points(one: DeviceRatio) -> Iterator[_Row]:
 
 
 def _rows(figures: Sequence[_Figure], baseline: Record | None, other: Record | None) -> list[_Row]:
-    """One row for each figure that either has. A device that is only in one result has empty cells in the other."""
+    """One row for each figure that either has. A device that is in only one result has empty cells for the other."""
     rows = []
     for figure in figures:
         before, after = (_value(one, figure.path) for one in (baseline, other))

@@ -26,7 +26,7 @@ def gpus_text(reading: Reading) -> str:
 
 
 def hosts_text(hosts: Sequence[tuple[str, Reading]]) -> str:
-    """Host after host."""
+    """Each host's GPUs under its name."""
     return "\n\n".join(f"{host}\n{reading.problem or gpus_text(reading)}" for host, reading in hosts)
 
 

@@ -18,7 +18,7 @@ Paint = Callable[[Status, str], str]
 
 
 def plain(status: Status, word: str) -> str:
-    """The word without colour."""
+    """Returns the word uncoloured."""
     del status
     return word
 
@@ -34,7 +34,7 @@ def checkup_text(checkup: Checkup, columns: int = 80, paint: Paint = plain) -> s
 
 
 def checkups_text(checkups: Checkups, columns: int = 80, paint: Paint = plain) -> str:
-    """Host after host."""
+    """Each host's checkup under its name."""
     return "\n\n".join(f"{one.host}\n{checkup_text(one, columns, paint)}" for one in checkups.hosts)
 
 
@@ -66,7 +66,7 @@ def _check_lines(check: Check, width: int, name_width: int, paint: Paint) -> lis
 
 
 def _wrapped(text: str, width: int, first: str, others: str) -> list[str]:
-    """Lines that begin with `first` and `others`. A path or an option that is cut in two can't be copied."""
+    """Lines that begin with `first`, then `others`. Words stay whole, as a path that is cut in two can't be copied."""
     return textwrap.wrap(
         text, width, initial_indent=first, subsequent_indent=others, break_long_words=False, break_on_hyphens=False
     )

@@ -1,4 +1,4 @@
-"""What a command would do, as text."""
+"""An estimate of what a command would do, as text."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _expected_lines(device: Device, one: DeviceEstimate) -> list[str]:
 
 
 def phases_estimate_text(expected: BalanceEstimate | LayersEstimate) -> str:
-    """Each phase, and all of them."""
+    """How long each phase would take, and all of them."""
     request = expected.request
     devices = ", ".join(f"{device.label} {device.name}" for device in request.devices)
     lines = prose(f"{request.settings.model}, {request.settings.precision}; {devices}", WIDTH)

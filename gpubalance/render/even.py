@@ -1,4 +1,4 @@
-"""What is said of the even split wherever a split is held against it."""
+"""Texts about the even split, for wherever a split is compared with it."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from gpubalance.settings.shares import Shares
 
 
 def other_batch(global_batch: int, even_batch: int) -> str:
-    """` with a global batch of 1290, not 1584`: a larger one alone is faster. Empty where both are the same."""
+    """` with a global batch of 1290, not 1584`, as a larger one alone is faster. Empty if both are the same."""
     return "" if even_batch == global_batch else f" with a global batch of {even_batch}, not {global_batch}"
 
 
 def largest_even_text(split: Shares, rate: float) -> str:
-    """What Keras does where the even split needs micro-batches, with its own global batch."""
+    """What Keras does if the even split needs micro-batches: equal shares with their own global batch."""
     return f"equal shares in one piece, {split}, a global batch of {split.global_batch}: {format_rate(rate)} samples/s"
 
 
 def measured_at_largest_even(against: Baselines) -> str:
-    """What the best split of the largest equal shares' global batch gave beside them; empty where that is not known."""
+    """How the best split of the largest equal shares' global batch compared with them; empty if unknown."""
     even, best = against.largest_even, against.best_at_largest_even
     if even is None or best is None:
         return ""

@@ -1,4 +1,4 @@
-"""What the samples of a global batch are worth in learning, as text."""
+"""Goodput as text: what a sample of a global batch is worth in learning."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpubalance.results.plan import Plan
 
 
 def maximised_text(plan: Plan) -> str:
-    """What was not counted where the noise scale is not known; nothing where the global batch was given."""
+    """A hint that only samples/s were maximised; empty if the noise scale is known or the global batch was given."""
     predicted = plan.predicted
     if predicted.noise_scale is not None or not predicted.by_global_batch:
         return ""
@@ -20,7 +20,7 @@ def maximised_text(plan: Plan) -> str:
 
 
 def goodput_lines(plan: Plan, width: int) -> Iterator[str]:
-    """Nothing where the noise scale is not known."""
+    """Each split's goodput, and the course over global batches; nothing if the noise scale is unknown."""
     predicted = plan.predicted
     if predicted.noise_scale is None:
         return

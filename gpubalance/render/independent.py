@@ -11,7 +11,7 @@ from gpubalance.results.independent import HeldAgainst, Independent, OwnModel, O
 from gpubalance.results.telemetry import Telemetry
 
 _NAME_WIDTH = 26
-_EXACT = 0.01  # half an interval: wider ones are told
+_EXACT = 0.01  # half an interval: wider ones are shown
 
 
 def turn_text(number: int, of: int, name: str, windows: Sequence[OwnWindow]) -> str:
@@ -27,7 +27,7 @@ def turn_text(number: int, of: int, name: str, windows: Sequence[OwnWindow]) -> 
 
 
 def independent_lines(result: Independent, width: int = WIDTH) -> list[str]:
-    """The sum and what it is held against, each device alone and at once, and what it shared."""
+    """The sum and what it is compared with, each device alone and at once, and how they shared the machine."""
     lines = [*_answer(result, width), "", *_devices(result, width)]
     lines += [
         line
@@ -79,7 +79,7 @@ def joint_text(result: Independent, joint: HeldAgainst) -> str:
 
 
 def _devices(result: Independent, width: int) -> list[str]:
-    """A row for each device, with its name or, where they differ, its model."""
+    """A row for each device, with its name or, if they differ, its model."""
     unlike = len(set(_models(result))) > 1
     rows = [["device", "model" if unlike else "", "batch", "alone", "at once", "contention", "memory"]]
     for one in result.replicas:
@@ -103,7 +103,7 @@ def _models(result: Independent) -> list[str]:
 
 
 def contention_texts(result: Independent) -> Iterator[str]:
-    """For how long devices were measured at once, and which of them give less then than alone."""
+    """How long the devices were measured at once, and which of them then give less than alone."""
     if not result.measured:
         return
     found = [one for one in result.measured if is_contended(one)]
@@ -123,7 +123,7 @@ def contention_texts(result: Independent) -> Iterator[str]:
 
 
 def waiting_texts(result: Independent) -> Iterator[str]:
-    """What part of its steps each device waits for samples, where those come from the host."""
+    """The fraction of its steps that each device waits for samples, if those come from the host."""
     told = []
     for one in result.replicas:
         times = ((one.input_wait_s, one.step_time_s, "at once"), (one.solo_input_wait_s, one.solo_step_time_s, "alone"))
@@ -139,12 +139,12 @@ def waiting_texts(result: Independent) -> Iterator[str]:
 
 
 def is_contended(one: OwnModel) -> bool:
-    """Whether the whole interval says so, by more than two equal runs may differ."""
+    """Whether the whole interval shows contention, by more than two equal runs may differ."""
     return one.contention_ci95 is not None and one.contention_ci95[0] > MATTERS
 
 
 def _health(result: Independent) -> Iterator[str]:
-    """Temperature, power and throttling of each GPU, at once and alone; nothing of a simulated device."""
+    """Temperature, power and throttling of each GPU, at once and alone; nothing for a simulated device."""
     for one in result.replicas:
         at_once, alone = _gauges(one.telemetry), _gauges(one.solo_telemetry)
         if at_once or alone:

@@ -28,7 +28,7 @@ def pipe_window_text(number: int, of: int, throughput: float, step_time_s: float
 
 
 def layers_lines(result: Layers, width: int = WIDTH) -> list[str]:
-    """The answer, each stage and where its time goes, one step as a picture, and what it is held against."""
+    """The answer, each stage and where its time goes, one step as a picture, and what it is compared with."""
     lines = [line for text in answer_texts(result) for line in prose(text, width)]
     lines += ["", *_stages(result, width), "", *timeline_lines(result, width), ""]
     lines += [line for text in baseline_texts(result) for line in prose(text, width)]
@@ -38,7 +38,7 @@ def layers_lines(result: Layers, width: int = WIDTH) -> list[str]:
 
 
 def answer_texts(result: Layers) -> Iterator[str]:
-    """What the cut gives, of what steps, and how far that is from what can be had."""
+    """What the cut gives, what a step consists of, and how far it is from the possible best."""
     known, ends = "", result.throughput.ci95
     if ends is not None:
         known = f" ± {format_percent((ends[1] - ends[0]) / 2 / result.throughput.median, 1)}"
@@ -84,7 +84,7 @@ def baseline_texts(result: Layers) -> Iterator[str]:
 
 
 def _stages(result: Layers, width: int) -> list[str]:
-    """A row for each device: the parts of a step, the micro-batches that it holds at most, and its memory."""
+    """A row for each device: the parts of a step, the most micro-batches that it holds, and its memory."""
     rows = [["device", "blocks", "forward", "backward", "transfer", "update", "bubble", "held", "memory"]]
     for stage in result.stages:
         times = [format_seconds(seconds) for seconds in times_of(stage)]
@@ -99,16 +99,16 @@ def times_of(stage: Stage) -> tuple[float, ...]:
 
 
 def blocks_text(stage: Stage) -> str:
-    """`0–8`, or `0–3 9–12` of two segments."""
+    """`0–8`, or `0–3 9–12` for two segments."""
     return " ".join(run_text(first, last) for first, last in stage.segments)
 
 
 def run_text(first: int, last: int) -> str:
-    """`0–8`, or `8` of one block."""
+    """`0–8`, or `8` for one block."""
     return f"{first}–{last}" if last > first else str(first)
 
 
 def _cuts(result: Layers) -> Iterator[str]:
-    """Before which layers it is cut."""
+    """The layers before which the model is cut."""
     names = [result.blocks[first].name for first, _, _ in result.segments[1:]]
     yield f"cut before {', '.join(names)}; {len(result.blocks)} blocks"

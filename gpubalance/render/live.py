@@ -26,7 +26,7 @@ _TOGETHER = 0.01
 
 @dataclass
 class Course:
-    """A split while it is measured: its last rates, and what its stamped steps took. None is not known yet."""
+    """A split while it is measured: its last rates, and the times of its stamped steps. Empty or None is unknown."""
 
     devices: Sequence[Device]
     batches: Sequence[int]
@@ -44,7 +44,7 @@ class Course:
 
 
 def header_lines(text: str, left: str, width: int) -> list[Text]:
-    """What is being done and what is left of it all, on as few lines as the width allows."""
+    """What is being done and how much is left, on as few lines as the width allows."""
     if not left:
         return [Text(line) for line in prose(text, width)]
     gap = width - len(text) - len(left)
@@ -54,7 +54,7 @@ def header_lines(text: str, left: str, width: int) -> list[Text]:
 
 
 def joint_lines(course: Course, even: Course | None, width: int, height: int) -> list[Text]:
-    """The devices of a split, who waits for whom, and all together; the even split if it has been measured too."""
+    """The devices of a split, who waits for whom, and the total; also the even split once it is measured."""
     shown, count = max(1, height - 6), len(course.devices)
     lines = _table(course, shown, width)
     if shown < count:
@@ -69,13 +69,13 @@ def joint_lines(course: Course, even: Course | None, width: int, height: int) ->
     return lines
 
 
-_BEFORE, _AFTER = ("device", "name", "batch", "samples/s"), ("compute", "state", "memory")  # the bar
+_BEFORE, _AFTER = ("device", "name", "batch", "samples/s"), ("compute", "state", "memory")  # the bar is between them
 _BY_WORTH = ("device", "batch", "samples/s", "compute", "state", "memory", "name")
 _WITHOUT_HEAD = ("name", "state")
 
 
 def _table(course: Course, shown: int, width: int) -> list[Text]:
-    """Leaves out the least important columns on a narrow terminal; the bar takes the rest of the line."""
+    """The table, without the least important columns on a narrow terminal; the bar takes the rest of the line."""
     columns = {
         "device": [device.label for device in course.devices],
         "name": [shorten(device.name, _NAME_WIDTH) for device in course.devices],
@@ -141,7 +141,7 @@ def _waiting(course: Course) -> str:
 
 
 def state_text(gauges: Gauges | None) -> str:
-    """`83 °C 220 W`, as far as NVML tells."""
+    """`83 °C 220 W`, as far as NVML gives them."""
     if gauges is None:
         return ""
     heat = [] if gauges.temperature_c is None else [f"{gauges.temperature_c} °C"]
@@ -150,13 +150,13 @@ def state_text(gauges: Gauges | None) -> str:
 
 
 def throttled_text(device: Device, gauges: Gauges | None) -> str:
-    """`GPU:0 is throttled: power cap`; empty where it is not."""
+    """`GPU:0 is throttled: power cap`; empty if it is not."""
     reasons = throttling([gauges.reasons]) if gauges and gauges.reasons else ()
     return f"{device.label} is throttled: {', '.join(reasons)}" if reasons else ""
 
 
 def _total_line(name: str, rates: Sequence[float], width: int) -> Text:
-    """`total 1584  2205 samples/s  ▅▆▅▆` with as many of the last rates as there is room for."""
+    """`total 1584  2205 samples/s  ▅▆▅▆`, with as many of the last rates as fit."""
     rate = f"{format_rate(rates[-1])} samples/s" if rates else "…"
     text = shorten(f"{name}  {rate}  ", width)
     room = min(_LONGEST_BAR, width - len(text))
@@ -164,7 +164,7 @@ def _total_line(name: str, rates: Sequence[float], width: int) -> Text:
 
 
 def probe_lines(devices: Sequence[tuple[Device, Sequence[CurvePoint]]], width: int, height: int) -> list[Text]:
-    """The curve of each device that is being probed, with as many of its last rows as there is room for."""
+    """The curve of each device that is being probed, with as many of its last rows as fit."""
     if not devices:
         return []
     room = max(1, (height - 3 * len(devices)) // len(devices))

@@ -1,4 +1,4 @@
-"""The live screen of devices that each train a model of their own, as lines for a terminal of any width."""
+"""The live screen for devices that each train a model of their own, as lines for a terminal of any width."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WIDE = 70  # columns that a row with name and gauges needs
 
 @dataclass
 class OwnCourse:
-    """A device while it is measured: the latest samples/s alone and at once, by these words."""
+    """A device while it is measured: its latest samples/s, under "alone" and "at once"."""
 
     device: Device
     batch: int
@@ -29,7 +29,7 @@ class OwnCourse:
 
 
 def own_lines(courses: Sequence[OwnCourse], width: int, height: int) -> list[Text]:
-    """A row for each device, as many as there is room for, and the sum at once."""
+    """A row for each device, as many as fit, and the sum at once."""
     shown = courses[: max(1, height - 3)]
     rows = [["device", "", "batch", "alone", "at once", "memory", ""], *map(_row, shown)]
     if width < _WIDE:

@@ -8,7 +8,7 @@ from rich.table import Table
 
 
 class _Folded(TableElement):
-    """A table that breaks a long word: Rich would cut it, and with it the name of a field."""
+    """A table that breaks long words: Rich would cut them, and with them the names of fields."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         for part in super().__rich_console__(console, options):
@@ -21,4 +21,4 @@ class _Folded(TableElement):
 class Chapter(Markdown):
     """A text whose tables lose nothing, however narrow the terminal is."""
 
-    elements = {**Markdown.elements, "table_open": _Folded}  # noqa: RUF012  (as Rich has it)
+    elements = {**Markdown.elements, "table_open": _Folded}  # noqa: RUF012  (Rich declares it so)

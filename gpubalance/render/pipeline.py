@@ -1,4 +1,4 @@
-"""What a run says of the user's own input pipeline."""
+"""The lines that a run says about the user's own input pipeline."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _NOTHING_HELPED = "no change that was tried made it faster: do less for each sam
 
 
 def pipeline_lines(pipeline: Pipeline, solo_sum: float | None, width: int, *, in_front: bool = False) -> list[str]:
-    """Where it binds, that and what mends it; else what it gives alone.
+    """If the pipeline binds, that and how to mend it; otherwise its throughput alone.
 
-    Where it was `in_front` of the devices in what follows, beside the split without it.
+    If it was `in_front` of the devices in the figures that follow, the split's throughput without it is added.
     """
     alone, held = pipeline.alone, pipeline.held
     known = ""

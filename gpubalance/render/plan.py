@@ -1,4 +1,4 @@
-"""A plan as text: the split, what binds it, what is predicted, and what to do with it."""
+"""A plan as text: the split, what binds it, what is predicted, and how to use it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpubalance.settings.shares import share_text
 _NAME_WIDTH = 26
 _SHOWN = 0.001  # of the whole
 _MOST_CAUSES = 4
-# What binds a device in its share, after its name.
+# Why a device has no more samples, to follow its name.
 _REASONS = {
     "memory": "is limited by its memory ({limit})",
     "max batch": "was probed no further ({limit})",
@@ -28,7 +28,7 @@ _REASONS = {
     "global batch": "could take more of a larger global batch",
     "sync": "is faster alone",
 }
-_WAITED_FOR = ("speed", "granularity")  # where all are, there is nobody who would wait
+_WAITED_FOR = ("speed", "granularity")  # if all devices have these, nobody would wait
 
 
 def round_text(tried: Round, devices: Sequence[Device]) -> str:
@@ -47,7 +47,7 @@ def round_text(tried: Round, devices: Sequence[Device]) -> str:
 
 
 def plan_lines(plan: Plan, width: int = WIDTH, epoch: int | None = None) -> list[str]:
-    """The answer, each device, and the learning rate; of a plan that was run what it gave, not what was predicted."""
+    """The answer, each device, and the learning rate; for a plan that was run its measurement, not the prediction."""
     run = plan.balance.run if plan.balance else None
     lines = pipeline_lines(plan.pipeline, plan.predicted.solo_sum, width) if plan.pipeline else []
     if plan.balance is not None and run is not None:
@@ -123,7 +123,7 @@ def bounds_text(plan: Plan) -> str:
 
 
 def _bound_of_all(plan: Plan) -> str:
-    """Why devices that finish together, none of which is full, have no more."""
+    """Why devices that finish together, none of them full, have no more."""
     if not any(one.split.global_batch > plan.global_batch for one in plan.predicted.by_global_batch):
         return _REASONS["global batch"]
     what = "samples/s" if plan.predicted.noise_scale is None else "goodput"
@@ -171,7 +171,7 @@ def _left_out(plan: Plan, one: LeftOut) -> str:
 
 
 def _at_largest_even(plan: Plan) -> str:
-    """What a split brings without a larger global batch than equal shares in one piece have; empty where they fit."""
+    """What a split gains at the global batch of equal shares in one piece; empty if the even split fits so."""
     run = plan.balance.run if plan.balance else None
     measured = measured_at_largest_even(run.baselines) if run else ""
     even, best = plan.predicted.largest_even, plan.predicted.best_at_largest_even

@@ -1,4 +1,4 @@
-"""A probe as text: a device's table while it grows, each trial of its limit, and the summary."""
+"""A probe as text: a device's growing table, each trial of its limit, and the summary."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ OUTCOMES = {
 
 
 def curve_lines(points: Sequence[CurvePoint], width: int = WIDTH) -> list[str]:
-    """One row for each batch size, with a bar of its throughput; marks say what is uncertain about it.
+    """One row for each batch size, with a bar for its throughput; marks say what is uncertain about it.
 
-    On a narrow terminal the bar takes what the other columns leave, and is left out where that is nothing.
+    On a narrow terminal the bar takes what the other columns leave, or is left out.
     """
     best = max(point.throughput.median for point in points)
     longest = max(len(_marks(point)) for point in points)
@@ -89,7 +89,7 @@ def device_line(device: Device) -> str:
 
 
 def probed_lines(probe: Probe, width: int = WIDTH) -> list[str]:
-    """What each device can do. The curves are in the result.
+    """What each device can do, without the curves, which are in the result.
 
     More than four devices get one line each.
     """
@@ -120,7 +120,7 @@ def _device_lines(device: Device, one: DeviceProbe, width: int, *, whole: bool) 
 
 
 def _curve(one: DeviceProbe) -> str:
-    """The throughputs as ticks over the batch sizes, from 0 to the best."""
+    """The throughputs over the batch sizes as ticks, from 0 to the best."""
     points = sorted(one.curve, key=lambda point: point.batch)
     if len(points) < 2:
         return ""

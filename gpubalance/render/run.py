@@ -17,7 +17,7 @@ _NAME_WIDTH = 22
 
 
 def window_text(number: int, of: int, name: str, devices: Sequence[Device], measured: Measurement) -> str:
-    """One line: `GPU:0 [820] 1280 samples/s …` for each device and the total; only the total of the even split."""
+    """One line: `GPU:0 [820] 1280 samples/s …` for each device and the total; only the total for the even split."""
     rate = f"{format_rate(measured.throughput.median)} samples/s"
     if name:
         batches = " ".join(map(str, measured.batches))
@@ -35,9 +35,9 @@ def window_text(number: int, of: int, name: str, devices: Sequence[Device], meas
 
 
 def run_lines(run: Run, width: int, epoch: int | None = None, pipeline: Pipeline | None = None) -> list[str]:
-    """The answer, and where each device's time goes; with the time of an epoch of so many samples.
+    """The answer and where each device's time goes; with `epoch`, the time of that many samples.
 
-    `pipeline` is the user's own where it was measured after the run.
+    `pipeline` is the user's own if it was measured after the run.
     """
     worth = [line for text in worth_text(run, epoch, pipeline) for line in prose(text, width)]
     lines = [*_answer(run, width), *worth, "", *_devices(run, width)]
@@ -66,10 +66,10 @@ def step_text(
     input_wait_s: float | None = None,
     slow_s: float = 0.0,
 ) -> str:
-    """`step 718 ms = slowest compute 702 ms + update 3.90 ms + sync 11.9 ms`, of the slowest device.
+    """`step 718 ms = slowest compute 702 ms + update 3.90 ms + sync 11.9 ms`, for the slowest device.
 
-    An update that takes no time, or is not known, is left out; so is the sync of one device, which has none, and what
-    a step does not wait for.
+    Left out are an update of no or unknown duration, the sync of a single device, which has none, and what a step does
+    not wait for.
     """
     parts = (("slowest compute", compute_s), ("update", update_s or None), ("sync", sync_s))
     told = [f"{name} {format_seconds(seconds)}" for name, seconds in parts if seconds is not None]
@@ -92,7 +92,7 @@ def imbalance_text(imbalance: float) -> str:
 
 
 def _answer(run: Run, width: int) -> list[str]:
-    """What the split gives, and how that compares with the even split and with the devices alone."""
+    """What the split gives, compared with the even split and with the devices alone."""
     batches, throughput = " ".join(map(str, run.batches)), run.throughput
     if run.split.accumulates:
         batches += f" in micro-batches {' '.join(map(str, run.micro_batches))}"
@@ -134,7 +134,7 @@ def _devices(run: Run, width: int) -> list[str]:
         for replica in run.replicas
     ]
     rows.insert(0, ["device", "", "batch", "samples/s", "compute", "wait", "memory"])
-    # Names give way to a batch in micro-batches. Their ends are kept, as those tell one model from another.
+    # Names make room for a batch in micro-batches. Their ends are kept, which tell one model from another.
     excess = sum(max(map(len, column)) for column in zip(*rows, strict=True)) + 2 * (len(rows[0]) - 1) - WIDTH
     longest = max(len(row[1]) for row in rows)
     for row in rows if excess > 0 else ():

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 _TICKS = "▁▂▃▄▅▆▇█"
-# Values that differ by less than this are drawn flat: noise is no shape.
+# Values that differ by less than this are drawn flat, as noise has no shape.
 _FLAT = 0.02
 
 
 def sparkline(values: Sequence[float], *, least: float | None = None) -> str:
-    """One tick for each value, from the smallest (or `least`) to the largest; flat where they are within 2 %."""
+    """One tick for each value, from the smallest (or `least`) to the largest; flat if they are within 2 %."""
     if not values:
         return ""
     bottom, top = min(values) if least is None else least, max(values)

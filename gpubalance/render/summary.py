@@ -1,4 +1,4 @@
-"""What a command prints at its end, whatever it did."""
+"""What every command prints at its end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def summary(
 ) -> str:
     """The lines of a result, its warnings, the next command, and the lines of a training script.
 
-    `typed` gives a remedy with its commands as this user types them.
+    `typed` returns a remedy with its commands as this user types them.
     """
     lines = [*lines, *warning_lines(warnings, width, typed)]
     if next_command:
@@ -30,7 +30,7 @@ def summary(
 
 
 def warning_lines(warnings: Sequence[Warning_], width: int = WIDTH, typed: Callable[[str], str] = str) -> list[str]:
-    """An empty line, then each warning's code, message and remedy; warnings of one kind stand together."""
+    """An empty line, then each warning's code, message and remedy; warnings of one kind are joined."""
     alike: dict[tuple[str, str], list[str]] = {}
     for warning in warnings:
         alike.setdefault((warning.code, warning.next), []).append(warning.message)

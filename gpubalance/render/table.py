@@ -24,10 +24,10 @@ def prose(text: str, width: int, indent: str = "") -> list[str]:
 def table(
     rows: Sequence[Sequence[str]], *, left: Sequence[int] = (0,), indent: str = "", width: int | None = None
 ) -> list[str]:
-    """Lines with aligned columns, of which those in `left` are aligned to the left; the first row is the head.
+    """Lines with aligned columns, those in `left` to the left; the first row is the head.
 
-    Where a `width` does not hold them, one sentence for each row: it begins with the first cell and those without a
-    head, and `head cell` of each other follows.
+    If they do not fit in `width`, each row becomes a sentence: it begins with the first cell and those without a head,
+    and `head cell` follows for each of the others.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
@@ -46,10 +46,10 @@ def table(
 
 
 def shorten(text: str, width: int) -> str:
-    """The text, cut to a width with an ellipsis."""
+    """The text, cut at its end to a width, with an ellipsis."""
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def shorten_front(text: str, width: int) -> str:
-    """The text, its beginning cut off with an ellipsis to a width of at least 2."""
+    """The text, cut at its beginning to a width of at least 2, with an ellipsis."""
     return text if len(text) <= width else "…" + text[-max(1, width - 1) :]

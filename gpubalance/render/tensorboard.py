@@ -1,7 +1,7 @@
-"""What was measured, in TensorBoard's terms: scalars over steps, and a row of hyperparameters for each split.
+"""Measurements in TensorBoard's terms: scalars over steps, and a row of hyperparameters for each split.
 
-Tags are those of `training/monitor.py`, so that a training and the run before it share their charts. Below the folder
-of a command each of TensorBoard's runs is one thing that was measured: `split`, `even`, `round-1`, `solo-GPU-0`,
+The tags are those of `training/monitor.py`, so that a training and the run before it share their charts. Below a
+command's folder, each of TensorBoard's runs is one measured thing: `split`, `even`, `round-1`, `solo-GPU-0`,
 `at-once-GPU-0`.
 """
 
@@ -22,7 +22,7 @@ from gpubalance.settings.device import Device
 from gpubalance.settings.requests import Settings
 
 _PREFIX = "gpubalance"
-# The tag and title of each figure that stands beside a split's hyperparameters.
+# The tag and title of each figure shown beside a split's hyperparameters.
 METRICS = (
     (f"{_PREFIX}/median/samples_per_s", "samples/s"),
     (f"{_PREFIX}/median/step_time_s", "step time, s"),
@@ -50,7 +50,7 @@ class Tried(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """The end of a split. `fits` is false where it ran out of memory."""
+    """The end of a split. `fits` is false if it ran out of memory."""
 
     run: str
     ended_s: float
@@ -61,7 +61,7 @@ Summary = Scalar | Tried | Ended
 
 
 def columns(devices: Sequence[Device], settings: Settings) -> dict[str, type]:
-    """The columns of that table, each with its type: float, str or bool."""
+    """The columns of the table of hyperparameters, each with its type: float, str or bool."""
     numbers = (*(f"batch/{device.label}" for device in devices), "global_batch")
     texts = ("batches", "micro_batches", "devices")
     same = {name: type(value) for name, value in settings.model_dump(exclude_none=True).items()}
@@ -78,7 +78,7 @@ class Summaries:
         self._points: dict[str, dict[int, CurvePoint]] = {}
 
     def window(self, name: str, devices: Sequence[Device], measured: Measurement, now_s: float) -> list[Summary]:
-        """A window of the split (name "") or of the even split, which has just ended."""
+        """The summaries of a window of the split (name "") or of the even split, which has just ended."""
         key = (name, measured.split)
         known, base = key in self._runs, name or "split"
         if not known:
@@ -89,12 +89,12 @@ class Summaries:
         return [*tried, *self._measured(run, devices, measured, now_s)]
 
     def own(self, name: str, part: OwnWindow, now_s: float) -> list[Summary]:
-        """A window of one device with a model of its own, "alone" or "at once", which has just ended."""
+        """The summaries of a device's window with its own model, "alone" or "at once", which has just ended."""
         run = _solo(part.device) if name == "alone" else f"{name.replace(' ', '-')}-{_named(part.device)}"
         return self._of_device(run, part.device, part, now_s)
 
     def round(self, tried: Round, devices: Sequence[Device], now_s: float) -> list[Summary]:
-        """A split that `balance` has just tried, which may have run out of memory."""
+        """The summaries of a split that `balance` has just tried, which may have run out of memory."""
         run, measured = f"round-{tried.number}", tried.measured
         if measured is None:
             return [self._tried(run, devices, tried, now_s), Ended(run, now_s, fits=False)]
@@ -105,7 +105,7 @@ class Summaries:
         ]
 
     def point(self, device: Device, point: CurvePoint, now_s: float) -> list[Summary]:
-        """A batch of a device alone, which was just measured."""
+        """The summaries of a batch of a device alone, which was just measured."""
         run = _solo(device)
         self._points.setdefault(run, {})[point.batch] = point
         return self._of_device(run, device, point, now_s)
@@ -120,7 +120,7 @@ class Summaries:
         ]
 
     def solo_done(self, device: Device, now_s: float) -> list[Summary]:
-        """A device's probe has ended: its curve, whose steps are batch sizes."""
+        """The curve of a device whose probe has ended; its steps are batch sizes."""
         run = _solo(device)
         found: list[Summary] = []
         for batch, point in sorted(self._points.pop(run, {}).items()):
@@ -133,7 +133,7 @@ class Summaries:
         return found
 
     def done(self, now_s: float) -> list[Summary]:
-        """The command has ended."""
+        """The ends of all runs, as the command has ended."""
         return [Ended(run, now_s, fits=True) for run in self._runs.values()]
 
     def _tried(self, run: str, devices: Sequence[Device], split: Measurement | Round, began_s: float) -> Tried:
@@ -149,7 +149,7 @@ class Summaries:
         return Tried(run, began_s, hparams | self._settings.model_dump(exclude_none=True))
 
     def _window(self, run: str, times: StepTime, now_s: float) -> _Window:
-        """The window of these step times; from now on the run has trained its steps too."""
+        """The window of these step times; from now on they count among the run's steps."""
         windows = self._windows.setdefault(run, [])
         windows.append(_Window(run, windows[-1].last if windows else 0, times, now_s))
         return windows[-1]
@@ -203,13 +203,13 @@ class _Window(NamedTuple):
             yield Scalar(self.run, _tag("step_time_s", label), step, end_s, step_s)
 
     def figures(self, values: Mapping[str, float | None], label: str | None = None) -> Iterator[Scalar]:
-        """What is known of all these steps, at their end."""
+        """Figures that hold for all these steps, at their end."""
         for name, value in values.items():
             if value is not None:
                 yield Scalar(self.run, _tag(name, label), self.last, self.now_s, value)
 
     def telemetry(self, found: Telemetry | None, label: str) -> Iterator[Scalar]:
-        """A GPU's course, with the last reading of each step, or its summary where the course is not known."""
+        """A GPU's course, with the last reading of each step, or its summary if there is no course."""
         if found is None:
             return
         course: dict[tuple[str, int], Scalar] = {}
@@ -224,7 +224,7 @@ class _Window(NamedTuple):
     def _place(self, at_s: float) -> tuple[int, float] | None:
         """How many steps were trained at a moment of the step times' clock, and its wall time.
 
-        None without such a clock, and for a moment before these steps: one GPU's readings go on from window to window.
+        None without such a clock, and for a moment before these steps: a GPU's readings continue from window to window.
         """
         ends, size = self.times.at_s, self.times.steps_per_sample
         if not ends or at_s < 0:
@@ -250,7 +250,7 @@ def _named(device: Device) -> str:
 
 
 def _ends_s(times: StepTime, now_s: float) -> list[float]:
-    """When each timing ended, if the last one did now."""
+    """When each timing ended, if the last one ended now."""
     if times.at_s:
         return [now_s - (times.at_s[-1] - at_s) for at_s in times.at_s]
     ends = [now_s]

@@ -1,4 +1,4 @@
-"""One step of a pipeline as text: a line a device, time across."""
+"""One step of a pipeline as text: one line for each device, time from left to right."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gpubalance.numbers.units import format_seconds
 from gpubalance.render.table import prose
 from gpubalance.results.layers import Layers
 
-# Passes of odd micro-batches are small letters, so that one tells them apart.
+# Passes of odd micro-batches are small letters, so that readers can tell them apart.
 _FORWARD, _BACKWARD, _UPDATE, _TRANSFER, _NOTHING = "Ff", "Bb", "U", "-", "."
 _LEAST_COLUMNS = 20
 
@@ -25,7 +25,7 @@ class Span:
 
 
 def spans_of(result: Layers, device: int) -> Iterator[Span]:
-    """What a device does, in order of time; between spans it has nothing to do."""
+    """What a device does, in order of time; between spans it is idle."""
     timeline = result.timeline
     free_s = 0.0
     for task in (task for task in timeline.tasks if task.device == device):
@@ -38,7 +38,7 @@ def spans_of(result: Layers, device: int) -> Iterator[Span]:
 
 
 def timeline_lines(result: Layers, width: int) -> list[str]:
-    """`GPU:0 FfFfBbBb…` for each device, each column what takes most of its time."""
+    """`GPU:0 FfFfBbBb…` for each device; each column shows what takes most of its time."""
     labels = [result.devices[stage.device].label for stage in result.stages]
     left = max(map(len, labels)) + 2
     columns = max(_LEAST_COLUMNS, width - left)
@@ -52,7 +52,7 @@ def timeline_lines(result: Layers, width: int) -> list[str]:
 
 
 def _row(spans: list[Span], step_s: float, columns: int) -> str:
-    """Of each column the sign that covers the most of it."""
+    """For each column the sign that covers most of it."""
     column_s = step_s / columns
     covered: list[dict[str, float]] = [{} for _ in range(columns)]
     for span in spans:

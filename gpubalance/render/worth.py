@@ -1,4 +1,4 @@
-"""Whether several devices are worth it, how long an epoch takes, and what energy the samples cost."""
+"""Whether several devices are worth it, how long an epoch takes, and how much energy the samples cost."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from gpubalance.results.common import Throughput
 from gpubalance.results.run import Pipeline, Run, SoloBest
 from gpubalance.results.telemetry import Telemetry
 
-# Of the best device alone: less than this is hardly worth another device.
+# Of the best device alone: a smaller gain is hardly worth another device.
 _CLEARLY = 0.05
 _SAMPLES = 1000
 
 
 def worth_text(run: Run, epoch: int | None = None, pipeline: Pipeline | None = None) -> Iterator[str]:
-    """What the devices give against the best one alone, in a word; and how long an epoch of so many samples takes.
+    """What the devices gain over the best one alone, with a verdict; and how long an epoch of `epoch` samples takes.
 
-    `pipeline` is the user's own, which feeds one device no faster than several; by default the run's.
+    `pipeline` is the user's own, by default the run's; it feeds one device no faster than several.
     """
     most = most_fed(pipeline or run.pipeline)
     rates = [("this split", run.throughput.median)]
@@ -36,7 +36,7 @@ def worth_text(run: Run, epoch: int | None = None, pipeline: Pipeline | None = N
 
 
 def most_fed(pipeline: Pipeline | None) -> float:
-    """Samples per second that the devices can be fed; infinite where that does not bind."""
+    """Samples per second that the devices can be fed; infinite if the pipeline does not bind."""
     return pipeline.alone.median if pipeline and pipeline.binds else math.inf
 
 
@@ -59,7 +59,7 @@ def _worth(label: str, best: SoloBest, rate: Throughput, most: float) -> str:
 
 
 def _energy(label: str, best: SoloBest, rate: float, telemetry: Sequence[Telemetry | None]) -> Iterator[str]:
-    """Nothing where a device does not tell its power."""
+    """The energy of some samples, alone and together; nothing if a device does not report its power."""
     each = [told.samples_per_joule(rate) if told else None for told in telemetry]
     if all(each) and best.samples_per_joule:
         alone = three_digits(_SAMPLES / best.samples_per_joule)
@@ -70,7 +70,7 @@ def _energy(label: str, best: SoloBest, rate: float, telemetry: Sequence[Telemet
 def epoch_text(epoch: int, rates: Sequence[tuple[str, float]], most: float = math.inf) -> str:
     """`an epoch of 50,000 samples: 37.2 s with GPU:0 alone, 28.0 s with the even split, 22.7 s with this split`.
 
-    `most` is what the devices can be fed.
+    `most` is the samples per second that the devices can be fed.
     """
     times = ", ".join(f"{_time(epoch / min(rate, most))} with {name}" for name, rate in rates)
     bound = "; your input pipeline gives them no faster" if any(rate > most for _, rate in rates) else ""

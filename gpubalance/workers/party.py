@@ -41,37 +41,37 @@ class Build:
 
 
 class Party:
-    """The workers of a measurement: one for each group of devices, which sees these devices and no others.
-    The workers of a measurement: one for each group of devices, which sees only these devices.
+    """The workers of a measurement: one for each group of devices, which sees only these devices.
 
-    A joint run is one group of all its devices: TensorFlow sums the gradients within one process or, if they are on several
-    hosts, between one process for each device. A probe is a group of one device. Several groups are several models that
-    train at the same time.
-            with Party(devices, build=Build(settings, joint, seed)) as party:
-                party.ask(series.warm_up)
+    A joint run is one group of all its devices: TensorFlow sums the gradients within one process or, if they are on
+    several hosts, between one process for each device. A probe is a group of one device. Several groups are several
+    models that train at the same time.
 
-        What it promises:
+        with Party(devices, build=Build(settings, joint, seed)) as party:
+            party.ask(series.warm_up)
 
-        Start       `ask` and `each` start the missing workers, which then build the model, all at the same time.
-        Order       Groups, workers and their answers have one order, that of the groups. A worker does one thing after the
-                    other; different workers do what `each` asks of them at the same time.
-        Replies     A worker's replies are handed to `work` as they come. With several workers `each` runs `work` in a
-                    thread for each; with one, in the caller's own thread.
-        Deadlines   No wait is endless: a worker may be silent for `deadline_s`, or for as long as suits its task, and
-                    never past `limit`.
-        Failures    A GpubalanceError of `work`, or of building the model, is that worker's failure. `ask` raises it;
-                    `each` notes it in `failures` under the number of its group, and the other workers go on. All other
-                    exceptions pass through.
-        Recovery    A worker that failed has ended when `ask` or `each` returns. The next call starts a new one in its
-                    place, as a GPU gets its memory back only when the process ends. A worker of simulated devices that
-                    ran out of memory stays: that memory is only counted.
-        Signals     They reach the main thread only. An interrupt of `each` kills every worker, then passes through.
-                    `kill` may be called from any thread: whoever waits for a worker hears that it has died.
-        End         After `end`, which leaving the `with` block calls, no worker is left, nor any process that one started.
-                    Workers also end by themselves when this process is gone, however it ended.
+    What it promises:
 
-        Only `Worker` knows that a worker is a process of this host. One on another host keeps the same promises: an agent
-        there passes the same messages on.
+    Start       `ask` and `each` start the missing workers, which then build the model, all at the same time.
+    Order       Groups, workers and their answers have one order, that of the groups. A worker does one thing after the
+                other; different workers do what `each` asks of them at the same time.
+    Replies     A worker's replies are handed to `work` as they come. With several workers `each` runs `work` in a
+                thread for each; with one, in the caller's own thread.
+    Deadlines   No wait is endless: a worker may be silent for `deadline_s`, or for as long as suits its task, and
+                never past `limit`.
+    Failures    A GpubalanceError of `work`, or of building the model, is that worker's failure. `ask` raises it;
+                `each` notes it in `failures` under the number of its group, and the other workers go on. All other
+                exceptions pass through.
+    Recovery    A worker that failed has ended when `ask` or `each` returns. The next call starts a new one in its
+                place, as a GPU gets its memory back only when the process ends. A worker of simulated devices that
+                ran out of memory stays: that memory is only counted.
+    Signals     They reach the main thread only. An interrupt of `each` kills every worker, then passes through.
+                `kill` may be called from any thread: whoever waits for a worker hears that it has died.
+    End         After `end`, which leaving the `with` block calls, no worker is left, nor any process that one started.
+                Workers also end by themselves when this process is gone, however it ended.
+
+    Only `Worker` knows that a worker is a process of this host. One on another host keeps the same promises: an agent
+    there passes the same messages on.
     """
 
     facts: Ready  # what the workers reported when they built the model; memory limits are of all devices

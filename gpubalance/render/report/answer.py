@@ -46,7 +46,7 @@ class Answer:
 
 
 def answer_of(subject: Subject) -> Answer:
-    """What a reader should see who stops after ten seconds."""
+    """The answer for a reader who stops after ten seconds."""
     if isinstance(subject.result, Probe):
         return _of_probe(subject.result)
     if isinstance(subject.result, Independent):
@@ -73,7 +73,7 @@ def _pipeline_of(subject: Subject) -> tuple[str, ...]:
 
 
 def _pipeline(pipeline: Pipeline | None, solo_sum: float | None, *, in_front: bool = False) -> tuple[str, ...]:
-    """What the user's own gives alone, in one line."""
+    """What the user's own input pipeline gives, in one line."""
     if pipeline is None:
         return ()
     return (" ".join(line.strip() for line in pipeline_lines(pipeline, solo_sum, WIDTH, in_front=in_front)),)

@@ -1,4 +1,4 @@
-"""The title and the unit of every table's columns, by the name of the field in the result."""
+"""The title and unit of every table's columns, by the name of the field in the result."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ _SPECIAL = re.compile(r"([\\`*_\[\]~|])")
 
 
 def markdown(subjects: Sequence[Subject]) -> str:
-    """One document of all results, and what the words in their tables mean."""
+    """One document for all results, ending with what the words in their tables mean."""
     lines = [line for subject in subjects for line in _section(subject)]
     return "\n".join([*lines, *_words(subjects)]).rstrip("\n")
 
@@ -71,12 +71,12 @@ def _table(table: Table) -> Iterator[str]:
 
 
 def _head(column: Column) -> str:
-    """The title, with the unit where `short` leaves it out."""
+    """The title, with the unit if `short` leaves it out."""
     return column.label if column.unit in ("s", "ms", "µs", "GiB", "%") else column.head
 
 
 def _cell(cell: Cell, column: Column) -> str:
-    """Escapes text only, so that a number below 0 keeps its sign."""
+    """The cell's text. Only texts are escaped, so that a number below 0 keeps its sign."""
     shown = short(cell, column)
     return markdown_cell(shown) if isinstance(cell, str) else shown
 
@@ -88,11 +88,11 @@ def _rows(heads: Iterable[str], sides: Iterable[str], rows: Iterable[Iterable[st
 
 
 def markdown_cell(text: str) -> str:
-    """Text for a cell of a table. People paste such tables into spreadsheets, so no formula begins there either."""
+    """Text for a table's cell. People paste such tables into spreadsheets, so it must not begin a formula either."""
     return markdown_text(spreadsheet_text(text))
 
 
 def markdown_text(text: str) -> str:
-    """Text in which everything that Markdown and HTML act on is escaped."""
+    """The text with everything escaped that Markdown and HTML interpret."""
     plain = clean(text, LONGEST).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return _SPECIAL.sub(r"\\\1", plain)

@@ -17,13 +17,13 @@ from gpubalance.render.report.table import exact
 from gpubalance.render.report.tables import tables_of
 from gpubalance.text import clean
 
-# A page of more rows is slow to open on a phone; --csv has them all.
+# A page with more rows opens slowly on a phone; --csv has them all.
 MOST_ROWS = 1000
 _LONGEST_TEXT = 2000
 
 
 def html_page(subjects: Sequence[Subject], charts: Sequence[Charts]) -> str:
-    """One page of all subjects, each with its charts. Text from results is escaped, whatever it holds."""
+    """One page for all subjects, each with its charts. Text from results is escaped, whatever it contains."""
     environment = Environment(
         autoescape=True,
         undefined=StrictUndefined,

@@ -1,4 +1,4 @@
-"""A report as CSV: every row of every table with all digits, to be filtered by the first columns."""
+"""A report as CSV: every row of every table with all digits, which the first columns help to filter."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from gpubalance.render.report.tables import tables_of
 from gpubalance.text import clean
 
 LONGEST = 500  # characters of a text
-# These begin a formula, also in their wide forms: at the start of a cell, and after what separates cells in the
-# spreadsheets of other countries.
+# These begin a formula, also in their wide forms: at the start of a cell, and after the characters that separate cells
+# in the spreadsheets of other countries.
 _FORMULA = re.compile(r"(^|[;,|])(?=[=+\-@＝＋－＠])")
 _FIRST = ("file", "kind", "created", "table")
 
 
 def csv_text(subjects: Sequence[Subject]) -> str:
-    """Columns are named as in the result, with units in their names; a cell is empty where its row has no such column.
+    """Columns are named as in the result, with units in their names; a cell is empty if its row has no such column.
 
-    Text that a spreadsheet would take for a formula begins with an apostrophe. Unknown is empty too.
+    Text that a spreadsheet would read as a formula begins with an apostrophe. Unknown values are empty too.
     """
     rows: list[dict[str, Cell]] = []
     for subject in subjects:
@@ -44,5 +44,5 @@ def _cell(cell: Cell) -> str | int | float | None:
 
 
 def spreadsheet_text(text: str) -> str:
-    """Text with an apostrophe where a spreadsheet would begin a formula. Numbers are not text: −1 stays a number."""
+    """The text, with an apostrophe where a spreadsheet would begin a formula. Numbers are no text: −1 stays one."""
     return _FORMULA.sub(r"\1'", clean(text, LONGEST))

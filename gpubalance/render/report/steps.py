@@ -25,7 +25,7 @@ class Part(NamedTuple):
 
     @property
     def busy_s(self) -> float:
-        """Compute and update."""
+        """Seconds of compute and update."""
         return self.compute_s + self.update_s
 
 
@@ -54,7 +54,7 @@ def steps_of(subject: Subject) -> tuple[Step, ...]:
 
 
 def why_no_even(subject: Subject) -> str:
-    """Why the even split is not shown beside the chosen one; empty where it is, or with one device in use."""
+    """Why the even split is not shown beside the chosen one; empty if it is shown, or with one device in use."""
     if len(steps_of(subject)) != 1 or subject.split is None or len(subject.split.used) < 2:
         return ""
     run, plan = subject.run, subject.plan
@@ -70,7 +70,7 @@ def why_no_even(subject: Subject) -> str:
 
 def _measured(run: Run) -> tuple[Step, ...]:
     even = run.baselines.even
-    # The baseline of a run of the even split is that run itself.
+    # For a run of the even split, the baseline is that run itself.
     is_even = even is not None and even.step_time_s == run.step_time_s
     steps = [] if even is None or is_even else [_of(even, "Even split")]
     return (*steps, _of(run, "Chosen split"))
@@ -106,7 +106,7 @@ def _compute_s(model: StepTimeModel, update_s: float, batch: int, micro_batch: i
 
 
 def _step(title: str, predicted: Predicted | SplitPrediction, sync_s: float, parts: Sequence[Part]) -> Step:
-    """The step of these parts, in which each waits for the slowest."""
+    """The step of these parts, each of which waits for the slowest."""
     slowest = max(part.busy_s for part in parts)
     waiting = tuple(part._replace(wait_s=slowest - part.busy_s) for part in parts)
     return Step(title, predicted.throughput, predicted.step_time_s, sync_s, 0.0, waiting)

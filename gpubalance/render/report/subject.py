@@ -18,7 +18,7 @@ from gpubalance.settings.shares import Shares
 
 @dataclass(frozen=True)
 class Subject:
-    """`name` is the file's. `probes` has one entry for each device, None where no probe of it was found.
+    """The result of a file, `name`. `probes` has an entry for each device, None if no probe of it was found.
 
     `probe_from` says where the probe comes from; it is empty without one.
     """
@@ -30,7 +30,7 @@ class Subject:
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """The result's devices, which its device numbers are places of."""
+        """The result's devices, to whose places its device numbers refer."""
         return self.result.devices
 
     @property
@@ -45,24 +45,24 @@ class Subject:
 
     @property
     def layers(self) -> Layers | None:
-        """The result if it is of a model that is cut over its devices."""
+        """The result if it is of a model cut over its devices."""
         return self.result if isinstance(self.result, Layers) else None
 
     @property
     def run(self) -> Run | None:
-        """The result if it is a run, or the run that `balance` ended with."""
+        """The result if it is a run, or the run at the end of `balance`."""
         if isinstance(self.result, Plan):
             return self.result.balance.run if self.result.balance else None
         return self.result if isinstance(self.result, Run) else None
 
     @property
     def solo_gap(self) -> SoloGap | None:
-        """Where `balance` found that the distance from the solo sum goes; None where it could not tell."""
+        """How `balance` divided the distance from the solo sum; None if it could not tell."""
         return self.plan.balance.solo_gap if self.plan is not None and self.plan.balance is not None else None
 
     @property
     def kind(self) -> str:
-        """The kind of the result, as its file says."""
+        """The kind of the result, as in its file."""
         return self.result.kind
 
     @property
@@ -72,12 +72,12 @@ class Subject:
 
     @property
     def split(self) -> Shares | None:
-        """The split of a run or a plan."""
+        """The split of a run or a plan, else None."""
         return self.result.split if isinstance(self.result, Plan | Run) else None
 
 
 def warnings_of(subject: Subject) -> tuple[Warning_, ...]:
-    """The warnings of the result and of the run that it holds."""
+    """The warnings of the result and of the run in it."""
     run = subject.run
     inner = run.warnings if run is not None and run is not subject.result else ()
     return (*inner, *subject.result.warnings)

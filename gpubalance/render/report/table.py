@@ -1,4 +1,4 @@
-"""A table of a report: the numbers of the result, each shown in a unit that suits it."""
+"""A table of a report: the numbers of the result, each shown in a suitable unit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpubalance.numbers.units import NOT_AVAILABLE, format_bytes, format_rate, f
 Cell = str | int | float | bool | None
 Unit = Literal["", "text", "s", "ms", "µs", "GiB", "samples/s", "%", "W", "°C", "MHz", "J", "FLOP/s", "samples/J"]
 
-# Factors from the result's unit to the one that is shown.
+# Factors from the result's unit to the displayed one.
 _SCALES: dict[str, float] = {"ms": 1e3, "µs": 1e6, "GiB": 2.0**-30, "%": 100.0}
 
 
@@ -35,7 +35,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells in the result's own units. `long` ones are left out of Markdown."""
+    """Rows of cells in the result's own units. Markdown leaves out `long` tables."""
 
     id: str
     title: str

@@ -19,7 +19,7 @@ from gpubalance.render.report.charts.chart import Chart, Charts
 from gpubalance.render.report.subject import Subject
 
 # The problem and its solution first, then why not more, then what the result is based on. Each function returns the
-# drawing, or a text that says why there is none; an empty one where nobody would look for it.
+# drawing, or a text that says why there is none; an empty text if nobody would look for it.
 _CHARTS = (
     ("step", "Where a step's time goes", steps.chart),
     ("gap", "Where the distance from the solo sum goes", gap.chart),
@@ -32,7 +32,7 @@ _CHARTS = (
 )
 
 
-# Of models that train independently there is no step that they share, and nothing was searched for.
+# Models that train independently share no step, and nothing was searched for.
 _OF_INDEPENDENT = (
     ("at-once", "Each device alone, and at once with the others", at_once.chart),
     ("memory", "Memory of each device against its limit", memory.chart),
@@ -49,7 +49,7 @@ _OF_LAYERS = (
 
 
 def charts_of(subject: Subject) -> Charts:
-    """What can be drawn of this result."""
+    """The charts that can be drawn from this result."""
     drawn: list[Chart] = []
     missing: dict[str, str] = {}
     of_kind = {"independent": _OF_INDEPENDENT, "layers": _OF_LAYERS}

@@ -16,7 +16,7 @@ _GIVEN, _LOST = Key("at once", COMPUTE), Key("less than alone", WAIT)
 
 
 def chart(subject: Subject) -> Drawing | str:
-    """Needs devices that were measured at once."""
+    """The rates as bars. Needs devices that were measured at once."""
     result = subject.independent
     if result is None or not result.measured:
         return "nothing was measured at once"

@@ -1,4 +1,4 @@
-"""Rows of bars, each under its own line of text, so that labels of any length have room, on a phone too."""
+"""Rows of bars, each under its own line of text, so that labels of any length fit, even on a phone."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _ROW_PX = 40
 _HEADING_PX = 30
 _REST_PX = 52  # the axis and its label
 _LEGEND_PX = 24
-_BAR = 0.42  # of a row; the rest is its text
+_BAR = 0.42  # of a row; its text takes the rest
 
 
 class Key(NamedTuple):
-    """What the legend calls a piece, or a mark, which has the style of a line."""
+    """The legend's name for a piece, or for a mark, which has a line's style."""
 
     name: str
     colour: str
@@ -30,10 +30,10 @@ class Key(NamedTuple):
 
 
 class Row(NamedTuple):
-    """Pieces of a bar under a text at the left and one at the right; a heading has none.
+    """Pieces of a bar under a text at the left and one at the right; a heading has no pieces.
 
     The pieces follow each other from 0, each a length in the axis' unit; one below 0 goes to the left. `marks` are
-    lines across the bar at values.
+    lines across the bar at their values.
     """
 
     left: str
@@ -49,7 +49,7 @@ class Row(NamedTuple):
 
 
 def draw_rows(rows: Sequence[Row], width: int, label: str, keys: Sequence[Key] = ()) -> Figure:
-    """Draws the rows from top to bottom over one axis, which has 0 on it, with a legend of the keys."""
+    """Draws the rows from top to bottom over one axis, which includes 0, with a legend of the keys."""
     heights = [_HEADING_PX if row.heading else _ROW_PX for row in rows]
     made, (axes,) = figure(width, sum(heights) + _REST_PX + (_LEGEND_PX if keys else 0))
     ends = [end for row in rows for end in (*row.ends, *(value for _, value in row.marks))]

@@ -1,4 +1,4 @@
-"""A chart before it is drawn: its words, and a function that draws it in a given width."""
+"""A chart before it is drawn: its texts, and a function that draws it in a given width."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# The widths of a page's column and of a phone, in CSS pixels where the chart is not scaled.
+# The widths of a page's column and of a phone, in CSS pixels if the chart is not scaled.
 WIDE, NARROW = 640, 340
 
 
-# A caption, which is also what a screen reader says, and what draws the chart in a width in CSS pixels.
+# A caption, which a screen reader also reads, and a function that draws the chart in a width in CSS pixels.
 Drawing = tuple[str, "Callable[[int], Figure]"]
 
 
@@ -26,7 +26,7 @@ class Chart(NamedTuple):
 
 
 class Charts(NamedTuple):
-    """The charts of a result, and why each of the others, by its title, can't be drawn."""
+    """The charts of a result, and for each of the others, by its title, why it can't be drawn."""
 
     drawn: tuple[Chart, ...]
     missing: dict[str, str]

@@ -1,4 +1,4 @@
-"""Step time over the run; under it temperature, power, clocks and throttling of each device."""
+"""Step time over the run; below it temperature, power, clocks and throttling of each device."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _PANELS = {
 
 
 class Line(NamedTuple):
-    """Timings of one thing; `filled` are its marks, and its median is a solid line."""
+    """Timings of one thing; `filled` makes its marks filled and its median a solid line."""
 
     name: str
     times: StepTime
@@ -45,7 +45,7 @@ class Line(NamedTuple):
 
 
 def chart(subject: Subject) -> Drawing | str:
-    """Needs something that was run, such as the run that `balance` ended with."""
+    """Timings over time. Needs something that was run, such as the run at the end of `balance`."""
     if subject.run is None and subject.independent is None and subject.layers is None:
         return "nothing was run: `gpubalance run` or `gpubalance balance` does"
     lines = [line for line in _lines(subject) if line.times.samples]
@@ -159,7 +159,7 @@ def _draw_timings(axes: Axes, lines: Sequence[Line]) -> None:
     axes.set_ylabel("step time, ms")
     bottom, top = axes.get_ylim()
     usual = lines[0].times.median * 1e3
-    if top - bottom < 0.02 * usual:  # or noise of under one per cent looks like a mountain
+    if top - bottom < 0.02 * usual:  # else noise of under one per cent looks like a mountain
         axes.set_ylim(min(bottom, 0.99 * usual), max(top, 1.01 * usual))
 
 

@@ -22,7 +22,7 @@ _LEGEND_ROW_PX = 18
 
 
 def chart(subject: Subject) -> Drawing | str:
-    """Needs a probe: the result itself, or a probe of its devices."""
+    """The curves. Needs a probe: the result itself, or a probe of its devices."""
     if not subject.probed:
         if subject.kind == "probe":
             return "no batch size was measured"
@@ -104,7 +104,7 @@ def _draw_device(axes: Axes, subject: Subject, i: int, one: DeviceProbe) -> None
         fmt=marker(i),
         color=colour(i),
         markerfacecolor=_inside(i),
-        markersize=5 + i % 2 * 2,  # of two alike, both are seen
+        markersize=5 + i % 2 * 2,  # so that both of two equal ones are seen
         elinewidth=1.2,
         capsize=2,
         zorder=3,

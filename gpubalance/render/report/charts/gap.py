@@ -16,7 +16,7 @@ _LOSS, _GAIN = Key("loss", VERMILLION), Key("gain", GREEN)
 
 
 def chart(subject: Subject) -> Drawing | str:
-    """Needs a plan of `balance`, which divides the gap."""
+    """The causes as bars. Needs a plan of `balance`, which divides the gap."""
     gap = subject.solo_gap
     if gap is None:
         if subject.plan is not None and subject.plan.balance is not None:

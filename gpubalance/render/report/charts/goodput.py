@@ -1,4 +1,4 @@
-"""Throughput and goodput over the global batch, and what a sample of it is worth."""
+"""Throughput and goodput over the global batch, and what a sample is worth there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpubalance.results.plan import Plan
 
 
 def chart(subject: Subject) -> Drawing | str:
-    """Of a plan with a noise scale whose global batch was free; no other result misses it."""
+    """Only for a plan with a noise scale and a free global batch; no other result misses it."""
     plan = subject.plan
     if plan is None or plan.predicted.noise_scale is None or len(plan.predicted.by_global_batch) < 2:
         return ""

@@ -29,7 +29,7 @@ class _Use(NamedTuple):
 
 
 def chart(subject: Subject) -> Drawing | str:
-    """Needs the memory peaks of a run, or of a probe's largest batches."""
+    """The peaks as bars. Needs the memory peaks of a run, or of a probe's largest batches."""
     ran = subject.run or subject.independent
     uses = _of_probe(subject) if ran is None else _of_run(subject, ran)
     uses = uses if subject.layers is None else _of_layers(subject, subject.layers)
@@ -82,7 +82,7 @@ def _peaks(one: DeviceProbe) -> dict[int, int]:
 
 
 def _limit(subject: Subject, device: int) -> int | None:
-    """What the device's allocator may take, or else all memory of the device."""
+    """What the device's allocator may take, or else all of the device's memory."""
     one = subject.probes[device]
     known = one.batch_limit.memory_bytes if one is not None and one.batch_limit is not None else None
     return subject.devices[device].memory_bytes if known is None else known

@@ -25,11 +25,11 @@ from gpubalance.results.layers import Layers
 
 _COLOURS = {"forward": FORWARD, "backward": BACKWARD, "transfer": TRANSFER, "update": UPDATE}
 _ROW_PX, _REST_PX, _BAR = 46, 76, 0.5
-_NUMBERED_PX = 11  # of a bar that has room for its micro-batch's number
+_NUMBERED_PX = 11  # the width of a bar that has room for its micro-batch's number
 
 
 def chart(subject: Subject) -> Drawing | str:
-    """Of a cut model."""
+    """The tasks of a step. Only for a cut model."""
     result = subject.layers
     if result is None:
         return ""

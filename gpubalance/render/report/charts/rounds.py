@@ -1,4 +1,4 @@
-"""The search of `balance`: each split that it tried, what was predicted and what was measured."""
+"""The search of `balance`: each split that it tried, with its predicted and measured throughput."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MEASURED, _PREDICTED = Key("measured", BLUE), Key("predicted", VERMILLION, "-")
 
 
 def chart(subject: Subject) -> Drawing | str:
-    """Needs a plan of `balance`, which tries splits."""
+    """The rounds as bars. Needs a plan of `balance`, which tries splits."""
     balance = subject.plan.balance if subject.plan is not None else None
     if balance is None or not balance.rounds:
         return "only `gpubalance balance` tries splits"

@@ -22,7 +22,7 @@ _KEYS = (
 
 
 def chart(subject: Subject) -> Drawing | str:
-    """Of a cut model."""
+    """The parts of a step as bars. Only for a cut model."""
     result = subject.layers
     if result is None:
         return ""

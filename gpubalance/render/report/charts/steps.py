@@ -17,7 +17,7 @@ _UPDATE, _INPUT = Key("update", UPDATE), Key("wait for input", INPUT)
 
 
 def chart(subject: Subject) -> Drawing | str:
-    """Shows the predicted step of a plan that was not run. A probe has no such step."""
+    """The parts of a step as bars, predicted for a plan that was not run. A probe has no such step."""
     steps = steps_of(subject)
     if not steps:
         return "a probe measures each device alone, and waiting is what devices do together"

@@ -1,7 +1,7 @@
-"""How charts look, in colours that colour-blind readers tell apart.
+"""The style of charts, in colours that colour-blind readers can tell apart.
 
-Colours are Okabe and Ito's (Color Universal Design, 2008), with markers, dashes and hatches beside them. In the page
-each stands for a CSS variable (see svg.py), so that one drawing serves a light and a dark page.
+The colours are Okabe and Ito's (Color Universal Design, 2008), with markers, dashes and hatches beside them. In the
+page each stands for a CSS variable (see svg.py), so that one drawing serves a light and a dark page.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ FORWARD, BACKWARD, TRANSFER, BUBBLE = BLUE, VERMILLION, ORANGE, GRID
 HATCHES = {UPDATE: "\\\\\\\\", WAIT: "////", SYNC: "||||", INPUT: "xxx"}
 CHOSEN, EVEN = INK, MUTED  # devices have other colours
 
-# One of each for a device. Their numbers are coprime, so that 7 · 8 devices all look different.
+# One of each for every device. Their numbers are coprime, so that 7 · 8 devices all look different.
 _COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, BLACK, ORANGE, SKY)
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _DASHES: tuple[tuple[float, ...], ...] = ((5, 2), (2, 1.5), (7, 2, 1.5, 2), (1, 1.5), (9, 3))
@@ -79,7 +79,7 @@ def device_name(device: Device, width: int = WIDE) -> str:
 def drawing(salt: str) -> Iterator[None]:
     """Draws with our settings over matplotlib's defaults, not the user's, and restores the user's at the end.
 
-    The salt makes the names within an SVG the same each time, and different in each chart.
+    The salt makes the names within an SVG the same each time, but different in each chart.
     """
     import matplotlib
 
@@ -104,8 +104,8 @@ def _settings(salt: str) -> dict[Any, Any]:
     return {
         "svg.fonttype": "none",  # text stays text
         "svg.hashsalt": salt,
-        "text.parse_math": False,  # a device's name may have a $ in it
-        "font.family": ["DejaVu Sans"],  # comes with matplotlib, and is wide: other fonts have room
+        "text.parse_math": False,  # a device's name may contain a $
+        "font.family": ["DejaVu Sans"],  # comes with matplotlib, and is wide, so that other fonts fit
         "figure.dpi": _PX_PER_INCH,
         "axes.facecolor": "none",
         "axes.edgecolor": MUTED,

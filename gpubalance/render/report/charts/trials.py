@@ -22,7 +22,7 @@ _LOOKS = {
 
 
 def chart(subject: Subject) -> Drawing | str:
-    """Needs a probe, and a device that has a limit."""
+    """The trials of each device. Needs a probe, and a device with a limit."""
     trials = _trials(subject)
     if not trials:
         return "no device's limit was searched for" if subject.probed else "it is in the probe of these devices"

@@ -8,7 +8,7 @@ from gpubalance.render.report.tables import alone, at_once, facts, joint, layers
 
 
 def tables_of(subject: Subject) -> tuple[Table, ...]:
-    """In the order of the charts: what devices gave together, the plan, each device alone, the rest."""
+    """The tables in the order of the charts: what devices gave together, the plan, each device alone, the rest."""
     return (
         *at_once.tables(subject),
         *layers.tables(subject),

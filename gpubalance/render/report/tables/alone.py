@@ -14,7 +14,7 @@ _Probes = list[tuple[str, DeviceProbe]]
 
 
 def tables(subject: Subject) -> tuple[Table, ...]:
-    """Empty where no device was probed."""
+    """The tables about each device alone; none if no device was probed."""
     probes = [(subject.devices[i].label, one) for i, one in enumerate(subject.probes) if one is not None]
     points = [(label, point) for label, one in probes for point in sorted(one.curve, key=lambda p: p.batch)]
     models = [(label, one.step_time_model) for label, one in probes if one.step_time_model is not None]

@@ -24,7 +24,7 @@ _WAITS = ("input_wait_s", "solo_input_wait_s")
 
 
 def tables(subject: Subject) -> tuple[Table, ...]:
-    """Each device, and the sum; empty of another kind of result."""
+    """Each device, and the sum; none for another kind of result."""
     result = subject.independent
     if result is None:
         return ()

@@ -11,7 +11,7 @@ from gpubalance.results.probe import Probe
 
 
 def tables(subject: Subject) -> tuple[Table, ...]:
-    """The same of every kind of result."""
+    """The tables that every kind of result has."""
     names = ("name", "uuid", "bus_id", "memory_bytes", "simulated")
     devices: list[Row] = [{"device": device.label, **fields(device, *names)} for device in subject.devices]
     return (

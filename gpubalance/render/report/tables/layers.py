@@ -1,4 +1,4 @@
-"""What a model that is cut over devices gave: its stages, blocks, rounds, what it is held against, one step."""
+"""What a model cut over devices gave: its stages, blocks, rounds, what it is compared with, one step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MEMORY = ("memory_peak_bytes", "memory_predicted_bytes")
 
 
 def tables(subject: Subject) -> tuple[Table, ...]:
-    """The step and each device's part of it, the blocks, the cuts that were tried; empty of another kind of result."""
+    """The step and each device's part of it, the blocks, the cuts that were tried; none for another kind of result."""
     result = subject.layers
     if result is None:
         return ()

@@ -11,7 +11,7 @@ from gpubalance.results.plan import Plan
 
 
 def tables(subject: Subject) -> tuple[Table, ...]:
-    """Empty where the result is no plan."""
+    """A plan's tables; none if the result is no plan."""
     plan = subject.plan
     if plan is None:
         return ()

@@ -1,4 +1,4 @@
-"""Rows of tables as dictionaries: the keys are names of fields, and the table's columns in order."""
+"""Rows of tables as dictionaries: the keys are names of fields and, in order, the table's columns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def table(
     long: bool = False,
     labels: Mapping[str, str] | None = None,
 ) -> tuple[Table, ...]:
-    """One table, or none where it has no rows. `labels` are titles that differ from the usual ones."""
+    """A table, or none if it has no rows. `labels` are titles that differ from the usual ones."""
     listed = list(rows)
     if not listed:
         return ()
@@ -31,18 +31,18 @@ def table(
 
 
 def fields(record: Record | None, *names: str) -> Row:
-    """These fields of a record, all None without a record."""
+    """The named fields of a record, all None without a record."""
     return {name: getattr(record, name, None) for name in names}
 
 
 def interval(name: str, ends: Interval, unit: str = "") -> Row:
-    """Both ends of an interval as `NAME_from` and `NAME_to`, followed by the unit; None where it is not known."""
+    """Both ends of an interval as `NAME_from` and `NAME_to`, followed by the unit; None if unknown."""
     low, high = ends or (None, None)
     return {f"{name}_from{unit}": low, f"{name}_to{unit}": high}
 
 
 def timings(times: StepTime) -> Iterator[Row]:
-    """Each timing, counted from 1, with when it ended if the result says so."""
+    """Each timing, counted from 1, with the time at which it ended if the result has that."""
     ends = times.at_s or (None,) * len(times.samples)
     for number, (at_s, seconds) in enumerate(zip(ends, times.samples, strict=True), 1):
         yield {"sample": number, "at_s": at_s, "step_time_s": seconds}
@@ -52,7 +52,7 @@ TELEMETRY_LABELS = {"temperature_c": "hottest", "power_w": "mean power"}
 
 
 def telemetry(found: Telemetry) -> Row:
-    """What a GPU told while it was watched, without its course."""
+    """What a GPU reported while it was watched, without its course."""
     names = ("readings", "duration_s", "temperature_c", "power_w", "energy_j", "sm_clock_mhz", "memory_clock_mhz")
     reasons = reasons_text(found.throttle_reasons)
     return {**fields(found, *names), "throttle_reasons": reasons, **fields(found, "ecc_uncorrected")}
