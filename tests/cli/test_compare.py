@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpubalance.results.comparison import Comparison
-from tests.cli.program import PROGRAM, gpubalance, here
+from tests.cli.program import PROGRAM, here
 from tests.cli.terminal import command_in_terminal
 from tests.jobs.test_compare import BASELINE, OTHER, slower
 
@@ -42,6 +42,6 @@ def test_a_narrow_terminal_gets_narrow_lines(files: tuple[str, str, str]) -> Non
 
 def test_a_redacted_comparison_tells_no_home_folder(files: tuple[str, str, str], tmp_path: Path) -> None:
     home = {"HOME": str(tmp_path)}
-    done = gpubalance("compare", *files, "--redact", "--json", environment=home)
+    done = here("compare", *files, "--redact", "--json", environment=home)
     assert [result.file for result in Comparison.model_validate_json(done.stdout).results][:1] == ["~/a.json"]
     assert str(tmp_path) not in done.stdout

@@ -15,7 +15,7 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import BadInput, UsageError
 from gpubalance.results.plan import Plan
 from tests.bench.in_process import Program
-from tests.cli.program import QUICK_PAIR, gpubalance, start
+from tests.cli.program import QUICK_PAIR, here, start
 from tests.guide.documents import COMMANDS, PROGRAM
 from tests.jobs.probes import probe_of
 
@@ -146,7 +146,7 @@ def test_a_plan_with_the_flags_of_a_file(tmp_path: Path, before: bool) -> None:
     path.write_text("quiet = true\nbatch_multiple = 16\n[plan]\nsync = 0.006\noutput = 'plan.json'\n")
     config = ("--config", str(path))
     words = [*config, "plan", "probe.json"] if before else ["plan", "probe.json", *config]
-    done = gpubalance(*words, "--global-batch", "256", cwd=tmp_path)
+    done = here(*words, "--global-batch", "256", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     plan = Plan.model_validate_json((tmp_path / "plan.json").read_text())
     assert (plan.batch_multiple, plan.sync_s, plan.global_batch) == (16, 0.006, 256)
@@ -194,5 +194,5 @@ def test_verbose_may_be_in_it_too(tmp_path: Path) -> None:
 
 def test_the_help_shows_its_values_as_defaults(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text("[run]\nwindows = 17\n")
-    done = gpubalance("run", "--config", "mine.toml", "--help", cwd=tmp_path)
+    done = here("run", "--config", "mine.toml", "--help", cwd=tmp_path)
     assert "[default: 17]" in done.stdout

@@ -7,23 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.program import QUICK_PAIR, gpubalance
+from tests.cli.program import QUICK_PAIR, here
 from tests.faults.machine import PLAIN, TI
 from tests.stand_in import TWO_UNLIKE_GPUS, environment
 
 
 def test_without_nvml_one_line_says_so_and_offers_the_way_on() -> None:
-    done = gpubalance("devices")
+    done = here("devices")
     assert done.returncode == 3
     assert done.stderr.startswith("error: no NVIDIA driver")
     assert "--simulate" in done.stderr
-    listed = gpubalance("devices", "--json")
+    listed = here("devices", "--json")
     assert (listed.returncode, listed.stderr) == (3, "")
     assert "no NVIDIA driver" in json.loads(listed.stdout)["nvidia"]["problem"]
 
 
 def test_the_gpus_are_listed_with_why_they_can_not_be_used(tmp_path: Path) -> None:
-    done = gpubalance("devices", environment=environment(tmp_path, TWO_UNLIKE_GPUS))
+    done = here("devices", environment=environment(tmp_path, TWO_UNLIKE_GPUS))
     assert done.returncode == 0
     assert "GeForce GTX 1080 Ti" in done.stdout
     for gpu in (("0  ", TI, "0000:01:00.0"), ("1  ", PLAIN, "0000:02:00.0")):
@@ -34,8 +34,8 @@ def test_the_gpus_are_listed_with_why_they_can_not_be_used(tmp_path: Path) -> No
 
 def test_the_listing_as_json(tmp_path: Path) -> None:
     (tmp_path / "tensorflow.py").write_text("raise ImportError('what it says of them is not asked here')")
-    here = environment(tmp_path, TWO_UNLIKE_GPUS) | {"PYTHONPATH": str(tmp_path)}
-    done = gpubalance("devices", "--json", environment=here)
+    variables = environment(tmp_path, TWO_UNLIKE_GPUS) | {"PYTHONPATH": str(tmp_path)}
+    done = here("devices", "--json", environment=variables)
     gpus = json.loads(done.stdout)["nvidia"]["gpus"]
     assert [gpu["index"] for gpu in gpus] == [0, 1]
     assert [gpu["uuid"] for gpu in gpus] == [TI, PLAIN]
@@ -43,13 +43,13 @@ def test_the_listing_as_json(tmp_path: Path) -> None:
 
 def test_a_lost_gpu_can_not_be_named(tmp_path: Path) -> None:
     script = TWO_UNLIKE_GPUS + "\ngpu 1 error handle 15\n"
-    done = gpubalance("run", "--gpus", "1", environment=environment(tmp_path, script))
+    done = here("run", "--gpus", "1", environment=environment(tmp_path, script))
     assert done.returncode == 2
     assert "there is no device '1'" in done.stderr
 
 
 @pytest.mark.parametrize("source", [QUICK_PAIR, "3"])
 def test_simulated_devices_are_listed(source: str) -> None:
-    done = gpubalance("devices", "--simulate", source)
+    done = here("devices", "--simulate", source)
     assert done.returncode == 0
     assert len(done.stdout.splitlines()) == (3 if source == QUICK_PAIR else 4)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpubalance.guide.chapters import names
-from tests.cli.program import PROGRAM, broken_tensorflow, gpubalance, start
+from tests.cli.program import PROGRAM, broken_tensorflow, gpubalance, here, start
 from tests.cli.terminal import command_in_terminal
 
 
@@ -20,7 +20,7 @@ def test_without_a_chapter_it_lists_them(tmp_path: Path) -> None:
 
 
 def test_a_pipe_gets_the_markdown() -> None:
-    done = gpubalance("guide", "numbers")
+    done = here("guide", "numbers")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("# The numbers")
     assert "\x1b" not in done.stdout
@@ -37,10 +37,10 @@ def test_a_reader_who_closes_the_pipe_is_no_error(command: tuple[str, ...]) -> N
 
 
 def test_an_unknown_chapter_names_the_nearest() -> None:
-    done = gpubalance("guide", "prob")
+    done = here("guide", "prob")
     assert (done.returncode, done.stdout) == (2, "")
     assert "probe" in done.stderr
-    assert "gpubalance guide lists" in gpubalance("guide", "zzz\x1b[31m").stderr
+    assert "gpubalance guide lists" in here("guide", "zzz\x1b[31m").stderr
 
 
 def on_a_terminal(chapter: str, columns: int, **variables: str) -> str:

@@ -16,7 +16,7 @@ from gpubalance.results.checkup import Checkups
 from gpubalance.results.estimate import BalanceEstimate
 from gpubalance.results.run import Run
 from tests.bench.in_process import Program
-from tests.cli.program import ROOT, SHORT, TINY, children_of, gpubalance, start
+from tests.cli.program import ROOT, SHORT, TINY, children_of, here, start
 from tests.faults.machine import PLAIN, TI
 from tests.jobs.probes import probe_of
 from tests.stand_in import TWO_UNLIKE_GPUS, environment
@@ -49,7 +49,7 @@ def test_a_run_over_two_hosts_is_measured_compared_and_reported(tmp_path: Path) 
     (tmp_path / "mine.py").write_text(DATA)
     split = ("--batches", "80", "40", "24", "--baseline", "none", "-o", str(path))
     own = ("--model", TINY, "--data", f"{tmp_path}/mine.py:samples")
-    done = gpubalance("run", "--simulate", TWO_HOSTS, *own, *split, *SHORT)
+    done = here("run", "--simulate", TWO_HOSTS, *own, *split, *SHORT)
     assert done.returncode == 0, done.stderr
     assert [label for label in LABELS if re.search(rf"^{label} ", done.stdout, re.MULTILINE)] == LABELS
     assert "building" in done.stderr
@@ -65,22 +65,20 @@ def test_a_run_over_two_hosts_is_measured_compared_and_reported(tmp_path: Path) 
     assert run.pipeline is not None
     assert run.pipeline.alone.median > run.throughput.median
 
-    compared = gpubalance("compare", str(path), str(path))
+    compared = here("compare", str(path), str(path))
     assert compared.returncode == 0, compared.stderr
     assert all(label in compared.stdout for label in LABELS)
-    reported = gpubalance("report", str(path), "--html", str(tmp_path / "run.html"))
+    reported = here("report", str(path), "--html", str(tmp_path / "run.html"))
     assert reported.returncode == 0, reported.stderr
     assert all(label in (tmp_path / "run.html").read_text() for label in LABELS)
 
 
 @pytest.mark.usefixtures("stand_in")
 def test_some_devices_of_some_hosts() -> None:
-    done = gpubalance(
-        "run", "--simulate", TWO_HOSTS, "--gpus", "beta:0", "alpha:1", "--batches", "8", "8", *SHORT, "--json"
-    )
+    done = here("run", "--simulate", TWO_HOSTS, "--gpus", "beta:0", "alpha:1", "--batches", "8", "8", *SHORT, "--json")
     assert done.returncode == 0, done.stderr
     assert [(d["host"], d["index"]) for d in json.loads(done.stdout)["devices"]] == [("beta", 0), ("alpha", 1)]
-    probe = gpubalance("probe", "--simulate", TWO_HOSTS, "--gpus", "beta:0", "--max-batch", "16", "--json")
+    probe = here("probe", "--simulate", TWO_HOSTS, "--gpus", "beta:0", "--max-batch", "16", "--json")
     assert probe.returncode == 0, probe.stderr
     assert json.loads(probe.stdout)["probes"][0]["device"] == 0
 
@@ -116,7 +114,7 @@ def three_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, .
 
 
 def test_devices_of_hosts_are_listed_and_one_that_can_not_be_reached_is_named(three_hosts: tuple[str, ...]) -> None:
-    done = gpubalance("devices", *three_hosts)
+    done = here("devices", *three_hosts)
     assert done.returncode == 3
     assert done.stderr.startswith("error: gamma can't be reached: sh ")
     of_alpha, of_beta = done.stdout.split("\n\n")
@@ -127,7 +125,7 @@ def test_devices_of_hosts_are_listed_and_one_that_can_not_be_reached_is_named(th
 
 
 def test_hosts_check_themselves_at_the_same_time(three_hosts: tuple[str, ...]) -> None:
-    done = gpubalance("doctor", *three_hosts, "--gpus", "alpha:0", "gamma:0", "--json")
+    done = here("doctor", *three_hosts, "--gpus", "alpha:0", "gamma:0", "--json")
     assert done.returncode == 3
     assert "error: alpha: TensorFlow: " in done.stderr
     found = Checkups.model_validate_json(done.stdout)

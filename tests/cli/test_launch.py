@@ -20,7 +20,7 @@ from gpubalance.settings.cluster import Cluster
 from gpubalance.training.load import load_plan
 from gpubalance.workers import agent
 from tests.bench.in_process import Program
-from tests.cli.program import ROOT, children_of, gpubalance, lines_until, start
+from tests.cli.program import ROOT, children_of, here, lines_until, start
 from tests.training.test_hosts import TWO_HOSTS, write_plan
 from tests.workers.test_process import gone
 
@@ -52,7 +52,7 @@ def script(tmp_path: Path) -> str:
 def test_each_device_has_a_process_that_knows_its_place(
     via: tuple[str, ...], on: tuple[str, ...], script: str, tmp_path: Path
 ) -> None:
-    done = gpubalance("launch", *via, str(write_plan(tmp_path)), script, "--gpus", "0 1", "-o", "x")
+    done = here("launch", *via, str(write_plan(tmp_path)), script, "--gpus", "0 1", "-o", "x")
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == [
         f"{label} | {label.partition(':')[0] if on else 'here'} given ['--gpus', '0 1', '-o', 'x'] as {rank}"
@@ -62,12 +62,12 @@ def test_each_device_has_a_process_that_knows_its_place(
 
 
 def test_the_devices_of_one_host_are_one_process(script: str) -> None:
-    done = gpubalance("launch", PAIR, script)
+    done = here("launch", PAIR, script)
     assert done.stdout == "GPU:0, GPU:1 | here given [] as None\n"
 
 
 def test_one_that_fails_ends_all_with_its_exit_code(script: str, tmp_path: Path) -> None:
-    done = gpubalance("launch", *VIA, str(write_plan(tmp_path)), script, "fail")
+    done = here("launch", *VIA, str(write_plan(tmp_path)), script, "fail")
     assert done.returncode == 5, done.stderr
 
 
@@ -168,7 +168,7 @@ def test_a_plan_knows_what_its_hosts_are_reached_by_and_no_command(script: str, 
     ssh = tmp_path / "ssh"
     ssh.write_text('#!/bin/sh\n[ "$1 $2" = "-o BatchMode=yes" ] && export ON="$3" && shift 3 && exec sh -c "$*"\n')
     ssh.chmod(0o755)
-    done = gpubalance("launch", str(plan), script, environment={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    done = here("launch", str(plan), script, environment={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
     assert done.returncode == 0, done.stderr
     assert {line.split()[2] for line in done.stdout.splitlines()} == {"alpha", "beta"}
 
@@ -193,14 +193,14 @@ def test_hosts_that_a_plan_is_not_for_or_that_can_not_be_reached(
 
 
 def test_a_script_that_is_not_there(tmp_path: Path) -> None:
-    done = gpubalance("launch", PAIR, "nowhere.py")
+    done = here("launch", PAIR, "nowhere.py")
     assert (done.returncode, done.stdout) == (4, "")
     assert "there is no script nowhere.py" in done.stderr
     # Both hosts have this machine's files; what is open is each one's own.
     prefix, script = tmp_path / "prefix", tmp_path / "train.py"
     script.touch()
     prefix.write_text(f'[ $1 = beta ] && exec 9</dev/null || exec 9<{script}; shift; exec "$@"\n')
-    done = gpubalance("launch", "--via", f"sh {prefix} {{host}}", str(write_plan(tmp_path)), "/proc/self/fd/9")
+    done = here("launch", "--via", f"sh {prefix} {{host}}", str(write_plan(tmp_path)), "/proc/self/fd/9")
     assert (done.returncode, done.stdout) == (4, "")
     assert "beta has no script /proc/self/fd/9 in" in done.stderr
 

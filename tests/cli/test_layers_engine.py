@@ -10,7 +10,7 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.keep.saved_probes import save
 from gpubalance.results.layers import Layers
 from gpubalance.workers.code import code_key
-from tests.cli.program import QUICK_PAIR, ROOT, gpubalance
+from tests.cli.program import QUICK_PAIR, ROOT, here
 from tests.cli.test_layers import profile
 from tests.jobs.probes import holding_nothing, probe_of
 
@@ -23,7 +23,7 @@ def test_two_branches_are_on_two_devices(tmp_path: Path) -> None:
     pair = profile(tmp_path, DEVICE, DEVICE, joint="link_bytes_per_s = 10e9")
     _known_to_hold_nothing(pair)
     short = ("--micro-batch", "8", "--micro-batches", "1", "--rounds", "1", "--windows", "1", "--duration", "0.5")
-    done = gpubalance("layers", "--simulate", pair, "--model", BRANCHES, *short, "--round-duration", "0.1", "--json")
+    done = here("layers", "--simulate", pair, "--model", BRANCHES, *short, "--round-duration", "0.1", "--json")
     assert done.returncode == 0, done.stderr
     result = Layers.model_validate_json(done.stdout)
     owner = {
@@ -63,7 +63,7 @@ def test_what_a_model_was_compiled_with_is_refused_before_it_is_measured(tmp_pat
         "    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(4), keras.layers.Dense(3)])\n"
         "    model.compile('sgd', 'mse', jit_compile=True)\n    return model\n"
     )
-    done = gpubalance("layers", "--simulate", QUICK_PAIR, "--model", f"{tmp_path / 'own.py'}:net")
+    done = here("layers", "--simulate", QUICK_PAIR, "--model", f"{tmp_path / 'own.py'}:net")
     assert (done.returncode, done.stdout) == (4, "")
     assert "is compiled with jit_compile=True, which is for one device\n  → compile it with jit_comp" in done.stderr
     assert "tried" not in done.stderr

@@ -18,7 +18,7 @@ from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Failure, Probe
 from gpubalance.results.redact import Identity, Redaction, identity
 from gpubalance.settings.device import Device, DeviceProfile
-from tests.cli.program import QUICK_PAIR, gpubalance
+from tests.cli.program import QUICK_PAIR, here
 from tests.jobs.probes import probe_of
 from tests.stand_in import TWO_UNLIKE_GPUS, engine, environment
 
@@ -123,7 +123,7 @@ def test_who_it_is_comes_from_this_process(monkeypatch: pytest.MonkeyPatch, tmp_
 def test_a_plan_says_that_it_can_not_be_run_and_gives_its_split(tmp_path: Path) -> None:
     path, plan = tmp_path / "probe.json", tmp_path / "plan.json"
     path.write_text(her_probe().model_dump_json())
-    done = gpubalance("plan", str(path), "--redact", "-o", str(plan), environment={**HERS})
+    done = here("plan", str(path), "--redact", "-o", str(plan), environment={**HERS})
     assert done.returncode == 0, done.stderr
     written = Plan.model_validate_json(plan.read_text())
     assert not [word for word in PERSONAL if word in plan.read_text() + done.stdout]
@@ -139,7 +139,7 @@ def test_a_plan_says_that_it_can_not_be_run_and_gives_its_split(tmp_path: Path) 
     assert f"--gpus 0 1 --batches {batches}" in caught.value.remedy
     named = shlex.split(done.stdout.split("next: ")[1].splitlines()[0])[-2:]  # a plan starts no code by itself
     assert named == ["--model", "~/nets/train.py:build"]
-    run = gpubalance("run", "--plan", str(plan), "--model", "small", environment=environment(tmp_path, TWO_UNLIKE_GPUS))
+    run = here("run", "--plan", str(plan), "--model", "small", environment=environment(tmp_path, TWO_UNLIKE_GPUS))
     assert run.returncode == 7
     assert run.stderr.startswith("error: the plan does not say which GPUs it is for")
 
@@ -159,11 +159,11 @@ def test_the_listing_of_devices_loses_other_peoples_processes(tmp_path: Path) ->
     """In MIG mode, so that TensorFlow needs not be asked."""
     more = [f"gpu {index} mig 1" for index in (0, 1)]
     more += ["gpu 0 process compute 4242 1000 /home/alice/secret.py", "gpu 1 process graphics 77 none /usr/bin/Xorg"]
-    here = environment(tmp_path, "\n".join([TWO_UNLIKE_GPUS, *more])) | HERS
-    open_ = gpubalance("devices", environment=here)
+    variables = environment(tmp_path, "\n".join([TWO_UNLIKE_GPUS, *more])) | HERS
+    open_ = here("devices", environment=variables)
     assert "secret.py (PID 4242)" in open_.stdout
-    done = gpubalance("devices", "--redact", environment=here)
-    listed = gpubalance("devices", "--redact", "--json", environment=here)
+    done = here("devices", "--redact", environment=variables)
+    listed = here("devices", "--redact", "--json", environment=variables)
     for text in (done.stdout, listed.stdout):
         assert not [word for word in (*PERSONAL, "4242", "secret", "Xorg") if word in text]
     assert "a process holds 1000 B" in done.stdout
@@ -174,10 +174,10 @@ def test_the_listing_of_devices_loses_other_peoples_processes(tmp_path: Path) ->
 
 
 def test_an_error_and_the_log_that_it_quotes_are_redacted_too(tmp_path: Path) -> None:
-    here = HERS | {"HOME": str(tmp_path)}
+    variables = HERS | {"HOME": str(tmp_path)}
     missing = tmp_path / "nowhere.json"
-    assert str(missing) in gpubalance("plan", str(missing), environment=here).stderr
-    done = gpubalance("plan", str(missing), "--redact", environment=here)
+    assert str(missing) in here("plan", str(missing), environment=variables).stderr
+    done = here("plan", str(missing), "--redact", environment=variables)
     assert "can't read ~/nowhere.json" in done.stderr
     assert str(tmp_path) not in done.stderr
 
@@ -189,11 +189,11 @@ def test_a_run_of_ones_own_model(tmp_path: Path) -> None:
         "    return Sequential([layers.Input((2,)), layers.Dense(1)])\n"
     )
     model = f"{tmp_path}/net.py:build"
-    here = HERS | {"HOME": str(tmp_path)}
-    done = gpubalance(
+    variables = HERS | {"HOME": str(tmp_path)}
+    done = here(
         *("run", "--simulate", "1", "--batches", "4", "--model", model, "--redact", "--json", "--quiet"),
         *("--windows", "1", "--duration", "0.3"),
-        environment=here | engine(tmp_path),
+        environment=variables | engine(tmp_path),
     )
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)

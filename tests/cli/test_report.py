@@ -13,7 +13,7 @@ import pytest
 
 from gpubalance.cli.report import report
 from gpubalance.errors import GpubalanceError
-from tests.cli.program import ROOT, gpubalance
+from tests.cli.program import ROOT, here
 from tests.render import samples
 
 
@@ -25,7 +25,7 @@ def plan(tmp_path: Path) -> Path:
 def test_a_page_and_pictures_of_two_results(plan: Path, tmp_path: Path) -> None:
     probe = str(samples.PROBE)
     page, folder = tmp_path / "report.html", tmp_path / "charts"
-    done = gpubalance("report", str(plan), probe, "--html", str(page), "--png", str(folder))
+    done = here("report", str(plan), probe, "--html", str(page), "--png", str(folder))
     assert (done.returncode, done.stdout) == (0, "")
     html = page.read_text(encoding="utf-8")
     assert html.startswith("<!DOCTYPE html>")

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.cli.program import gpubalance
+from tests.cli.program import here
 
 # A pipeline of 40 samples/s in front of devices that take 8 in 0.1 s. It never ends, so no cache is tried.
 FILE = """
@@ -48,7 +48,7 @@ def run(folder: Path, function: str) -> tuple[dict[str, Any], str]:
     (folder / "pair.toml").write_text("\n".join(map(DEVICE.format, "AB")))
     split = ("--simulate", "pair.toml", "--batches", "4", "4", "--baseline", "none", "--model", "mine.py:net")
     brief = ("--windows", "1", "--duration", "1", "-o", "run.json", "--overwrite")
-    done = gpubalance("run", *split, *brief, "--data", f"mine.py:{function}", cwd=folder)
+    done = here("run", *split, *brief, "--data", f"mine.py:{function}", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert "with batches held on the devices: " in done.stderr
     result: dict[str, Any] = json.loads((folder / "run.json").read_text())
@@ -85,6 +85,6 @@ def test_the_same_pipeline_in_parallel_is_not_named(tmp_path: Path) -> None:
 def test_data_that_can_not_be_had_ends_with_a_sentence(tmp_path: Path) -> None:
     """What is wrong with a function's samples is tested in tests/engine/test_user_data.py."""
     (tmp_path / "mine.py").write_text(FILE)
-    done = gpubalance("run", "--simulate", "2", "--data", "mine.py:absent", cwd=tmp_path)
+    done = here("run", "--simulate", "2", "--data", "mine.py:absent", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (4, "")
     assert "mine.py has no function 'absent'" in done.stderr

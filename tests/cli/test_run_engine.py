@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from gpubalance.jobs.measure.warnings import slower_than_profile
-from tests.cli.program import QUICK_PAIR, SHORT, TINY, TINY_PAIR, gpubalance, run_json
+from tests.cli.program import QUICK_PAIR, SHORT, TINY, TINY_PAIR, here, run_json
 from tests.stand_in import engine
 
 
 def test_a_run_of_the_pair_tells_where_the_time_goes(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     options = (*SHORT, "--trace", str(tmp_path / "traces"), "-o", str(path))
-    done = gpubalance("run", *TINY_PAIR, "--gpus", "0", "1", "--batches", "120", "80", *options)
+    done = here("run", *TINY_PAIR, "--gpus", "0", "1", "--batches", "120", "80", *options)
     assert done.returncode == 0, done.stderr
     result = json.loads(path.read_text())
     first, second = result["replicas"]
@@ -104,7 +104,7 @@ def test_a_users_file_in_the_current_folder_trains(tmp_path: Path) -> None:
     # Of so little work that a step's stamps come out of turn.
     split = ("--simulate", "2", "--batches", "1", "1", "--baseline", "none")
     settings = ("--input", "host", "--precision", "mixed_float16", "--all-reduce", "one-device")
-    done = gpubalance("run", *split, "--model", "mine:net", *settings, *SHORT, "--json", cwd=tmp_path)
+    done = here("run", *split, "--model", "mine:net", *settings, *SHORT, "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["complete"]
@@ -132,7 +132,7 @@ def test_a_model_that_is_none_is_a_bad_input(tmp_path: Path) -> None:
             raise BadInput("there is no model '\x1b[31mNoSuchNet'")
     """
     asked = ("run", "--simulate", QUICK_PAIR, "--model", "\x1b[31mNoSuchNet")
-    done = gpubalance(*asked, environment=engine(tmp_path, refuses))
+    done = here(*asked, environment=engine(tmp_path, refuses))
     assert (done.returncode, done.stdout) == (4, "")
     assert "building NoSuchNet on " in done.stderr
     assert "error: there is no model" in done.stderr

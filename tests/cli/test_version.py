@@ -9,7 +9,7 @@ from typing import Any
 
 import gpubalance as package
 from gpubalance.system.versions import software
-from tests.cli.program import broken_tensorflow, gpubalance
+from tests.cli.program import broken_tensorflow, gpubalance, here
 from tests.stand_in import TWO_UNLIKE_GPUS, environment
 
 
@@ -34,12 +34,12 @@ def test_tensorflow_is_not_loaded(tmp_path: Path) -> None:
 
 def test_the_driver_is_told_and_no_gpu_opened(tmp_path: Path) -> None:
     lost = TWO_UNLIKE_GPUS + "\nerror count 999\n"
-    done = gpubalance("--version", environment=environment(tmp_path, lost))
+    done = here("--version", environment=environment(tmp_path, lost))
     assert done.stdout.splitlines()[-1] == "driver 550.54.14, up to CUDA 12.4"
 
 
 def test_a_driver_that_does_not_start_is_no_error(tmp_path: Path) -> None:
-    done = gpubalance("--version", environment=environment(tmp_path, "nvml 12.550.54.14\ninit_error 18\n"))
+    done = here("--version", environment=environment(tmp_path, "nvml 12.550.54.14\ninit_error 18\n"))
     assert done.returncode == 0
     assert done.stdout.splitlines()[-1].startswith("no driver: the NVIDIA driver that is loaded is ")
 

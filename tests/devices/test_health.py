@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
-from gpubalance.devices.health import nvidia_cards
-from tests.stand_in import TWO_UNLIKE_GPUS, child, environment
+from gpubalance.devices.health import nvidia_cards, peak_flops
+from gpubalance.settings.choices import Precision
+from tests.stand_in import TWO_UNLIKE_GPUS, environment, loaded
 
 FIRST = "GPU-1080aaaa-0000-4000-8000-000000000001"
-PRECISIONS = ("float32", "tf32", "mixed_float16", "mixed_bfloat16")
+PRECISIONS: tuple[Precision, ...] = ("float32", "tf32", "mixed_float16", "mixed_bfloat16")
 
 
 def peaks(folder: Path, more: str = "", uuid: str = FIRST) -> list[float | None]:
     """The peak in each precision."""
-    code = (
-        "import json; from gpubalance.devices.health import peak_flops; "
-        f"print(json.dumps([peak_flops({uuid!r}, precision) for precision in {PRECISIONS}]))"
-    )
-    result: list[float | None] = json.loads(child(code, environment(folder, f"{more}\n{TWO_UNLIKE_GPUS}")))
-    return result
+    with loaded(environment(folder, f"{more}\n{TWO_UNLIKE_GPUS}")):
+        return [peak_flops(uuid, precision) for precision in PRECISIONS]
 
 
 def test_the_peak_is_two_operations_a_core_and_cycle_and_nothing_tells_that_of_tensor_cores(tmp_path: Path) -> None:

@@ -6,16 +6,16 @@ from typing import Any
 import pytest
 
 from gpubalance.devices.gpus import Gpu, MigSlice, normal_bus_id
-from gpubalance.devices.nvml import kernel_module_version
+from gpubalance.devices.nvml import kernel_module_version, read
 from gpubalance.settings.device import Device
-from tests.stand_in import TWO_UNLIKE_GPUS, child, environment
+from tests.stand_in import TWO_UNLIKE_GPUS, child, environment, loaded
 
 READ = "from gpubalance.devices import nvml; print(nvml.read().model_dump_json())"
 
 
 def reading(folder: Path, script: str) -> dict[str, Any]:
-    result: dict[str, Any] = json.loads(child(READ, environment(folder, script)))
-    return result
+    with loaded(environment(folder, script)):
+        return read().model_dump(mode="json")
 
 
 def test_two_unlike_gpus(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """The commands of README and guide run as they stand, and print what is shown below them, but for figures.
 
-The program is real, in this process where it looks for no GPU, and so is all that it prints. The engine is the
-stand-in, which computes as long as the simulated devices' profiles say without taking that time. The figures in the
-documents are of real runs: `examples.py` made them.
+The program is real, in this process, and so is all that it prints. The engine is the stand-in, which computes as long
+as the simulated devices' profiles say without taking that time. The figures in the documents are of real runs:
+`examples.py` made them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.program import ROOT, gpubalance, here
+from tests.cli.program import ROOT, here
 from tests.guide.documents import DOCUMENTS
 from tests.guide.examples import examples
 from tests.render.picture import lines
@@ -41,11 +41,8 @@ def test_the_commands_run_and_print_what_is_shown(name: str, folder: Path) -> No
         if example.command == ("doctor",) and not example.shown:
             continue  # as where it is shown
         trained = {} if example.command[0] == "doctor" else engine(folder)  # it tries the real TensorFlow
-        variables = {**trained, **example.environment}
-        if "--simulate" in example.command or example.command[0] in ("compare", "report"):
-            done = here(*example.command, cwd=folder, environment=variables)
-        else:
-            done = gpubalance(*example.command, cwd=folder, environment={**gpus, **variables})
+        seen = {} if "--simulate" in example.command else gpus
+        done = here(*example.command, cwd=folder, environment={**seen, **trained, **example.environment})
         assert done.returncode == (3 if example.command[0] == "doctor" else 0), (example.command, done.stderr)
         printed = words(done.stdout)
         for part in example.shown.split("\n…\n"):

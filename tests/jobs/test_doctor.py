@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -12,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from gpubalance.devices.gpus import Gpu, Reading
-from gpubalance.devices.health import nvidia_cards
+from gpubalance.devices.health import nvidia_cards, read_peer_to_peer
+from gpubalance.devices.machine import read_gpus
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import DeadlinePassed, PartialResult
 from gpubalance.jobs.doctor import software
+from gpubalance.jobs.doctor.gpus import driver_checks, gpu_checks
 from gpubalance.jobs.doctor.host import available_memory, disk_check, memory_check, shared_check
 from gpubalance.jobs.doctor.topic import guarded
 from gpubalance.jobs.doctor.work import memory_growth, tensorflow_devices, training_steps
@@ -26,21 +27,10 @@ from gpubalance.settings.requests import Settings
 from gpubalance.workers.messages import Inspected, Surveyed
 from gpubalance.workers.party import Party
 from gpubalance.workers.worker import Worker
-from tests.cli.program import gpubalance
-from tests.stand_in import TWO_UNLIKE_GPUS, child, environment
+from tests.cli.program import here
+from tests.faults.machine import PLAIN, TI
+from tests.stand_in import TWO_UNLIKE_GPUS, environment, loaded
 
-# The test process hides GPUs from its own TensorFlow; a user has not, unless a test says so.
-READ = """
-import json, os
-os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("SHOWN", "")
-if "SHOWN" not in os.environ:
-    del os.environ["CUDA_VISIBLE_DEVICES"]
-from gpubalance.devices.machine import read_gpus
-from gpubalance.jobs.doctor.gpus import driver_checks, gpu_checks
-reading = read_gpus()
-checks = [*driver_checks(reading), *gpu_checks(reading.gpus)]
-print(json.dumps([reading.model_dump_json(), [check.model_dump() for check in checks]]))
-"""
 # What tf.sysconfig.get_build_info() says of TensorFlow 2.21 from PyPI, with all of its libraries loaded.
 BUILD = Inspected(
     tensorflow="2.21.0",
@@ -53,15 +43,18 @@ BUILD = Inspected(
 )
 
 
-def checks_of(
-    folder: Path, script: str, variables: dict[str, str] | None = None
-) -> tuple[Reading, dict[str, list[Check]]]:
-    """What is found on the stand-in's GPUs, by code."""
-    read, found = json.loads(child(READ, environment(folder, script) | (variables or {})))
+def checks_of(folder: Path, script: str, shown: str | None = None) -> tuple[Reading, dict[str, list[Check]]]:
+    """What is found on the stand-in's GPUs, by code; of those that CUDA_VISIBLE_DEVICES shows, where it is set."""
+    with pytest.MonkeyPatch.context() as patch, loaded(environment(folder, script)):
+        patch.delenv("CUDA_VISIBLE_DEVICES")  # the tests' own
+        if shown is not None:
+            patch.setenv("CUDA_VISIBLE_DEVICES", shown)
+        reading = read_gpus()
+        found = [*driver_checks(reading), *gpu_checks(reading.gpus)]
     by_code: dict[str, list[Check]] = {}
-    for check in map(Check.model_validate, found):
+    for check in found:
         by_code.setdefault(check.code, []).append(check)
-    return Reading.model_validate_json(read), by_code
+    return reading, by_code
 
 
 def gpu(index: int, capability: str) -> Gpu:
@@ -163,7 +156,7 @@ gpu 1 process compute 4242 1073741824 python train.py
 
 def test_mig_and_hidden_gpus_are_no_failures(tmp_path: Path) -> None:
     mig = "gpu 0 uuid GPU-a100\ngpu 0 mig 1\ngpu 0 slice 0 uuid MIG-1\ngpu 1 uuid GPU-b"
-    _, found = checks_of(tmp_path, mig, {"SHOWN": "GPU-a100"})
+    _, found = checks_of(tmp_path, mig, shown="GPU-a100")
     first, second = found["gpu"]
     assert (first.status, second.status) == ("warning", "warning")
     assert "MIG mode is on" in first.detail
@@ -173,13 +166,9 @@ def test_mig_and_hidden_gpus_are_no_failures(tmp_path: Path) -> None:
 
 
 def test_peer_to_peer_is_what_the_driver_says(tmp_path: Path) -> None:
-    code = (
-        "from gpubalance.devices.health import read_peer_to_peer as ask\n"
-        "a, b = 'GPU-1080aaaa-0000-4000-8000-000000000001', 'GPU-1080bbbb-0000-4000-8000-000000000002'\n"
-        "print(ask(a, b), ask(b, a), ask(a, 'GPU-none'), sep='|')"
-    )
-    script = f"{TWO_UNLIKE_GPUS}\ngpu 0 p2p 1 0\ngpu 1 p2p 0 1"
-    assert child(code, environment(tmp_path, script)).strip() == "direct|not by this chipset|None"
+    with loaded(environment(tmp_path, f"{TWO_UNLIKE_GPUS}\ngpu 0 p2p 1 0\ngpu 1 p2p 0 1")):
+        told = [read_peer_to_peer(*pair) for pair in ((TI, PLAIN), (PLAIN, TI), (TI, "GPU-none"))]
+    assert told == ["direct", "not by this chipset", None]
 
 
 def test_libraries_are_told_by_name_and_broken_ones_with_why() -> None:
@@ -294,7 +283,7 @@ def test_without_a_driver_it_says_so_first_and_checks_the_rest(tmp_path: Path) -
     if nvidia_cards():
         pytest.skip("this machine has an NVIDIA card")
     path = tmp_path / "checkup.json"
-    done = gpubalance("doctor", "-o", str(path))
+    done = here("doctor", "-o", str(path))
     assert done.returncode == 3, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0] == "1 failure, 1 skipped, 6 ok"
@@ -320,7 +309,7 @@ def test_without_a_driver_it_says_so_first_and_checks_the_rest(tmp_path: Path) -
 
 
 def test_gpus_that_tensorflow_lacks_are_a_failure_that_is_named(tmp_path: Path) -> None:
-    done = gpubalance("doctor", "--json", "--quiet", environment=environment(tmp_path, TWO_UNLIKE_GPUS))
+    done = here("doctor", "--json", "--quiet", environment=environment(tmp_path, TWO_UNLIKE_GPUS))
     assert done.returncode == 3
     checkup = Checkup.model_validate_json(done.stdout)
     failure = checkup.first_failure
@@ -360,7 +349,7 @@ def test_colour_is_for_terminals_that_want_it(variables: dict[str, str], coloure
 
 
 def test_wrong_inputs_are_one_sentence(tmp_path: Path) -> None:
-    wrong = gpubalance("doctor", "--simulate", "2", "--gpus", "7")
+    wrong = here("doctor", "--simulate", "2", "--gpus", "7")
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert wrong.stderr.startswith("error: there is no device '7'")
-    assert gpubalance("doctor", "--simulate", str(tmp_path / "none.toml")).returncode == 4
+    assert here("doctor", "--simulate", str(tmp_path / "none.toml")).returncode == 4

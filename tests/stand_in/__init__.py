@@ -75,12 +75,13 @@ def environment(folder: Path, script: str) -> dict[str, str]:
 def loaded(variables: Mapping[str, str]) -> Iterator[None]:
     """While this lasts pynvml sees in this process the GPUs of `environment`'s variables, where these are among them.
 
-    The variables must be set. It gets a copy of the library, which reads its script when it is loaded.
+    It gets a copy of the library, which reads its script when it is loaded.
     """
     if "NVML_STAND_IN" not in variables:
         yield
         return
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NVML_STAND_IN", variables["NVML_STAND_IN"])
         library = shutil.copy(_library() / "libnvidia-ml.so.1", folder)
         patch.setattr(pynvml, "nvmlLib", ctypes.CDLL(library))
         patch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
@@ -125,7 +126,8 @@ def build(folder: Path) -> Path:
         pytest.skip("no C compiler (cc, gcc or clang) to build the NVML stand-in with")
     library = folder / "libnvidia-ml.so.1"
     source = Path(__file__).with_name("nvml.c")
-    flags = ["-std=gnu11", "-O1", "-Wall", "-Wextra", "-shared", "-fPIC"]
+    # Symbolic: in a process that has loaded TensorFlow, its own functions of these names would be called instead.
+    flags = ["-std=gnu11", "-O1", "-Wall", "-Wextra", "-shared", "-fPIC", "-Wl,-Bsymbolic"]
     subprocess.run([compiler, *flags, "-o", str(library), str(source)], check=True)
     return library
 

@@ -11,7 +11,7 @@ import pytest
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.plan.plan import plan
 from gpubalance.settings.requests import PlanRequest
-from tests.cli.program import ROOT, gpubalance
+from tests.cli.program import ROOT, here
 from tests.jobs.probes import probe_of
 from tests.training.rank import build, go_on, train
 
@@ -33,7 +33,7 @@ def test_fit_over_hosts_is_that_of_one_device(tensorflow: Any, tmp_path: Path) -
     path, script = str(write_plan(tmp_path)), str(ROOT / "tests" / "training" / "rank.py")
     environment = {"PYTHONPATH": str(ROOT)}
     words = (path, script, str(tmp_path), TWO_HOSTS, path)
-    done = gpubalance("launch", "--via", "env ON={host}", *words, environment=environment)
+    done = here("launch", "--via", "env ON={host}", *words, environment=environment)
     assert done.returncode == 0, done.stderr
 
     keras.utils.set_random_seed(3)

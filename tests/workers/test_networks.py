@@ -18,7 +18,7 @@ from gpubalance.jobs.keep.saved_probes import save
 from gpubalance.results.plan import Plan
 from gpubalance.results.records import read_record
 from gpubalance.results.run import Run
-from tests.cli.program import PROGRAM, ROOT, SHORT, gpubalance
+from tests.cli.program import PROGRAM, ROOT, SHORT, here
 from tests.jobs.probes import probe_of
 
 
@@ -111,7 +111,7 @@ def test_balance_ends_at_the_best_split_for_the_sync_that_it_measured(
     devices, _ = simulated_devices(str(profile))
     save(probe_of(devices))
     hosts = ("--simulate", str(profile), "--hosts", namespaces, "--via", "ip netns exec {host}")
-    done = gpubalance(*balance(256, *hosts, "-o", str(tmp_path / "plan.json")))
+    done = here(*balance(256, *hosts, "-o", str(tmp_path / "plan.json")))
     assert done.returncode == 0, done.stderr
     check_best(balanced(tmp_path / "plan.json"), profile, 256)
 
