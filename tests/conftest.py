@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,7 +56,12 @@ def in_process(tmp_path: Path) -> Iterator[Program]:
 @pytest.fixture(scope="session")
 def tensorflow() -> Any:
     """TensorFlow, set up once for the whole test process."""
+    gc.disable()  # a third of what this takes is to look for garbage where all stays
+    import keras  # noqa: F401
     import tensorflow as tf
+
+    gc.freeze()
+    gc.enable()
 
     tf.config.threading.set_inter_op_parallelism_threads(LOGICAL_DEVICES + 2)
     tf.config.threading.set_intra_op_parallelism_threads(1)

@@ -14,6 +14,7 @@ import numpy as np
 
 from gpubalance.planning.split import proportional_split
 from gpubalance.settings.cluster import Cluster
+from gpubalance.workers.imports import lean_import
 from tests.engine.steps import Steps
 from tests.engine.test_exact import l2_model, samples, synchronised_batch_norm_model
 
@@ -43,6 +44,8 @@ CASES = {
 
 def main(cluster: Cluster, folder: Path) -> None:
     """Trains every case, in the same order as the other processes."""
+    with lean_import():
+        import tensorflow  # noqa: F401
     count = len(cluster.addresses)
     for name, (make_model, make_optimizer, micro) in CASES.items():
         steps = Steps(make_model, make_optimizer, [None] * count, cluster=cluster)

@@ -13,13 +13,14 @@ import pytest
 from gpubalance.errors import DeadlinePassed
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.requests import Settings
+from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import Measure
 from gpubalance.workers.party import Build, Party
 from gpubalance.workers.process import free_addresses
 from gpubalance.workers.worker import Worker
 from tests.engine.rank import BATCHES, CASES, RAGGED
 from tests.engine.test_exact import STEPS, TOLERANCE, difference, train_on_one_device
-from tests.workers.test_ranks import DEVICES, JOINT, SPLIT
+from tests.workers.test_ranks import DEVICES, JOINT
 
 ROOT = Path(__file__).parents[2]
 
@@ -59,7 +60,7 @@ class Hangs(keras.layers.Layer):
     def call(self, x):
         rank = tf.distribute.get_strategy().cluster_resolver.task_id
         def wait(x):
-            while rank == 2 and os.path.exists({mark!r}):
+            while rank == 1 and os.path.exists({mark!r}):
                 time.sleep(0.05)
             return x
         return x + tf.stop_gradient(tf.ensure_shape(tf.numpy_function(wait, [x], tf.float32), x.shape))
@@ -73,15 +74,16 @@ def model():
 
 
 def test_a_device_that_does_not_end_its_compute_is_told(tmp_path: Path) -> None:
-    """Its process lives, and so do those that wait for it in TensorFlow's all-reduce."""
+    """Its process lives, and so does the one that waits for it in TensorFlow's all-reduce."""
     mark = tmp_path / "hangs"
     (tmp_path / "mine.py").write_text(HANGS.format(mark=str(mark)))
-    with Party(DEVICES, build=Build(Settings(model=f"{tmp_path}/mine.py:model"), JOINT)) as party:
-        assert party.ask(lambda worker: list(worker.measure(SPLIT)))
+    devices, split = (DEVICES[0], DEVICES[2]), Shares((80, 24))
+    with Party(devices, build=Build(Settings(model=f"{tmp_path}/mine.py:model"), JOINT)) as party:
+        assert party.ask(lambda worker: list(worker.measure(split)))
         mark.touch()
 
         def train(worker: Worker) -> object:
-            worker.process.send(Measure(split=SPLIT, seconds=0, at_least=1))
+            worker.process.send(Measure(split=split, seconds=0, at_least=1))
             return worker.process.receive(5.0, "training")
 
         with pytest.raises(DeadlinePassed, match=r"^beta:0: .*; the others wait, as it has not computed its gradients"):

@@ -15,6 +15,9 @@ from typing import Any
 
 import numpy as np
 
+import gpubalance
+from gpubalance.workers.imports import lean_import
+
 BATCH, SAMPLES, EPOCHS = 150, 610, 2  # the last batch of an epoch has 10
 
 
@@ -88,10 +91,9 @@ def ends(here: bool, hook: str, at: int, flag: str = "stop_training") -> Any:
 
 def main(folder: Path, profile: str, plan: str) -> None:
     """One process's part."""
-    import keras
-    import tensorflow as tf
-
-    import gpubalance
+    with lean_import():
+        import keras
+        import tensorflow as tf
 
     rank = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
     keras.utils.set_random_seed(3)

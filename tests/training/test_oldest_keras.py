@@ -42,7 +42,15 @@ def test_the_oldest_keras_trains_as_exactly(oldest_keras: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(oldest_keras), str(ROOT)])}
     for name in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_XDIST_TESTRUNUID"):
         environment.pop(name, None)
-    code = "import sys, keras, pytest; assert keras.__version__ == sys.argv[1]; sys.exit(pytest.main(sys.argv[2:]))"
+    code = """
+import sys
+from gpubalance.workers.imports import lean_import
+with lean_import():
+    import keras
+import pytest
+assert keras.__version__ == sys.argv[1]
+sys.exit(pytest.main(sys.argv[2:]))
+"""
     few = [f"{ROOT}/tests/training/{name}" for name in FEW]
     command = [sys.executable, "-c", code, OLDEST, "-q", "-p", "no:cacheprovider", "-m", "", *few]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)

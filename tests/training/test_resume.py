@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import shutil
 import signal
 import subprocess
@@ -48,7 +49,14 @@ def trained(backup: Path, batches: str, dies_at: int = -1) -> list[Any]:
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The backup of a training whose process was killed."""
     backup = tmp_path_factory.mktemp("killed")
-    code = "import sys; from tests.training.test_resume import Path, trained; trained(Path(sys.argv[1]), '70/30', 1)"
+    code = """
+import sys
+from gpubalance.workers.imports import lean_import
+with lean_import():
+    import tensorflow
+from tests.training.test_resume import Path, trained
+trained(Path(sys.argv[1]), '70/30', 1)
+"""
     done = subprocess.run([sys.executable, "-c", code, str(backup)], cwd=ROOT, capture_output=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
     return backup
@@ -69,8 +77,13 @@ def test_a_killed_training_ends_with_the_weights_of_an_undisturbed_one(
     assert max(float(abs(a - b).max()) for a, b in zip(whole, resumed, strict=True)) < 1e-6
 
 
-def test_the_example_trains_and_tells_where_the_time_goes() -> None:
-    command = [sys.executable, str(ROOT / "scripts" / "example.py")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert "Epoch 3/3" in done.stdout
-    assert done.stdout.splitlines()[-1].startswith("GPU:1 Quick 2: compute ")
+def test_the_example_trains_and_tells_where_the_time_goes(
+    tensorflow: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In this process, whose devices are set up: in one of its own a script is run by tests/cli/test_from_python.py."""
+    path = str(ROOT / "scripts" / "example.py")
+    monkeypatch.setattr(sys, "argv", [path])
+    runpy.run_path(path, run_name="__main__")
+    out = capsys.readouterr().out
+    assert "Epoch 3/3" in out
+    assert out.splitlines()[-1].startswith("GPU:1 Quick 2: compute ")

@@ -128,9 +128,12 @@ memory_per_sample = "9.1 MiB"
 """
 TRAINS = """
 import sys
-import keras, numpy as np, psutil
+import numpy as np, psutil
 import gpubalance
+from gpubalance.workers.imports import lean_import
 
+with lean_import():
+    import keras
 keras.utils.set_random_seed(1)
 split = gpubalance.load_plan(sys.argv[1], simulate=sys.argv[2])
 with split.scope():
