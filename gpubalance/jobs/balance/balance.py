@@ -44,8 +44,8 @@ from gpubalance.workers.party import Party
 def balance(request: BalanceRequest, driver: str | None, watch: Watch, journal: Journal | None = None) -> Plan:
     """The best split of the request's devices, found and proven by running it; `driver` is recorded.
 
-    Rounds and windows go into the `journal`, and those that are in it are not measured again. Raises what the probe,
-    the plan and the run do.
+    Rounds and windows go into the `journal`; those that are already in it are not measured again. Raises what the
+    probe, the plan and the run do.
     """
     limit = TimeLimit(request.measuring.time_limit_s)
     kept = Kept(journal, watch)
@@ -57,7 +57,7 @@ def balance(request: BalanceRequest, driver: str | None, watch: Watch, journal: 
 
 
 def _balanced(balancing: Balancing) -> Plan:
-    """Its plan. An error has what was found until then."""
+    """The balance's plan, which is kept. An error carries what was found before it."""
     try:
         with lost_gpus_told(balancing.request.devices):
             plan = balancing.run()
@@ -83,7 +83,7 @@ class Balancing:
         kept: Kept,
         phases: Phases,
     ) -> None:
-        """`party` is regrouped for each split; whoever made it ends it."""
+        """`party` is regrouped for each split; its owner ends it."""
         self.request = request
         self._probe = probe
         self._driver = driver
@@ -100,7 +100,7 @@ class Balancing:
         self._pipeline: Pipeline | None = None
 
     def run(self) -> Plan:
-        """Tries splits until none promises more than was measured, and proves the best until it is a proven one."""
+        """Tries splits until none promises more than was measured, and proves the best until the best is proven."""
         while True:
             best = self._known.best()
             planned = None if self._rounds.are_over else self._worth_a_round(best)
@@ -119,9 +119,9 @@ class Balancing:
                 return self._result(best)
 
     def _worth_a_round(self, best: Tried | None) -> Allocation | None:
-        """A split that promises more; else one that is measured once more, to tell which is the best.
+        """The next split to measure: one that promises more, else one whose place among the best is in doubt, or None.
 
-        So is the best while it may itself give what is promised.
+        The best itself is measured once more while it may give what another promises.
         """
         promised = self._promising(best)
         if promised is not None:
@@ -130,9 +130,9 @@ class Balancing:
         return None if doubtful is None else doubtful.planned
 
     def _promising(self, best: Tried | None) -> Allocation | None:
-        """The best split by what is known, if it promises clearly more than the best that was measured gave.
+        """The best split by what is known, if it promises clearly more than the best measured one gave.
 
-        Raises NothingFits where none was measured and the devices stepped back from what is asked.
+        Raises NothingFits if none was measured and the devices have stepped back from what was asked for.
         """
         try:
             promised = best_split(self._known.problem)
@@ -149,26 +149,26 @@ class Balancing:
         return promised if is_new and value > (1 + WORTH_A_ROUND) * best.value else None
 
     def _ceiling(self, split: Shares, proof: Run) -> Pipeline | None:
-        """What the user's pipeline gives at most, as the proof has batches that lie on the devices."""
+        """What the user's pipeline gives at most, which the proof, with batches on the devices, does not show."""
         if self.request.settings.data is None:
             return None
         party, solo_sum = self._together.gather(split), proof.baselines.solo_sum
         return ceiling(party, split.global_batch, self._watch, held=proof.throughput, solo_sum=solo_sum)
 
     def _trace(self, split: Shares) -> None:
-        """Traces steps of the final split, once nothing is measured any more."""
+        """Traces steps of the final split, after all measuring."""
         tracing = self.request.tracing
         if tracing is not None:
             warning = trace(self._together.gather(split), split.of_used, tracing, self._watch)
             self._trace_warnings += [warning] if warning else []
 
     def so_far(self) -> Plan | None:
-        """The plan of the best split that was proven, or else of the best that was measured, if there is one yet."""
+        """The plan of the best proven split, else of the best measured one; None before either."""
         best = self._known.best(proven=True) or self._known.best()
         return None if best is None else self._result(best)
 
     def _try(self, planned: Allocation) -> None:
-        """Measures a split for a moment; where it runs out of memory, the devices step back."""
+        """Measures a split for a moment; if it runs out of memory, the devices step back."""
         left = self._kept.left_of(planned.split, self._probe.created)
         if left is not None:
             self._take(planned, left, again=True)
@@ -183,7 +183,7 @@ class Balancing:
         self._take(planned, tried)
 
     def _take(self, planned: Allocation, tried: KeptRound, *, again: bool = False) -> None:
-        """Notes what a split gave, or holds the devices back that ran out of memory.
+        """Notes what a split gave, or lowers the limits of devices that ran out of memory.
 
         `again` is for a round that was measured before the balance was interrupted.
         """
@@ -207,7 +207,7 @@ class Balancing:
         return KeptRound(probe=self._probe.created, split=split, measured=measured)
 
     def _out_of_memory(self, split: Shares, error: OutOfMemory) -> KeptRound:
-        """Its devices step back, to what fitted before or was found to fit now."""
+        """The round of a split that ran out of memory: its limits are what fitted before or was found to fit now."""
         limits, multiple = [], self._known.problem.multiple
         for device, fits in self._together.fitting(split, error):
             below = [size for size in (*self._rounds.held(device), fits) if size < split.micro_batches[device]]
@@ -215,13 +215,13 @@ class Balancing:
         return KeptRound(probe=self._probe.created, split=split, measured=None, limits=tuple(limits))
 
     def _prove(self, planned: Allocation) -> None:
-        """Runs a split in turns with the even split, then looks whether its devices are as fast as before.
+        """Runs a split in turns with the even split, then checks whether its devices are as fast as before.
 
-        A device may have changed its speed while the run went on: what it does now has the last word.
+        A device may have changed its speed during the run: its present speed decides.
         """
         left = self._kept.left_of(planned.split, self._probe.created, ran_out=True)
         if left is not None:
-            self._proofs += 1  # the windows of the next proof are kept under this number
+            self._proofs += 1  # under which the windows of the next proof are kept
             self._take(planned, left, again=True)
             return
         try:
@@ -233,7 +233,7 @@ class Balancing:
             self._take(planned, self._out_of_memory(planned.split, error))
 
     def _look_again(self, planned: Allocation, now: Measurement) -> None:
-        """What a proven split gives now is another round of it, where a device has another speed by now."""
+        """Counts what a proven split gives now as another round, if a device has changed its speed."""
         left = self._kept.left_of(planned.split, self._probe.created)
         if left is not None:
             self._take(planned, left, again=True)
@@ -243,7 +243,7 @@ class Balancing:
             self._take(planned, self._round(planned.split, now))
 
     def _proof(self, planned: Allocation) -> tuple[Run, Measurement]:
-        """The run of the split, in turns with the even split, and what its devices do at its end."""
+        """The run of the split in turns with the even split, and what its devices do at the end of it."""
         self._phases.proof(planned)
         self._watch(Doing(f"proving {planned.split}, in turns with the even split"))
         proof = self._proofs
@@ -259,7 +259,7 @@ class Balancing:
             raise
 
     def _best_of(self, planned: Allocation) -> Callable[[int], Shares | None]:
-        """Gives the best split of a global batch that has samples for the same devices, in one piece."""
+        """A function of a global batch: its best split in one piece if that uses the same devices, else None."""
 
         def best(global_batch: int) -> Shares | None:
             found = best_at(self._known.problem, planned.split.used, global_batch)
@@ -287,10 +287,10 @@ class Balancing:
         return [rounds_taken_over(self._taken_over)] if self._taken_over else []
 
     def _joined(self, plan: Plan) -> list[Warning_]:
-        """Where the user's own batches are not those that were measured."""
+        """The warning that batches of another size than the user's own were measured, if they were."""
         size = self._pipeline.joined_from if self._pipeline else None
         return [batches_joined(size, plan.global_batch)] if size else []
 
     def _moved(self) -> list[Warning_]:
-        """Warnings of devices that changed their speed while they were measured together."""
+        """The warnings about devices that changed their speed while they were measured together."""
         return [speed_changed(self.request.devices[device], change) for device, change in self._known.changed()]

@@ -1,4 +1,4 @@
-"""The phases of a balance, and about how long each takes: for `--dry-run`, and told as it goes."""
+"""The phases of a balance, and about how long each takes, for `--dry-run` and for its progress."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from gpubalance.results.probe import Probe
 from gpubalance.settings.requests import BalanceRequest
 
 _ROUNDS, _PROOF = "rounds", "proof"
-_USUAL_ROUNDS = 2  # that are measured; those that run out of memory are over at once
+_USUAL_ROUNDS = 2  # that are measured; one that runs out of memory ends at once
 _SETTLING_STEPS = 6
-_PIPELINE_S = 8.0  # alone; what makes it faster is tried only where it is too slow
-_LOADED_S = 1.0  # a worker that has loaded TensorFlow while the last device was probed
+_PIPELINE_S = 8.0  # alone; changes are tried only if it is too slow
+_LOADED_S = 1.0  # a worker that loaded TensorFlow during the last device's probe
 
 
 def estimate(request: BalanceRequest) -> BalanceEstimate:
-    """Touches no device. Raises what `plan` does where a probe is there."""
+    """Estimates a balance without using a device. Raises what `plan` does if there is a probe."""
     probe = kept_probe(request)
     check_global_batch(request.plan, request.probe.batch_multiple)
     phases = [] if probe else of_probe(request)
@@ -46,7 +46,7 @@ def estimate(request: BalanceRequest) -> BalanceEstimate:
 
 
 def of_probe(request: BalanceRequest) -> list[PhaseEstimate]:
-    """Each device's part of the probe that a balance makes, or all of it where hosts are probed at the same time."""
+    """Each device's part of the probe that a balance makes, or one phase for all if hosts are probed at once."""
     expected = probe_estimate(request.probe)
     if len(queues(request.probe)) > 1:
         return [PhaseEstimate(name="all hosts at once", seconds=round(expected.seconds))]
@@ -57,7 +57,7 @@ def of_probe(request: BalanceRequest) -> list[PhaseEstimate]:
 
 
 def rounds_s(request: BalanceRequest, joint_step_s: float, done: int = 0, *, loaded: bool = False) -> float:
-    """Of those that are usual, or of one more where so many are done; the first one waits for a worker."""
+    """Seconds of the usual rounds, of one more if those are done; the first round waits for a worker."""
     measured_s = max(request.round_s or 0.0, short_window_s(joint_step_s))
     rounds = max(1, min(request.rounds, _USUAL_ROUNDS) - done)
     each_s = _SETTLING_STEPS * joint_step_s + measured_s + (TRACING_S if request.settings.xla else 0.0)
@@ -65,7 +65,7 @@ def rounds_s(request: BalanceRequest, joint_step_s: float, done: int = 0, *, loa
 
 
 def proof_in_s(request: BalanceRequest, joint_step_s: float, devices: int, *, divided: bool = False) -> float:
-    """Of a proof with the worker of the rounds, and of the user's input pipeline."""
+    """Seconds of a proof with the rounds' worker, and of measuring the user's input pipeline if there is one."""
     pipeline_s = _PIPELINE_S if request.settings.data else 0.0
     return pipeline_s + proof_s(request.measuring, joint_step_s, devices, divided=divided, warm=True)
 
@@ -73,7 +73,7 @@ def proof_in_s(request: BalanceRequest, joint_step_s: float, devices: int, *, di
 def _joint(request: BalanceRequest, probe: Probe | None) -> tuple[float, bool]:
     """A joint step's seconds, and whether its even split does not fit in one piece.
 
-    By the plan of a probe; before there is one, the devices wait for the one whose memory is full first.
+    Both come from a plan by the probe; without a probe, all wait for the device that is first at its memory limit.
     """
     if probe is not None:
         predicted = plan(probe, request.devices, request.plan).predicted
@@ -85,7 +85,7 @@ def _joint(request: BalanceRequest, probe: Probe | None) -> tuple[float, bool]:
 
 
 class Phases:
-    """Tells which phase of a balance begins, and how long it and the rest will take, as far as is known by then."""
+    """Emits which phase of a balance begins, and how long it and the rest will take by what is known then."""
 
     def __init__(self, request: BalanceRequest, watch: Watch) -> None:
         self._request = request
@@ -94,7 +94,7 @@ class Phases:
         self._now = ""
 
     def tell(self, event: Event) -> None:
-        """Passes an event of the probe on, whose phases are the first ones of the balance."""
+        """Passes on an event of the probe, whose phases come first in the balance."""
         if isinstance(event, PhaseBegun):
             self._of_probe = event.of
             joint_step_s, divided = _joint(self._request, None)
@@ -104,7 +104,7 @@ class Phases:
         self._watch(event)
 
     def round(self, planned: Allocation, done: int) -> None:
-        """A round with that split begins, after so many."""
+        """A round with that split begins, after `done` others."""
         seconds = rounds_s(self._request, planned.step_time_s, done)
         self._begin(_ROUNDS, 1, seconds, seconds + self._proof_s(planned))
 

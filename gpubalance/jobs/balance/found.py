@@ -1,4 +1,4 @@
-"""A plan by what a balance has found of the devices together, which no probe of each alone can tell."""
+"""Makes a plan from what a balance found about the devices together, which no probe of each alone shows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gpubalance.settings.shares import Shares
 def plan_by_balance(probe: Probe, devices: Sequence[Device], request: PlanRequest, found: Plan) -> Plan:
     """The best split by the probe, corrected by what the balance measured. Raises what `plan` does.
 
-    `found` is the balance's own result, by that probe and of these devices in this order.
+    `found` is the result of a balance that used this probe and these devices in this order.
     """
     known = _learned(probe, devices, request, found)
     problem, asked = known.problem, known.request
@@ -34,7 +34,7 @@ def plan_by_balance(probe: Probe, devices: Sequence[Device], request: PlanReques
 
 
 def _learned(probe: Probe, devices: Sequence[Device], request: PlanRequest, found: Plan) -> Knowledge:
-    """What the balance knew in the end."""
+    """What the balance knew at its end."""
     probes = find_probes(probe, devices)
     known = Knowledge(probe, probes, request)
     balance = found.balance
@@ -49,12 +49,12 @@ def _learned(probe: Probe, devices: Sequence[Device], request: PlanRequest, foun
 
 
 def _as_it_ran(split: Shares, measured: Measurement | Run) -> Allocation:
-    """The split; how it was planned is no longer known, and nothing is learned from it."""
+    """The split as an allocation without the plan behind it, which is no longer known and not needed."""
     return Allocation(split, (), measured.step_time_s.median, ())
 
 
 def _limits(probe: Probe, devices: Sequence[Device], request: PlanRequest, found: Plan) -> list[tuple[int, int]]:
-    """Each device that holds less beside the others than its probe promised, and how much."""
+    """(device, largest micro-batch) of each device that holds less beside the others than its probe promised."""
     as_asked = PlanRequest(batch_multiple=found.batch_multiple, margin_bytes=found.margin_bytes)
     promised = loads_of(probe, find_probes(probe, devices), as_asked)
     multiple = request.batch_multiple or probe.batch_multiple
@@ -63,14 +63,14 @@ def _limits(probe: Probe, devices: Sequence[Device], request: PlanRequest, found
 
 
 def _best(problem: Problem, found: Plan) -> Allocation:
-    """The best; at the balance's own global batch where a larger or smaller one promises no more than noise."""
+    """The best split, at the balance's own global batch if another one promises only more within the noise."""
     best, total = best_split(problem), found.global_batch
     if problem.global_batch is not None or total > (problem.max_global_batch or total) or total % problem.multiple:
         return best
     try:
         same = best_split(replace(problem, global_batch=total, max_global_batch=None))
-    except UsageError:  # with this margin, or without micro-batches
+    except UsageError:  # impossible with this margin, or without micro-batches
         return best
     if same.split == best.split:
-        return best  # which also knows what would bind a larger one
+        return best  # which also knows what limits a larger one
     return same if problem.value(best) <= (1 + WORTH_A_ROUND) * problem.value(same) else best

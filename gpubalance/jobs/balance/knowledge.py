@@ -22,18 +22,18 @@ from gpubalance.results.run import Measurement, Run
 from gpubalance.settings.requests import PlanRequest
 from gpubalance.settings.shares import Shares, pieces
 
-# A device that takes this much longer or shorter than before in the same split, beyond what both measurements leave
-# open, has changed its speed. In another split it may be the step-time model that is wrong.
+# A device whose time in the same split changes by more than this part, beyond the uncertainty of both measurements, has
+# changed its speed. In another split the step-time model may be wrong instead.
 _MOVED = 0.05
-# A split that promises less than that part more is not worth a round, and no more than that need be known.
+# A split that promises less than this part more is not worth a round, nor is less uncertainty than that.
 WORTH_A_ROUND = 0.005
-_ALIKE = 0.002  # of throughput: less than that part tells no split from another
-_MOST_SEEN = 4  # times that a split is measured to tell it from another: on some machines it never can be
+_ALIKE = 0.002  # of throughput: splits that differ by less count as equal
+_MOST_SEEN = 4  # measurements of a split to tell it from another: on some machines that never succeeds
 
 
 @dataclass(frozen=True)
 class Tried:
-    """A split as it was planned, and what it gave each time at the devices' present speed; a `Run` is a proof of it."""
+    """A split as planned, and all its measurements at the devices' present speed; a `Run` among them is a proof."""
 
     planned: Allocation
     seen: tuple[Measurement, ...]
@@ -41,31 +41,31 @@ class Tried:
 
     @property
     def measured(self) -> Measurement:
-        """What is told of it: its proof, or else the last that was seen of it."""
+        """The measurement to report: its proof, else the latest one."""
         return self.run or self.seen[-1]
 
     @property
     def run(self) -> Run | None:
-        """Its proof, where it has one."""
+        """Its latest proof, or None."""
         return next((one for one in reversed(self.seen) if isinstance(one, Run)), None)
 
     @cached_property
     def value(self) -> float:
-        """What it is worth by the objective, samples per second, by all that was seen of it."""
+        """Its value by the objective, such as samples per second, over all its measurements."""
         return float(self.objective(self.planned.split.global_batch, median(self._samples)))
 
     @cached_property
     def open_part(self) -> float:
-        """Half the 95 % interval of that, as a part of it."""
+        """Half the 95 % interval of its step time, as a part of it."""
         return half_width(self._samples) or 0.0
 
     @property
     def may_be_seen_again(self) -> bool:
-        """Whether it was not yet measured as often as that helps."""
+        """Whether another measurement may still help."""
         return len(self.seen) < _MOST_SEEN
 
     def may_give(self, value: float) -> bool:
-        """Whether it may turn out to be worth so much, if it is measured once more."""
+        """Whether it may turn out to have this value if it is measured once more."""
         return self.may_be_seen_again and value < (1 + self.open_part) * self.value
 
     @property
@@ -74,7 +74,7 @@ class Tried:
 
     @property
     def as_measured(self) -> Allocation:
-        """The split with the times that it took."""
+        """The split with its measured times."""
         computes = [0.0] * len(self.planned.split.batches)
         for replica in self.measured.replicas:
             computes[replica.device] = replica.compute_s
@@ -82,9 +82,9 @@ class Tried:
 
 
 class Knowledge:
-    """What is known of the devices: the probe's, corrected by every measurement of them together.
+    """What the probe says of the devices, corrected by every measurement of them together.
 
-    A measured split gives what was measured of it, whatever a model says, as long as its devices keep their speed.
+    A measured split counts with what was measured, whatever a model says, while its devices keep their speed.
     """
 
     def __init__(self, probe: Probe, probes: Sequence[DeviceProbe], request: PlanRequest) -> None:
@@ -94,25 +94,25 @@ class Knowledge:
         self._alone = loads_of(probe, probes, request)
         self._loads = self._alone
         hosts = len({load.host for load in self._alone})
-        # By the number of hosts that a split is on.
+        # The sync by the number of hosts that a split uses.
         self._syncs_s = {} if request.sync_s is None else {hosts: request.sync_s}
         self._tried: dict[Shares, Tried] = {}
-        # Of each device at its present speed, by micro-batch: how slow it is by what it was alone.
+        # For each device at its present speed, by micro-batch: its compute times together over those alone.
         self._factors: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
         self._changes: dict[int, float] = {}
 
     @property
     def request(self) -> PlanRequest:
-        """What is wanted, with the sync that is known now."""
+        """The plan's request, with the sync that is known now."""
         return self._request.model_copy(update={"sync_s": self.problem.sync_s if self._syncs_s else None})
 
     @property
     def problem(self) -> Problem:
-        """What is asked of the solver now."""
+        """The solver's problem by what is known now."""
         return with_sync(problem_of(self._loads, self._probe, self._request), self._syncs_s)
 
     def alone_s(self, device: int, split: Shares) -> float:
-        """A device's compute time for its part of a split, by what was known of it alone."""
+        """A device's compute time in seconds for its part of a split, by its own probe."""
         model = self._alone[device].model
         parts = pieces(split.batches[device], split.micro_batches[device])
         return sum(count * model.step_time_s(size) for count, size in parts)
@@ -122,13 +122,12 @@ class Knowledge:
         return split in self._tried
 
     def best(self, *, proven: bool = False) -> Tried | None:
-        """The fastest of the splits that were measured, or of those that were `proven`, at the present speed.
+        """The fastest of the measured splits, or of the `proven` ones, at the present speed; None if there is none.
 
-        Of those that are as fast, as far as measurements tell, the one with the smallest global batch: so chance does
-        not choose it, and a larger one costs learning progress that throughput does not show.
+        Among splits that measurements can't tell apart it is the one with the smallest global batch: so chance does
+        not decide, and a larger one costs learning progress that throughput does not show.
 
-        One that is larger than the limits that are known now does not fit: it has run out of memory since. What was
-        proven did fit.
+        A split above the limits that are known by now no longer fits; a proven one did fit.
         """
         tried = self._fitting(proven=proven)
         fastest = max((one.value for one in tried), default=0.0)
@@ -136,10 +135,10 @@ class Knowledge:
         return min(alike, key=lambda one: (one.planned.split.global_batch, -one.value), default=None)
 
     def in_doubt(self) -> Tried | None:
-        """Of the best and those that may as well be it, the one that is known least exactly; None where it is certain.
+        """The split to measure once more, the least exactly known of the best and its rivals; None without rivals.
 
-        It is certain if a split is slower, or if no more is left open than is worth a round. The best is not always the
-        fastest: then that is left open too by which it is slower.
+        A rival may be faster than the best by more than is worth a round. If it measured faster, as the best is not
+        always the fastest, that difference counts too.
         """
         best = self.best()
         if best is None:
@@ -159,7 +158,7 @@ class Knowledge:
         return all(size <= load.limit for size, load in zip(split.micro_batches, self._loads, strict=True))
 
     def ran_out(self, split: Shares, limits: Iterable[tuple[int, int]]) -> None:
-        """A split ran out of memory, whatever it gave before: these devices hold no larger micro-batch together."""
+        """Forgets a split that ran out of memory, and lowers its devices' limits to (device, micro-batch)."""
         self._tried.pop(split, None)
         loads = list(self._loads)
         for device, limit in limits:
@@ -167,7 +166,7 @@ class Knowledge:
         self._loads = tuple(loads)
 
     def moved(self, split: Shares, measured: Measurement) -> dict[int, float]:
-        """Each device that is not as fast as any time before in this same split, and how slow it is by what it was."""
+        """The devices whose speed changed since an earlier measurement of this split: compute time now over then."""
         tried = self._tried.get(split)
         found = {}
         for before in tried.seen if tried else ():
@@ -179,7 +178,7 @@ class Knowledge:
         return found
 
     def learn(self, planned: Allocation, measured: Measurement) -> None:
-        """Takes what a split gave. What a device gave before that is no longer as fast is forgotten."""
+        """Takes in what a split gave. What devices with another speed gave before is forgotten."""
         split = planned.split
         self._forget(self.moved(split, measured))
         before = self._tried.get(split)
@@ -202,10 +201,10 @@ class Knowledge:
         self._tried = {split: tried for split, tried in self._tried.items() if not moved.keys() & set(split.used)}
 
     def _model(self, device: int) -> Line | Curve:
-        """Its step time: what was measured of it in joint runs at those sizes, and else its own alone, by how slow it
-        was on average.
+        """Its step time: measured sizes take what they took in joint runs, others their time alone times the mean
+        factor of those.
 
-        A size that is off the line says little of the sizes beside it: the curve bends only next to it.
+        A size that is off the line says little about its neighbours: the curve bends only right beside it.
         """
         load, step = self._alone[device], self.problem.multiple
         factors = {size: statistics.fmean(seen) for size, seen in self._factors[device].items()}
@@ -221,13 +220,13 @@ class Knowledge:
         return Curve(tuple(sizes), tuple(took_s.get(size) or usual_s(size) for size in sizes))
 
     def changed(self) -> Iterator[tuple[int, float]]:
-        """Each device that is not as fast as when it was first measured together, and by what part it is slower."""
+        """Each device whose speed changed since its first joint measurement, and the part by which it is slower."""
         for device, ratio in sorted(self._changes.items()):
             if abs(ratio - 1) > _MOVED:
                 yield device, ratio - 1
 
     def solo_gap(self, split: Shares, run: Run) -> SoloGap | None:
-        """Why a run gave less than the devices alone; null where a device's best alone is not known."""
+        """Why a run gave less than the devices alone; None if a device's best alone is unknown."""
         busy_s = {replica.device: replica.busy_s for replica in run.replicas}
         ran = []
         for device, (one, batch) in enumerate(zip(self._probes, split.batches, strict=True)):
@@ -240,5 +239,5 @@ class Knowledge:
 
 
 def _half_part(step: StepTime) -> float:
-    """Half the 95 % interval as a part of the median, 0 where it is not known."""
+    """Half the 95 % interval as a part of the median, 0 if unknown."""
     return (step.ci95[1] - step.ci95[0]) / 2 / step.median if step.ci95 else 0.0

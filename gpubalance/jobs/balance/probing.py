@@ -1,4 +1,4 @@
-"""The probe that a balance stands on: one that is kept, or one that it makes."""
+"""The probe that a balance starts from: a kept one, or one that it makes."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def probe_for(
     kept: Kept,
     party: Party | None = None,
 ) -> Probe:
-    """The one that it had before it was interrupted; else the latest of these devices and settings, or a new one.
+    """The balance's probe from before an interruption; else the latest of these devices and settings, or a new one.
 
-    The `party` of the joint runs is loaded as the probe of the last device begins.
+    The `party` of the joint runs loads TensorFlow when the probe of the last device begins.
     """
     probe = None if kept.is_probing else _had_before(kept) or kept_probe(request)
     if probe is None:
@@ -39,7 +39,7 @@ def probe_for(
 
 
 def kept_probe(request: BalanceRequest) -> Probe | None:
-    """The latest that a balance may plan with."""
+    """The latest probe that a balance may plan with, or None."""
     if request.fresh:
         return None
     return latest(request.devices, request.settings, up_to=request.probe.max_batch or ALL)
@@ -60,15 +60,15 @@ def _new(
     *,
     resume: bool,
 ) -> Probe:
-    """A probe of the devices. One on which nothing fits is no error here: the others are what is left."""
-    check_global_batch(request.plan, request.probe.batch_multiple)  # before minutes are spent on one
+    """Probes the devices. If nothing fits on one of them, that is no error: the others are left."""
+    check_global_batch(request.plan, request.probe.batch_multiple)  # before minutes are spent on a probe
     is_kept = kept.is_probing
 
     def tell(event: Event) -> None:
         nonlocal is_kept
         if not is_kept and isinstance(event, TrialDone | PointDone):
             is_kept = True
-            kept.probe(None)  # or what goes on would take an older probe
+            kept.probe(None)  # else a resumed balance would take an older probe
         watch(event)
 
     try:
@@ -82,5 +82,5 @@ def _new(
             watch(Doing(error.message))
             kept.probe(found.created)
             return found
-        error.partial = None  # part of a probe, which is kept, is no part of a plan
+        error.partial = None  # a partial probe, which is kept, is no partial plan
         raise

@@ -1,4 +1,4 @@
-"""The splits that `balance` has measured, in order, and how often it may still."""
+"""The splits that `balance` has measured, in order, and whether it may measure more."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gpubalance.results.run import Measurement
 
 
 class Rounds:
-    """At most `most` measurements, besides those that ran out of memory, up to one a device: they tell what fits."""
+    """At most `most` rounds. One for each device may run out of memory without counting, as it tells what fits."""
 
     def __init__(self, most: int, devices: int) -> None:
         self.most = most
@@ -20,17 +20,17 @@ class Rounds:
 
     @property
     def are_over(self) -> bool:
-        """Whether no split may be measured any more."""
+        """Whether no more splits may be measured."""
         failed = sum(one.measured is None for one in self._records)
         return len(self) - min(failed, self._devices) >= self.most
 
     @property
     def records(self) -> tuple[Round, ...]:
-        """All of them, as the result has them."""
+        """All rounds, as in the result."""
         return tuple(self._records)
 
     def note(self, planned: Allocation, measured: Measurement | None) -> Round:
-        """Takes down what a split gave; None where it ran out of memory."""
+        """Records what a split gave, None if it ran out of memory."""
         record = Round(
             number=len(self) + 1,
             batches=planned.split.batches,
@@ -43,5 +43,5 @@ class Rounds:
         return record
 
     def held(self, device: int) -> list[int]:
-        """The micro-batches that a device has held."""
+        """The micro-batches that a device held in measured rounds."""
         return [one.micro_batches[device] for one in self._records if one.measured is not None]

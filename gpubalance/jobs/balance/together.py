@@ -1,4 +1,4 @@
-"""A balance's devices together: a split measured for a moment or proven, and what fits where it does not."""
+"""Measures a balance's devices together: a split for a moment or as a proof, and what fits if it does not."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from gpubalance.settings.requests import BalanceRequest, RunRequest
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.party import Party
 
-_TIMINGS = 12  # in a round of a certain length
-_LONGEST_ROUND_S = 3.0  # of any other, unless it has fewer than five timings by then
+_TIMINGS = 12  # in a round of given length
+_LONGEST_ROUND_S = 3.0  # in seconds without a given length, unless it has fewer than five timings by then
 
 
 class Together:
     """A balance's party, regrouped for each split to the devices that have samples in it."""
 
     def __init__(self, request: BalanceRequest, model: Model | None, party: Party, watch: Watch) -> None:
-        """`model` is the one that was probed, None where that is not known."""
+        """`model` is the one that was probed, None if unknown."""
         self._request = request
         self._model = model
         self._party = party
@@ -36,7 +36,7 @@ class Together:
         self._warmth = Warmth(party, xla=request.settings.xla)
 
     def gather(self, split: Shares) -> Party:
-        """The party of the devices that have samples in this split. Raises PlanMismatch for another model."""
+        """The party, regrouped to the devices with samples in this split. Raises PlanMismatch for another model."""
         self._party.regroup([self._request.devices[i] for i in split.used])
         if not self._party.alive:
             self._party.start()
@@ -44,7 +44,7 @@ class Together:
         return self._party
 
     def measure(self, split: Shares, at_least_s: float | None) -> Measurement:
-        """What a split gives, measured for at least so many seconds; None for until it is known within ±1 %."""
+        """What a split gives, measured for at least `at_least_s` seconds; if None, until it is known within ±1 %."""
         party, used, round_s = self.gather(split), self._run_request(split).of_used, self._request.round_s
         timing_s = SHORT_TIMING_S if round_s is None else round_s / _TIMINGS
         series = Series(
@@ -64,19 +64,19 @@ class Together:
         number: int,
         best_of: Callable[[int], Shares | None],
     ) -> tuple[Run, Measurement]:
-        """The run of a split in turns with the even split, and what the devices do now: in its last window, or anew.
+        """The run of a split in turns with the even split, and what the devices do now, in its last or a new window.
 
-        It is the `number`th proof of this balance, as it is kept. `best_of` gives the best split of a global batch for
-        the devices with samples.
+        `number` counts the proofs of this balance, for the journal. `best_of` gives the best split of a global batch
+        for the devices with samples.
         """
         asked, party = self._run_request(split), self.gather(split)
         proof = JointRun(asked, party, driver, self._watch, kept, solo, number, self._warmth, best_of)
         return proof.run(), proof.last or self.measure(split, at_least_s=0.0)
 
     def fitting(self, split: Shares, error: OutOfMemory) -> list[tuple[int, int]]:
-        """Each device that was asked for more than it holds beside the others, with a micro-batch that fits.
+        """(device, micro-batch that fits) of each device that was given more than it holds beside the others.
 
-        Raises NothingFits where none does.
+        Raises NothingFits if none fits.
         """
         party, used = self.gather(split), split.used
         fits, too_large = Fitting(party, self._run_request(split).of_used, self._watch).suggest(error)

@@ -101,7 +101,7 @@ class Kept:
 
     @property
     def is_probing(self) -> bool:
-        """Whether the command was interrupted while it made a probe of its own."""
+        """Whether the command was interrupted during a probe of its own that had measured something."""
         return bool(self._probes) and self._probes[-1].created is None
 
     @property
@@ -111,7 +111,7 @@ class Kept:
         return made[-1] if made else None
 
     def probe(self, created: str | None) -> None:
-        """Keeps when this balance made its own probe, None as it begins one. Rounds tell of a probe that it found."""
+        """Keeps when this balance made its own probe, None while that goes on. Rounds name a probe that it found."""
         self._keep(KeptProbe(created=created))
 
     def restore(self, run: RunKey, series: Series) -> list[Timings]:

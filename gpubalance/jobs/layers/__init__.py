@@ -1,4 +1,4 @@
-"""`layers`: a model cut over several devices: does it fit alone, what do its blocks take, where to cut, and the proof.
+"""`layers`: cuts a model over several devices: does it fit alone, what do its blocks take, where to cut, and the proof.
 
-The arithmetic of cuts and orders is in planning/pipeline/.
+planning/pipeline/ has the arithmetic of cuts and orders.
 """

@@ -1,4 +1,4 @@
-"""Whether the whole model trains on one device, what that gives, and what its batch split would."""
+"""Finds out whether the whole model trains on one device, what that gives, and what its batch split would give."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NONE_HOLDS = "no device holds the whole model"
 
 @dataclass(frozen=True)
 class Alone:
-    """The best of each device that holds the model, and the batch split over them, as far as there are any."""
+    """The best of each device that holds the model, and the batch split over them, or why there is none."""
 
     solo: tuple[SoloBest, ...] = ()
     split: SplitBaseline | None = None
@@ -38,12 +38,12 @@ class Alone:
 
     @property
     def throughput(self) -> float:
-        """The most that the model gives uncut; 0 where it can't be trained so."""
+        """The most samples per second of the uncut model; 0 if it can't be trained uncut."""
         return max([one.throughput for one in self.solo] + [self.split.throughput if self.split else 0.0], default=0.0)
 
 
 def alone(request: LayersRequest, driver: str | None, limit: TimeLimit, watch: Watch, journal: Journal | None) -> Alone:
-    """By the latest probe of these devices, or a new one. Raises what a probe does, but NothingFits."""
+    """What the uncut model gives, by the latest or a new probe. Raises what a probe does, but NothingFits."""
     try:
         probe = probe_for(request.uncut, driver, limit, watch, journal, Kept(journal, watch))
     except NothingFits as error:
@@ -75,9 +75,9 @@ def _baseline(planned: Plan) -> SplitBaseline:
 
 
 def refuse_what_is_faster_uncut(request: LayersRequest, found: Alone, layers_at_most: float | None = None) -> None:
-    """Raises UsageError where layers can't give more than the model does uncut, unless they are forced.
+    """Raises UsageError if layers can't give more than the uncut model, unless they are forced.
 
-    `layers_at_most` is by the best cut; without it by what each device gives alone, where all hold the model.
+    `layers_at_most` comes from the best cut; without it, it is computed from the devices alone if all hold the model.
     """
     if request.force or not found.throughput:
         return

@@ -1,4 +1,4 @@
-"""What each block of a model takes on each device, measured in workers of one device."""
+"""Measures what each block of a model takes on each device, in workers of one device."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from gpubalance.workers.layers import time_blocks as time_runs
 from gpubalance.workers.party import Build, Party
 from gpubalance.workers.worker import Worker
 
-# Where no micro-batch is asked for: enough to see what of a block's time is fixed, and where it bends.
+# If no micro-batch is asked for: enough sizes to see how much of a block's time is fixed, and where it bends.
 _SIZES = (8, 32, 128)
 _TIMES, _SECONDS = 5, 0.02
 
 
 def check_cuts(request: LayersRequest, kept: KeptLayers, watch: Watch, limit: TimeLimit) -> None:
-    """Raises Refused for a model that can't be cut, before minutes are spent on a probe of the whole."""
+    """Raises Refused for a model that can't be cut, before minutes are spent on a probe of the whole model."""
     if not all(kept.blocks_of(device) for device in request.devices):
         with _party(request, 0, watch, limit) as party:
             party.ask(lambda worker: describe(worker, request.cuts))
 
 
 def time_blocks(request: LayersRequest, kept: KeptLayers, watch: Watch, limit: TimeLimit) -> tuple[KeptBlocks, ...]:
-    """For each device, measured or left by an interrupted command. Raises what a worker does, but OutOfMemory."""
+    """Each device's blocks, measured or left by an interrupted command. Raises what a worker does, but OutOfMemory."""
     return tuple(
         kept.blocks_of(device) or _timed(request, number, kept, watch, limit)
         for number, device in enumerate(request.devices)
@@ -52,7 +52,7 @@ def _timed(request: LayersRequest, number: int, kept: KeptLayers, watch: Watch, 
 def _points(
     party: Party, request: LayersRequest, device: Device, blocks: Sequence[int], watch: Watch
 ) -> Iterator[BlockPoint]:
-    """Each block at the sizes that are of use; what does not hold one of them is tried with the smaller ones only."""
+    """Measures each block at the useful sizes; one that does not fit at a size is not tried at larger ones."""
     sizes = (request.micro_batch,) if request.micro_batch else _SIZES
     for size in sizes:
         if not blocks:
@@ -78,7 +78,7 @@ def _party(request: LayersRequest, number: int, watch: Watch, limit: TimeLimit) 
 
 
 def _at_size(party: Party, request: LayersRequest, blocks: Sequence[int], size: int) -> Iterator[BlockPoint]:
-    """Those that memory holds; behind one that it does not it goes on, in a fresh process where it is a GPU's."""
+    """Measures the blocks that fit, and goes on after one that does not, on a GPU in a fresh process."""
     left = list(blocks)
     while left:
         found: list[BlockTimed] = []
@@ -92,7 +92,7 @@ def _at_size(party: Party, request: LayersRequest, blocks: Sequence[int], size: 
 
 
 def _collect(worker: Worker, cuts: Sequence[str], blocks: Sequence[int], size: int, into: list[BlockTimed]) -> None:
-    if cuts:  # a fresh process has other blocks
+    if cuts:  # a fresh process does not know them
         describe(worker, cuts)
     runs = tuple((block, block) for block in blocks)
     into.extend(time_runs(worker, runs, size, seconds=_SECONDS, at_least=_TIMES))

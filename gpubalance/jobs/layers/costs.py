@@ -1,4 +1,4 @@
-"""What each block of a model takes on one device, by its points and by the cuts that were run."""
+"""What each block of a model takes on one device, by its measured points and by the cuts that were run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpubalance.planning.pipeline.simulate import Timeline
 
 @dataclass(frozen=True)
 class _Cost:
-    """What a block takes on a device at some micro-batch; infinite seconds where the device does not hold it."""
+    """What a block takes on a device at some micro-batch; infinite seconds if the device does not hold it."""
 
     forward_s: float = math.inf
     backward_s: float = math.inf
@@ -27,7 +27,7 @@ class _Cost:
 
 
 class DeviceCosts:
-    """The blocks' points on one device, and their factors."""
+    """The blocks' points on one device, and the factors by which they differ in the pipeline."""
 
     def __init__(self, blocks: int, measured: KeptBlocks) -> None:
         self._points: list[list[BlockPoint]] = [[] for _ in range(blocks)]
@@ -38,7 +38,7 @@ class DeviceCosts:
         self._factors = {kind: [1.0] * blocks for kind in ("forward", "backward", "update")}
 
     def load(self, micro_batch: int, limit_bytes: int | None) -> Load:
-        """What blocks take at a micro-batch, of that much memory less what a block takes for a moment."""
+        """What blocks take at a micro-batch; `limit_bytes` is lowered by the most that a block takes for a moment."""
         costs = [self._cost(points, micro_batch) for points in self._points]
         factors = self._factors
         limit = None if limit_bytes is None else limit_bytes - max(cost.working_bytes for cost in costs)
@@ -52,9 +52,9 @@ class DeviceCosts:
         )
 
     def _cost(self, points: Sequence[BlockPoint], micro_batch: int) -> _Cost:
-        """Straight between the measured sizes and beyond them; memory grows as it does up to the largest.
+        """A block's cost: straight lines between the measured sizes and beyond; memory in proportion to the largest's.
 
-        What the device did not hold at a size that others were measured at, it does not hold from there on.
+        A block that did not fit at a size at which others were measured does not fit from there on.
         """
         largest = max(points, key=lambda point: point.micro_batch, default=None)
         if largest is None or any(largest.micro_batch < size <= micro_batch for size in self._sizes):
@@ -71,7 +71,7 @@ class DeviceCosts:
         )
 
     def learn(self, segments: dict[int, Segment], load: Load, device: int, timeline: Timeline) -> None:
-        """Blocks that ran here, in these segments by number, get their segment's factor, others the mean of those."""
+        """Rescales blocks that ran here, in `segments` by number, by their segment's factor, others by the mean."""
         for kind, expected_s in (("forward", load.forward_s), ("backward", load.backward_s)):
             factors = {}
             for number, segment in segments.items():

@@ -1,4 +1,4 @@
-"""A cut as a journal keeps it and as it is told."""
+"""A cut in the form for a journal, and in words."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpubalance.settings.device import Device
 
 
 def kept_cut(planned: Planned) -> KeptCut:
-    """Before it is measured."""
+    """The journal's record of a cut that is not measured yet."""
     placed = planned.placement
     return KeptCut(
         micro_batch=planned.problem.micro_batch,

@@ -1,4 +1,4 @@
-"""The rounds of a cut model, and the proof of the best cut."""
+"""Measures the rounds of a cut model, and proves the best cut."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MOST_FAILED = 2  # rounds that run out of memory, for each device
 
 
 class Cutting:
-    """The rounds of a cut model and its proof, as far as they have come."""
+    """The rounds of a cut model and its proof, with what has been found so far."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Cutting:
         limit: TimeLimit,
         phases: Phases,
     ) -> None:
-        """`party` is of all devices; whoever made it ends it. `uncut` is what the whole model gives."""
+        """`party` has all devices; its owner ends it. `uncut` is what the whole model gives."""
         self._request = request
         self._known = known
         self._uncut = uncut
@@ -57,13 +57,13 @@ class Cutting:
         self._phases = phases
         self._rounds: list[LayersRound] = []
         self._tried: list[KeptCut] = []
-        self._best: tuple[float, Planned] | None = None  # throughput as measured
+        self._best: tuple[float, Planned] | None = None  # the measured throughput
         self._series: PipeSeries | None = None
         self._noted: list[Warning_] = []
         self._complete = False
 
     def run(self) -> Layers:
-        """Tries cuts until none promises more than was measured, and proves the best. An error has what there is."""
+        """Tries cuts until none promises more than was measured, and proves the best. An error has what was found."""
         try:
             while not self._prove(self._found()):
                 pass
@@ -79,7 +79,7 @@ class Cutting:
         return result
 
     def _found(self) -> Planned:
-        """The cut to prove: the best of those that were tried."""
+        """Tries cuts, and returns the best of them for the proof."""
         while self._best is None or self._measured_rounds < self._request.rounds:
             planned = self._known.best()
             if self._best is not None and (
@@ -94,7 +94,7 @@ class Cutting:
         return sum(one.step_time_s is not None for one in self._rounds)
 
     def _try(self, planned: Planned) -> None:
-        """Measures a cut for a moment, unless an interrupted command has."""
+        """Measures a cut for a moment, unless an interrupted command has done so."""
         wanted = kept_cut(planned)
         self._tried.append(wanted)
         left, timing_s = self._kept.cut_like(wanted), self._request.round_s / _TIMINGS
@@ -130,7 +130,7 @@ class Cutting:
         self._kept.learn(self._party.facts)
 
     def _ran_out(self, planned: Planned, device: int | None) -> None:
-        """Less is put on the device. Raises PartialResult where that has been tried often enough."""
+        """Lowers what is put on the device. Raises PartialResult once that has been tried often enough."""
         self._known.ran_out(planned, device)
         failed = sum(one.step_time_s is None for one in self._rounds)
         if failed > _MOST_FAILED * len(self._request.devices):
@@ -153,7 +153,7 @@ class Cutting:
         self._watch(CutDone(record, self._request.devices, planned.problem.micro_batch * planned.problem.micro_batches))
 
     def _prove(self, planned: Planned) -> bool:
-        """Measures it in windows, after those that an interrupted command left; False where it ran out of memory."""
+        """Measures a cut in windows, after those of an interrupted command; False if it ran out of memory."""
         series, cut = PipeSeries(planned, self._request.devices, self._request.cuts), kept_cut(planned)
         self._phases.proof(planned)
         self._watch(Doing(f"proving {cut_text(planned, self._request.devices)}"))
@@ -163,7 +163,7 @@ class Cutting:
         for window in left:
             series.add(window)
             self._tell(series)
-        ran_out = self._kept.cut_like(cut)  # it has been measured in a round: this was after that
+        ran_out = self._kept.cut_like(cut)  # it passed its round: this record is of its proof
         if ran_out is None:
             try:
                 self._measure(series)
@@ -177,7 +177,7 @@ class Cutting:
         return False
 
     def _measure(self, series: PipeSeries) -> None:
-        """Adds the windows that it lacks."""
+        """Measures the windows that the series lacks."""
         measuring, is_warm = self._request.measuring, False
         at_least = LEAST_TIMINGS if measuring.duration_s is None else 1
         while series.windows < measuring.windows or self._once_more(series):
@@ -190,7 +190,7 @@ class Cutting:
             self._tell(series)
 
     def _tell(self, series: PipeSeries) -> None:
-        """A window is measured: from now on there is a result."""
+        """Notes a measured window, from which on there is a result, and emits its event."""
         self._series = series
         number, rate = series.windows, series.timings.throughput.median
         of = max(number, self._request.measuring.windows)
@@ -201,7 +201,7 @@ class Cutting:
         return imprecise and series.windows < self._request.measuring.max_windows
 
     def _measure_split(self) -> None:
-        """What the batch split gives, for a moment, where each device holds the model."""
+        """Measures the batch split for a moment, if each device holds the model."""
         split, facts = self._uncut.split, self._kept.facts
         if split is None or facts is None:
             return
@@ -224,7 +224,7 @@ class Cutting:
         return measured
 
     def _result(self) -> Layers | None:
-        """Of what was measured so far; None before the first round is."""
+        """The result of what was measured so far; None before the first round."""
         if self._series is None or self._kept.facts is None:
             return None
         taken = self._kept.taken_over

@@ -1,4 +1,4 @@
-"""What would fit where no cut does, by what was measured: an option to type, and the cut that it gives."""
+"""Finds what would fit if no cut does, by what was measured: an option to type, and the cut that it gives."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from gpubalance.settings.device import Device
 
 
 def what_fits(problem_of: Callable[[int], Problem], micro_batch: int, devices: Sequence[Device]) -> str:
-    """`--micro-batch 16 fits: GPU:0 blocks 0–8 (0.9 of 1 GiB), …`, of options those that cost the least time first.
+    """`--micro-batch 16 fits: GPU:0 blocks 0–8 (0.9 of 1 GiB), …`: the first option that fits, cheap ones first.
 
-    Where none fits, what is missing. `problem_of` gives what is to be cut in micro-batches of that size.
+    If none fits, the text says what is missing. `problem_of` gives the problem for a micro-batch.
     """
     for option, problem in _less(problem_of, micro_batch):
         try:
@@ -50,7 +50,7 @@ def _stage_texts(problem: Problem, placed: Placement, devices: Sequence[Device])
 
 
 def _missing_text(problem: Problem) -> str:
-    """With one sample in flight, the least that there can be; what is too large even so has no times."""
+    """What is missing with one sample in flight, the least possible; a block too large even for that has no times."""
     blocks = range(len(problem.graph.blocks))
     least = [min(_bytes_of(load, block) for load in problem.loads) for block in blocks]
     largest = max(blocks, key=least.__getitem__)

@@ -1,4 +1,4 @@
-"""What `layers` leaves in a journal as it goes: what blocks take, the cuts that were tried, and what proves one."""
+"""What `layers` writes to a journal as it goes: what blocks take, the cuts that were tried, and a proof's windows."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from gpubalance.settings.device import Device
 from gpubalance.settings.record import Record, Seconds
 from gpubalance.workers.messages import Ready
 
-_ALL = "layers"  # what stands in a journal for all devices together
+_ALL = "layers"  # a journal's device name for all devices together
 _Bytes = Annotated[int, Field(ge=0, lt=2**63)]
 _Number = Annotated[int, Field(ge=0, le=10**6)]
 
 
 class BlockPoint(Record):
-    """What one block takes on a device for a micro-batch: seconds, and bytes as far as an allocator tells.
+    """What one block takes on a device for a micro-batch: seconds, and bytes if the allocator reports them.
 
-    `held_bytes` are kept of each micro-batch in flight, `working_bytes` are taken for a moment beside that.
+    `held_bytes` stay for each micro-batch in flight, `working_bytes` are taken for a moment beside them.
     """
 
     block: _Number
@@ -41,7 +41,7 @@ class BlockPoint(Record):
 
 
 class KeptBlocks(Record):
-    """All that was measured of a device (its UUID) alone. `limit_bytes` is what its allocator may take."""
+    """All that was measured on a device (its UUID) alone. `limit_bytes` is what its allocator may take."""
 
     device: str
     graph: Graph
@@ -50,7 +50,7 @@ class KeptBlocks(Record):
 
 
 class PipeWindow(Record):
-    """Timings of a cut, its stamped steps, and what else its devices told meanwhile: see Series."""
+    """Timings of a cut, its stamped steps, and what its devices reported meanwhile: see Series."""
 
     timings: Annotated[tuple[Timing, ...], Field(min_length=1)]
     timelines: Annotated[tuple[Timeline, ...], Field(min_length=1)]
@@ -62,7 +62,7 @@ class PipeWindow(Record):
 class KeptCut(Record):
     """A cut that was tried: [first block, last block, device] of each segment, and micro-batches in flight.
 
-    `window` is null where it ran out of memory, on the device `ran_out`.
+    `window` is null if it ran out of memory, on the device `ran_out`.
     """
 
     micro_batch: Annotated[int, Field(ge=1, le=10**6)]
@@ -73,14 +73,14 @@ class KeptCut(Record):
 
 
 class KeptWindow(Record):
-    """A window of the proof of a cut, which has none here."""
+    """A window of a cut's proof; `cut` itself has none here."""
 
     cut: KeptCut
     window: PipeWindow
 
 
 class KeptLayers:
-    """The journal of a cut model; without a journal nothing is kept. Gives each cut that was left once."""
+    """What the journal of a cut model has, each cut handed out once; without a journal nothing is kept."""
 
     def __init__(self, journal: Journal | None, watch: Watch) -> None:
         self._keep: Callable[[Record], None] = lambda _: None
@@ -93,20 +93,20 @@ class KeptLayers:
         self._cuts = journal.of(_ALL, KeptCut) if journal else []
         self._windows = journal.of(_ALL, KeptWindow) if journal else []
         self._splits = journal.of(_ALL, SplitBaseline) if journal else []
-        # What the devices' worker told of the model, and the other things that a result has beside measurements.
+        # What the worker reported of the model and the software, which a result needs beside measurements.
         self.facts = next(iter(journal.of(_ALL, Ready)), None) if journal else None
         self.taken_over = 0
 
     def blocks_of(self, device: Device) -> KeptBlocks | None:
-        """What was left of a device's blocks."""
+        """A device's blocks that were left, or None."""
         return next((one for one in self._blocks if one.device == device.uuid), None)
 
     def blocks(self, measured: KeptBlocks) -> None:
-        """Keeps a device's."""
+        """Keeps a device's blocks."""
         self._keep(measured)
 
     def cut_like(self, wanted: KeptCut) -> KeptCut | None:
-        """What was left of the same cut."""
+        """The same cut that was left, or None."""
 
         def place(one: KeptCut) -> object:
             return one.micro_batch, one.segments, one.in_flight
@@ -122,7 +122,7 @@ class KeptLayers:
         self._keep(tried)
 
     def windows_of(self, cut: KeptCut) -> list[PipeWindow]:
-        """What was left of its proof, as if it had ended now."""
+        """The windows left of a cut's proof, shifted to end now."""
         found = [one.window for one in self._windows if one.cut == cut]
         delays = delays_s([one.timings for one in found])
         return [
@@ -131,19 +131,19 @@ class KeptLayers:
         ]
 
     def window(self, cut: KeptCut, measured: PipeWindow) -> None:
-        """Keeps a window of its proof."""
+        """Keeps a window of a cut's proof."""
         self._keep(KeptWindow(cut=cut, window=measured))
 
     def learn(self, facts: Ready) -> None:
-        """Keeps them, once."""
+        """Keeps the facts, once."""
         if self.facts is None:
             self.facts = facts
             self._keep(facts)
 
     def split_like(self, planned: SplitBaseline) -> SplitBaseline | None:
-        """What was measured of the same batch split."""
+        """The same batch split with its measured throughput that was left, or None."""
         return next((one for one in self._splits if one.split == planned.split), None)
 
     def split(self, measured: SplitBaseline) -> None:
-        """Keeps what it gave."""
+        """Keeps a measured batch split."""
         self._keep(measured)

@@ -1,4 +1,4 @@
-"""What is known of the blocks on each device, corrected by each cut that was run, and the best cut by that."""
+"""What is known of the blocks on each device, corrected by each cut that was run, and the best cut by it."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from gpubalance.planning.pipeline.problem import Problem
 from gpubalance.planning.pipeline.simulate import Timeline, inputs_of, simulate
 from gpubalance.settings.requests import LayersRequest
 
-# A micro-batch is no larger than it needs to be: within this part of the best throughput.
+# The smallest micro-batch within this part of the best throughput is taken.
 _NEARLY = 0.05
-_LARGEST, _BEYOND = 4096, 4  # of micro-batches that are thought of, and times the largest that was measured
-# What is sent between GPUs until it is measured: PCIe 3.0 with 16 lanes, less its overhead.
+_LARGEST, _BEYOND = 4096, 4  # the bounds of micro-batches: samples, and times the largest measured one
+# The link between GPUs until it is measured: PCIe 3.0 with 16 lanes, less its overhead.
 _GPU_BYTES_PER_S, _GPU_LATENCY_S = 10e9, 50e-6
-# Of what a device was thought to take when it ran out: what it is given next.
+# The part of what a device was planned to take when it ran out of memory that it is given next.
 _LESS = 0.95
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A placing, and the problem that it is the best answer to."""
+    """A placement, and the problem that it solves best."""
 
     problem: Problem
     placement: Placement
@@ -39,7 +39,7 @@ class Planned:
 
 
 class Known:
-    """What blocks take by their measurements alone, and the factors by which they differ in the pipeline."""
+    """What blocks take alone, and the factors by which they differ in the pipeline."""
 
     def __init__(self, request: LayersRequest, measured: Sequence[KeptBlocks]) -> None:
         self.graph = graph = measured[0].graph
@@ -54,7 +54,7 @@ class Known:
         self._micro_batch = request.micro_batch
 
     def best(self) -> Planned:
-        """The best cut; the first one decides on the micro-batch too, where that is free. Raises NothingFits."""
+        """The best cut; the first call also decides on the micro-batch if that is free. Raises NothingFits."""
         if self._micro_batch is not None:
             return self._at(self._micro_batch)
         found = list(self._sizes())
@@ -66,7 +66,7 @@ class Known:
         return best
 
     def _sizes(self) -> Iterator[Planned]:
-        """The best cut for each micro-batch, doubling, as far as one fits."""
+        """The best cut for each micro-batch, doubling it until none fits."""
         size, most = 1, min(_LARGEST, _BEYOND * max(one.largest for one in self._devices))
         while size <= most:
             try:
@@ -83,7 +83,7 @@ class Known:
             raise self._nothing_fits(micro_batch, error) from None
 
     def problem(self, micro_batch: int) -> Problem:
-        """What is to be cut."""
+        """The problem of cutting the model at this micro-batch."""
         return self._problem(micro_batch, self._limits)
 
     def _problem(self, micro_batch: int, limits: Sequence[int | None]) -> Problem:
@@ -100,7 +100,7 @@ class Known:
         )
 
     def learn(self, planned: Planned, timeline: Timeline) -> None:
-        """Corrects the times by those of a usual step: of the blocks that ran together, and of what was sent."""
+        """Corrects the times of blocks and the latency of transfers by those of a usual step."""
         placed = planned.placement
         for device, costs in enumerate(self._devices):
             own = {number: segment for number, segment in enumerate(placed.segments) if segment.device == device}
@@ -111,7 +111,7 @@ class Known:
             self._latency_s = max(0.0, median(over_s))
 
     def _beyond_bytes_s(self, planned: Planned, timeline: Timeline) -> Iterator[float]:
-        """For each transfer that a task had to wait for, how much longer it took than its bytes do."""
+        """For each transfer between devices, how much longer it took than its bytes need."""
         placed = planned.placement
         sizes = {frozenset((link.source, link.target)): link.bytes_per_sample for link in placed.links}
         ends = {timed.task: timed.end_s for timed in timeline.tasks}
@@ -123,13 +123,13 @@ class Known:
                     yield timed.ready_s - ends[other] - (sent / self._bytes_per_s if self._bytes_per_s else 0.0)
 
     def corrected(self, planned: Planned) -> Planned:
-        """The same placing and orders with the step that is expected of them by now."""
+        """The same placement and orders with the step that is expected by now."""
         problem, placed = self.problem(planned.problem.micro_batch), planned.placement
         costs = problem.costs(placed.segments, placed.links)
         return Planned(problem, replace(placed, timeline=simulate(placed.segments, placed.links, placed.orders, costs)))
 
     def ran_out(self, planned: Planned, device: int | None) -> None:
-        """The device holds less than was thought, or each, where none is known. A free micro-batch is free again."""
+        """Lowers the limit of a device, or of all if it is unknown which. A free micro-batch is chosen again."""
         for one in [device] if device is not None else range(len(self._limits)):
             limit, taken = self._limits[one], _LESS * planned.placement.peak_bytes[one]
             if taken:
@@ -137,7 +137,7 @@ class Known:
         self._micro_batch = self._request.micro_batch
 
     def what_fits(self, micro_batch: int) -> str:
-        """What to type instead, with the margin that was seen to be missing."""
+        """What to type instead, with the margin that turned out to be missing."""
         pairs = [*zip(self._first_limits, self._limits, strict=True)]
         lacks = max((first - now for first, now in pairs if first is not None and now is not None), default=0)
         limits = [now if first is None else first - lacks for first, now in pairs]

@@ -1,4 +1,4 @@
-"""`layers`: cut a model over several devices, run it as a pipeline, correct the cut by what was measured, prove it."""
+"""`layers`: cuts a model over several devices, runs it as a pipeline, corrects the cut by measurements, proves it."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from gpubalance.workers.party import Build, Party
 def layers(request: LayersRequest, driver: str | None, watch: Watch, journal: Journal | None = None) -> Layers:
     """The best cut of the request's model, found and proven by running it; `driver` is recorded.
 
-    Blocks, rounds and windows go into the `journal`, and those that are in it are not measured again. Raises Refused
-    for a model that can't be cut, UsageError for one that is better off uncut, NothingFits where no cut fits, and what
-    a probe and a worker do; with what was measured before as `partial`.
+    Blocks, rounds and windows go into the `journal`; those that are already in it are not measured again. Raises
+    Refused for a model that can't be cut, UsageError for one that is better off uncut, NothingFits if no cut fits, and
+    what a probe and a worker do; with what was measured before as `partial`.
     """
     limit, kept = TimeLimit(request.measuring.time_limit_s), KeptLayers(journal, watch)
     phases = Phases(request, watch)
@@ -52,7 +52,7 @@ def layers(request: LayersRequest, driver: str | None, watch: Watch, journal: Jo
 
 @contextmanager
 def _no_help_of(kept: KeptLayers) -> Iterator[None]:
-    """What is refused here would be so again, with all that the journal has."""
+    """Makes what is refused in the block not offer --resume: with the journal it would be refused again."""
     try:
         yield
     except (UsageError, NothingFits):

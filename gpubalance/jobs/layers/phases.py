@@ -1,4 +1,4 @@
-"""The phases of `layers`, and about how long each takes: for `--dry-run`, and told as it goes."""
+"""The phases of `layers`, and about how long each takes, for `--dry-run` and for its progress."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from gpubalance.jobs.measure.expected import WORKER_S, windows_s
 from gpubalance.results.estimate import LayersEstimate, PhaseEstimate
 from gpubalance.settings.requests import LayersRequest
 
-# Measured with 19 blocks on simulated devices: most of it is tracing each of them.
+# Measured with 19 blocks on simulated devices; most of the time goes to tracing each of them.
 _BLOCKS_S, _TRACING_S = 12.0, 6.0
 _GUESSED_STEP_S = 0.5
-_ROUNDS = 2  # are usual
+_ROUNDS = 2  # usually
 _WARM_UP_STEPS = 8
 _OWN = ("blocks", "rounds", "proof")
 
 
 def estimate(request: LayersRequest) -> LayersEstimate:
-    """Touches no device."""
+    """Estimates `layers` without using a device."""
     probe = kept_probe(request.uncut)
     own = [PhaseEstimate(name=name, seconds=round(_seconds(request, name, _GUESSED_STEP_S))) for name in _OWN]
     phases = (*([] if probe else of_probe(request.uncut)), *own)
@@ -43,7 +43,7 @@ def _seconds(request: LayersRequest, name: str, step_s: float) -> float:
 
 
 class Phases:
-    """Tells which phase begins, and how long it and the rest will take, as far as is known by then."""
+    """Emits which phase begins, and how long it and the rest will take by what is known then."""
 
     def __init__(self, request: LayersRequest, watch: Watch) -> None:
         self._request = request
@@ -53,7 +53,7 @@ class Phases:
         self._now = ""
 
     def tell(self, event: Event) -> None:
-        """Passes an event of the probe on, whose phases are the first ones."""
+        """Passes on an event of the probe, whose phases come first."""
         if isinstance(event, PhaseBegun):
             self._of_probe = event.of
             left_s = event.left_s + sum(map(self._seconds, _OWN))
@@ -61,7 +61,7 @@ class Phases:
         self._watch(event)
 
     def blocks(self) -> None:
-        """The blocks are measured."""
+        """The measuring of the blocks begins."""
         self._begin("blocks")
 
     def round(self, planned: Planned) -> None:

@@ -1,4 +1,4 @@
-"""What was measured of a cut model, as a record."""
+"""The record of what was measured of a cut model."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def layers_result(
     complete: bool,
     noted: Sequence[Warning_] = (),
 ) -> Layers:
-    """The result of a placing that has timings of each kind."""
+    """The result of a cut that has timings with and without stamps."""
     planned, step_time_s = series.planned, series.step_time_s
     stages = tuple(_stages(series))
     split = baselines.split
@@ -87,7 +87,7 @@ def layers_result(
 
 
 def timeline_record(timeline: Timeline, links: Sequence[Link]) -> StepTimeline:
-    """A step's tasks, in the order in which they began."""
+    """The record of a step's tasks, in the order in which they began."""
     sent = sent_at(timeline, links)
     return StepTimeline(
         tasks=tuple(
@@ -97,7 +97,7 @@ def timeline_record(timeline: Timeline, links: Sequence[Link]) -> StepTimeline:
                 micro_batch=timed.task.micro_batch,
                 device=timed.device,
                 sent_s=sent[timed.task],
-                ready_s=max(timed.ready_s, sent[timed.task]),  # 0 where nothing comes from another device
+                ready_s=max(timed.ready_s, sent[timed.task]),  # 0 if nothing comes from another device
                 start_s=timed.start_s,
                 end_s=timed.end_s,
             )
@@ -127,9 +127,9 @@ def _known(seconds: float) -> float | None:
 
 
 def _stages(series: PipeSeries) -> list[Stage]:
-    """Each part is the same of a step without stamps as of the stamped ones, in the median; the bubble is the rest.
+    """The stages: each part is the median fraction of the stamped steps, times a step without; the bubble is the rest.
 
-    Where steps differ much the medians may add up to more than a step: then all are less by the same factor.
+    If steps differ much the medians may add up to more than a step: then all are scaled down by the same factor.
     """
     planned = series.planned
     placed = planned.placement
@@ -164,7 +164,7 @@ def _median_part(parts: Sequence[StageParts], name: str, steps: Sequence[Timelin
 
 
 def _warnings(request: LayersRequest, series: PipeSeries) -> list[Warning_]:
-    """What the reader of the figures must know."""
+    """The warnings about the figures."""
     slowed = [
         (device, reasons) for device, reasons in zip(request.devices, series.timings.throttled, strict=True) if reasons
     ]

@@ -1,4 +1,4 @@
-"""How a cut model is measured: warm-up, and windows of timings and of stamped steps."""
+"""Measures a cut model: warm-up, and windows of timings and of stamped steps."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _LONGEST_S = 60.0
 
 @dataclass
 class PipeSeries:
-    """The steps of one placing: a worker adds to them. `timings` have no stamps, `timelines` have.
+    """The steps of one cut: a worker adds to them. `timings` are of steps without stamps, `timelines` of stamped ones.
 
-    `cuts` are the layers that blocks begin at, where they are named.
+    `cuts` has the layers at which blocks begin, if the user named them.
     """
 
     planned: Planned
@@ -58,18 +58,18 @@ class PipeSeries:
 
     @property
     def usual(self) -> Timeline:
-        """The stamped step whose time is the middle one."""
+        """The stamped step with the middle time."""
         return sorted(self.timelines, key=lambda one: one.step_time_s)[(len(self.timelines) - 1) // 2]
 
     @property
     def stamp_cost(self) -> float:
-        """By what part a usual stamped step takes longer than one without stamps."""
+        """The part by which a usual stamped step takes longer than one without stamps."""
         return median([one.step_time_s for one in self.timelines]) / self.step_time_s - 1
 
     def warm_up(self, worker: Worker) -> None:
         """Trains until steps no longer get faster. Raises OutOfMemory, and BadInput for a loss that is no number."""
         end, times = time.monotonic() + _LONGEST_S, list[float]()
-        if self.cuts:  # else a worker has the same blocks by itself
+        if self.cuts:  # without them every worker finds the same blocks
             describe(worker, self.cuts)
         first, _, _ = self._measure(worker, at_least=1)
         if not all(one.loss_is_finite for one in first):
@@ -87,7 +87,7 @@ class PipeSeries:
         self._step_s = times[-1]
 
     def window(self, worker: Worker, seconds: float, *, at_least: int = LEAST_TIMINGS) -> PipeWindow:
-        """Measures for that long and at least so many timings; the window is added, and given by itself."""
+        """Measures for `seconds` and at least so many timings, adds the window, and returns it."""
         steps, sensors = max(1, round(self.timing_s / self._step_s)), self.timings.sensors
         with sensors.watching():
             _, stamped, _ = self._measure(worker, seconds * STAMPED_PART, at_least=STAMPED_STEPS, stamped=True)
@@ -104,7 +104,7 @@ class PipeSeries:
         return window
 
     def add(self, window: PipeWindow) -> None:
-        """A window that is measured, now or before the command was interrupted."""
+        """Adds a window that was measured now or before the command was interrupted."""
         self.timelines += window.timelines
         self.timings.timings += window.timings
         self.timings.late_parts.append(window.late_part)
@@ -134,6 +134,6 @@ class PipeSeries:
             elif isinstance(reply, Piped):
                 timelines.append(reply.timeline)
             else:
-                measured = reply  # the last
+                measured = reply  # the last reply
                 self.timings.note_peaks(measured.memory_peak_bytes)
         return timings, timelines, measured

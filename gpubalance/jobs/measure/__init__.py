@@ -1,4 +1,4 @@
-"""How a joint measurement is made: its windows of timings, what the parts of a step are, sensors beside them.
+"""How a joint measurement is made: its windows of timings, the parts of a step, and the sensors read meanwhile.
 
-Which split is measured, and what follows from it, is for the jobs that use this (run, balance, probe).
+The jobs that use this (run, balance, probe) decide which split is measured, and what follows from it.
 """

@@ -1,4 +1,4 @@
-"""The even split that a run is held against, and how it is made to fit."""
+"""The even split that a run is compared with, and how it is made to fit."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from gpubalance.settings.requests import RunRequest
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.party import Party
 
-# Sums of gradients take memory too: so many numbers of micro-batches are tried until the even split fits.
+# How many numbers of micro-batches are tried until the even split fits, as sums of gradients take memory too.
 _PIECES_TRIED = 3
 
 
 @dataclass
 class Even:
-    """The even split of a run's global batch, warm: its `series`, or None where there is none to measure.
+    """The even split of a run's global batch, warmed up: its `series`, or None if there is none to measure.
 
-    `is_own`: the run's own split is the even one. `largest` are the largest equal shares in one piece, as Keras would
-    take them, where the even split needs micro-batches. `best_at_largest` has the same global batch, divided as
-    `best_of` that global batch says, and is None where that is not known or is the same.
+    `is_own`: the run's own split is the even one. `largest` has the largest equal shares in one piece, as Keras would
+    take them, if the even split needs micro-batches. `best_at_largest` has their global batch in the split that
+    `best_of` gives for it, None if that is unknown or the same.
     """
 
     party: Party
@@ -42,7 +42,7 @@ class Even:
     warnings: list[Warning_] = field(default_factory=list)
 
     def warm_up(self) -> None:
-        """Finds how it fits and warms it up; what does not fit at all is given up and told."""
+        """Finds out how it fits and warms it up; if it does not fit at all, says so and gives it up."""
         split = self.request.split
         if len(split.batches) == 1:
             return
@@ -59,13 +59,13 @@ class Even:
                 self.give_up(again)
 
     def give_up(self, error: OutOfMemory) -> None:
-        """The run goes on without it."""
+        """Goes on without the even split."""
         self.watch(Doing(f"{error.message}: going on without the even split"))
         self.series = None
         self.warnings.append(even_out_of_memory(error.message))
 
     def _divide(self, even: Shares, error: OutOfMemory) -> None:
-        """In micro-batches, beside the largest equal shares in one piece; or those, where no micro-batches fit."""
+        """Takes the even split in micro-batches, beside the largest equal shares in one piece, or only those."""
         where = "a device" if error.replica is None else self.request.devices[error.replica].label
         self.watch(Doing(f"the even split {even} does not fit on {where}; looking for the largest equal shares"))
         share = Fitting(self.party, self.request, self.watch).largest_even_share(max(even.batches))
@@ -84,7 +84,7 @@ class Even:
         self.series = None if self.is_own else divided
 
     def _best_beside(self, equal: Shares) -> Series | None:
-        """The best split of these equal shares' global batch, warm; None where it is not known or does not fit."""
+        """The best split of these equal shares' global batch, warmed up; None if it is unknown or does not fit."""
         best = self.best_of(equal.global_batch)
         if best is None or best == equal:
             return None
@@ -98,7 +98,7 @@ class Even:
         return series
 
     def _in_pieces(self, even: Shares, share: int) -> Series | None:
-        """The even split in the fewest micro-batches that fit, warm; None where it can't be done in micro-batches."""
+        """The even split in the fewest micro-batches that fit, warmed up; None if it can't be done in micro-batches."""
         fewest = -(-max(even.batches) // share)
         for count in range(fewest, fewest + _PIECES_TRIED):
             try:
@@ -117,7 +117,7 @@ class Even:
         return series
 
     def _series(self, split: Shares, name: str) -> Series:
-        """What is measured beside these takes short timings: nothing is decided of it."""
+        """A series for the split. All but the even split's take short timings, as nothing is decided by them."""
         own = name == "even"
         return Series(
             split,

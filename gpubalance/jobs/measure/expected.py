@@ -1,4 +1,4 @@
-"""About how long a joint measurement takes, before it is made."""
+"""Estimates in advance how long a joint measurement takes, in seconds."""
 
 from __future__ import annotations
 
@@ -11,52 +11,52 @@ from gpubalance.settings.requests import Measuring, RunRequest
 
 # Measured on simulated devices, whose engine is the real one on a CPU.
 WORKER_S = 4.0  # loads TensorFlow and builds the model
-TRACING_S = 1.5  # of a split's two graphs, with stamps and without
+TRACING_S = 1.5  # for a split's two graphs, with stamps and without
 _GUESSED_STEP_S = 0.2
-_STEPS_A_STAMP = 2  # a stamped one has one before it
-_SETTLING_STEPS = 5  # the one that is not timed included
-# Of an even split that does not fit in one piece: its step beside the best split's, and the steps of the search.
+_STEPS_A_STAMP = 2  # a stamped step has another before it
+_SETTLING_STEPS = 5  # including the one that is not timed
+# For an even split that does not fit in one piece: its step over the best split's, and the steps of the search.
 _DIVIDED_SLOWER = 1.25
 _SEARCHED_STEPS = 5
-_ROUNDS_ALONE = 2  # of the pipeline alone, until its rate is known
+_ROUNDS_ALONE = 2  # to know the rate of the pipeline alone
 
 
 def step_s(device: Device, batch: int, micro_batches: int = 1) -> float:
-    """Of a device alone: a simulated one's as its profile says, others' are guessed."""
+    """A step of a device alone, by a simulated device's profile; a guess for others."""
     profile = device.profile
     return profile.alpha_s * micro_batches + profile.beta_s * batch + profile.update_s if profile else _GUESSED_STEP_S
 
 
 def split_step_s(request: RunRequest) -> float:
-    """Of a run's split: the slowest device's, and the sync of simulated devices."""
+    """A step of a run's split: that of the slowest device, plus the sync of simulated devices."""
     split = request.split
     shares = zip(request.devices, split.batches, split.micro_batches, strict=True)
     return max(step_s(device, batch, -(-batch // micro)) for device, batch, micro in shares) + request.joint.sync_s
 
 
 def warm_up_s(joint_step_s: float) -> float:
-    """Of one split."""
+    """The full warm-up of a split."""
     return TRACING_S + (1 + 2 * _STEPS_A_STAMP + WARMUP_STEPS) * joint_step_s
 
 
 def settling_s(joint_step_s: float) -> float:
-    """Of another split, with a warm worker."""
+    """The short warm-up of another split with a warm worker."""
     return _SETTLING_STEPS * joint_step_s
 
 
 def windows_s(measuring: Measuring, steps_s: Sequence[float], windows: int) -> float:
-    """Of so many windows of splits whose steps take so long, measured in turns."""
+    """The windows of several splits measured in turns; `steps_s` has their step times."""
     return windows * sum(measuring.duration_s or short_window_s(one) for one in steps_s)
 
 
 def proof_s(
     measuring: Measuring, joint_step_s: float, devices: int, *, divided: bool = False, warm: bool = False
 ) -> float:
-    """Of a split with its warm-up, in turns with the even split, which is taken to be as slow, where that is wanted.
+    """A split with its warm-up, in turns with the even split if that is wanted, which is assumed to be as slow.
 
     `divided`: the even split does not fit in one piece. Then its steps take longer, and the largest equal shares that
-    fit are looked for and measured too. `warm`: the worker is, for splits in one piece; it is a balance's, which
-    measures the best split of their global batch as well.
+    fit are searched for and measured too. `warm`: the worker is warm for splits in one piece, as in a balance, which
+    also measures the best split of their global batch.
     """
     own_s = settling_s(joint_step_s) if warm else warm_up_s(joint_step_s)
     if measuring.baseline != "even" or devices == 1:
@@ -71,11 +71,11 @@ def proof_s(
 
 
 def pipeline_s(measuring: Measuring, joint_step_s: float) -> float:
-    """Of what --data adds to a run: its pipeline alone, and the split once more with batches held on the devices."""
+    """What --data adds to a run: its pipeline alone, and the split once more with batches held on the devices."""
     alone_s = WARM_UP_S + _ROUNDS_ALONE * min(ROUND_S, measuring.duration_s or ROUND_S)
     return alone_s + settling_s(joint_step_s) + windows_s(measuring, [joint_step_s], measuring.windows)
 
 
 def short_window_s(joint_step_s: float) -> float:
-    """Of a window that has no length of its own."""
+    """A window without a given length."""
     return STAMPED_STEPS * _STEPS_A_STAMP * joint_step_s + LEAST_TIMINGS * max(SHORT_TIMING_S, joint_step_s)

@@ -1,4 +1,4 @@
-"""What fits into the devices' memory in a joint run, found by trying."""
+"""Finds by trying what fits into the devices' memory in a joint run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import Measured
 from gpubalance.workers.party import Party
 
-# On a real device every failed try costs a worker and TensorFlow's own retries, 10 s and more.
+# On a real device every failed try costs a worker and TensorFlow's own retries: 10 s and more.
 _TOLERANCE_ON_GPU = 0.01
 
 
@@ -26,14 +26,14 @@ class Fitting:
         self._party = party
         self._request = request
         self._watch = watch
-        self._refused: OutOfMemory | None = None  # the last that the search met
+        self._refused: OutOfMemory | None = None  # the latest error in the search
 
     def suggest(self, failed: OutOfMemory) -> tuple[Shares | None, list[int]]:
-        """A split that was tried and fits, or None; and the replicas that have too much at a time.
+        """A split that was tried and fits, or None; and the replicas that were given too much at a time.
 
-        Only what does not fit is lowered: halved until it does, then raised to what memory lines predict, or nine
-        tenths of that. TensorFlow may blame another device than the one that is full: then all are lowered. Each device
-        keeps its number of micro-batches, as it is their size that memory is for.
+        Only what does not fit is lowered: halved until it does, then raised to what lines through memory predict, or
+        nine tenths of that. TensorFlow may blame another device than the full one: then all are lowered. Each device
+        keeps its number of micro-batches, as memory depends on their size.
         """
         wanted = self._request.split.micro_batches
         lowered = self._lowered(failed, blamed=True) or self._lowered(failed, blamed=False)
@@ -53,7 +53,7 @@ class Fitting:
         return self._with(sizes), too_large
 
     def _lowered(self, failed: OutOfMemory, *, blamed: bool) -> tuple[tuple[int, ...], set[int]] | None:
-        """Micro-batches that fit, by halving those that an error blames, or all; and the replicas that were halved."""
+        """Micro-batches that fit, after halving those that errors blame, or all; and the replicas that were halved."""
         sizes, halved, error = self._request.split.micro_batches, set[int](), failed
         while True:
             lower = range(len(sizes)) if error.replica is None or not blamed else (error.replica,)
@@ -66,13 +66,13 @@ class Fitting:
             error = self._refused or error
 
     def _with(self, sizes: tuple[int, ...]) -> Shares:
-        """The request's split with such micro-batches, as many as it has of each device, or fewer."""
+        """The request's split with micro-batches of these sizes, at most as many for each device as it has."""
         split = self._request.split
         most = zip(split.batches, sizes, split.counts, strict=True)
         return Shares(tuple(min(batch, size * count) for batch, size, count in most), sizes)
 
     def largest_even_share(self, share: int) -> int:
-        """The largest equal share that fits on every device, when `share` does not and the request's own sizes do."""
+        """The largest equal share that fits on every device, given that `share` does not and the request's sizes do."""
         devices, low = self._request.devices, min(self._request.split.micro_batches)
         points = self._points([(max(1, batch),) * len(devices) for batch in (low // 2, low)])
         limits = {replica: most for replica, most in enumerate(self._predicted(points)) if most}
@@ -97,7 +97,7 @@ class Fitting:
         return max(low, found.fits or 0)
 
     def error(self, error: OutOfMemory) -> NothingFits:
-        """The error of a run whose split does not fit, with one that was tried and does, where there is one."""
+        """The error of a run whose split does not fit; it names a split that was tried and does, if there is one."""
         self._watch(Doing(f"{error.message}; looking for what fits"))
         fitting, too_large = self.suggest(error)
         devices, split = self._request.devices, self._request.split
@@ -113,7 +113,7 @@ class Fitting:
         return NothingFits(message, remedy=remedy, log=error.log, partial=error.partial)
 
     def _points(self, batches: Sequence[tuple[int, ...]]) -> list[list[tuple[int, int]]]:
-        """Each device's memory at some batches, the smallest first; none where one of them does not fit."""
+        """Each device's memory at some batches, the smallest first; empty if one of them does not fit."""
         points: list[list[tuple[int, int]]] = [[] for _ in self._request.devices]
         for tried in batches:
             peaks = self._peaks(Shares(tried))
@@ -124,7 +124,7 @@ class Fitting:
         return points
 
     def _predicted(self, points: Sequence[Points]) -> list[int | None]:
-        """Each device's largest micro-batch in this run, by a line; None where its memory or use of it is not known."""
+        """Each device's largest micro-batch in this run, by a line; None if its memory or its use is unknown."""
         return [
             predict_limit(own, device.memory_bytes) if len(own) > 1 and device.memory_bytes else None
             for own, device in zip(points, self._request.devices, strict=True)
@@ -135,7 +135,7 @@ class Fitting:
         return self._peaks(split)
 
     def _peaks(self, split: Shares) -> tuple[int | None, ...] | None:
-        """Trains one step: each device's memory, or None where one of them ran out of it."""
+        """Trains one step: each device's peak memory, or None if one of them ran out."""
         try:
             *_, last = self._party.ask(lambda worker: list(worker.measure(split)))
         except OutOfMemory as error:
@@ -145,9 +145,9 @@ class Fitting:
 
 
 def _needs_and_has(error: OutOfMemory, devices: Sequence[Device], limits: Sequence[int | None]) -> str:
-    """`: GPU:1 needs 1.4 GiB, and 1.2 GiB are free`, of the device that refused; empty where that is not known.
+    """`: GPU:1 needs 1.4 GiB, and 1.2 GiB are free`, for the device that refused; empty if unknown.
 
-    A real allocator tells what it held, not what it was asked for.
+    A real allocator reports what it held, not what it was asked for.
     """
     for number, (device, needed, free) in enumerate(zip(devices, error.memory_peak_bytes, limits, strict=False)):
         if needed is None or free is None:

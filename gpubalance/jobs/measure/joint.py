@@ -1,4 +1,4 @@
-"""A run of a split in turns with the even split, as far as it has come, and the result made of it."""
+"""Runs a split in turns with the even split, and makes the result."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def party_for(request: RunRequest | BalanceRequest, watch: Watch, limit: TimeLim
 
 @dataclass
 class JointRun:
-    """A run of a split in windows, in turns with those of the even split, as far as it has come.
+    """A run of a split in windows, in turns with those of the even split.
 
     `asked` may have devices without samples; the party has none of them. `driver` is recorded, `solo` is what the
     devices gave alone, to compare with. `proof` tells the runs of one `balance` apart; its party may be warm already.
-    `best_of` gives the best split of a global batch, where that is known. With `pipeline` the user's own is in front of
-    the devices, and a third series has the same batches held on them.
+    `best_of` gives the best split of a global batch, if known. With `pipeline` batches come from the user's own
+    pipeline, and a third series has the same batches held on the devices.
     """
 
     asked: RunRequest
@@ -74,7 +74,7 @@ class JointRun:
     warnings: list[Warning_] = field(default_factory=list)
     measured_again: bool = False
     complete: bool = False
-    last: Measurement | None = None  # what the split gave in its last window, unless that was measured before a resume
+    last: Measurement | None = None  # by the split's last window of this command
 
     def __post_init__(self) -> None:
         self.request = self.asked.of_used
@@ -90,7 +90,7 @@ class JointRun:
         self.remedies: tuple[Remedy, ...] = ()
 
     def run(self) -> Run:
-        """Measures to the end. Raises OutOfMemory; every error has what was measured before it as `partial`."""
+        """Measures to the end. Raises OutOfMemory; every error carries what was measured before it as `partial`."""
         try:
             if self.alone is not None:
                 self.alone.measure()
@@ -112,12 +112,12 @@ class JointRun:
 
     @property
     def series(self) -> list[Series]:
-        """What is measured in turns."""
+        """The series that are measured in turns."""
         return [self.own, *(one for one in (self.even.series, self.held) if one is not None)]
 
     @property
     def _at_least(self) -> int:
-        """How many timings a window has, however long they take."""
+        """The least number of timings in a window, however long they take."""
         return LEAST_TIMINGS if self.measuring.duration_s is None else 1
 
     @property
@@ -128,7 +128,7 @@ class JointRun:
 
     @property
     def key(self) -> RunKey:
-        """Which run its windows are of, in a journal."""
+        """The key of this run's windows in a journal."""
         uuids = tuple(device.uuid for device in self.request.devices)
         return RunKey(devices=uuids, model=self.party.facts.model, proof=self.proof)
 
@@ -142,7 +142,7 @@ class JointRun:
             self._warmth.warm_up(self.held)
 
     def _take_over(self) -> None:
-        """Adds the windows that an interrupted run left, and tells them as if they were measured now."""
+        """Adds the windows that an interrupted run left, and emits events for them as if they were measured now."""
         for series in self.series:
             found = self.kept.restore(self.key, series)
             of = max(self.measuring.windows, len(found))
@@ -155,14 +155,14 @@ class JointRun:
         for series in (self.even.largest, self.even.best_at_largest):
             if series is not None:
                 self._measure_beside(series)
-        # On a real device what did not fit has ended the worker: the next must be warm for what is measured in turns.
+        # On a real device a split that did not fit has ended the worker: warm the next one up for all series.
         if self.party.started != started or not self.party.alive:
             for series in self.series:
                 self._warmth.warm_up(series)
         self._take_over()
 
     def _measure_beside(self, series: Series) -> None:
-        """For one window, before the others: what equal shares in one piece give, and their global batch at best."""
+        """Measures one window, before the others, of equal shares in one piece or of the best split beside them."""
         if self.kept.restore(self.key, series):
             return
         self.watch(Doing(f"measuring {series.split}, a global batch of {series.split.global_batch}"))
@@ -170,8 +170,8 @@ class JointRun:
         self.kept.window(self.key, series.name, window)
 
     def _measure(self) -> None:
-        """Windows of the split and of the even split in turns, so that a machine that drifts is fair to both."""
-        number = min(series.windows for series in self.series)  # 0, but for a run that goes on
+        """Measures windows of the split and the even split in turns, so that a drifting machine affects both alike."""
+        number = min(series.windows for series in self.series)  # 0 unless the run is resumed
         of = max(number, self.measuring.windows)
         while number < of or self._once_more(of):
             number += 1
@@ -183,9 +183,9 @@ class JointRun:
             self._take_turns(number, of)
 
     def _take_turns(self, number: int, of: int) -> None:
-        """One window each. The run goes on without the even split where that runs out of memory."""
+        """Measures one window of each. The run goes on without the even split if that runs out of memory."""
         seconds = self.measuring.window_s(number)
-        # Each goes first in turn: on a card that gets hotter the second one is always a little slower.
+        # They alternate in going first: as a card gets hotter, the second one is always a little slower.
         for series in self.series if number % 2 else reversed(self.series):
             if series.windows >= number:
                 continue
@@ -204,7 +204,7 @@ class JointRun:
             self.watch(WindowDone(number, of, series.name, series.devices, window.measurement()))
 
     def _once_more(self, windows: int) -> bool:
-        """Whether it takes another window than those that were asked for. Tells why."""
+        """Whether one window more than was asked for is needed; says why."""
         imprecise = any(series.precision > PRECISE_ENOUGH for series in self.series)
         if not imprecise and self.measuring.duration_s is None:
             self.watch(Doing(f"known within ±{PRECISE_ENOUGH:.0%} (95 %) after {windows} windows"))
@@ -218,7 +218,7 @@ class JointRun:
         return False
 
     def result(self) -> Run | None:
-        """The result of what was measured so far; None where the split has no timing of each kind yet."""
+        """The result of what was measured so far; None until the split has timings with and without stamps."""
         asked, own = self.asked, self.own
         if not own.timings or not own.stamped:
             return None
@@ -276,7 +276,7 @@ class JointRun:
         return alone.result(held, self._solo_sum, self.remedies)
 
     def _found(self, excess_part: float) -> list[Warning_]:
-        """What the reader of the figures must know."""
+        """The warnings about the figures."""
         both, joined_from = self.series, self.alone.joined_from if self.alone else None
         found = [
             throttled(self.slowed) if self.slowed else None,

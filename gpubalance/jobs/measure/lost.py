@@ -1,4 +1,4 @@
-"""Says that a GPU is lost, where that is what an error means."""
+"""Finds out whether an error means that a GPU is lost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpubalance.system.deadlines import within_or
 
 @contextmanager
 def lost_gpus_told(devices: Sequence[Device]) -> Iterator[None]:
-    """From a worker a lost GPU looks like an error of CUDA's, a crash or silence: where it is one, raises GpuLost."""
+    """Raises GpuLost if a GPU is lost: from a worker that looks like a CUDA error, a crash or silence."""
     try:
         yield
     except (EnvironmentFault, PartialResult, DeadlinePassed) as error:
@@ -33,7 +33,7 @@ def lost_gpus_told(devices: Sequence[Device]) -> Iterator[None]:
 
 
 def lost_gpu(devices: Sequence[Device]) -> Device | None:
-    """The first of the devices that NVML no longer reaches; None where it reaches all, or does not answer."""
+    """The first device that NVML no longer reaches; None if it reaches all, or does not answer."""
     gpus = [device for device in devices if device.told_by_nvml]
     there = within_or(Reading(), read).gpus if gpus else ()
     return next((device for device in gpus if there and _is_lost(device, there)), None)

@@ -1,4 +1,4 @@
-"""A user's input pipeline by itself: what it gives at most, whether it binds, and what makes it faster."""
+"""Measures a user's input pipeline alone: what it gives at most, whether it binds, and what makes it faster."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from gpubalance.results.run import Pipeline, Remedy
 from gpubalance.workers.party import Party
 from gpubalance.workers.worker import Worker
 
-WARM_UP_S = 2.0  # tf.data finds out meanwhile how much to do at once
-ROUND_S = 2.0  # and shorter where windows are
+WARM_UP_S = 2.0  # meanwhile tf.data tunes its parallelism
+ROUND_S = 2.0  # or shorter, as windows are
 _LEAST_PULLS = 5
 _ROUNDS = 5
 _PRECISE_ENOUGH = 0.01
-_LONGEST_FILL_S = 30.0  # of a cache that is tried
+_LONGEST_FILL_S = 30.0  # to fill a cache that is tried
 _CLEARLY = 0.98
 _HELPS = 1.05
 
 
 @dataclass
 class Alone:
-    """The pipeline of a party's data, at a global batch, with no model behind it."""
+    """The pipeline of a party's data at a global batch, without a model behind it."""
 
     party: Party
     global_batch: int
@@ -36,20 +36,20 @@ class Alone:
     round_s: float = ROUND_S
     pulls: list[Pulled] = field(default_factory=list)
     mends: tuple[Mend, ...] = ()
-    joined_from: int | None = None  # samples in the user's own batches, where these are made of them
+    joined_from: int | None = None  # samples in the user's own batches, if they were regrouped
 
     def measure(self) -> None:
-        """Warms it up and measures until it is known within ±1 %, or for five rounds."""
+        """Warms the pipeline up and measures until its rate is known within ±1 %, or for five rounds."""
         self.watch(Doing(f"measuring the input pipeline alone, in batches of {self.global_batch}"))
         self.pulls = self.party.ask(lambda worker: self._measured(worker, WARM_UP_S, None))
 
     @property
     def throughput(self) -> Throughput:
-        """Samples per second, as a run's."""
+        """The pipeline's samples per second, as in a run."""
         return _throughput(self.pulls, self.global_batch)
 
     def result(self, held: Throughput | None, solo_sum: float | None, remedies: tuple[Remedy, ...] = ()) -> Pipeline:
-        """`held` is what the split gives with batches that lie on the devices, `solo_sum` what they give alone."""
+        """The record. `held` is what the split gives with batches on the devices, `solo_sum` what these give alone."""
         seconds = sum(one.seconds for one in self.pulls)
         return Pipeline(
             alone=self.throughput,
@@ -61,12 +61,12 @@ class Alone:
         )
 
     def _is_below(self, rate: float | None) -> bool:
-        """Clearly, and by more than noise."""
+        """Whether the pipeline's rate is clearly below this one, by more than noise."""
         found = self.throughput
         return rate is not None and _ends(found)[1] < rate and found.median < _CLEARLY * rate
 
     def tried(self) -> tuple[Remedy, ...]:
-        """The changes that made it clearly faster when they were made, the best first."""
+        """Tries the changes and returns those that made it clearly faster, the best first."""
         found = [remedy for mend in self.mends if (remedy := self._try(mend)) is not None]
         return tuple(sorted(found, key=lambda remedy: -remedy.throughput.median))
 
@@ -78,7 +78,7 @@ class Alone:
         self.watch(Doing(f"trying the input pipeline with {mend.what}"))
         try:
             pulls = self.party.ask(lambda worker: self._measured(worker, warm_up_s, mend.change))
-        except BadInput as error:  # of code that was not made for that
+        except BadInput as error:  # from code that was not made for the change
             self.watch(Doing(f"that does not work: {error.message}"))
             return None
         found = _throughput(pulls, self.global_batch)
@@ -107,7 +107,7 @@ class Alone:
 def ceiling(
     party: Party, global_batch: int, watch: Watch, *, held: Throughput | None = None, solo_sum: float | None
 ) -> Pipeline:
-    """The pipeline of a party's data with what helps it where it binds, see `Alone`. Raises BadInput as `run` does."""
+    """The record of a party's pipeline, with what helps if it binds; see `Alone`. Raises BadInput as `run` does."""
     alone = Alone(party, global_batch, watch)
     alone.measure()
     found = alone.result(held, solo_sum)

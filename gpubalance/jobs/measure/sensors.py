@@ -1,4 +1,4 @@
-"""The GPUs of a joint measurement, read while it is measured."""
+"""Reads the GPUs during a joint measurement."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpubalance.settings.device import Device
 
 
 class Sensors:
-    """The readings of a split's windows, added up. Simulated devices, and those of another host, have none."""
+    """All readings during a split's windows. Simulated devices, and those of another host, have none."""
 
     def __init__(self, devices: Sequence[Device] = ()) -> None:
         self._devices = tuple(devices)
@@ -31,28 +31,28 @@ class Sensors:
             yield
 
     def check(self) -> None:
-        """Raises PartialResult where a GPU's memory gave back other bits than were written: nothing it did counts."""
+        """Raises PartialResult if ECC counted uncorrected errors in a GPU's memory: nothing it did counts."""
         for device, course in zip(self._devices, self._courses, strict=True):
             check_memory(device, course.telemetry())
 
     @property
     def throttled(self) -> tuple[tuple[str, ...], ...]:
-        """NVML's reasons, of each device, where heat or its power supply has slowed it down."""
+        """NVML's reasons that slowed each device down and may pass: heat or its power supply."""
         told = [course.telemetry() for course in self._courses]
         return tuple(passing(one.throttle_reasons or ()) if one is not None else () for one in told)
 
     @property
     def latest(self) -> tuple[Gauges | None, ...]:
-        """What each device is doing, as far as NVML tells."""
+        """The latest reading of each device, None if NVML has none."""
         return tuple(course.latest for course in self._courses)
 
     def telemetry(self, origin_s: float) -> tuple[Telemetry | None, ...]:
-        """Of each device, in seconds from a moment of the monotonic clock."""
+        """Each device's telemetry, in seconds from `origin_s` on the monotonic clock."""
         return tuple(course.telemetry(origin_s) for course in self._courses)
 
 
 def check_memory(device: Device, told: Telemetry | None, where: str = "") -> None:
-    """Raises PartialResult where the GPU's memory gave back other bits than were written: nothing it did counts."""
+    """Raises PartialResult if ECC counted uncorrected errors in the GPU's memory: nothing it did counts."""
     if told is not None and told.ecc_uncorrected:
         raise PartialResult(
             f"{device.label} had {told.ecc_uncorrected} memory errors that ECC did not correct{where}: what it "

@@ -1,4 +1,4 @@
-"""How a split is measured: warm-up, and windows of timings."""
+"""Measures a split: warm-up, and windows of timings."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ from gpubalance.settings.requests import Measuring
 from gpubalance.workers.messages import Measured
 from gpubalance.workers.worker import Worker
 
-# The devices are idle for a moment at both ends of a timing: it is long enough for that not to count.
+# Long enough that the devices' short idle times at both ends of a timing do not count.
 TIMING_S = 0.5
-# In a window that ends after five timings; as long as in a probe and in a balance's rounds, which it is held against.
+# In a window that ends after five timings; as long as in a probe and in a balance's rounds, for comparison.
 SHORT_TIMING_S = 0.25
-# Part of a window in which steps are stamped. They are another trace of the step, so the rest pays nothing for them.
+# The part of a window in which steps are stamped. They have their own trace, so the rest pays nothing for them.
 STAMPED_PART = 0.1
 STAMPED_STEPS = 3
-# Where batches differ in shape steps are a distribution, and the stamped ones show it.
+# If batches differ in shape, step times are a distribution, which the stamped ones show.
 _UNLIKE_STAMPED_PART = 0.3
 _UNLIKE_STAMPED_STEPS = 14
 WARMUP_STEPS = 10
 _LONGEST_WARMUP_S = 60.0
 _LONGEST_WARMUP_STEPS = 200
 _SETTLING_STEPS = 3
-LEAST_TIMINGS = 5  # that a window of no certain length has
+LEAST_TIMINGS = 5  # in a window without a given length
 _CLEARLY_FASTER = 0.95
 _LONGEST_SETTLING_STEPS = 30
 
 
 def timing_s(measuring: Measuring) -> float:
-    """How long a timing of its windows is, or one step where that takes longer."""
+    """The seconds of a timing in these windows; a longer step is a timing by itself."""
     return SHORT_TIMING_S if measuring.duration_s is None else TIMING_S
 
 
 @dataclass
 class Series(Timings):
-    """The timings of a split that is being measured: a worker adds to them, and `watch` is told of each as it comes.
+    """The timings of a split that is being measured: a worker adds to them, and `watch` gets each as it arrives.
 
-    `name` is "even" or "held", or "" for a run's own split. With `pipeline` batches come from the user's own, else they
-    lie on the devices. `devices`, the replicas, are read meanwhile where they are GPUs. A user's data of fewer than
+    `name` is "even" or "held", or "" for a run's own split. With `pipeline` batches come from the user's own pipeline,
+    else they lie on the devices. Of `devices`, the replicas, GPUs are read meanwhile. A user's data of fewer than
     `least_samples` is refused as soon as that is known.
     """
 
@@ -72,19 +72,19 @@ class Series(Timings):
 
     @property
     def step_s(self) -> float:
-        """Of one step, by the warm-up; 0 before it."""
+        """The seconds of a step at the end of the warm-up; 0 before it."""
         return self._recent_step_s
 
     @property
     def steps_per_timing(self) -> int:
-        """How many steps are timed as one, from what the warm-up took."""
+        """The number of steps in a timing, by the warm-up's step time."""
         return max(1, round(self.timing_s / self._recent_step_s)) if self._recent_step_s else 1
 
     def warm_up(self, worker: Worker, *, stamped: bool = True) -> None:
         """Trains until the step time is steady: at least 10 steps, of which the last 10 show no trend.
 
-        Stamped steps have a trace of their own, which must be warm where there will be any. Raises OutOfMemory, and
-        BadInput for a loss that is no number from the first step on.
+        With `stamped` the stamped steps' own trace is warmed up too. Raises OutOfMemory, and BadInput for a loss that
+        is not a number from the first step on.
         """
         times: list[float] = []
         end = time.monotonic() + _LONGEST_WARMUP_S
@@ -101,12 +101,12 @@ class Series(Timings):
         self._recent_step_s = median(times[-WARMUP_STEPS:])
 
     def settle(self, worker: Worker, *, first: bool = True, stamped: bool = False) -> None:
-        """A short warm-up, for a worker that has trained with other batches: until no step is clearly faster.
+        """A short warm-up for a worker that has trained with other batches: until no step is clearly faster.
 
-        `stamped` where the trace of its stamped steps is new.
+        `stamped`: the trace of its stamped steps is new.
 
-        At least 3 steps: what trains three times trains on. Raises as `warm_up` does; a loss that is no number
-        matters only in the model's `first` measurement, as random data may lead to one later.
+        Trains at least 3 steps: what trains three times keeps training. Raises as `warm_up` does; a loss that is not
+        a number matters only in the model's `first` measurement, as random data may lead to one later.
         """
         times: list[float] = []
         while len(times) < _SETTLING_STEPS or (
@@ -130,23 +130,23 @@ class Series(Timings):
             )
 
     def _refuse_too_few(self, worker: Worker, samples: int | None) -> None:
-        """Raises BadInput where the user's data does not give so many: what is known may only be about right."""
+        """Raises BadInput if the user's data has too few samples; reads it to be sure, as `samples` may be inexact."""
         if samples is not None and samples < self.least_samples:
             list(worker.pull(self.least_samples, seconds=0.0))
             self.least_samples = 0
 
     def window(self, worker: Worker, seconds: float, *, at_least: int = 1, within: float | None = None) -> Timings:
-        """Measures for that long and at least so many timings. They are added to the series, and given by themselves.
+        """Measures for `seconds` and at least so many timings, adds them to the series, and returns the window.
 
-        It ends sooner, after so many timings, where the step time is known `within` that part of it. Raises
-        PartialResult where a GPU's memory has failed, and what `Worker.measure` does.
+        With `within` it ends sooner, after at least so many timings, once the step time is known to that part of it.
+        Raises PartialResult if a GPU's memory has failed, and what `Worker.measure` does.
         """
         window = Timings(self.split, self.sensors)
         part, steps = STAMPED_PART, STAMPED_STEPS
         if self._differs:
             part, steps = _UNLIKE_STAMPED_PART, _UNLIKE_STAMPED_STEPS
         with self.sensors.watching():
-            # The stamped steps first: a result needs both kinds, so a window that is cut short is of use sooner.
+            # Stamped steps come first: a result needs both kinds, so that a window that is cut short is sooner of use.
             for timing in self._measure(worker, seconds=seconds * part, at_least=steps, stamped=True):
                 window.stamped.append(timing)
                 self.stamped.append(timing)
@@ -169,7 +169,7 @@ class Series(Timings):
         throttled: Sequence[tuple[str, ...]],
         late_part: float,
     ) -> Timings:
-        """Adds a window that was measured before, and gives it by itself."""
+        """Adds a window that was measured before, and returns it."""
         window = Timings(self.split, timings=[*timings], stamped=[*stamped])
         window.note_peaks(peaks_bytes)
         self.windows += 1
@@ -182,7 +182,7 @@ class Series(Timings):
         return window
 
     def measure(self, worker: Worker, seconds: float, *, at_least: int = 1) -> list[Timing]:
-        """Measures without stamps, for that long and at least so many timings; adds the timings, and gives them."""
+        """Measures without stamps, for `seconds` and at least so many timings; adds the timings, and returns them."""
         before = len(self.timings)
         for timing in self._measure(worker, seconds=seconds, at_least=at_least, steps_per_timing=self.steps_per_timing):
             self.timings.append(timing)
@@ -199,7 +199,7 @@ class Series(Timings):
         at_least: int = LEAST_TIMINGS,
         until_s: float = math.inf,
     ) -> list[Timing]:
-        """The same until the step time is known `within` that part of it, or most_s are over.
+        """Measures without stamps until the step time is known to `within` that part of it, or `most_s` are over.
 
         After `until_s` on the monotonic clock it takes no more than the first `at_least` timings.
         """

@@ -1,4 +1,4 @@
-"""The timings of one split, and what they amount to."""
+"""The timings of one split, and the measurement that they make."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from gpubalance.settings.shares import Shares
 
 @dataclass
 class Timings:
-    """Timings of one split, in the order of time; `stamped` apart, as stamping costs a little.
+    """Timings of one split, in order of time; `stamped` steps are apart, as stamping costs a little.
 
-    `sensors` have read the GPUs meanwhile. `late_parts` are those of the measurements, `throttled_before` the reasons
-    from windows that were measured before the command was interrupted.
+    `sensors` have read the GPUs meanwhile. `late_parts` has one value for each measurement, `throttled_before` the
+    reasons in windows that were measured before the command was interrupted.
     """
 
     split: Shares
@@ -34,7 +34,7 @@ class Timings:
     throttled_before: tuple[tuple[str, ...], ...] = ()
 
     def note_peaks(self, peaks_bytes: Sequence[int | None]) -> None:
-        """Takes the larger peak of each device."""
+        """Keeps the larger peak of each device."""
         before = self.memory_peak_bytes or (None,) * len(peaks_bytes)
         self.memory_peak_bytes = tuple(
             max((x for x in pair if x is not None), default=None) for pair in zip(before, peaks_bytes, strict=True)
@@ -42,12 +42,12 @@ class Timings:
 
     @property
     def throttled(self) -> tuple[tuple[str, ...], ...]:
-        """NVML's reasons, of each device, for slowing it down in any window; those that pass."""
+        """NVML's reasons that slowed each device down in any window and may pass."""
         return all_reasons(self.throttled_before, self.sensors.throttled) or ((),) * len(self.split.batches)
 
     @property
     def late_part(self) -> float:
-        """Part of the measured steps in which the real compute took longer than the profile's time."""
+        """The part of measured steps whose real compute took longer than the profile's time."""
         return sum(self.late_parts) / len(self.late_parts) if self.late_parts else 0.0
 
     @property
@@ -62,7 +62,7 @@ class Timings:
         return first.ended_s - first.seconds
 
     def step_time(self, origin_s: float) -> StepTime:
-        """Seconds a step; `at_s` is when each timing ended, counted from `origin_s` on the monotonic clock."""
+        """The step time in seconds; `at_s` has the end of each timing, from `origin_s` on the monotonic clock."""
         times = self.step_times_s
         return StepTime(
             median=median(times),
@@ -85,12 +85,12 @@ class Timings:
 
     @property
     def input_wait_s(self) -> float:
-        """How long a step waits for data, by what the host waited in the timings without stamps."""
+        """How long a step waits for data: the host's wait in the timings without stamps."""
         return median([s.input_wait_s / s.steps for s in self.timings])
 
     @property
     def unlike(self) -> bool:
-        """Whether batches differ in shape, and steps with them."""
+        """Whether batches, and so steps, differ in shape."""
         return any(one.unlike for one in (*self.timings, *self.stamped))
 
     @property
@@ -105,7 +105,7 @@ class Timings:
 
     @property
     def precision(self) -> float:
-        """Half the 95 % interval of the step time as a part of it; infinite where it is not known."""
+        """Half the 95 % interval of the step time as a part of it; infinite if unknown."""
         known = half_width(self.step_times_s)
         return math.inf if known is None else known
 
@@ -115,7 +115,7 @@ class Timings:
 
     @property
     def slow_steps(self) -> int:
-        """How many of the stamped steps took over 1.5 times their median; a long batch makes no step slow."""
+        """The number of stamped steps over 1.5 times their median; 0 if batches differ in shape, where steps do too."""
         return 0 if self.unlike else slow_steps(self._single_steps_s)
 
     @property
@@ -129,13 +129,13 @@ class Timings:
 
     @property
     def stamp_cost(self) -> float | None:
-        """By what part a usual stamped step takes longer than one without stamps."""
+        """The part by which a usual stamped step takes longer than one without stamps; None without both."""
         if not self.timings or not self.stamped:
             return None
         return self._middle(self._single_steps_s) / (median(self.step_times_s) - self.slow_s) - 1
 
     def _middle(self, steps_s: Sequence[float]) -> float:
-        """Of single steps: the median, or the mean of steps that differ, as a timing is the mean of several."""
+        """The median of single steps, or the mean if batches differ in shape, as a timing is the mean of several."""
         return mean(steps_s) if self.unlike else median(steps_s)
 
     @property
@@ -143,15 +143,15 @@ class Timings:
         times = self._single_steps_s
         if not self.unlike or len(times) < 2:
             return None
-        # What stamps do not see, the host's work between steps, is alike in all of them.
+        # The host's work between steps, which stamps do not see, is about the same in all of them.
         rest_s = max(0.0, median(self.step_times_s) - mean(times))
         return StepSpread(p50_s=median(times) + rest_s, p95_s=part95(times) + rest_s, steps=len(times))
 
     def measurement(self, devices: Sequence[int] = (), origin_s: float | None = None) -> Measurement:
-        """What they amount to, where there are both kinds.
+        """The measurement that the timings make; both kinds are needed.
 
-        `devices` are the replicas' numbers among the result's, without which they are numbered in order. Times count
-        from `origin_s` on the monotonic clock, or from the first timing.
+        `devices` has the replicas' numbers in the result; by default they are numbered in order. Times count from
+        `origin_s` on the monotonic clock, by default from the first timing.
         """
         origin_s = self.began_s if origin_s is None else origin_s
         step_time = self.step_time(origin_s)

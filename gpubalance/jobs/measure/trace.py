@@ -1,4 +1,4 @@
-"""A profiler trace of some steady steps, for when nothing is measured any more."""
+"""Makes a profiler trace of some steady steps, after all measuring."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _ALLOW_CUPTI = (
 
 
 def trace(party: Party, split: Shares, tracing: Tracing, watch: Watch) -> Warning_ | None:
-    """Traces steps of a split that has been measured; a warning where that was not wholly possible.
+    """Traces steps of a split that has been measured; returns a warning if part of the trace is missing.
 
-    Of a split over hosts the first device is traced. It comes last, as a profiler slows steps down, later ones too. No
-    error of it ends the command: what was measured is worth more.
+    For a split over hosts the first device is traced. Tracing comes last, as a profiler slows steps down, even later
+    ones. None of its errors ends the command: what was measured is worth more.
     """
     try:
         watch(tracing_told(tracing, str(split), party.ask(lambda worker: worker.devices)[:1]))
@@ -35,7 +35,7 @@ def trace(party: Party, split: Shares, tracing: Tracing, watch: Watch) -> Warnin
 
 
 def tracing_told(tracing: Tracing, what: str, devices: Sequence[Device]) -> Doing:
-    """What is traced; of other hosts' devices it is written there, where nobody looks who is not told."""
+    """The event that says what is traced, and for other hosts' devices on which hosts the trace is written."""
     there = f", into {tracing.folder} on {', '.join(map(str, hosts_of(devices)))}" if are_reached() else ""
     return Doing(f"tracing {tracing.steps} steps of {what}{there}", stays=bool(there))
 

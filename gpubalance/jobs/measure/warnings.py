@@ -1,4 +1,4 @@
-"""What the reader of a run's figures must know of them."""
+"""The warnings about a run's figures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FEWEST_SLOW = 2
 
 
 def slowed_text(slowed: Sequence[tuple[Device, tuple[str, ...]]]) -> str:
-    """`GPU:0 was throttled (thermal)`, by NVML's reasons."""
+    """`GPU:0 was throttled (thermal)`, with NVML's reasons."""
     return " and ".join(f"{device.label} was throttled ({', '.join(reasons)})" for device, reasons in slowed)
 
 
@@ -26,7 +26,7 @@ def _was(count: int) -> str:
 
 
 def resumed(windows: int) -> Warning_:
-    """Of a run that went on after an interruption."""
+    """The warning that a run continued after an interruption."""
     return Warning_(
         code="resumed",
         message=f"{windows} of its windows {_was(windows)} measured before it was interrupted, after a warm-up then; "
@@ -36,7 +36,7 @@ def resumed(windows: int) -> Warning_:
 
 
 def rounds_taken_over(rounds: int) -> Warning_:
-    """Of a balance, or a model cut anew, that went on after an interruption."""
+    """The warning that a balance, or the rounds of a cut, continued after an interruption."""
     return Warning_(
         code="resumed",
         message=f"{rounds} of its rounds {_was(rounds)} measured before it was interrupted",
@@ -45,7 +45,7 @@ def rounds_taken_over(rounds: int) -> Warning_:
 
 
 def throttled(slowed: Sequence[tuple[Device, tuple[str, ...]]]) -> Warning_:
-    """Of GPUs that lowered their clocks while they were measured together."""
+    """The warning that GPUs lowered their clocks while they were measured together."""
     return Warning_(
         code="throttled",
         message=f"{slowed_text(slowed)} while it was measured, and measured once more after that",
@@ -54,7 +54,7 @@ def throttled(slowed: Sequence[tuple[Device, tuple[str, ...]]]) -> Warning_:
 
 
 def slower_than_profile(late_part: float, model: str) -> Warning_ | None:
-    """In some steps the real compute took longer than the profile's time."""
+    """The warning that in some steps the real compute took longer than the profile's time, None if in few."""
     if late_part <= LATE:
         return None
     smaller = "use --model small" if model != "small" else "use larger batches, or a profile with longer steps"
@@ -67,7 +67,7 @@ def slower_than_profile(late_part: float, model: str) -> Warning_ | None:
 
 
 def wide_interval(precision: float) -> Warning_ | None:
-    """The step time is not known precisely. `precision` is half its 95 % interval, as a part of it."""
+    """The warning that the step time is imprecise. `precision` is half its 95 % interval, as a part of it."""
     if precision <= PRECISE_ENOUGH:
         return None
     wide = f"the 95 % interval of a step time is ±{precision:.1%}, wider than ±{PRECISE_ENOUGH:.0%}"
@@ -79,7 +79,7 @@ def wide_interval(precision: float) -> Warning_ | None:
 
 
 def not_steady(steady: bool) -> Warning_ | None:
-    """The warm-up ended while the step time still had a trend."""
+    """The warning that the warm-up ended while the step time still had a trend."""
     if steady:
         return None
     return Warning_(
@@ -90,7 +90,7 @@ def not_steady(steady: bool) -> Warning_ | None:
 
 
 def stamps_cost(cost: float) -> Warning_ | None:
-    """Stamped steps took longer, by that part."""
+    """The warning that stamped steps took longer, by the part `cost`."""
     if cost <= _STAMPS_CHEAP:
         return None
     return Warning_(
@@ -102,7 +102,7 @@ def stamps_cost(cost: float) -> Warning_ | None:
 
 
 def slow_steps(found: int, of: int) -> Warning_ | None:
-    """Of the steps that were timed alone, so many took over 1.5 times the median."""
+    """The warning that of the steps timed alone, `found` took over 1.5 times the median."""
     if found < _FEWEST_SLOW:
         return None
     return Warning_(
@@ -114,7 +114,7 @@ def slow_steps(found: int, of: int) -> Warning_ | None:
 
 
 def excess(part: float) -> Warning_ | None:
-    """A device's compute in stamped steps is longer than a whole unstamped step, by that part."""
+    """The warning that a device's compute in stamped steps exceeds a whole unstamped step, by that part."""
     if part <= _STAMPS_CHEAP:
         return None
     return Warning_(
@@ -126,7 +126,7 @@ def excess(part: float) -> Warning_ | None:
 
 
 def loss_not_finite(finite: bool) -> Warning_ | None:
-    """The loss became infinite or no number."""
+    """The warning that the loss became infinite or NaN."""
     if finite:
         return None
     return Warning_(
@@ -137,7 +137,7 @@ def loss_not_finite(finite: bool) -> Warning_ | None:
 
 
 def even_does_not_fit(even: Shares, where: str, smaller: Shares) -> Warning_:
-    """The run is compared with smaller equal shares."""
+    """The warning that the run is compared with smaller equal shares."""
     return Warning_(
         code="even-split-does-not-fit",
         message=f"the even split {even} runs out of memory on {where}: "
@@ -147,7 +147,7 @@ def even_does_not_fit(even: Shares, where: str, smaller: Shares) -> Warning_:
 
 
 def even_out_of_memory(what: str) -> Warning_:
-    """The run went on without the even split."""
+    """The warning that the run went on without the even split."""
     return Warning_(
         code="even-split-out-of-memory",
         message=f"{what}, in turns with the run's split: there is no even split to compare with",
@@ -156,7 +156,7 @@ def even_out_of_memory(what: str) -> Warning_:
 
 
 def speed_changed(device: Device, change: float) -> Warning_:
-    """That a device is by that part slower, or faster, than it was at first."""
+    """The warning that a device became slower, or faster if `change` is negative, by that part."""
     return Warning_(
         code="throttled",
         message=f"{device.label} became {100 * abs(change):.0f} % "
@@ -166,7 +166,7 @@ def speed_changed(device: Device, change: float) -> Warning_:
 
 
 def batches_joined(own: int, global_batch: int) -> Warning_:
-    """The user's own batches, which differ in shape, have another size than the run's."""
+    """The warning that the user's own batches, which differ in shape, have another size than the run's."""
     return Warning_(
         code="batches-joined",
         message=f"the dataset's own batches have {own} samples and differ in shape: batches of {global_batch} were "
@@ -176,7 +176,7 @@ def batches_joined(own: int, global_batch: int) -> Warning_:
 
 
 def batches_differ() -> Warning_:
-    """Of step times that are means over batches of several shapes."""
+    """The warning that step times are means over batches of several shapes."""
     return Warning_(
         code="batches-differ",
         message="the batches differ in shape: a step time is the mean over several of them, and plans go by that; what "
@@ -186,7 +186,7 @@ def batches_differ() -> Warning_:
 
 
 def shares_assumed() -> Warning_:
-    """Of a cut model on simulated devices, whose profiles are of whole models."""
+    """The warning about a cut model on simulated devices, whose profiles describe whole models."""
     return Warning_(
         code="shares-assumed",
         message="each block takes the part of its device's profile that it has of the model's operations, weights and "
