@@ -1,10 +1,9 @@
-"""Holds a simulated device to its profile, from inside the step.
+"""Makes a simulated device follow its profile, from inside the step.
 
-A simulated device is a TensorFlow CPU device that runs the real replica step. Four calls in its graph make it
-behave like its profile: `begin` refuses a batch past its memory, `computed` sleeps until alpha + beta · batch is over,
-`summed` until the joint run's sync is, `finished` until the device's own update is. Of k micro-batches the memory is
-one's and the time is k times one's, so alpha is paid k times. A device without a profile has a clock that only reads
-the time.
+A simulated device is a TensorFlow CPU device that runs the real replica step. Four calls in its graph make it behave
+like its profile: `begin` refuses a batch beyond its memory, `computed` sleeps until alpha + beta · batch is over,
+`summed` until the joint run's sync is, `finished` until the device's own update is. k micro-batches take the memory of
+one and k times its time, so alpha is paid k times. A device without a profile has a clock that only reads the time.
 """
 
 from __future__ import annotations
@@ -15,19 +14,18 @@ from collections.abc import Sequence
 
 from gpubalance.settings.device import DeviceProfile, JointProfile
 
-# A GPU starts a step the moment the one before ends, as the host has queued it meanwhile. A simulated device counts
-# its step from that moment too, when the host comes within this time, so that a step takes what its profile says.
+# A GPU starts a step the moment the one before ends, as the host has queued it by then. A simulated device counts its
+# step from that moment too if the host comes within this time, so that a step takes what its profile says.
 QUEUED_WITHIN_S = 0.015
-# A step whose real compute ended this much (of its paced time) too late does not follow the profile.
+# A step whose real compute ends too late by more than this part of its paced time does not follow the profile.
 LATE_BY = 0.01
 
 
 class Clock:
-    """Reads the time at four points of a replica's step. Seconds on the monotonic clock.
+    """Reads the time at four points of a replica's step, in seconds on the monotonic clock.
 
-    It counts the steps of which the replica has its own gradients, and those of which it has the sum: while devices of
-    a cluster hang this tells which of them the others wait for. `counts`: it is called for that where nothing else
-    needs it.
+    It counts the steps in which the replica had its own gradients, and those in which it had the sum: when a cluster
+    hangs, this tells which device the others wait for. `counts`: it is called for that even if nothing else needs it.
     """
 
     counts = False
@@ -35,35 +33,35 @@ class Clock:
     summed_steps = 0
 
     def begin(self, batch: int, micro_batch: int) -> float:
-        """The replica's inputs are there, and its compute begins."""
+        """Called when the replica's inputs are there, and its compute begins."""
         del batch, micro_batch
         return time.perf_counter()
 
     def computed(self, batch: int, micro_batch: int) -> float:
-        """The replica's own gradients are there."""
+        """Called when the replica's own gradients are there."""
         del batch, micro_batch
         self.computed_steps += 1
         return time.perf_counter()
 
     def summed(self) -> float:
-        """The gradients of all replicas are there, summed."""
+        """Called when the sum of all replicas' gradients is there."""
         self.summed_steps += 1
         return time.perf_counter()
 
     def finished(self) -> float:
-        """The replica's weights are updated."""
+        """Called when the replica's weights are updated."""
         return time.perf_counter()
 
 
 class ComputeTimes:
-    """How long a simulated device computes in one step after the other: its profile's time, drift and noise."""
+    """The compute times of a simulated device's successive steps: its profile's time, with drift and noise."""
 
     def __init__(self, profile: DeviceProfile, *, seed: int) -> None:
         self._profile = profile
         self._random = random.Random(seed)  # noqa: S311  (noise, not a secret)
 
     def next_s(self, batch: int, micro_batches: int = 1, *, elapsed_s: float = 0.0) -> float:
-        """Seconds of the next step, `elapsed_s` after the first began. Each step draws its own noise."""
+        """The seconds of the next step, `elapsed_s` after the first began. Each step draws its own noise."""
         profile = self._profile
         factor = profile.drift_at(elapsed_s)
         if profile.noise:
@@ -72,9 +70,9 @@ class ComputeTimes:
 
 
 class PacedClock(Clock):
-    """A simulated device's clock: it sleeps until the profile's time, and refuses what its memory does not hold.
+    """A simulated device's clock: it sleeps until its profile's time, and refuses what the memory there does not hold.
 
-    `steps` counts those it has seen, `late_steps` those whose real compute took longer than the profile says.
+    `steps` counts its steps, `late_steps` those whose real compute took longer than the profile's time.
     `at_once`: other devices compute meanwhile, as replicas of a joint run do, or in other workers. `free_s` is when the
     device ended what it last did; who knows that it has been idle until later says so, as only a step that is queued
     behind another counts from there.
@@ -90,9 +88,9 @@ class PacedClock(Clock):
         seed: int,
         in_cluster: bool = False,
     ) -> None:
-        """`computed_s` is the replicas' common list: when each ended its last compute.
+        """The replicas share `computed_s`, which has the end of each one's last compute.
 
-        `in_cluster`: the others are in other processes, and nothing is known of when they do what.
+        `in_cluster`: the others are in other processes, and their times are unknown.
         """
         self._replica = replica
         self._profile = profile
@@ -141,7 +139,7 @@ class PacedClock(Clock):
     def summed(self) -> float:
         """Sleeps until the joint run's sync is over. Called after all replicas have computed.
 
-        In a cluster it begins when the sum is there, on top of what the real all-reduce has taken.
+        In a cluster the sync counts from when the sum is there, on top of the real all-reduce's time.
         """
         self.summed_steps += 1
         began_s = time.perf_counter() if self._in_cluster else max(self._computed_s)
@@ -173,14 +171,14 @@ def _sleep_until(target_s: float) -> float:
 
 
 def noise_seed(seed: int, replica: int) -> int:
-    """Of one replica's noise: each has its own, and the same in every run with this seed."""
+    """The seed of one replica's noise: each replica has its own, the same in every run with this seed."""
     return seed * 1009 + replica
 
 
 def clocks(
     profiles: Sequence[DeviceProfile | None], joint: JointProfile, *, seed: int, in_cluster: bool = False
 ) -> list[Clock]:
-    """A clock a replica, in order. Of a cluster's each process uses its own."""
+    """A clock for each replica, in order. In a cluster each process uses only its own."""
     computed_s = [0.0] * len(profiles)
     return [
         PacedClock(replica, profile, joint, computed_s, seed=noise_seed(seed, replica), in_cluster=in_cluster)

@@ -1,4 +1,4 @@
-"""A model on its devices, ready to be measured with any split: what a worker holds while it lives."""
+"""A model on its devices, ready to be measured with any split; a worker holds one while it lives."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import Settings, Tracing
 from gpubalance.settings.shares import Shares
 
-# What trains three times trains on: with a new split, or in a new session, the first steps are not like the others.
+# What trains three times keeps training: with a new split, or in a new session, the first steps differ from the others.
 _STEPS_BEFORE_A_TRACE = 3
-# Of a pipeline whose batches differ in shape, a timing is the mean over at least so many.
+# If a pipeline's batches differ in shape, a timing is the mean over at least this many.
 _UNLIKE_AT_ONCE = 7
 
 
 class Session:
     """Builds everything once. The devices are replicas in this order; all get samples in every split.
 
-    Of a cluster's devices this process has one; then all processes are asked the same in the same order.
+    In a cluster this process has one of the devices; all processes must get the same calls in the same order.
     """
 
     def __init__(
@@ -70,25 +70,25 @@ class Session:
         self._split = Shares((1,) * self._replicas)
         self._pipeline = False
         self._data: Iterator[Any] | None = None
-        self._turn = 1  # steps after which each batch has come, where they differ in shape
+        self._turn = 1  # steps until each batch has come once, if they differ in shape
         self._pulls = Pulls(self._user_data, self._goes_on) if self._user_data else None
 
     def _step(self, *, stamped: bool, micro: bool) -> Any:
-        """Built when it is needed: most sessions never accumulate.
+        """The traced step, built on first use: most sessions never accumulate.
 
-        What paces a simulated device reads the clock in every step: stamps take no trace of their own there.
+        Simulated devices read the clock in every step anyway, so their stamped steps need no trace of their own.
         """
         stamped = stamped or len(self._paced) == len(self._devices)
         if (stamped, micro) not in self._steps:
             spec = data.element_spec(self._strategy, self._samples)
             options = {"stamped": stamped, "micro": micro, "xla": self.settings.xla}
             step = build_step(self._strategy, self._model, self._loss, self._optimizer, self._clocks, spec, **options)
-            # Called as it was traced: a tf.function would spend half a millisecond a step on finding its only trace.
+            # The concrete function: a tf.function would spend half a millisecond a step to find its only trace.
             self._steps[stamped, micro] = step.get_concrete_function()
         return self._steps[stamped, micro]
 
     def facts(self) -> dict[str, Any]:
-        """What the result records of the model and of TensorFlow. `gradient_bytes` is what an all-reduce moves."""
+        """What a result records about the model and TensorFlow. `gradient_bytes` is what an all-reduce moves."""
         return trained.facts_of(self._model) | {
             "import_s": self._import_s,
             "memory_limit_bytes": self._memory_limit_bytes,
@@ -99,7 +99,7 @@ class Session:
         return runtime.memory_limits_bytes(self._devices, self._names)
 
     def forward_flops(self) -> float | None:
-        """Operations of one sample's forward pass; of samples that differ in shape the mean over some."""
+        """The operations of a sample's forward pass, the mean of some if samples differ in shape; None if unknown."""
         some = range(_UNLIKE_AT_ONCE if self._differs else 1)
         return count_forward(self._model, [self._samples.make(1, salt=number)[0] for number in some])
 
@@ -119,12 +119,11 @@ class Session:
         at_once: bool = False,
         pipeline: bool = False,
     ) -> Iterator[Timing]:
-        """Trains with this split and yields a timing at a time, until `seconds` are over and `at_least` are given.
+        """Trains with this split and yields timings, until `seconds` are over and `at_least` timings are given.
 
-        `at_once`: other workers train meanwhile, and it is for the caller to end it. With `pipeline` batches come from
-        the user's own, instead of lying on the devices. A stamped timing is one step
-        whatever `steps_per_timing` says. TensorFlow's own ResourceExhaustedError goes through when a device's memory
-        does not hold its micro-batch.
+        `at_once`: other workers train meanwhile, and the caller must end it. With `pipeline` batches come from the
+        user's own pipeline instead of lying on the devices. A stamped timing is one step whatever `steps_per_timing`
+        says. TensorFlow's own ResourceExhaustedError passes through if a device's memory does not hold its micro-batch.
         """
         self._train_with(split, pipeline=pipeline)
         for clock in self._paced:
@@ -137,8 +136,8 @@ class Session:
             given += 1
 
     def pull(self, global_batch: int, *, seconds: float, at_least: int, change: Change | None) -> Iterator[Pulled]:
-        """As `Pulls.take`."""
-        assert self._pulls is not None  # noqa: S101  (nobody asks otherwise)
+        """Does what `Pulls.take` does; the split's batches are dropped."""
+        assert self._pulls is not None  # noqa: S101  (only called with --data)
         self._data = None
         return self._pulls.take(global_batch, seconds=seconds, at_least=at_least, change=change)
 
@@ -148,29 +147,29 @@ class Session:
 
     @property
     def progress(self) -> tuple[int, int]:
-        """Steps of which this process of a cluster has its own gradients, and those of which it has the sum of all."""
+        """The steps in which this process of a cluster had its own gradients, and those in which it had the sum."""
         (clock,) = self._clocks[self._here]
         return clock.computed_steps, clock.summed_steps
 
     @property
     def samples(self) -> int | None:
-        """How many the user's data has, by what is known of it until now."""
+        """The number of samples in the user's data by what is known so far, else None."""
         return self._user_data.samples if self._user_data else None
 
     def joined_from(self, global_batch: int) -> int | None:
-        """The size of the user's own batches, where those of that size are joined or cut from them."""
+        """The size of the user's own batches if they are regrouped into this size, else None."""
         return self._user_data.joined_from(global_batch) if self._user_data else None
 
     def trace(self, split: Shares, tracing: Tracing) -> str | None:
         """Trains some steps with this split under TensorFlow's profiler; see `record_trace`.
 
-        Of a cluster the first process is traced.
+        In a cluster only the first process is traced.
         """
         self._train_with(split)
         for _ in range(_STEPS_BEFORE_A_TRACE):
             self._run()
         runtime.wait_for(self._names)
-        if self._here.start:  # it goes along with the first
+        if self._here.start:  # it only trains along with the first
             for _ in range(tracing.steps):
                 self._run()
             return None
@@ -182,7 +181,7 @@ class Session:
         )
 
     def _train_with(self, split: Shares, *, pipeline: bool = False) -> None:
-        """Prepares the split's data. One split's at a time: another's would take memory that is being measured."""
+        """Prepares the split's data, of one split at a time: another's would take memory that is being measured."""
         if self._data is not None and (split, pipeline) == (self._split, self._pipeline):
             return
         self._split, self._pipeline, self._data = split, pipeline, None
@@ -195,32 +194,32 @@ class Session:
         else:
             own = split.batches[self._here]
             self._data = data.resident(self._strategy, self._samples, self._names, own, self._here.start or 0)
-        self._run()  # unmeasured: new data, caches and a pipeline that fills
+        self._run()  # unmeasured: data is new, caches and the pipeline fill
 
     def _users(self, own: UserData, split: Shares, *, pipeline: bool) -> Iterator[Any]:
         """The user's own batches, from their pipeline or held on the devices."""
         where = self._strategy, Feed(self._names, split.batches, self._here.start or 0)
         if own.differs:
-            # What fits is what holds the longest: it is trained on once, whatever comes later.
+            # A batch fits if the longest one does: so that is trained on once, whatever comes later.
             longest = data.as_tensors(own.longest(split.global_batch))
             self._run(next(data.piped(*where, [longest])))
         if pipeline:
             self._turn = _UNLIKE_AT_ONCE if own.differs else 1
             return data.piped(*where, own.stream(split.global_batch))
-        # In a cluster all hold as few: of another process's memory nothing is known here.
+        # In a cluster all processes must hold the same number, without knowing each other's memory: the fewest.
         free = 0 if self.in_cluster else psutil.virtual_memory().available
         held = data.held(*where, own, [min(free, limit or free) for limit in self._memory_limit_bytes])
         self._turn = len(held) if own.differs else 1
         return itertools.cycle(held)
 
     def _run(self, values: Any = None, *, stamped: bool = False) -> tuple[Any, Any, float]:
-        """Queues a step with these values or the next: the loss, the stamps and the host's wait for data."""
+        """Queues a step with these values or the next ones: the loss, the stamps and the host's wait for data."""
         split, asked = self._split, time.perf_counter()
         if values is None:
             assert self._data is not None  # noqa: S101  (_train_with comes first)
             values = next(self._data)
         waited = time.perf_counter() - asked
-        with tf.device("/CPU:0"):  # else it lies on one GPU, and the others wait for that one to send it
+        with tf.device("/CPU:0"):  # else one GPU would have to send it to the others
             sizes = [tf.constant(float(split.global_batch))]
             if split.accumulates:
                 sizes.append(tf.constant(split.micro_batches, tf.int32))
@@ -228,7 +227,7 @@ class Session:
 
     def _timing(self, steps: int, *, stamped: bool) -> Timing:
         if stamped:
-            # A stamped step is queued behind another, as steps are: an idle GPU would wait for its first kernels.
+            # Queue a stamped step behind another, as usual steps are: an idle GPU would wait for its first kernels.
             self._run()
         else:
             steps = -(-steps // self._turn) * self._turn
@@ -249,11 +248,11 @@ class Session:
         )
 
     def late_part(self) -> float | None:
-        """Part of the last measured steps whose real compute took longer than the profile's; the worst device's."""
+        """The worst device's part of the last measured steps whose real compute took longer than the profile's time."""
         return max((clock.late_steps / clock.steps for clock in self._paced if clock.steps), default=None)
 
     def memory_peaks(self) -> tuple[int | None, ...]:
-        """Each device's peak since the last call; of a simulated one what its profile says for its micro-batch."""
+        """Each device's peak bytes since the last call; a simulated one's by its profile and micro-batch."""
         extra = self._joint.extra_memory if self._replicas > 1 else 0
         peaks: list[int | None] = []
         sizes = self._split.micro_batches[self._here]

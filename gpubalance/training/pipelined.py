@@ -1,4 +1,4 @@
-"""The user's own model over several devices, its layers cut as a result of `gpubalance layers` says."""
+"""Trains the user's own model over several devices, with its layers cut as `gpubalance layers` found."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 def load_layers(path: str | Path | Layers, *, simulate: int | str | Path | None = None) -> Pipelined:
     """The stages of a result of `gpubalance layers -o FILE`, on the devices here.
 
-    `simulate` is the device profile, as in --simulate, of a result for simulated devices.
+    `simulate` is the device profile, as for --simulate, of a result for simulated devices.
 
-    Raises PlanMismatch with the difference where other devices are here, BadInput for a file that is no such result.
-    Warns of one for simulated devices without `simulate`.
+    Raises PlanMismatch, with the difference, if the devices here are others, BadInput for a file that is no such
+    result. Warns of one for simulated devices without `simulate`.
     """
     result = path if isinstance(path, Layers) else read_record(Path(path), Layers)
     if simulate is None and result.devices[0].simulated:
@@ -44,8 +44,8 @@ def load_layers(path: str | Path | Layers, *, simulate: int | str | Path | None 
 class Pipelined:
     """A model's layers in stages on devices.
 
-    Training with it gives what one device gives that takes the same micro-batches and sums their gradients. Batch
-    normalisation and dropout see a micro-batch at a time, as with micro-batches on one device.
+    Training gives the same as one device that takes the same micro-batches and sums their gradients. Batch
+    normalisation and dropout see one micro-batch at a time, as on one device with micro-batches.
     """
 
     def __init__(self, result: Layers, devices: Sequence[Device], joint: JointProfile) -> None:
@@ -67,9 +67,10 @@ class Pipelined:
         """Keras' `model.fit`, with all its arguments, in these stages; returns its History.
 
         Datasets and arrays are brought into batches of the result's global batch, unless `batch_size` says otherwise;
-        no batch may be larger. Each weight is on its stage's device from then on; the model saves and predicts as ever.
+        no batch may be larger. From then on each weight is on its stage's device; the model saves and predicts as
+        before.
 
-        Raises BadInput for a model that can't be cut, PlanMismatch for another than the one that was.
+        Raises BadInput for a model that can't be cut, PlanMismatch for another model than the one that was cut.
         """
         return self._call("fit", model, arguments, options)
 
@@ -82,7 +83,7 @@ class Pipelined:
         return self._call("predict", model, arguments, options)
 
     def _there(self) -> Cut:
-        """TensorFlow, set up once."""
+        """The cut on this process's devices; the first call sets TensorFlow up."""
         if self._cut is None:
             from gpubalance.training.place import take_names
 
@@ -102,7 +103,7 @@ class Pipelined:
         if self._steps is None or not self._steps.are_of(model):
             self._steps = PipelinedSteps(cut, model)
         elif self._steps.is_open:
-            return method(model, **bound)  # Keras' fit evaluates, and so may a callback
+            return method(model, **bound)  # called by Keras' fit, or by a callback
         with self._steps.used(), warnings.catch_warnings():
             # A regrouped dataset does not know its length, so Keras warns when it ends.
             warnings.filterwarnings("ignore", message="Your input ran out of data")

@@ -1,4 +1,4 @@
-"""Keras' train, test and predict functions of a model whose layers are on several devices."""
+"""Keras' train, test and predict functions for a model whose layers are on several devices."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gpubalance.training.cut import Cut
 
 
 class PipelinedSteps:
-    """The functions for one model as it is compiled now, traced when they are first needed."""
+    """The functions for one model as it is compiled now, traced on first use."""
 
     def __init__(self, cut: Cut, model: Any) -> None:
         self._cut = cut
@@ -48,9 +48,9 @@ class PipelinedSteps:
         return self._model is model and all(before is now for before, now in pairs)
 
     def _blocks(self) -> Blocks:
-        """The result's blocks, of this model. Raises PlanMismatch where they are others.
+        """The result's blocks in this model. Raises PlanMismatch if they differ.
 
-        Not by their names: Keras numbers the layers of a second model on.
+        Names are not compared, as Keras continues its numbering in a second model.
         """
         starts = [0, *accumulate(block.calls for block in self._cut.result.blocks)]
         if starts.pop() == len(self._calls.calls) and not self._calls.in_the_way().keys() & {*starts}:
@@ -65,7 +65,7 @@ class PipelinedSteps:
 
     @contextmanager
     def used(self) -> Iterator[None]:
-        """For a while Keras' own `fit`, `evaluate` and `predict` of the model call these functions."""
+        """Makes Keras' own `fit`, `evaluate` and `predict` of the model call these functions inside the block."""
         own = {"train_function": self.train, "test_function": self.test, "predict_function": self.predict}
         self.is_open = True
         try:
@@ -75,11 +75,11 @@ class PipelinedSteps:
             self.is_open = False
 
     def train(self, iterator: Iterator[Any]) -> Any:
-        """As many steps as `steps_per_execution` says; the logs after the last. Raises StopIteration without data."""
+        """Trains `steps_per_execution` steps and returns the last one's logs. Raises StopIteration without data."""
         return self._several(iterator, self._train_on)
 
     def test(self, iterator: Iterator[Any]) -> Any:
-        """The same for `evaluate`."""
+        """Does the same for `evaluate`."""
         return self._several(iterator, self._test_on)
 
     def predict(self, batches: Sequence[Any]) -> Any:
@@ -107,7 +107,7 @@ class PipelinedSteps:
             self._is_tried = True
         batch = self._micro_batches(data)
         orders = self._cut.orders(len(batch))
-        with keras_inside.uncounted(self._model):  # it counts each loss by micro-batches, and these may be unlike
+        with keras_inside.uncounted(self._model):  # it would count each micro-batch alike, whatever its size
             done = self._guarded(lambda: self._pipeline.step(batch, orders))
         outputs = self._together([self._pipeline.outputs.packed(one) for one in done.finals])
         if self._model._compile_loss.metrics:
@@ -118,13 +118,13 @@ class PipelinedSteps:
         batch = self._micro_batches(data)
         found = [self._outputs(micro) for micro in batch]
         outputs = self._together([one for one, _ in found])
-        # What layers add to the loss is of a micro-batch's mean sample.
+        # Layers add a mean over the micro-batch to the loss.
         of_each = [micro.samples * sum(map(float, added)) for micro, (_, added) in zip(batch, found, strict=True)]
         added = sum(of_each) / sum(micro.samples for micro in batch)
         return self._logged(data, outputs, self._loss_of(data, outputs) + added)
 
     def _loss_of(self, data: tuple[Any, ...], outputs: Any) -> float:
-        """What the model was compiled with; it counts each output's."""
+        """The compiled loss of a whole batch, which also counts each output's loss."""
         _, labels, *weights = data
         with tf.device("/CPU:0"):
             return float(self._model._compile_loss(labels, outputs, *weights))
@@ -133,7 +133,7 @@ class PipelinedSteps:
         return self._guarded(lambda: self._pipeline.infer(micro))  # type: ignore[no-any-return]
 
     def _guarded(self, work: Callable[[], Any]) -> Any:
-        """What the work gives. A device's own failure is told with the device and what it was at."""
+        """The result of the work. An out-of-memory error names the device and what it was doing."""
         try:
             return work()
         except TaskFailedError as failed:
@@ -143,16 +143,16 @@ class PipelinedSteps:
             raise (cause or failed) from None
 
     def _added(self, inputs: Any) -> list[Any]:
-        """What layers add to the loss of these inputs, in one micro-batch."""
+        """What layers add to the loss for these inputs, as one micro-batch."""
         return [one.numpy() for one in self._outputs(micro_batch_of((inputs,), self._calls))[1]]
 
     def _together(self, outputs: Sequence[Any]) -> Any:
-        """Those of all micro-batches, in the host's memory."""
+        """The outputs of all micro-batches as one, in the host's memory."""
         with tf.device("/CPU:0"):
             return tf.nest.map_structure(lambda *parts: tf.concat(parts, axis=0), *outputs)
 
     def _logged(self, data: tuple[Any, ...], outputs: Any, loss: float) -> Any:
-        """Keras' metrics and logs, of all samples of a batch at once."""
+        """Keras' metrics and logs for all samples of a batch at once."""
         inputs, *labels = data
         if self._logs is None:
             self._logs = tf.function(self._metrics, autograph=False, reduce_retracing=True)
@@ -166,7 +166,7 @@ class PipelinedSteps:
         return model.compute_metrics(inputs, labels[0], outputs, weights)
 
     def _micro_batches(self, data: tuple[Any, ...]) -> list[MicroBatch]:
-        """The batch, cut as it was measured; the last micro-batch may be smaller."""
+        """The batch in micro-batches of the measured size; the last one may be smaller."""
         result = self._cut.result
         samples, size = int(tf.nest.flatten(data)[0].shape[0]), result.micro_batch
         if samples > result.global_batch:

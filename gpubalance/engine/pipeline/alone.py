@@ -1,4 +1,4 @@
-"""What some blocks of a model take on one device: seconds of their forward, backward and update, and memory."""
+"""Measures what some blocks of a model take on one device: seconds of forward, backward and update, and memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FORWARD, _BACKWARD = Task(0, "forward", 0), Task(0, "backward", 0)
 
 
 class Alone:
-    """Blocks on a device, with random tensors for what others would give them."""
+    """Blocks on a device, with random tensors in place of other blocks' outputs."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Alone:
         loss: OutputsLoss,
         optimizer: Any,
     ) -> None:
-        """`run` is the first block and the last. Their variables move to the device. See Pipeline for the others."""
+        """`run` is the first and the last block. Moves their variables to the device. See Pipeline for the others."""
         self._run, self._calls, self._name = run, blocks.calls, name
         self._section = Section(blocks.calls, blocks.span(*run), name, policy)
         self._section.place(name)
@@ -46,7 +46,7 @@ class Alone:
         self._is_traced = False
 
     def time(self, micro: MicroBatch, clock: Clock, *, seconds: float, at_least: int) -> BlockTimed:
-        """Times passes of a micro-batch, and updates, for so long."""
+        """Times passes of a micro-batch, and updates, for `seconds` and at least so many times."""
         clock.is_stamped = True
         with tf.device(self._name):
             tensors = {slot: tf.identity(micro.inputs[slot]) for slot in self._section.inputs}
@@ -59,7 +59,7 @@ class Alone:
             grads = self._backward(passed)
             peak = self._memory("peak")
             self._update.trace(0, grads)
-            self._once(clock, tensors, labels, micro.samples)  # unmeasured: caches fill
+            self._once(clock, tensors, labels, micro.samples)  # unmeasured, to fill caches
             times: list[tuple[float, float, float]] = []
             ends = time.perf_counter() + seconds
             while len(times) < at_least or time.perf_counter() < ends:
@@ -79,7 +79,7 @@ class Alone:
         )
 
     def leave(self) -> None:
-        """Its variables go back to the host's memory."""
+        """Moves the variables back to the host's memory."""
         self._section.place("CPU:0")
 
     def _once(self, clock: Clock, tensors: Any, labels: Any, samples: int) -> tuple[float, float, float]:

@@ -1,4 +1,4 @@
-"""A model's calls in blocks: what is measured, and where it may be cut."""
+"""A model's calls in blocks, which are measured, and between which it may be cut."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ MOST = 40
 
 @dataclass(frozen=True)
 class Blocks:
-    """Block i is the calls from `starts[i]` on, up to the next block's."""
+    """A model's calls in blocks: block i has the calls from `starts[i]` to the next block's."""
 
     calls: Calls
     starts: tuple[int, ...]
 
     def span(self, first: int, last: int) -> tuple[int, int]:
-        """The calls of the blocks from `first` to `last`: the first one, and the one after the last."""
+        """The span of calls of the blocks from `first` to `last`: the first call, and the one after the last."""
         return self.starts[first], self._ends[last]
 
     @cached_property
@@ -36,7 +36,7 @@ class Blocks:
 
     @cached_property
     def graph(self) -> Graph:
-        """As planning sees them. Every boundary may be cut."""
+        """The blocks as planning needs them. Every boundary may be cut."""
         work = [operations_of(call, self.calls) for call in self.calls.calls]
         spans = [*zip(self.starts, self._ends, strict=True)]
         blocks = tuple(self._block(first, end, sum(work[first:end]) / (sum(work) or 1)) for first, end in spans)
@@ -60,7 +60,7 @@ class Blocks:
 
 
 def blocks_of(calls: Calls, cuts: Sequence[str] = ()) -> Blocks:
-    """At most MOST blocks, about as large as each other, cut where little crosses; or cut before the layers in `cuts`.
+    """At most MOST blocks of about equal size, cut where little crosses; or cut before the layers in `cuts`.
 
     Raises Refused for a graph that can't be cut, BadInput for a cut that is not possible.
     """
@@ -96,7 +96,7 @@ def _cut_before(name: str, calls: Calls, in_the_way: dict[int, str]) -> int:
 
 
 def _narrowest(calls: Calls, allowed: Sequence[int]) -> list[int]:
-    """One cut in each of MOST − 1 stretches of about the same size: where the fewest bytes cross."""
+    """One cut in each of MOST − 1 stretches of about equal size, where the fewest bytes cross."""
     sizes = _sizes(calls)
     until = np.cumsum(sizes) / sum(sizes)
     chosen: dict[int, tuple[tuple[float, ...], int]] = {}
@@ -111,7 +111,7 @@ def _narrowest(calls: Calls, allowed: Sequence[int]) -> list[int]:
 
 
 def _sizes(calls: Calls) -> list[float]:
-    """Each call's part of the model: the mean of its parts in operations, weights and activations."""
+    """Each call's size: the sum of its fractions of the model's operations, weights and activations."""
     of_each = [
         (
             operations_of(call, calls),
@@ -130,8 +130,8 @@ def bytes_of(variable: Any) -> int:
 
 
 def operations_of(call: Call, calls: Calls) -> float:
-    """Operations of one sample's forward pass, roughly: two for each weight of a matrix and place that it is used at,
-    one for each number that is given.
+    """Rough operations of one sample's forward pass: two for each weight of a matrix at each position, and one for each
+    number of the output.
     """
     given = [calls.tensors[slot].shape[1:] for slot in call.gives]
     taken = [calls.tensors[slot].shape[1:] for slot in call.takes]

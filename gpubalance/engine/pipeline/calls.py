@@ -1,4 +1,4 @@
-"""A Keras model as a list of calls of its layers, in an order in which each comes after what it takes."""
+"""A Keras model as a list of calls of its layers, each after those whose outputs it takes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpubalance.errors import Refused
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a layer or an operation. A slot is a tensor's number; `slots` has them by symbolic tensors' id."""
+    """One call of a layer or an operation. A slot is a tensor's number; `slots` has them by symbolic tensors' ids."""
 
     name: str
     operation: Any
@@ -28,13 +28,13 @@ class Call:
 
     @property
     def variables(self) -> list[Any]:
-        """Of the layer; an operation has those that it takes as arguments."""
+        """The layer's variables, and those that the call takes as arguments."""
         taken = keras.tree.flatten((self.arguments.args, self.arguments.kwargs))
         own = getattr(self.operation, "variables", ())
         return [*own, *(one for one in taken if isinstance(one, keras.Variable))]
 
     def run(self, values: dict[int, Any], *, training: bool) -> None:
-        """Puts what it gives into `values`, which are by slot."""
+        """Runs the call with the `values` by slot, and adds its outputs to them."""
         symbolic = {id(tensor): values[self.slots[id(tensor)]] for tensor in self.arguments.keras_tensors}
         given = keras_inside.run_as_graph(self.operation, training=training, arguments=self.arguments, values=symbolic)
         values.update(zip(self.gives, given, strict=True))
@@ -42,10 +42,10 @@ class Call:
 
 @dataclass(frozen=True)
 class Calls:
-    """The calls of a model's `function`, its graph, depth first: a branch is in one piece.
+    """The calls of a model's graph, `function`, depth first, so that a branch is in one piece.
 
-    `made` and `last` are the numbers of the call that makes a slot's tensor, −1 for a model's input, and of the last
-    that takes it. The loss belongs to the last call, and takes all of the model's outputs.
+    `made` and `last` give for a slot the number of the call that makes its tensor, −1 for a model's input, and of the
+    last call that takes it. The loss belongs to the last call, and takes all of the model's outputs.
     """
 
     function: Any
@@ -57,22 +57,22 @@ class Calls:
     last: Mapping[int, int]
 
     def takers(self, slot: int) -> Iterator[int]:
-        """The calls that take a slot's tensor, in order."""
+        """The numbers of the calls that take a slot's tensor, in order."""
         yield from (number for number, call in enumerate(self.calls) if slot in call.takes)
         if slot in self.outputs:
             yield len(self.calls) - 1
 
     def bytes_of(self, slot: int) -> int:
-        """A sample's; a dimension that is open counts as 1."""
+        """The bytes of a slot's tensor for one sample; an open dimension counts as 1."""
         tensor = self.tensors[slot]
         return int(math.prod(size or 1 for size in tensor.shape[1:]) * tf.as_dtype(tensor.dtype).size)
 
     def crossing(self, cut: int) -> list[int]:
-        """The slots that are made before that call and taken by it or later; a model's inputs are everywhere."""
+        """The slots made before the call `cut` and taken by it or later. A model's inputs are on all devices."""
         return [slot for slot, made in self.made.items() if 0 <= made < cut <= self.last.get(slot, -1)]
 
     def in_the_way(self) -> dict[int, str]:
-        """Before which calls no cut is possible: the layer that has calls, or weights, on both sides."""
+        """The calls before which no cut is possible, with the layer that has calls, or weights, on both sides."""
         first: dict[int, int] = {}
         found: dict[int, str] = {}
         for number, call in enumerate(self.calls):
@@ -83,7 +83,7 @@ class Calls:
 
 
 def calls_of(model: Any) -> Calls:
-    """The model's graph, those of nested models in it. Raises Refused for a model without one."""
+    """The calls of the model's graph, including nested models'. Raises Refused for a model without a graph."""
     keras_inside.check_graphs(model)
     root = keras_inside.graph_of(model)
     if root is None:
@@ -118,7 +118,7 @@ class _Reader:
         return number
 
     def read(self, function: Any, slots: dict[int, int], path: str) -> None:
-        """Adds a Functional's calls; `slots` has those of its inputs, and gets all others."""
+        """Adds a Functional's calls; `slots` has its inputs' slots, and gets all others."""
         for node in keras_inside.nodes_in_order(function):
             name = path + node.operation.name
             inner = keras_inside.graph_of(node.operation)
@@ -136,9 +136,9 @@ class _Reader:
 
 
 def _inputs_of(inner: Any, node: Any) -> list[Any] | None:
-    """What a nested model is called with, as its own inputs; None where it would be changed on its way in.
+    """The tensors that a nested model's inputs get; None if the call would change them.
 
-    Such a call, and one with a mask of its own, stays in one piece.
+    Such a call stays in one piece, and so does one with its own mask.
     """
     named = {name for name, value in node.arguments.kwargs.items() if value is not None}
     if len(node.arguments.args) != 1 or named - {"training"}:

@@ -1,9 +1,9 @@
-"""When a device of a pipeline does what: by its own time, or as a profile says.
+"""The clocks of a pipeline's devices: by the device's own time, or by a profile.
 
-A paced device takes for a segment's forward pass of m samples a third of (alpha + beta · m) times the segment's share
-of the model's operations, for its backward pass two thirds, for its update update_s times its share of the weights.
-Its memory is base_memory times that share, and for each micro-batch in flight m · memory_per_sample times the
-segment's share of the activations. These shares are assumptions: of a real device all of this is measured.
+On a paced device a segment's forward pass of m samples takes a third of (alpha + beta · m) times the segment's share
+of the model's operations, its backward pass two thirds, its update update_s times its share of the weights. Its memory
+is base_memory times that share, and for each micro-batch in flight m · memory_per_sample times the segment's share of
+the activations. These shares are assumptions; on a real device all of this is measured.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from gpubalance.settings.device import Device, DeviceProfile, JointProfile
 
 
 class Clock:
-    """A real device's: where it is `stamped` it waits for what was queued, so that its times are the device's own."""
+    """A real device's clock. If stamped, it waits for queued work, so that its times are the device's own."""
 
-    free_s = 0.0  # when it ended its last step, where a profile says so
+    free_s = 0.0  # when its last step ended by its profile, if it has one
     tasks = late_tasks = 0
 
     def __init__(self, name: str) -> None:
@@ -33,22 +33,22 @@ class Clock:
         self.is_stamped = False
 
     def start(self, began_s: float) -> None:
-        """A step begins."""
+        """Begins a step."""
         del began_s
 
     def begin(self, task: Task, sent_s: float) -> tuple[float, float]:
-        """When all that the task takes lay on the device, and when it began. Its inputs were `sent_s` at the latest."""
+        """When all inputs of the task were on the device, and when it began. The last of them was sent at `sent_s`."""
         del task, sent_s
         now = self._now()
         return now, now
 
     def end(self, task: Task) -> float:
-        """When it ended."""
+        """When the task ended."""
         del task
         return self._now()
 
     def arrives(self, device: int, nbytes: int, sent_s: float) -> float:
-        """When what was sent then will lie on another device, where that is known."""
+        """When what was sent at `sent_s` arrives on another device; `sent_s` itself if that is unknown."""
         del device, nbytes
         return sent_s
 
@@ -57,11 +57,11 @@ class Clock:
         return self._now()
 
     def updated(self) -> float:
-        """When it is over."""
+        """When the update is over."""
         return self._now()
 
     def memory_bytes(self, segment: int) -> dict[str, int]:
-        """What is known of a segment's memory beside what is measured, by the names of BlockTimed."""
+        """Replacements for measured memory figures of a segment, by the names of BlockTimed's fields."""
         del segment
         return {}
 
@@ -73,7 +73,7 @@ class Clock:
 
 @dataclass(frozen=True)
 class Shares:
-    """A segment's parts of the model."""
+    """A segment's fractions of the model."""
 
     operations: float
     weights: float
@@ -81,9 +81,9 @@ class Shares:
 
 
 class PacedClock(Clock):
-    """A simulated device's clock: it waits until its profile's time, and refuses what its memory does not hold.
+    """A simulated device's clock: it waits until its profile's time, and refuses what the memory there does not hold.
 
-    `tasks` counts those it has seen, `late_tasks` those whose real compute took longer than the profile says.
+    `tasks` counts its tasks, `late_tasks` those whose real compute took longer than the profile's time.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class PacedClock(Clock):
         seed: int,
         joined: bool,
     ) -> None:
-        """`shares` are those of its segments, by their numbers; `joined`: other devices work at the same time."""
+        """`shares` has those of its segments, by their numbers; `joined`: other devices work at the same time."""
         self._number = number
         self._profile = profile
         self._joint = joint if joined else JointProfile()
@@ -113,14 +113,14 @@ class PacedClock(Clock):
         self.peak_bytes = 0
 
     def start(self, began_s: float) -> None:
-        """A step begins; nothing of another one is held or on its way."""
+        """Begins a step, with nothing of another one held or on its way."""
         self._first_s = began_s if self._first_s is None else self._first_s
         self.free_s = began_s
         self._lines_s.clear()
         self._held = dict.fromkeys(self._shares, 0)
 
     def begin(self, task: Task, sent_s: float) -> tuple[float, float]:
-        """Raises ResourceExhaustedError where its memory does not hold the micro-batch too."""
+        """When inputs arrived and the task begins. Raises ResourceExhaustedError if the micro-batch does not fit."""
         if task.kind == "forward":
             self._held[task.segment] += 1
             self._check_memory()
@@ -139,13 +139,13 @@ class PacedClock(Clock):
             )
 
     def memory_bytes(self, segment: int) -> dict[str, int]:
-        """By its shares of the profile's."""
+        """The segment's shares of the profile's memory."""
         shares, profile = self._shares[segment], self._profile
         held = self._micro_batch * profile.memory_per_sample * shares.activations
         return {"fixed_bytes": int(profile.base_memory * shares.weights), "held_bytes": int(held), "working_bytes": 0}
 
     def end(self, task: Task) -> float:
-        """Waits until the profile's time for the task is over."""
+        """Waits until the profile's time for the task is over; returns the end."""
         elapsed_s = self._began_s - (self._first_s or 0.0)
         whole_s = self._times.next_s(self._micro_batch, elapsed_s=elapsed_s) * self._joint.contention
         part = 1 / 3 if task.kind == "forward" else 2 / 3
@@ -154,25 +154,25 @@ class PacedClock(Clock):
         return self.free_s
 
     def arrives(self, device: int, nbytes: int, sent_s: float) -> float:
-        """Transfers to one device take turns, beside all other work."""
+        """When a transfer arrives: those to one device take turns, while other work goes on."""
         rate = self._joint.link_bytes_per_s
         lasts_s = self._joint.link_latency_s + (nbytes / rate if rate else 0.0)
         self._lines_s[device] = max(self._lines_s.get(device, 0.0), sent_s) + lasts_s
         return self._lines_s[device]
 
     def update(self) -> float:
-        """The moment its last task ended."""
+        """The end of the last task."""
         self._began_s = self._on_time(self.free_s)
         return self._began_s
 
     def updated(self) -> float:
-        """Waits until the profile's time for the update is over."""
+        """Waits until the profile's time for the update is over; returns the end."""
         weights = sum(shares.weights for shares in self._shares.values())
         self.free_s = self._wait(self._began_s, self._profile.update_s * weights)
         return self.free_s
 
     def _on_time(self, target_s: float) -> float:
-        """What comes a little later counts as on time: the host's own work is not the device's."""
+        """The target, or now if it is clearly missed: a little lateness is the host's own work, not the device's."""
         now = time.perf_counter()
         return target_s if now - target_s < QUEUED_WITHIN_S else now
 
@@ -197,7 +197,7 @@ def clocks_of(
     *,
     seed: int,
 ) -> list[Clock]:
-    """A clock a device."""
+    """A clock for each device."""
     joined = len({segment.device for segment in segments}) > 1
     clocks = []
     for number, (device, name) in enumerate(zip(devices, names, strict=True)):
@@ -211,7 +211,7 @@ def clocks_of(
 
 
 def shares_of(graph: Graph, segment: Segment) -> Shares:
-    """Its operations, weights and activations, each as a part of the model's."""
+    """The segment's operations, weights and activations, each as a fraction of the model's."""
     own = graph.blocks[segment.blocks]
     weights = sum(block.weights_bytes for block in graph.blocks) or 1
     activations = sum(block.activation_bytes for block in graph.blocks) or 1

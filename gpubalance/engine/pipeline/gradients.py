@@ -11,9 +11,9 @@ from gpubalance.engine.pipeline.update import Gradient
 
 
 class Sums:
-    """Sums as they come: of one that is an embedding's, the rows of all micro-batches are kept.
+    """Running sums. An embedding's gradient keeps the rows of all micro-batches.
 
-    Not summed by row: Keras' Adam squares a row's gradients before it adds them, so each must reach it as it is.
+    Rows are not summed: Keras' Adam squares a row's gradients before it adds them, so it must get each one.
     """
 
     def __init__(self) -> None:
@@ -21,12 +21,12 @@ class Sums:
         self._traced: Any = None
 
     def trace(self, grads: Sequence[Gradient]) -> None:
-        """Once, for gradients like these."""
+        """Traces the sum, once, for gradients like these."""
         specs = [tf.TensorSpec(grad.shape, grad.dtype) for grad in grads if isinstance(grad, tf.Tensor)]
         self._traced = tf.function(_add, autograph=False).get_concrete_function(specs, specs) if specs else None
 
     def add(self, grads: Sequence[Gradient]) -> None:
-        """Those of one micro-batch, on whose device this is called."""
+        """Adds the gradients of one micro-batch. Call it on their device."""
         if not self._sums:
             self._sums = [[grad] for grad in grads]
             return
@@ -40,7 +40,7 @@ class Sums:
                 self._sums[place].append(grad)
 
     def take(self) -> list[Gradient]:
-        """The sums, which are kept no longer."""
+        """Returns the sums and forgets them."""
         sums, self._sums = self._sums, []
         return [_joined(parts) for parts in sums]
 

@@ -1,4 +1,4 @@
-"""What the devices' threads of one step give each other."""
+"""Where the devices' threads of one step exchange tensors."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 
 class StoppedError(Exception):
-    """Another device has failed: what this one waits for does not come."""
+    """Another device has failed: what this one waits for will not come."""
 
 
 class Mailbox:
-    """Holds what was given until it is taken, once. The order of each device's tasks bounds how much that is."""
+    """Holds each value until it is taken, once. The order of each device's tasks bounds how many it holds."""
 
     def __init__(self) -> None:
         self._given: dict[Hashable, Any] = {}
@@ -20,13 +20,13 @@ class Mailbox:
         self._is_stopped = False
 
     def give(self, key: Hashable, value: Any) -> None:
-        """For whoever takes that key."""
+        """Leaves a value for whoever takes the key."""
         with self._changed:
             self._given[key] = value
             self._changed.notify_all()
 
     def take(self, key: Hashable) -> Any:
-        """Waits for it. Raises StoppedError when it will not come."""
+        """Waits for the key's value. Raises StoppedError if it will not come."""
         with self._changed:
             self._changed.wait_for(lambda: key in self._given or self._is_stopped)
             if self._is_stopped:
@@ -34,7 +34,7 @@ class Mailbox:
             return self._given.pop(key)
 
     def stop(self) -> None:
-        """Nobody waits any longer."""
+        """Ends all waiting."""
         with self._changed:
             self._is_stopped = True
             self._changed.notify_all()

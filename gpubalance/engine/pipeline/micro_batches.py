@@ -1,4 +1,4 @@
-"""What a pipeline trains on: micro-batches, and the loss of the model's outputs for them."""
+"""What a pipeline trains on: micro-batches, and their loss by the model's outputs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpubalance.engine.pipeline.calls import Calls
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """The model's inputs by their slots, labels and perhaps sample weights, of so many samples."""
+    """The model's inputs by slot, and (labels,) or (labels, sample weights), for `samples` samples."""
 
     inputs: Mapping[int, Any]
     labels: tuple[Any, ...]
@@ -25,7 +25,7 @@ class MicroBatch:
 
 
 def micro_batch_of(data: Any, calls: Calls) -> MicroBatch:
-    """Of (inputs, labels) or (inputs, labels, weights), as a model's `fit` takes them."""
+    """A micro-batch from (inputs, labels) or (inputs, labels, weights), as a model's `fit` takes them."""
     inputs, *labels = data
     tensors = dict(zip(calls.inputs, keras_inside.inputs_of(calls.function, inputs), strict=True))
     tensors_of = tf.nest.map_structure(tf.convert_to_tensor, tuple(labels))
@@ -41,7 +41,7 @@ class OutputsLoss:
         self._loss = loss
 
     def part(self, values: Mapping[int, Any], total: Any, labels: Any, *weights: Any) -> Any:
-        """By all tensors of the last section, of a batch of `total` samples; for its trace.
+        """A micro-batch's part of the loss of `total` samples, from the last section's tensors; called in its trace.
 
         Raises Refused for a loss that divides by the sample weights.
         """
@@ -55,5 +55,5 @@ class OutputsLoss:
         return self._loss.sum(labels, outputs, *weights) / total
 
     def packed(self, values: Mapping[int, Any]) -> Any:
-        """The outputs in the model's own structure."""
+        """The model's outputs in its own structure."""
         return keras.tree.pack_sequence_as(self._structure, [values[slot] for slot in self._slots])

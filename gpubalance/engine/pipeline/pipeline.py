@@ -1,4 +1,4 @@
-"""A model cut into segments on devices, that trains in micro-batches."""
+"""A model that is cut into segments on devices and trains in micro-batches."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from gpubalance.planning.pipeline.simulate import Timeline
 
 @dataclass(frozen=True)
 class Stepped:
-    """What a step gives: losses, which add up to the batch's, each micro-batch's outputs, and its times if stamped."""
+    """A step's result: losses, which add up to the batch's, each micro-batch's outputs, and its times if stamped."""
 
     losses: list[Any]
     finals: list[Any]
@@ -37,7 +37,7 @@ class Stepped:
 
 
 class Pipeline:
-    """Each device's thread does its tasks in the order that a step is given."""
+    """A cut model. In a step, one thread for each device does its tasks in the given order."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Pipeline:
         loss: Loss | CompiledLoss,
         optimizer: Any,
     ) -> None:
-        """Moves the model's variables, and an optimizer's slots for them, to their devices. TensorFlow has `names`."""
+        """Moves the model's variables, and an optimizer's slots for them, to their devices: TensorFlow's `names`."""
         keras_inside.check_graphs(model, optimizer)
         self.outputs = OutputsLoss(model, blocks.calls, loss)
         sections = [
@@ -72,10 +72,10 @@ class Pipeline:
         self.clocks = [Clock(name) for name in names]
         self._parts = Parts(self.segments, links, tuple(sections), sums, tuple(names), update)
         self._threads = ThreadPoolExecutor(len(self._devices))
-        self._traced: set[str] = set()  # the labels' kinds
+        self._traced: set[str] = set()  # by kinds of labels
 
     def held(self, micro: MicroBatch) -> MicroBatch:
-        """The same, each part where a section takes it."""
+        """The micro-batch, each part on the device of the section that takes it."""
         sections = self._parts.sections
         inputs = {}
         for slot, value in micro.inputs.items():
@@ -92,9 +92,9 @@ class Pipeline:
         stamped: bool = False,
         patience_s: float | None = None,
     ) -> Stepped:
-        """Trains on these micro-batches, by each device's order.
+        """Trains on these micro-batches, each device in its order.
 
-        Raises TaskFailedError, which comes from what a device raised; from nothing where one does nothing for longer
+        Raises TaskFailedError: its `__cause__` is what a device raised, None if a device made no progress for longer
         than `patience_s`.
         """
         self.prepare(batch[0])
@@ -142,13 +142,13 @@ class Pipeline:
                 raise TaskFailedError(*min(step.doing.items(), default=(0, "waiting for another device")))
 
     def prepare(self, micro: MicroBatch) -> None:
-        """Traces all that a step with such labels runs, in this thread; what layers count meanwhile is put back."""
+        """Traces in this thread all that a step with such labels runs, and restores what layers count meanwhile."""
         kind = kind_of(micro.labels)
         if kind in self._traced:
             return
         parts = self._parts
         counted = [variable for section in parts.sections for variable in section.counted]
-        with tf.device("/CPU:0"):  # weights that are not trained are among them
+        with tf.device("/CPU:0"):  # else untrained weights would be copied to a GPU
             before = [tf.identity(variable.value) for variable in counted]
         step = Step(parts, [micro], time.perf_counter())
         clocks = [Clock(name) for name in parts.names]

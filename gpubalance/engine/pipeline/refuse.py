@@ -1,4 +1,4 @@
-"""What layers over several devices can't train, told before anything is measured."""
+"""Refuses models that `layers` can't train over several devices, before anything is measured."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpubalance.system.versions import numbers
 
 
 def model(given: Any) -> None:
-    """Raises Refused for a model with a step or a loss of its own, or of layers or a loss that micro-batches change."""
+    """Raises Refused for a model with its own step or loss, or with layers or a loss that micro-batches change."""
     for name in ("train_step", "test_step", "predict_step", "compute_loss"):
         if getattr(type(given), name) is not getattr(keras.Model, name):
             raise Refused(
@@ -64,7 +64,7 @@ _MEANS = {"mean", "mean_with_sample_weight", "sum_over_batch_size"}
 
 
 def loss(what: str) -> NoReturn:
-    """Raises Refused for a loss whose micro-batches do not add up to it."""
+    """Raises Refused for a loss that its micro-batches' losses do not add up to."""
     raise Refused(
         f"the model's loss divides by {what}, so its micro-batches do not add up to it",
         remedy="compile it with losses whose reduction is 'sum', or train it on one device",
@@ -72,10 +72,10 @@ def loss(what: str) -> NoReturn:
 
 
 def reductions_of(compiled: Any) -> list[str | None]:
-    """Of each of the losses that a model was compiled with."""
+    """The reduction of each loss that a model was compiled with."""
     return [getattr(one, "reduction", "sum_over_batch_size") for one in losses_of(compiled)]
 
 
 def losses_of(compiled: Any) -> list[Any]:
-    """What a model was compiled with."""
+    """The losses that a model was compiled with."""
     return [one for one in keras.tree.flatten(getattr(compiled, "_user_loss", None)) if one is not None]

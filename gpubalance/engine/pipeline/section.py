@@ -13,7 +13,7 @@ from gpubalance.engine import keras_inside
 from gpubalance.engine.pipeline.calls import Calls
 from gpubalance.errors import Refused
 
-# What crosses to or from another segment: tensors by their slot, and the masks of those that have one.
+# Tensors by slot, or masks by the slot of their tensor, as they cross between segments.
 Tensors = dict[int, Any]
 
 
@@ -34,7 +34,7 @@ class Passed:
 
 
 class _Layers(keras.layers.Layer):  # type: ignore[misc]
-    """The layers of some calls as one: so they share a call, and their losses and weights are found as in a model."""
+    """The layers of some calls as one layer, so that Keras collects their losses and weights as in a model."""
 
     def __init__(self, operations: Sequence[Any], run: Callable[..., Any], policy: Any) -> None:
         super().__init__(name="section", dtype=policy)
@@ -48,9 +48,9 @@ class _Layers(keras.layers.Layer):  # type: ignore[misc]
 
 
 class Section:
-    """The calls of a `span`, from its first to before its end, on a device. The last one ends with the loss.
+    """The calls of a `span`, from its first to before its end, on a device. The last section ends with the loss.
 
-    It takes tensors by their slots: `inputs` of the model's, `takes` of other sections'; it `gives` others.
+    It takes tensors by slot: the model's `inputs`, and from other sections what it `takes`; it `gives` them its own.
     """
 
     def __init__(self, calls: Calls, span: tuple[int, int], device: str, policy: Any) -> None:
@@ -73,21 +73,21 @@ class Section:
 
     @property
     def variables(self) -> list[Any]:
-        """All that its layers have, each once."""
+        """All variables of its layers, each once."""
         return list(self._layers.variables)
 
     @property
     def counted(self) -> list[Any]:
-        """What its layers change by themselves: moving means, states of random numbers, metrics of their own."""
+        """The variables that its layers change by themselves: moving means, random states, their own metrics."""
         return [*self._layers.non_trainable_variables, *self._layers.metrics_variables]
 
     @property
     def trained(self) -> list[Any]:
-        """Those that get gradients, in the order of `backward`'s."""
+        """The variables that get gradients, in the order of `backward`'s."""
         return list(self._layers.trainable_variables)
 
     def place(self, device: str) -> None:
-        """Moves its variables there."""
+        """Moves its variables to a device."""
         for variable in self.variables:
             keras_inside.move(variable, device)
         self._sources = [variable.value for variable in self.trained]
@@ -101,19 +101,19 @@ class Section:
         return values
 
     def values(self, tensors: Tensors, masks: Tensors, *, training: bool) -> Tensors:
-        """All tensors of its calls, by slot; with Keras' masks on them. For a traced function."""
+        """All tensors of its calls by slot, with Keras' masks on them. Call it in a traced function."""
         with tf.device(self.device):
             return self._layers((_named(tensors), _named(masks)), training=training)  # type: ignore[no-any-return]
 
     def train_with(self, loss: Callable[..., Any], scale: Callable[[Any], Any]) -> None:
-        """`loss` is the last section's part of a batch's, by all values, the batch's samples and labels."""
+        """Sets the last section's loss, a function of all values, the batch's samples and the labels, and its scale."""
         self._loss, self._scale = loss, scale
 
     def forward(self, tensors: Tensors, masks: Tensors, labels: Any, samples: Any, total: Any) -> Passed:
-        """One micro-batch of `samples`, of a batch of `total`.
+        """The forward pass of a micro-batch of `samples`, out of a batch of `total`.
 
-        The first call with labels of their kind traces it, for any number of samples: call that in one thread, as Keras
-        is not safe in several.
+        The first call with a kind of labels traces it, for any number of samples: make that call in one thread, as
+        Keras is not thread-safe.
         """
         kind = kind_of(labels)
         if kind not in self._trains:
@@ -127,9 +127,9 @@ class Section:
         return Passed(_numbered(outputs), _numbered(found), _numbered(finals), loss, tape, taken, scaled)
 
     def check_borrowed(self, others: Sequence[Any]) -> None:
-        """Raises Refused where a traced call uses a variable of others, unseen by the graph: it would get no gradient.
+        """Raises Refused if a traced call uses one of `others` unseen by the graph: it would get no gradient.
 
-        `others` are those that other sections train.
+        `others` are the variables that other sections train.
         """
         used = {id(variable) for traced in self._trains.values() for variable in traced.variables}
         borrowed = next((one for one in others if id(one.value) in used), None)
@@ -173,7 +173,7 @@ class Section:
             return (*self._given(values), tf.add_n(own) if own else tf.zeros(()))
 
     def _added(self) -> list[Any]:
-        """What its layers add to the loss. Raises Refused for a value for each sample, of which Keras takes the sum."""
+        """What its layers add to the loss. Raises Refused for a value for each sample, which Keras would sum."""
         if any(own.shape.rank for own in self._layers.losses):
             raise Refused(
                 "a layer adds a loss for each sample, of which Keras takes the sum over a batch: micro-batches have "
@@ -208,7 +208,7 @@ class Section:
 
 
 def kind_of(labels: Any) -> str:
-    """What labels of another number of samples have in common."""
+    """A key that is equal for labels that differ only in their number of samples."""
     return str(tf.nest.map_structure(_open, labels))
 
 

@@ -29,7 +29,7 @@ from gpubalance.settings.requests import Settings
 
 
 class LayersSession:
-    """Builds the model once, in the host's memory; a segment's variables move to its device when it is measured."""
+    """Builds the model once, in the host's memory; a segment's variables are moved to its device to be measured."""
 
     in_cluster = False
 
@@ -49,12 +49,12 @@ class LayersSession:
         self._used: tuple[Any, int] | None = None  # the last order and micro-batch
 
     def facts(self) -> dict[str, Any]:
-        """What the result records of the model and of TensorFlow; see Session."""
+        """What a result records about the model and TensorFlow; see Session."""
         limits = runtime.memory_limits_bytes(self._devices, self._names)
         return trained.facts_of(self._model) | {"import_s": self._import_s, "memory_limit_bytes": limits}
 
     def describe(self, cuts: Sequence[str] = ()) -> Graph:
-        """The model's blocks, cut before these layers where there are any. What comes later goes by them."""
+        """The model's blocks, cut before these layers if any are given. Later calls use these blocks."""
         self._cut, self._pipeline = blocks_of(self._calls, cuts), None
         return self._cut.graph
 
@@ -125,7 +125,7 @@ class LayersSession:
             given += 1
 
     def _pipeline_for(self, segments: Sequence[Segment], micro_batch: int) -> Pipeline:
-        """Other orders and micro-batches go on with the same one; other segments need another one."""
+        """The pipeline for these segments: the last one, unless its segments differ, whatever its orders."""
         if self._pipeline is None or self._pipeline.segments != tuple(segments):
             self._pipeline, self._used = None, None
             self._pipeline = Pipeline(
@@ -141,7 +141,7 @@ class LayersSession:
             return fresh(self._optimizer)
 
     def _micro_batch(self, size: int) -> MicroBatch:
-        """Random samples, the same again and again."""
+        """Random samples, the same in each call."""
         with tf.device("/CPU:0"):
             return micro_batch_of(self._samples.make(size, salt=1), self._calls)
 
@@ -154,11 +154,11 @@ class LayersSession:
         return [clock for clock in self._clocks if isinstance(clock, PacedClock)]
 
     def late_part(self) -> float | None:
-        """Part of the last measured tasks whose real compute took longer than the profile's; the worst device's."""
+        """The worst device's part of the last measured tasks whose real compute took longer than the profile's time."""
         return max((clock.late_tasks / clock.tasks for clock in self._paced if clock.tasks), default=None)
 
     def memory_peaks(self) -> tuple[int | None, ...]:
-        """Each device's peak since the last call; of a simulated one what its profile says for its stage."""
+        """Each device's peak bytes since the last call; a simulated one's by its profile and stage."""
         peaks: list[int | None] = []
         clocks = self._clocks or [None] * len(self._devices)
         for device, name, clock in zip(self._devices, self._names, clocks, strict=True):

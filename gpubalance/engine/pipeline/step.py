@@ -1,8 +1,8 @@
-"""One step of a pipeline: what each device's thread does, in the planned order, and what it gives the others.
+"""One step of a pipeline: what each device's thread does in the planned order, and what it gives the others.
 
-Left to TensorFlow the micro-batches of one graph run in any order, and hold twice the memory; and a graph of all of
-them takes minutes to trace. Here each section is traced once, for any number of micro-batches. What one device sends
-lies in the mailbox until another one's order comes to it: so the orders bound what is held.
+If TensorFlow ran all micro-batches as one graph, it would run them in any order and hold twice the memory, and the
+graph would take minutes to trace. Here each section is traced once, for any number of micro-batches. What one device
+sends waits in the mailbox until the receiver's order comes to it, so the orders bound what is held.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gpubalance.planning.pipeline.simulate import Timed
 
 @dataclass(frozen=True)
 class Parts:
-    """A pipeline: its segments and what they send each other, their sections and gradients, and the devices' names."""
+    """A pipeline's parts: its segments and the links between them, their sections and gradients, the devices' names."""
 
     segments: tuple[Segment, ...]
     links: tuple[Link, ...]
@@ -39,12 +39,12 @@ class Parts:
     update: Update
 
     def of(self, device: int) -> list[int]:
-        """Its segments, by their numbers."""
+        """The numbers of a device's segments."""
         return [number for number, one in enumerate(self.segments) if one.device == device]
 
 
 class Step:
-    """A step as far as it has come. Each device's thread calls `work`."""
+    """A step in progress. Each device's thread calls `work`."""
 
     def __init__(self, parts: Parts, batch: Sequence[MicroBatch], began_s: float) -> None:
         self._parts = parts
@@ -55,7 +55,7 @@ class Step:
         self._box = Mailbox()
         self._passed: dict[tuple[int, int], Passed] = {}
         for sums in parts.sums:
-            sums.take()  # of a step that has failed
+            sums.take()  # left by a step that failed
         self.losses: list[Any] = []
         self.finals: dict[int, Any] = {}
         self.timed: list[Timed] = []
@@ -64,11 +64,11 @@ class Step:
         self.moved_s = time.monotonic()
 
     def stop(self) -> None:
-        """The other devices wait for nothing any longer."""
+        """Ends the other devices' waiting."""
         self._box.stop()
 
     def work(self, device: int, clock: Clock, order: Sequence[Task]) -> None:
-        """A device's part: its tasks, and its update. Raises TaskFailedError, StoppedError where another has failed."""
+        """Does a device's tasks and update. Raises TaskFailedError, or StoppedError if another device has failed."""
         clock.start(self._began_s)
         for task in order:
             self.do(task, clock)
@@ -76,7 +76,7 @@ class Step:
             self._apply(device, clock)
 
     def do(self, task: Task, clock: Clock) -> None:
-        """One task, when all that it takes is there."""
+        """Does one task, once all its inputs are there."""
         number, batch = task.segment, task.micro_batch
         segment = self._parts.segments[number]
         doing = f"the {task.kind} pass of micro-batch {batch} in blocks {segment.first} to {segment.last}"
@@ -99,7 +99,7 @@ class Step:
 
     @contextmanager
     def _on(self, device: int, doing: str) -> Iterator[Callable[[], None]]:
-        """What is done there is the device's; `begins` is called when it no longer waits for others."""
+        """Runs the block on the device, and names it in errors. The block calls `begins` once it waits for no other."""
 
         def begins() -> None:
             self.doing[device] = doing
@@ -116,7 +116,7 @@ class Step:
         self.moved_s = time.monotonic()
 
     def _links(self, task: Task, *, takes: bool) -> Iterator[tuple[Link, int]]:
-        """The links over which the task takes, or gives; and the segment at their other end."""
+        """The links over which the task takes, or else gives, each with the segment at its other end."""
         for link in self._parts.links:
             is_target = takes == (task.kind == "forward")
             mine, other = (link.target, link.source) if is_target else (link.source, link.target)
@@ -148,7 +148,7 @@ class Step:
         return gives
 
     def _send(self, task: Task, gives: Any, clock: Clock, end_s: float) -> None:
-        """To each segment that takes of it, what that one takes."""
+        """Sends each segment the part of the outputs that it takes."""
         segments, sections = self._parts.segments, self._parts.sections
         for link, other in self._links(task, takes=False):
             arrives_s = end_s
@@ -164,11 +164,11 @@ class Step:
             self._box.give((task.kind, task.segment, other, task.micro_batch), (sent, arrives_s))
 
     def gradients(self, device: int) -> list[Any]:
-        """Of the device's variables; they are kept no longer."""
+        """Returns the sums of the gradients of the device's variables and forgets them."""
         return [grad for number in self._parts.of(device) for grad in self._parts.sums[number].take()]
 
     def _apply(self, device: int, clock: Clock) -> None:
-        """The device's update, after all have met where it needs that."""
+        """Does the device's update, after all devices have met if the optimizer needs that."""
         update, told = self._parts.update, list[Told]()
         grads = self.gradients(device)
         if update.meets:

@@ -1,9 +1,9 @@
 """An optimizer's update in parts: each device applies the gradients of its own variables.
 
-Keras' `optimizer.apply` for all variables puts all of its arithmetic on the first device. Here it is traced once a
-device, for that device's variables, with copies there of what it keeps beside its slots (iterations, learning rate,
-loss scale). What it needs to know of all gradients, the global norm and whether all are finite, the devices tell each
-other before.
+Keras' `optimizer.apply` for all variables puts all of its arithmetic on the first device. Here it is traced once for
+each device and its variables, with copies there of what the optimizer keeps beside its slots (iterations, learning
+rate, loss scale). The devices first exchange what it needs to know of all gradients: the global norm, and whether all
+are finite.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ import tensorflow as tf
 
 from gpubalance.engine import keras_inside
 
-# A variable's gradient, dense, an embedding's IndexedSlices, or None.
+# A variable's gradient: dense, an embedding's IndexedSlices, or None.
 Gradient = Any
 
 
 @dataclass(frozen=True)
 class Told:
-    """What a device says of its gradients: the sum of each one's squares, and whether all are finite."""
+    """What a device tells the others of its gradients: each one's sum of squares, and whether all are finite."""
 
     squares: Any
     finite: Any
 
 
 class Update:
-    """The update of each device in turn, each with its variables."""
+    """An optimizer's update, each device for its own variables."""
 
     def __init__(self, optimizer: Any, names: Mapping[int, str], variables: Mapping[int, Sequence[Any]]) -> None:
-        """The optimizer is built for all of the model's variables, on the devices where these are now."""
+        """`optimizer` must be built for all of the model's variables, on the devices where they are now."""
         keras_inside.summing(optimizer)
         self._optimizer = optimizer
         self._names = names
@@ -44,7 +44,7 @@ class Update:
         self._scalars = keras_inside.own_scalars(optimizer)
         self._copies = {device: self._copy(name) for device, name in names.items()}
         self._trained: dict[int, list[Any]] = {}
-        self._order: list[int] = []  # of all devices' gradients one after the other, as the optimizer has them
+        self._order: list[int] = []  # puts all devices' gradients in the optimizer's order
         is_wide = any(one.dtype == "float64" for own in variables.values() for one in own)
         self._kind = tf.float64 if is_wide else tf.float32
         self._tell: dict[int, Any] = {}
@@ -52,7 +52,7 @@ class Update:
 
     @property
     def meets(self) -> bool:
-        """Whether a device's update needs to know of the others' gradients."""
+        """Whether a device's update depends on the other devices' gradients."""
         return self._scales or bool(self._inner.global_clipnorm)
 
     def _copy(self, name: str) -> list[Any]:
@@ -60,19 +60,19 @@ class Update:
             return [tf.Variable(one.value, trainable=False) for one in self._scalars]
 
     def begin(self) -> None:
-        """Each device gets the optimizer's own scalars, which a callback may have set."""
+        """Copies the optimizer's own scalars, which a callback may have set, to each device."""
         for copies in self._copies.values():
             for scalar, copy in zip(self._scalars, copies, strict=True):
                 copy.assign(scalar.value)
 
     def end(self) -> None:
-        """The optimizer gets them back, from a device that has changed them."""
+        """Copies the scalars back to the optimizer, from a device that has changed them."""
         changed = next((device for device, apply in self._apply.items() if apply is not None), self.devices[0])
         for scalar, copy in zip(self._scalars, self._copies[changed], strict=True):
             scalar.assign(copy)
 
     def trace(self, device: int, grads: Sequence[Gradient]) -> None:
-        """Traces a device's part, for gradients like these. Call it in one thread: Keras is not safe in several."""
+        """Traces a device's part for gradients like these. Call it in one thread, as Keras is not thread-safe."""
         specs = [_spec(grad) for grad in grads if grad is not None]
         self._trained[device] = [
             one for one, grad in zip(self._variables[device], grads, strict=True) if grad is not None
@@ -87,14 +87,14 @@ class Update:
         self._order = sorted(range(len(told_of)), key=told_of.__getitem__)
 
     def tell(self, device: int, grads: Sequence[Gradient]) -> Told:
-        """Of a device's gradients, for the others."""
+        """What the other devices need to know of a device's gradients."""
         tell = self._tell[device]
         return (
             Told(*tell(_there(grads))) if tell is not None else Told(tf.zeros(0, self._kind), tf.constant(value=True))
         )
 
     def apply(self, device: int, grads: Sequence[Gradient], told: Sequence[Told]) -> None:
-        """A device's update; `told` is what all devices said, where they `meet`."""
+        """Updates a device's variables; `told` has what all devices told if the update `meets`, else it is empty."""
         apply = self._apply[device]
         if apply is not None:
             squares, finite = tf.zeros(0, self._kind), tf.constant(value=True)
@@ -123,7 +123,7 @@ class Update:
             self._optimizer.apply(grads, self._trained[device])
 
     def _factor(self, limit: float, squares: Any) -> Any:
-        """As Keras clips by a global norm: that of the gradients without their scale, summed in the same order."""
+        """The factor of Keras' clipping by a global norm: of unscaled gradients, summed in the same order."""
         norm = tf.sqrt(tf.reduce_sum(squares))
         if self._scales:
             norm = norm / tf.cast(self._optimizer.dynamic_scale, self._kind)
@@ -155,7 +155,7 @@ def _spec(grad: Gradient) -> Any:
 
 
 def fresh(optimizer: Any) -> Any:
-    """One like it that knows no variables yet: variables that an optimizer knows can't be moved."""
+    """A copy of the optimizer without variables: variables that an optimizer knows can't be moved."""
     made = type(optimizer).from_config(optimizer.get_config())
     assert isinstance(made, keras.optimizers.Optimizer)  # noqa: S101
     return made
