@@ -23,7 +23,7 @@ FailSlower = Annotated[
     typer.Option(
         "--fail-slower",
         metavar="P%",
-        help="Exit with 9 where a result is called slower, by more than that many per cent: --fail-slower 5%.",
+        help="Exit with 9 if a result is clearly slower, by more than that many per cent: --fail-slower 5%.",
     ),
 ]
 

@@ -118,7 +118,7 @@ class AloneOptions:
         measuring_option(
             "--batch-multiple",
             metavar="N",
-            help="Try only multiples of this; where memory does not hold one, all smaller batches.",
+            help="Try only multiples of this; if memory holds none, all smaller batches.",
             callback=values.between(1, 10**6),
         ),
     ] = 8
@@ -137,7 +137,9 @@ class AloneOptions:
     ] = None
     parallel: Annotated[
         bool,
-        measuring_option("--parallel", help="All devices at once, for hosts where they do not disturb each other."),
+        measuring_option(
+            "--parallel", help="Measure all devices at once, on hosts where they do not disturb each other."
+        ),
     ] = False
     ahead: Annotated[
         bool,

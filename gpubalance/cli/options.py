@@ -47,7 +47,7 @@ HostsOption = Annotated[
     devices_option(
         "--hosts",
         metavar="NAME,…",
-        help="Devices of these hosts, called alpha:0 alpha:1 beta:0; ray: of a Ray cluster's nodes.",
+        help="Use the devices of these hosts, named alpha:0 alpha:1 beta:0; ray: of a Ray cluster's nodes.",
     ),
 ]
 ViaOption = Annotated[
@@ -257,7 +257,7 @@ ConfigOption = Annotated[
     typer.Option(
         "--config",
         metavar="FILE",
-        help="Take options from a TOML file where they are not given here.",
+        help="Take options from a TOML file, unless they are given here.",
         callback=config.take,
         is_eager=True,
     ),

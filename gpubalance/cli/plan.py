@@ -32,7 +32,7 @@ Sync = Annotated[
     split_option(
         "--sync",
         metavar="S",
-        help="Seconds of a step's sync, which is all but the slowest compute and update, as a run shows it.",
+        help="Seconds of sync in a step, all but the slowest compute and update, as a run shows it.",
         callback=values.between(0, 10**6),
     ),
 ]

@@ -1,4 +1,4 @@
-"""The split: what `plan` and `balance` shall find, and what `run` gets by hand or from a plan."""
+"""The split: what `plan` and `balance` should find, and what `run` gets by hand or from a plan."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ EpochOption = Annotated[
 
 @dataclass(frozen=True)
 class WantedSplitOptions:
-    """What the planner shall find."""
+    """The wishes for the split that the planner finds."""
 
     global_batch: Annotated[
         int | None,
@@ -59,7 +59,7 @@ class WantedSplitOptions:
         split_option(
             "--accumulate",
             metavar="auto|off|N",
-            help="Into how many micro-batches a device's batch may be divided where its memory is too small for it.",
+            help="The most micro-batches to divide a device's batch into if its memory is too small for it.",
             autocompletion=complete.accumulate,
         ),
     ] = "off"
@@ -118,7 +118,7 @@ class WantedSplitOptions:
 
 @dataclass(frozen=True)
 class GivenSplitOptions:
-    """What `run` shall measure."""
+    """The split that `run` measures."""
 
     batches: Annotated[
         list[str] | None,
@@ -134,7 +134,7 @@ class GivenSplitOptions:
         split_option(
             "--micro-batches",
             metavar="N…",
-            help="Samples that each device takes at a time where its memory does not hold its whole batch; their "
+            help="Samples that each device takes at a time if its memory does not hold its whole batch; their "
             "gradients are summed: --batches 1640 568 --micro-batches 820 568. Default: the whole batch.",
         ),
     ] = None

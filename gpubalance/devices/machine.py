@@ -88,7 +88,7 @@ class Machine:
                 yield Warning_(
                     code="gpu-in-use",
                     message=f"{device.label} is used by {shown}{more}",
-                    next="figures and limits count only what they leave: end what you don't need, and measure again",
+                    next="figures and limits cover only what is left: end what you don't need, and measure again",
                 )
 
 
@@ -138,7 +138,9 @@ def check_hosts(devices: Sequence[Device], hosts: Sequence[str], whose: str) -> 
     """Raises UsageError if hosts are given and these devices are not on them."""
     named = [host for host in hosts_of(devices) if host is not None]
     if hosts and not named:
-        raise UsageError(f"--hosts, and {whose} devices name no host", remedy='a profile gives each a host = "…"')
+        raise UsageError(
+            f"--hosts is given, but {whose} devices name no host", remedy='a profile gives each a host = "…"'
+        )
     missing = [host for host in named if host not in hosts] if hosts else []
     if missing:
         raise UsageError(f"--hosts has no {', '.join(missing)}, which {whose} devices are on")

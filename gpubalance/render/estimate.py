@@ -24,7 +24,7 @@ def probe_estimate_text(expected: Estimate) -> str:
 
 def _expected_lines(device: Device, one: DeviceEstimate) -> list[str]:
     sizes = [*map(str, one.sizes[:3]), "…", str(one.sizes[-1])] if len(one.sizes) > 4 else list(map(str, one.sizes))
-    known = "its limit is not known before" if one.guessed else f"to its limit of {one.limit} by its profile"
+    known = "its limit is unknown before a probe" if one.guessed else f"to its limit of {one.limit} by its profile"
     workers = f"{one.children} worker{'s' if one.children > 1 else ''}"
     text = (
         f"batch {', '.join(sizes)} ({known}), more where the curve bends; about {workers}, "
@@ -50,7 +50,7 @@ def phases_estimate_text(expected: BalanceEstimate | LayersEstimate) -> str:
 def _rounds(request: BalanceRequest | LayersRequest) -> str:
     if isinstance(request, LayersRequest):
         return f"up to {request.rounds} cuts, {request.round_s:g} s each"
-    length = "5 timings each as a rule" if request.round_s is None else f"{request.round_s:g} s or 5 timings each"
+    length = "usually 5 timings each" if request.round_s is None else f"{request.round_s:g} s or 5 timings each"
     return f"up to {request.rounds} splits, {length}"
 
 

@@ -56,7 +56,7 @@ def _answer(result: Independent, width: int) -> Iterator[str]:
     yield from prose(f"{count} devices at once: {rate}, {trained}{fed}", width)
     if result.solo_sum:
         part = format_percent(result.throughput.median / result.solo_sum, 1)
-        yield from prose(f"{part} of what they give alone, {format_rate(result.solo_sum)} samples/s in sum", width)
+        yield from prose(f"{part} of what they give alone, {format_rate(result.solo_sum)} samples/s in total", width)
     if result.joint is not None:
         yield from prose(joint_text(result, result.joint), width)
 

@@ -49,10 +49,10 @@ def answer_texts(result: Layers) -> Iterator[str]:
     step, predicted = result.step_time_s.median, result.predicted.step_time_s
     yield (
         f"{count_text(result.micro_batches, result.micro_batch)} a step, {result.schedule}: "
-        f"{format_seconds(step)}, where {format_seconds(predicted)} were predicted"
+        f"{format_seconds(step)}, predicted {format_seconds(predicted)}"
     )
     yield (
-        f"bubble {format_percent(result.bubble, 1)} of a step; a chain of stages alike, without transfers, has "
+        f"bubble {format_percent(result.bubble, 1)} of a step; for equal stages without transfers it is "
         f"{format_percent(result.bubble_bound, 1)}"
     )
 

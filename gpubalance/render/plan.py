@@ -60,7 +60,7 @@ def plan_lines(plan: Plan, width: int = WIDTH, epoch: int | None = None) -> list
         lines += [*_answer(plan, width, epoch), "", *_devices(plan, width), *prose(_step(plan), width)]
         lines += prose(maximised_text(plan), width)
         if plan.balanced is not None:
-            lines += prose(f"by what the balance of {plan.balanced} measured of these devices together", width)
+            lines += prose(f"based on what the balance of {plan.balanced} measured of these devices together", width)
     lines += goodput_lines(plan, width)
     for text in (_at_largest_even(plan), *(_left_out(plan, one) for one in plan.left_out), _accumulation(plan)):
         lines += prose(text, width)
@@ -72,20 +72,22 @@ def plan_lines(plan: Plan, width: int = WIDTH, epoch: int | None = None) -> list
 def _answer(plan: Plan, width: int, epoch: int | None) -> list[str]:
     batches = " ".join(map(str, plan.batches))
     predicted = plan.predicted
-    how = "predicted" if plan.balance is None else "from what was measured of it, not yet proven by a run"
+    how = "predicted" if plan.balance is None else "from its measurements, not yet proven by a run"
     rate = f"{format_rate(predicted.throughput)} samples/s {how}"
     lines = prose(f"batches {batches}: {rate}, model {plan.settings.model}", width)
     even = predicted.even
     if even is not None and predicted.speedup_over_even is not None:
         ratio, rate = f"{predicted.speedup_over_even:.3f}", format_rate(even.throughput)
         rate += other_batch(plan.global_batch, even.split.global_batch)
-        lines += prose(f"{ratio} × the even split {even.split}, for which it is {rate}", width)
+        lines += prose(f"{ratio} × the even split {even.split}, which is predicted to give {rate}", width)
     largest = predicted.largest_even
     if largest is not None:
         lines += prose(largest_even_text(largest.split, largest.throughput), width)
     if predicted.scaling_efficiency is not None:
         efficiency = format_percent(predicted.scaling_efficiency, 1)
-        lines += prose(f"{efficiency} of what the devices gave alone, {format_rate(predicted.solo_sum)} in sum", width)
+        lines += prose(
+            f"{efficiency} of what the devices gave alone, {format_rate(predicted.solo_sum)} in total", width
+        )
     if epoch is not None:
         rates = [("the even split", even.throughput)] if even is not None else []
         lines += prose(

@@ -81,9 +81,9 @@ def step_text(
 
 
 def spread_text(spread: StepSpread) -> str:
-    """`batches differ in shape: a step takes 41 ms in the middle, 95 % at most 77 ms; …`."""
+    """`batches differ in shape: half of the steps take up to 41 ms, 95 % up to 77 ms; …`."""
     half, most = format_seconds(spread.p50_s), format_seconds(spread.p95_s)
-    return f"batches differ in shape: a step takes {half} in the middle, 95 % at most {most}; rates go by the mean"
+    return f"batches differ in shape: half of the steps take up to {half}, 95 % up to {most}; rates use the mean"
 
 
 def imbalance_text(imbalance: float) -> str:
@@ -115,7 +115,7 @@ def _answer(run: Run, width: int) -> list[str]:
         lines += prose(largest_even_text(largest.split, largest.throughput.median), width)
     if run.scaling_efficiency is not None:
         efficiency, solo_sum = format_percent(run.scaling_efficiency, 1), format_rate(run.baselines.solo_sum)
-        lines += prose(f"{efficiency} of what the devices gave alone, {solo_sum} samples/s in sum", width)
+        lines += prose(f"{efficiency} of what the devices gave alone, {solo_sum} samples/s in total", width)
     return lines
 
 

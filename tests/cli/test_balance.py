@@ -99,7 +99,7 @@ def test_a_plan_after_a_balance_knows_what_it_found_of_these_devices_together() 
     assert [share.limit for share in after.shares] == [share.limit for share in balance.shares]
     assert after.predicted.throughput == pytest.approx(balance.predicted.throughput, rel=0.02)
     assert "sync-unknown" not in told.stdout
-    assert f"by what the balance of {balance.created} measured of these devices together" in " ".join(
+    assert f"based on what the balance of {balance.created} measured of these devices together" in " ".join(
         told.stdout.split()
     )
     learning = plan_of(*command, "--noise-scale", "30").predicted

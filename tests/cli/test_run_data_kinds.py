@@ -86,7 +86,7 @@ def test_ragged_text_has_steps_that_differ_and_are_told(tmp_path: Path) -> None:
     assert spread["steps"] >= 14
     assert result["slow_s"] == 0
     assert result["model"]["input_shapes"] == [[None], [None]]
-    assert "batches differ in shape: a step takes " in summary
+    assert "batches differ in shape: half of the steps take " in summary
     assert "batches-joined" not in summary
     assert result["step_time_s"]["steps_per_sample"] % 7 == 0
 
@@ -99,13 +99,15 @@ def test_a_run_and_a_balance_whose_steps_differ_are_compared_and_reported(tmp_pa
     plan, answer = _balanced(tmp_path, own)
     proof = plan["balance"]["run"]
     assert 0 < proof["step_spread"]["p50_s"] < proof["step_spread"]["p95_s"]
-    assert "batches differ in shape: a step takes " in answer
+    assert "batches differ in shape: half of the steps take " in answer
     assert max(map(len, answer.split("\nnext: ")[0].splitlines())) <= 80
     both = ("run.json", "plan.json")
     page = here("report", *both, "--html", "report.html", cwd=tmp_path)
     assert page.returncode == 0, page.stderr
     html = (tmp_path / "report.html").read_text()
-    assert html.count("95 % take up to") == html.count("batches differ in shape: a step takes ") + 1  # what it means
+    assert (
+        html.count("95 % take up to") == html.count("batches differ in shape: half of the steps take ") + 1
+    )  # what it means
     compared = " ".join(here("compare", *both, cwd=tmp_path).stdout.split())
     assert "samples from the pipeline → held on the devices" in compared
     assert f"95 % up to {format_seconds(result['step_spread']['p95_s'])} " in compared

@@ -117,7 +117,7 @@ def _ratios(of: Run | Predicted, against_even: str, solo_sum: float | None) -> t
     part = NOT_KNOWN if of.scaling_efficiency is None else format_percent(of.scaling_efficiency, 1)
     alone = "these devices have not been probed with these settings"
     if solo_sum is not None:
-        alone = f"{format_rate(solo_sum)} samples/s, each device alone, in sum"
+        alone = f"{format_rate(solo_sum)} samples/s, each device alone, in total"
     return Fact("over the even split", over_even, against_even), Fact("of the solo sum", part, alone)
 
 
@@ -166,7 +166,7 @@ def _of_independent(result: Independent) -> Answer:
         Fact(
             "of the same alone",
             NOT_KNOWN if part is None else format_percent(part, 1),
-            "" if result.solo_sum is None else f"{format_rate(result.solo_sum)} samples/s, each device alone, in sum",
+            "" if result.solo_sum is None else f"{format_rate(result.solo_sum)} samples/s, each device alone, in total",
         ),
         Fact(
             "one model on all",
@@ -209,7 +209,7 @@ def _of_layers(result: Layers) -> Answer:
         Fact(
             "bubble",
             format_percent(result.bubble, 1),
-            f"at best {format_percent(result.bubble_bound, 1)}, with stages alike and nothing sent",
+            f"at best {format_percent(result.bubble_bound, 1)}, for equal stages without transfers",
         ),
     )
     rows = tuple(

@@ -95,7 +95,7 @@ _COLUMNS: dict[str, tuple[str, Unit]] = {
     "predicted_s": ("predicted", "ms"),
     "bubble": ("bubble", "%"),
     "bubble_bound": ("bubble at best", "%"),
-    "held_against": ("held against", "text"),
+    "held_against": ("compared with", "text"),
     "why_not": ("why not", "text"),
     "speedup_over_split": ("× over the batch split", ""),
     "segment": ("segment", ""),

@@ -65,8 +65,8 @@ STEP = (
     Formula(
         "× the even split",
         "(B / T) / (B′ / T′)",
-        "the total over that of the even split (B′, T′), measured in turns; B′ is B, in micro-batches where memory "
-        "asks for them; where those do not fit either, it is less than B, and is told then",
+        "the total over that of the even split (B′, T′), measured in turns; B′ is B, in micro-batches if memory "
+        "requires them; if those do not fit either, B′ is less than B and is shown",
     ),
     Formula(
         "its interval",
@@ -179,7 +179,7 @@ LAYERS = (
     Formula(
         "bubble at best",
         "(S − 1) / (K + S − 1)",
-        "of S stages alike with K micro-batches, where nothing is sent",
+        "for S equal stages and K micro-batches, without transfers",
     ),
     Formula(
         "predicted", "the simulated schedule", "each task after what it takes and after the one before it on its device"

@@ -66,7 +66,7 @@ def _svg(chart: Chart, section: str, width: int) -> Markup:
 def _summary(subject: Subject, answer: Answer) -> tuple[str, ...]:
     """A row of the index: the split, and the figures that every kind of result has."""
     if subject.kind == "probe":
-        return (answer.headline, f"{answer.facts[0].value}, alone, in sum", "", "")
+        return (answer.headline, f"{answer.facts[0].value}, alone, in total", "", "")
     if subject.independent is not None or subject.layers is not None:
         return (answer.headline, answer.facts[0].value, "", answer.facts[1].value)
     values = [fact.value if fact.value != NOT_KNOWN else "" for fact in answer.facts[:3]]

@@ -29,7 +29,7 @@ def chart(subject: Subject) -> Drawing | str:
 def _text(gap: SoloGap, parts: list[Loss]) -> str:
     said = ", ".join(f"{part.cause} {part.text}" for part in parts)
     return (
-        f"The devices give {format_rate(gap.solo_sum)} samples/s alone, in sum, and {format_rate(gap.throughput)} "
+        f"The devices give {format_rate(gap.solo_sum)} samples/s alone, in total, and {format_rate(gap.throughput)} "
         f"together. Between the two, in samples/s: {said or 'nothing'}. A part below 0 is lost, one above is a gain."
     )
 

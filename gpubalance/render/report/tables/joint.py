@@ -118,7 +118,7 @@ def _against(subject: Subject, run: Run) -> tuple[Table, ...]:
         }
         for best in run.baselines.solo_best or ()
     ]
-    return (*table("against", "Held against", [row]), *table("solo", "What the devices gave alone", bests))
+    return (*table("against", "Compared with", [row]), *table("solo", "What the devices gave alone", bests))
 
 
 def _gap(subject: Subject) -> tuple[Table, ...]:

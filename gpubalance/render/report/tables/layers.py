@@ -28,7 +28,7 @@ def tables(subject: Subject) -> tuple[Table, ...]:
         *table("stages", "Each device's part of a step", stages),
         *table("step", "The step", [_step(result)]),
         *table("rounds", "The search for the cut", _rounds(result, labels)),
-        *table("held-against", "What it is held against", _baselines(result, labels)),
+        *table("held-against", "What it is compared with", _baselines(result, labels)),
         *table("blocks", "Blocks, and a micro-batch's compute on each device", _blocks(result, labels)),
     )
 
