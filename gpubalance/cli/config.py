@@ -1,8 +1,9 @@
 """`--config FILE`: options of every command from a TOML file, as if they were typed; the command line overrides it.
 
-quiet = true                # for every command that has the flag [run]                       # for `gpubalance run`;
-overrides what is given for every command gpus = [0, 1] global-batch = 1388         # a flag's long name without its
-dashes, or global_batch
+quiet = true                # for every command that has the flag
+[run]                       # for `gpubalance run`; overrides what is given for every command
+gpus = [0, 1]
+global-batch = 1388         # a flag's long name without its dashes, or global_batch
 """
 
 from __future__ import annotations

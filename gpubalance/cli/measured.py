@@ -91,7 +91,7 @@ def estimated(
     expected: Expected,
     text: Callable[[Expected], str],
 ) -> None:
-    """Outputs the estimate of a `--dry-run` as `text` and JSON. With --strict it raises the machine's warnings.
+    """Outputs the estimate of a `--dry-run` as `text` and JSON. Raises what `Machine.warnings` raises.
 
     It replaces no result, even with --overwrite.
     """

@@ -128,7 +128,7 @@ def _give_up(stream: TextIO) -> None:
 
 
 def check_output(options: OutputOptions, *, quiet: bool, resumed: type[AnyResult] | None = None) -> Output:
-    """Raises UsageError for a file that exists, EnvironmentFault if none can be written.
+    """The checked output. Raises UsageError if its file exists, EnvironmentFault if it can't be written.
 
     A resumed command may replace its own unfinished result, of the kind `resumed`; every command may replace an
     estimate.

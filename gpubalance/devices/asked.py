@@ -87,7 +87,7 @@ def _answer(host: Host, process: _Asked, end_s: float, within_s: float) -> Answe
 
 
 def _said(process: subprocess.Popen[bytes], end_s: float) -> tuple[bytes, bytes]:
-    """All of its stdout and stderr once it has ended, or the first `_LONGEST` bytes and more. Raises TimeoutExpired."""
+    """All of its stdout and stderr once it has ended, or a little more than `_LONGEST` bytes. Raises TimeoutExpired."""
     assert process.stdout and process.stderr  # noqa: S101,PT018  (pipes)
     said = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
     with selectors.DefaultSelector() as waiting:

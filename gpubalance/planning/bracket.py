@@ -1,4 +1,4 @@
-"""Brings the two ends of a search for the largest batch that fits together."""
+"""Narrows down the two ends of a search for the largest batch that fits."""
 
 from __future__ import annotations
 

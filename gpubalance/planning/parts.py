@@ -10,7 +10,7 @@ from gpubalance.numbers.stats import median
 
 @dataclass(frozen=True)
 class StepParts:
-    """compute + update + wait + sync + input wait is the step time for each replica, in seconds, plus `excess_s`.
+    """Each replica's compute + update + wait + sync + input wait − excess is the step time, in seconds.
 
     `excess_s` is how much longer the stamped steps' straggler took than a whole unstamped step: 0 unless measuring
     slows the step down.

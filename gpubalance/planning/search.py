@@ -259,7 +259,7 @@ class _Search:
         return math.inf if self._bracket.high is None else self._bracket.high - self._bracket.low
 
     def _tread(self) -> int:
-        """How many rungs below the largest batch that fits took the same memory; at least 1.
+        """Over how many rungs, up to the largest batch that fits, memory has stayed the same; at least 1.
 
         An allocator's rounding makes memory a staircase. On a tread of it the search doubles its steps.
         """

@@ -174,7 +174,7 @@ def heard(stdin: int, alone_s: float = _ALONE_S) -> Iterator[bytes]:
 
 
 def _do(told: bytes, controller: Controller, held: dict[int, Held]) -> None:
-    """Does it in the main thread, which lives on: Linux ends a child with the thread that started it."""
+    """Carries out a command in the main thread, which lives on: Linux ends a child with the thread that started it."""
     what = TOLD.validate_json(told)
     if isinstance(what, Start | Listen):
         with contextlib.suppress(OSError):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def bubble_bound(stages: int, micro_batches: int) -> float:
-    """(S−1)/(K+S−1): the fraction of a step in which a stage is idle, if all are equal and transfers take no time."""
+    """(S−1)/(K+S−1): the idle fraction of a step with equal stages, if transfers take no time."""
     return (stages - 1) / (micro_batches + stages - 1)
 
 

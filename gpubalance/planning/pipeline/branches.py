@@ -58,7 +58,7 @@ def _arms(graph: Graph, first: int, after: int) -> list[tuple[int, int]]:
 
 
 def _best_regions(problem: Problem) -> list[Region]:
-    """The regions whose branches hide the most work behind each other. Two devices may be enough for them."""
+    """The regions whose branches hide the most work behind each other, by the first device's times."""
     block_s = [sum(pair) for pair in zip(problem.loads[0].forward_s, problem.loads[0].backward_s, strict=True)]
 
     def hidden_s(region: Region) -> float:
