@@ -86,8 +86,12 @@ def test_what_there_is_no_time_for_is_in_table_and_json_too(tmp_path: Path) -> N
         steps_on_a_gpu(folder / "gpu.json")
 
 
-def test_a_step_that_fails_or_takes_too_long_keeps_what_it_had_and_the_others_their_turn(tmp_path: Path) -> None:
-    """`alone` measures simulated devices that are paced: it can't be done in its share."""
+def test_a_step_that_fails_or_takes_too_long_keeps_what_it_had_and_the_others_their_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program that `alone` starts never gets to its first line."""
+    (tmp_path / "sitecustomize.py").write_text("import time\ntime.sleep(600)\n")
+    monkeypatch.setenv(PROGRAM_VARIABLES, json.dumps({"PYTHONPATH": str(tmp_path)}))
     steps = [Step("nowhere", "", 60), Step("alone", "", 6), Step("models", "", 10**6)]
     outcomes = list(run_steps(steps, tmp_path, (), 11 / 60, print))
     assert [one.outcome for one in outcomes] == ["failed", "cut off", "not run"]

@@ -15,7 +15,7 @@ import pytest
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.results.common import Environment
 from gpubalance.results.plan import Plan
-from tests.cli.program import QUICK_PAIR, ROOT, gpubalance, start
+from tests.cli.program import QUICK_PAIR, ROOT, gpubalance, here, start
 
 MODEL = """
 from pathlib import Path
@@ -56,7 +56,7 @@ def plan_for(folder: Path, model: str) -> Path:
 @pytest.mark.parametrize("kind", ["{file}:build", "mine:build", "{folder}/net.keras", "{folder}/net.h5"])
 def test_a_plan_starts_no_code_and_opens_no_file(tmp_path: Path, model: Path, kind: str) -> None:
     plan = plan_for(tmp_path, kind.format(file=model, folder=tmp_path))
-    done = gpubalance("run", "--simulate", QUICK_PAIR, "--plan", str(plan), cwd=tmp_path)
+    done = here("run", "--simulate", QUICK_PAIR, "--plan", str(plan), cwd=tmp_path)
     assert done.returncode == 4
     assert "a plan runs no code and opens no file by itself" in done.stderr
     assert "--model" in done.stderr

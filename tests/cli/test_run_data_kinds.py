@@ -18,6 +18,7 @@ from tests.jobs.probes import probe_of
 from tests.stand_in import engine
 
 FILE = """
+import time
 import keras
 import numpy as np
 import tensorflow as tf
@@ -34,6 +35,7 @@ def text_net():
 def sentences():
     random = np.random.default_rng(1)
     for length in random.integers(3, 60, 400):
+        time.sleep(0.001)  # else a pipeline that is measured keeps all cores busy
         yield random.integers(1, 50, length).astype("int32"), length % 2
 
 def text():
@@ -66,15 +68,18 @@ def in_parts():
 def arrays():
     return np.zeros((60, 8, 8, 3), "float32"), np.arange(60) % 2, np.ones(60)
 """
+# Slower than the data, so that nothing is tried to make that faster.
+DEVICE = '[[device]]\nname = "Slow {}"\nalpha_s = 0.02\nbeta_s = 0.00001\n'
 
 
 def _run(
     folder: Path, model: str, function: str, *options: str, environment: dict[str, str] | None = None
 ) -> tuple[dict[str, Any], str]:
     (folder / "mine.py").write_text(FILE)
+    (folder / "slow.toml").write_text("\n".join(map(DEVICE.format, "AB")))
     named = ("--model", f"mine.py:{model}", "--data", f"mine.py:{function}")
     brief = ("--windows", "1", "--duration", "0.3", "--baseline", "none", "-o", "run.json")
-    done = here("run", "--simulate", "2", *named, *brief, *options, cwd=folder, environment=environment)
+    done = here("run", "--simulate", "slow.toml", *named, *brief, *options, cwd=folder, environment=environment)
     assert done.returncode == 0, done.stderr
     return json.loads((folder / "run.json").read_text()), done.stdout
 

@@ -48,7 +48,7 @@ def test_fit_over_hosts_is_that_of_one_device(tensorflow: Any, tmp_path: Path) -
     for one in found:
         assert one["compute_s"] == pytest.approx(found[0]["compute_s"])
         assert len(one["compute_s"]) == 3
-        assert one["sync_s"] >= 0.010 - 1e-6  # the profile's
+        assert one["sync_s"] >= 0.008  # 0.010 by the profile, of the stamps of the shortest step
     # The first process writes; the others have taken part.
     assert {path.name for path in (tmp_path / "by-0").iterdir()} == {"best.keras", "log.csv", "backup", "saved.keras"}
     assert not list((tmp_path / "by-1").iterdir())
