@@ -172,14 +172,16 @@ def ray_of(namespaces: str) -> Iterator[list[str]]:
 
 
 def test_balance_and_launch_over_ray(namespaces: str, tmp_path: Path) -> None:
-    """As a user types it: the devices are probed, and the plan that comes of it is launched. Both are worth it.
+    """As a user types it: the plan that comes of a balance is launched. Both devices are worth it.
 
-    A launched script's loss is the same to the last digit on all, and its exit code is launch's.
+    A launched script's loss is the same to the last digit on all, and its exit code is launch's. What a device alone
+    takes is known; test_over_ray.py probes.
     """
     pytest.importorskip("ray")
     profile = tmp_path / "hosts.toml"
     profile.write_text("".join(map(CARD.format, namespaces.split(","), (0.03, 0.04), (0.004, 0.005))))
     devices, _ = simulated_devices(str(profile))
+    save(probe_of(devices))
     (tmp_path / "train.py").write_text(TRAINS)
 
     def on_first(*words: str) -> subprocess.CompletedProcess[str]:
