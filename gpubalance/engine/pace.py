@@ -17,6 +17,8 @@ from gpubalance.settings.device import DeviceProfile, JointProfile
 # A GPU starts a step the moment the one before ends, as the host has queued it by then. A simulated device counts its
 # step from that moment too if the host comes within this time, so that a step takes what its profile says.
 QUEUED_WITHIN_S = 0.015
+# Where the host comes later, this part of what the step computes is not counted: it works so far ahead of a GPU.
+_AHEAD = 0.5
 # A step whose real compute ends too late by more than this part of its paced time does not follow the profile.
 LATE_BY = 0.01
 
@@ -74,8 +76,7 @@ class PacedClock(Clock):
 
     `steps` counts its steps, `late_steps` those whose real compute took longer than the profile's time.
     `at_once`: other devices compute meanwhile, as replicas of a joint run do, or in other workers. `free_s` is when the
-    device ended what it last did; who knows that it has been idle until later says so, as only a step that is queued
-    behind another counts from there.
+    device ended its last step, by its profile: the host may hear of it later.
     """
 
     def __init__(
@@ -102,6 +103,7 @@ class PacedClock(Clock):
         self._times = ComputeTimes(profile, seed=seed)
         self._first_s: float | None = None
         self._began_s = 0.0
+        self._compute_s = 0.0
         self._summed_s = 0.0
         self.free_s = 0.0
         self._late = False
@@ -110,7 +112,6 @@ class PacedClock(Clock):
 
     def begin(self, batch: int, micro_batch: int) -> float:
         """Raises MemoryError for samples past the profile's memory; else when the step's compute counts from."""
-        del batch
         profile = self._profile
         needed = profile.memory_at(int(micro_batch), self._joint.extra_memory)
         if profile.memory is not None and needed > profile.memory:
@@ -119,19 +120,25 @@ class PacedClock(Clock):
                 f"OOM on replica {self._replica}: batch {micro_batch} needs {needed} of {profile.memory} B"
             )
         now = time.perf_counter()
-        self._began_s = self.free_s if now - self.free_s < QUEUED_WITHIN_S else now
         if self._first_s is None:
-            self._first_s = self._began_s
+            self._first_s = now
+        micro_batches = -(-int(batch) // int(micro_batch))  # the first one may be smaller
+        self._compute_s = self._times.next_s(int(batch), micro_batches, elapsed_s=now - self._first_s)
+        self._compute_s *= self._contention if self.at_once else 1.0
+        self._began_s = self.free_s + self._counted_s(now - self.free_s)
         return self._began_s
+
+    def idle_at(self, now: float) -> None:
+        """Nothing is queued then: it is free from then on, unless it has only just ended its last step."""
+        if self._counted_s(now - self.free_s):
+            self.free_s = now
 
     def computed(self, batch: int, micro_batch: int) -> float:
         """Sleeps until the profile's compute time is over."""
-        assert self._first_s is not None  # noqa: S101  (begin ran before)
-        micro_batches = -(-int(batch) // int(micro_batch))  # the first one may be smaller
-        compute_s = self._times.next_s(int(batch), micro_batches, elapsed_s=self._began_s - self._first_s)
-        compute_s *= self._contention if self.at_once else 1.0
-        self._late = _sleep_until(self._began_s + compute_s) > LATE_BY * compute_s
-        ended_s = max(time.perf_counter(), self._began_s + compute_s)
+        del batch, micro_batch
+        late_s = sleep_until(self._began_s + self._compute_s)
+        self._late = late_s > LATE_BY * self._compute_s
+        ended_s = self._began_s + self._compute_s + max(0.0, late_s)
         self._computed_s[self._replica] = ended_s
         self.computed_steps += 1
         return ended_s
@@ -154,16 +161,18 @@ class PacedClock(Clock):
         return self.free_s
 
     def _on_time(self, target_s: float) -> float:
-        """Sleeps until then. What comes a little later counts as on time: the host's own work is not the device's."""
-        late_s = max(0.0, _sleep_until(target_s))
-        if late_s < QUEUED_WITHIN_S:
-            return target_s
-        self._late = True
-        return target_s + late_s
+        """Sleeps until then, or until the device's time where the host is too late for that."""
+        counted_s = self._counted_s(sleep_until(target_s))
+        self._late = self._late or counted_s > 0
+        return target_s + counted_s
+
+    def _counted_s(self, late_s: float) -> float:
+        """How much of what the host is late by is the device's time: its own work between steps is not."""
+        return max(0.0, late_s - _AHEAD * self._compute_s) if late_s > QUEUED_WITHIN_S else 0.0
 
 
-def _sleep_until(target_s: float) -> float:
-    """Returns by how many seconds it came too late; below 0 where it slept."""
+def sleep_until(target_s: float) -> float:
+    """Returns by how many seconds it came too late; below 0 where it slept, as it does though it is woken late."""
     late_s = time.perf_counter() - target_s
     if late_s < 0:
         time.sleep(-late_s)

@@ -231,21 +231,26 @@ class Session:
             self._run()
         else:
             steps = -(-steps // self._turn) * self._turn
-        input_wait_s, began = 0.0, time.perf_counter()
         for clock in self._paced:
-            clock.free_s = began  # else the first step counts from before the timing, which comes out too short
+            clock.idle_at(time.perf_counter())
+        input_wait_s, began = 0.0, self._now
         for _ in range(steps):
             loss, stamps, waited = self._run(stamped=stamped)
             input_wait_s += waited
         runtime.wait_for(self._names)
         return Timing(
             steps=steps,
-            seconds=time.perf_counter() - began,
+            seconds=self._now - began,
             input_wait_s=input_wait_s,
             loss_is_finite=math.isfinite(float(loss)),
             unlike=self._differs,
             **(stamped_times(stamps.numpy()) if stamped else {}),
         )
+
+    @property
+    def _now(self) -> float:
+        """When devices that have nothing left to do ended: simulated ones say so by their profiles."""
+        return max((clock.free_s for clock in self._paced), default=time.perf_counter())
 
     def late_part(self) -> float | None:
         """The worst device's part of the last measured steps whose real compute took longer than the profile's time."""

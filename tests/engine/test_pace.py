@@ -78,6 +78,21 @@ def test_a_queued_step_counts_from_the_end_of_the_one_before() -> None:
     assert clock.begin(1, 1) > clock.free_s + QUEUED_WITHIN_S
 
 
+def test_of_a_late_host_half_of_what_the_step_computes_is_not_counted() -> None:
+    clock = PacedClock(0, paced(2.0), JointProfile(), [0.0], seed=0)
+    clock.free_s = time.perf_counter() - 0.3
+    assert clock.begin(1, 1) == clock.free_s
+    clock.free_s = time.perf_counter() - 5.0
+    assert clock.begin(1, 1) >= clock.free_s + 4.0
+
+
+def test_what_is_woken_late_has_ended_on_time() -> None:
+    clock = PacedClock(0, paced(0.01), JointProfile(), [0.0], seed=0)
+    steps = ((clock.begin(1, 1), clock.computed(1, 1)) for _ in range(20))
+    # On a busy machine one may come too late to sleep, but not each.
+    assert any(ended_s == began_s + 0.01 for began_s, ended_s in steps)
+
+
 def test_a_step_is_late_once_however_often_it_is(tensorflow: Any) -> None:
     steps = Steps(dense_model, adam, [paced(0.0)])
     for _ in range(4):

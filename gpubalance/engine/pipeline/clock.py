@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from gpubalance.engine import runtime
-from gpubalance.engine.pace import QUEUED_WITHIN_S, ComputeTimes, noise_seed
+from gpubalance.engine.pace import QUEUED_WITHIN_S, ComputeTimes, noise_seed, sleep_until
 from gpubalance.planning.pipeline.graph import Graph
 from gpubalance.planning.pipeline.schedule import Task
 from gpubalance.planning.pipeline.segments import Segment
@@ -179,12 +179,10 @@ class PacedClock(Clock):
     def _wait(self, began_s: float, lasts_s: float) -> float:
         """Sleeps until the end of what takes so long; the end, which is later where real compute took longer."""
         ends_s = began_s + lasts_s
-        late_s = time.perf_counter() - ends_s
+        late_s = sleep_until(ends_s)
         self.tasks += 1
         self.late_tasks += late_s > QUEUED_WITHIN_S
-        if late_s < 0:
-            time.sleep(-late_s)
-        return self._on_time(ends_s)
+        return ends_s + (late_s if late_s > QUEUED_WITHIN_S else 0.0)
 
 
 def clocks_of(

@@ -84,6 +84,12 @@ class Pipeline:
         with tf.device(sections[-1].device):
             return MicroBatch(inputs, tf.nest.map_structure(tf.identity, micro.labels), micro.samples)
 
+    @property
+    def next_s(self) -> float:
+        """When a step that is queued now begins: as the one before it ended, where that is a moment ago."""
+        now, free_s = time.perf_counter(), max(clock.free_s for clock in self.clocks)
+        return free_s if now - free_s < QUEUED_WITHIN_S else now
+
     def step(
         self,
         batch: Sequence[MicroBatch],
@@ -102,8 +108,7 @@ class Pipeline:
         for clock in self.clocks:
             clock.is_stamped = stamped
         parts.update.begin()
-        now, free_s = time.perf_counter(), max(clock.free_s for clock in self.clocks)
-        step = Step(parts, batch, free_s if now - free_s < QUEUED_WITHIN_S else now)
+        step = Step(parts, batch, self.next_s)
         self._work(step, orders, patience_s)
         parts.update.end()
         finals = [step.finals[number] for number in range(len(batch))]

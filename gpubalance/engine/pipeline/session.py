@@ -110,13 +110,11 @@ class LayersSession:
             clock.tasks = clock.late_tasks = 0
         ends, given = time.perf_counter() + seconds, 0
         while given < at_least or time.perf_counter() < ends:
-            began = time.perf_counter()
-            for clock in self._paced:
-                clock.free_s = began  # else the first step counts from before the timing, which comes out too short
+            began = pipeline.next_s
             for _ in range(1 if stamped else steps_per_timing):
                 done = pipeline.step(batch, order, stamped=stamped, patience_s=patience_s)
             runtime.wait_for(self._names)
-            took_s = time.perf_counter() - began
+            took_s = max((clock.free_s for clock in self._paced), default=time.perf_counter()) - began
             is_finite = all(math.isfinite(float(loss)) for loss in done.losses)
             if done.timeline is not None:
                 yield Piped(timeline=done.timeline, seconds=took_s, loss_is_finite=is_finite)
