@@ -1,7 +1,7 @@
-"""`scripts/check --audit`: whether a fault is known of a package of scripts/constraints.txt, as pip-audit tells.
+"""`scripts/check --audit`: asks pip-audit for known faults in the packages of scripts/constraints.txt.
 
 It needs a network, as the list of faults is elsewhere and changes daily. Without one it says that nothing was audited,
-and fails nothing.
+and does not fail.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main() -> int:
 
 
 def _ask() -> list[dict[str, Any]]:
-    """Each pinned package, with its faults (`vulns`) or why they are not known; none where there is no answer."""
+    """Each pinned package, with its faults (`vulns`) or why they are unknown; empty without an answer."""
     pinned = str(ROOT / "scripts" / "constraints.txt")
     command = [sys.executable, "-m", "pip_audit", "--no-deps", "--disable-pip", "-f", "json", "-r", pinned]
     try:

@@ -1,4 +1,4 @@
-"""Every test's home and state are its own; TensorFlow, where a test asks for it, has eight CPU devices."""
+"""Gives every test its own home and state; TensorFlow, if a test asks for it, has eight CPU devices."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 LOGICAL_DEVICES = 8
 
-# These machines are shared: a slow example says nothing. The same examples each time, so that a failure is a change's;
-# `scripts/test --hypothesis-profile=drawn tests/planning` looks for new ones, and for many.
+# On shared machines a slow example means nothing. Examples are the same each time, so that a change causes a failure;
+# `scripts/test --hypothesis-profile=drawn tests/planning` tries many new ones.
 settings.register_profile("drawn", deadline=None, max_examples=500)
 settings.register_profile("here", deadline=None, derandomize=True, max_examples=40)
 settings.load_profile("here")
@@ -28,7 +28,7 @@ settings.load_profile("here")
 
 @pytest.fixture(autouse=True)
 def _own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Logs and results of workers go to a folder of the test's."""
+    """Puts logs and results of workers into the test's own folder."""
     folder = tmp_path_factory.mktemp("state")
     before = os.environ.get("XDG_STATE_HOME")
     os.environ["XDG_STATE_HOME"] = str(folder)
@@ -41,14 +41,14 @@ def _own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The workers that the test's programs start have an engine without TensorFlow: see tests/stand_in/session.py."""
+    """Gives the test's workers an engine without TensorFlow: see tests/stand_in/session.py."""
     for name, value in engine(tmp_path_factory.mktemp("engine")).items():
         monkeypatch.setenv(name, value)
 
 
 @pytest.fixture
 def in_process(tmp_path: Path) -> Iterator[Program]:
-    """The program's own main(), in this process and with no worker: for what is refused before one is needed."""
+    """The program's own main() in this process, without workers: for what is refused before one is needed."""
     with apart(tmp_path):
         yield program
 
@@ -56,7 +56,7 @@ def in_process(tmp_path: Path) -> Iterator[Program]:
 @pytest.fixture(scope="session")
 def tensorflow() -> Any:
     """TensorFlow, set up once for the whole test process."""
-    gc.disable()  # a third of what this takes is to look for garbage where all stays
+    gc.disable()  # collecting garbage takes a third of this time, though nothing is freed
     import keras  # noqa: F401
     import tensorflow as tf
 
@@ -72,7 +72,7 @@ def tensorflow() -> Any:
     return tf
 
 
-# Fast ones first: what needs no TensorFlow, then what has it in this process, then whole programs.
+# Fast tests first: those without TensorFlow, then those with it in this process, then whole programs.
 _ORDER = (
     "tests/test_",
     "tests/planning",
@@ -84,7 +84,7 @@ _ORDER = (
     "tests/jobs",
     "tests/cli",
 )
-# What has a fixture for all of the file, or of several, stays in one of the processes that tests run in.
+# Tests that share a fixture of a file or of several stay in one of xdist's processes.
 _TOGETHER = (
     "tests/test_kills.py",
     "tests/test_scripts.py",

@@ -1,4 +1,4 @@
-"""A model for where it does not matter which: its step is traced in a fifth of the time that `small` takes."""
+"""A model for tests that need any: its step is traced in a fifth of the time of `small`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def net() -> Any:
-    """36 weights."""
+    """A model of 36 weights."""
     import keras
 
     return keras.Sequential([keras.Input((8,)), keras.layers.Dense(4)], name="tiny")

@@ -1,8 +1,7 @@
-"""`scripts/bench [NAME [N [SEED]] …]`: runs these measurements, or all, and prints a line each.
+"""`scripts/bench [NAME [N [SEED]] …]`: runs these measurements, or all, and prints a line for each.
 
-The campaigns kills, fuzz, soak and decisions take how much of it, and the seed that an earlier one
-printed: `kills 30 7 fuzz`; hosts takes the most that there are. `scripts/bench gpu --help` is what a machine with
-GPUs is for.
+The campaigns kills, fuzz, soak and decisions take a number of cases, and the seed that an earlier one printed:
+`kills 30 7 fuzz`; hosts takes the largest number of hosts. For a machine with GPUs see `scripts/bench gpu --help`.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import psutil
 
 from tests.bench.gpu import command
 
-# Each a module with a main(), which yields the lines.
+# Each is a module with a main() that yields the lines.
 BENCHES = (
     *("startup", "limit", "probe", "plan", "engine", "balance", "exact", "curves", "training", "compare", "campaign"),
     *("layers", "cuts", "goodput", "sync", "hosts", "data", "decisions", "soak", "fuzz", "kills"),
@@ -25,7 +24,7 @@ _COUNTED = ("hosts", "kills", "kills-without-tensorflow", "fuzz", "soak", "decis
 
 
 def read(words: list[str]) -> list[tuple[str, list[int]]]:
-    """Each bench that is named, with its numbers; all for none. Exits for what is neither."""
+    """The named benches with their numbers, all of them without names. Exits on any other word."""
     asked: list[tuple[str, list[int]]] = []
     for word in words:
         if word.isascii() and word.isdigit() and asked and asked[-1][0] in _COUNTED and len(asked[-1][1]) < 2:

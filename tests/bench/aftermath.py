@@ -1,4 +1,4 @@
-"""What is looked at after a kill: processes, exit code, files, and what `--resume` ends with."""
+"""The checks after a kill: processes, exit code, files, and what `--resume` ends with."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Limits = tuple[tuple[int | None, int | None], ...]
 
 
 class Answers(NamedTuple):
-    """What undisturbed commands find, those that were run: GPU:0's limits, and the split that `balance` ends with."""
+    """What undisturbed commands find: the devices' limits, and the split that `balance` ends with."""
 
     limits: Limits
     split: tuple[int, ...]
@@ -36,8 +36,8 @@ _ROUND = re.compile(r"(?m)^round \d+ \[[^]]*\]: (?!out of memory)")
 
 @dataclass
 class Seen:
-    """What came of it. `told` things were said to be finished; `killed` is false where all was over before; `resumed`:
-    `--resume` ended well.
+    """What a kill led to. `told` counts what was reported as finished; `killed` is false if all was over before;
+    `resumed`: `--resume` ended well.
     """
 
     kill: Kill
@@ -53,9 +53,7 @@ class Seen:
 
 
 def look(program: Program, seen: Seen, printed: tuple[str, str], answers: Answers) -> None:
-    """After the end of a program that was killed, which had `printed` a result and what it did: all of it, and then
-    `--resume`.
-    """
+    """Makes all checks after the end of a killed program, which `printed` (stdout, stderr), and then of `--resume`."""
     out, err = printed
     _look_for_orphans(program, seen)
     _look_at_the_end(program, seen, out, err)
@@ -63,7 +61,7 @@ def look(program: Program, seen: Seen, printed: tuple[str, str], answers: Answer
     if seen.kill.command == "probe":
         _look_at_what_was_told(program, seen, err)
         _resume_probe(program, seen, answers.limits)
-    elif _whole_run(program.output) is None:  # one that is whole has been written, however the program ended then
+    elif _whole_run(program.output) is None:  # a whole result was written, however the program ended then
         _resume_joint(program, seen, err, answers.split)
 
 
@@ -84,12 +82,12 @@ def _look_at_the_end(program: Program, seen: Seen, out: str, err: str) -> None:
     if not seen.killed:
         right = {0}
     elif seen.kill.victim == "worker":
-        right = {0, 6}  # one that waited for its work is not missed
+        right = {0, 6}  # the end of a worker without work is not noticed
     elif seen.kill.number == signal.SIGKILL:
         right = {-number}
     else:
         right = {128 + number, 0}  # 0 when all was over
-        if out or not err:  # the signal itself, while Python begins and ends
+        if out or not err:  # the signal itself, while Python starts and ends
             right.add(-number)
     seen.expect(code in right, f"exit code {code}: {err[-500:]}")
     seen.expect("Traceback" not in own(err), f"a traceback: {err[-1500:]}")
@@ -97,12 +95,12 @@ def _look_at_the_end(program: Program, seen: Seen, out: str, err: str) -> None:
 
 
 def _in_python(err: str) -> bool:
-    """Whether the interrupt came while Python began, before a line of the program's was run: it tells that itself."""
+    """Whether the interrupt came while Python started, before a line of the program ran, by Python's own traceback."""
     return "KeyboardInterrupt" in err and "…" not in err and "gpubalance/cli" not in err
 
 
 def _look_at_files(program: Program, seen: Seen) -> None:
-    """Whole or absent: the output, the probes that are kept, each line of a journal but the last."""
+    """Checks that the output, the kept probes and each line of a journal but the last are whole or absent."""
     probes = list((program.folder / "state").rglob("probes/*.json"))
     for path in [*probes, *([program.output] if program.output.exists() else [])]:
         try:
@@ -121,7 +119,7 @@ def _look_at_files(program: Program, seen: Seen) -> None:
 
 
 def _look_at_what_was_told(program: Program, seen: Seen, err: str) -> None:
-    """Each point and trial that was told is in the journal, or, when the probe is over, in its result."""
+    """Checks that each reported point and trial is in the journal or, if the probe is over, in its result."""
     told = set(_TOLD.findall(err))
     seen.told = len(told)
     if program.output.exists():
@@ -155,7 +153,7 @@ def _resume_probe(killed: Program, seen: Seen, limits: Limits) -> None:
 
 
 def _resume_joint(killed: Program, seen: Seen, err: str, split: tuple[int, ...]) -> None:
-    """What `--resume` ends with is whole, each window and round that was told is in it, a balance's has that split."""
+    """Checks that `--resume` ends with a whole result with each reported window and round, and a balance's split."""
     windows = _kept(killed.folder, "KeptWindow", lambda record: record["name"] == "")
     rounds = _kept(killed.folder, "KeptRound", lambda record: record["measured"] is not None)
     told = len(_WINDOW.findall(err)), len(_ROUND.findall(err))
@@ -188,14 +186,14 @@ def _resume_joint(killed: Program, seen: Seen, err: str, split: tuple[int, ...])
 
 
 def split_of(path: Path) -> tuple[int, ...]:
-    """The split of the run that a whole result ends with."""
+    """The split of a whole result's run."""
     run = _whole_run(path)
     assert run is not None
     return run.batches
 
 
 def _whole_run(path: Path) -> Run | None:
-    """The run that a result is, or that its balance ended with, where that is complete."""
+    """The complete run of a result or of its balance, or None."""
     if not path.exists():
         return None
     result = read_result(path)
@@ -204,13 +202,13 @@ def _whole_run(path: Path) -> Run | None:
 
 
 def _kept(folder: Path, kind: str, wanted: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
-    """The records of that kind in the journals, but for a last line that was cut off."""
+    """The records of that kind in the journals, without a last line that was cut off."""
     lines = [line for path in folder.rglob("*.jsonl") for line in path.read_text().split("\n")[:-1] if line]
     return [one["record"] for one in map(json.loads, lines) if one["kind"] == kind and wanted(one["record"])]
 
 
 def _resumed(killed: Program, seen: Seen) -> Program | None:
-    """The same command with --resume, which has ended; None where it did not end well."""
+    """The same command with --resume, after its end; None if it did not end well."""
     again = (*COMMANDS[seen.kill.command], "--resume")
     program = Program(killed.folder, killed.variables, *again, output="resumed.json")
     _, err = program.wait()
@@ -221,6 +219,6 @@ def _resumed(killed: Program, seen: Seen) -> Program | None:
 
 
 def limits_of(path: Path) -> Limits:
-    """What fits and what does not, of each device in a probe's file."""
+    """(fits, fails) of each device in a probe's file."""
     found = Probe.model_validate_json(path.read_text()).probes
     return tuple((p.batch_limit.fits, p.batch_limit.fails) for p in found if p.batch_limit)

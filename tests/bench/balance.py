@@ -1,4 +1,4 @@
-"""What `balance` ends with on the profiles that ship, and on plain CPU devices beside the best of a scan of splits."""
+"""What `balance` ends with on the shipped profiles, and on plain CPU devices beside the best split of a scan."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def main() -> Iterator[str]:
 
 
 def _splits(name: str, off: Plan | None = None) -> Iterator[str]:
-    """A row without micro-batches, and one with as many as help where `plan` says that this is another split."""
+    """A row without micro-batches, and one with them if `plan` gives another split then."""
     profile = str(ROOT / "configs" / f"{name}.toml")
     off = off or Plan.model_validate_json(measured("balance", "--simulate", profile, "--fresh"))
     auto = Plan.model_validate_json(measured("plan", "--simulate", profile, "--accumulate", "auto"))
@@ -72,7 +72,7 @@ def _row(name: str, plan: Plan) -> str:
 
 
 def _plain() -> Iterator[str]:
-    """Two plain CPU devices with other work beside them, as no profile paces them."""
+    """The lines for two plain CPU devices, which no profile paces, with other work beside them."""
     busy = subprocess.Popen([sys.executable, "-c", _BUSY])
     try:
         common = ("--simulate", "2", "--model", "small")
@@ -83,7 +83,7 @@ def _plain() -> Iterator[str]:
         found = plan.batches[0]
         rates = {first: _rate(common, first) for first in _SCANNED}
         best = max(rates, key=lambda first: rates[first])
-        # The best of a scan is partly luck: the two are measured again, in turns.
+        # The best of a scan is partly luck, so the two splits are measured again, in turns.
         ratios = in_turns(lambda: _rate(common, found), lambda: _rate(common, best))
         figure = judged(ratios, Wanted(0.95), _MOST_TURNS)
     finally:

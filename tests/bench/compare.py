@@ -1,4 +1,4 @@
-"""How often `compare` calls two runs of the same different, and how often it finds a true 3 %; rivals beside it."""
+"""How often `compare` calls two equal runs different, how often it finds a true 3 %, and how its rivals do."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COMPARISONS = 200
 NOISE = 0.02
 SLOWER = 1.03
 _REAL_RUNS = 8
-_REAL_LONGER = 5.0  # what else the machine does then counts for less
+_REAL_LONGER = 5.0  # so that other work on the machine counts for less
 _SPLITS = {"gtx1080ti-gtx1080": (820, 568), "quick-pair": (120, 80)}
 _SHORT = Measuring(windows=3, duration_s=3.0, baseline="none")
 _BOOTSTRAPS = 2000
@@ -60,7 +60,7 @@ def _shares(drawn: tuple[list[tuple[Run, Run]], ...], called: Called) -> list[Sh
 
 _WANTED = (Wanted(0.05, at_most=True), Wanted(0.9))
 _MOST = 8  # times COMPARISONS
-_BETWEEN = (0.005, 0.01)  # what is in no run's own interval
+_BETWEEN = (0.005, 0.01)  # which no run's own interval includes
 _CASES: tuple[tuple[str, float, Measuring | None], ...] = tuple(
     (name, correlation, measuring)
     for name in _SPLITS
@@ -78,9 +78,9 @@ def pairs(
     count: int = COMPARISONS,
     number: int = 0,
 ) -> tuple[list[tuple[Run, Run]], list[tuple[Run, Run]]]:
-    """Pairs of runs of one profile, and pairs whose second is of one that is slower by 3 %.
+    """Pairs of runs of one profile, and pairs whose second run is of a profile that is 3 % slower.
 
-    Each run as a whole is off by `between`, a relative standard deviation. There are other ones for each `number`.
+    Each run as a whole is off by `between`, a relative standard deviation. Each `number` gives other runs.
     """
 
     def run(seed: int, slower: float = 1.0) -> Run:
@@ -93,24 +93,24 @@ def pairs(
 
 
 def called_part(found: Sequence[tuple[Run, Run]], called: Called) -> float:
-    """How many of them are called different."""
+    """The fraction of pairs that are called different."""
     return sum(called(a, b) for a, b in found) / len(found)
 
 
 def called_different(baseline: Run, other: Run) -> bool:
-    """By `compare`."""
+    """Whether `compare` calls the runs different."""
     value = other.throughput.median / baseline.throughput.median
     return ratio(value, other.step_time_s.samples, baseline.step_time_s.samples).verdict != "no difference"
 
 
 def _apart(baseline: Run, other: Run) -> bool:
-    """By eye: the two runs' own 95 % intervals do not touch."""
+    """Whether the two runs' own 95 % intervals do not touch, as one judges by eye."""
     a, b = interval95(baseline.step_time_s.samples), interval95(other.step_time_s.samples)
     return a is not None and b is not None and (a[1] < b[0] or b[1] < a[0])
 
 
 def _independent(baseline: Run, other: Run) -> bool:
-    """Welch's test, the samples taken as independent."""
+    """Whether Welch's test, which takes the samples as independent, finds a difference."""
     from scipy.stats import ttest_ind
 
     logs = [np.log(run.step_time_s.samples) for run in (baseline, other)]
@@ -118,7 +118,7 @@ def _independent(baseline: Run, other: Run) -> bool:
 
 
 def _bootstrap(baseline: Run, other: Run) -> bool:
-    """A moving-block bootstrap of the ratio of the medians, blocks of n^(1/3) samples."""
+    """Whether a moving-block bootstrap of the ratio of medians, in blocks of n^(1/3) samples, finds a difference."""
     random = np.random.default_rng(1)
     medians = []
     for run in (baseline, other):
@@ -139,7 +139,7 @@ RIVALS: dict[str, Called] = {
 
 
 def _real() -> Iterator[str]:
-    """The program itself: runs of a quick profile with noise, each held against all that follow."""
+    """The program itself: runs of a quick profile with noise, each compared with all later ones."""
     with tempfile.TemporaryDirectory() as folder:
         same = [_run(Path(folder), 1.0, seed) for seed in range(_REAL_RUNS)]
         slower = [_run(Path(folder), SLOWER, seed) for seed in range(_REAL_RUNS)]

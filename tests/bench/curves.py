@@ -1,4 +1,4 @@
-"""The loss, epoch by epoch, of public models that dropout, augmentation and batch normalisation make random.
+"""The loss in each epoch of public models that dropout, augmentation and batch normalisation make random.
 
 On one device, on one device with another seed, and over two devices with an even and an uneven split.
 """
@@ -56,7 +56,7 @@ def _losses(
 
 
 def _digits(count: int) -> tuple[Any, Any]:
-    """Of MNIST's shape; each digit has a bright row of its own."""
+    """Images of MNIST's shape, and labels; each digit has its own bright row."""
     random = np.random.default_rng(0)
     labels = random.integers(0, 10, count)
     images = random.random((count, 28, 28, 1)).astype(np.float32) / 2
@@ -65,7 +65,7 @@ def _digits(count: int) -> tuple[Any, Any]:
 
 
 def _pictures(count: int) -> tuple[Any, Any]:
-    """Of 64×64×3, in three kinds, each with a colour of its own."""
+    """Images of 64×64×3, and labels, in three kinds, each with its own colour."""
     random = np.random.default_rng(0)
     labels = random.integers(0, 3, count)
     images = random.random((count, 64, 64, 3)).astype(np.float32) / 2
@@ -74,7 +74,7 @@ def _pictures(count: int) -> tuple[Any, Any]:
 
 
 def _convnet() -> Any:
-    """As keras.io/examples/vision/mnist_convnet has it."""
+    """The model of keras.io/examples/vision/mnist_convnet."""
     import keras
     from keras import layers
 

@@ -1,4 +1,4 @@
-"""How long the best cut of a model takes to find, and whether it is that of brute force."""
+"""How long it takes to find the best cut of a model, and whether brute force finds the same."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BLOCKS, _TIMES, _DRAWN = 40, 3, 2000
 
 
 def problem(devices: int, seed: int = 0) -> Problem:
-    """Forty unlike blocks on devices of up to four times another's speed, whose memory together is scarce."""
+    """Forty unlike blocks on devices whose speeds differ up to fourfold and whose memory together is scarce."""
     random = Random(seed)
     edges = tuple(Edge(n, (n + 1,), random.randrange(10**4)) for n in range(_BLOCKS - 1))
     blocks = tuple(Block(str(n), 1, 0, 0, 1 / _BLOCKS) for n in range(_BLOCKS))

@@ -1,4 +1,4 @@
-"""`run --data`: whether it finds the ceiling of an input pipeline, and whether `Split.fit` gives what it says."""
+"""Whether `run --data` finds the ceiling of an input pipeline, and whether `Split.fit` gives what it says."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.bench.training import SplitFit
 from tests.bench.wanted import Wanted, judged
 
 _BATCHES = (5, 3)
-_SLEEP_S = 0.1  # a batch; a call of Python takes a millisecond beside it
+_SLEEP_S = 0.1  # for each batch; a call of Python adds a millisecond
 _CEILING = sum(_BATCHES) / _SLEEP_S
 _WINDOW_S = 2.0
 _PAIRS = 2
@@ -29,16 +29,16 @@ _PAIR = '[[device]]\nname = "Slow {}"\nalpha_s = 0.05\nbeta_s = 0.00001\n'
 
 
 def slow() -> Any:
-    """One call after the other."""
+    """The pipeline with one call after the other."""
     return _batches().map(_decode)
 
 
 def fast() -> Any:
-    """The same, calls in parallel and ahead of the devices."""
+    """The same pipeline with calls in parallel and ahead of the devices."""
     import tensorflow as tf
 
     options = tf.data.Options()
-    options.threading.private_threadpool_size = 16  # else no more calls at once than there are cores
+    options.threading.private_threadpool_size = 16  # else calls at once are limited to the cores
     return _batches().with_options(options).map(_decode, num_parallel_calls=8).prefetch(tf.data.AUTOTUNE)
 
 
@@ -97,7 +97,7 @@ class _Fit(SplitFit):
     """Trains on one of these pipelines."""
 
     def __init__(self, split: Split, data: Callable[[], Any]) -> None:
-        super().__init__(split)  # which sets the devices up, before anything of TensorFlow is made
+        super().__init__(split)  # sets the devices up before anything else uses TensorFlow
         self._data = data()
 
 

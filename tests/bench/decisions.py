@@ -1,4 +1,4 @@
-"""Whether `balance` ends with the best that it could know, on drawn machines whose times are off their lines."""
+"""Whether `balance` ends with the best split that it could know, on random machines whose times are off their lines."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Machine:
-    """Devices whose times are off their lines by up to `off`, up or down: as they please with each size.
+    """Random devices whose times are off their lines by up to `off`, up or down, for each size by another part.
 
-    With `updates` each has one of 0 to 10 % of its compute at its limit.
+    With `updates` each has an update of 0 to 10 % of its compute at its limit.
     """
 
     seed: int
@@ -51,14 +51,14 @@ class Machine:
 
     @cached_property
     def joint(self) -> JointProfile:
-        """Sync of up to a fifth of the slowest device's step at its limit; sometimes more memory than is foreseen."""
+        """A sync of up to a fifth of the slowest device's step at 512; sometimes more memory than planners expect."""
         random = Random(f"joint {self.seed}")
         longest = max(d.profile.alpha_s + d.profile.beta_s * 512 for d in self.devices if d.profile)
         return JointProfile(sync_s=random.uniform(0, 0.2) * longest, extra_memory=random.choice([0, 0, 0, 40 * _MIB]))
 
     @cached_property
     def wanted(self) -> PlanRequest:
-        """Half of them with a global batch free, a quarter with one, a quarter in micro-batches."""
+        """The request: half of the machines have a free global batch, a quarter a given one, others accumulate."""
         random = Random(f"wanted {self.seed}")
         kind = random.choice(["free", "free", "global batch", "accumulate"])
         if kind == "global batch":
@@ -67,7 +67,7 @@ class Machine:
         return PlanRequest(accumulate="auto" if kind == "accumulate" else 1)
 
     def offset(self, device: Device, size: int) -> float:
-        """Its time with so many samples at a time, over that of its line."""
+        """A device's time with `size` samples at a time, over that of its line."""
         return 1 + Random(f"{self.seed} {device.uuid} {size}").uniform(-self.off, self.off)
 
     def time_s(self, device: Device, batch: int, micro_batch: int) -> float:
@@ -79,7 +79,7 @@ class Machine:
         return compute_s + profile.update_s
 
     def rate(self, split: Shares) -> float:
-        """What a split gives in truth."""
+        """The true samples per second of a split."""
         parts = zip(self.devices, split.batches, split.micro_batches, strict=True)
         longest = max(self.time_s(*part) for part in parts if part[1])
         return split.global_batch / (longest + (self.joint.sync_s if len(split.used) > 1 else 0.0))
@@ -105,7 +105,7 @@ class Machine:
         )
 
     def balanced(self, watch: Watch | None = None, offset: Offset | None = None) -> Plan:
-        """What the job ends with; `offset` takes the place of the machine's own."""
+        """The plan that the job ends with; `offset` replaces the machine's own."""
         watch = watch or _unwatched
         request = BalanceRequest(
             devices=self.devices,
@@ -140,7 +140,7 @@ def _profile(random: Random, updates: bool) -> DeviceProfile:
 
 
 def limit_of(device: Device) -> int:
-    """Its batch limit alone."""
+    """A device's batch limit alone."""
     profile = device.profile
     assert profile is not None
     assert profile.memory is not None
@@ -149,10 +149,10 @@ def limit_of(device: Device) -> int:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How far a balance ended below the best that it measured, and below two optima by arithmetic, as parts.
+    """How far a balance ended below the best split that it measured and below two computed optima, as parts.
 
-    `below_measured` and `below_optimum` are by what splits give in truth, `below_known` by what was measured. None
-    where micro-batches were asked for: the fewest are not the fastest.
+    `below_measured` and `below_optimum` use the true rates of splits, `below_known` the measured ones. The optima are
+    None if micro-batches were asked for, as the fewest are not the fastest.
     """
 
     below_measured: float
@@ -163,7 +163,7 @@ class Outcome:
 
 
 def outcome(machine: Machine) -> Outcome:
-    """Balances it."""
+    """Balances a machine and judges the end."""
     proofs: list[Event] = []
 
     def watch(event: Event) -> None:
@@ -186,11 +186,11 @@ def outcome(machine: Machine) -> Outcome:
     )
 
 
-Times = dict[int, dict[int, float]]  # of each device by batch: seconds of compute and update
+Times = dict[int, dict[int, float]]  # seconds of compute and update, by device and batch
 
 
 def _true_times(machine: Machine, how: Balance) -> Times:
-    """What each device takes, without noise, for the batches that it was measured with beside others."""
+    """What each device takes, without noise, for the batches at which it was measured beside others."""
     return {
         device: {batch: machine.time_s(machine.devices[device], batch, batch) for batch in times}
         for device, times in _measured_times(how)[0].items()
@@ -198,7 +198,7 @@ def _true_times(machine: Machine, how: Balance) -> Times:
 
 
 def _measured_times(how: Balance) -> tuple[Times, float]:
-    """What each device took on average for a batch that it was measured with beside others; and the usual sync."""
+    """What each device took on average for each batch at which it was measured beside others; and the usual sync."""
     run = how.run
     assert run is not None
     found: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
@@ -213,9 +213,9 @@ def _measured_times(how: Balance) -> tuple[Times, float]:
 
 
 def _optimum(machine: Machine, plan: Plan, known: Times, sync_s: float) -> float:
-    """The most samples per second by brute arithmetic: by each time that a device may take, the most that each does.
+    """The most samples per second by brute force: for each time that a device may take, the most that all do in it.
 
-    A device takes what is `known` of a batch, and else what its line says, by the mean of the factors between the two.
+    A device takes what is `known` for a batch, else its line's time, times the mean factor between the two.
     """
     tables = []
     for share, one in zip(plan.shares, machine.probe.probes, strict=True):

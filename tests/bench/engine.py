@@ -1,7 +1,7 @@
 """Throughput of the product's own step, in turns with a bare MirroredStrategy loop and with Keras' `fit`.
 
 Each ratio is of two loops in turns in one process. Two equal models in one process differ by some per cent here, by
-where their memory lies, and do so for as long as it lives: so there are several processes, and their medians count.
+where their memory lies, for as long as it lives. So there are several processes, and their medians count.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gpubalance.numbers.stats import median
 from tests.bench.ratio import in_processes, in_turns
 from tests.bench.wanted import Wanted, judged
 
-BATCHES = (1680, 1120)  # steps of some 30 ms here: a GPU's are longer yet
+BATCHES = (1680, 1120)  # steps of some 30 ms here; a GPU's are even longer
 EVEN = (sum(BATCHES) // 2,) * 2
 _WINDOW_S = 0.6
 _PAIRS = 8
@@ -32,14 +32,14 @@ def main() -> Iterator[str]:
 
 
 def _ratio(against: str) -> float:
-    """Of this process: the median over pairs of windows."""
+    """This process's ratio: the median over pairs of windows."""
     ours = Ours()
     other, batches = (KerasFit(sum(EVEN)), EVEN) if "fit" in against else (BareLoop(BATCHES), BATCHES)
     return median([*islice(in_turns(lambda: ours.throughput(batches), other.throughput), _PAIRS)])
 
 
 class Ours:
-    """What `gpubalance run` measures, without the process around it."""
+    """The loop that `gpubalance run` measures, without its own process."""
 
     def __init__(self, simulate: str = "2", data: str | None = None) -> None:
         from gpubalance.devices.profile import simulated_devices
@@ -55,21 +55,21 @@ class Ours:
 
         split = Shares(tuple(batches))
         measure = partial(self._session.measure, steps_per_timing=steps, stamped=False, pipeline=self._pipeline)
-        if self._pipeline:  # it went on while the other was measured: what it has ready is not of its own rate
+        if self._pipeline:  # it kept filling during the other's turn: what is ready would count too much
             list(measure(split, seconds=0.0, at_least=1))
         samples = list(measure(split, seconds=seconds, at_least=2))
         return sum(batches) * sum(s.steps for s in samples) / sum(s.seconds for s in samples)
 
 
 def small() -> Any:
-    """The built-in model of that name."""
+    """The built-in model `small`."""
     from gpubalance.engine.models import small_model
 
     return small_model()
 
 
 class BareLoop:
-    """As TensorFlow's guide to custom training writes it, with a batch of its own for each replica."""
+    """The loop of TensorFlow's guide to custom training, with its own batch for each replica."""
 
     def __init__(self, batches: Sequence[int], devices: Sequence[str] = _CPUS, make: Callable[[], Any] = small) -> None:
         """`make` makes a classifier of 28×28×1 images."""
@@ -114,7 +114,7 @@ class BareLoop:
 
 
 class KerasFit:
-    """Keras' own training at an even split, from a pipeline that gives the same batch again and again."""
+    """Keras' own training at an even split, from a pipeline that repeats one batch."""
 
     def __init__(self, global_batch: int, devices: Sequence[str] = _CPUS, make: Callable[[], Any] = small) -> None:
         """`make` makes a classifier of 28×28×1 images."""
@@ -131,7 +131,7 @@ class KerasFit:
         self._steps = 20
 
     def scope(self) -> Any:
-        """Where the model is built."""
+        """The scope in which the model is built."""
         import tensorflow as tf
 
         return tf.distribute.MirroredStrategy(self._devices).scope()
@@ -141,7 +141,7 @@ class KerasFit:
         return self._model.fit(self._data, **options)
 
     def throughput(self) -> float:
-        """Of the steps after the fit's first three, which set it up."""
+        """Samples per second of the steps after the fit's first three, which set it up."""
         import keras
 
         ends: list[float] = []

@@ -1,4 +1,4 @@
-"""How far training with a split is from one device's, case by case, beside Keras' own `fit` at an even split."""
+"""How far training with a split is from one device in each case, beside Keras' own `fit` at an even split."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 from tests.training.cases import CASES, SAMPLES, Alone, Case, Differences, alone, compared, simulated
 
 _EPOCHS = 3
-# Splits, the widest first, with the sizes of their last batch; fewer samples than devices are a step of another kind.
+# Splits, the widest first, with the sizes of their last batch; fewer samples than devices make another kind of step.
 _TRIED = {(1, 1, 98): (80, 5, 2, 1), (70, 30): (80, 1), (99, 1): (80, 1)}
 
 
 def main() -> Iterator[str]:
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    simulated(next(iter(_TRIED))).scope()  # the widest sets this process's devices up, before one device is used alone
+    simulated(next(iter(_TRIED))).scope()  # the widest sets this process's devices up, before one is used alone
     yield f"largest difference from one device after {_EPOCHS} epochs: weights, logged losses and metrics"
     for name, case in CASES.items():
         yield f"{name}: {_row(name, replace(case, options={'epochs': _EPOCHS, **case.options}))}"
@@ -45,7 +45,7 @@ def _keras(case: Case, expected: Alone) -> str:
     strategy = build_strategy(("CPU:0", "CPU:1"), "auto")
     try:
         return _worst([compared(case, strategy.scope(), _fit, expected)])
-    except Exception as error:  # noqa: BLE001  (whatever Keras raises is the answer)
+    except Exception as error:  # noqa: BLE001  (any error of Keras' is the result)
         return f"raises {type(error).__name__}"
 
 

@@ -1,6 +1,6 @@
-"""`scripts/bench fuzz [N [SEED]]`: whatever a file, a command line, a worker or a driver may say.
+"""`scripts/bench fuzz [N [SEED]]`: feeds the program what a file, a command line, a worker or a driver may say.
 
-No case may end with a traceback or exit code 1, hang, or let an escape through to the terminal; memory must stay.
+No case may end with a traceback or exit code 1, hang, or let an escape through to the terminal; memory must not grow.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ from tests.bench.in_process import apart, program, within_time
 from tests.cli.program import ROOT
 from tests.stand_in import TWO_UNLIKE_GPUS, environment
 
-# In the current folder, and made anew for each case: one may name it as the file to write.
+# In the current folder, and made again for each case: a case may name it as the file to write.
 PAIR = "pair.toml"
 _PAIR_TEXT = (ROOT / "configs/gtx1080ti-gtx1080.toml").read_text()
-# What Typer and Hypothesis keep of each case is theirs; what one case took would be seen.
+# Typer and Hypothesis keep something of each case; what a single case takes would still be seen.
 _MOST_MORE_BYTES, _MORE_A_CASE = 300 << 20, 40 << 10
 _AT_A_TIME = 1000
-# How often a case came further than what refuses it: a campaign that never does tests nothing behind that.
+# How often a case passed the first checks: a campaign that never does tests nothing behind them.
 REACHED: Counter[str] = Counter()
 _HUGE = 100 << 20
 _CONFIG = (
@@ -80,7 +80,7 @@ def _flags() -> dict[str, list[str]]:
 
 
 FLAGS = _flags()
-# These write into the home folder (a temporary one here) and start a shell to look which it is.
+# These write into the home folder (a temporary one here) and start a shell to find out which it is.
 _NOT_THESE = ("--install-completion", "--show-completion")
 _KEYS = tuple(
     sorted({flag.lstrip("-") for flags in FLAGS.values() for flag in flags} - {"verbose", "install-completion"})
@@ -109,7 +109,7 @@ def results(content: bytes, how: int) -> None:
 
 
 def _read_and_show(file: Path) -> None:
-    """What can be read can be shown."""
+    """Shows a file that can be read in every way."""
     from gpubalance.results.records import read_result
     from tests.render.golden import told
 
@@ -147,7 +147,7 @@ def command_lines(command: str, words: list[str]) -> None:
 
 
 def messages(content: bytes) -> None:
-    """What a worker says through its pipe, instead of what it was asked."""
+    """Feeds a parent anything that a worker may say through its pipe."""
     Path("said").write_bytes(content)
     devices, joint = simulated_devices("2")
     with within_time(), contextlib.suppress(GpubalanceError), Worker(devices, deadline_s=20) as worker:
@@ -160,7 +160,7 @@ def messages(content: bytes) -> None:
 
 
 def journals(content: bytes) -> None:
-    """Whatever a journal holds, `--resume` reads what is whole."""
+    """Resumes from a journal with any content: `--resume` must read the whole records."""
     journal = Journal("fuzz", "a test", resume=False)
     journal.close()
     journal.path.write_bytes(content)
@@ -176,7 +176,7 @@ def journals(content: bytes) -> None:
 
 
 def _use(*arguments: str, codes: tuple[int, ...] = ()) -> None:
-    arguments = tuple(word.replace("\0", "") for word in arguments)  # which no command line can have
+    arguments = tuple(word.replace("\0", "") for word in arguments)  # a command line can't have it
     Path(PAIR).write_text(_PAIR_TEXT)
     done = program(arguments)
     done.check(*arguments)
@@ -184,7 +184,7 @@ def _use(*arguments: str, codes: tuple[int, ...] = ()) -> None:
 
 
 def _word() -> st.SearchStrategy[str]:
-    """A value. No path of a file that is anybody's: all is in the current folder."""
+    """A value on a command line. Paths are in the current folder only, to touch nobody's files."""
     values = [
         *["0", "1", "0,1", "820", "568", "2", "small", "GPU-1080", "auto", "512MiB", "nan", "1e400", "--", "=", ","],
         PAIR,
@@ -233,7 +233,7 @@ _NAMES = 0.05
 
 
 def run(target: Target, count: int, seed: int) -> tuple[int, str]:
-    """(how many cases, what is wrong with the smallest that is). In parts, as Hypothesis remembers each case of one."""
+    """(number of cases, what is wrong with the smallest bad one). Runs in parts, as Hypothesis keeps a run's cases."""
     cases, fault = 0, ""
     for part, begin in enumerate(range(0, count, _AT_A_TIME)):
         done, fault = _some(target, min(_AT_A_TIME, count - begin), seed + part)
@@ -262,7 +262,7 @@ def _some(target: Target, count: int, seed: int) -> tuple[int, str]:
     )
     try:
         hypothesis.seed(seed)(configured(given(st.tuples(*strategies))(test)))()
-    except Exception as error:  # noqa: BLE001  (whatever it found)
+    except Exception as error:  # noqa: BLE001  (any error is a finding)
         where = "" if isinstance(error, AssertionError) else "".join(traceback.format_exception(error)[-6:])
         return cases, f"{error} {' '.join(getattr(error, '__notes__', []))[-3000:]} {where}"
     return cases, ""
@@ -278,7 +278,7 @@ def main(count: int = 100_000, seed: int | None = None) -> Iterator[str]:
             Path("said").write_bytes(b"")
             Path(PAIR).write_text(_PAIR_TEXT)
             for warm in (("devices", "--simulate", PAIR), ("report", str(RESULTS[0]), "--html", "given.html")):
-                program(warm)  # what is loaded once is no leak
+                program(warm)  # what is loaded only once is not a leak
             for kind, opening in (("json", b'{"kind": "plan", "x": "'), ("toml", b"x = 1\n#"), ("json", b" ")):
                 huge(kind, opening)
             before = process.memory_info().rss
@@ -302,7 +302,7 @@ def main(count: int = 100_000, seed: int | None = None) -> Iterator[str]:
 
 
 def _names(folder: Path, count: int, seed: int) -> Iterator[tuple[str, int, str]]:
-    """Names that the driver gives: in a process that has the NVML stand-in, which is loaded once a process."""
+    """Tests the driver's names in a process with the NVML stand-in, which is loaded once in a process."""
     variables = environment(folder, TWO_UNLIKE_GPUS)
     command = [sys.executable, "-m", "tests.bench.fuzz", str(count), str(seed)]
     done = subprocess.run(
@@ -323,14 +323,14 @@ _DEVICE_COMMANDS = (
 
 
 def device_names(script: str, command: tuple[str, ...]) -> None:
-    """In a fork of this process, as the stand-in reads its script when it is loaded, and this has not loaded it."""
+    """Runs a command in a fork of this process, as the stand-in reads its script when it is loaded."""
     Path("nvml.txt").write_text(script, encoding="utf-8", errors="replace")
     pid = os.fork()
     if pid == 0:
         try:
             os.environ["NVML_STAND_IN"] = "nvml.txt"
             program(command).check(*command)
-        except BaseException:  # noqa: BLE001  (told to the parent)
+        except BaseException:  # noqa: BLE001  (reported to the parent)
             Path("fault").write_text(traceback.format_exc(), errors="replace")
             os._exit(1)
         os._exit(0)

@@ -1,4 +1,4 @@
-"""What `scripts/bench fuzz` feeds: real files with something wrong in them, and structures that are no file at all."""
+"""The input of `scripts/bench fuzz`: real files with something wrong in them, and arbitrary structures."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _result(path: Path) -> Any:
 
 @st.composite
 def mutated_json(draw: Any) -> bytes:
-    """A real result with up to three of its values changed; or cut off, or overwritten."""
+    """A real result with up to three of its values changed, or cut off, or overwritten."""
     content = copy.deepcopy(_result(draw(st.sampled_from(RESULTS))))
     for _ in range(draw(st.integers(1, 3))):
         change(draw, content)
@@ -58,7 +58,7 @@ def mutated_json(draw: Any) -> bytes:
 
 
 def change(draw: Any, content: Any) -> None:
-    """Replaces, takes away or doubles one value of a structure, however deep it lies."""
+    """Replaces, removes or duplicates one value of a structure, at any depth."""
     while True:
         keys = list(content) if isinstance(content, dict) else list(range(len(content)))
         if not keys:
@@ -81,7 +81,7 @@ def change(draw: Any, content: Any) -> None:
 
 @st.composite
 def any_json(draw: Any) -> bytes:
-    """A structure of no meaning, or one nested more deeply than any parser likes."""
+    """A meaningless structure, or one nested more deeply than parsers accept."""
     if draw(st.integers(0, 4)) == 0:
         depth = draw(st.sampled_from([10, 150, 250, 1000, 5000, 100_000]))
         opening, closing = draw(st.sampled_from([("[", "]"), ('{"a":', "}"), ('{"kind":"plan","devices":[', "]}")]))
@@ -92,7 +92,7 @@ def any_json(draw: Any) -> bytes:
 
 
 def _spoiled(draw: Any, content: bytes) -> bytes:
-    """The same, or cut off, or with some bytes changed."""
+    """The content as it is, cut off, or with some bytes changed."""
     how = draw(st.sampled_from(("as it is", "as it is", "as it is", "cut", "byte", "mark")))
     if how == "as it is" or not content:
         return content
@@ -120,7 +120,7 @@ literal = st.one_of(
 
 @st.composite
 def mutated_toml(draw: Any, seeds: tuple[str, ...], names: tuple[str, ...]) -> bytes:
-    """A real TOML file with lines replaced, taken away, doubled or added."""
+    """A real TOML file with lines replaced, removed, duplicated or added."""
     lines = draw(st.sampled_from(seeds)).splitlines()
     for _ in range(draw(st.integers(0, 3))):
         at = draw(st.integers(0, max(0, len(lines) - 1)))
@@ -154,7 +154,7 @@ _FIELDS = (
 
 @st.composite
 def scripts(draw: Any) -> str:
-    """The script of two GPUs with lines put before it: of two for one field the first counts."""
+    """The script of two GPUs with lines put before it: the first line for a field counts."""
     lines = []
     for _ in range(draw(st.integers(1, 4))):
         field = draw(st.sampled_from(_FIELDS))
@@ -203,7 +203,7 @@ _ENTRIES = [
 
 @st.composite
 def _changed(draw: Any, base: Any) -> Any:
-    """The same with one value changed, or as it is."""
+    """The structure with one value changed, or as it is."""
     found = copy.deepcopy(base)
     if draw(st.integers(0, 5)):
         change(draw, found)
@@ -215,12 +215,12 @@ def _line(record: Any) -> bytes:
 
 
 def talk() -> list[bytes]:
-    """All that a worker says from its start on, rightly, a line each."""
+    """All lines that a correct worker says from its start on."""
     return [_line(line) + b"\n" for line in _TALK]
 
 
 def spoiled_talk() -> st.SearchStrategy[bytes]:
-    """The same with one thing wrong, or none."""
+    """A worker's lines with one thing wrong, or none."""
     return _changed(_TALK).map(lambda lines: b"".join(_line(line) + b"\n" for line in lines))
 
 

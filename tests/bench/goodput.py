@@ -1,8 +1,8 @@
-"""Whether the noise scale tells how many steps a loss takes at other global batches, and what measuring it costs.
+"""Whether the noise scale predicts the steps to a loss at other global batches, and what measuring it costs.
 
-Images are made up: each class has a picture of its own under much noise, and one label in ten is wrong, so that there
-is something to learn and the gradient's noise stays. Training is on two plain CPU devices; the seconds of a step are
-those that are planned for the 1080 pair.
+Images are synthetic: each class has its own picture under much noise, and one label in ten is wrong, so that there is
+something to learn and the gradient's noise stays. Training is on two plain CPU devices; the seconds of a step are
+those planned for the 1080 pair.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _GLOBAL_BATCHES = (32, 64, 128, 256)
 _TUNED_AT = 64
 _SEEDS = 3
 _MOST_STEPS = 1500
-_SMOOTHED = 0.95  # of each step's loss, in the mean that is to reach the goal
+_SMOOTHED = 0.95  # the decay of the running mean of the loss that must reach the goal
 _NOISE = 1.2
 _PAIRS = 6
 _MOST_PROCESSES = 24
@@ -47,7 +47,7 @@ def main() -> Iterator[str]:
 
 
 def convnet() -> Any:
-    """Keras' example for MNIST, without its dropout."""
+    """The model of Keras' example for MNIST, without its dropout."""
     import keras
     from keras import layers
 
@@ -65,7 +65,7 @@ def convnet() -> Any:
 
 
 def resnet() -> Any:
-    """Two residual blocks for images of CIFAR's shape; group normalisation, as it is the same for every split."""
+    """Two residual blocks for images of CIFAR's shape, with group normalisation, which is the same for every split."""
     import keras
     from keras import layers
 
@@ -82,7 +82,7 @@ def resnet() -> Any:
 
 
 class _Task(NamedTuple):
-    """A model, its images' shape, the loss that is to be reached, and a learning rate at the batch that it suits."""
+    """A model, its images' shape, the loss to reach, and a learning rate with the batch that it suits."""
 
     make: Callable[[], Any]
     shape: tuple[int, ...]
@@ -97,7 +97,7 @@ _TASKS = {
 
 
 def _learned(name: str, task: _Task) -> Iterator[str]:
-    """A line for each global batch: what it took, and what φ says by what it took at the batch that was tuned for."""
+    """A line for each global batch: the steps it took, and what φ predicts from the steps at the tuned batch."""
     scales = [_train(task, _TUNED_AT, seed, None) for seed in range(_SEEDS)]
     scale = median([one for _, one in scales if one is not None])
     took = {_TUNED_AT: median([steps for steps, _ in scales])}
@@ -116,7 +116,7 @@ def _learned(name: str, task: _Task) -> Iterator[str]:
 
 
 def _step_s(total: int) -> float:
-    """Of the best split of the pair, by its profile."""
+    """The step time of the pair's best split, by its profile."""
     devices, joint = simulated_devices(str(_PAIR))
     loads = tuple(Load(Line(d.profile.alpha_s, d.profile.beta_s, 0.0), total) for d in devices if d.profile)
     return allocate(Problem(loads, sync_s=joint.sync_s, global_batch=total, multiple=8)).step_time_s
@@ -166,20 +166,20 @@ def _Reached(goal: float) -> Any:
         _before, _mean = 0.0, math.nan
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            """Keras gives the mean of all losses so far."""
+            """Ends training at the goal. Keras passes the mean of all losses so far."""
             loss = (batch + 1) * logs["loss"] - batch * self._before
             self._before = logs["loss"]
             self._mean = loss if batch == 0 else _SMOOTHED * self._mean + (1 - _SMOOTHED) * loss
             if self._mean <= goal:
                 self.steps = batch + 1
                 self.model.stop_training = True
-                raise StopIteration  # within an epoch Keras does not look at that
+                raise StopIteration  # Keras does not look at stop_training within an epoch
 
     return Reached()
 
 
 class Monitored(SplitFit):
-    """Training of which every step is stamped, with the noise or without."""
+    """Training with every step stamped, with the noise measured or not."""
 
     def __init__(self, split: Split, *, noise: bool) -> None:
         super().__init__(split, small)
@@ -192,9 +192,9 @@ class Monitored(SplitFit):
 
 
 def _cost() -> float:
-    """Throughput with the noise over that without, where one step of many is stamped, as is usual.
+    """Throughput with the noise measured over that without, for the usual case of one stamped step in many.
 
-    Every step is here, or the machine's own noise would hide what the few cost.
+    Here every step is stamped, or the machine's own noise would hide the cost of the few.
     """
     split = Split(batches=[batch // 10 for batch in BATCHES], simulate=2)
     with_noise, without = Monitored(split, noise=True), Monitored(split, noise=False)
@@ -204,5 +204,5 @@ def _cost() -> float:
 
 
 if __name__ == "__main__":
-    sys.stdout, out = sys.stderr, sys.stdout  # for what the monitor says
+    sys.stdout, out = sys.stderr, sys.stdout  # keeps what the monitor prints off stdout
     print(_cost(), file=out)

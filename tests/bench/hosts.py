@@ -1,7 +1,7 @@
 """`scripts/bench hosts [N]`: planner and control of up to N hosts with 8 devices each, behind stand-ins for agents.
 
-What is behind the prefix, one a host, is tests/stand_in/agent.c: it answers at once and trains nothing, so the
-figures are the controller's own cost.
+Each host's agent is tests/stand_in/agent.c: it answers at once and trains nothing, so the figures are the
+controller's own cost.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _row(*cells: str) -> str:
 
 
 def _plan_s(hosts: int) -> float:
-    """No two devices alike, and a sync that is less over fewer hosts."""
+    """Seconds of a plan for devices that all differ, with a sync that is less over fewer hosts."""
     random = Random(hosts)
     loads = tuple(
         Load(Line(random.uniform(0.005, 0.05), random.uniform(1e-4, 1e-3), 0.0), random.randint(100, 10_000), host=host)

@@ -1,4 +1,4 @@
-"""The program within this process: its own main(), with a stand-in for the interpreter that workers start."""
+"""Runs the program in this process by its own main(), with a stand-in for the interpreter of workers."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from typing import NamedTuple
 
 from gpubalance.devices.hosts import reach
 
-HANGS_AFTER_S = 240  # a machine that does much else may stand still for a minute
+HANGS_AFTER_S = 240  # a busy machine may stand still for a minute
 _AGAIN_S = 1
-# What a terminal acts on. A tab and a line's end are no escapes.
+# What a terminal acts on. Tabs and line ends are not escapes.
 ESCAPE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 class Hang(BaseException):
-    """It went on for longer than anything here may. No Exception, as the program could catch that."""
+    """The program ran for longer than anything here may. Not an Exception, which the program could catch."""
 
 
 class Done(NamedTuple):
-    """What a use of the program gave."""
+    """How a call of the program ended."""
 
     code: int
     out: str
     err: str
 
     def check(self, *arguments: str) -> None:
-        """Raises AssertionError for what no input may bring about."""
+        """Raises AssertionError for an end that no input may cause."""
         told = f"gpubalance {' '.join(map(repr, arguments))}: exit code {self.code}\n{self.err[-3000:]}"
         assert self.code != 1, told
         assert "--verbose" in arguments or "Traceback" not in self.err + self.out, told
@@ -52,7 +52,7 @@ Program = Callable[[Sequence[str]], Done]
 
 @contextlib.contextmanager
 def apart(folder: Path, worker: str = "exit 0") -> Iterator[None]:
-    """Home, state and current folder are in `folder`; a worker is this shell script, and loads no TensorFlow."""
+    """Puts home, state and current folder into `folder`; a worker is this shell script, without TensorFlow."""
     stand_in = folder / "python"
     stand_in.write_text(f"#!/bin/sh\n{worker}\n")
     stand_in.chmod(0o755)
@@ -68,7 +68,7 @@ def apart(folder: Path, worker: str = "exit 0") -> Iterator[None]:
 
 @contextlib.contextmanager
 def placed(folder: Path, variables: Mapping[str, str]) -> Iterator[None]:
-    """With that current folder and those variables; what a program changes of this process is changed back."""
+    """Sets the current folder and variables, and undoes what a program changes in this process."""
     before, cwd = dict(os.environ), Path.cwd()
     handlers = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
     os.environ.update(COLUMNS="80", **variables)
@@ -91,9 +91,9 @@ def _hangs(number: int, frame: object) -> None:
 
 @contextlib.contextmanager
 def within_time(seconds: float = HANGS_AFTER_S) -> Iterator[None]:
-    """Raises Hang where what is inside does not end, and again until it does: what Python calls back may swallow one.
+    """Raises Hang if the block does not end, repeatedly, as a callback of Python's may swallow one.
 
-    The process has one timer. Another's, as of a test's own limit, is not felt inside and goes on afterwards.
+    The process has one timer. Another one, such as a test's own limit, pauses inside and goes on afterwards.
     """
     handler = signal.signal(signal.SIGALRM, _hangs)
     left, every = signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN_S)
@@ -108,7 +108,7 @@ def within_time(seconds: float = HANGS_AFTER_S) -> Iterator[None]:
 
 
 def program(arguments: Sequence[str]) -> Done:
-    """`gpubalance ARGUMENTS`, as main() does it; inside `placed`."""
+    """Runs `gpubalance ARGUMENTS` by main(). Call it inside `placed`."""
     from gpubalance.cli.app import main
 
     out, err, before = io.StringIO(), io.StringIO(), sys.argv

@@ -1,4 +1,4 @@
-"""What is promised of correlated step times: the ±, the verdict, what is detectable, and when they are not steady."""
+"""Checks the promises for correlated step times: the ±, the verdict, what is detectable, and when they are unsteady."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ _CORRELATIONS = (0.0, 0.3, 0.5, 0.7, 0.9)
 
 
 class Kept(NamedTuple):
-    """How often the interval holds the true median, and equal series are called different.
+    """How often promises are kept: the interval holds the true median, and equal series are called different.
 
-    And how often a true difference of what one pair of series calls detectable is found in another pair, and steady
-    ones are called unsteady.
+    `found` is how often a true difference that one pair of series calls detectable is found in another pair.
     """
 
     covered: Share
@@ -51,7 +50,7 @@ def main() -> Iterator[str]:
 
 
 def promises(count: int, correlation: float, draws: int, number: int = 0) -> Kept:
-    """Of so many series of `count` timings, each correlated with the next; other ones for each `number`."""
+    """The shares for `draws` random series of `count` timings, each correlated with the next; `number` is the seed."""
     series = drawn(4 * draws, count, correlation, number).tolist()
     firsts, seconds, others, fasters = (series[i::4] for i in range(4))
     intervals = [interval95(one) or (0.0, 0.0) for one in firsts]
@@ -69,9 +68,9 @@ def promises(count: int, correlation: float, draws: int, number: int = 0) -> Kep
 
 
 def until_precise(correlation: float, draws: int = _DRAWS) -> tuple[Share, float]:
-    """How often the interval holds the true value where it also decides when to stop, and the mean number of timings.
+    """How often the interval holds the true value if it also decides when to stop, and the mean number of timings.
 
-    Of timings with half the noise, from 5 to 48; a quarter more each time.
+    Timings have half the noise; there are 5 to 48, a quarter more each time.
     """
     hits, counts = 0, []
     for series in ((1 + drawn(draws, 60, correlation)) / 2).tolist():
@@ -85,7 +84,7 @@ def until_precise(correlation: float, draws: int = _DRAWS) -> tuple[Share, float
 
 
 def drawn(series: int, count: int, correlation: float, seed: int = 0) -> np.ndarray:
-    """[series][timing]: stationary first-order autoregressions around 1."""
+    """Stationary first-order autoregressions around 1, as [series][timing]."""
     fresh = np.random.default_rng(seed).standard_normal((series, count))
     off = fresh.copy()
     for i in range(1, count):

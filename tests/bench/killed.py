@@ -1,4 +1,4 @@
-"""What the campaign of kills runs and kills: the program, with steps of 40 ms."""
+"""The program that the campaign of kills runs and kills, with steps of 40 ms."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import psutil
 
 from tests.cli.program import TINY, start
 
-# GPU:0 holds 32 samples and not 40, GPU:1 24 and not 32, and the largest batches are the fastest by far: so probe and
-# balance end with the same answer on a busy machine, where a step of a millisecond is mostly other work's.
+# GPU:0 holds 32 samples but not 40, GPU:1 24 but not 32, and the largest batches are the fastest by far. So probe and
+# balance end with the same answer even on a busy machine, where other work would dominate a step of a millisecond.
 PROFILE = """
 [[device]]
 name = "Fast A"
@@ -35,7 +35,7 @@ memory_per_sample = "1 MiB"
 """
 
 PROBE = ("probe", "--duration", "0.05")
-# The same devices without TensorFlow, whose loading takes most of a command's time: see tests/stand_in/session.py.
+# The same devices without TensorFlow, whose loading takes most of a command's time; see tests/stand_in/session.py.
 ENGINE = """
 import time
 
@@ -64,7 +64,7 @@ _LASTS_AT_MOST_S = 300.0
 
 @dataclass(frozen=True)
 class Kill:
-    """What is killed: `part` of the time that an undisturbed command takes has passed then."""
+    """What is killed, after this `part` of the time that an undisturbed command takes."""
 
     command: str
     victim: str
@@ -76,7 +76,7 @@ class Kill:
 
 
 class Program:
-    """One use of the program, in a folder of its own. All its processes carry a mark that no other has."""
+    """One run of the program in its own folder. All its processes carry a unique mark."""
 
     def __init__(
         self, folder: Path, variables: Mapping[str, str], *arguments: str, output: str = "result.json"
@@ -97,7 +97,7 @@ class Program:
         )
 
     def processes(self) -> list[psutil.Process]:
-        """All that live and carry the mark; a zombie is dead."""
+        """All living processes with the mark; a zombie counts as dead."""
         found = []
         for process in psutil.process_iter():
             try:
@@ -108,13 +108,13 @@ class Program:
         return found
 
     def wait(self) -> tuple[str, str]:
-        """What it printed, when it has ended by itself. `elapsed_s` is known then."""
+        """Waits until it ends by itself, sets `elapsed_s`, and returns what it printed."""
         printed = self.process.communicate(timeout=_LASTS_AT_MOST_S)
         self.elapsed_s = time.monotonic() - self._began
         return printed
 
     def kill(self, victim: str, number: signal.Signals) -> bool:
-        """Whether there was somebody to kill: a worker may not be there yet, and is waited for."""
+        """Kills the victim, waiting for a worker that has not started yet; False if there was nobody to kill."""
         while self.process.poll() is None:
             others = [p for p in self.processes() if p.pid != self.process.pid]
             if victim == "parent" or others:

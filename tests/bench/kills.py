@@ -1,9 +1,9 @@
 """`scripts/bench kills [N [SEED]]`: probe, balance and run on a fast profile, each killed at a random moment.
 
-The parent or a worker of its gets TERM, KILL or INT. Nothing may be left running, no file may be half, what was told to
-be finished must be on disk, and `--resume` must end as an undisturbed command does: a probe with the same limits, a
-balance with the same split, it and a run whole, with all that was finished before as part of it. `balance` begins with
-a probe that is kept: its own is a probe as any other.
+The parent or one of its workers gets TERM, KILL or INT. Nothing may be left running, no file may be half written, what
+was reported as finished must be on disk, and `--resume` must end like an undisturbed command: a probe with the same
+limits, a balance with the same split, a balance and a run whole and including all that was finished before. `balance`
+begins with a kept probe, as its own is a probe like any other.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from tests.bench.killed import COMMANDS, ENGINE, PROBE, SIGNALS, VICTIMS, Kill, 
 from tests.stand_in import engine
 
 _TOLD_EVERY = 100  # it may take hours
-_AT_ONCE = 4  # each waits for most of its time
+_AT_ONCE = 4  # each mostly waits
 
 
 def kills(count: int, random: Random, commands: Sequence[str] = tuple(COMMANDS)) -> Iterator[Kill]:
-    """Every command, victim and signal as often as any other, in random order, at random moments."""
+    """Kills of every command, victim and signal in equal numbers, in random order, at random moments."""
     every = [(c, v, s) for c in commands for v in VICTIMS for s in SIGNALS]
     for number in range(count):
         if number % len(every) == 0:
@@ -37,7 +37,7 @@ def kills(count: int, random: Random, commands: Sequence[str] = tuple(COMMANDS))
 
 @dataclass(frozen=True)
 class Undisturbed:
-    """What happens by itself: the seconds that each command takes, what they find, a state folder with the probe."""
+    """Commands without kills: the seconds that each takes, what they find, and a state folder with the probe."""
 
     seconds: dict[str, float]
     answers: Answers
@@ -46,7 +46,7 @@ class Undisturbed:
 
 
 def undisturbed(folder: Path, variables: Mapping[str, str], commands: Sequence[str]) -> Undisturbed:
-    """Runs each of these once in `folder`; before a balance, which begins with it, a probe of both devices is kept."""
+    """Runs each command once in `folder`; a balance gets a kept probe of both devices first."""
     if "balance" in commands:
         _by_itself(folder, variables, *PROBE)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -60,7 +60,7 @@ def undisturbed(folder: Path, variables: Mapping[str, str], commands: Sequence[s
 
 
 def _by_itself(folder: Path, variables: Mapping[str, str], *arguments: str) -> Program:
-    """A command that has ended well."""
+    """Runs a command that must end well."""
     program = Program(folder, variables, *arguments, output=f"{arguments[0]}.json")
     _, err = program.wait()
     if program.process.returncode:
@@ -69,7 +69,7 @@ def _by_itself(folder: Path, variables: Mapping[str, str], *arguments: str) -> P
 
 
 def disturb(kill: Kill, known: Undisturbed) -> Seen:
-    """Kills one, and looks at what is left."""
+    """Runs and kills a command, and checks what is left."""
     seen = Seen(kill)
     with tempfile.TemporaryDirectory(prefix="gpubalance-kills-") as name:
         folder = Path(name)
@@ -83,7 +83,7 @@ def disturb(kill: Kill, known: Undisturbed) -> Seen:
         else:
             seen.killed = False
         printed = program.wait()
-        if not seen.killed:  # faster than what the moments were taken from, which other work had slowed down
+        if not seen.killed:  # it was faster than the undisturbed run, which other work had slowed down
             known.seconds[kill.command] = min(known.seconds[kill.command], program.elapsed_s)
         look(program, seen, printed, known.answers)
     return seen
@@ -115,7 +115,7 @@ def main(
 
 
 def without_tensorflow(count: int = 1000, seed: int | None = None) -> Iterator[str]:
-    """The same with workers that load no TensorFlow, which takes most of the time: many more in an hour."""
+    """The same with workers that do not load TensorFlow, so that an hour has many more kills."""
     with tempfile.TemporaryDirectory(prefix="gpubalance-engine-") as name:
         yield from main(count, seed, engine(Path(name), ENGINE))
 

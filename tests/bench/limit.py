@@ -1,4 +1,4 @@
-"""Tries and failed tries of the batch-limit search, against doubling then bisecting and against times 0.9."""
+"""Counts tries and failed tries of the batch-limit search, beside doubling then bisecting, and beside times 0.9."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from statistics import mean
 
 from gpubalance.planning.search import Grid, Limit, Trial, find_limit
 
-Memory = Callable[[int], int]  # bytes of a batch
+Memory = Callable[[int], int]  # a batch's bytes
 TryBatch = Callable[[int, str], Trial]
 MOST = 1 << 21  # no search goes on past this batch
 _CASES = 400
@@ -19,7 +19,7 @@ _STEP = 2 << 20
 
 @dataclass(frozen=True)
 class Case:
-    """A memory function, the device's memory, and what a curve measured of it; `known` if that can be read."""
+    """A memory function, the device's memory, and what a curve measured; `known` if memory can be read."""
 
     memory: Memory
     memory_bytes: int
@@ -36,7 +36,7 @@ class Case:
 
 
 class ByChance:
-    """Tries of a case of which some fail by chance. A `believing` one answers a batch as it did before."""
+    """A case in which some tries fail by chance. If `believing`, a batch always gets its first answer again."""
 
     def __init__(self, case: Case, random: Random, *, believing: bool) -> None:
         self._case = case
@@ -55,7 +55,7 @@ def linear(base: int, slope: int, limit: int, random: Random) -> Memory:
 
 
 def rounded(base: int, slope: int, limit: int, random: Random) -> Memory:
-    """The whole rounded up to 2 MiB."""
+    """base + slope · b, rounded up to 2 MiB."""
     return lambda batch: -(-(base + slope * batch) // _STEP) * _STEP
 
 
@@ -72,7 +72,7 @@ def doubling(base: int, slope: int, limit: int, random: Random) -> Memory:
 
 
 def convex(base: int, slope: int, limit: int, random: Random) -> Memory:
-    """A quadratic term, at the limit from a tenth of the linear one to ten times it."""
+    """With a quadratic term, which at the limit is a tenth to ten times the linear one."""
     share = 10 ** random.uniform(-1, 1) / limit
     return lambda batch: base + slope * batch + int(slope * share * batch * batch)
 
@@ -84,7 +84,7 @@ def plateau(base: int, slope: int, limit: int, random: Random) -> Memory:
 
 
 def falling(base: int, slope: int, limit: int, random: Random) -> Memory:
-    """Near the limit a smaller workspace is chosen: memory falls, and rises on."""
+    """A smaller workspace is chosen near the limit: memory falls there, and then rises again."""
     at, saved = int(limit * random.uniform(0.8, 1)), int(slope * limit * random.uniform(0.02, 0.2))
     return lambda batch: base + slope * batch + (saved if batch <= at else 0)
 
@@ -93,7 +93,7 @@ SHAPES = {shape.__name__: shape for shape in (linear, rounded, rounded_parts, do
 
 
 def case(shape: str, random: Random, *, limit: int, multiple: int, slope: int) -> Case:
-    """A device whose memory ends at about `limit`, with a curve measured from small to a part of that."""
+    """A device whose memory ends at about `limit`, with a curve measured up to a part of that."""
     base = random.randint(0, 2 * slope * limit)
     memory = SHAPES[shape](base, slope, limit, random)
     memory_bytes = memory(limit) + random.randint(0, slope - 1)
@@ -106,14 +106,14 @@ def case(shape: str, random: Random, *, limit: int, multiple: int, slope: int) -
 
 
 def random_case(shape: str, random: Random) -> Case:
-    """Limits from 10 to 100,000 samples on a device of 8 to 80 GB."""
+    """A case with a limit of 10 to 100,000 samples on a device of 8 to 80 GB."""
     limit = int(10 ** random.uniform(1, 5))
     slope = max(1, int(random.choice([8, 11, 24, 80]) * 1e9 * random.uniform(0.2, 0.9)) // limit)
     return case(shape, random, limit=limit, multiple=random.choice([1, 8]), slope=slope)
 
 
 def by_prediction(case: Case, try_batch: TryBatch | None = None) -> Limit:
-    """This program's search, which is given the curve's points."""
+    """The limit by this program's search, from the curve's points."""
     return find_limit(
         try_batch or case.try_batch,
         case.points if case.known else [(batch, 0) for batch, _ in case.points],
@@ -124,7 +124,7 @@ def by_prediction(case: Case, try_batch: TryBatch | None = None) -> Limit:
 
 
 def by_doubling(case: Case) -> Limit:
-    """From the curve's largest batch on twice the batch until it fails, then bisection."""
+    """The limit by doubling from the curve's largest batch until it fails, then bisecting."""
     trials: list[Trial] = []
     low, high = _doubled(case, trials)
     while high - low > 1:
@@ -134,7 +134,7 @@ def by_doubling(case: Case) -> Limit:
 
 
 def by_nine_tenths(case: Case) -> Limit:
-    """From the curve's largest batch on twice the batch until it fails, then times 0.9 until it fits: not exact."""
+    """The inexact limit by doubling from the curve's largest batch until it fails, then times 0.9 until it fits."""
     trials: list[Trial] = []
     low, high = _doubled(case, trials)
     while (less := min(high - 1, int(high * 0.9))) > low and not _fits(case, less, trials):
@@ -176,7 +176,7 @@ def main() -> Iterator[str]:
 
 
 def _by_chance(cases: list[Case]) -> str:
-    """What failures by chance do to limits, and to the tries, beside a search that believes each failure."""
+    """What failures by chance do to limits and tries, beside a search that believes each failure."""
     quiet = [by_prediction(case) for case in cases]
     told = [f"memory {'known' if cases[0].known else 'not known'}, {_CHANCE:.0%} of tries out of memory by chance"]
     for believing in (True, False):
@@ -203,7 +203,7 @@ def _figures(cases: list[Case], search: Callable[[Case], Limit]) -> str:
 
 
 def joined(case: Case, limit: Limit) -> bool:
-    """Whether the two ends are neighbours."""
+    """Whether the two ends of the limit are neighbours."""
     grid = Grid(case.multiple)
     return limit.fails is not None and grid.rung(limit.fails) - grid.rung(limit.fits or 0) == 1
 

@@ -1,4 +1,4 @@
-"""What the program measures or plans in a process of its own, as its JSON."""
+"""Runs the program in its own process for its JSON."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from tests.cli.program import PROGRAM
 
 
 def measured(*arguments: str) -> str:
-    """The result of a command that ends well."""
+    """The JSON of a command, which must end well."""
     command = [PROGRAM, *arguments, "--json", *(["--quiet"] if arguments[0] != "plan" else [])]
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout

@@ -1,4 +1,4 @@
-"""Where the time of a whole `balance` goes, and how long it said that it would take."""
+"""Where the time of a whole `balance` goes, and how long it said it would take."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PHASES_HEAD = (
     "| profile | in all | said at its start | probe of each device | rounds | worker start | warm-up of the proof "
     "| proof | ends with |"
 )
-# What a line of the program's progress begins; what begins none of them goes on.
+# The phase that a line of the program's progress begins; any other line continues the phase.
 _BEGINNINGS = (
     ("… starting TensorFlow", "worker start"),
     ("… round", "rounds"),
@@ -34,14 +34,14 @@ class Phases(NamedTuple):
 
 
 def middle(name: str, count: int) -> tuple[str, Plan]:
-    """The table's row of the middle one of so many balances of that profile, and that one's plan."""
+    """The table's row and the plan of the median of `count` balances of that profile."""
     runs = sorted((phases(name) for _ in range(count)), key=lambda run: run.in_all_s)
     one, spread = runs[count // 2], f" ({runs[0].in_all_s:.0f} to {runs[-1].in_all_s:.0f}, {count} times)"
     return f"| {name} | {one.in_all_s:.0f} s{spread if count > 1 else ''} | {' | '.join(one.cells)} |", one.plan
 
 
 def phases(name: str) -> Phases:
-    """Of a fresh `balance` of that profile."""
+    """The phases of a fresh `balance` of that profile."""
     command = [PROGRAM, "balance", "--simulate", str(ROOT / "configs" / f"{name}.toml"), "--fresh", "--json"]
     spent: dict[str, float] = defaultdict(float)
     said = ""
@@ -73,7 +73,7 @@ def _end(plan: Plan) -> str:
 
 
 def _phase(line: str, before: str) -> str:
-    """What a line says is done from now on."""
+    """The phase from this line on."""
     if " alone (" in line:
         return f"probe of {line.split()[2]}"
     before = "rounds" if before == "worker start" else before

@@ -1,4 +1,4 @@
-"""How the time of the best split grows with the number of devices, no two alike, with limits up to 10,000."""
+"""How the time to find the best split grows with the number of unlike devices, with limits up to 10,000."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _MOST = 10_000
 
 
 def line(random: Random) -> Line:
-    """A device of up to ten times another's speed."""
+    """A random device; speeds differ up to tenfold."""
     return Line(random.uniform(0.005, 0.05), random.uniform(1e-4, 1e-3), 0.0)
 
 
 def through_zero(random: Random) -> Line:
-    """No fixed cost, so without sync every deadline is nearly as good: the hardest to tell apart."""
+    """A random device without fixed cost: without sync all deadlines are nearly equal, the hardest to tell apart."""
     return Line(0.0, random.uniform(1e-4, 1e-3), 0.0)
 
 
 def curve(random: Random) -> Curve:
-    """Fourteen measured points, an octave apart, each off its line by some per cent."""
+    """A random device with fourteen measured points, an octave apart, each off its line by some per cent."""
     exactly = line(random)
     sizes = [2**n for n in range(14)]
     return monotone_curve([(b, exactly.step_time_s(b) * random.uniform(0.97, 1.03)) for b in sizes])

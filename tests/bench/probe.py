@@ -1,4 +1,4 @@
-"""How long a probe takes, its workers and OOMs, and how right it is; with and without --ahead."""
+"""How long a probe takes, its workers and OOMs, and how accurate it is, with and without --ahead."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def main() -> Iterator[str]:
 
 
 def _seconds(options: tuple[str, ...], probes: list[Probe]) -> Iterator[float]:
-    """Of one device after the other, of one probe after the other, which are added to `probes`."""
+    """The seconds of each device of each probe; adds the probes to `probes`."""
     profile = ROOT / "configs" / "gtx1080ti-gtx1080.toml"
     while True:
         probes.append(Probe.model_validate_json(measured("probe", "--simulate", str(profile), *options)))
@@ -36,7 +36,7 @@ def _seconds(options: tuple[str, ...], probes: list[Probe]) -> Iterator[float]:
 
 
 def _errors(one: DeviceProbe, device: DeviceProfile) -> str:
-    """By how much the curve and the model miss the profile's step times, and whether the limit is its own."""
+    """By how much the curve and the model miss the profile's step times, and whether the limit is the profile's."""
     assert one.step_time_model is not None
     assert device.memory is not None
     model = one.step_time_model.planned

@@ -10,7 +10,7 @@ from itertools import count
 
 
 def in_turns(first: Callable[[], float], second: Callable[[], float]) -> Iterator[float]:
-    """first ÷ second, without end; which of them begins a pair alternates, as a machine may slow down steadily."""
+    """Endless ratios first ÷ second; they alternate in beginning a pair, as a machine may slow down steadily."""
     for unmeasured in (first, second):
         unmeasured()  # traces, caches, imports
     for pair in count():
@@ -22,7 +22,7 @@ def in_turns(first: Callable[[], float], second: Callable[[], float]) -> Iterato
 
 
 def in_processes(module: str, *arguments: str) -> Iterator[float]:
-    """The numbers that a module of these prints, each time that it is run; without end."""
+    """Endless numbers, each printed by a new run of one of these modules."""
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "2"}
     command = [sys.executable, "-m", module, *arguments]
     while True:

@@ -1,6 +1,6 @@
-"""`scripts/bench soak [N]`: 5 N steps of a run and N worker starts as a probe makes them, in one parent.
+"""`scripts/bench soak [N]`: 5 N steps of a run and N worker starts, as in a probe, in one parent.
 
-The parent's memory, file handles, threads and temporary files must be as many at the end as soon after the beginning.
+The parent's memory, file handles, threads and temporary files must not grow from soon after the beginning to the end.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from gpubalance.workers.party import Build, Party
 from tests.bench.killed import PROFILE
 
 _STEPS_A_WORKER = 5
-_WARM = 0.2  # of the starts, after which things must be flat
+_WARM = 0.2  # of the starts, after which nothing may grow
 _MORE_BYTES = 16 << 20
 _LOGS_KEPT = 52  # 50 old ones, and those of two workers that live
 
 
 class Level(NamedTuple):
-    """What the parent holds at a moment. `files` are temporary ones and logs."""
+    """What the parent holds at a moment. `files` counts temporary files and logs."""
 
     memory_bytes: int
     handles: int
@@ -40,7 +40,7 @@ class Level(NamedTuple):
     def now(cls, folder: Path) -> Level:
         gc.collect()
         process = psutil.Process()
-        # Logs are kept up to their number; what is beyond that is left behind.
+        # Up to this number of logs is kept; more files are leaks.
         files = max(_LOGS_KEPT, sum(1 for path in folder.rglob("*") if path.is_file()))
         return cls(process.memory_info().rss, process.num_fds(), threading.active_count(), files)
 
@@ -49,7 +49,7 @@ class Level(NamedTuple):
 
 
 def grown(what: str, levels: dict[int, Level]) -> Iterator[str]:
-    """What has grown since a fifth of so many were done, and the levels then and at the end."""
+    """The lines about what has grown since the first fifth, with the levels then and at the end."""
     count = max(levels)
     first = next(number for number in levels if number >= _WARM * count)
     warm, end = levels[first], levels[count]
@@ -62,7 +62,7 @@ def grown(what: str, levels: dict[int, Level]) -> Iterator[str]:
 
 
 def worker_starts(count: int, folder: Path) -> Iterator[tuple[int, Level]]:
-    """Fresh workers of one device, one after the other, each trained with for a step."""
+    """Starts fresh workers of one device, one after the other, and trains a step with each."""
     (device, *_), _ = simulated_devices(str(_profile()))
     with Party([device], build=Build(Settings(model="small"))) as party:
         for number in range(count):
@@ -73,7 +73,7 @@ def worker_starts(count: int, folder: Path) -> Iterator[tuple[int, Level]]:
 
 
 def steps(count: int, folder: Path) -> Iterator[tuple[int, Level]]:
-    """Runs of so many measured steps at least."""
+    """Runs at least that many measured steps."""
     devices, joint = simulated_devices(str(_profile()))
     done = 0
     while done < count:
@@ -98,7 +98,7 @@ def main(count: int = 200) -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="gpubalance-soak-") as name:
         folder, before = Path(name), dict(os.environ)
         os.environ.update(TMPDIR=name, XDG_STATE_HOME=str(folder / "state"))
-        tempfile.tempdir = None  # it is looked for again
+        tempfile.tempdir = None  # so that Python looks for it again
         try:
             yield from grown("steps", dict(steps(_STEPS_A_WORKER * count, folder)))
             yield from grown("worker starts", dict(worker_starts(count, folder)))

@@ -1,4 +1,4 @@
-"""How long `--help` takes, against a bare Typer and Rich program with as many commands."""
+"""How long `--help` takes beside a bare Typer and Rich program with as many commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the sync of a run is what it is beside rare slow steps, on drawn timings."""
+"""Whether a run reports its true sync in spite of rare slow steps, on random timings."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from gpubalance.settings.shares import Shares
 from tests.bench.wanted import Share
 
 SYNC = 0.1  # of a step's compute
-WITHIN = 0.03  # of that too
+WITHIN = 0.03  # of a step's compute, too
 _RUNS = 300
 
 
 @dataclass(frozen=True)
 class Machine:
-    """A step computes `compute_s` seconds, with 2 % noise; a part `slow` of all computes `factor` times as long."""
+    """A step computes `compute_s` seconds, with 2 % noise; a part `slow` of the steps takes `factor` times as long."""
 
     compute_s: float
     slow: float
@@ -30,10 +30,10 @@ class Machine:
     noise: float = 0.02
 
     def measured(self, seed: int, windows: int = 2, timings: int = 5) -> Measurement:
-        """So many windows of so many timings, each with its stamped steps; times are in parts of a step's compute."""
+        """The measurement of random windows, each with its stamped steps; times are in parts of a step's compute."""
         source = np.random.default_rng(seed)
         size = max(1, round(TIMING_S / (self.compute_s * (1 + SYNC))))
-        stamped = max(STAMPED_STEPS, round(STAMPED_PART * timings * size / 2))  # a step not stamped is before each
+        stamped = max(STAMPED_STEPS, round(STAMPED_PART * timings * size / 2))  # an unstamped step is before each
         return Timings(
             Shares((8, 8)),
             timings=[_timing(self._computes(source, size)) for _ in range(windows * timings)],
@@ -45,7 +45,7 @@ class Machine:
         return noisy * np.where(source.random(count) < self.slow, self.factor, 1.0)
 
     def right(self, runs: int, windows: int = 2, timings: int = 5) -> tuple[Share, float, float]:
-        """How many runs show a sync within 0.03 of what it is; the least and the most that one shows."""
+        """The share of runs that show a sync within 0.03 of the true one, and the least and the most sync shown."""
         found = [self.measured(seed, windows, timings).sync_s for seed in range(runs)]
         return Share(sum(abs(sync - SYNC) <= WITHIN for sync in found), runs), min(found), max(found)
 

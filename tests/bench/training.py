@@ -31,14 +31,14 @@ def main() -> Iterator[str]:
 
 
 class SplitFit(KerasFit):
-    """The same training, with the split."""
+    """The same training with a split."""
 
     def __init__(self, split: Split, make: Callable[[], Any] = small) -> None:
         self._split = split
         super().__init__(split.global_batch, make=make)
 
     def scope(self) -> Any:
-        """Where the model is built."""
+        """The scope in which the model is built."""
         return self._split.scope()
 
     def fit(self, **options: Any) -> Any:

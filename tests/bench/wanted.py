@@ -1,4 +1,4 @@
-"""What a bench wants of a figure, and whether it was met: measured on until its 95 % interval is clear of the bound."""
+"""Judges a figure against a bound: measures on until its 95 % interval is clear of the bound."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from gpubalance.numbers.stats import interval95, median
 
 Decision = Literal["met", "missed", "not decided"]
 
-_LEAST = 3  # that have an interval
+_LEAST = 3  # for an interval
 _Z = 1.96
 
 
 class Wanted(NamedTuple):
-    """A bound: at least that, or `at_most`."""
+    """A lower bound, or an upper one if `at_most`."""
 
     bound: float
     at_most: bool = False
 
     def decision(self, low: float, high: float) -> Decision:
-        """Of a figure in that interval."""
+        """Whether a figure with this interval meets or misses the bound, or neither yet."""
         if low >= self.bound:
             return "missed" if self.at_most else "met"
         if high <= self.bound:
@@ -34,9 +34,9 @@ class Wanted(NamedTuple):
 
 
 def judged(ratios: Iterator[float], wanted: Wanted, most: int) -> str:
-    """Takes ratios until their median meets or misses what is wanted, `most` at most; looks after 3, 6, 12, …
+    """Takes up to `most` ratios until their median meets or misses what is wanted; looks after 3, 6, 12, …
 
-    Twice as many each time, as who looks after each one finds what they want to see sooner or later.
+    It does not look after each one, as one who does sooner or later sees what they want to see.
     """
     taken: list[float] = []
     decision: Decision = "not decided"
@@ -50,7 +50,7 @@ def judged(ratios: Iterator[float], wanted: Wanted, most: int) -> str:
 
 @dataclass(frozen=True)
 class Share:
-    """So many of so many."""
+    """A count out of a total."""
 
     count: int
     of: int
@@ -60,12 +60,12 @@ class Share:
 
     @property
     def part(self) -> float:
-        """As a fraction."""
+        """The share as a fraction."""
         return self.count / self.of
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Wilson's (1927), 95 %."""
+        """Wilson's (1927) 95 % interval of the fraction."""
         spread = _Z**2 / self.of
         middle = self.part + spread / 2
         half = _Z * math.sqrt(self.part * (1 - self.part) / self.of + spread / self.of / 4)
@@ -73,7 +73,7 @@ class Share:
 
 
 def judged_shares(draw: Callable[[int], Sequence[Share]], wanted: Sequence[Wanted], most: int) -> list[str]:
-    """`draw(n)` gives more of each share, for n = 0, 1, …: until each meets or misses what is wanted, `most` draws."""
+    """Adds shares from `draw(n)`, n = 0, 1, …, up to `most` draws, until each meets or misses what is wanted."""
     shares, drawn = draw(0), 1
     while drawn < most and "not decided" in _decisions(shares, wanted):
         for number in range(drawn, min(most, 2 * drawn)):

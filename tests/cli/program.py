@@ -1,4 +1,4 @@
-"""Runs the program as a user does, in a process of its own."""
+"""Runs the program as a user does, in its own process."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ ROOT = Path(__file__).parents[2]
 QUICK_PAIR = str(ROOT / "configs" / "quick-pair.toml")
 PROGRAM = str(Path(sys.executable).with_name("gpubalance"))
 TINY = f"{ROOT / 'tests' / 'tiny.py'}:net"
-# What is tested is the program, not the figures: a model that is traced at once, and short windows.
+# Tests are about the program, not about figures: so a model that is traced at once, and short windows.
 TINY_PAIR = ("--simulate", QUICK_PAIR, "--model", TINY)
 SHORT = ("--windows", "1", "--duration", "0.5")
 
 
 def broken_tensorflow(folder: Path) -> dict[str, str]:
-    """Variables that put a TensorFlow which can't be loaded before the real one: for what must not need it."""
+    """Variables that put a broken TensorFlow before the real one, for commands that must not need it."""
     package = folder / "broken" / "tensorflow"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text('raise SystemExit("TensorFlow was loaded")\n')
@@ -41,7 +41,7 @@ def start(
     return subprocess.Popen(
         [PROGRAM, *arguments],
         stdin=subprocess.DEVNULL,
-        # Where the tests run in a shell's background, SIGINT is ignored, and children inherit that.
+        # If the tests run in a shell's background, SIGINT is ignored, which children would inherit.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -68,9 +68,9 @@ def gpubalance(
 def here(
     *arguments: str, environment: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """The same in this process, which has loaded the program already; workers are processes of their own as ever.
+    """Runs a command in this process, which has already loaded the program; workers are still real processes.
 
-    Not for what the program finds when it starts: libraries, closed streams, a broken TensorFlow, signals.
+    Not for anything that the program meets at its start: libraries, closed streams, a broken TensorFlow, signals.
     """
     variables = environment or {}
     with placed(cwd or Path.cwd(), variables), loaded(variables):
@@ -82,7 +82,7 @@ def here(
 
 
 def lines_until(process: subprocess.Popen[str], pattern: str) -> list[str]:
-    """The lines on its stderr up to one that matches."""
+    """The lines on the process's stderr up to one that matches."""
     assert process.stderr is not None
     lines = []
     for line in process.stderr:
@@ -98,7 +98,7 @@ def children_of(pid: int) -> list[psutil.Process]:
 
 
 def lives(process: psutil.Process) -> bool:
-    """A zombie is dead: it waits for a parent that may be no program of ours."""
+    """Whether a process lives. A zombie is dead: it waits for a parent, which may not be ours."""
     try:
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
@@ -106,12 +106,12 @@ def lives(process: psutil.Process) -> bool:
 
 
 def own(err: str) -> str:
-    """What the program says itself: without the lines of a worker's log, which it quotes."""
+    """The program's own lines, without the lines of a worker's log that it quotes."""
     return "\n".join(line for line in err.splitlines() if not line.lstrip().startswith("| "))
 
 
 def run_json(*arguments: str, cwd: Path | None = None) -> dict[str, Any]:
-    """The result of a short run that ends well."""
+    """The JSON of a short run, which must end well."""
     done = here("run", *arguments, *SHORT, "--json", cwd=cwd)
     assert done.returncode == 0, done.stderr
     Run.model_validate_json(done.stdout)

@@ -1,4 +1,4 @@
-"""Runs a program in a terminal of some size, and tells what its user sees."""
+"""Runs a program in a terminal of a given size, and records what its user sees."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ PATIENCE_S = 240.0
 
 @dataclass(frozen=True)
 class Seen:
-    """All that was written to the terminal, and every picture of it, one after each write."""
+    """All that was written to the terminal, and the screen after each write."""
 
     written: bytes
     pictures: tuple[tuple[str, ...], ...]
 
     def ever(self, text: str) -> bool:
-        """Whether a line of any picture has the text."""
+        """Whether a line of any screen has the text."""
         return any(text in line for picture in self.pictures for line in picture)
 
 
 def in_terminal(
     code: str, columns: int, *, lines: int = 24, environment: Mapping[str, str] | None = None
 ) -> tuple[int, Seen]:
-    """Runs Python code with its three streams on a terminal; its exit status, and what was seen."""
+    """Runs Python code with its three streams on a terminal; returns the exit status and what was seen."""
     return command_in_terminal([sys.executable, "-c", code], columns, lines=lines, environment=environment)
 
 
 def command_in_terminal(
     command: Sequence[str], columns: int, *, lines: int = 24, environment: Mapping[str, str] | None = None
 ) -> tuple[int, Seen]:
-    """The same for any command."""
+    """Runs any command with its three streams on a terminal; returns the exit status and what was seen."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
     unset = {"COLUMNS", "LINES", "NO_COLOR", "CUDA_VISIBLE_DEVICES"}
@@ -64,7 +64,7 @@ def command_in_terminal(
 
 
 def _read(descriptor: int) -> bytes | None:
-    """What there is now; None at the end."""
+    """The bytes that are there now; None at the end."""
     if not select.select([descriptor], [], [], 1.0)[0]:
         return b""
     try:

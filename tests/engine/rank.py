@@ -1,6 +1,6 @@
 """One process of a cluster that trains the product's step: `python -m tests.engine.rank CLUSTER FOLDER`.
 
-It writes the weights of each case, how often its step was traced, and what its device counted.
+It writes each case's weights, how often its step was traced, and what its device counted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def adam() -> Any:
     return keras.optimizers.Adam(0.01)
 
 
-# Each with a model, an optimizer, and the size of the micro-batches where there are any.
+# Each with a model, an optimizer, and the size of micro-batches if there are any.
 CASES = {
     "l2": (l2_model, clipped_adam, None),
     "l2 in micro-batches": (l2_model, clipped_adam, 16),
@@ -62,4 +62,4 @@ def main(cluster: Cluster, folder: Path) -> None:
 if __name__ == "__main__":
     main(Cluster.model_validate_json(sys.argv[1]), Path(sys.argv[2]))
     sys.stdout.flush()
-    os._exit(0)  # nobody waits for the others' ends
+    os._exit(0)  # does not wait for the other processes' ends

@@ -1,4 +1,4 @@
-"""Builds the product's own step on logical CPU devices, for tests that look into it."""
+"""Builds the product's own step on logical CPU devices, for tests that look inside it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpubalance.settings.device import DeviceProfile, JointProfile
 class Steps:
     """A model in a strategy over `len(profiles)` logical CPUs, with all variants of the product's step.
 
-    In a cluster each of them is another process's.
+    In a cluster each of them is in its own process.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class Steps:
 
         from gpubalance.engine import data, losses, pace, runtime
 
-        # Only the first process has the weights that are compared: the others get them from it.
+        # The strategy gives the other processes the first one's weights.
         keras.utils.set_random_seed(7 + (cluster.rank if cluster else 0))
         self.names = ("CPU:0",) if cluster else tuple(f"CPU:{i}" for i in range(len(profiles)))
         self.strategy = runtime.build_strategy(self.names, "auto", cluster)
@@ -46,7 +46,7 @@ class Steps:
         self._functions: dict[tuple[bool, bool], Any] = {}
 
     def function(self, *, stamped: bool = False, micro: bool = False) -> Any:
-        """The product's step, built when it is first asked for."""
+        """The product's step, built on first use."""
         from gpubalance.engine import data, step
 
         if (stamped, micro) not in self._functions:
@@ -56,7 +56,7 @@ class Steps:
         return self._functions[stamped, micro]
 
     def deal(self, inputs: Any, labels: Any, batches: Sequence[int]) -> Any:
-        """NumPy samples, dealt to the replicas in order."""
+        """Deals NumPy samples to the replicas in order."""
         import keras
         import tensorflow as tf
 
@@ -80,7 +80,7 @@ class Steps:
         *,
         stamped: bool = False,
     ) -> tuple[float, Any]:
-        """One step; the loss and the stamps [replica, (began, computed, summed, finished)]."""
+        """Trains one step; returns the loss and the stamps [replica, (began, computed, summed, finished)]."""
         import tensorflow as tf
 
         sizes = [] if micro_batches is None else [tf.constant(micro_batches, tf.int32)]

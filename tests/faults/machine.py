@@ -1,4 +1,4 @@
-"""The program on a machine where things go wrong: GPUs that only NVML shows, and an engine that does as it is told."""
+"""Runs the program on a machine with faults: GPUs that only NVML shows, and an engine that fails on command."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def holds(device, size):
 def needs(device, batch):
     return (16 + batch) << 20
 """
-# What every script has: a note of its worker's process id for the test, and a hang as TensorFlow's are, where the
-# interpreter's lock is held and TERM is ignored.
+# What every script may use: a note of its worker's process id for the test, and a hang like TensorFlow's, which holds
+# the interpreter's lock and ignores TERM.
 _ALWAYS = """
 import ctypes, os, signal
 
@@ -37,7 +37,7 @@ def hang():
 
 
 class Machine:
-    """NVML's stand-in answers by `gpus`, the engine's does by `steps`; `extra` are more of the program's variables."""
+    """A machine whose NVML answers by `gpus` and its engine by `steps`; `extra` has more variables for the program."""
 
     def __init__(self, folder: Path, steps: str = "", gpus: str = TWO_UNLIKE_GPUS, **extra: str) -> None:
         self._notes = folder / "notes"
@@ -45,38 +45,38 @@ class Machine:
         self.environment = {**environment(folder, gpus), **engine(folder, script), **extra}
 
     def runs(self, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-        """What the program said and how it ended; no traceback is among it."""
+        """Runs the program, and checks that it prints no traceback."""
         return here(*arguments, environment=self.environment, cwd=cwd)
 
     def runs_apart(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """The same in a process of its own, for what must find the files of one that was started: their names tell of
-        the libraries that a process finds.
+        """Does the same in its own process, which finds the files of another started one: their names depend on the
+        libraries that a process finds.
         """
         return gpubalance(*arguments, environment=self.environment)
 
     def result(self, *arguments: str) -> dict[str, Any]:
-        """What a command that ends well prints as JSON."""
+        """The JSON of a command, which must end well."""
         done = self.runs(*arguments, "--json")
         assert done.returncode == 0, done.stderr
         result: dict[str, Any] = json.loads(done.stdout)
         return result
 
     def refuses(self, code: int, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """A command that ends with that code and prints no result."""
+        """Runs a command that must end with that code and print no result."""
         done = self.runs(*arguments)
         assert (done.returncode, done.stdout) == (code, "")
         return done
 
     def starts(self, *arguments: str) -> subprocess.Popen[str]:
-        """The program, on its way."""
+        """Starts the program."""
         return start(*arguments, environment=self.environment)
 
     def noted(self) -> list[int]:
-        """The processes that have called `note()`."""
+        """The ids of the processes that have called `note()`."""
         return [int(line) for line in self._notes.read_text().split()] if self._notes.exists() else []
 
     def wait_for_note(self) -> int:
-        """The first of them, when there is one."""
+        """Waits for the first process that calls `note()`, and returns its id."""
         end = time.monotonic() + 60
         while not self.noted() and time.monotonic() < end:
             time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""The list of faults. The tests in this folder have the row in their names; tests elsewhere may be of a row too."""
+"""The list of faults. Tests in this folder name the row; tests elsewhere may cover a row too."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The guide and the README say what the program does."""
+"""Checks that the guide and the README say what the program does."""

@@ -1,4 +1,4 @@
-"""What people read: README.md and the chapters, with the commands and the examples in them."""
+"""Reads README.md and the chapters, with the commands and the examples in them."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ def read(name: str) -> str:
 
 
 def flags_of(command: TyperCommand | TyperGroup) -> set[str]:
-    """Every way to write its options."""
+    """Every way to write a command's options."""
     return {flag for param in command.params for flag in (*param.opts, *param.secondary_opts)} | {"--help", "-h"}

@@ -1,7 +1,7 @@
 """The examples in README and guide: `python -m tests.guide.examples [DOCUMENT …]` runs them for real and writes them.
 
-It takes some minutes a document, on a machine that does nothing else. An example that leaves something out (`…`) is not
-written, as only a person can choose what.
+It takes some minutes for each document, on a machine that does nothing else. An example that leaves something out (`…`)
+is not written, as only a person can choose what to leave out.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import NamedTuple
 from tests.cli.program import ROOT, gpubalance
 from tests.guide.documents import DOCUMENTS, read
 
-# A console block, and the example below it, of what its last command prints.
+# A console block, and the example below it with what its last command prints.
 _BLOCK = re.compile(
     r"(?s)```console\n(?P<commands>.*?)```(?:(?:(?!```).)*?<!-- example -->\n```text\n(?P<shown>.*?)\n```)?"
 )
-# What installs or changes something, serves until it is ended, or runs these tests.
+# Commands that install or change something, serve until they are ended, or run these tests.
 _NOT_RUN = ("pip", "tensorboard", "scripts/test", "gpubalance --install")
 
 
 class Example(NamedTuple):
-    """How the program is started, the rest of the line, and what the document says that it prints, or nothing."""
+    """How the program is started, the rest of the line, and what the document says it prints, or nothing."""
 
     program: str
     command: tuple[str, ...]
@@ -33,12 +33,12 @@ class Example(NamedTuple):
 
     @property
     def environment(self) -> dict[str, str]:
-        """What scripts/gpubalance sets."""
+        """The variables that scripts/gpubalance sets."""
         return {"GPUBALANCE_STARTED_AS": self.program}
 
 
 def examples(name: str) -> list[Example]:
-    """Those of a document, in order."""
+    """The examples of a document, in order."""
     found = []
     for block in _BLOCK.finditer(read(name)):
         lines = [line.removeprefix("$ ") for line in block["commands"].splitlines()]

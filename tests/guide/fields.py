@@ -1,4 +1,4 @@
-"""The tables of the chapter on results: a row for each field of a record, by its path in the JSON."""
+"""Makes the tables of the chapter on results: a row for each field of a record, by its path in the JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
-# The whole name of a field, and the unit of its number.
+# Units of fields, by patterns of the whole name.
 _UNITS = {
     r".*bytes_per_s": "bytes/s",
     r"(peak_)?flops_per_s": "FLOP/s",
@@ -25,15 +25,15 @@ _UNITS = {
     r"(.*_)?batch(es)?|limit|fits|fails|batch_multiple": "samples",
     r"(.*_)?steps(_per_sample)?": "steps",
 }
-# What the numbers in a record are in, where its own name says it.
+# Units of a record's numbers by the record's own name.
 _INSIDE = {"step_time_s": "s", "throughput": "samples/s", "solo_gap": "samples/s"}
-# Numbers that are called as samples are.
+# Fields that are plain numbers although they have a name of samples.
 _COUNTS = {"Layers.micro_batches", "StepTask.micro_batch"}
 _WORDS = {bool: "true or false", str: "text"}
 
 
 def rows(record: type[BaseModel], told: set[type[BaseModel]], path: str = "", unit: str = "") -> Iterator[list[str]]:
-    """Each field's path and what it holds, depth first. A record in `told` stands in a table before this one."""
+    """Each field's path and what it holds, depth first. Records in `told` have a table elsewhere."""
     told.add(record)
     for name, field in record.model_fields.items():
         of = next((u for pattern, u in _UNITS.items() if re.fullmatch(pattern, name)), unit or "number")
@@ -45,7 +45,7 @@ def rows(record: type[BaseModel], told: set[type[BaseModel]], path: str = "", un
 
 
 def _records(annotation: Any, dots: str) -> Iterator[tuple[type[BaseModel], str]]:
-    """The records in an annotation, with what stands between the field's name and theirs."""
+    """The records in an annotation, with the text between the field's name and theirs, such as `[].`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation, dots
     for part in get_args(annotation):
@@ -53,7 +53,7 @@ def _records(annotation: Any, dots: str) -> Iterator[tuple[type[BaseModel], str]
 
 
 def _holds(annotation: Any, unit: str) -> str:
-    """In words: `list of s or null`."""
+    """What a field holds, in words: `list of s or null`."""
     kind, parts = get_origin(annotation), get_args(annotation)
     if kind is Annotated:
         return _holds(parts[0], unit)

@@ -1,7 +1,7 @@
-"""`python -m tests.guide.generate`: writes the parts of the guide that come from the program; a test holds them there.
+"""`python -m tests.guide.generate`: writes the parts of the guide that come from the program; a test compares them.
 
-A part stands between `<!-- … -->` and `<!-- end -->`. In the tables of fields the last column is written by hand, and
-kept: a new field gets an empty one, which the test refuses.
+A part stands between `<!-- … -->` and `<!-- end -->`. In the tables of fields the last column is written by hand and
+kept: a new field gets an empty cell, which the test refuses.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.guide.fields import rows
 
 _KINDS = (Run, Probe, Independent, Layers, Plan, Comparison, Checkup)
 _RESULTS: Mapping[str, type[BaseModel]] = {kind.__name__: kind for kind in _KINDS}
-# Copied here from what `scripts/bench gpu` writes; where there is none, no GPU was seen yet.
+# A copy of what `scripts/bench gpu` writes; without it no GPU was seen yet.
 EVIDENCE = Path(__file__).with_name("gpu.json")
 _PART = re.compile(
     r"(?ms)^<!-- (?P<what>troubles|steps on a GPU|(?:formulas|fields) of \w+) -->\n(?P<old>.*?)^<!-- end -->"
@@ -53,20 +53,20 @@ def formulas_of(group: str) -> str:
 
 
 def steps_on_a_gpu(path: Path = EVIDENCE) -> str:
-    """What `scripts/bench gpu` found where a GPU was, as far as it was kept."""
+    """The table of what `scripts/bench gpu` found on a GPU, if it was kept."""
     heading, rows = seen(json.loads(path.read_text(encoding="utf-8")) if path.exists() else None)
     return f"{heading}\n\n{table(('step', 'what it shows', 'on a GPU'), rows)}"
 
 
 def fields(old: str, record: type[BaseModel], told: set[type[BaseModel]]) -> str:
-    """The fields of a result; those of records in `told` are not repeated."""
+    """The table of a result's fields, without those of records in `told`."""
     meanings = dict(re.findall(r"(?m)^\| (`\S+`) \|.*\| (.*) \|$", old))
     return table(("field", "holds", "meaning"), [[*row, meanings.get(row[0], "")] for row in rows(record, told)])
 
 
 def generated(text: str) -> str:
-    """A chapter with its parts written by today's program."""
-    # Keys of a profile are in the chapter on profiles; a measurement has the fields of its run.
+    """A chapter with its generated parts written by the present program."""
+    # The chapter on profiles has a profile's keys; a measurement has the fields of its run.
     told: set[type[BaseModel]] = {DeviceProfile, Measurement}
 
     def part(found: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""Runs whose step times are drawn, not waited for: the real stage and the simulated devices' own noise, in moments."""
+"""Makes runs with random step times that nobody waits for: the real job, with simulated devices' own noise."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gpubalance.workers.party import Party
 
 
 def noisy_devices(profile: Path, noise: float, slower: float = 1.0) -> tuple[tuple[Device, ...], JointProfile]:
-    """A profile's devices with that noise, each and its sync `slower` times as slow."""
+    """A profile's devices and joint profile with that noise, all times multiplied by `slower`."""
     devices, joint = simulated_devices(str(profile))
     changed = []
     for device in devices:
@@ -36,7 +36,7 @@ def noisy_devices(profile: Path, noise: float, slower: float = 1.0) -> tuple[tup
 
 
 def ready(devices: int) -> Ready:
-    """What a worker says that has built the small model on so many devices."""
+    """The message of a worker that has built the small model on so many devices."""
     return Ready(
         model=Model(name="small", parameters=648, gradient_bytes=2592),
         tensorflow="2.21.0",
@@ -48,14 +48,14 @@ def ready(devices: int) -> Ready:
 
 
 T = TypeVar("T")
-Offset = Callable[[Device, int], float]  # by what factor a device's time with so many samples at a time is off its line
+Offset = Callable[[Device, int], float]  # the factor by which a device's time at a size is off its line
 
 
 class DrawnWorker:
-    """Answers as a worker on simulated devices does, with a clock that only counts.
+    """Answers like a worker on simulated devices, with a clock that only counts.
 
-    `correlation` is of one step's noise with the next's (AR(1)), 0 as simulated devices have it. `clock_s` is what its
-    clock shows at first.
+    `correlation` is that of a step's noise with the next step's (AR(1)), 0 for simulated devices. `clock_s` is the
+    clock's first time.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class DrawnWorker:
         yield Measured(memory_peak_bytes=(None,) * len(split.batches), late_part=0.0)
 
     def _hold(self, sizes: Sequence[int]) -> None:
-        """Raises OutOfMemory for the first device that has too little for so many samples at a time."""
+        """Raises OutOfMemory for the first device that does not hold so many samples at a time."""
         for replica, (profile, size) in enumerate(zip(self._profiles, sizes, strict=True)):
             if profile.memory is not None and profile.memory_at(size, self._joint.extra_memory) > profile.memory:
                 raise OutOfMemory(f"replica {replica} ran out of memory", replica=replica)
@@ -122,7 +122,7 @@ class DrawnWorker:
         return computes
 
     def _taken_s(self, computes: Sequence[float]) -> float:
-        """A step's time: a device whose update is over begins with its next batch, and they meet in the all-reduce."""
+        """A step's time: a device begins its next batch once its own update is over, and all meet in the all-reduce."""
         return max(map(sum, zip(computes, self._updates_s, strict=True))) + self._joint.sync_s
 
     def _compute_s(self, replica: int, batch: int, micro_batch: int, count: int) -> float:
@@ -139,7 +139,7 @@ class DrawnWorker:
 
 
 class DrawnParty:
-    """A party of such workers: another one for other devices, as a real party has."""
+    """A party of such workers, with another one for other devices, as in a real party."""
 
     def __init__(self, devices: Sequence[Device], joint: JointProfile, *, seed: int, offset: Offset) -> None:
         self._joint = joint
@@ -178,7 +178,7 @@ def drawn_run(
     measuring: Measuring | None = None,
     watch: Watch | None = None,
 ) -> Run:
-    """A run, as the stage makes it of what such a worker answers."""
+    """The run that the real job makes of such a worker's answers."""
     request = RunRequest(
         devices=tuple(devices),
         split=Shares(tuple(batches)),
@@ -191,7 +191,7 @@ def drawn_run(
 
 
 def party_of(worker: DrawnWorker) -> Party:
-    """A party whose worker answers so; it never fails."""
+    """A party that has this worker and never fails."""
     return cast("Party", SimpleNamespace(facts=worker.facts, started=1, alive=True, ask=lambda work: work(worker)))
 
 

@@ -1,4 +1,4 @@
-"""Probes and measurements as they would come out of profiles, without the minutes that measuring takes."""
+"""Probes and measurements computed from profiles, without the minutes of measuring."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SMALL = Settings(model="small")
 def probe_of(
     devices: Sequence[Device], *, wrong: Sequence[float] = (), multiple: int = 8, gradient_bytes: int = 2592
 ) -> Probe:
-    """What a probe says of simulated devices; `wrong` factors make it think them that much slower."""
+    """The probe of simulated devices; `wrong` has factors by which it takes them for slower."""
     factors = [*wrong, *[1.0] * len(devices)]
     probes = tuple(_device_probe(i, d.profile, factors[i], multiple) for i, d in enumerate(devices) if d.profile)
     return Probe(
@@ -37,7 +37,7 @@ def probe_of(
 
 
 def with_second(probe: Probe, fits: int | None, fails: int, **changes: object) -> Probe:
-    """The probe of a pair, with another limit of the second device, without its model, and with other changes."""
+    """The probe of a pair with another limit of the second device, without its step-time model, and other changes."""
     first, second = probe.probes
     assert second.batch_limit is not None
     limit = second.batch_limit.model_copy(update={"fits": fits, "fails": fails})
@@ -46,7 +46,7 @@ def with_second(probe: Probe, fits: int | None, fails: int, **changes: object) -
 
 
 def holding_nothing(probe: Probe) -> Probe:
-    """The probe of a pair whose second device has no room for a single sample."""
+    """The probe of a pair whose second device does not hold a single sample."""
     return with_second(probe, None, 1, curve=(), solo_best=None, sensible=None, complete=False)
 
 
@@ -99,7 +99,7 @@ def _point(profile: DeviceProfile, batch: int, factor: float) -> CurvePoint:
 
 
 def point_of(profile: DeviceProfile, batch: int, seconds: float) -> CurvePoint:
-    """A batch size of a curve that takes so long."""
+    """A point of a curve: a batch that takes so many seconds."""
     return CurvePoint(
         batch=batch,
         step_time_s=StepTime(median=seconds, mad=0.0, ci95=None, steps_per_sample=1, samples=(seconds,)),
@@ -113,7 +113,7 @@ def point_of(profile: DeviceProfile, batch: int, seconds: float) -> CurvePoint:
 def measurement_of(
     batches: Sequence[int], computes_s: Sequence[float], sync_s: float = 0.0, update_s: float = 0.0
 ) -> Measurement:
-    """What a split gave whose devices took so long, each with that update."""
+    """The measurement of a split with these compute times, sync and update."""
     longest = max(computes_s)
     step_s = longest + update_s + sync_s
     return Measurement(

@@ -1,4 +1,4 @@
-"""Chromium's own command line opens a page in several frames, and prints what JavaScript finds in each."""
+"""Opens a page in several frames by Chromium's own command line, and reads what JavaScript finds in each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FLAGS = (
     "--disable-dev-shm-usage",
     "--no-first-run",
     "--hide-scrollbars",
-    "--allow-file-access-from-files",  # or the page around the frames may not look into them
+    "--allow-file-access-from-files",  # else the page around the frames may not look into them
     "--enable-logging=stderr",
 )
 _WITHIN_S = 120
@@ -44,14 +44,14 @@ onload = () => {{ document.title = JSON.stringify([...document.querySelectorAll(
 
 
 class View(NamedTuple):
-    """A width in pixels, and what the page is to look like."""
+    """A width in pixels, and how the page is shown."""
 
     width: int
     look: Literal["light", "dark", "paper"]
 
 
 class Seen(NamedTuple):
-    """The answers of each view, by the names of the questions, and the console's lines of all views."""
+    """Each view's answers by the names of the questions, and the console lines of all views."""
 
     answers: list[dict[str, Any]]
     console: list[str]

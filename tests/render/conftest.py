@@ -1,4 +1,4 @@
-"""A page is drawn once for all tests that look at it: drawing takes seconds."""
+"""Draws a page once for all tests that look at it, as drawing takes seconds."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.render import samples
 
 @pytest.fixture(scope="session")
 def subjects() -> tuple[Subject, ...]:
-    """The pair and the four, balanced, the first as if it were GPUs; the pair's probe, and a plan that was not run."""
+    """The balanced pair, as if on GPUs, the balanced four devices, the pair's probe, and a plan that was not run."""
     found = read_subjects([samples.BALANCE, samples.FOUR, samples.PROBE, samples.PLAN, samples.FOUR_PROBE])
     return (samples.with_telemetry(found[0]), *found[1:4])
 
 
 @pytest.fixture(scope="session")
 def html(subjects: tuple[Subject, ...]) -> str:
-    """The page of them all."""
+    """The page of all subjects."""
     return html_page(subjects, [charts_of(subject) for subject in subjects])

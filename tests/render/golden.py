@@ -1,4 +1,4 @@
-"""Summaries of results that real runs gave (data/), as they are printed: `python -m tests.render.golden` writes them.
+"""Printed summaries of results of real runs (data/): `python -m tests.render.golden` writes them.
 
 The results were made on simulated devices by
 
@@ -61,7 +61,7 @@ def told(
 
 
 def kept(name: str, width: int) -> str:
-    """What the program prints of that result."""
+    """What the program prints for the result of that name."""
     result = read_result(DATA / f"{name}.json")
     profile = f"configs/{'gtx1080ti-gtx1080' if name.startswith('pair') else 'four-unlike'}.toml"
     gpus = " ".join(str(device.index) for device in result.devices)
@@ -75,7 +75,7 @@ def kept(name: str, width: int) -> str:
 
 
 def path(name: str, width: int) -> Path:
-    """Where it is kept."""
+    """The file of a summary."""
     return GOLDEN / f"{name}-{width}.txt"
 
 

@@ -1,4 +1,4 @@
-"""Measurements of a pair of GPUs, as their events tell them."""
+"""Measurements of a pair of GPUs, as in events."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def measurement(
     micro_batches: tuple[int, ...] | None = None,
     memory: int | None = None,
 ) -> Measurement:
-    """The first computes for 0.1 s and has the telemetry, the second computes for 0.2 s."""
+    """A measurement in which the first GPU computes for 0.1 s and has the telemetry, the second for 0.2 s."""
     made = measurement_of(batches, (0.1, 0.2), sync_s=0.01)
     replicas = tuple(
         replica.model_copy(

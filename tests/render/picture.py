@@ -1,4 +1,4 @@
-"""The picture on top of the README: `python -m tests.render.picture` draws it from the pair's real result."""
+"""The picture at the top of the README: `python -m tests.render.picture` draws it from the pair's real result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.render.golden import DATA, told
 
 PICTURE = Path(__file__).parents[2] / ".github" / "balance.svg"
 _WIDTH = 80
-# Rich's own, without the fonts that it would load from the network.
+# Rich's own format, without the fonts that it would load from the network.
 _FORMAT = """\
 <svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg" role="img">
 <title>gpubalance balance: the screen while it measures, and the result</title>
@@ -48,7 +48,7 @@ line-height: {line_height}px; }}
 
 
 def lines() -> list[Text]:
-    """The live screen of the even split and of the one that was found, and the summary without the script."""
+    """The live screens of the even split and of the found one, and the summary without the script."""
     plan = read_record(DATA / "pair-balance.json", Plan)
     run = plan.balance.run if plan.balance else None
     assert run is not None

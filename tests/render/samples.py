@@ -1,4 +1,4 @@
-"""Results of real runs on simulated devices, as they were written, and what is made of them for a test."""
+"""Results of real runs on simulated devices, as they were written, and variants of them for tests."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ ALL = (BALANCE, RUN, PROBE, PLAN, FOUR, FOUR_PROBE)
 
 
 def document(path: Path) -> dict[str, Any]:
-    """A result as JSON has it."""
+    """A result's JSON."""
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return found
 
 
 def written(folder: Path, name: str, content: dict[str, Any]) -> Path:
-    """A changed result in a file."""
+    """Writes a changed result to a file."""
     path = folder / name
     path.write_text(json.dumps(content), encoding="utf-8")
     return path
 
 
 def subject(path: Path, *beside: Path) -> Subject:
-    """The subject of a file, with others given too."""
+    """The report's subject for a file, with others given beside it."""
     return read_subjects([path, *beside])[0]
 
 
 def the_run(of: Subject) -> Run:
-    """Its run, which it must have."""
+    """The subject's run, which it must have."""
     assert of.run is not None
     return of.run
 
 
 def with_telemetry(of: Subject) -> Subject:
-    """The same as if its devices were GPUs that tell how they are: the second gets hot and is throttled.
+    """The subject as if its devices were GPUs with telemetry, of which the second gets hot and is throttled.
 
-    A simulated device has no telemetry, so there is no real run of one to take.
+    Simulated devices have no telemetry, so no real run has it.
     """
     run = the_run(of)
     end = (run.step_time_s.at_s or (10.0,))[-1]
@@ -93,7 +93,7 @@ def _telemetry(device: int, end_s: float) -> Telemetry:
 
 
 class Page(HTMLParser):
-    """What a page says: its tables by their titles, its text, its tags, its ids, and what it refers to."""
+    """A page's tables by their titles, its text, its tags, its ids, and its references."""
 
     def __init__(self, html: str) -> None:
         super().__init__(convert_charrefs=True)

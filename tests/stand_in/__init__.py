@@ -1,7 +1,7 @@
-"""GPUs for tests on a machine without any: an NVML library that the real pynvml loads, compiled by the tests.
+"""GPUs for tests on a machine without any: an NVML library that the tests compile and the real pynvml loads.
 
-Give a child process the variables of `environment`, or use `loaded` in this one. The script's language is told at the
-top of nvml.c.
+Give a child process the variables of `environment`, or use `loaded` in this process. The top of nvml.c explains the
+script's language.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ def environment(folder: Path, script: str) -> dict[str, str]:
 
 @contextmanager
 def loaded(variables: Mapping[str, str]) -> Iterator[None]:
-    """While this lasts pynvml sees in this process the GPUs of `environment`'s variables, where these are among them.
+    """Makes pynvml in this process see the GPUs of `environment`'s variables inside the block, if these have any.
 
-    It gets a copy of the library, which reads its script when it is loaded.
+    It loads a copy of the library, which reads its script when it is loaded.
     """
     if "NVML_STAND_IN" not in variables:
         yield
@@ -89,9 +89,9 @@ def loaded(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def engine(folder: Path, script: str = "") -> dict[str, str]:
-    """Variables that give the program's workers an engine of which the script, Python, says what it does.
+    """Variables that give the program's workers an engine controlled by the script, in Python; see session.py.
 
-    See session.py. Needs no TensorFlow, so a command takes no more than a second. Add `environment`'s for GPUs.
+    It needs no TensorFlow, so a command takes at most a second. Add `environment`'s variables for GPUs.
     """
     path = folder / "engine-stand-in.py"
     path.write_text(textwrap.dedent(script), encoding="utf-8")
@@ -105,7 +105,7 @@ def engine(folder: Path, script: str = "") -> dict[str, str]:
 
 
 def child(code: str, variables: dict[str, str], timeout_s: float | None = None) -> str:
-    """What a Python process of its own prints: pynvml loads a library once a process."""
+    """Runs code in a new Python process, as pynvml loads a library once in a process; returns what it prints."""
     done = subprocess.run(
         [sys.executable, "-c", code],
         env=os.environ | variables,
@@ -120,13 +120,13 @@ def child(code: str, variables: dict[str, str], timeout_s: float | None = None) 
 
 
 def build(folder: Path) -> Path:
-    """Compiles libnvidia-ml.so.1 into `folder`; skips the test where there is no C compiler."""
+    """Compiles libnvidia-ml.so.1 into `folder`; skips the test without a C compiler."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         pytest.skip("no C compiler (cc, gcc or clang) to build the NVML stand-in with")
     library = folder / "libnvidia-ml.so.1"
     source = Path(__file__).with_name("nvml.c")
-    # Symbolic: in a process that has loaded TensorFlow, its own functions of these names would be called instead.
+    # Symbolic, or in a process with TensorFlow loaded its own functions of these names would be called instead.
     flags = ["-std=gnu11", "-O1", "-Wall", "-Wextra", "-shared", "-fPIC", "-Wl,-Bsymbolic"]
     subprocess.run([compiler, *flags, "-o", str(library), str(source)], check=True)
     return library
@@ -134,7 +134,7 @@ def build(folder: Path) -> Path:
 
 @functools.cache
 def _library() -> Path:
-    """The folder of a library built once for all tests of this process."""
+    """The folder of the library, built once for all tests of this process."""
     folder = Path(tempfile.mkdtemp(prefix="gpubalance-nvml-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return build(folder).parent

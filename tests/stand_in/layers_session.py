@@ -28,7 +28,7 @@ _NAMES = ("conv2d", *(f"conv2d_{number}" for number in range(1, 8)))
 
 
 class LayersSession:
-    """As the real one, from outside."""
+    """A stand-in with the interface of the real LayersSession."""
 
     in_cluster = False
 

@@ -121,7 +121,7 @@ class Session:
         return self._call("samples") if self.settings.data else None
 
     def joined_from(self, global_batch: int) -> int | None:
-        """None: its batches have one shape."""
+        """None unless the script says otherwise: batches have one shape."""
         own: int | None = self._call("joined_from", global_batch)
         return own
 
@@ -129,14 +129,14 @@ class Session:
         return ()
 
     def _step(self, split: Any) -> tuple[float, ...]:
-        """Each device's compute in one step, after which the time that drift goes by has passed."""
+        """Each device's compute time in one step; advances the time that drift depends on."""
         sizes = zip(self._devices, split.batches, split.micro_batches, strict=True)
         computes = tuple(self._compute_s(*each) for each in sizes)
         self._elapsed_s += self._taken_s(computes)
         return computes
 
     def _taken_s(self, computes: Any) -> float:
-        """A step's time: a device whose update is over begins with its next batch, and they meet in the all-reduce."""
+        """A step's time: a device begins its next batch once its own update is over, and all meet in the all-reduce."""
         return max(map(sum, zip(computes, self._updates_s, strict=True))) + self._sync_s
 
     def _compute_s(self, device: Any, batch: int, micro_batch: int) -> float:
@@ -161,7 +161,7 @@ class Session:
         return told is not False
 
     def trace(self, _: Any, tracing: Any) -> None:
-        """A file in its place, with nothing in it."""
+        """Writes an empty file in the trace's place."""
         folder = Path(tracing.folder, "plugins", "profile", tracing.name)
         folder.mkdir(parents=True)
         (folder / "host.xplane.pb").touch()

@@ -1,4 +1,4 @@
-"""Models, losses and data for which a split must give what one device gives; and both, side by side."""
+"""Models, losses and data for which a split must give what one device gives, and the comparison of both."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.shares import Shares
 from gpubalance.training.split import Split
 
-SAMPLES = 100  # of a global batch
+SAMPLES = 100  # in a global batch
 EPOCHS = 2
 
 
 @dataclass(frozen=True)
 class Case:
-    """`make` builds and compiles a model; `options` are of fit."""
+    """A case: `make` builds and compiles a model; `options` are arguments of fit."""
 
     make: Callable[[], Any]
     data: Callable[[int], tuple[Any, ...]]
@@ -117,7 +117,7 @@ def masked() -> Any:
         [
             keras.Input((5,), dtype="int32"),
             layers.Embedding(20, 8, mask_zero=True),
-            layers.Dense(6, "tanh"),  # an LSTM hands the mask on too, and is traced in ten times the time
+            layers.Dense(6, "tanh"),  # an LSTM passes the mask on too, but takes ten times as long to trace
             layers.Dense(20, "softmax"),
         ]
     )
@@ -126,7 +126,7 @@ def masked() -> Any:
 
 
 def own_loss(kind: str) -> Callable[[], Any]:
-    """A classifier whose loss does not come from Keras' reduction, but from its `kind` of the user's own code."""
+    """Makes a classifier whose loss comes from user code of that `kind`, not from Keras' reduction."""
 
     def make() -> Any:
         import keras
@@ -169,7 +169,7 @@ def own_loss(kind: str) -> Callable[[], Any]:
 
 
 def embedding(optimizer: Any) -> Callable[[], Any]:
-    """Its gradient is rows, several of the same word, which optimizers square and clip one by one."""
+    """Makes a model whose gradient has rows, several for a word, which optimizers square and clip one by one."""
 
     def make() -> Any:
         import keras
@@ -196,7 +196,7 @@ def clipped_sgd() -> Any:
 
 
 def several_optimizers() -> Any:
-    """One of two, a layer each."""
+    """A model with an optimizer made of two, one for each layer."""
     import keras
 
     model = keras.Sequential(dense())
@@ -233,7 +233,7 @@ def many_metrics() -> Any:
 
 
 def keeping() -> Any:
-    """A layer with state of its own, losses that it adds, and one whose weights Keras normalises."""
+    """A model with a layer that has its own state and adds losses, and one whose weights Keras normalises."""
     import keras
     from keras import layers, ops
 
@@ -279,7 +279,7 @@ def of_two(count: int) -> tuple[Any, ...]:
 
 
 def sentences(count: int) -> tuple[Any, ...]:
-    """Of unlike lengths, so that each device has another number of words."""
+    """Sentences of different lengths, so that devices have different numbers of words."""
     random = np.random.default_rng(8)
     words = random.integers(1, 20, (count, 5))
     words[np.arange(5) >= random.integers(1, 6, count)[:, None]] = 0
@@ -292,7 +292,7 @@ def words(count: int) -> tuple[Any, ...]:
 
 
 def spoken(count: int) -> tuple[Any, ...]:
-    """Labels of unlike lengths, 0 where they end."""
+    """Samples with labels of different lengths, padded with 0."""
     random = np.random.default_rng(10)
     labels = random.integers(1, 5, (count, 3))
     labels[np.arange(3) >= random.integers(1, 4, count)[:, None]] = 0
@@ -351,19 +351,19 @@ def simulated(batches: Sequence[int], micro_batches: Sequence[int] | None = None
 
 @dataclass(frozen=True)
 class Differences:
-    """The largest, between a split's training and one device's; of logs above 1 as a part of them."""
+    """The largest differences between a split's training and one device's; relative for logs above 1."""
 
     weights: float
     logs: float
 
 
 def differences(case: Case, split: Split, last: int) -> Differences:
-    """After some epochs over two whole global batches and one of `last` samples."""
+    """The differences after some epochs of two whole global batches and one of `last` samples."""
     return compared(case, split.scope(), split.fit, alone(case, last))
 
 
 def in_turn(case: Case, split: Split, lasts: Sequence[int]) -> Iterator[Differences]:
-    """One training after the other, each with another last batch: two models, so that each is traced once."""
+    """The differences for one last batch after the other, with the same two models, so that each is traced once."""
     expected = model = None
     for last in lasts:
         expected = alone(case, last, expected and expected.model)
@@ -373,7 +373,7 @@ def in_turn(case: Case, split: Split, lasts: Sequence[int]) -> Iterator[Differen
 
 @dataclass(frozen=True)
 class Alone:
-    """What one device made of the data: its model, and each epoch's logs."""
+    """One device's training: its model, and each epoch's logs."""
 
     data: tuple[Any, ...]
     start: list[Any]
@@ -382,21 +382,21 @@ class Alone:
 
 
 def alone(case: Case, last: int, model: Any = None) -> Alone:
-    """A case trained on one device; with a model, that goes on."""
+    """Trains a case on one device, continuing with `model` if given."""
     import keras
 
     x, y, sample_weight = data = (*case.data(2 * SAMPLES + last), None)[:3]
     if model is None:
         keras.utils.set_random_seed(3)
         model = case.make()
-        model.run_eagerly = True  # the same numbers, and no trace of a few steps
+        model.run_eagerly = True  # the same numbers, without tracing for a few steps
     start = model.get_weights()
     history = model.fit(x, y, sample_weight=sample_weight, batch_size=SAMPLES, **_options(case)).history
     return Alone(data, start, model, history)
 
 
 def started(case: Case, scope: Any, expected: Alone) -> Any:
-    """A model that was made in `scope`, with the weights that the one device's began with."""
+    """A model made in `scope`, with the weights that the one device's model began with."""
     with scope:
         model = case.make()
     model.set_weights(expected.start)
@@ -404,12 +404,12 @@ def started(case: Case, scope: Any, expected: Alone) -> Any:
 
 
 def compared(case: Case, scope: Any, fit: Callable[..., Any], expected: Alone) -> Differences:
-    """Another way to train beside one device: `fit` takes a model that was made in `scope`."""
+    """The differences of another way to train: `fit` gets a model made in `scope`."""
     return beside(case, started(case, scope, expected), fit, expected)
 
 
 def beside(case: Case, model: Any, fit: Callable[..., Any], expected: Alone) -> Differences:
-    """What `fit` makes of a model, beside what one device made of its own."""
+    """The differences between what `fit` makes of a model and one device's training."""
     x, y, sample_weight = expected.data
     found = fit(model, x, y, sample_weight=sample_weight, **_options(case)).history
     assert set(found) == set(expected.history)
@@ -425,5 +425,5 @@ def _options(case: Case) -> dict[str, Any]:
 
 
 def _apart(found: Sequence[Any], expected: Sequence[Any]) -> float:
-    """Of each epoch's number, or numbers: some metrics have one for each class."""
+    """The largest difference of each epoch's number, or numbers, as some metrics have one for each class."""
     return float(np.max(np.abs(np.subtract(found, expected)) / np.maximum(1.0, np.abs(expected))))

@@ -1,6 +1,6 @@
 """A training script over hosts, as a user writes one: `gpubalance launch PLAN rank.py FOLDER PROFILE PLAN`.
 
-Each process keeps what it has in the end; a test compares.
+Each process saves what it has at the end, for a test to compare.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ def train(model: Any, fit: Callable[..., Any], **more: Any) -> dict[str, Any]:
     history = fit(model, x, y, batch_size=BATCH, epochs=EPOCHS, shuffle=True, verbose=0, **validation, **more)
     weights = {f"weight {number}": np.asarray(weight) for number, weight in enumerate(model.get_weights())}
     logs = {name: np.array(values) for name, values in history.history.items()}
-    # Fewer samples than there are devices are whole on each of them.
+    # A batch of fewer samples than devices is whole on each of them.
     few = model.evaluate(x[:2], y[:2], verbose=0)
     return {**weights, **logs, "predicted": model.predict(x[:37], verbose=0), "few": np.array(few)}
 
 
 def go_on(model: Any, fit: Callable[..., Any], backup: Path) -> dict[str, Any]:
-    """The weights after a training that ended between two epochs, lost all, and went on from its backup."""
+    """The weights after a training that ended between two epochs, lost everything, and continued from its backup."""
     import keras
 
     class Stop(keras.callbacks.Callback):  # type: ignore[misc]
@@ -76,7 +76,7 @@ def go_on(model: Any, fit: Callable[..., Any], backup: Path) -> dict[str, Any]:
 
 
 def ends(here: bool, hook: str, at: int, flag: str = "stop_training") -> Any:
-    """A callback of the user's own that ends training in one process, or what that flag of the model ends."""
+    """A user's own callback that ends training in one process, or whatever the model's `flag` ends."""
     import keras
 
     def end(number: int, logs: Any = None) -> None:
@@ -117,7 +117,7 @@ def main(folder: Path, profile: str, plan: str) -> None:
     x, y = data()
     for callbacks in (
         [ends(True, "on_train_batch_end", 1)] if rank == 1 else [],
-        [ends(rank == 2, "on_epoch_end", 2)],  # Keras goes on from the epoch of the last backup, 1
+        [ends(rank == 2, "on_epoch_end", 2)],  # Keras continues from the epoch of the last backup, 1
     ):
         model.optimizer.iterations.assign(0)
         split.fit(model, x, y, batch_size=BATCH, epochs=4, verbose=0, callbacks=callbacks)
@@ -128,10 +128,10 @@ def main(folder: Path, profile: str, plan: str) -> None:
         method(model, **given, **more)
         print(f"evaluated {end.reached + 1} batches")
     shorter = slice(SAMPLES - rank)
-    # How long a dataset is that is batched again, only its end shows.
+    # A regrouped dataset shows its length only at its end.
     batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(48).take(12 - 3 * rank)
     for unlike in ((x + rank, y), (x[shorter], y[shorter]), (batches,), ()):
-        if not unlike:  # as after a backup that the others have not seen
+        if not unlike:  # as after a backup that the other processes have not seen
             model.optimizer.iterations.assign(rank)
         try:
             split.fit(model, *(unlike or (x, y)), epochs=EPOCHS, verbose=0)

@@ -1,1 +1,1 @@
-"""`scripts/bench gpu`: what can be known on a machine with GPUs only, in steps that stand each by itself."""
+"""`scripts/bench gpu`: finds what only a machine with GPUs can show, in independent steps."""

@@ -12,7 +12,7 @@ from gpubalance.settings.device import Device
 from gpubalance.workers.environment import worker_environment
 from tests.bench.gpu.parts import card_of
 
-# A rehearsal shows that it begins and ends.
+# A rehearsal only shows that it begins and ends.
 _ON_A_CPU = "import time; print(flush=True); time.sleep(1000)"
 _ON_A_GPU = """
 import tensorflow as tf
@@ -27,7 +27,7 @@ while True:
 
 @contextlib.contextmanager
 def busy(device: Device) -> Iterator[None]:
-    """While the block runs; of a part of a card the whole card is busy."""
+    """Keeps a device busy while the block runs; for a part of a card, the whole card."""
     variables = worker_environment([device.model_copy(update={"uuid": card_of(device.uuid)})])
     process = subprocess.Popen(
         [sys.executable, "-c", _ON_A_CPU if device.simulated else _ON_A_GPU],

@@ -22,7 +22,7 @@ _MINUTES, _REHEARSED_MINUTES = 9.0, 6.0
 
 
 def main(words: Sequence[str]) -> int:
-    """The exit code: 3 without a GPU, 6 where a step failed or was not done."""
+    """Runs the steps. Returns the exit code: 3 without a GPU, 6 if a step failed or was not done."""
     asked = _parsed(words)
     try:
         cards: tuple[Device, ...] = () if asked.rehearse else find_machine(None).devices
@@ -39,7 +39,7 @@ def main(words: Sequence[str]) -> int:
     outcomes: list[Outcome] = []
     for outcome in run_steps(STEPS, folder.resolve(), cards, minutes, _say):
         outcomes.append(outcome)
-        found = evidence(outcomes, cards)  # of those so far, as a rented machine may be gone at any time
+        found = evidence(outcomes, cards)  # after each step, as a rented machine may be gone at any time
         (folder / "gpu.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
         (folder / "gpu.md").write_text(markdown(found), encoding="utf-8")
     print(markdown(found))

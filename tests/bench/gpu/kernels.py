@@ -1,4 +1,4 @@
-"""What a profiler trace says of a device, window by window; read from TensorFlow's own file, without a plugin."""
+"""Reads what a profiler trace says of a device, by windows, from TensorFlow's own file, without a plugin."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _STAMPS = 4
 
 
 class Span(NamedTuple):
-    """Seconds, in the trace's own time."""
+    """A begin and an end, in seconds of the trace's own time."""
 
     began_s: float
     ended_s: float
@@ -21,7 +21,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Window:
-    """From a call of the host's to its return: the kernels of all devices, and their copies, in order of time."""
+    """A host's call until its return, with the kernels of all devices, and their copies, in order of time."""
 
     began_s: float
     kernels: tuple[Span, ...]
@@ -30,12 +30,12 @@ class Window:
 
     @property
     def first_kernel_s(self) -> float:
-        """After the call."""
+        """Seconds from the call to the first kernel."""
         return self.kernels[0].began_s - self.began_s
 
 
 class Marks(NamedTuple):
-    """A stamped step by its four copies to the host; `busy` is the part of its compute in which a kernel ran."""
+    """A stamped step's times by its four copies to the host; `busy` is the part of its compute with kernels running."""
 
     compute_s: float
     step_s: float
@@ -43,10 +43,9 @@ class Marks(NamedTuple):
 
 
 def marks_of(window: Window) -> Marks | None:
-    """None where the trace does not show the copies that stamps come by.
+    """The marks of a window; None if the trace does not show the copies of stamps.
 
-    A step copies nothing else to the host before its last stamp: whether that is so, an unstamped window's number of
-    copies tells.
+    A step must copy nothing else to the host before its last stamp, which an unstamped window's number of copies shows.
     """
     if len(window.to_host) < _STAMPS or not window.kernels:
         return None
@@ -58,7 +57,7 @@ def marks_of(window: Window) -> Marks | None:
 
 
 def covered(spans: Iterable[Span], began_s: float, ended_s: float) -> float:
-    """Seconds between these two in which at least one of the spans, in order, ran."""
+    """The seconds between these two moments in which at least one of the ordered spans ran."""
     total, until = 0.0, began_s
     for span in spans:
         start, end = max(span.began_s, until), min(span.ended_s, ended_s)
@@ -93,7 +92,7 @@ def _window(mark: Span, events: Sequence[tuple[Span, str]]) -> Window:
 
 
 def _events(plane: Any, lines: str) -> Iterable[tuple[str, Span]]:
-    """Of the plane's lines whose name begins so; CUPTI's are a line a stream."""
+    """The events of the plane's lines whose name begins with `lines`; CUPTI has a line for each stream."""
     for line in plane.lines:
         if line.name.startswith(lines):
             for event in line.events:

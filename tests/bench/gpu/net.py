@@ -1,4 +1,4 @@
-"""A classifier of 28×28×1 images that is traced in a second and has a convolution, as GPUs' own kernels are for."""
+"""A classifier of 28×28×1 images that is traced in a second and has a convolution, for which GPUs have kernels."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""One GPU as several: TensorFlow's logical GPUs, each with a limit of memory of its own.
+"""One GPU as several: TensorFlow's logical GPUs, each with its own memory limit.
 
-In a process with GPUBALANCE_BENCH_PARTS (`UUID=BYTES,BYTES`), and in all that it starts, NVML's one GPU is so many GPUs
-of that much memory, and the engine sets TensorFlow up with as many logical GPUs. That is all: nothing else of the
+In a process with GPUBALANCE_BENCH_PARTS (`UUID=BYTES,BYTES`), and in all that it starts, NVML's one GPU looks like as
+many GPUs with that much memory, and the engine sets TensorFlow up with as many logical GPUs. Nothing else in the
 program knows. tests/stand_in/site/sitecustomize.py calls `install` at Python's start.
 
-They share the card's cores, and a process beside them slows all of them: what they show is that the program goes its
-whole way on GPUs with unlike limits, real out-of-memory errors and a real all-reduce, not what two cards would gain.
+They share the card's cores, and a process beside them slows all of them. They show that the whole program works on GPUs
+with unlike limits, real out-of-memory errors and a real all-reduce, not what two cards would gain.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _MARK = "+"
 
 
 def environment(uuid: str, sizes: Sequence[int], root: str) -> dict[str, str]:
-    """Variables for a process that sees the GPU as parts of so many bytes."""
+    """Variables for a process that sees the GPU as parts of these sizes in bytes."""
     path = [root, f"{root}/tests/stand_in/site", os.environ.get("PYTHONPATH", "")]
     return {VARIABLE: f"{uuid}={','.join(map(str, sizes))}", "PYTHONPATH": os.pathsep.join(filter(None, path))}
 
 
 def card_of(uuid: str) -> str:
-    """The UUID of the card that a part is of; of a card its own."""
+    """The UUID of a part's card; a card's own UUID stays."""
     return uuid.partition(_MARK)[0]
 
 
 def install() -> None:
-    """Makes the modules that know of GPUs, when they are loaded, see parts."""
+    """Makes the modules that read GPUs see parts when they are loaded."""
     uuid, _, sizes = os.environ[VARIABLE].partition("=")
     limits = [int(size) for size in sizes.split(",")]
     patches = {
@@ -43,7 +43,7 @@ def install() -> None:
 
 
 def logical(kind: str, limits: Sequence[int | None]) -> tuple[str, ...]:
-    """Divides this process' first device of a kind, GPU or CPU, into so many; TensorFlow's names of them.
+    """Divides this process's first device of a kind, GPU or CPU, into parts; returns TensorFlow's names for them.
 
     A limit is in bytes; a CPU device takes none.
     """
@@ -80,7 +80,7 @@ def _runtime(module: Any, uuid: str) -> None:
     limits: dict[str, int] = {}
 
     def set_up_parts(devices: Sequence[Any]) -> tuple[str, ...]:
-        # CUDA, which knows no parts, reads it when TensorFlow first asks for GPUs; gpubalance may read it again.
+        # CUDA, which does not know parts, reads it when TensorFlow first asks for GPUs; gpubalance may read it again.
         shown = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         os.environ["CUDA_VISIBLE_DEVICES"] = uuid
         try:
@@ -96,13 +96,13 @@ def _runtime(module: Any, uuid: str) -> None:
 
 
 class _Patching:
-    """Finds modules as Python does, and changes some of them once they are loaded."""
+    """Finds modules as Python does, and changes some of them after they are loaded."""
 
     def __init__(self, patches: Mapping[str, Callable[[Any], None]]) -> None:
         self._patches = patches
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> ModuleSpec | None:
-        """As Python's import asks."""
+        """The spec for Python's import."""
         del target
         patch = self._patches.get(name)
         spec = PathFinder.find_spec(name, path) if patch else None

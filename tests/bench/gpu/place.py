@@ -1,4 +1,4 @@
-"""Where a step is done: on this machine's GPUs, or rehearsed on simulated and plain CPU devices."""
+"""Where a step runs: on this machine's GPUs, or rehearsed on simulated and plain CPU devices."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ PROGRAM_VARIABLES = "GPUBALANCE_BENCH_PROGRAM"
 
 
 class StepFailed(Exception):
-    """What a step wanted did not come."""
+    """A step did not get what it needs."""
 
 
 class Done(NamedTuple):
-    """What a command gave. `out` is its JSON, None where it printed none."""
+    """How a command ended. `out` is its JSON, None if it printed none."""
 
     code: int
     out: Any
@@ -44,7 +44,7 @@ class Done(NamedTuple):
 
 @dataclass(frozen=True)
 class Place:
-    """The devices, a folder for what is left of a step, and when its time ends, on the monotonic clock."""
+    """The devices, a folder for a step's files, and when its time ends, on the monotonic clock."""
 
     folder: Path
     cards: tuple[Device, ...]
@@ -53,30 +53,30 @@ class Place:
 
     @property
     def rehearsed(self) -> bool:
-        """Whether this is without GPUs."""
+        """Whether the step only rehearses, without GPUs."""
         return not self.cards
 
     @property
     def left_s(self) -> float:
-        """Of the step's time."""
+        """The seconds left of the step's time."""
         return max(1.0, self.until_s - time.monotonic())
 
     @property
     def model(self) -> str:
-        """What the program trains."""
+        """The model that the program trains."""
         return TINY if self.rehearsed else "probe"
 
     def devices(self, count: int) -> tuple[Device, ...]:
-        """For this process' own TensorFlow: the first GPUs, or plain CPU devices."""
+        """Devices for this process's own TensorFlow: the first GPUs, or plain CPU devices."""
         return self.cards[:count] or simulated_devices(count)[0]
 
     def options(self, count: int) -> tuple[str, ...]:
-        """For the program: the first GPUs, or simulated devices."""
+        """The program's options for the first GPUs, or for simulated devices."""
         gpus = [str(device.index) for device in self.cards[:count]] or map(str, range(count))
         return *(("--simulate", QUICK_PAIR) if self.rehearsed else ()), "--gpus", *gpus
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """`gpubalance ARGUMENTS`, in the step's group of processes, which ends with the step's time."""
+        """Starts `gpubalance ARGUMENTS` in the step's process group, which ends with the step's time."""
         command = [sys.executable, "-m", "gpubalance", *arguments]
         return subprocess.Popen(
             command,
@@ -90,9 +90,9 @@ class Place:
         )
 
     def program(self, *arguments: str, codes: Sequence[int] = (0,)) -> Done:
-        """What that gave; a rehearsal, which measures nothing, does the same only once.
+        """Runs that to its end; a rehearsal, which measures nothing, runs equal commands only once.
 
-        Raises StepFailed where it ends with another code than these.
+        Raises StepFailed if it ends with another exit code than these.
         """
         if self.rehearsed and arguments in self._done:
             return self._done[arguments]
@@ -100,7 +100,7 @@ class Place:
         return self._done[arguments]
 
     def session(self, settings: Settings, count: int = 1) -> Session:
-        """The engine in this process, as a worker has it: the one thing here that loads TensorFlow."""
+        """The engine in this process, as in a worker; nothing else here loads TensorFlow."""
         devices = self.devices(count)
         show(devices)
         from gpubalance.engine.session import Session
@@ -108,7 +108,7 @@ class Place:
         return Session(devices, settings, JointProfile(), seed=0)
 
     def free_bytes(self) -> tuple[int, ...] | None:
-        """Of each GPU's memory, by NVML; None without GPUs."""
+        """Each GPU's free memory by NVML; None without GPUs."""
 
         def free(nvml: Any, gpu: Any) -> int:
             return int(nvml.nvmlDeviceGetMemoryInfo(gpu).free)
@@ -118,7 +118,7 @@ class Place:
 
 
 def show(devices: Sequence[Device]) -> None:
-    """Gives this process the environment of a worker with these devices, and loads TensorFlow as one does."""
+    """Gives this process the environment of a worker with these devices, and loads TensorFlow as a worker does."""
     wanted = worker_environment(devices)
     os.environ.clear()
     os.environ.update(wanted)
@@ -128,7 +128,7 @@ def show(devices: Sequence[Device]) -> None:
 
 
 def ended(process: subprocess.Popen[str], arguments: Sequence[str], codes: Sequence[int] = (0,)) -> Done:
-    """Waits for it. Raises StepFailed where it ends with another code than these."""
+    """Waits for a process. Raises StepFailed if it ends with another exit code than these."""
     out, err = process.communicate()
     sys.stderr.write(err)
     if process.returncode not in codes:
@@ -138,5 +138,5 @@ def ended(process: subprocess.Popen[str], arguments: Sequence[str], codes: Seque
 
 
 def usable_gpus() -> tuple[Device, ...]:
-    """The GPUs that work can be put on; the parts of one, in a process that sees parts."""
+    """The usable GPUs; in a process that sees parts, the parts of one."""
     return tuple(device for gpu in read_gpus().gpus for device in gpu.devices)

@@ -1,4 +1,4 @@
-"""Does the steps one after the other, each for its share of the time that is left, and goes on after one that fails."""
+"""Runs the steps one after the other, each for its share of the time left, and goes on after a failure."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tests.bench.gpu import parts
 from tests.bench.gpu.steps import Step
 from tests.cli.program import ROOT, children_of
 
-# A step that gets less would only load TensorFlow.
+# A step with less time would only load TensorFlow.
 _LEAST_S = 5.0
 _INTERRUPTED = "interrupted"
 
 
 class Outcome(NamedTuple):
-    """How a step ended: `why` where it is not done, and what was found until then."""
+    """How a step ended, with what it found; `why` says why it is not done, empty if it is."""
 
     step: str
     outcome: Literal["done", "failed", "cut off", "not run"]
@@ -38,7 +38,7 @@ class Outcome(NamedTuple):
 
     @property
     def told(self) -> str:
-        """All of it in a line."""
+        """The outcome in one line."""
         found = "; ".join(figure["told"] for figure in self.figures if figure["told"])
         ending = "" if self.outcome == "done" else f"**{self.outcome}**" + (f": {self.why}" if self.why else "")
         return " ".join(". ".join(filter(None, [found, ending])).split())
@@ -47,15 +47,15 @@ class Outcome(NamedTuple):
 def run_steps(
     steps: Sequence[Step], folder: Path, cards: Sequence[Device], minutes: float, tell: Callable[[str], None]
 ) -> Iterator[Outcome]:
-    """The outcome of each step, which is in `folder` too; without `cards` they are rehearsed.
+    """Runs the steps and yields each outcome, which is in `folder` too; without `cards` they are rehearsed.
 
-    An interrupt ends the step that runs, and the others are not run.
+    An interrupt ends the running step, and the others are not run.
     """
     end_s = time.monotonic() + 60 * minutes
     interrupted = False
     for number, step in enumerate(steps):
         left_s = end_s - time.monotonic()
-        # Where there is little time the first have it, and the last are not run: half a step shows little.
+        # If time is short the first steps get it, and the last are not run: half a step shows little.
         share_s = min(left_s, max(1.0, left_s / sum(one.seconds for one in steps[number:])) * step.seconds)
         if interrupted:
             outcome = Outcome(step.name, "not run", _INTERRUPTED, 0.0, [])
@@ -71,7 +71,7 @@ def run_steps(
 
 
 def _run(step: Step, folder: Path, cards: Sequence[Device], seconds: float) -> Outcome:
-    """In a group of processes that is killed when its time is over; the program's workers end with their parent."""
+    """Runs a step in a process group that is killed when its time is over; workers end with their parent."""
     command = [sys.executable, "-m", "tests.bench.gpu.step", step.name, str(folder), f"{seconds:.1f}"]
     log, began = folder / f"{step.name}.log", time.monotonic()
     ended: Literal["done", "failed", "cut off"]
@@ -101,22 +101,22 @@ def _run(step: Step, folder: Path, cards: Sequence[Device], seconds: float) -> O
 
 
 def _environment(step: Step, folder: Path, cards: Sequence[Device]) -> dict[str, str]:
-    """With a state of its own, so that no probe of before is taken for one of now; and parts, where they are needed."""
+    """The step's variables: its own state folder, so that no earlier probe is used, and parts if it needs them."""
     variables = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")])),
         "XDG_STATE_HOME": str(folder / "state"),
     }
     if len(cards) == 1 and step.parts:
-        together = 3 * sum(step.parts) // 2  # what is left is for CUDA itself, and for a second process
+        together = 3 * sum(step.parts) // 2  # the rest is for CUDA itself and for a second process
         sizes = [size * min(together, cards[0].memory_bytes or together) // together for size in step.parts]
-        variables.pop("CUDA_VISIBLE_DEVICES", None)  # it may be a number, which parts have of their own
+        variables.pop("CUDA_VISIBLE_DEVICES", None)  # it may be a number, and parts have other numbers
         return {**variables, **parts.environment(cards[0].uuid, sizes, str(ROOT))}
     return variables
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """With all that it started: what a step leaves behind must not run beside the next."""
+    """Kills a process with all that it started, so that nothing runs beside the next step."""
     left = children_of(process.pid) if process.poll() is None else []
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
@@ -128,6 +128,6 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def _last_line(log: Path) -> str:
-    """What the error says: the last line of a traceback, without the module of its class."""
+    """The error in a log: the last line of a traceback, without the module of its class."""
     lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     return clean(re.sub(r"^[\w.]*\.(?=\w+: )", "", lines[-1]), 300) if lines else "it said nothing"

@@ -1,6 +1,6 @@
-"""One step, in a process of its own: `python -m tests.bench.gpu.step NAME FOLDER SECONDS [--rehearse]`.
+"""Runs one step in its own process: `python -m tests.bench.gpu.step NAME FOLDER SECONDS [--rehearse]`.
 
-FOLDER/NAME.json has its figures as soon as each is there.
+Each figure is written to FOLDER/NAME.json as soon as it is found.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.bench.gpu.place import Place, usable_gpus
 
 
 def main(name: str, folder: str, seconds: str, *rehearse: str) -> None:
-    """Does the step."""
+    """Runs the step."""
     die_with_parent()
     until_s = time.monotonic() + float(seconds)
     place = Place(Path(folder, name), () if rehearse else usable_gpus(), until_s)
@@ -33,4 +33,4 @@ if __name__ == "__main__":
     main(*sys.argv[1:])
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)  # all is written: a driver that stumbles over TensorFlow's end makes no step fail
+    os._exit(0)  # all is written: a driver's trouble at TensorFlow's end must not fail the step

@@ -1,4 +1,4 @@
-"""What a run of the steps found, as JSON and as a Markdown table."""
+"""The findings of all steps, as JSON and as a Markdown table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KIND = "gpu-evidence"
 
 
 def evidence(outcomes: Sequence[Outcome], cards: Sequence[Device]) -> dict[str, Any]:
-    """All that the tables show. It says of the machine what its figures depend on, and nothing that names it."""
+    """All that the tables show. Of the machine it has what figures depend on, and nothing that identifies it."""
     without_names = Redaction(identity()).text
     here = environment_here(read_gpus().driver_version if cards else None)
     return {
@@ -41,7 +41,7 @@ def evidence(outcomes: Sequence[Outcome], cards: Sequence[Device]) -> dict[str, 
 
 
 def headline(found: dict[str, Any]) -> str:
-    """The cards, driver, versions and date."""
+    """The cards, driver, versions and date in one line."""
     here = found["environment"]
     cards = " and ".join(found["cards"]) or "no GPU, rehearsed on simulated and plain CPU devices"
     parts = [
@@ -69,9 +69,9 @@ def markdown(found: dict[str, Any]) -> str:
 
 
 def seen(found: dict[str, Any] | None) -> tuple[str, list[tuple[str, str, str]]]:
-    """For the guide: on what, and a row for each step. Raises ValueError for what no GPU has made.
+    """For the guide: a headline, and a row for each step. Raises ValueError for findings that no GPU has made.
 
-    Bars are the table's own business.
+    Bars in the text are not escaped.
     """
     if found is None:
         return "No GPU was seen yet.", [(f"`{step.name}`", step.shows, "not yet") for step in STEPS]
@@ -83,5 +83,5 @@ def seen(found: dict[str, Any] | None) -> tuple[str, list[tuple[str, str, str]]]
 
 
 def cell(text: str) -> str:
-    """Text in a table: its own bars and angles are no markup."""
+    """Text for a table, with its bars and angle brackets escaped."""
     return text.replace("|", "\\|").replace("<", "&lt;")

@@ -10,7 +10,7 @@ from gpubalance.planning.pipeline.problem import Load, Problem
 
 
 def chain_graph(blocks: int, bytes_per_sample: int = 0, cuts: frozenset[int] | None = None) -> Graph:
-    """Blocks one after another, as costly as each other."""
+    """A chain of equal blocks."""
     return Graph(
         tuple(Block(f"b{n}", 1, 0, 0, 1 / blocks) for n in range(blocks)),
         tuple(Edge(n, (n + 1,), bytes_per_sample) for n in range(blocks - 1)),
@@ -19,14 +19,14 @@ def chain_graph(blocks: int, bytes_per_sample: int = 0, cuts: frozenset[int] | N
 
 
 def even_problem(stages: int, micro_batches: int, forward_s: float = 1.0, transfer_s: float = 0.0) -> Problem:
-    """As many blocks as devices, all alike; a backward takes twice a forward. Nothing but time is scarce."""
+    """As many equal blocks as equal devices; a backward takes twice a forward. Only time is scarce."""
     n = stages
     loads = (Load((forward_s,) * n, (2 * forward_s,) * n, (0.0,) * n, (1.0,) * n, (1.0,) * n),) * n
     return Problem(chain_graph(n), loads, 1, micro_batches, latency_s=transfer_s)
 
 
 def drawn(seed: int) -> Problem:
-    """Up to 7 blocks and 4 devices, with skip connections, forbidden cuts, tight memory and slow links, by chance."""
+    """A random problem of up to 7 blocks and 4 devices, with skip connections, forbidden cuts, tight memory."""
     random = Random(seed)
     n, devices = random.randint(1, 7), random.randint(1, 4)
     edges = [Edge(i, (i + 1,), random.randint(0, 9)) for i in range(n - 1)]

@@ -1,4 +1,4 @@
-"""Python reads this at its start, if its folder is on PYTHONPATH: gives a worker another engine, or parts of a GPU."""
+"""Gives a worker another engine, or parts of a GPU: Python runs this at its start if the folder is on PYTHONPATH."""
 
 import importlib.util
 import os

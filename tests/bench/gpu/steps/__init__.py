@@ -1,4 +1,4 @@
-"""The steps, most valuable first. Each is a module of this folder with `figures(place)`, which yields what it finds."""
+"""The steps, the most valuable first. Each is a module here with `figures(place)`, which yields its findings."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 
 class Step(NamedTuple):
-    """`seconds` is what it takes. One with `parts` needs two devices.
+    """A step that takes about `seconds`. One with `parts` needs two devices.
 
-    It gets two cards, or of a single one two parts of so many bytes; of a small card smaller ones.
+    It gets two cards, or two parts of a single card with these sizes in bytes, or smaller ones on a small card.
     """
 
     name: str
@@ -17,13 +17,13 @@ class Step(NamedTuple):
     parts: tuple[int, ...] = ()
 
 
-# Small ones for what goes on until memory ends: that is then soon, and each out-of-memory takes ten seconds as it is.
+# Small parts for what goes on until memory ends, so that this is soon: each out-of-memory takes ten seconds anyway.
 _SMALL = (4 << 30, 6 << 30)
 _LARGE = (24 << 30, 32 << 30)
 
 
 class Figure(NamedTuple):
-    """Something found: `value` is for the JSON, `told` one phrase for the table."""
+    """A finding: `value` is for the JSON, `told` a phrase for the table."""
 
     name: str
     value: Any

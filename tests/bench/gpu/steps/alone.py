@@ -1,4 +1,4 @@
-"""`probe` of one device: the whole of it, until its memory ends."""
+"""A whole `probe` of one device, until its memory ends."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from gpubalance.numbers.units import format_bytes
 from tests.bench.gpu.place import Place, StepFailed
 from tests.bench.gpu.steps import Figure
 
-_SAVES_S = 15.0  # before the step's time is over, so that the program itself ends with what it has
-_TF32 = ("--precision", "tf32", "--batch-multiple", "64")  # the largest batches of a large card take seconds a step
+_SAVES_S = 15.0  # the program's own time limit ends this much earlier, so that it saves what it has
+_TF32 = ("--precision", "tf32", "--batch-multiple", "64")  # on a large card a step of the largest batches takes seconds
 
 
 def figures(place: Place) -> Iterator[Figure]:
-    """Raises StepFailed where nothing was measured."""
+    """The findings of a probe. Raises StepFailed if nothing was measured."""
     of_card = ("--duration", "0.05") if place.rehearsed else _TF32
     probe_it = ("probe", *place.options(1), "--model", place.model, *of_card)
     expected_s = place.program(*probe_it, "--dry-run").out["seconds"]

@@ -1,4 +1,4 @@
-"""Weights after five steps at 70/30 beside one device's; and how far two equal trainings are from each other."""
+"""Compares weights after five steps at 70/30 with one device's, and two equal trainings with each other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OPTIMIZERS = ("sgd", "adam")
 
 
 def figures(place: Place) -> Iterator[Figure]:
-    """In float32, and TensorFlow's kernels as they are, deterministic or not."""
+    """The differences in float32, with TensorFlow's kernels as they are, deterministic or not."""
     devices = place.devices(2)
     show(devices)
     import tensorflow as tf
@@ -29,7 +29,7 @@ def figures(place: Place) -> Iterator[Figure]:
 
     tf.config.experimental.enable_tensor_float_32_execution(False)
     split = Split._of(devices, Shares(_BATCHES), JointProfile(), "auto")
-    split.scope()  # sets both devices up before one is used alone
+    split.scope()  # both devices are set up before one is used alone
     for optimizer in _OPTIMIZERS[:1] if place.rehearsed else _OPTIMIZERS:
         alone = [_weights(optimizer) for _ in range(2)]
         both = [_weights(optimizer, split) for _ in range(2)]
@@ -48,7 +48,7 @@ def _weights(optimizer: str, split: Any = None) -> list[Any]:
     keras.utils.set_random_seed(3)
     with split.scope() if split else nullcontext():
         model = classifier()
-        # Keras turns XLA on by itself for a single GPU only, which would be other kernels.
+        # Keras would turn XLA on for a single GPU only, and with it other kernels.
         model.compile(optimizer, "sparse_categorical_crossentropy", jit_compile=False)
     fit = (lambda *data, **options: split.fit(model, *data, **options)) if split else model.fit
     fit(x, y, batch_size=sum(_BATCHES), shuffle=False, verbose=0)

@@ -1,4 +1,4 @@
-"""What is here: the program's own view of it, and the CUDA libraries of a process that has trained a step."""
+"""The machine in the program's own view, and the CUDA libraries of a process that has trained a step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OF_CUDA = ("libcu", "libnv", "libnccl")
 
 
 def figures(place: Place) -> Iterator[Figure]:
-    """Raises StepFailed where a command ends with a code that means a bug."""
+    """The findings. Raises StepFailed if a command ends with an exit code that means a bug."""
     simulate = ("--simulate", QUICK_PAIR) if place.rehearsed else ()
     listing = place.program("devices", *simulate).out
     names = [one["name"] for one in listing["simulated"] or listing["nvidia"]["gpus"]]
@@ -34,6 +34,6 @@ def figures(place: Place) -> Iterator[Figure]:
 
 
 def cuda_libraries(maps: str) -> list[str]:
-    """The files of CUDA's in the text of /proc/PID/maps, by what they resolve to."""
+    """The resolved paths of CUDA's libraries in the text of /proc/PID/maps."""
     paths = {line.split(maxsplit=5)[5] for line in maps.splitlines() if len(line.split(maxsplit=5)) == 6}
     return sorted(path for path in paths if Path(path).name.startswith(_OF_CUDA) and ".so" in Path(path).name)

@@ -1,4 +1,4 @@
-"""Models that people use, at sizes that people use."""
+"""Runs models that people use at usual sizes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MODELS = (("MobileNetV2", 128), ("ResNet50", 64), ("EfficientNetB0", 64))
 
 
 def figures(place: Place) -> Iterator[Figure]:
-    """One a model, which has 1,000 classes and images of 224×224. Raises StepFailed at the end where one failed."""
+    """A figure for each model with 1,000 classes and images of 224×224. Raises StepFailed at the end if one failed."""
     failed = []
     for model, batch in [(place.model, 8)] if place.rehearsed else _MODELS:
         try:

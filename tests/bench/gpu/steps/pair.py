@@ -1,4 +1,4 @@
-"""Two unlike devices together: two cards, or two parts of one with unlike limits of memory (see parts.py)."""
+"""Two unlike devices together: two cards, or two parts of one with different memory limits (see parts.py)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _REHEARSED = ("--rounds", "1", "--round-duration", "0.2", "--windows", "1", "--d
 
 
 def figures(place: Place) -> Iterator[Figure]:
-    """The all-reduce last, as it loads TensorFlow here."""
+    """The findings; the all-reduce comes last, as it loads TensorFlow in this process."""
     model = ("--model", place.model, *(() if place.rehearsed else _MODEL))
     balance = ("balance", *place.options(2), *model, *(_REHEARSED if place.rehearsed else _BALANCE))
-    limit_s = max(30.0, place.left_s - _AFTERWARDS_S)  # so that it ends with what it has, and the rest has its turn
+    limit_s = max(30.0, place.left_s - _AFTERWARDS_S)  # it ends with what it has, to leave time for the rest
     limit = () if place.rehearsed else ("--time-limit", f"{limit_s:.0f}")
     done = place.program(*balance, *limit, codes=(0, 6, 8))
     plan = done.out
@@ -45,7 +45,7 @@ def figures(place: Place) -> Iterator[Figure]:
 
 
 def _nccl(place: Place, run: tuple[str, ...]) -> Figure:
-    """NCCL refuses two devices on one card: what the program makes of that."""
+    """What the program says when NCCL refuses two devices on one card."""
     done = place.program(*run, "--all-reduce", "nccl", "--deadline", "20", codes=range(256))
     why = next((line for line in done.err.splitlines() if line.startswith("error")), "no error")
     return Figure("nccl", done.err, f"`--all-reduce nccl` ends with exit code {done.code}: {why}")
@@ -63,7 +63,7 @@ def _balanced(how: str, plan: dict[str, Any]) -> Figure:
 
 
 def _all_reduce(place: Place) -> Figure:
-    """What TensorFlow chooses for these devices itself."""
+    """The all-reduce that TensorFlow itself chooses for these devices."""
     show(place.devices(2))
     from gpubalance.engine.runtime import build_strategy, use_devices
 

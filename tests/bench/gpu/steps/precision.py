@@ -1,6 +1,6 @@
-"""How much of what a matrix product reaches a training step reaches, in each precision, with and without XLA.
+"""What fraction of a matrix product's FLOP/s a training step reaches, in each precision, with and without XLA.
 
-NVML tells a card's peak in float32 only, so the measure is the same device's own: square matrix products in that
+NVML gives a card's peak in float32 only, so the yardstick is the device itself: square matrix products in the same
 precision.
 """
 
@@ -20,7 +20,7 @@ from gpubalance.settings.shares import Shares
 from tests.bench.gpu.place import Place, StepFailed
 from tests.bench.gpu.steps import Figure
 
-# The unmixed first: a policy of mixed precision is the process' for good.
+# Unmixed precisions come first, as a mixed policy stays in the process for good.
 _PRECISIONS: tuple[Precision, ...] = ("float32", "tf32", "mixed_float16", "mixed_bfloat16")
 _REHEARSED: tuple[Precision, ...] = ("mixed_bfloat16",)
 _BATCH, _REHEARSED_BATCH = 512, 8
@@ -29,17 +29,17 @@ _PRODUCTS = 10
 
 
 def figures(place: Place) -> Iterator[Figure]:
-    """One a setting. Raises StepFailed at the end where a setting does not work here."""
+    """A figure for each setting. Raises StepFailed at the end if a setting does not work here."""
     failed = []
     for precision in _REHEARSED if place.rehearsed else _PRECISIONS:
         for xla in (False, True):
             name = precision + (" with XLA" if xla else "")
             try:
                 yield _measured(place, name, Settings(model=place.model, precision=precision, xla=xla))
-            except Exception as error:  # noqa: BLE001  (a compiler that is not there takes nothing from the others)
+            except Exception as error:  # noqa: BLE001  (a missing compiler must not cost the other settings)
                 traceback.print_exc()
                 failed.append(f"{name}: {type(error).__name__}: {str(error).strip().partition(chr(10))[0][:150]}")
-            gc.collect()  # the model's memory
+            gc.collect()  # frees the model's memory
     if failed:
         raise StepFailed("; ".join(failed))
 
@@ -48,7 +48,7 @@ def _measured(place: Place, name: str, settings: Settings) -> Figure:
     batch, side = (_REHEARSED_BATCH, _REHEARSED_SIDE) if place.rehearsed else (_BATCH, _SIDE)
     seconds = 0.1 if place.rehearsed else 1.5
     session = place.session(settings)
-    # A training step is three forward passes' worth, as in the program's own MFU.
+    # A training step counts as three forward passes, as in the program's own MFU.
     per_sample = 3 * (session.forward_flops() or 0.0)
     timings = list(session.measure(Shares((batch,)), seconds=seconds, at_least=3, steps_per_timing=5, stamped=False))
     rate = batch / median([one.seconds / one.steps for one in timings])
@@ -64,7 +64,7 @@ def _tera(flops: float) -> str:
 
 
 def matrix_flops(precision: Precision, side: int) -> float:
-    """FLOP/s of products of two square matrices, with the settings that this process' TensorFlow has."""
+    """FLOP/s of products of two square matrices, with the present settings of this process's TensorFlow."""
     import tensorflow as tf
 
     kind = {"mixed_float16": tf.float16, "mixed_bfloat16": tf.bfloat16}.get(precision, tf.float32)

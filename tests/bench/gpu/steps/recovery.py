@@ -1,4 +1,4 @@
-"""What becomes of a joint run whose worker is killed, and of one that runs out of memory; and of their memory."""
+"""What a joint run does after its worker is killed, or after it runs out of memory, and whether memory comes back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.bench.gpu.place import Place, StepFailed, ended
 from tests.bench.gpu.steps import Figure
 from tests.cli.program import children_of, lines_until
 
-_BYTES_A_SAMPLE = 3 << 20  # less than the model takes, so that memory ends, and by how much halving finds soon
+_BYTES_A_SAMPLE = 3 << 20  # less than the model takes: memory ends, and halving soon finds what fits
 _REHEARSED_BATCH = 512
 _SMALL = "16"
 _SHORT = ("--baseline", "none", "--windows", "1", "--duration", "0.5")
@@ -20,7 +20,7 @@ _GIVES_BACK_WITHIN_S = 30.0
 
 
 def figures(place: Place) -> Iterator[Figure]:
-    """Raises StepFailed where a run after either does not end well."""
+    """The findings. Raises StepFailed if a run after either does not end well."""
     free = place.free_bytes()
     run = ("run", *place.options(2), "--model", place.model)
     small = ("--batches", _SMALL, _SMALL)
@@ -53,7 +53,7 @@ def _killed(place: Place, *arguments: str) -> Figure:
     words = (*arguments, "--baseline", "none", "--duration", "60", "--json")
     process = place.start(*words)
     lines_until(process, "measuring")
-    time.sleep(1.0)  # into its window
+    time.sleep(1.0)  # until it is in its window
     for worker in children_of(process.pid):
         worker.kill()
     began = time.monotonic()
@@ -65,7 +65,7 @@ def _killed(place: Place, *arguments: str) -> Figure:
 
 
 def _memory(place: Place, name: str, before: tuple[int, ...] | None) -> Figure:
-    """How long it takes until as much is free as before, but for a hundredth."""
+    """How long it takes until as much memory is free as before, except a hundredth."""
     if before is None:
         return Figure(name, None, "no GPU's memory to give back")
     began = time.monotonic()

@@ -1,4 +1,4 @@
-"""The engine's stamps, which the host makes, beside what CUPTI says of the same steps' kernels."""
+"""Compares the engine's stamps, which the host makes, with CUPTI's times of the same steps' kernels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _READ_AFTERWARDS = 2  # copies to the host in a window: one that is waited for, 
 
 
 def figures(place: Place) -> Iterator[Figure]:
-    """A traced window is a step behind another, as the program measures stamped steps."""
+    """The findings. A traced window is a step behind another one, as in the program's stamped timings."""
     batch = _REHEARSED_BATCH if place.rehearsed else _BATCH
     done = place.program(
         *("run", *place.options(1), "--model", place.model, "--batches", str(batch), "--baseline", "none"),
@@ -49,7 +49,7 @@ def figures(place: Place) -> Iterator[Figure]:
 
 
 def _traced(place: Place, session: Any, split: Shares, *, stamped: bool) -> list[tuple[Timing, Any]]:
-    """Each timing, with what the profiler saw in its window."""
+    """Each timing with what the profiler saw in its window."""
     import tensorflow as tf
 
     folder = place.folder / ("stamped" if stamped else "unstamped")
@@ -66,7 +66,7 @@ def _traced(place: Place, session: Any, split: Shares, *, stamped: bool) -> list
 
 
 def _beside(stamped: Sequence[tuple[Timing, Any]], *, unstamped: float) -> Figure:
-    """The stamps are a step's first copies to the host, if a step without them makes none."""
+    """Stamps beside CUPTI's times: they are a step's first copies to the host if an unstamped step makes none."""
     apart = unstamped <= _READ_AFTERWARDS
     pairs = [(timing, marks_of(window) if apart else None) for timing, window in stamped]
     known = [(timing, marks) for timing, marks in pairs if marks is not None]
@@ -85,7 +85,7 @@ def _beside(stamped: Sequence[tuple[Timing, Any]], *, unstamped: float) -> Figur
 
 
 def _launches(device: str) -> Figure:
-    """Seconds of each of many tiny kernels, one after the other."""
+    """The seconds that each of many tiny kernels takes, one after the other."""
     import tensorflow as tf
 
     @tf.function

@@ -15,7 +15,7 @@ _PAIRS, _REHEARSED_PAIRS = 6, 1
 
 
 def figures(place: Place) -> Iterator[Figure]:
-    """A ratio a pair of windows."""
+    """A ratio for each pair of windows."""
     devices = place.devices(2)
     show(devices)
     from gpubalance.engine.models import probe_model

@@ -1,4 +1,4 @@
-"""TensorFlow's exceptions and no more, for workers with a stand-in for the engine: what sorts them is real."""
+"""Only TensorFlow's exceptions, for workers with a stand-in engine: the code that sorts them is the real one."""
 
 
 class _OpError(Exception):

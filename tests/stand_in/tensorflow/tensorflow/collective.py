@@ -1,8 +1,8 @@
-"""Where the stand-in's processes wait for each other, as those of TensorFlow do: in a module of its."""
+"""Where the stand-in's processes wait for each other, as TensorFlow's do: in a module of TensorFlow."""
 
 import time
 
 
 def wait() -> None:
-    """For one that never comes."""
+    """Waits for a process that never comes."""
     time.sleep(600)
