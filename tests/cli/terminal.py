@@ -60,7 +60,7 @@ def command_in_terminal(
             stream.feed(data)
             pictures.append(tuple(line.rstrip() for line in screen.display))
     os.close(ours)
-    return process.wait(timeout=10), Seen(written, tuple(pictures))
+    return process.wait(timeout=60), Seen(written, tuple(pictures))
 
 
 def _read(descriptor: int) -> bytes | None:

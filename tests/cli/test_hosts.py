@@ -160,7 +160,7 @@ def test_an_interrupt_waits_for_no_host() -> None:
     process.terminate()
     process.communicate(timeout=60)
     assert process.returncode == 143
-    assert not psutil.wait_procs(there, timeout=10)[1]
+    assert not psutil.wait_procs(there, timeout=30)[1]
 
 
 @pytest.mark.parametrize(

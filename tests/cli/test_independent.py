@@ -141,7 +141,7 @@ def test_an_interrupt_keeps_what_was_measured_and_resume_goes_on(
     children = children_of(program.pid)
     assert len(children) >= 2
     program.send_signal(number)
-    _, err = program.communicate(timeout=30)
+    _, err = program.communicate(timeout=60)
     assert (program.returncode, "--resume continues it" in err) == (code, True), err
     assert not any(map(lives, children))
     left = json.loads(path.read_text())

@@ -109,7 +109,7 @@ def test_an_interrupted_probe_keeps_what_is_measured_and_goes_on(
     lines_until(process, "batch 16")
     children = children_of(process.pid)
     process.send_signal(number)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=60)
     assert process.returncode == code, err
     assert not any(map(lives, children))
     # Of all devices at once, any may have been the first to come so far.

@@ -178,7 +178,7 @@ def test_an_interrupt_ends_the_worker_and_prints_what_was_measured(
     for _ in range(3):  # the impatient press it again: that must not cut the end short
         program.send_signal(number)
         time.sleep(0.03)
-    out, err = program.communicate(timeout=30)
+    out, err = program.communicate(timeout=60)
     assert program.returncode == code
     assert "Traceback" not in err
     result = json.loads(out)
@@ -194,7 +194,7 @@ def test_an_interrupt_before_anything_is_measured_prints_nothing() -> None:
         time.sleep(0.02)
     assert children
     program.send_signal(signal.SIGINT)
-    out, err = program.communicate(timeout=30)
+    out, err = program.communicate(timeout=60)
     assert (program.returncode, out) == (130, "")
     assert "nothing was measured yet" in err
     assert "Traceback" not in err

@@ -89,7 +89,7 @@ def step(devices, batches, number):
     if devices[0].index == 0 and max(batches) > 8:
         hang()
 """
-    done = Machine(tmp_path, steps).runs("probe", "--deadline", "3", *FEW)
+    done = Machine(tmp_path, steps).runs("probe", "--deadline", SILENCE, *FEW)
     assert done.returncode == 6
     first, second = json.loads(done.stdout)["probes"]
     assert [point["batch"] for point in first["curve"]] == [8]
@@ -299,7 +299,7 @@ def test_30_a_worker_ends_with_a_killed_parent_though_it(tmp_path: Path, steps: 
     process, pid = measuring(tmp_path, steps)
     process.kill()
     process.communicate()
-    psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], timeout=5)
+    psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], timeout=30)
     assert gone(pid)
 
 
