@@ -175,7 +175,7 @@ def test_a_stamped_step_is_found_in_what_cupti_tells(tensorflow: Any, tmp_path: 
 
 
 def write(plane: Any, name: str, events: list[tuple[str, int, int]]) -> None:
-    """Events from a second to another on a line of their own, which begins at second 7."""
+    """Writes (begin, end) events in seconds on their own line, which begins at second 7."""
     line = plane.lines.add(name=name, timestamp_ns=7 * 10**9)
     for event, began, ended in events:
         number = len(plane.event_metadata) + 1

@@ -102,7 +102,7 @@ class Checkout:
         return process.returncode, out, err
 
     def touch_constraints(self) -> None:
-        """Makes the next use an update: pip runs, in the same environment."""
+        """Makes the next use an update, for which pip runs in the same environment."""
         with (self.folder / "scripts/constraints.txt").open("a") as file:
             file.write("# changed\n")
 

@@ -105,7 +105,7 @@ def test_a_result_tells_of_its_environment_what_is_on_a_list(monkeypatch: pytest
 
 
 def audit(folder: Path, answer: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    """scripts/check --audit's own part, with a pip-audit that answers so."""
+    """Runs scripts/check --audit's own part with a pip-audit that gives this answer."""
     import sys
 
     package = folder / "pip_audit"

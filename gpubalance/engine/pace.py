@@ -17,7 +17,7 @@ from gpubalance.settings.device import DeviceProfile, JointProfile
 # A GPU starts a step the moment the one before ends, as the host has queued it by then. A simulated device counts its
 # step from that moment too if the host comes within this time, so that a step takes what its profile says.
 QUEUED_WITHIN_S = 0.015
-# Where the host comes later, this part of what the step computes is not counted: it works so far ahead of a GPU.
+# If the host comes later, this part of a step's compute time is not counted: that far it would work ahead of a GPU.
 _AHEAD = 0.5
 # A step whose real compute ends too late by more than this part of its paced time does not follow the profile.
 LATE_BY = 0.01
@@ -111,7 +111,7 @@ class PacedClock(Clock):
         self.late_steps = 0
 
     def begin(self, batch: int, micro_batch: int) -> float:
-        """Raises MemoryError for samples past the profile's memory; else when the step's compute counts from."""
+        """Returns when the step's compute counts from. Raises MemoryError for samples beyond the profile's memory."""
         profile = self._profile
         needed = profile.memory_at(int(micro_batch), self._joint.extra_memory)
         if profile.memory is not None and needed > profile.memory:
@@ -129,7 +129,7 @@ class PacedClock(Clock):
         return self._began_s
 
     def idle_at(self, now: float) -> None:
-        """Nothing is queued then: it is free from then on, unless it has only just ended its last step."""
+        """Notes that nothing is queued at `now`: the device is free from then on, unless it has just ended a step."""
         if self._counted_s(now - self.free_s):
             self.free_s = now
 
@@ -161,18 +161,18 @@ class PacedClock(Clock):
         return self.free_s
 
     def _on_time(self, target_s: float) -> float:
-        """Sleeps until then, or until the device's time where the host is too late for that."""
+        """Sleeps until the target, and returns it, or a later end if the host is too late for it."""
         counted_s = self._counted_s(sleep_until(target_s))
         self._late = self._late or counted_s > 0
         return target_s + counted_s
 
     def _counted_s(self, late_s: float) -> float:
-        """How much of what the host is late by is the device's time: its own work between steps is not."""
+        """The part of the host's lateness that counts as the device's time: the host's work between steps does not."""
         return max(0.0, late_s - _AHEAD * self._compute_s) if late_s > QUEUED_WITHIN_S else 0.0
 
 
 def sleep_until(target_s: float) -> float:
-    """Returns by how many seconds it came too late; below 0 where it slept, as it does though it is woken late."""
+    """Sleeps until then; returns by how many seconds it was called too late, below 0 if it slept, however long."""
     late_s = time.perf_counter() - target_s
     if late_s < 0:
         time.sleep(-late_s)

@@ -29,7 +29,7 @@ _gpubalance_completion gpubalance
 
 @pytest.fixture(scope="module", autouse=True)
 def path_with_broken_tensorflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Nothing here may need to load it."""
+    """Puts a broken TensorFlow before the real one, as nothing here may load it."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in broken_tensorflow(tmp_path_factory.mktemp("path")).items():
             patch.setenv(name, value)
@@ -38,7 +38,7 @@ def path_with_broken_tensorflow(tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 @pytest.fixture(scope="module")
 def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """bash's, as the program prints it."""
+    """bash's completion script, as the program prints it."""
     path = tmp_path_factory.mktemp("completion") / "gpubalance.bash"
     path.write_text(ask_program("source_bash"))
     return path
@@ -50,7 +50,7 @@ def variables(more: dict[str, str]) -> dict[str, str]:
 
 
 def said(command: list[str], more: dict[str, str], cwd: Path | None = None) -> str:
-    """By a process that says nothing on stderr."""
+    """The stdout of a process that must say nothing on stderr."""
     done = subprocess.run(command, env=variables(more), cwd=cwd, capture_output=True, text=True, timeout=60)
     assert done.stderr == ""
     return done.stdout
@@ -61,7 +61,7 @@ def ask_program(instruction: str, **more: str) -> str:
 
 
 def completed(script: Path, *words: str, cwd: Path | None = None, more: dict[str, str] | None = None) -> list[str]:
-    """What bash offers for the last of the words."""
+    """What bash offers for the last word."""
     asked = [BASH, "--norc", "-c", ASK, "bash", "gpubalance", *words]
     return said(asked, {"SCRIPT": str(script), **(more or {})}, cwd).splitlines()
 

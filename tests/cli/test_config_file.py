@@ -28,7 +28,7 @@ FLAGS = [
 
 
 def parsed(name: str, arguments: list[str]) -> dict[str, Any]:
-    """The parameters that a command is called with."""
+    """The parameters with which a command is called."""
     command = COMMANDS[name]
     needed = [__file__ for param in command.params if isinstance(param, TyperArgument) and param.required]
     with PROGRAM.make_context("gpubalance", [name]) as root:
@@ -36,7 +36,7 @@ def parsed(name: str, arguments: list[str]) -> dict[str, Any]:
 
 
 def value_of(option: TyperOption) -> tuple[str, Any]:
-    """What a file may say of a flag, and what that means on the command line."""
+    """A value for a flag in a file, and its words on the command line, None for a switch."""
     if option.is_flag:
         return ("true", None) if not option.default else ("false", None)
     if option.type_descriptor.choices:

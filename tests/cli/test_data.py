@@ -45,7 +45,7 @@ SHORT = ("--windows", "1", "--duration", "0.5")
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """With data that comes at 100 samples/s, which no worker loads."""
+    """A folder with data that comes at 100 samples/s, which no worker loads."""
     for name, value in engine(tmp_path, "def pulled(samples):\n    return samples / 100").items():
         monkeypatch.setenv(name, value)
     (tmp_path / "mine.py").write_text(FILE)

@@ -104,7 +104,7 @@ def _outer() -> Callable[[], Any]:
 
 
 def typed() -> Callable[[], Any]:
-    """A function as a prompt or a notebook has it."""
+    """A function as typed at a prompt or in a notebook."""
     place: dict[str, Any] = {"__name__": __name__}
     exec(compile("def build(): ...", "<stdin>", "exec"), place)  # noqa: S102
     return place["build"]  # type: ignore[no-any-return]

@@ -44,7 +44,7 @@ def test_an_unknown_chapter_names_the_nearest() -> None:
 
 
 def on_a_terminal(chapter: str, columns: int, **variables: str) -> str:
-    """What it writes to one, through `cat` for a pager."""
+    """What the program writes to a terminal, with `cat` for a pager."""
     code, seen = command_in_terminal(
         [PROGRAM, "guide", chapter], columns, environment={"PAGER": "cat", "MANPAGER": "cat", **variables}
     )

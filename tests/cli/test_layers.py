@@ -26,14 +26,14 @@ SHORT = ("--windows", "1", "--round-duration", "0.1", "--micro-batch", "32")
 
 
 def result_of(*arguments: str, environment: Mapping[str, str] | None = None) -> tuple[Layers, str]:
-    """The result, and what was told on the way."""
+    """The result, and stderr."""
     done = here("layers", *arguments, "--json", environment=environment)
     assert done.returncode == 0, done.stderr
     return Layers.model_validate_json(done.stdout), done.stderr
 
 
 def profile(folder: Path, *devices: str, joint: str = "") -> str:
-    """A file of a profile with these lines in each device."""
+    """A profile file with these lines for each device."""
     heads = (f'[[device]]\nname = "{number}"\n{lines}\n' for number, lines in enumerate(devices))
     path = folder / "profile.toml"
     path.write_text("\n".join([*heads, f"[joint]\n{joint}\n"]))

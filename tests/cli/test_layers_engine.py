@@ -45,7 +45,7 @@ def test_two_branches_are_on_two_devices(tmp_path: Path) -> None:
 
 
 def _known_to_hold_nothing(pair: str) -> None:
-    """A probe of both devices is kept, so that none is made here."""
+    """Keeps a probe of both devices, so that the command makes none."""
     probe = holding_nothing(probe_of(simulated_devices(QUICK_PAIR)[0]))
     none = probe.probes[1]
     changes = {

@@ -48,7 +48,7 @@ def shown(columns: int, quiet: bool = False, **environment: str) -> Seen:
 
 
 def screen(seen: Seen) -> list[str]:
-    """The last picture that had all of it."""
+    """The last screen that was complete, without its empty lines."""
     whole = [picture for picture in seen.pictures if any(line.startswith("█ compute") for line in picture)]
     assert whole, seen.written.decode()
     return [line for line in whole[-1] if line]

@@ -28,7 +28,7 @@ PERSONAL = ("alice", "lab7", "1080aaaa", "1080bbbb", ":01:00.0", ":02:00.0")
 
 
 def gpus() -> tuple[Device, ...]:
-    """The pair of the stand-in; a profile says what a probe of it would find."""
+    """The stand-in's pair of GPUs; a profile says what a probe of them would find."""
     pair = (("GPU-1080aaaa-0000-4000-8000-000000000001", 1), ("GPU-1080bbbb-0000-4000-8000-000000000002", 2))
     return tuple(
         Device(
@@ -52,7 +52,7 @@ def gpus() -> tuple[Device, ...]:
 
 
 def her_probe() -> Probe:
-    """With all that a result could tell of her."""
+    """A probe with everything that a result could reveal about its user."""
     probe = probe_of(gpus())
     first = gpus()[0]
     text = f"alice@lab7.example.org: {first.uuid} at {first.bus_id}: no room in /home/alice/nets, PID 4242 holds it"

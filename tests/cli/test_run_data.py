@@ -43,7 +43,7 @@ DEVICE = '[[device]]\nname = "Slow {}"\nalpha_s = 0.1\nbeta_s = 0.00001\n'
 
 
 def run(folder: Path, function: str) -> tuple[dict[str, Any], str]:
-    """The result, and the summary."""
+    """The result and the summary of a run."""
     (folder / "mine.py").write_text(FILE)
     (folder / "pair.toml").write_text("\n".join(map(DEVICE.format, "AB")))
     split = ("--simulate", "pair.toml", "--batches", "4", "4", "--baseline", "none", "--model", "mine.py:net")

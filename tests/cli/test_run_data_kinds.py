@@ -119,7 +119,7 @@ def test_a_run_and_a_balance_whose_steps_differ_are_compared_and_reported(tmp_pa
 
 
 def _balanced(folder: Path, environment: dict[str, str]) -> tuple[dict[str, Any], str]:
-    """The plan of a balance of the text, with a probe that is kept, and its answer."""
+    """The plan of a balance of the text, by a kept probe, and what it printed."""
     named = ("mine.py:text_net", "mine.py:text")
     code = code_key(*(str(folder / name) for name in named))
     probe = probe_of(simulated_devices(QUICK_PAIR)[0])

@@ -53,7 +53,7 @@ def test_a_run_of_the_pair_tells_where_the_time_goes(tmp_path: Path) -> None:
 
 
 def settings_of(options: tuple[str, ...]) -> dict[str, str]:
-    """What these say in a result, as its settings have it."""
+    """The settings of a result made with these options."""
     pairs = itertools.pairwise(options)
     return {o[2:].replace("-", "_"): v for o, v in pairs if o.startswith("--") and not v.startswith("--")}
 

@@ -49,7 +49,7 @@ class Done:
     err: str
 
     def scalars(self, run: str) -> dict[str, list[Any]]:
-        """Tag → TensorBoard's scalar events (wall_time, step, value) of a run."""
+        """TensorBoard's scalar events (wall_time, step, value) of a run, by tag."""
         from tensorboard.backend.event_processing.event_accumulator import SCALARS, EventAccumulator
 
         read = EventAccumulator(str(self.folder / self.name / run), size_guidance={SCALARS: 0}).Reload()
@@ -140,7 +140,7 @@ def test_a_run_is_read_back_as_it_was_measured(run: Done) -> None:
 
 
 def table(done: Done) -> tuple[list[str], dict[str, Any]]:
-    """TensorBoard's own table of hyperparameters: its columns, and a row a session group by its name."""
+    """TensorBoard's own table of hyperparameters: its columns, and the rows by the names of session groups."""
     from tensorboard.backend.event_processing import data_provider, plugin_event_multiplexer
     from tensorboard.context import RequestContext
     from tensorboard.plugins.base_plugin import TBContext

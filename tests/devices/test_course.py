@@ -19,7 +19,7 @@ def at(seconds: float, energy_mj: int | None = None, ecc: int | None = None) -> 
 
 
 def told(*readings: Gauges, first: Counters, last: Counters) -> Telemetry:
-    """Of readings a second apart, the counters as given at both ends."""
+    """The telemetry of readings a second apart, with the given counters at both ends."""
     course = Course()
     for number, gauges in enumerate(readings):
         course.count(first if number == 0 else at(first.at_s + number))

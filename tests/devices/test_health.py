@@ -15,7 +15,7 @@ PRECISIONS: tuple[Precision, ...] = ("float32", "tf32", "mixed_float16", "mixed_
 
 
 def peaks(folder: Path, more: str = "", uuid: str = FIRST) -> list[float | None]:
-    """The peak in each precision."""
+    """The peak FLOP/s in each precision."""
     with loaded(environment(folder, f"{more}\n{TWO_UNLIKE_GPUS}")):
         return [peak_flops(uuid, precision) for precision in PRECISIONS]
 

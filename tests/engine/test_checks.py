@@ -18,7 +18,7 @@ PAIR = simulated_devices("2")[0]
 
 
 def zeros(values: Any, target: str) -> Any:
-    """What some consumer cards give back of a direct copy."""
+    """The zeros that a direct copy gives on some consumer cards."""
     import tensorflow as tf
 
     with tf.device(target):
@@ -33,7 +33,7 @@ def one_byte_other(values: Any, target: str) -> Any:
 
 
 class Through(Party):
-    """A party whose worker is this: its copies go through `move`, in this process, instead of TensorFlow's own."""
+    """A party with a worker in this process whose copies go through `move` instead of TensorFlow's own."""
 
     def __init__(self, devices: tuple[Device, ...], move: Any) -> None:
         super().__init__(devices)

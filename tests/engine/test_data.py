@@ -14,7 +14,7 @@ from tests.engine.test_exact import adam, dense_model
 
 @pytest.fixture
 def data(tensorflow: Any) -> Any:
-    """The module. It loads Keras, which no process that only collects the tests needs to wait for."""
+    """The module, imported late: it loads Keras, which a process that only collects tests need not wait for."""
     from gpubalance.engine import data
 
     return data

@@ -184,7 +184,7 @@ def trained(
     stamped: bool = False,
     xla: bool = False,
 ) -> tuple[Steps, list[float]]:
-    """The product's step after some steps, and the loss of each."""
+    """The product's step after some training, and each step's loss."""
     steps = Steps(make_model, make_optimizer, [profile] * len(batches), xla=xla)
     data = samples(steps.model.input_shape[1:])
     return steps, [steps.step(x, (y,), batches, micro_batches, stamped=stamped)[0] for x, y in data]

@@ -137,7 +137,7 @@ def test_a_saved_model_of_a_format_that_runs_code_is_refused(tensorflow: Any, tm
 
 
 class _Touches:
-    """Makes a file when it is unpickled."""
+    """An object that makes a file when it is unpickled."""
 
     def __init__(self, path: str) -> None:
         self.path = path

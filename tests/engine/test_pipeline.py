@@ -27,7 +27,7 @@ def keras(tensorflow: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def regularised(keras: Any) -> Trained:
-    """Batch normalisation, dropout and regularisers on three devices, with most of what an optimizer can do."""
+    """Batch normalisation, dropout and regularisers, trained on three devices with many options of an optimizer."""
 
     def slower(optimizer: Any) -> None:  # as a callback would
         optimizer.learning_rate = float(optimizer.learning_rate.numpy()) * 0.9

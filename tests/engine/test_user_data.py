@@ -160,7 +160,7 @@ WRONG = {
 
 @pytest.fixture(scope="module")
 def data(tensorflow: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Makes the user's data of a function's name."""
+    """A function that makes the user's data from a function's name."""
     import keras
 
     from gpubalance.engine.user_data import UserData

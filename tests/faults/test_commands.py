@@ -156,7 +156,7 @@ SHORT_BALANCE = ("balance", "--round-duration", "0.2", "--duration", "0.2", *_FE
 
 
 def noting(path: Path) -> str:
-    """Steps that write down which devices trained with which batches."""
+    """An engine script that writes down which devices trained with which batches."""
     return f"""{HOLDS_32}
 import time
 def step(devices, batches, number):
@@ -325,7 +325,7 @@ def test_37_one_gpu_or_identical_ones_get_an_even_split(tmp_path: Path, gpus: tu
 
 @pytest.fixture(scope="session")
 def backward_clock(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Variables under which a program sees a wall clock that goes backwards."""
+    """Variables that make a program see a wall clock that goes backwards."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("no C compiler")

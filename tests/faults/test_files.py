@@ -78,7 +78,7 @@ def test_25_another_model_of_that_name_is_refused_unless_forced(tmp_path: Path) 
 
 
 def at(document: Any, path: str, value: Any) -> Any:
-    """The document with another value at a place, such as `predicted.throughput` or `batches.0`."""
+    """The document with another value at a path such as `predicted.throughput` or `batches.0`."""
     changed = json.loads(json.dumps(document))
     *way, last = [int(part) if part.isdigit() else part for part in path.split(".")]
     place = changed
@@ -212,12 +212,12 @@ def test_26_nesting_and_nonsense_are_refused(tmp_path: Path, content: str | byte
 
 
 def variables() -> dict[str, str]:
-    """Those of a user, who hides no GPU."""
+    """The variables of a user, who hides no GPU."""
     return {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
 
 
 def without_room(arguments: list[str], machine: Machine, most: int) -> subprocess.CompletedProcess[str]:
-    """The program under a real limit of file sizes, which is how a full disk or a quota looks to it."""
+    """Runs the program under a real limit on file sizes, to which a full disk or a quota looks the same."""
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))

@@ -87,7 +87,7 @@ def test_17_what_is_suggested_lowers_only_what_does_not_fit(tmp_path: Path) -> N
 
 
 def balanced(tmp_path: Path, fails: str, *options: str) -> tuple[int, str, str]:
-    """A joint run that runs out of memory where the batches are so, though alone each device holds 128 samples."""
+    """A balance whose joint run runs out of memory if `fails`, though each device alone holds 128 samples."""
     (tmp_path / "pair.toml").write_text(TWO_ALIKE)
     save(probe_of(simulated_devices(str(tmp_path / "pair.toml"))[0]))
     steps = fails_where(fails, "ResourceExhaustedError(None, None, 'OOM on replica 1')")

@@ -20,7 +20,7 @@ from tests.stand_in import TWO_UNLIKE_GPUS, engine, environment
 
 
 def words(text: str) -> str:
-    """A text without its figures, its curves and pictures, and where its lines end."""
+    """A text without its figures, curves, pictures and line ends."""
     text = re.sub(r"(?m)[FfBbU.-]{40,}$", "▁", text)
     plain = re.sub(r"[▁-█]+", "▁", re.sub(r"\d[\d.]*( ?(?:[mµn]?s|[KMG]iB|%)(?!\w))?", "#", text))
     return " ".join(plain.split())
@@ -28,7 +28,7 @@ def words(text: str) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """What a user has below a checkout."""
+    """The files that a user has in a checkout."""
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     (tmp_path / "train.py").write_text("def build_model(): ...")
     return tmp_path

@@ -15,7 +15,7 @@ _CALLED = {"gpubalance": gpubalance, "split": gpubalance.Split}
 
 
 def calls() -> Iterator[tuple[str, str, ast.Call]]:
-    """The object's name, the function's and the call, of every call in them of what is ours."""
+    """(object's name, function's name, call) for every call of our functions in the documents."""
     for name in DOCUMENTS:
         for block, line in _SHOWN.findall(read(name)):
             for node in ast.walk(ast.parse(block or " ".join(line.split()))):

@@ -68,7 +68,7 @@ def of_config(name: str) -> tuple[tuple[Device, ...], JointProfile]:
 
 
 def with_memory(device: Device, samples: int) -> Device:
-    """The same device with memory for that many samples: shorter steps, the same proportions."""
+    """The device with memory for that many samples, which makes steps shorter in the same proportions."""
     profile = device.profile
     assert profile is not None
     memory = profile.memory_at(samples)

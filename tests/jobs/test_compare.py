@@ -35,7 +35,7 @@ def run_of(batches: tuple[int, ...] = (820, 568), seed: int = 1) -> Run:
 
 
 def slower(run: Run, factor: float) -> Run:
-    """The same run on a machine that takes so much longer, which its settings do not show."""
+    """The run on a machine that is slower by a factor, which its settings do not show."""
     times, throughput = run.step_time_s, run.throughput
     scaled = {"median": factor * times.median, "samples": tuple(factor * time for time in times.samples)}
     return run.model_copy(
@@ -51,7 +51,7 @@ BASELINE, OTHER = run_of(), run_of(seed=2)
 
 @pytest.fixture
 def compared(tmp_path: Path) -> Callable[..., Comparison]:
-    """The comparison of results that were written to files and read again."""
+    """A function that compares results after writing them to files."""
 
     def of(*results: Run | Probe | Plan) -> Comparison:
         paths = [tmp_path / f"{number}.json" for number in range(len(results))]
@@ -159,7 +159,7 @@ def test_a_device_that_only_one_has(compared: Compared) -> None:
 
 
 def sampled(probe: Probe, factor: float = 1.0, seed: int = 0) -> Probe:
-    """With step times drawn as simulated devices draw them, `factor` as long."""
+    """The probe with random step times like those of simulated devices, multiplied by `factor`."""
 
     def point(device: Device, one: CurvePoint) -> CurvePoint:
         assert device.profile is not None
@@ -241,7 +241,7 @@ def test_what_makes_a_result_doubtful_goes_with_it(compared: Compared) -> None:
 
 
 def disturbed(run: Run, factor: float = 1.0) -> Run:
-    """The same run, `factor` as slow, on a machine whose other work comes and goes."""
+    """The run, slower by `factor`, on a machine whose other work comes and goes."""
     times = tuple(t * (1.3 if i // 5 % 2 else 1.0) for i, t in enumerate(run.step_time_s.samples))
     longer = run.step_time_s.model_copy(update={"samples": times})
     return slower(run.model_copy(update={"step_time_s": longer}), factor)

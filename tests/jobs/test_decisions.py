@@ -20,7 +20,7 @@ PAIR = Path(__file__).parents[2] / "configs" / "gtx1080ti-gtx1080.toml"
 
 @pytest.fixture(scope="module")
 def twice() -> Machine:
-    """A machine on which the split that looked best in its round is not so by its proof: another is proven after it."""
+    """A machine on which the best split of the rounds loses in its proof, so that another one is proven after it."""
     return next(machine for seed in range(200) if outcome(machine := Machine(seed, 0.03)).proofs == 2)
 
 

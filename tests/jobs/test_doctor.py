@@ -44,7 +44,7 @@ BUILD = Inspected(
 
 
 def checks_of(folder: Path, script: str, shown: str | None = None) -> tuple[Reading, dict[str, list[Check]]]:
-    """What is found on the stand-in's GPUs, by code; of those that CUDA_VISIBLE_DEVICES shows, where it is set."""
+    """The checks of the stand-in's GPUs by code, or of those that CUDA_VISIBLE_DEVICES shows if it is set."""
     with pytest.MonkeyPatch.context() as patch, loaded(environment(folder, script)):
         patch.delenv("CUDA_VISIBLE_DEVICES")  # the tests' own
         if shown is not None:

@@ -61,7 +61,7 @@ def is_window(event: Event) -> bool:
 
 
 def interrupted(asked: RunRequest, at: Callable[[Event], bool] = is_window) -> tuple[Journal, Interrupted]:
-    """The journal of a run that was interrupted there, by its first window if nothing is said, and how it ended."""
+    """The journal of a run that was interrupted at `at`, by default its first window, and how the run ended."""
 
     def watch(event: Event) -> None:
         if at(event):
@@ -77,7 +77,7 @@ def windows(heard: list[Event]) -> list[tuple[int, str]]:
 
 
 def as_kept(one: Round) -> tuple[tuple[int, ...], str | None]:
-    """Without its prediction, which is computed again from the figures in the file."""
+    """A round without its prediction, which is computed again from the figures in the file."""
     return one.batches, None if one.measured is None else one.measured.model_dump_json()
 
 
@@ -207,7 +207,7 @@ def test_an_interrupt_within_the_first_window_gives_what_was_measured_and_says_t
     heard: list[Event] = []
 
     def late(event: Event) -> bool:
-        """A few timings after the stamped steps, which come first."""
+        """Whether an event is a few timings after the stamped steps, which come first."""
         if heard or (isinstance(event, Doing) and "window 1" in event.text):
             heard.append(event)
         return len([one for one in heard if isinstance(one, TimingDone) and one.compute_s is None]) > 3

@@ -30,7 +30,7 @@ def planned(*batches: int) -> Allocation:
 
 
 def learn(known: Knowledge, batches: tuple[int, int], factor: float, sync_s: float = 0.004) -> float:
-    """The first device takes so many times what it took alone, the second what it did; returns samples per second."""
+    """Learns a split on which the first device takes `factor` times as long as alone; returns samples per second."""
     split = planned(*batches)
     computes = [known.alone_s(i, split.split) * f for i, f in enumerate((factor, 1.0))]
     measured = measurement_of(batches, computes, sync_s)
@@ -122,7 +122,7 @@ def test_the_best_is_the_fastest_that_was_measured_and_no_model_is_asked() -> No
 
 
 def seen(known: Knowledge, batches: tuple[int, int], *steps_s: float) -> None:
-    """A split's steps took so long."""
+    """Learns a split with these step times."""
     measured = measurement_of(batches, [steps_s[0]] * 2)
     step = measured.step_time_s.model_copy(update={"samples": steps_s})
     known.learn(planned(*batches), measured.model_copy(update={"step_time_s": step}))

@@ -48,7 +48,7 @@ def test_the_published_global_batch_is_split_as_by_hand_or_better() -> None:
 
 
 def with_updates(*updates_s: float) -> tuple[Device, ...]:
-    """The published pair, with those updates."""
+    """The published pair's devices with these update times."""
     profiles = [device.profile for device in PAIR if device.profile]
     changed = [p.model_copy(update={"update_s": u}) for p, u in zip(profiles, updates_s, strict=True)]
     return devices_of(*changed)

@@ -148,7 +148,7 @@ HOT = QUICK.model_copy(update={"name": "hot", "drift": (DriftPoint(from_s=1.5, f
 
 @pytest.fixture(scope="module")
 def unsteady(either_engine: None) -> tuple[Probe, list[Event]]:
-    """Of both at once: each waits for most of its time."""
+    """The probe of two unsteady devices at once, as each mostly waits, and its events."""
     events: list[Event] = []
     return probe(request(NOISY, HOT, parallel=True), None, events.append), events
 

@@ -48,7 +48,7 @@ def test_units_do_not_matter(seed: int, count: int, one: float, two: float) -> N
 
 
 def zigzag(values: list[float]) -> list[float]:
-    """High and low in turns, so that none is like the one before it."""
+    """The values reordered, high and low in turns, so that none is like the one before."""
     ordered = sorted(values)
     return [ordered[i // 2] if i % 2 else ordered[-1 - i // 2] for i in range(len(ordered))]
 

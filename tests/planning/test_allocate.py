@@ -37,7 +37,7 @@ def lines(draw: st.DrawFn) -> Line:
 
 @st.composite
 def curves(draw: st.DrawFn) -> Curve:
-    """Never falling, flat in places, bent up and down."""
+    """Curves that never fall, are flat in places, and bend up and down."""
     batches = sorted(draw(st.sets(st.integers(2, 24), min_size=1, max_size=5)))
     time = draw(st.integers(1, 40)) / 64
     times = [time]
@@ -48,7 +48,7 @@ def curves(draw: st.DrawFn) -> Curve:
 
 @st.composite
 def unsteady(draw: st.DrawFn) -> Curve:
-    """Falling here and there: some sizes take longer than larger ones."""
+    """Curves that fall in places, where a size takes longer than a larger one."""
     batches = sorted(draw(st.sets(st.integers(2, 31), max_size=8)) | {1, 32})
     return Curve(tuple(batches), tuple(draw(st.integers(1, 40)) / 64 for _ in batches))
 
@@ -62,7 +62,7 @@ def loads(largest: int, least: int = 0, models: Models = RISING) -> st.SearchStr
 
 @st.composite
 def problems(draw: st.DrawFn, micro: int = 3, models: Models = RISING) -> Problem:
-    """Small enough that all splits can be tried."""
+    """Random problems, small enough to try all splits."""
     devices = draw(st.integers(1, 4))
     limit = {1: 32, 2: 24, 3: 12, 4: 7}[devices]
     total = st.none() | st.integers(1, devices * limit + 4)
@@ -78,19 +78,19 @@ def problems(draw: st.DrawFn, micro: int = 3, models: Models = RISING) -> Proble
 
 
 def goodput(global_batch: Any, step_time_s: Any) -> Any:
-    """With a noise scale of 50 samples."""
+    """The goodput at a noise scale of 50 samples."""
     return global_batch / step_time_s / (1 + global_batch / 50)
 
 
 def time_s(load: Load, batch: int, micro_batch: int) -> float:
-    """What the engine computes for a batch in micro-batches of a size, before the update."""
+    """The compute time of a batch in micro-batches of that size, without the update."""
     return sum(count * load.model.step_time_s(size) for count, size in pieces(batch, micro_batch))
 
 
 def options(problem: Problem, load: Load) -> dict[int, float]:
-    """Each batch that a device can do, and the least time it takes, with the update that follows it.
+    """Each batch that a device can do, and the least time that it takes, update included.
 
-    A micro-batch has the size of the limit, or one with a higher throughput than all larger ones.
+    A micro-batch has the size of the limit, or a size with a higher throughput than all larger ones.
     """
     multiple, limit = problem.multiple, load.limit // problem.multiple * problem.multiple
     assert limit // multiple <= 32 or isinstance(load.model, Line) or problem.micro_batches == 1  # all are tried
@@ -105,7 +105,7 @@ def options(problem: Problem, load: Load) -> dict[int, float]:
 
 
 def all_splits(problem: Problem, required: int | None = None) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Global batch, step time and devices in use of every split there is."""
+    """(global batch, step time, devices in use) of all splits."""
     of_device = [options(problem, load) for load in problem.loads]
     if required is not None:
         of_device[required].pop(0)
@@ -116,7 +116,7 @@ def all_splits(problem: Problem, required: int | None = None) -> tuple[NDArray[A
 
 
 def brute(problem: Problem, required: int | None = None) -> tuple[float, list[int]]:
-    """The highest value, 0 if no split is as wanted, and the global batches there are."""
+    """The highest value, 0 if no split is as wanted, and all possible global batches."""
     totals, step, _ = all_splits(problem, required)
     wanted = (totals > 0) & (totals <= (problem.max_global_batch or math.inf))
     there = sorted(set(totals[wanted].tolist()))
@@ -126,7 +126,7 @@ def brute(problem: Problem, required: int | None = None) -> tuple[float, list[in
 
 
 def assert_split(problem: Problem, found: Allocation) -> None:
-    """It is a split as wanted, and takes the time that it says."""
+    """Asserts that a split is as wanted, and takes the time that it claims."""
     busy_s = []
     for load, batch, micro, compute_s in zip(
         problem.loads, found.split.batches, found.split.micro_batches, found.compute_s, strict=True
@@ -194,7 +194,7 @@ def test_every_global_batch_is_possible_in_micro_batches(of: list[Load], micro: 
 
 
 def given_to(problem: Problem, found: Allocation) -> list[tuple[list[tuple[int, float]], int]]:
-    """What each device can do, and what it got. Devices that can do the same batches in the same times are equal."""
+    """What each device can do, with what it got. Devices with the same batches in the same times count as equal."""
     able = (sorted(options(problem, load).items()) for load in problem.loads)
     return sorted(zip(able, found.split.batches, strict=True))
 
@@ -265,7 +265,7 @@ def random_loads(random: Random, devices: int, limit: int) -> tuple[Load, ...]:
 
 
 def by_integer_program(problem: Problem, rate: float | None) -> float:
-    """HiGHS on the same problem, of lines: the least step time, or the most of Σb − rate·T, all devices with sync.
+    """HiGHS' answer to a problem of lines: the least step time, or the most of Σb − rate·T, with all devices' sync.
 
     Variables: T, and for device i and each k the batch b and whether it is used, y. Some y at most is 1;
     b ≤ k·limit·y; (k·α + u)·y + β·b + s ≤ T.

@@ -25,7 +25,7 @@ def failures(limit: Limit) -> int:
 
 
 def hold_ends(case: Case, limit: Limit) -> None:
-    """Both ends were run, as they are said to be, and are neighbours; nothing but `fails` was tried twice."""
+    """Asserts that both ends were run, with the claimed outcomes, are neighbours, and only `fails` was tried twice."""
     tried = {trial.batch: trial.fits for trial in limit.trials}
     repeated = [trial.batch for trial in limit.trials if trial.batch == limit.fails]
     assert len(limit.trials) - len(tried) == max(0, len(repeated) - 1) <= 1
@@ -176,7 +176,7 @@ def find_limit_below(on: Case, failed: int) -> Limit:
 
 
 class Once:
-    """Tries of a case of which the one with that number, counted from 0, fails by chance."""
+    """A case in which the try with that number, counted from 0, fails by chance."""
 
     def __init__(self, on: Case, number: int) -> None:
         self._on = on

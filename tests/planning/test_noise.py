@@ -14,7 +14,7 @@ DIMENSIONS = 40
 
 
 def drawn(batches: tuple[int, ...], steps: int, *, signal: float, noise: float, seed: int = 0) -> list[Norms]:
-    """Steps whose samples' gradients have a mean of length `signal` and a covariance of trace `noise`²."""
+    """Random steps whose samples' gradients have a mean of length `signal` and a covariance of trace `noise`²."""
     draw = np.random.default_rng(seed)
     mean = np.full(DIMENSIONS, signal / math.sqrt(DIMENSIONS))
     each = noise / math.sqrt(DIMENSIONS)

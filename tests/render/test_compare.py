@@ -30,7 +30,7 @@ def mixed(run: Run) -> Run:
 
 
 def several(folder: Path) -> Comparison:
-    """Something of everything that a text can say of runs."""
+    """A comparison that has every kind of text about runs."""
     short = OTHER.model_copy(update={"complete": False, "warnings": ()})
     alone = drawn_run(DEVICES[:1], JOINT, (820,), seed=4)
     return of(

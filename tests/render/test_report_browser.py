@@ -65,7 +65,7 @@ def page(html: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def seen(page: Path) -> Seen:
-    """All views, of one start of Chromium."""
+    """All views, from one start of Chromium."""
     return look(page, [*VIEWS, PAPER], QUESTIONS, page.parent)
 
 

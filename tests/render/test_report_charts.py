@@ -246,7 +246,7 @@ def contrast(one: str, other: str) -> float:
 
 
 def palettes() -> list[dict[str, str]]:
-    """The page's colours, light and dark, by what they are called."""
+    """The page's colours by name, light and dark."""
     css = (ROOT / "gpubalance" / "render" / "report" / "page.css").read_text(encoding="utf-8")
     light, dark = (dict(re.findall(r"(--[a-z]+): (#[0-9a-f]{6});", block)) for block in css.split("@media screen")[:2])
     return [light, light | dark]

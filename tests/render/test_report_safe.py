@@ -24,7 +24,7 @@ HOSTILE = (
 
 
 def hostile(folder: Path) -> tuple[Subject, ...]:
-    """The pair's results with names, a model and warnings that try each of them; one name of 10,000 characters."""
+    """The pair's results with hostile names, model and warnings for each reader; one name has 10,000 characters."""
     probe, plan = samples.document(samples.PROBE), samples.document(samples.BALANCE)
     for document in (probe, plan, plan["balance"]["run"]):
         for device, name in zip(document["devices"], HOSTILE, strict=True):

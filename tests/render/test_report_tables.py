@@ -24,7 +24,7 @@ _NOT_IN_TABLES = {"schema_version", "devices", "cpu_count", "device", "input_sha
 
 
 def numbers(value: Any, name: str = "") -> Iterator[float]:
-    """All numbers within a result, but for what is no measurement."""
+    """All numbers in a result, except those that are no measurement."""
     if name in _NOT_IN_TABLES:
         return
     if isinstance(value, dict):
@@ -42,7 +42,7 @@ def rows_of(*subjects: Subject) -> list[dict[str, str]]:
 
 
 def values_of(*subjects: Subject) -> set[float]:
-    """Every number, without its sign: what is lost is below 0 in a table."""
+    """Every number without its sign, as losses are below 0 in a table."""
     found = set()
     for row in rows_of(*subjects):
         for value in filter(None, row.values()):

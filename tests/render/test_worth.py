@@ -15,7 +15,7 @@ from tests.jobs.probes import devices_of
 
 @pytest.fixture(scope="module")
 def run() -> Run:
-    """Two devices that do 100 + 100 samples in 0.1 s."""
+    """The run of two devices that do 100 + 100 samples in 0.1 s."""
     profile = DeviceProfile(name="A", alpha_s=0.0, beta_s=0.001)
     return drawn_run(devices_of(profile, profile), JointProfile(), (100, 100), seed=1)
 

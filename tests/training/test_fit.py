@@ -42,7 +42,7 @@ def trained_alone(**options: Any) -> tuple[Any, list[Any]]:
 
 @cache
 def alone() -> tuple[Any, list[Any]]:
-    """One for all tests that only look at it."""
+    """One device's training, for all tests that only look at it."""
     return trained_alone()
 
 
@@ -442,7 +442,7 @@ def test_a_model_that_exists_is_copied_with_all_it_has_learned(tensorflow: Any) 
 
 
 def of_ones_own() -> Any:
-    """Of a class and a loss that Keras does not know, with a layer that has adapted to data."""
+    """A model of a class and a loss that Keras does not know, with a layer that has adapted to data."""
     import keras
 
     class Own(keras.Sequential):  # type: ignore[misc]

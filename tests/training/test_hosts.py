@@ -20,7 +20,7 @@ TOLERANCE = 1e-5
 
 
 def write_plan(folder: Path) -> Path:
-    """Of a sync of nothing, so that all three devices are worth it."""
+    """Writes a plan without sync, so that all three devices are worth it."""
     devices, _ = simulated_devices(TWO_HOSTS)
     path = folder / "plan.json"
     path.write_text(plan(probe_of(devices), devices, PlanRequest(global_batch=144, sync_s=0.0)).model_dump_json())

@@ -29,7 +29,7 @@ FEW = (
 
 @pytest.fixture(scope="module")
 def oldest_keras() -> Path:
-    """A folder with it, installed once."""
+    """A folder with the oldest Keras, installed once."""
     if not (FOLDER / f"keras-{OLDEST}.dist-info").is_dir():
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(FOLDER)]
         done = subprocess.run([*pip, f"keras=={OLDEST}"], capture_output=True, text=True, check=False)

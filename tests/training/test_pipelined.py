@@ -29,7 +29,7 @@ def keras(tensorflow: Any) -> Any:
 
 
 def two_in_two_out(*, loss: Any = "sparse_categorical_crossentropy", width: int = 8) -> Any:
-    """With all that adds to a loss; and metrics with and without sample weights."""
+    """A model with everything that adds to a loss, and metrics with and without sample weights."""
     import keras
     from keras import layers, regularizers
 

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def trained(backup: Path, batches: str, dies_at: int = -1) -> list[Any]:
-    """The weights after a training that goes on from the backup; it dies at that batch of the second epoch."""
+    """The weights after training that continues from the backup; it dies at batch `dies_at` of the second epoch."""
     split = gpubalance.Split(batches=[int(b) for b in batches.split("/")], simulate=str(1 + batches.count("/")))
     with split.scope():
         import keras
@@ -64,7 +64,7 @@ trained(Path(sys.argv[1]), '70/30', 1)
 
 @pytest.fixture(scope="module")
 def whole(tensorflow: Any, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
-    """The weights of one that was not."""
+    """The weights of a training that was not killed."""
     return trained(tmp_path_factory.mktemp("whole"), "70/30")
 
 

@@ -63,7 +63,7 @@ def clipped_weights(model: Any, grads: Any, _: Any) -> None:
 
 
 def two_passes(model: Any, grads: Any, gradients: Any) -> None:
-    """As SAM: the gradients that are applied are those where the weights would go."""
+    """Trains like SAM: applies the gradients at the weights where a first step would lead."""
     for sign in (1, -1):
         for variable, grad in zip(model.trainable_variables, grads, strict=True):
             variable.assign_add(sign * 0.1 * grad)
@@ -213,7 +213,7 @@ def test_what_is_not_exact_is_told(tensorflow: Any, name: str) -> None:
 
 
 def own_loss(kind: str) -> Any:
-    """A model that counts its own `compute_loss`, whose loss is a mean, or random besides, or of unlike signs."""
+    """A model that counts calls of its own `compute_loss`, whose loss is a mean, or also random, or of mixed signs."""
     import keras
     from keras import ops
 

@@ -35,7 +35,7 @@ VIA = """sh -c 'echo; echo Welcome.; printf "Last login: "; ON=$0 exec "$@"' {ho
 
 @pytest.fixture
 def party_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Party]]:
-    """A party over both hosts, each behind an agent, whose engine does what the script says."""
+    """A function that makes a party over both hosts, each behind an agent, whose engine follows the script."""
 
     def make(script: str) -> Party:
         for name, value in engine(tmp_path, script).items():
@@ -62,17 +62,17 @@ def test_a_shell_on_the_other_side_reads_the_same_words_as_none() -> None:
 
 
 def below() -> list[psutil.Process]:
-    """Agents and workers."""
+    """All child processes: agents and workers."""
     return [one for child in psutil.Process().children() for one in (child, *child.children(recursive=True))]
 
 
 def agents() -> list[psutil.Process]:
-    """Each is a connection of its own."""
+    """The agents among the child processes; each is its own connection."""
     return [child for child in psutil.Process().children() if "gpubalance.workers.agent" in " ".join(child.cmdline())]
 
 
 def left_of(there: Sequence[psutil.Process]) -> list[psutil.Process]:
-    """Those that have not ended within what an agent waits for its controller."""
+    """The processes that have not ended within an agent's wait for its controller."""
     return list(psutil.wait_procs(there, timeout=35)[1])
 
 

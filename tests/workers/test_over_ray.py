@@ -32,7 +32,7 @@ TWO_HOSTS = ("--simulate", str(ROOT / "configs/two-hosts.toml"))
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Two nodes, alpha and beta; what they start has the engine of a script in `cluster.folder`."""
+    """Two nodes, alpha and beta, whose workers have the engine of a script in `cluster.folder`."""
     ray_cluster = pytest.importorskip("ray.cluster_utils")
     folder = tmp_path_factory.mktemp("cluster")
     with pytest.MonkeyPatch.context() as patch:
@@ -51,7 +51,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture
 def party_that(cluster: Any) -> Iterator[Callable[..., Party]]:
-    """A party over these devices, each behind an agent that Ray has started, whose engine does what the script says."""
+    """A party over these devices, each behind an agent that Ray has started, whose engine follows the script."""
 
     def make(script: str, devices: Any = DEVICES) -> Party:
         engine(cluster.folder, script)
@@ -65,7 +65,7 @@ def party_that(cluster: Any) -> Iterator[Callable[..., Party]]:
 
 
 def agents_and_workers(cluster: Any) -> list[psutil.Process]:
-    """This cluster's, with the processes that connect this host to them."""
+    """This cluster's agents and workers, with the processes that connect this host to them."""
     found = []
     for process in psutil.process_iter(["cmdline", "environ"]):
         ours = str(cluster.folder) in (process.info["environ"] or {}).get("ENGINE_STAND_IN_SCRIPT", "")
@@ -75,7 +75,7 @@ def agents_and_workers(cluster: Any) -> list[psutil.Process]:
 
 
 def left_of(there: Sequence[psutil.Process]) -> list[psutil.Process]:
-    """Those that have not ended within what an agent waits for its controller."""
+    """The processes that have not ended within an agent's wait for its controller."""
     end = time.monotonic() + 35
     while (left := [process for process in there if lives(process)]) and time.monotonic() < end:
         time.sleep(0.2)

@@ -32,7 +32,7 @@ BUILD = Build(Settings(model="small"))
 
 @pytest.fixture
 def engine_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Gives the workers an engine of which the script says what it does."""
+    """A function that gives the workers an engine that follows the script."""
 
     def use(script: str) -> None:
         for name, value in engine(tmp_path, script).items():
@@ -48,13 +48,13 @@ def pid(worker: Worker) -> int:
 
 
 def step(worker: Worker) -> int:
-    """Trains a step on each of its devices, and says which process did."""
+    """Trains a step on each of the worker's devices, and returns its process id."""
     list(worker.measure(Shares((8,) * len(worker.devices))))
     return pid(worker)
 
 
 def numbered(work: Callable[[Worker], int]) -> Callable[[int, Worker], int]:
-    """The same, for all workers of a party, which is given their numbers too."""
+    """Work for a party's `each`, which passes the worker's number too."""
     return lambda _, worker: work(worker)
 
 
@@ -248,7 +248,7 @@ def test_an_interrupt_while_threads_start_leaves_none_of_them() -> None:
     came, ended = threading.Event(), []
 
     def interrupt(*_: object) -> None:
-        """A new thread calls it first of all."""
+        """Interrupts the process once; a new thread calls this before anything else."""
         if not came.is_set():
             came.set()
             os.kill(os.getpid(), signal.SIGINT)

@@ -31,7 +31,7 @@ SPLIT = Shares((80, 40, 24))
 
 @pytest.fixture
 def party_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Party]:
-    """A party over both hosts, whose engine does what the script says."""
+    """A function that makes a party over both hosts, whose engine follows the script."""
 
     def make(script: str) -> Party:
         for name, value in engine(tmp_path, script).items():

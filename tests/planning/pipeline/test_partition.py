@@ -13,7 +13,7 @@ from tests.planning.pipeline.problems import drawn
 
 
 def brute(problem: Problem) -> float | None:
-    """The least step time by the objective, term by term from its definition; None where nothing fits."""
+    """The least step time by the objective, computed term by term from its definition; None if nothing fits."""
     n, found = len(problem.graph.blocks), []
     for count in range(problem.least_devices, min(n, len(problem.loads)) + 1):
         for cuts in combinations(sorted(problem.graph.cuts), count - 1):
@@ -28,7 +28,7 @@ def brute(problem: Problem) -> float | None:
 
 
 def _part(problem: Problem, device: int, first: int, after: int, left: int) -> tuple[float, float, bool]:
-    """Compute and transfer of a micro-batch, and whether memory holds it with `left` segments from it on."""
+    """Seconds of a segment's compute and transfer, and whether memory holds it with `left` segments from it on."""
     load = problem.loads[device]
     compute = sum(load.forward_s[b] + load.backward_s[b] for b in range(first, after))
     taken = [e for e in problem.graph.edges if e.source < first and any(first <= t < after for t in e.targets)]

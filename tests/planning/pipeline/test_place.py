@@ -22,7 +22,7 @@ BRANCHES = Graph(
 
 
 def branches(micro_batches: int, memory: float | None = None) -> Problem:
-    """Arms of 20 ms forward and 40 ms backward on either of two devices."""
+    """A problem of two arms that take 20 ms forward and 40 ms backward on either of two devices."""
     forward = (0.001, 0.01, 0.01, 0.01, 0.01, 0.001)
     load = Load(forward, tuple(2 * s for s in forward), (0.0,) * 6, (1.0,) * 6, (1.0,) * 6, memory)
     return Problem(BRANCHES, (load, load), 1, micro_batches)

@@ -19,12 +19,12 @@ from tests.planning.pipeline.problems import drawn, even_problem
 
 
 def one_block_each(problem: Problem) -> list[Placement]:
-    """A segment a device, in each order of tasks that is tried: the plain one, then the deeper one."""
+    """A segment for each device, in each order of tasks: the plain one, then the deeper one."""
     return list(placings_of(problem, tuple(Segment(n, n, n) for n in range(len(problem.loads)))))
 
 
 def random_placings(seed: int) -> list[tuple[Problem, Placement]]:
-    """Of blocks dealt out to devices by chance, so that devices have several segments."""
+    """Random placings of blocks, so that devices have several segments."""
     problem = drawn(seed)
     n, devices = len(problem.graph.blocks), len(problem.loads)
     starts = [0, *sorted(problem.graph.cuts), n]
@@ -48,7 +48,7 @@ def test_alike_stages_reach_the_bound_of_the_bubble(kind: str, stages: int, micr
 
 @pytest.mark.parametrize(("stages", "loses"), [(2, 0.09), (4, 0.15)])
 def test_a_deeper_order_hides_transfers(stages: int, loses: float) -> None:
-    """Transfers of 10 % of a stage's compute: figures of the trial (shared/facts.md, Layers)."""
+    """Transfers take 10 % of a stage's compute."""
     plain, deeper = one_block_each(even_problem(stages, 16, transfer_s=0.3))
     without = one_block_each(even_problem(stages, 16))[0].timeline.step_time_s
     assert plain.timeline.step_time_s / without - 1 == pytest.approx(loses, abs=0.03)
