@@ -44,12 +44,13 @@ def samples():
 
 
 def test_a_run_over_two_hosts_is_measured_compared_and_reported(tmp_path: Path) -> None:
-    """With TensorFlow's real collectives between two processes, each of which reads the user's own samples."""
+    """Each behind an agent, with TensorFlow's real collectives between two processes, which read the user's samples."""
     path = tmp_path / "run.json"
     (tmp_path / "mine.py").write_text(DATA)
     split = ("--gpus", "alpha:0", "beta:0", "--batches", "120", "24", "--baseline", "none", "-o", str(path))
     own = ("--model", TINY, "--data", f"{tmp_path}/mine.py:samples")
-    done = here("run", "--simulate", TWO_HOSTS, *own, *split, *SHORT)
+    reached = ("--hosts", "alpha,beta", "--via", "env ON={host}")
+    done = here("run", "--simulate", TWO_HOSTS, *reached, *own, *split, *SHORT)
     assert done.returncode == 0, done.stderr
     labels = ["alpha:0", "beta:0"]
     assert [label for label in LABELS if re.search(rf"^{label} ", done.stdout, re.MULTILINE)] == labels
