@@ -79,6 +79,6 @@ def refuse_what_cannot_accumulate(model: Any) -> None:
     for layer in model._flatten_layers():
         if isinstance(layer, keras.layers.BatchNormalization) and layer.synchronized:
             raise BadInput(
-                f"the model's layer {layer.name} synchronises batch normalisation, which micro-batches can't",
+                f"the model's layer {layer.name} synchronises batch normalisation, which micro-batches do not allow",
                 remedy="measure it without --micro-batches, or with synchronized=False",
             )

@@ -44,7 +44,7 @@ def check_numbers(where: str, batch: Any) -> None:
         if any(bool(tf.reduce_any(tf.math.is_nan(one))) for one in numbers):
             raise BadInput(
                 f"{where}: the first batch has NaN among its {part}",
-                remedy="clean the data, or the loss is none either",
+                remedy="clean the data: with NaN in it the loss is NaN too",
             )
 
 

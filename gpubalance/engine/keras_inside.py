@@ -38,7 +38,7 @@ def summing(optimizer: Any) -> Any:
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     if not callable(getattr(inner, SUM, None)):
         raise EnvironmentFault(
-            f"Keras {keras.__version__} sums gradients in another place than gpubalance knows",
+            f"Keras {keras.__version__} sums gradients in another place than gpubalance expects",
             remedy=f"use Keras {KNOWN}",
         )
     for option, instead in _NOT_OVER_DEVICES.items():
@@ -225,6 +225,6 @@ def check_graphs(model: Any, optimizer: Any = None) -> None:
         missing = [f"{type(owner).__name__}.{name}" for owner, name in wanted if not hasattr(owner, name)]
     if missing:
         raise EnvironmentFault(
-            f"Keras {keras.__version__} has no {', '.join(missing)} where gpubalance knows it",
+            f"Keras {keras.__version__} has no {', '.join(missing)} where gpubalance expects it",
             remedy=f"use Keras {KNOWN}",
         )

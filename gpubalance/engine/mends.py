@@ -21,7 +21,7 @@ _MOST_WORKERS = 8
 _COMPARED = 2  # batches
 _WHAT: dict[Change, str] = {
     "parallel map": "map(…, num_parallel_calls=tf.data.AUTOTUNE)",
-    "cache": "cache() after this map (where it draws nothing at random)",
+    "cache": "cache() after this map (if it draws nothing at random)",
     "batch first": "batch before this map, which takes batches as well",
 }
 
@@ -124,7 +124,7 @@ def _workers() -> int:
 
 
 def _workers_text() -> str:
-    return f"workers={_workers()}, of which it has one (where __getitem__ may run in several threads)"
+    return f"workers={_workers()} instead of one (if __getitem__ may run in several threads)"
 
 
 def _threads_text(threads: int) -> str:

@@ -42,5 +42,5 @@ class Cut:
         error = OutOfMemory(f"{self.devices[device].label} ran out of memory in {doing}{before}", replica=device)
         size = self.result.micro_batch
         smaller = f", --micro-batch {size // 2} makes its parts smaller" if size > 1 else ""
-        error.remedy = f"cut it anew: gpubalance layers --margin 1GiB leaves more memory free{smaller}"
+        error.remedy = f"cut it again: gpubalance layers --margin 1GiB leaves more memory free{smaller}"
         return error

@@ -35,7 +35,7 @@ def take_over(model: Any) -> None:
     missing += [f"Model.{name}" for name in _OF_MODELS if not hasattr(model, name)]
     if missing:
         raise EnvironmentFault(
-            f"Keras {keras.__version__} has no {', '.join(missing)} where gpubalance knows it",
+            f"Keras {keras.__version__} has no {', '.join(missing)} where gpubalance expects it",
             remedy=f"use Keras {KNOWN}",
         )
     losses.take_over()

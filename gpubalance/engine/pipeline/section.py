@@ -137,7 +137,7 @@ class Section:
             raise Refused(
                 f"the model's layers from {self.own[0].name} to {self.own[-1].name} use {borrowed.path}, which another "
                 "device has, without being called with it",
-                remedy="use weights of another layer in a layer that has that one as its attribute",
+                remedy="make the other layer an attribute of the layer that uses its weights",
             )
 
     def infer(self, tensors: Tensors, masks: Tensors) -> tuple[Tensors, Tensors, Tensors, Any]:
@@ -176,8 +176,7 @@ class Section:
         """What its layers add to the loss. Raises Refused for a value for each sample, which Keras would sum."""
         if any(own.shape.rank for own in self._layers.losses):
             raise Refused(
-                "a layer adds a loss for each sample, of which Keras takes the sum over a batch: micro-batches have "
-                "means",
+                "a layer adds a loss for each sample, which Keras sums over a batch: micro-batches need a mean",
                 remedy="add_loss(ops.mean(loss))",
             )
         return [tf.cast(own, tf.float32) for own in self._layers.losses]

@@ -97,7 +97,7 @@ def stamps_cost(cost: float) -> Warning_ | None:
         code="stamps-cost",
         message=f"steps in which the devices were timed took {cost:.1%} longer: total throughput is from the others, "
         "but compute, wait and sync are only that exact",
-        next="larger batches make it less",
+        next="larger batches reduce it",
     )
 
 
@@ -108,8 +108,8 @@ def slow_steps(found: int, of: int) -> Warning_ | None:
     return Warning_(
         code="slow-steps",
         message=f"{found} of {of} steps that were timed alone took over {SLOW:g} times their median",
-        next="close other programs, or move them to another machine; if it stays, see whether the data or a checkpoint "
-        "makes a step wait",
+        next="close other programs, or move them to another machine; if that does not help, see whether "
+        "data or a checkpoint makes a step wait",
     )
 
 
@@ -170,7 +170,7 @@ def batches_joined(own: int, global_batch: int) -> Warning_:
     return Warning_(
         code="batches-joined",
         message=f"the dataset's own batches have {own} samples and differ in shape: batches of {global_batch} were "
-        "made of them, each padded to its longest sample, but split.fit leaves such batches as they are",
+        "made from them, each padded to its longest sample, but split.fit leaves such batches as they are",
         next=f"let the dataset make batches of {global_batch}: padded_batch({global_batch})",
     )
 
@@ -179,8 +179,8 @@ def batches_differ() -> Warning_:
     """The warning that step times are means over batches of several shapes."""
     return Warning_(
         code="batches-differ",
-        message="the batches differ in shape: a step time is the mean over several of them, and plans go by that; what "
-        "fits was tried with the longest of the first that came",
+        message="the batches differ in shape: a step time is the mean over several of them, and plans use that mean; "
+        "the batch limit was tried with the longest of the first batches",
         next="keep some memory free with --margin if longer ones may come",
     )
 
@@ -189,7 +189,7 @@ def shares_assumed() -> Warning_:
     """The warning about a cut model on simulated devices, whose profiles describe whole models."""
     return Warning_(
         code="shares-assumed",
-        message="each block takes the part of its device's profile that it has of the model's operations, weights and "
-        "activations: that is an assumption",
+        message="a block's part of its device's profile is assumed to be its part of the model's operations, weights "
+        "and activations",
         next="nothing to do: real devices are measured block by block",
     )

@@ -113,7 +113,7 @@ def _margin_unknown(device: Device, alone: Alone) -> Warning_ | None:
         return None
     return Warning_(
         code="margin-unknown",
-        message=f"{device.label}: TensorFlow does not tell its memory, so no margin of it could be kept free",
+        message=f"{device.label}: TensorFlow does not report its memory, so no margin could be kept free",
         next="give the profile a memory, or leave out --margin",
     )
 
