@@ -69,10 +69,7 @@ def test_a_model_that_no_device_holds_is_cut_over_both(tmp_path: Path) -> None:
 def test_a_cut_is_corrected_by_what_it_gave(tmp_path: Path) -> None:
     """In the pipeline the first device is half as fast as it was alone: it gets less."""
     script = "def slower(device, first, last): return 2.0 if device.index == 0 else 1.0"
-    pair = profile(tmp_path, *['alpha_s = 0.01\nbeta_s = 0.0005\nmemory = "1 GiB"\nmemory_per_sample = "1 MiB"'] * 2)
-    forced = ("--simulate", pair, "--force", "--gpus", "0", "1", *SHORT)
-    devices = simulated_devices(pair)[0]
-    save(probe_of(devices))
+    forced = ("--simulate", _known_pair(tmp_path), "--force", "--gpus", "0", "1", *SHORT)
     found, _ = result_of(*forced, environment=engine(tmp_path, script))
     assert [one.outcome for one in found.rounds] == ["measured", "measured"]
     blocks = [{device: last - first + 1 for first, last, device in one.segments} for one in found.rounds]
@@ -203,6 +200,65 @@ def test_an_interrupted_proof_goes_on_with_its_blocks_rounds_and_windows(tmp_pat
     assert samples[1][: len(samples[0])] == samples[0]
     assert len(samples[1]) == 3 * len(samples[0])
     assert result["steps"] == 3 * cut_short["steps"]
+
+
+def test_a_batch_split_that_was_measured_is_not_measured_again(tmp_path: Path) -> None:
+    """It is the last thing that is measured: here its result can't be saved, as somebody made the file meanwhile."""
+    script = """
+    import os, pathlib
+
+    def step(devices, parts, number):
+        if isinstance(parts[0], int):  # batches, not segments
+            pathlib.Path(os.environ["MADE"]).touch()
+    """
+    made = tmp_path / "layers.json"
+    variables = {**engine(tmp_path, script), "MADE": str(made)}
+    arguments = ("layers", "--simulate", _known_pair(tmp_path), "--force", *SHORT, "--rounds", "1", "--json")
+    first = here(*arguments, "-o", str(made), environment=variables)
+    assert first.returncode == 3, first.stderr
+    assert "measuring the batch split" in first.stderr
+    again = here(*arguments, "--resume", environment=variables)
+    assert again.returncode == 0, again.stderr
+    assert "measuring" not in again.stderr.replace("continuing an unfinished measurement", "")
+    splits = [Layers.model_validate_json(one.stdout).baselines.split for one in (first, again)]
+    assert splits[0] == splits[1]
+    assert splits[0] is not None
+    assert splits[0].measured
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "message"),
+    [
+        ("raise TaskFailedError(1, 'the update')", 8, "GPU:1 hangs in the update"),
+        ("os.kill(os.getpid(), 9)", 6, "memory ran out while training in 2 segments on GPU:0, GPU:1"),
+    ],
+)
+def test_a_stage_that_hangs_or_dies_is_told_and_what_was_measured_is_kept(
+    tmp_path: Path, end: str, code: int, message: str
+) -> None:
+    script = f"""
+    import os
+    from gpubalance.engine.failures import TaskFailedError
+
+    def step(devices, segments, number):
+        if number > 24:  # in the proof
+            {end}
+    """
+    arguments = ("layers", "--simulate", _known_pair(tmp_path), "--force", *SHORT, "--rounds", "1", "--windows", "2")
+    done = here(*arguments, "--json", environment=engine(tmp_path, script))
+    assert done.returncode == code, done.stderr
+    assert message in " ".join(done.stderr.split())
+    assert "--resume" in done.stderr
+    cut_short = Layers.model_validate_json(done.stdout)
+    assert not cut_short.complete
+    assert [one.outcome for one in cut_short.rounds] == ["measured"]
+
+
+def _known_pair(folder: Path) -> str:
+    """A profile of two devices that each hold the model, which have been probed."""
+    pair = profile(folder, *['alpha_s = 0.01\nbeta_s = 0.0005\nmemory = "1 GiB"\nmemory_per_sample = "1 MiB"'] * 2)
+    save(probe_of(simulated_devices(pair)[0]))
+    return pair
 
 
 def test_a_dry_run_says_what_would_be_done(in_process: Program) -> None:
