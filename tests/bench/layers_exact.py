@@ -21,7 +21,7 @@ from tests.engine import zoo
 from tests.engine.pipelines import cut_outputs, trained
 
 _STEPS = 5
-_SMALL = ("masked", "several", "shared", "nested", "branches", "regularised", "unet", "transformer")
+_SMALL = ("masked", "several", "shared", "nested", "branches", "stopped", "regularised", "unet", "transformer")
 _DEEP = ("MobileNetV2", "EfficientNetB0", "DenseNet121", "ResNet50")
 
 
@@ -71,8 +71,13 @@ def _outputs(model: Any) -> str:
 def _weights(make: Callable[[], Any]) -> Iterator[str]:
     import keras
 
-    clipped = partial(keras.optimizers.SGD, 0.1, global_clipnorm=0.1)
-    for name, optimizer in (("Adam", keras.optimizers.Adam), ("SGD clipped", clipped)):
+    clipped = {"global_clipnorm": 0.1}
+    optimizers = (
+        ("Adam", keras.optimizers.Adam),
+        ("Adam clipped", partial(keras.optimizers.Adam, **clipped)),
+        ("SGD clipped", partial(keras.optimizers.SGD, 0.1, **clipped)),
+    )
+    for name, optimizer in optimizers:
         found = [trained(make, optimizer, stages=stages, micro_batches=3, steps=_STEPS).weights for stages in (2, 3)]
         keras.backend.clear_session()
         yield f"{name} {found[0]:.1g} and {found[1]:.1g}"

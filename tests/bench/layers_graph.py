@@ -44,17 +44,8 @@ def _compared(make: Callable[[], Any], micro_batches: int) -> str:
     pipeline = Pipeline(model, blocks, segments, ["CPU:0", "CPU:1"], loss, keras.optimizers.SGD(1e-3))
     samples = Samples(model, loss, seed=0)
     batch = [pipeline.held(micro_batch_of(samples.make(8, salt=n), blocks.calls)) for n in range(micro_batches)]
-    ways = {"threads": lambda: pipeline.step(batch, orders), "one graph of the stages": _graph(pipeline, batch, orders)}
-    once_s = {name: _seconds(step, time.process_time) for name, step in ways.items()}
-    sections, name = pipeline._parts.sections, "one graph of all operations"
-    traced = [section._trains for section in sections]
-    for section in sections:  # its layers' own operations in the place of its traced function
-        section._trains = dict.fromkeys(section._trains, section._training)
-    ways[name] = _graph(pipeline, batch, orders)
-    once_s[name] = _seconds(ways[name], time.process_time)
-    for section, own in zip(sections, traced, strict=True):
-        section._trains = own
-    return _told(once_s, ways)
+    ways = {"threads": lambda: pipeline.step(batch, orders), "one graph": _graph(pipeline, batch, orders)}
+    return _told({name: _seconds(step, time.process_time) for name, step in ways.items()}, ways)
 
 
 def _told(once_s: dict[str, float], ways: dict[str, Callable[[], Any]]) -> str:

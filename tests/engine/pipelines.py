@@ -143,15 +143,12 @@ def _alone(model: Any, optimizer: Any) -> Callable[[Any, float], float]:
     optimizer.build(model.trainable_variables)
 
     @tf.function(autograph=False, reduce_retracing=True)  # type: ignore[untyped-decorator]
-    def forward(inputs: Any, labels: Any, part: Any, total: Any) -> Any:
-        value = loss.sum(labels, model(inputs, training=True)) / total
-        if model.losses:
-            value += tf.add_n([tf.cast(own, tf.float32) for own in model.losses]) * part
-        return value, optimizer.scale_loss(value)
-
-    def gradients(*given: Any) -> Any:
-        with tf.GradientTape() as tape:  # out here, as within a traced function it adds gradients in another order
-            value, scaled = forward(*given)
+    def gradients(inputs: Any, labels: Any, part: Any, total: Any) -> Any:
+        with tf.GradientTape() as tape:
+            value = loss.sum(labels, model(inputs, training=True)) / total
+            if model.losses:
+                value += tf.add_n([tf.cast(own, tf.float32) for own in model.losses]) * part
+            scaled = optimizer.scale_loss(value)
         return value, tape.gradient(scaled, [variable.value for variable in model.trainable_variables])
 
     def plus(one: Any, other: Any) -> Any:

@@ -73,6 +73,18 @@ def shared() -> Any:
     return keras.Model(given, layers.Dense(3, "softmax")(layers.Dense(5, "relu")(again(between))))
 
 
+def stopped() -> Any:
+    """A tensor that no gradient comes back for, and so none for what made it."""
+    import keras
+    from keras import layers
+
+    given = keras.Input((6,))
+    first = layers.Dense(8, "relu")(given)
+    body = layers.Dense(8, "tanh")(layers.Dense(8)(first))
+    side = keras.ops.stop_gradient(layers.Dense(8)(layers.Dense(8)(first)))
+    return keras.Model(given, layers.Dense(3, "softmax")(layers.Concatenate()([body, side])))
+
+
 def branches() -> Any:
     """Two arms that need nothing of each other before they meet."""
     import keras

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from gpubalance.engine.pipeline.traced import Traced
 from gpubalance.engine.pipeline.update import Gradient
 
 
@@ -23,7 +24,7 @@ class Sums:
     def trace(self, grads: Sequence[Gradient]) -> None:
         """Traces the sum, once, for gradients like these."""
         specs = [tf.TensorSpec(grad.shape, grad.dtype) for grad in grads if isinstance(grad, tf.Tensor)]
-        self._traced = tf.function(_add, autograph=False).get_concrete_function(specs, specs) if specs else None
+        self._traced = Traced(_add, specs, specs) if specs else None
 
     def add(self, grads: Sequence[Gradient]) -> None:
         """Adds the gradients of one micro-batch. Call it on their device."""

@@ -86,7 +86,7 @@ class Pipeline:
 
     @property
     def next_s(self) -> float:
-        """When a step that is queued now begins: at the end of the one before if that was a moment ago, else now."""
+        """When a step that is queued now begins: as the one before it ended, where that is a moment ago."""
         now, free_s = time.perf_counter(), max(clock.free_s for clock in self.clocks)
         return free_s if now - free_s < QUEUED_WITHIN_S else now
 
@@ -155,6 +155,20 @@ class Pipeline:
         counted = [variable for section in parts.sections for variable in section.counted]
         with tf.device("/CPU:0"):  # else untrained weights would be copied to a GPU
             before = [tf.identity(variable.value) for variable in counted]
+        while not all(section.is_traced(micro.labels) for section in parts.sections):
+            self._try(micro)
+        for device in self._devices:
+            grads = {number: parts.sums[number].take() for number in parts.of(device)}
+            for number, own in grads.items():
+                parts.sums[number].trace(own)
+            parts.update.trace(device, [grad for own in grads.values() for grad in own])
+        for variable, value in zip(counted, before, strict=True):
+            variable.assign(value)
+        self._traced.add(kind)
+
+    def _try(self, micro: MicroBatch) -> None:
+        """Both passes of a micro-batch in each section."""
+        parts = self._parts
         step = Step(parts, [micro], time.perf_counter())
         clocks = [Clock(name) for name in parts.names]
         numbers = range(len(parts.segments))
@@ -164,11 +178,3 @@ class Pipeline:
             section.check_borrowed([one for other in parts.sections if other is not section for one in other.trained])
         for number in reversed(numbers):
             step.do(Task(number, "backward", 0), clocks[parts.segments[number].device])
-        for device in self._devices:
-            grads = {number: parts.sums[number].take() for number in parts.of(device)}
-            for number, own in grads.items():
-                parts.sums[number].trace(own)
-            parts.update.trace(device, [grad for own in grads.values() for grad in own])
-        for variable, value in zip(counted, before, strict=True):
-            variable.assign(value)
-        self._traced.add(kind)

@@ -1,9 +1,14 @@
-"""A segment at work: its calls on its device, forward as one traced function, backward by TensorFlow's own tape."""
+"""A segment at work: its calls on its device, forward and backward each as one traced function.
+
+The forward pass gives what the backward pass needs of it, so nothing is computed twice. TensorFlow's own tape around a
+traced function does so too; but where passes are short, it takes three times as long for it as they do.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import keras
@@ -11,6 +16,7 @@ import tensorflow as tf
 
 from gpubalance.engine import keras_inside
 from gpubalance.engine.pipeline.calls import Calls
+from gpubalance.engine.pipeline.traced import Traced
 from gpubalance.errors import Refused
 
 # Tensors by slot, or masks by the slot of their tensor, as they cross between segments.
@@ -19,7 +25,7 @@ Tensors = dict[int, Any]
 
 @dataclass(frozen=True)
 class Passed:
-    """A forward pass: what it gives, and what its backward pass needs. `loss` is None where it adds none.
+    """A forward pass: what it gives, and what its backward pass `needs`. `loss` is None where it adds none.
 
     `finals` are the model's outputs, of the last section.
     """
@@ -28,9 +34,17 @@ class Passed:
     masks: Tensors
     finals: Tensors
     loss: Any
-    tape: Any
-    taken: Tensors
-    scaled: Any
+    kind: str
+    needs: list[Any]
+
+
+@dataclass(frozen=True)
+class _Passes:
+    """Both, and the slots whose gradients the backward pass takes."""
+
+    forward: Traced
+    backward: Traced
+    targets: tuple[int, ...]
 
 
 class _Layers(keras.layers.Layer):  # type: ignore[misc]
@@ -68,7 +82,8 @@ class Section:
         self.takes = tuple(slot for slot in taken if 0 <= calls.made[slot] < self._first)
         made = (slot for call in self.own for slot in call.gives)
         self.gives = tuple(slot for slot in made if calls.last.get(slot, -1) >= self._end)
-        self._trains: dict[str, Any] = {}  # by the labels' kind
+        self._trains: dict[str, _Passes] = {}  # by the labels' kind
+        self._idle: set[int] = set()  # slots that it gives and no gradient comes back for
         self._infers: Any = None
 
     @property
@@ -117,21 +132,20 @@ class Section:
         """
         kind = kind_of(labels)
         if kind not in self._trains:
-            self._trains[kind] = self._traced(self._training, tensors, masks, labels)
-        taken = {slot: tensors[slot] for slot in self.takes}
-        with tf.GradientTape() as tape:
-            tape.watch([tensor for tensor in taken.values() if tensor.dtype.is_floating])
-            given = _named(tensors), _named(masks), labels, samples, total
-            outputs, found, finals, *losses = self._trains[kind](*given)
-        loss, scaled = losses or (None, None)
-        return Passed(_numbered(outputs), _numbered(found), _numbered(finals), loss, tape, taken, scaled)
+            self._trains[kind] = self._both(tensors, masks, labels)
+        outputs, found, finals, losses, needs = self._trains[kind].forward(tensors, masks, labels, samples, total)
+        return Passed(outputs, found, finals, losses[0] if losses else None, kind, needs)
+
+    def is_traced(self, labels: Any) -> bool:
+        """Whether passes with labels of their kind are, as they are run from now on."""
+        return kind_of(labels if self.is_last else ()) in self._trains
 
     def check_borrowed(self, others: Sequence[Any]) -> None:
         """Raises Refused if a traced call uses one of `others` unseen by the graph: it would get no gradient.
 
         `others` are the variables that other sections train.
         """
-        used = {id(variable) for traced in self._trains.values() for variable in traced.variables}
+        used = {id(variable) for passes in self._trains.values() for variable in passes.forward.variables}
         borrowed = next((one for one in others if id(one.value) in used), None)
         if borrowed is not None:
             raise Refused(
@@ -143,31 +157,61 @@ class Section:
     def infer(self, tensors: Tensors, masks: Tensors) -> tuple[Tensors, Tensors, Tensors, Any]:
         """Outputs, masks and the model's outputs, as when it is not trained; and what its layers add to the loss."""
         if self._infers is None:
-            self._infers = self._traced(self._inferring, tensors, masks, ())
-        outputs, found, finals, added = self._infers(_named(tensors), _named(masks), (), tf.zeros(()), tf.zeros(()))
-        return _numbered(outputs), _numbered(found), _numbered(finals), added
+            self._infers = Traced(self._inferring, *self._specs(tensors, masks))
+        return self._infers(tensors, masks)  # type: ignore[no-any-return]
 
-    def _traced(self, function: Any, tensors: Tensors, masks: Tensors, labels: Any) -> Any:
+    def _specs(self, tensors: Tensors, masks: Tensors) -> tuple[Tensors, Tensors]:
         symbols = {slot: self._calls.tensors[slot] for slot in tensors}
-        specs = (
-            {str(slot): tf.TensorSpec(symbol.shape, symbol.dtype) for slot, symbol in symbols.items()},
-            {str(slot): tf.TensorSpec([None] * len(mask.shape), mask.dtype) for slot, mask in masks.items()},
-            tf.nest.map_structure(_open, labels),
+        return (
+            {slot: tf.TensorSpec(symbol.shape, symbol.dtype) for slot, symbol in symbols.items()},
+            {slot: tf.TensorSpec([None] * len(mask.shape), mask.dtype) for slot, mask in masks.items()},
         )
+
+    def _both(self, tensors: Tensors, masks: Tensors, labels: Any) -> _Passes:
         number = tf.TensorSpec((), tf.float32)
-        return tf.function(function, autograph=False).get_concrete_function(*specs, number, number)
+        specs = *self._specs(tensors, masks), tf.nest.map_structure(_open, labels), number, number
+        found: list[tuple[Traced, tuple[int, ...]]] = []
+        forward = Traced(partial(self._training, found), *specs)
+        return _Passes(forward, *found[-1])  # a loss that makes its variables then is traced twice
 
-    def _training(self, tensors: Any, masks: Any, labels: Any, samples: Any, total: Any) -> tuple[Any, ...]:
-        values = self.values(_numbered(tensors), _numbered(masks), training=True)
-        with tf.device(self.device):
-            parts = [self._loss(values, total, *labels)] if self.is_last else []
-            parts += [own * (samples / total) for own in self._added()]
-            loss = tf.add_n(parts) if parts else None
-            return (*self._given(values), *(() if loss is None else (loss, self._scale(loss))))
+    @property
+    def _wanted(self) -> list[int]:
+        """What it takes and gives a gradient back for."""
+        return [slot for slot in self.takes if tf.as_dtype(self._calls.tensors[slot].dtype).is_floating]
 
-    def _inferring(self, tensors: Any, masks: Any, *unused: Any) -> tuple[Any, ...]:
-        del unused
-        values = self.values(_numbered(tensors), _numbered(masks), training=False)
+    def _training(
+        self,
+        found: list[tuple[Traced, tuple[int, ...]]],
+        tensors: Tensors,
+        masks: Tensors,
+        labels: Any,
+        samples: Any,
+        total: Any,
+    ) -> tuple[Any, ...]:
+        """The forward pass. `found` gets the backward pass, that is traced within it, and its targets."""
+        taken = [tensors[slot] for slot in self._wanted]
+        with tf.GradientTape() as tape:
+            tape.watch(taken)
+            values = self.values(tensors, masks, training=True)
+            with tf.device(self.device):
+                parts = [self._loss(values, total, *labels)] if self.is_last else []
+                parts += [own * (samples / total) for own in self._added()]
+                loss = [tf.add_n(parts)] if parts else []
+                scaled = [*map(self._scale, loss)]
+        outputs, own_masks, finals = self._given(values)
+        targets = {slot: one for slot, one in outputs.items() if one.dtype.is_floating and slot not in self._idle}
+
+        def gradients(given: Sequence[Any]) -> Any:
+            with tf.device(self.device):
+                ends, sources = [*scaled, *targets.values()], [*taken, *self._sources]
+                return tape.gradient(ends, sources, output_gradients=[*map(tf.ones_like, scaled), *given])
+
+        backward = Traced(gradients, [tf.TensorSpec(one.shape, one.dtype) for one in targets.values()])
+        found.append((backward, tuple(targets)))
+        return outputs, own_masks, finals, loss, backward.needs
+
+    def _inferring(self, tensors: Tensors, masks: Tensors) -> tuple[Any, ...]:
+        values = self.values(tensors, masks, training=False)
         with tf.device(self.device):
             own = self._added()
             return (*self._given(values), tf.add_n(own) if own else tf.zeros(()))
@@ -183,9 +227,9 @@ class Section:
 
     def _given(self, values: Tensors) -> tuple[Any, Any, Any]:
         """What crosses, with its masks, and the model's outputs of the last section."""
-        outputs = {str(slot): values[slot] for slot in self.gives}
+        outputs = {slot: values[slot] for slot in self.gives}
         masks = {slot: mask for slot, one in outputs.items() if (mask := keras_inside.mask_of(one)) is not None}
-        finals = {str(slot): values[slot] for slot in self._calls.outputs} if self.is_last else {}
+        finals = {slot: values[slot] for slot in self._calls.outputs} if self.is_last else {}
         return outputs, masks, finals
 
     def backward(self, passed: Passed, given: Mapping[int, Sequence[Any]]) -> tuple[list[Any], Tensors]:
@@ -193,17 +237,18 @@ class Section:
 
         `given` has for each slot that it gave the gradients that came back.
         """
-        targets, grads = [], []
-        if passed.scaled is not None:
-            targets, grads = [passed.scaled], [tf.ones_like(passed.scaled)]
-        for slot, back in given.items():
-            if back:
-                targets.append(passed.outputs[slot])
-                grads.append(tf.add_n(back) if len(back) > 1 else back[0])
-        wanted = [slot for slot, tensor in passed.taken.items() if tensor.dtype.is_floating]
-        sources = [passed.taken[slot] for slot in wanted] + self._sources
-        found = passed.tape.gradient(targets, sources, output_gradients=grads) if targets else [None] * len(sources)
-        return found[len(wanted) :], dict(zip(wanted, found, strict=False))
+        passes = self._trains[passed.kind]
+        idle = [slot for slot in passes.targets if not given[slot]]
+        if idle:  # in the first run: for all others it is traced anew
+            self._idle.update(idle)
+            del self._trains[passed.kind]
+        grads = [_sum(given[slot] or [tf.zeros_like(passed.outputs[slot])]) for slot in passes.targets]
+        found = passes.backward(grads, needs=passed.needs)
+        return found[len(self._wanted) :], dict(zip(self._wanted, found, strict=False))
+
+
+def _sum(grads: Sequence[Any]) -> Any:
+    return tf.add_n(grads) if len(grads) > 1 else grads[0]
 
 
 def kind_of(labels: Any) -> str:

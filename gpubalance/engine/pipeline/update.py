@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from gpubalance.engine import keras_inside
+from gpubalance.engine.pipeline.traced import Traced
 
 # A variable's gradient: dense, an embedding's IndexedSlices, or None.
 Gradient = Any
@@ -77,11 +79,9 @@ class Update:
         self._trained[device] = [
             one for one, grad in zip(self._variables[device], grads, strict=True) if grad is not None
         ]
-        tell = tf.function(lambda grads: self._told(device, grads), autograph=False)
-        apply = tf.function(lambda *given: self._applied(device, *given), autograph=False)
-        self._tell[device] = tell.get_concrete_function(specs) if specs and self.meets else None
         told = tf.TensorSpec([None], self._kind), tf.TensorSpec((), tf.bool)
-        self._apply[device] = apply.get_concrete_function(specs, *told) if specs else None
+        self._tell[device] = Traced(partial(self._told, device), specs) if specs and self.meets else None
+        self._apply[device] = Traced(partial(self._applied, device), specs, *told) if specs else None
         places = {id(one): place for place, one in enumerate(self._inner._trainable_variables)}
         told_of = [places[id(one)] for other in self.devices for one in self._trained.get(other, ())]
         self._order = sorted(range(len(told_of)), key=told_of.__getitem__)
@@ -139,11 +139,10 @@ def _there(grads: Sequence[Gradient]) -> list[Gradient]:
     return [grad for grad in grads if grad is not None]
 
 
-def _times(grad: Gradient, factor: Any) -> Gradient:
-    scaled = _values(grad) * tf.cast(factor, _values(grad).dtype)
-    if isinstance(grad, tf.IndexedSlices):
-        return tf.IndexedSlices(scaled, grad.indices, grad.dense_shape)
-    return scaled
+def _times(grad: Gradient, factor: Any) -> Any:
+    """Dense, as Keras makes it: so Adam sees the sum of an embedding's rows."""
+    dense = tf.convert_to_tensor(grad)
+    return dense * tf.cast(factor, dense.dtype)
 
 
 def _spec(grad: Gradient) -> Any:
