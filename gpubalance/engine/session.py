@@ -249,7 +249,7 @@ class Session:
 
     @property
     def _now(self) -> float:
-        """When devices that have nothing left to do ended: simulated ones say so by their profiles."""
+        """The end of the last step of devices that have nothing left to do: by profiles if simulated, else now."""
         return max((clock.free_s for clock in self._paced), default=time.perf_counter())
 
     def late_part(self) -> float | None:

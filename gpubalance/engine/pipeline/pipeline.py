@@ -86,7 +86,7 @@ class Pipeline:
 
     @property
     def next_s(self) -> float:
-        """When a step that is queued now begins: as the one before it ended, where that is a moment ago."""
+        """When a step that is queued now begins: at the end of the one before if that was a moment ago, else now."""
         now, free_s = time.perf_counter(), max(clock.free_s for clock in self.clocks)
         return free_s if now - free_s < QUEUED_WITHIN_S else now
 

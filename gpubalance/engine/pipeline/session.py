@@ -76,7 +76,7 @@ class LayersSession:
             clock = clocks_of(*parts, micro_batch, seed=self._seed)[0]
             where = (first, last), self._model.dtype_policy, self._names[0]
             try:
-                run = Alone(self._blocks, *where, self._outputs, self._optimizer_anew())
+                run = Alone(self._blocks, *where, self._outputs, self._fresh_optimizer())
                 timed = run.time(micro, clock, seconds=seconds, at_least=at_least)
                 run.leave()
             except Exception as error:
@@ -127,14 +127,14 @@ class LayersSession:
         if self._pipeline is None or self._pipeline.segments != tuple(segments):
             self._pipeline, self._used = None, None
             self._pipeline = Pipeline(
-                self._model, self._blocks, segments, self._names, self._loss, self._optimizer_anew()
+                self._model, self._blocks, segments, self._names, self._loss, self._fresh_optimizer()
             )
         if self._used is None or self._used[1] != micro_batch:
             parts = self._devices, self._names, self._blocks.graph, segments, self._joint
             self._pipeline.clocks = clocks_of(*parts, micro_batch, seed=self._seed)
         return self._pipeline
 
-    def _optimizer_anew(self) -> Any:
+    def _fresh_optimizer(self) -> Any:
         with tf.device("/CPU:0"):
             return fresh(self._optimizer)
 
