@@ -167,7 +167,7 @@ class Pipeline:
         self._traced.add(kind)
 
     def _try(self, micro: MicroBatch) -> None:
-        """Both passes of a micro-batch in each section."""
+        """Runs both passes of a micro-batch in each section."""
         parts = self._parts
         step = Step(parts, [micro], time.perf_counter())
         clocks = [Clock(name) for name in parts.names]

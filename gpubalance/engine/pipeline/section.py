@@ -1,7 +1,7 @@
 """A segment at work: its calls on its device, forward and backward each as one traced function.
 
-The forward pass gives what the backward pass needs of it, so nothing is computed twice. TensorFlow's own tape around a
-traced function does so too; but where passes are short, it takes three times as long for it as they do.
+The forward pass returns what the backward pass needs of it, so nothing is computed twice. TensorFlow's own tape around
+a traced function would do so too, but takes three times as long as a short pass itself.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Tensors = dict[int, Any]
 
 @dataclass(frozen=True)
 class Passed:
-    """A forward pass: what it gives, and what its backward pass `needs`. `loss` is None where it adds none.
+    """What a forward pass returns, and what its backward pass `needs`. `loss` is None if the section adds none.
 
     `finals` are the model's outputs, of the last section.
     """
@@ -40,7 +40,7 @@ class Passed:
 
 @dataclass(frozen=True)
 class _Passes:
-    """Both, and the slots whose gradients the backward pass takes."""
+    """Both traced passes, and the slots whose gradients the backward pass takes."""
 
     forward: Traced
     backward: Traced
@@ -83,7 +83,7 @@ class Section:
         made = (slot for call in self.own for slot in call.gives)
         self.gives = tuple(slot for slot in made if calls.last.get(slot, -1) >= self._end)
         self._trains: dict[str, _Passes] = {}  # by the labels' kind
-        self._idle: set[int] = set()  # slots that it gives and no gradient comes back for
+        self._idle: set[int] = set()  # slots for which no gradient comes back
         self._infers: Any = None
 
     @property
@@ -137,7 +137,7 @@ class Section:
         return Passed(outputs, found, finals, losses[0] if losses else None, kind, needs)
 
     def is_traced(self, labels: Any) -> bool:
-        """Whether passes with labels of their kind are, as they are run from now on."""
+        """Whether the passes for labels of this kind are traced in their final form."""
         return kind_of(labels if self.is_last else ()) in self._trains
 
     def check_borrowed(self, others: Sequence[Any]) -> None:
@@ -172,11 +172,11 @@ class Section:
         specs = *self._specs(tensors, masks), tf.nest.map_structure(_open, labels), number, number
         found: list[tuple[Traced, tuple[int, ...]]] = []
         forward = Traced(partial(self._training, found), *specs)
-        return _Passes(forward, *found[-1])  # a loss that makes its variables then is traced twice
+        return _Passes(forward, *found[-1])  # a loss that makes variables is traced twice
 
     @property
     def _wanted(self) -> list[int]:
-        """What it takes and gives a gradient back for."""
+        """The slots that it takes and returns a gradient for."""
         return [slot for slot in self.takes if tf.as_dtype(self._calls.tensors[slot].dtype).is_floating]
 
     def _training(
@@ -188,7 +188,7 @@ class Section:
         samples: Any,
         total: Any,
     ) -> tuple[Any, ...]:
-        """The forward pass. `found` gets the backward pass, that is traced within it, and its targets."""
+        """The forward pass. Appends to `found` the backward pass, which is traced within it, and its targets."""
         taken = [tensors[slot] for slot in self._wanted]
         with tf.GradientTape() as tape:
             tape.watch(taken)
@@ -239,7 +239,7 @@ class Section:
         """
         passes = self._trains[passed.kind]
         idle = [slot for slot in passes.targets if not given[slot]]
-        if idle:  # in the first run: for all others it is traced anew
+        if idle:  # only in the first run; later ones use a new trace without these targets
             self._idle.update(idle)
             del self._trains[passed.kind]
         grads = [_sum(given[slot] or [tf.zeros_like(passed.outputs[slot])]) for slot in passes.targets]

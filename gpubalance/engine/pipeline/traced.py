@@ -1,4 +1,4 @@
-"""A traced function of many tensors, called without what TensorFlow's Python does for each of them."""
+"""Calls a traced function of many tensors without TensorFlow's Python work for each tensor."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Traced:
     """
 
     def __init__(self, function: Callable[..., Any], *specs: Any) -> None:
-        """Traces it, for arguments like these structures of specs, in one thread: Keras is not safe in several.
+        """Traces it for arguments like these structures of specs. Call it in one thread, as Keras is not thread-safe.
 
-        Where that is within the trace of another one, `needs` are tensors of that one, which it must give.
+        Within the trace of another function, `needs` are tensors of that one, which it must return.
         """
 
         def run(*tensors: Any) -> Any:
@@ -32,7 +32,7 @@ class Traced:
         self.needs = self._graph.captured_inputs
 
     def __call__(self, *given: Any, needs: Sequence[Any] | None = None) -> Any:
-        """What the function gives; `needs` are the values of what it needs of another one."""
+        """Returns what the function returns. `needs` are the values of what it needs of another function."""
         tensors = [*tf.nest.flatten(given, expand_composites=True), *(self.needs if needs is None else needs)]
         made = tf.raw_ops.StatefulPartitionedCall(
             args=tensors, Tout=self._types, f=self._graph, config_proto=self._config
@@ -44,7 +44,7 @@ class Traced:
 
 
 def _config() -> bytes:
-    """What `tf.config` says of the graph optimizer, whose setting such a call does not look up by itself."""
+    """Whether `tf.config` turns the graph optimizer off, which such a call does not look up by itself."""
     config = tf.compat.v1.ConfigProto()
     is_off = tf.config.optimizer.get_experimental_options().get("disable_meta_optimizer", False)
     config.graph_options.rewrite_options.disable_meta_optimizer = is_off
