@@ -1,4 +1,4 @@
-"""Two branches of three layers over one input, and a merge: small enough to be built and traced at once."""
+"""Two branches of two layers over one input, and a merge: small enough to be built and traced at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def net() -> Any:
     arms = []
     for arm in "ab":
         x = inputs
-        for number in range(3):
+        for number in range(2):
             x = keras.layers.Dense(4, name=f"{arm}{number}")(x)
         arms.append(x)
     merged = keras.layers.Concatenate(name="merge")(arms)
