@@ -138,13 +138,13 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         labels = [device.label for device in self._split.devices]
         slowest = labels[times.busy_s.index(max(times.busy_s))]
         waits = ", ".join(
-            f"{label} {wait / max(times.busy_s):.0%}"
+            f"{label} waits {wait / max(times.busy_s):.0%}"
             for label, wait in zip(labels, times.wait_s, strict=True)
             if wait > 0
         )
         return (
-            f"the split {Shares(times.batches)} no longer fits. Waits for {slowest}, as part of its compute time: "
-            f"{waits}. `gpubalance balance` finds a new one; split.monitor(rebalance=True) adapts it while it trains"
+            f"the split {Shares(times.batches)} no longer fits: {waits} of the time that {slowest} computes. "
+            "`gpubalance balance` finds a new one; split.monitor(rebalance=True) adapts it while it trains"
         )
 
     def _change_split(self, times: EpochTimes) -> None:

@@ -67,15 +67,15 @@ def profile(namespaces: str, tmp_path: Path) -> Path:
 
 
 def check_computes(run: Run) -> None:
-    """Each device's time is its profile's, or somewhat later where the machine is busy."""
+    """Each device's time is within 3 % of what its profile says."""
     for replica in run.replicas:
         profile = run.devices[replica.device].profile
         assert profile is not None
-        assert 0.99 < replica.compute_s / (profile.alpha_s + profile.beta_s * replica.batch) < 1.15
+        assert replica.compute_s == pytest.approx(profile.alpha_s + profile.beta_s * replica.batch, rel=0.03)
 
 
 def check_best(found: Plan, profile: Path, most: int) -> None:
-    """Brute force finds no split that is 5 % better with the sync that was measured, of one host the profile's."""
+    """Brute force finds no split that is 2 % better with the sync that was measured, of one host the profile's."""
     devices, joint = simulated_devices(str(profile))
     assert found.sync_s is not None
 
@@ -87,7 +87,7 @@ def check_best(found: Plan, profile: Path, most: int) -> None:
 
     sizes = range(0, most + 1, 8)
     best = max(throughput(split) for split in itertools.product(sizes, repeat=len(devices)) if 0 < sum(split) <= most)
-    assert throughput(found.batches) >= 0.95 * best, (found.batches, found.sync_s)
+    assert throughput(found.batches) >= 0.98 * best, (found.batches, found.sync_s)
 
 
 def balanced(path: Path) -> Plan:
