@@ -77,7 +77,7 @@ def _plain() -> Iterator[str]:
     try:
         common = ("--simulate", "2", "--model", "small")
         measured("probe", *common, "--max-batch", str(_SCANNED_GLOBAL), "--duration", "1")
-        plan = Plan.model_validate(
+        plan = Plan.model_validate_json(
             measured("balance", *common, "--global-batch", str(_SCANNED_GLOBAL), "--duration", "8", "--windows", "2")
         )
         found = plan.batches[0]
