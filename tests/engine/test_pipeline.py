@@ -157,6 +157,19 @@ def test_each_update_is_computed_where_its_variables_are(keras: Any) -> None:
     assert [{node.device[-5:] for node in own} for own in updates] == [{name} for name in names.values()]
 
 
+def test_an_operation_that_a_device_has_not_got_runs_elsewhere(keras: Any) -> None:
+    """As a GPU has none on text. Here there is no such device at all, which TensorFlow takes in the same way."""
+    import tensorflow as tf
+
+    from gpubalance.engine.pipeline.traced import Traced
+
+    def add(number: Any) -> Any:
+        with tf.device("/GPU:7"):
+            return number + 1
+
+    assert float(Traced(add, tf.TensorSpec((), tf.float32))(tf.constant(1.0))) == 2
+
+
 def test_a_moved_model_saves_and_predicts_as_before(keras: Any, regularised: Trained, tmp_path: Path) -> None:
     model = regularised.model
     assert {variable.value.device[-5:] for variable in model.variables} == {"CPU:0", "CPU:1", "CPU:2"}

@@ -44,8 +44,10 @@ class Traced:
 
 
 def _config() -> bytes:
-    """Whether `tf.config` turns the graph optimizer off, which such a call does not look up by itself."""
-    config = tf.compat.v1.ConfigProto()
+    """What TensorFlow's own calls of a function pass on: operations that a GPU has not got run on the host, and whether
+    the graph optimizer is on.
+    """
+    config = tf.compat.v1.ConfigProto(allow_soft_placement=True)
     is_off = tf.config.optimizer.get_experimental_options().get("disable_meta_optimizer", False)
     config.graph_options.rewrite_options.disable_meta_optimizer = is_off
     return config.SerializeToString()  # type: ignore[no-any-return]
