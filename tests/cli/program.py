@@ -98,9 +98,9 @@ def children_of(pid: int) -> list[psutil.Process]:
 
 
 def lives(process: psutil.Process) -> bool:
-    """Whether a process lives. A zombie is dead: it waits for a parent, which may not be ours."""
+    """Whether a process lives. A zombie does not: it waits for a parent, which may not be ours."""
     try:
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
+        return process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
     except psutil.NoSuchProcess:
         return False
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from gpubalance.devices.profile import simulated_devices
@@ -20,6 +21,7 @@ from gpubalance.settings.shares import Shares
 from gpubalance.workers.party import Build, Party
 from gpubalance.workers.process import Process
 from gpubalance.workers.worker import Worker
+from tests.cli.program import lives
 from tests.stand_in import engine
 from tests.workers.test_process import gone
 
@@ -66,7 +68,7 @@ def test_one_worker_has_all_devices_of_a_group_and_is_asked_again_and_again() ->
         assert party.ask(step) == first
         assert (party.alive, party.started) == (True, 1)
         assert len(party.facts.memory_limit_bytes) == 2
-        assert not gone(first)
+        assert lives(psutil.Process(first))
     assert gone(first)
 
 
@@ -102,7 +104,7 @@ def test_each_failure_is_its_devices_and_the_others_go_on(engine_that: Callable[
         assert isinstance(party.failures[1], PartialResult)
         assert f"SIGABRT while training with batches 8 on {SECOND.label}" in party.failures[1].message
         assert gone(before[1])
-        assert not gone(before[0])
+        assert lives(psutil.Process(before[0]))
         # The next call has a fresh worker in its place, and the first is the same.
         after = party.each(numbered(pid))
         assert after[0] == before[0]
