@@ -26,6 +26,14 @@ settings.register_profile("here", deadline=None, derandomize=True, max_examples=
 settings.load_profile("here")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What fixtures of a module write is not the user's: `balance` would plan with their probes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Puts logs and results of workers into the test's own folder."""

@@ -69,14 +69,10 @@ def balanced(
 ) -> Any:
     """Runs the command and returns its plan, None for a dry run. A `watch` gets the events, and stdout nothing."""
     from gpubalance.cli.measured import estimated, measured
-    from gpubalance.cli.next_command import uses
-    from gpubalance.cli.output import width
     from gpubalance.jobs.balance.balance import balance as balance_job
     from gpubalance.jobs.balance.estimate import estimate
     from gpubalance.jobs.keep.journals import balance_journal
     from gpubalance.render.estimate import phases_estimate_text
-    from gpubalance.render.plan import plan_lines
-    from gpubalance.render.summary import summary
     from gpubalance.results.plan import Plan
     from gpubalance.settings.requests import BalanceRequest
 
@@ -93,14 +89,6 @@ def balanced(
         fresh=search.fresh,
     )
 
-    def text(plan: Plan) -> str:
-        if watch is not None:
-            return ""
-        run = plan.balance.run if plan.balance else None
-        warnings = (*(run.warnings if run else ()), *plan.warnings)
-        using = uses(plan, gpus.simulate, reporting.output)
-        return summary(plan_lines(plan, width(), epoch), warnings, *using, width())
-
     if search.dry_run:
         estimated(machine, devices, measuring, reporting, estimate(request), phases_estimate_text)
         return None
@@ -114,6 +102,18 @@ def balanced(
         kind=Plan,
         journal=balance_journal,
         job=balance_job,
-        text=text,
+        text=lambda plan: _summary(plan, gpus, reporting, epoch) if watch is None else "",
         watch=watch,
     )
+
+
+def _summary(plan: Plan, gpus: DeviceOptions, reporting: ReportingOptions, epoch: int | None) -> str:
+    """The text for stdout."""
+    from gpubalance.cli.next_command import uses
+    from gpubalance.cli.output import width
+    from gpubalance.render.plan import plan_lines
+    from gpubalance.render.summary import summary
+
+    run = plan.balance.run if plan.balance else None
+    warnings = (*(run.warnings if run else ()), *plan.warnings)
+    return summary(plan_lines(plan, width(), epoch), warnings, *uses(plan, gpus.simulate, reporting.output), width())

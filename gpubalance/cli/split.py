@@ -240,7 +240,7 @@ def match(
         fewer = f", or name the devices that train: --gpus {chosen}" if len(sizes) < len(devices) and not named else ""
         raise UsageError(
             f"{_count(len(sizes), 'batch')} for {_count(len(devices), 'device')}",
-            remedy=f"give one batch a device, in the order of --gpus{fewer}",
+            remedy=f"give each device a batch, in the order of --gpus{fewer}",
         )
     if micro_sizes is not None and len(micro_sizes) != len(sizes):
         raise UsageError(

@@ -17,7 +17,8 @@ from gpubalance.settings.device import DeviceProfile, JointProfile
 # A GPU starts a step the moment the one before ends, as the host has queued it by then. A simulated device counts its
 # step from that moment too if the host comes within this time, so that a step takes what its profile says.
 QUEUED_WITHIN_S = 0.015
-# If the host comes later, this part of a step's compute time is not counted: that far it would work ahead of a GPU.
+# If the host comes later, only its delay beyond this part of the longest compute time counts: so far ahead it queues a
+# GPU's steps.
 _AHEAD = 0.5
 # A step whose real compute ends too late by more than this part of its paced time does not follow the profile.
 LATE_BY = 0.01
@@ -76,7 +77,8 @@ class PacedClock(Clock):
 
     `steps` counts its steps, `late_steps` those whose real compute took longer than the profile's time.
     `at_once`: other devices compute meanwhile, as replicas of a joint run do, or in other workers. `free_s` is when the
-    device ended its last step, by its profile: the host may hear of it later.
+    device ended its last step, by its profile: the host may hear of it later. While it has nothing to do, as samples do
+    not come or nothing is measured, the caller moves that on: else the host would be late for the next step.
     """
 
     def __init__(
@@ -85,11 +87,12 @@ class PacedClock(Clock):
         profile: DeviceProfile,
         joint: JointProfile,
         computed_s: list[float],
+        compute_s: list[float],
         *,
         seed: int,
         in_cluster: bool = False,
     ) -> None:
-        """The replicas share `computed_s`, which has the end of each one's last compute.
+        """The replicas share `computed_s`, which has the end of each one's last compute, and its length, `compute_s`.
 
         `in_cluster`: the others are in other processes, and their times are unknown.
         """
@@ -99,9 +102,11 @@ class PacedClock(Clock):
         self._contention = joint.contention
         self.at_once = len(computed_s) > 1
         self._computed_s = computed_s
+        self._computes_s = compute_s
         self._in_cluster = in_cluster
         self._times = ComputeTimes(profile, seed=seed)
         self._first_s: float | None = None
+        self._came_s = 0.0
         self._began_s = 0.0
         self._compute_s = 0.0
         self._summed_s = 0.0
@@ -121,24 +126,22 @@ class PacedClock(Clock):
             )
         now = time.perf_counter()
         if self._first_s is None:
-            self._first_s = now
+            self._first_s = self.free_s = now
         micro_batches = -(-int(batch) // int(micro_batch))  # the first one may be smaller
         self._compute_s = self._times.next_s(int(batch), micro_batches, elapsed_s=now - self._first_s)
         self._compute_s *= self._contention if self.at_once else 1.0
+        self._computes_s[self._replica] = self._compute_s
+        self._came_s = now
         self._began_s = self.free_s + self._counted_s(now - self.free_s)
         return self._began_s
 
-    def idle_at(self, now: float) -> None:
-        """Notes that nothing is queued at `now`: the device is free from then on, unless it has just ended a step."""
-        if self._counted_s(now - self.free_s):
-            self.free_s = now
-
     def computed(self, batch: int, micro_batch: int) -> float:
-        """Sleeps until the profile's compute time is over."""
+        """Sleeps until the profile's compute time is over; real compute that takes longer counts in full."""
         del batch, micro_batch
-        late_s = sleep_until(self._began_s + self._compute_s)
-        self._late = late_s > LATE_BY * self._compute_s
-        ended_s = self._began_s + self._compute_s + max(0.0, late_s)
+        over_s = max(0.0, time.perf_counter() - self._came_s - self._compute_s)
+        self._late = over_s > LATE_BY * self._compute_s
+        ended_s = self._began_s + self._compute_s + over_s
+        sleep_until(ended_s)
         self._computed_s[self._replica] = ended_s
         self.computed_steps += 1
         return ended_s
@@ -168,7 +171,7 @@ class PacedClock(Clock):
 
     def _counted_s(self, late_s: float) -> float:
         """The part of the host's lateness that counts as the device's time: the host's work between steps does not."""
-        return max(0.0, late_s - _AHEAD * self._compute_s) if late_s > QUEUED_WITHIN_S else 0.0
+        return max(0.0, late_s - _AHEAD * max(self._computes_s)) if late_s > QUEUED_WITHIN_S else 0.0
 
 
 def sleep_until(target_s: float) -> float:
@@ -188,9 +191,9 @@ def clocks(
     profiles: Sequence[DeviceProfile | None], joint: JointProfile, *, seed: int, in_cluster: bool = False
 ) -> list[Clock]:
     """A clock for each replica, in order. In a cluster each process uses only its own."""
-    computed_s = [0.0] * len(profiles)
+    shared = [0.0] * len(profiles), [0.0] * len(profiles)
     return [
-        PacedClock(replica, profile, joint, computed_s, seed=noise_seed(seed, replica), in_cluster=in_cluster)
+        PacedClock(replica, profile, joint, *shared, seed=noise_seed(seed, replica), in_cluster=in_cluster)
         if profile
         else Clock()
         for replica, profile in enumerate(profiles)

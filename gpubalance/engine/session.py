@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import psutil
@@ -28,6 +28,8 @@ from gpubalance.settings.shares import Shares
 
 # What trains three times keeps training: with a new split, or in a new session, the first steps differ from the others.
 _STEPS_BEFORE_A_TRACE = 3
+# A batch that is ready comes within this time.
+_READY_WITHIN_S = 0.002
 # If a pipeline's batches differ in shape, a timing is the mean over at least this many.
 _UNLIKE_AT_ONCE = 7
 
@@ -70,6 +72,8 @@ class Session:
         self._split = Shares((1,) * self._replicas)
         self._pipeline = False
         self._data: Iterator[Any] | None = None
+        self._awaited_s = 0.0
+        self._ended_s = 0.0  # when the host saw the end of the last timing
         self._turn = 1  # steps until each batch has come once, if they differ in shape
         self._pulls = Pulls(self._user_data, self._goes_on) if self._user_data else None
 
@@ -190,11 +194,12 @@ class Session:
             self._pulls.forget()
             self._data = self._users(self._user_data, split, pipeline=pipeline)
         elif self.settings.input == "host" and isinstance(self._samples, data.Samples):
-            self._data = data.streamed(self._strategy, self._samples, split.batches[self._here])
+            self._data = self._awaited(data.streamed(self._strategy, self._samples, split.batches[self._here]))
         else:
             own = split.batches[self._here]
             self._data = data.resident(self._strategy, self._samples, self._names, own, self._here.start or 0)
         self._run()  # unmeasured: data is new, caches and the pipeline fill
+        self._ended_s = time.perf_counter()
 
     def _users(self, own: UserData, split: Shares, *, pipeline: bool) -> Iterator[Any]:
         """The user's own batches, from their pipeline or held on the devices."""
@@ -205,20 +210,32 @@ class Session:
             self._run(next(data.piped(*where, [longest])))
         if pipeline:
             self._turn = _UNLIKE_AT_ONCE if own.differs else 1
-            return data.piped(*where, own.stream(split.global_batch))
+            return data.piped(*where, self._awaited(own.stream(split.global_batch)))
         # In a cluster all processes must hold the same number, without knowing each other's memory: the fewest.
         free = 0 if self.in_cluster else psutil.virtual_memory().available
         held = data.held(*where, own, [min(free, limit or free) for limit in self._memory_limit_bytes])
         self._turn = len(held) if own.differs else 1
         return itertools.cycle(held)
 
+    def _awaited(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """The same batches. Simulated devices are idle while the host waits for one that is not ready."""
+        asked = time.perf_counter()
+        for batch in batches:
+            waited = time.perf_counter() - asked
+            if self._paced and waited > _READY_WITHIN_S:
+                self._awaited_s = waited
+                for clock in self._paced:
+                    clock.free_s += waited
+            yield batch
+            asked = time.perf_counter()
+
     def _run(self, values: Any = None, *, stamped: bool = False) -> tuple[Any, Any, float]:
         """Queues a step with these values or the next ones: the loss, the stamps and the host's wait for data."""
-        split, asked = self._split, time.perf_counter()
+        split, asked, self._awaited_s = self._split, time.perf_counter(), 0.0
         if values is None:
             assert self._data is not None  # noqa: S101  (_train_with comes first)
             values = next(self._data)
-        waited = time.perf_counter() - asked
+        waited = self._awaited_s if self._paced else time.perf_counter() - asked
         with tf.device("/CPU:0"):  # else one GPU would have to send it to the others
             sizes = [tf.constant(float(split.global_batch))]
             if split.accumulates:
@@ -226,18 +243,20 @@ class Session:
         return *self._step(stamped=stamped, micro=split.accumulates)(values, *sizes), waited
 
     def _timing(self, steps: int, *, stamped: bool) -> Timing:
+        now = self._now + time.perf_counter() - self._ended_s
+        for clock in self._paced:  # all of them have been idle since the last timing
+            clock.free_s = now
         if stamped:
             # Queue a stamped step behind another, as usual steps are: an idle GPU would wait for its first kernels.
             self._run()
         else:
             steps = -(-steps // self._turn) * self._turn
-        for clock in self._paced:
-            clock.idle_at(time.perf_counter())
         input_wait_s, began = 0.0, self._now
         for _ in range(steps):
             loss, stamps, waited = self._run(stamped=stamped)
             input_wait_s += waited
         runtime.wait_for(self._names)
+        self._ended_s = time.perf_counter()
         return Timing(
             steps=steps,
             seconds=self._now - began,

@@ -176,8 +176,7 @@ class Points:
         with tf.device("/CPU:0"), tf.control_dependencies(self._stamps[-1:]):
             stamp = tf.numpy_function(lambda *given: function(*given[:-1]), [*sizes, marker], tf.float64)
         stamp.set_shape(())
-        if not tf.executing_eagerly():  # a user's model may ask for eager execution
-            tf.compat.v1.get_default_graph().experimental_acd_manager.run_independently(stamp.op)
+        tf.compat.v1.get_default_graph().experimental_acd_manager.run_independently(stamp.op)
         self._stamps.append(stamp)
         return _after(stamp, values) if self._paced else values
 

@@ -34,4 +34,5 @@ def losses(devices: Sequence[Device], gap: SoloGap) -> tuple[Loss, ...]:
         *slower,
         Loss("waiting for the slowest", gap.imbalance),
         Loss("summing gradients", gap.sync),
+        *([Loss("rare slow steps", gap.slow)] if gap.slow else []),
     )

@@ -23,7 +23,8 @@ class SoloGap(Record):
 
     `left_out` is what devices without samples gave alone; `batch_sizes` what the others lose because their batch is not
     their best, as memory is less; `slowdown`, for each device, the loss from being slower in the run than alone;
-    `imbalance` the wait for the slowest; `sync` what comes after it. With `throughput` they add up to `solo_sum`.
+    `imbalance` the wait for the slowest; `sync` what comes after it; `slow` what rare slow steps cost, in older
+    results a part of `sync`. With `throughput` they add up to `solo_sum`.
     """
 
     solo_sum: Positive
@@ -32,14 +33,16 @@ class SoloGap(Record):
     slowdown: tuple[Number, ...]
     imbalance: Number
     sync: Number
+    slow: Number = 0.0
     throughput: Number
 
 
-def divide_gap(devices: Sequence[Ran], step_time_s: float) -> SoloGap:
+def divide_gap(devices: Sequence[Ran], step_time_s: float, slow_s: float = 0.0) -> SoloGap:
     """The parts of Σ rᵢ − B/T: it goes from one to the other one cause at a time, so that the differences add up.
 
     The steps are Σ rᵢ, for devices with samples; Σ bᵢ/tᵢ(bᵢ), alone at their batches; Σ bᵢ/(cᵢ+uᵢ), with their compute
-    and update in the run; B / max (cᵢ+uᵢ), when all wait for the slowest; B/T, with sync.
+    and update in the run; B / max (cᵢ+uᵢ), when all wait for the slowest; B/(T − slow), with sync; B/T, with rare slow
+    steps.
     """
     used = [device for device in devices if device.batch]
     global_batch = sum(device.batch for device in used)
@@ -47,12 +50,14 @@ def divide_gap(devices: Sequence[Ran], step_time_s: float) -> SoloGap:
     alone = [d.batch / d.alone_s if d.batch else 0.0 for d in devices]
     joint = [d.batch / d.busy_s if d.batch else 0.0 for d in devices]
     together = global_batch / max(d.busy_s for d in used)
+    synced = global_batch / (step_time_s - slow_s)
     return SoloGap(
         solo_sum=sum(device.solo_best for device in devices),
         left_out=sum(device.solo_best for device in devices if not device.batch),
         batch_sizes=solo - sum(alone),
         slowdown=tuple(a - j for a, j in zip(alone, joint, strict=True)),
         imbalance=sum(joint) - together,
-        sync=together - global_batch / step_time_s,
+        sync=together - synced,
+        slow=synced - global_batch / step_time_s,
         throughput=global_batch / step_time_s,
     )

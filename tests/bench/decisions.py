@@ -104,7 +104,9 @@ class Machine:
             }
         )
 
-    def balanced(self, watch: Watch | None = None, offset: Offset | None = None) -> Plan:
+    def balanced(
+        self, watch: Watch | None = None, offset: Offset | None = None, party_of: type[DrawnParty] = DrawnParty
+    ) -> Plan:
         """The plan that the job ends with; `offset` replaces the machine's own."""
         watch = watch or _unwatched
         request = BalanceRequest(
@@ -114,7 +116,7 @@ class Machine:
             plan=self.wanted,
             measuring=Measuring(baseline="none"),
         )
-        party = DrawnParty(self.devices, self.joint, seed=self.seed, offset=offset or self.offset)
+        party = party_of(self.devices, self.joint, seed=self.seed, offset=offset or self.offset)
         kept, phases = Kept(None, watch), Phases(request, watch)
         balancing = Balancing(request, self.probe, None, cast("Party", party), watch, kept, phases)
         try:

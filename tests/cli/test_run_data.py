@@ -72,6 +72,8 @@ def test_a_slow_pipeline_is_named_first_with_the_line_to_change(tmp_path: Path) 
     assert "num_parallel_calls=tf.data.AUTOTUNE" in summary
     assert "waiting\n  for input" in summary or "waiting for input" in summary
     assert max(map(len, summary.split("\nnext: ")[0].splitlines())) <= 80
+    # The devices wait from the end of a step until their data is there, and no longer.
+    assert {"stamps-cost", "parts-exceed-step"}.isdisjoint(warning["code"] for warning in result["warnings"])
 
 
 def test_the_same_pipeline_in_parallel_is_not_named(tmp_path: Path) -> None:

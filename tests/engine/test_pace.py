@@ -22,6 +22,14 @@ def paced(alpha_s: float, beta_s: float = 0.0, **options: Any) -> DeviceProfile:
     return DeviceProfile(name="paced", alpha_s=alpha_s, beta_s=beta_s, **options)
 
 
+def used(profile: DeviceProfile) -> PacedClock:
+    """The clock of a device alone that has begun a step before."""
+    (clock,) = clocks([profile], JointProfile(), seed=0)
+    assert isinstance(clock, PacedClock)
+    clock.begin(1, 1)
+    return clock
+
+
 def stamps_of(steps: Steps, batches: tuple[int, ...], *, discard: int = 2) -> Any:
     for _ in range(discard):
         steps.step(*data(sum(batches)), batches, stamped=True)
@@ -65,9 +73,9 @@ def test_the_all_reduce_waits_for_the_straggler(tensorflow: Any) -> None:
 
 def test_a_queued_step_counts_from_the_end_of_the_one_before() -> None:
     """The host's own time between two steps is hidden behind the step before, as on a GPU; a pause is not."""
-    from gpubalance.engine.pace import QUEUED_WITHIN_S, PacedClock
+    from gpubalance.engine.pace import QUEUED_WITHIN_S
 
-    clock = PacedClock(0, paced(0.001), JointProfile(), [0.0], seed=0)
+    clock = used(paced(0.001))
     for _ in range(20):  # this process may have to wait for that long, but not each time
         clock.free_s = time.perf_counter() - QUEUED_WITHIN_S / 3
         if clock.begin(1, 1) == clock.free_s:
@@ -78,16 +86,31 @@ def test_a_queued_step_counts_from_the_end_of_the_one_before() -> None:
     assert clock.begin(1, 1) > clock.free_s + QUEUED_WITHIN_S
 
 
-def test_of_a_late_host_half_of_what_the_step_computes_is_not_counted() -> None:
-    clock = PacedClock(0, paced(2.0), JointProfile(), [0.0], seed=0)
+def test_of_a_late_host_what_is_beyond_half_of_the_steps_compute_counts() -> None:
+    clock = used(paced(2.0))
     clock.free_s = time.perf_counter() - 0.3
     assert clock.begin(1, 1) == clock.free_s
     clock.free_s = time.perf_counter() - 5.0
     assert clock.begin(1, 1) >= clock.free_s + 4.0
 
 
+def test_a_late_host_makes_no_compute_longer() -> None:
+    """Real compute as long as the profile's, after a host that was late by less than half of it."""
+    clock = used(paced(0.5))
+    clock.free_s = time.perf_counter() - 0.2
+    began_s = clock.begin(1, 1)
+    time.sleep(0.4)
+    assert clock.computed(1, 1) - began_s == pytest.approx(0.5, abs=0.05)
+    clock.begin(1, 1)
+    time.sleep(0.6)
+    clock.computed(1, 1)
+    clock.summed()
+    clock.finished()
+    assert clock.late_steps == 1
+
+
 def test_what_is_woken_late_has_ended_on_time() -> None:
-    clock = PacedClock(0, paced(0.01), JointProfile(), [0.0], seed=0)
+    clock = used(paced(0.01))
     steps = ((clock.begin(1, 1), clock.computed(1, 1)) for _ in range(20))
     # On a busy machine one may come too late to sleep, but not each.
     assert any(ended_s == began_s + 0.01 for began_s, ended_s in steps)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,8 +19,23 @@ from tests.cli.program import TINY
 from tests.engine.pipelines import orders_of
 from tests.jobs.probes import devices_of
 
-_STEP_S = 0.02
-_PROFILES = [DeviceProfile(name=name, alpha_s=of * _STEP_S, beta_s=0) for name, of in (("fast", 0.5), ("slow", 1.0))]
+# A batch every 0.11 s.
+SLOW = """
+import time
+import numpy as np
+import tensorflow as tf
+
+def batches():
+    while True:
+        time.sleep(0.11)
+        yield np.zeros((5, 8), "float32"), np.zeros(5, "int64")
+
+def samples():
+    like = tf.TensorSpec((5, 8), tf.float32), tf.TensorSpec((5,), tf.int64)
+    return tf.data.Dataset.from_generator(batches, output_signature=like)
+"""
+_STEP_S = 0.1
+_PROFILES = [DeviceProfile(name=name, alpha_s=of * _STEP_S, beta_s=0) for name, of in (("fast", 0.4), ("slow", 1.0))]
 
 
 def of_a_split() -> Iterator[Timing]:
@@ -45,4 +61,17 @@ def test_no_timing_is_shorter_than_its_steps_however_long_the_host_takes_between
 ) -> None:
     for timing in measured():
         assert timing.seconds >= timing.steps * _STEP_S - 1e-9
-        time.sleep(0.005)
+        time.sleep(0.3 * _STEP_S)
+
+
+def test_each_step_takes_its_compute_and_its_wait_for_data(tensorflow: Any, tmp_path: Path) -> None:
+    """However short the wait is, and alone in its timing."""
+    from gpubalance.engine.session import Session
+
+    (tmp_path / "mine.py").write_text(SLOW)
+    settings = Settings(model=TINY, data=f"{tmp_path / 'mine.py'}:samples")
+    session = Session(devices_of(*_PROFILES), settings, JointProfile(), seed=0)
+    options: Any = {"seconds": 0, "at_least": 10, "steps_per_timing": 1, "stamped": False}
+    found = [*session.measure(Shares((2, 3)), pipeline=True, **options)]
+    assert all(one.seconds >= _STEP_S + one.input_wait_s - 1e-9 for one in found)
+    assert 0 < min(one.input_wait_s for one in found[-3:]) < _STEP_S / 2

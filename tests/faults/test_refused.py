@@ -28,7 +28,7 @@ REFUSED = {
         (
             "--batches 120",
             2,
-            "1 batch for 2 devices\n  → give one batch a device, in the order of --gpus, or name the ",
+            "1 batch for 2 devices\n  → give each device a batch, in the order of --gpus, or name the ",
         ),
         ("--batches 120", 2, " devices that train: --gpus 0\n"),
         ("--batch 8 8", 2, "no such option: --batch\n  → did you mean --batches?\n"),

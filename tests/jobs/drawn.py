@@ -107,7 +107,9 @@ class DrawnWorker:
                 **stamps,
             )
             given += 1
-        yield Measured(memory_peak_bytes=(None,) * len(split.batches), late_part=0.0)
+        extra = self._joint.extra_memory
+        peaks = (p.memory_at(m, extra) for p, m in zip(self._profiles, split.micro_batches, strict=True))
+        yield Measured(memory_peak_bytes=tuple(peaks), late_part=0.0)
 
     def _hold(self, sizes: Sequence[int]) -> None:
         """Raises OutOfMemory for the first device that does not hold so many samples at a time."""

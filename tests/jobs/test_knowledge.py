@@ -70,6 +70,19 @@ def test_a_devices_update_is_its_own_wherever_it_trains() -> None:
     assert alone.step_time_s == pytest.approx(profiles[0].alpha_s + profiles[0].beta_s * 64 + 0.005)
 
 
+def test_rare_slow_steps_are_neither_sync_nor_a_splits_own() -> None:
+    known = knowledge()
+    for batches, slow_s in (((120, 80), 0.02), ((96, 64), 0.0)):
+        split = planned(*batches)
+        computes = [known.alone_s(device, split.split) for device in range(2)]
+        usual = measurement_of(batches, computes, sync_s=0.004)
+        step_s = usual.step_time_s.median + slow_s
+        step_time = usual.step_time_s.model_copy(update={"median": step_s, "samples": (step_s,)})
+        known.learn(split, usual.model_copy(update={"step_time_s": step_time, "slow_s": slow_s}))
+        assert known.problem.sync_s == pytest.approx(0.004)
+    assert best_of(known) == (120, 80)
+
+
 def test_no_device_is_slower_than_alone_for_its_update() -> None:
     profiles = [device.profile.model_copy(update={"update_s": 0.005}) for device in PAIR if device.profile]
     devices = devices_of(*profiles)

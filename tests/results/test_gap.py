@@ -17,13 +17,13 @@ def runs(draw: st.DrawFn) -> list[Ran]:
     return draw(st.lists(ran, min_size=1, max_size=5).filter(lambda many: any(one.batch for one in many)))
 
 
-@given(runs(), st.floats(0, 1))
-def test_the_parts_sum_to_the_whole(ran: list[Ran], sync_s: float) -> None:
-    step_s = max(one.busy_s for one in ran if one.batch) + sync_s
-    gap = divide_gap(ran, step_s)
+@given(runs(), st.floats(0, 1), st.floats(0, 1))
+def test_the_parts_sum_to_the_whole(ran: list[Ran], sync_s: float, slow_s: float) -> None:
+    step_s = max(one.busy_s for one in ran if one.batch) + sync_s + slow_s
+    gap = divide_gap(ran, step_s, slow_s)
     throughput = sum(one.batch for one in ran) / step_s
     solo = sum(one.solo_best for one in ran)
-    parts = gap.left_out + gap.batch_sizes + sum(gap.slowdown) + gap.imbalance + gap.sync
+    parts = gap.left_out + gap.batch_sizes + sum(gap.slowdown) + gap.imbalance + gap.sync + gap.slow
     assert gap.solo_sum == pytest.approx(solo)
     assert gap.throughput == pytest.approx(throughput)
     assert parts == pytest.approx(solo - throughput, rel=1e-9, abs=1e-6 * solo)
@@ -32,9 +32,10 @@ def test_the_parts_sum_to_the_whole(ran: list[Ran], sync_s: float) -> None:
 
 
 def test_each_cause_has_its_part() -> None:
-    gap = divide_gap([Ran(1000.0, 90, 0.1, 0.1), Ran(500.0, 50, 0.1, 0.125), Ran(70.0, 0, 0.0, 0.0)], 0.2)
+    gap = divide_gap([Ran(1000.0, 90, 0.1, 0.1), Ran(500.0, 50, 0.1, 0.125), Ran(70.0, 0, 0.0, 0.0)], 0.2, 0.03)
     assert gap.left_out == 70
     assert gap.batch_sizes == pytest.approx(100)  # 900 of 1000, 500 of 500
     assert gap.slowdown == pytest.approx((0, 100, 0))  # 500, and 400 in the run
     assert gap.imbalance == pytest.approx(1300 - 140 / 0.125)
-    assert gap.sync == pytest.approx(140 / 0.125 - 140 / 0.2)
+    assert gap.sync == pytest.approx(140 / 0.125 - 140 / 0.17)
+    assert gap.slow == pytest.approx(140 / 0.17 - 140 / 0.2)

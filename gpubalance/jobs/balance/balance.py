@@ -96,6 +96,7 @@ class Balancing:
         self._proofs = 0
         self._taken_over = 0
         self._stepped_back = False
+        self._failed: set[Shares] = set()
         self._trace_warnings: list[Warning_] = []
         self._pipeline: Pipeline | None = None
 
@@ -207,9 +208,19 @@ class Balancing:
         return KeptRound(probe=self._probe.created, split=split, measured=measured)
 
     def _out_of_memory(self, split: Shares, error: OutOfMemory) -> KeptRound:
-        """The round of a split that ran out of memory: its limits are what fitted before or was found to fit now."""
+        """The round of a split that ran out of memory: its limits are what fitted before or was found to fit now.
+
+        The first time, if memory contradicts that and the split fits when it is tried once more, it is measured.
+        """
         limits, multiple = [], self._known.problem.multiple
-        for device, fits in self._together.fitting(split, error):
+        found = self._together.fitting(split, error, believed=split in self._failed)
+        self._failed.add(split)
+        if not found:
+            try:
+                return self._round(split, self._together.measure(split, self.request.round_s))
+            except OutOfMemory as again:
+                return self._out_of_memory(split, again)
+        for device, fits in found:
             below = [size for size in (*self._rounds.held(device), fits) if size < split.micro_batches[device]]
             limits.append((device, max(below, default=0) // multiple * multiple))
         return KeptRound(probe=self._probe.created, split=split, measured=None, limits=tuple(limits))
@@ -274,7 +285,7 @@ class Balancing:
             update={
                 "settings": self.request.settings,
                 "pipeline": self._pipeline or plan.pipeline,
-                "warnings": (*plan.warnings, *self._moved(), *self._over(), *self._joined(plan), *self._trace_warnings),
+                "warnings": (*plan.warnings, *self._warnings(plan)),
                 "balance": Balance(
                     rounds=self._rounds.records,
                     run=run,
@@ -283,14 +294,12 @@ class Balancing:
             }
         )
 
-    def _over(self) -> list[Warning_]:
-        return [rounds_taken_over(self._taken_over)] if self._taken_over else []
-
-    def _joined(self, plan: Plan) -> list[Warning_]:
-        """The warning that batches of another size than the user's own were measured, if they were."""
+    def _warnings(self, plan: Plan) -> list[Warning_]:
+        """Of rounds that were taken over, of batches of another size than the user's own, and of changed speeds."""
         size = self._pipeline.joined_from if self._pipeline else None
-        return [batches_joined(size, plan.global_batch)] if size else []
-
-    def _moved(self) -> list[Warning_]:
-        """The warnings about devices that changed their speed while they were measured together."""
-        return [speed_changed(self.request.devices[device], change) for device, change in self._known.changed()]
+        return [
+            *(speed_changed(self.request.devices[device], change) for device, change in self._known.changed()),
+            *([rounds_taken_over(self._taken_over)] if self._taken_over else []),
+            *([batches_joined(size, plan.global_batch)] if size else []),
+            *self._trace_warnings,
+        ]

@@ -51,7 +51,10 @@ class Tried:
 
     @cached_property
     def value(self) -> float:
-        """Its value by the objective, such as samples per second, over all its measurements."""
+        """Its value by the objective, such as samples per second, over all its measurements.
+
+        Without rare slow steps: they are no split's own, and no model predicts them.
+        """
         return float(self.objective(self.planned.split.global_batch, median(self._samples)))
 
     @cached_property
@@ -70,7 +73,11 @@ class Tried:
 
     @property
     def _samples(self) -> list[float]:
-        return [sample for one in self.seen for sample in one.step_time_s.samples]
+        found = []
+        for one in self.seen:
+            usual_part = 1 - one.slow_s / one.step_time_s.median
+            found += [usual_part * sample for sample in one.step_time_s.samples]
+        return found
 
     @property
     def as_measured(self) -> Allocation:
@@ -192,7 +199,8 @@ class Knowledge:
         self._loads = tuple(loads)
         if len(measured.replicas) > 1:
             over = len({self._loads[replica.device].host for replica in measured.replicas})
-            self._syncs_s[over] = max(0.0, measured.step_time_s.median - max(r.busy_s for r in measured.replicas))
+            usual_s = measured.step_time_s.median - measured.slow_s
+            self._syncs_s[over] = max(0.0, usual_s - max(r.busy_s for r in measured.replicas))
 
     def _forget(self, moved: Mapping[int, float]) -> None:
         for device, ratio in moved.items():
@@ -235,7 +243,7 @@ class Knowledge:
             best = one.solo_best.throughput if one.solo_best else 0.0
             alone_s = self.alone_s(device, split) + self._alone[device].update_s
             ran.append(Ran(best, batch, alone_s, busy_s.get(device, 0.0)))
-        return divide_gap(ran, run.step_time_s.median)
+        return divide_gap(ran, run.step_time_s.median, run.slow_s)
 
 
 def _half_part(step: StepTime) -> float:

@@ -73,13 +73,17 @@ class Together:
         proof = JointRun(asked, party, driver, self._watch, kept, solo, number, self._warmth, best_of)
         return proof.run(), proof.last or self.measure(split, at_least_s=0.0)
 
-    def fitting(self, split: Shares, error: OutOfMemory) -> list[tuple[int, int]]:
+    def fitting(self, split: Shares, error: OutOfMemory, *, believed: bool) -> list[tuple[int, int]]:
         """(device, micro-batch that fits) of each device that was given more than it holds beside the others.
 
-        Raises NothingFits if none fits.
+        Empty if the failure was chance: if it is not `believed`, and the whole split fits when it is tried once more.
+        Raises NothingFits if no split fits.
         """
         party, used = self.gather(split), split.used
-        fits, too_large = Fitting(party, self._run_request(split).of_used, self._watch).suggest(error)
+        request = self._run_request(split).of_used
+        fits, too_large = Fitting(party, request, self._watch).suggest(error, believed=believed)
+        if fits == request.split:
+            return []
         if fits is None:
             raise NothingFits(error.message, remedy="not even one sample a device fits: use a smaller model")
         if error.replica is not None:

@@ -28,12 +28,15 @@ class Fitting:
         self._watch = watch
         self._refused: OutOfMemory | None = None  # the latest error in the search
 
-    def suggest(self, failed: OutOfMemory) -> tuple[Shares | None, list[int]]:
+    def suggest(self, failed: OutOfMemory, *, believed: bool = False) -> tuple[Shares | None, list[int]]:
         """A split that was tried and fits, or None; and the replicas that were given too much at a time.
 
         Only what does not fit is lowered: halved until it does, then raised to what lines through memory predict, or
         nine tenths of that. TensorFlow may blame another device than the full one: then all are lowered. Each device
         keeps its number of micro-batches, as memory depends on their size.
+
+        If these lines say that all of the request's split fits, it is tried once more, unless the failure is
+        `believed`: another program may have had the memory for a moment.
         """
         wanted = self._request.split.micro_batches
         lowered = self._lowered(failed, blamed=True) or self._lowered(failed, blamed=False)
@@ -43,13 +46,15 @@ class Fitting:
         limits = self._predicted(self._points([tuple(max(1, size // 2) for size in sizes), sizes]))
         most = [min(size, limit) if limit else fits for size, limit, fits in zip(wanted, limits, sizes, strict=True)]
         too_large = [i for i in sorted(halved) if most[i] < wanted[i]]
+        suspected = too_large or sorted(halved)
         for part in (1.0, 0.9):
             larger = tuple(
-                max(fits, int(part * limit)) if i in too_large else size
+                max(fits, int(part * limit)) if i in suspected else size
                 for i, (size, limit, fits) in enumerate(zip(wanted, most, sizes, strict=True))
             )
-            if larger not in (sizes, wanted) and self._tried(self._with(larger)) is not None:
-                return self._with(larger), too_large
+            is_new = larger != sizes and not (believed and larger == wanted)
+            if is_new and self._tried(self._with(larger)) is not None:
+                return self._with(larger), [i for i in suspected if larger[i] < wanted[i]]
         return self._with(sizes), too_large
 
     def _lowered(self, failed: OutOfMemory, *, blamed: bool) -> tuple[tuple[int, ...], set[int]] | None:
@@ -106,7 +111,9 @@ class Fitting:
         where = "the joint run" if len(devices) > 1 else "the run"
         message = f"out of memory: {' and '.join(places) or 'a device'} in {where} of {split}"
         remedy = "not even one sample a device fits: use a smaller model"
-        if fitting is None:
+        if fitting == split:
+            remedy = "tried once more, it fits: run it again, and see what else uses the devices' memory"
+        elif fitting is None:
             message += _needs_and_has(self._refused or error, devices, self._party.facts.memory_limit_bytes)
         else:
             remedy = f"this fits, tried: {fitting.options}"

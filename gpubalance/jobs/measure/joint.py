@@ -283,7 +283,11 @@ class JointRun:
             slower_than_profile(max(series.late_part for series in both), self.request.settings.model),
             wide_interval(max(series.precision for series in both if series.timings)),
             not_steady(all(series.steady for series in both)),
-            slow_steps(sum(series.slow_steps for series in both), sum(len(series.stamped) for series in both)),
+            slow_steps(
+                sum(series.slow_steps for series in both),
+                sum(len(series.stamped) for series in both),
+                max(series.mean_over_median for series in both),
+            ),
             stamps_cost(self.own.stamp_cost or 0.0),
             excess(excess_part),
             loss_not_finite(all(series.loss_is_finite for series in both)),

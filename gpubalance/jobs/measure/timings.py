@@ -16,6 +16,8 @@ from gpubalance.results.telemetry import all_reasons
 from gpubalance.results.timing import Timing
 from gpubalance.settings.shares import Shares
 
+_CLEARLY_OVER = 1.01  # times the median's interval: the mean is hardly ever above that by chance
+
 
 @dataclass
 class Timings:
@@ -110,8 +112,19 @@ class Timings:
         return math.inf if known is None else known
 
     @property
+    def _input_waits_s(self) -> list[float]:
+        """How long each stamped step waits for data.
+
+        While the host waits, a GPU may still compute the step before. So what a stamped step and the host's wait take
+        longer than a usual step is no wait.
+        """
+        sums_s = [(s.step_s or 0.0) + s.input_wait_s for s in self.stamped]
+        over_s = max(0.0, self._middle(sums_s) - median(self.step_times_s)) if self.timings else 0.0
+        return [max(0.0, s.input_wait_s - over_s) for s in self.stamped]
+
+    @property
     def _single_steps_s(self) -> list[float]:
-        return [(s.step_s or 0.0) + s.input_wait_s for s in self.stamped]
+        return [(s.step_s or 0.0) + wait for s, wait in zip(self.stamped, self._input_waits_s, strict=True)]
 
     @property
     def slow_steps(self) -> int:
@@ -126,6 +139,14 @@ class Timings:
             if self.unlike
             else slow_time(self.step_times_s, max(s.steps for s in self.timings), self._single_steps_s)
         )
+
+    @property
+    def mean_over_median(self) -> float:
+        """The part by which the mean timing is longer than the median, 0 if that may be chance."""
+        times = self.step_times_s
+        interval = interval95(times)
+        clear = interval is not None and mean(times) > _CLEARLY_OVER * interval[1]
+        return mean(times) / median(times) - 1 if clear and not self.unlike else 0.0
 
     @property
     def stamp_cost(self) -> float | None:
@@ -156,7 +177,7 @@ class Timings:
         origin_s = self.began_s if origin_s is None else origin_s
         step_time = self.step_time(origin_s)
         step_time_s = step_time.median
-        input_wait_s = self._middle([s.input_wait_s for s in self.stamped])
+        input_wait_s = self._middle(self._input_waits_s)
         stamps = ([s.compute_s or () for s in self.stamped], [s.update_s or () for s in self.stamped])
         slow_s = self.slow_s
         parts = split_step(step_time_s - slow_s, *stamps, input_wait_s, self._middle)

@@ -101,13 +101,20 @@ def stamps_cost(cost: float) -> Warning_ | None:
     )
 
 
-def slow_steps(found: int, of: int) -> Warning_ | None:
-    """The warning that of the steps timed alone, `found` took over 1.5 times the median."""
-    if found < _FEWEST_SLOW:
+def slow_steps(found: int, of: int, over: float) -> Warning_ | None:
+    """The warning that of the steps timed alone, `found` took over 1.5 times the median.
+
+    Or that the mean timing is longer than the median by the part `over`.
+    """
+    if found >= _FEWEST_SLOW:
+        message = f"{found} of {of} steps that were timed alone took over {SLOW:g} times their median"
+    elif over > 0:
+        message = f"some timings are much longer than the others: on average a step takes {over:.1%} longer than said"
+    else:
         return None
     return Warning_(
         code="slow-steps",
-        message=f"{found} of {of} steps that were timed alone took over {SLOW:g} times their median",
+        message=message,
         next="close other programs, or move them to another machine; if that does not help, see whether "
         "data or a checkpoint makes a step wait",
     )

@@ -24,7 +24,7 @@ STEP = (
         "step time",
         "T",
         "wall time of some consecutive steps, with all devices idle at both ends, divided by their number; the "
-        "median of these timings",
+        "median of these timings. Simulated devices have clocks of their own",
     ),
     Formula(
         "half, 95 % take up to",
@@ -59,7 +59,12 @@ STEP = (
         "takes over 1.5 M, and a timing's steps do not take 0.7 M longer than those of the shortest timing and than as "
         "many of M",
     ),
-    Formula("input wait", "w", "waiting for data; median of the timestamped steps"),
+    Formula(
+        "input wait",
+        "w",
+        "how long the host waits for data; median of the timestamped steps. As a GPU may compute meanwhile, w is at "
+        "most so long that M, below, is T",
+    ),
     Formula("computing", "cᵢ / T", "part of the step in which a device computes"),
     Formula("imbalance", "max (cᵢ + uᵢ) / mean (cᵢ + uᵢ)", "1 is perfect"),
     Formula(
@@ -88,7 +93,11 @@ STEP = (
         "s / √k · √(1 + (π − 2)/2 · k/n) of the medians of k = 5 consecutive groups",
     ),
     Formula("MAD", "median |xᵢ − median x|", "median absolute deviation of the timings, unscaled"),
-    Formula("stamp cost", "T(timestamped) / T − 1", "by what part a timestamped step takes longer"),
+    Formula(
+        "stamp cost",
+        "T(timestamped) / T − 1",
+        "by what part a timestamped step takes longer; of steps that wait for data only what is beyond that wait",
+    ),
     Formula("excess", "max(0, m + input wait − T)", "by how much timestamping disturbs the step"),
 )
 

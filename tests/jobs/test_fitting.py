@@ -1,0 +1,40 @@
+"""A joint run that fails once, though its devices have the memory, costs no throughput."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gpubalance.errors import OutOfMemory
+from tests.bench.decisions import Machine
+from tests.jobs.drawn import DrawnParty, T
+
+MACHINES = [Machine(seed, 0.0) for seed in range(5000, 5060)]
+# Whose devices hold in a joint run what they hold alone: so nothing else fails.
+ROOMY = [one for one in MACHINES if not one.joint.extra_memory and one.wanted.accumulate == 1][:8]
+
+
+def failing(*at: int) -> type[DrawnParty]:
+    """Parties that run out of memory, for no reason, when they are asked for these times."""
+
+    class Failing(DrawnParty):
+        asked = 0
+
+        def ask(self, work: Callable[[Any], T]) -> T:
+            self.asked += 1
+            if self.asked in at:
+                raise OutOfMemory("replica 0 ran out of memory", replica=0)
+            return super().ask(work)
+
+    return Failing
+
+
+@pytest.mark.parametrize("machine", ROOMY, ids=lambda machine: str(machine.seed))
+def test_a_chance_out_of_memory_is_not_believed(machine: Machine) -> None:
+    """Two of them are: the second when the whole split is tried again, or measured."""
+    expected = machine.rate(machine.balanced().split)
+    assert machine.rate(machine.balanced(party_of=failing(1)).split) == pytest.approx(expected, rel=0.01)
+    for again in (5, 6):
+        assert machine.rate(machine.balanced(party_of=failing(1, again)).split) > 0.8 * expected
