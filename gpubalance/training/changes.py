@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
@@ -20,9 +20,12 @@ def watched() -> Iterator[None]:
     assign = keras.Variable.assign
 
     def noted(variable: Any, value: Any) -> Any:
-        if current.part is not None:
-            current.part.changes.append(Change(variable, value, late=bool(current.part.taken)))
-        return assign(variable, value)
+        part = current.part
+        if part is None:
+            return assign(variable, value)
+        part.changes.append(Change(variable, value, late=bool(part.taken)))
+        with replaced(part, assigns=True):
+            return assign(variable, value)
 
     with replaced(keras.Variable, assign=noted):
         yield
@@ -32,6 +35,11 @@ def is_keras_own(thing: Any) -> bool:
     """Whether a function, or the class of a layer, metric or loss, comes with Keras, so that its rules are known."""
     of = thing if hasattr(thing, "__name__") else type(thing)
     return str(getattr(of, "__module__", "")).startswith("keras.")
+
+
+def has_no_call(model: Any) -> bool:
+    """Whether a model can't be called, only its layers, as its own `train_step` does."""
+    return type(model).call is keras.Model.call
 
 
 def sources(value: Any) -> set[Any]:
@@ -55,10 +63,30 @@ def sources(value: Any) -> set[Any]:
     return found
 
 
+def handles(variables: Iterable[Any]) -> set[int]:
+    """The ids of the variables' handles, on every device."""
+    values = [variable.value for variable in variables]
+    return {id(local.handle) for value in values for local in getattr(value, "values", (value,))}
+
+
 def adds(value: Any) -> bool:
-    """Whether a variable's new value is its old one plus or minus something: `assign_add`, or the same by hand."""
+    """Whether a variable's new value is its old one plus or minus something that it does not itself decide.
+
+    So `assign_add` by a sum over samples adds, by hand too; a moving average, `v + 0.1 * (x - v)`, does not.
+    """
+    parts = addition(value)
+    return parts is not None and not sources(parts[0]) & sources(parts[1])
+
+
+def addition(value: Any) -> tuple[Any, Any] | None:
+    """A variable's old value and what a new `value` adds to it, or subtracts from it; None if it does neither."""
     op = _maker(value)
-    return op is not None and op.type in ("Add", "AddV2", "Sub") and any(_is_read(tensor) for tensor in op.inputs)
+    if op is None or op.type not in ("Add", "AddV2", "Sub"):
+        return None
+    one, other = op.inputs
+    if _is_read(one):
+        return one, other
+    return (other, one) if _is_read(other) and op.type != "Sub" else None
 
 
 def _is_read(tensor: Any) -> bool:

@@ -57,6 +57,11 @@ def _copied(model: Any, scope: Any) -> Any:
                 compile_it(copy)
     # What Keras' code or the user's `get_config` raises for a model that can't be saved.
     except (AttributeError, NotImplementedError, TypeError, ValueError) as error:
+        if "could not be loaded" in str(error) and not all(layer.built for layer in model._flatten_layers()):
+            raise BadInput(
+                f"Keras can't copy the model {model.name} before its layers have weights, which its first batch makes",
+                remedy="call it once before, model(x[:1]), or build it in split.scope() instead",
+            ) from error
         raise BadInput(
             f"Keras can't copy the model {model.name}: {_reason(error)}",
             remedy="build it in split.scope() instead",

@@ -18,10 +18,12 @@ from gpubalance.engine.step import FINISHED, SUMMED, Points, batch_of, sum_over_
 from gpubalance.training.changes import watched
 from gpubalance.training.gradients import gradients_of, taking_gradients
 from gpubalance.training.layers import meeting
-from gpubalance.training.metrics import counting, warn_of_set_state
+from gpubalance.training.logs import Logs
+from gpubalance.training.metrics import counting
 from gpubalance.training.noise import loss_scale, squares_a_sample, with_norms
 from gpubalance.training.part import Part, part_of
 from gpubalance.training.place import Place
+from gpubalance.training.rows import Rows
 from gpubalance.training.state import State
 
 
@@ -35,27 +37,31 @@ def training(
     if accumulates:
         refuse_what_cannot_accumulate(model)
 
-    def replica(values: Sequence[Any], weights: Any, global_batch: Any, micro_batches: Any) -> tuple[Any, Any]:
-        """One replica's part of the step: its own logs and stamps."""
+    def replica(
+        logs: Logs, values: Sequence[Any], weights: Any, global_batch: Any, micro_batches: Any
+    ) -> tuple[Any, Any]:
+        """One replica's part of the step: its shares in the logs, and its stamps."""
         context = tf.distribute.get_replica_context()
         number = _number(context)
         data, own, size = values[number - place.first], weights[number], micro_batches[number]
         batch = batch_of(data)
         points = Points(place.clocks[number], batch, size if accumulates else batch, stamped=stamped)
-        data, state = points.begin(data), State(model)
+        data, state, rows = points.begin(data), State(model), Rows()
         squares = None
         if accumulates:
-            squares, grads, variables, logs, part = _accumulated(model, data, global_batch, size, noisy=noisy)
+            taken = _accumulated(model, logs, rows, data, global_batch, size, noisy=noisy)
+            squares, grads, variables, shares, part = taken
         else:
             with part_of(own, whole=whole, counts=not whole or number == 0) as part:
-                grads, variables, logs = gradients_of(model, part, data)
+                grads, variables, own_logs = gradients_of(model, part, data)
+            grads = rows.summable(grads)
+            shares = logs.of_part(own_logs, part)
         grads = points.computed(own, grads)
         summed = points.summed(own, sum_over_replicas(context, grads) if variables else [])
         scale = loss_scale(model.optimizer)  # before `apply` changes it
         if variables:
-            model.optimizer.apply(summed, variables)
-        state.meet(context, part.changes, own, whole=whole)
-        warn_of_set_state(model, part)
+            model.optimizer.apply(rows.of_sum(summed), variables)
+        state.meet(context, part, own)
         stamps = points.finished(own, variables)
         if noisy:
             with tf.control_dependencies([stamps]):  # so that the stamped times do not include the norms
@@ -63,13 +69,14 @@ def training(
                 stamps = with_norms(stamps, squares, summed, scale)
         if place.cluster is not None and stamped:
             stamps = _everyones(context, stamps)
-        return _own_logs(model, logs, own), stamps
+        return shares, stamps
 
     def step(*arguments: Any) -> tuple[Any, Any]:
+        logs = Logs(model, place, whole=whole)
         with counting(model), meeting(model), watched(), taking_gradients(model):
-            logs, stamps = place.strategy.run(replica, args=arguments)
+            shares, stamps = place.strategy.run(replica, args=(logs, *arguments))
         of_here = place.strategy.experimental_local_results(stamps)
-        return _logs(model, place, logs), of_here[0] if place.cluster and stamped else tf.stack(of_here)
+        return logs.of_all(shares), of_here[0] if place.cluster and stamped else tf.stack(of_here)
 
     return step
 
@@ -77,18 +84,18 @@ def training(
 def testing(model: Any, place: Place, *, whole: bool) -> Callable[..., Any]:
     """A step of `evaluate` that returns its logs."""
 
-    def replica(values: Sequence[Any], weights: Any, *unused: Any) -> Any:
+    def replica(logs: Logs, values: Sequence[Any], weights: Any, *unused: Any) -> Any:
         del unused
         number = _number(tf.distribute.get_replica_context())
         with part_of(weights[number], whole=whole, counts=not whole or number == 0) as part:
-            logs = model.test_step(values[number - place.first])
-        warn_of_set_state(model, part)
-        return _own_logs(model, logs, weights[number])
+            own_logs = model.test_step(values[number - place.first])
+        return logs.of_part(own_logs, part)
 
     def step(*arguments: Any) -> Any:
+        logs = Logs(model, place, whole=whole)
         with counting(model), meeting(model), watched():
-            logs = place.strategy.run(replica, args=arguments)
-        return _logs(model, place, logs)
+            shares = place.strategy.run(replica, args=(logs, *arguments))
+        return logs.of_all(shares)
 
     return step
 
@@ -129,38 +136,25 @@ def _number(context: Any) -> int:
     return int(tf.get_static_value(context.replica_id_in_sync_group))
 
 
-def _own_logs(model: Any, logs: Any, weight: Any) -> dict[str, Any]:
-    """This replica's part of what a user's own step returns; None for the names of metrics."""
-    metrics = model.get_metrics_result()
-    return {name: None if name in metrics else tf.cast(value, tf.float32) * weight for name, value in logs.items()}
-
-
-def _logs(model: Any, place: Place, of_replicas: Any) -> Any:
-    """The metrics over all samples, and the mean, by samples, of whatever else a user's own step returns."""
-    metrics = model.get_metrics_result()
-
-    def over_all(name: str, value: Any) -> Any:
-        return metrics[name] if value is None else place.strategy.reduce(tf.distribute.ReduceOp.SUM, value, axis=None)
-
-    return {name: over_all(name, value) for name, value in of_replicas.items()}
-
-
 def _accumulated(
-    model: Any, data: Any, global_batch: Any, micro_batch: Any, *, noisy: bool
+    model: Any, logs: Logs, rows: Rows, data: Any, global_batch: Any, micro_batch: Any, *, noisy: bool
 ) -> tuple[Any, Any, Any, dict[str, Any], Part]:
-    """Σ‖h‖²/b of the micro-batches if `noisy`; the gradients, their variables, the metrics and the last micro-batch.
-
-    Only metrics are logged: whatever else a `train_step` returns would be the last micro-batch's alone.
-    """
+    """Σ‖h‖²/b of the micro-batches if `noisy`; gradients, their variables, shares in the logs, the first one's part."""
     variables: list[Any] = []
     parts: list[Part] = []
+    shares: dict[str, Any] = {}
 
     def gradients(some: Any, of: Any) -> tuple[Any, Any]:
         weight = tf.cast(batch_of(some), tf.float32) / of
         with part_of(weight, micro=True) as part:
-            grads, variables[:], _logs = gradients_of(model, part, some)
+            grads, variables[:], own_logs = gradients_of(model, part, some)
+        shares.update(logs.of_part(own_logs, part))
         parts.append(part)
-        return squares_a_sample(grads, some) if noisy else weight, grads
+        squares = squares_a_sample(grads, some) if noisy else weight
+        sums = tf.concat([tf.reshape(one, [-1]) for one in (squares, *shares.values())], axis=0)
+        return sums, rows.summable(grads)
 
-    squares, grads = accumulated(gradients, data, global_batch, micro_batch)
-    return squares, grads, variables, dict.fromkeys(model.get_metrics_result()), parts[-1]
+    sums, grads = accumulated(gradients, data, global_batch, micro_batch)
+    squares, *sums = tf.split(sums, [1, *(share.shape.num_elements() for share in shares.values())])
+    shares = {name: tf.reshape(one, share.shape) for (name, share), one in zip(shares.items(), sums, strict=True)}
+    return squares[0], grads, variables, shares, parts[0]

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from gpubalance.engine.keras_inside import SUM, summing
 from gpubalance.errors import BadInput
-from gpubalance.training.changes import SAMPLES, sources
+from gpubalance.training.changes import SAMPLES, handles, sources
 from gpubalance.training.part import Part, current, replaced
 
 
@@ -27,6 +27,7 @@ def taking_gradients(model: Any) -> Iterator[None]:
         part = current.part
         if part is None:
             return apply(grads, trainable_variables)
+        part.taken_after = len(tf.compat.v1.get_default_graph().get_operations())
         part.taken.append((list(grads), list(trainable_variables or model.trainable_variables)))
         return None
 
@@ -36,7 +37,8 @@ def taking_gradients(model: Any) -> Iterator[None]:
             return scale_loss(loss)
         part.is_scaled = True
         # A loss with a value for each sample has the gradient of their sum, which needs no weight.
-        return scale_loss(loss if part.whole or loss.shape.rank else loss * tf.cast(part.weight, loss.dtype))
+        weighed = loss if part.whole or loss.shape.rank else loss * tf.cast(part.weight, loss.dtype)
+        return weighed if part.tried else scale_loss(weighed)  # a trial's gradients must not overflow
 
     def refuse(other: Any, *arguments: Any, **named: Any) -> Any:
         if current.part is None:
@@ -49,9 +51,59 @@ def taking_gradients(model: Any) -> Iterator[None]:
 
     # In the class of all optimizers, as one may contain others.
     with (
+        _inlined(model),
+        _refusing_by_hand(model),
         replaced(keras.optimizers.Optimizer, **{SUM: list, "apply": refuse}),
         replaced(optimizer, apply=take, scale_loss=weigh),
     ):
+        yield
+
+
+@contextlib.contextmanager
+def _inlined(model: Any) -> Iterator[None]:
+    """Makes methods of a user's model that are a `tf.function` parts of the step: theirs keeps gradients to itself."""
+    with contextlib.ExitStack() as undo:
+        for owner in type(model).__mro__:
+            for name, method in list(vars(owner).items()):
+                is_of_steps = name == "train_step" or not hasattr(keras.Model, name)
+                if is_of_steps and isinstance(method, tf.types.experimental.PolymorphicFunction):
+                    undo.enter_context(replaced(owner, **{name: _converted(method)}))
+        yield
+
+
+def _converted(function: Any) -> Any:
+    """The Python function of a `tf.function`, with control flow on tensors as there."""
+    if not getattr(function, "_autograph", True):
+        return function.python_function
+    try:
+        return tf.autograph.to_graph(function.python_function)
+    except Exception:  # noqa: BLE001 - for want of source code, then a `tf.function` leaves it as it is too
+        return function.python_function
+
+
+@contextlib.contextmanager
+def _refusing_by_hand(model: Any) -> Iterator[None]:
+    """Refuses TensorFlow's assignments to a weight inside a part's step: each device would get weights of its own."""
+    weights = {id(variable.value): variable.path for variable in model.trainable_variables}
+
+    def refusing(assign: Any) -> Any:
+        def method(variable: Any, *arguments: Any, **named: Any) -> Any:
+            part = current.part
+            if part is not None and not part.assigns and id(variable) in weights:
+                raise BadInput(
+                    f"the train_step of the model {model.name} assigns to {weights[id(variable)]} by TensorFlow: each "
+                    "device would get weights of its own",
+                    remedy="train it with self.optimizer.apply_gradients, change it in a callback: on_train_batch_end",
+                )
+            return assign(variable, *arguments, **named)
+
+        return method
+
+    kinds = {type(variable.value) for variable in model.trainable_variables}
+    with contextlib.ExitStack() as undo:
+        for name in ("assign", "assign_add", "assign_sub"):
+            for owner in {next(one for one in kind.__mro__ if name in vars(one)) for kind in kinds}:
+                undo.enter_context(replaced(owner, **{name: refusing(vars(owner)[name])}))
         yield
 
 
@@ -72,6 +124,11 @@ def gradients_of(model: Any, part: Part, data: Any) -> tuple[list[Any], list[Any
     if not part.taken:
         return [], [], logs
     grads, variables = part.taken[0]
+    if all(grad is None for grad in grads):
+        raise BadInput(
+            f"the train_step of the model {model.name} gets no gradient for any weight",
+            remedy="compute the loss inside the tape, and scale it there: loss = self.optimizer.scale_loss(loss)",
+        )
     if not part.is_scaled:
         _refuse_unscaled(model)
     return (grads if part.is_scaled and not part.whole else _weighed(grads, part.weight)), variables, logs
@@ -99,10 +156,10 @@ def _refuse_unscaled(model: Any) -> None:
 def _check_own_changes(model: Any, part: Part) -> None:
     """Warns of weights that a `train_step` changes by itself; raises BadInput if the devices' copies would differ."""
     weights, trainable = ({id(one) for one in of} for of in (model.weights, model.trainable_variables))
-    step = f"the train_step of the model {model.name}"
+    step, trained = f"the train_step of the model {model.name}", handles(model.trainable_variables)
     for change in part.changes:
         own = id(change.variable) in trainable
-        if change.late and id(change.variable) in weights and (own or _handles(model) & sources(change.value)):
+        if change.late and id(change.variable) in weights and (own or trained & sources(change.value)):
             raise BadInput(
                 f"{step} changes {change.variable.path} after it applies gradients, but a split applies them when the "
                 "train_step is over",
@@ -120,9 +177,3 @@ def _check_own_changes(model: Any, part: Part) -> None:
         "result is not exactly that of one device",
         stacklevel=2,
     )
-
-
-def _handles(model: Any) -> set[int]:
-    """The ids of the handles of all trainable weights, on every device."""
-    variables = [variable.value for variable in model.trainable_variables]
-    return {id(local.handle) for variable in variables for local in getattr(variable, "values", (variable,))}

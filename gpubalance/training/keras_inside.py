@@ -13,7 +13,9 @@ import tensorflow as tf
 from gpubalance.engine.keras_inside import KNOWN
 from gpubalance.errors import BadInput, EnvironmentFault
 from gpubalance.training import losses, metrics
-from gpubalance.training.part import replaced
+from gpubalance.training.changes import has_no_call, is_keras_own
+from gpubalance.training.gradients import taking_gradients
+from gpubalance.training.part import part_of, replaced
 
 _OF_MODELS = (
     "_compile_loss",
@@ -65,7 +67,10 @@ def made_under(model: Any, strategy: Any) -> None:
 
 
 def check(model: Any, *, trains: bool) -> None:
-    """Raises BadInput for a layer that keeps a state for each sample; warns if the model `trains` without its XLA."""
+    """Raises BadInput for a layer that keeps a state for each sample, or if the model `trains` without an optimizer.
+
+    Warns if the model does not run eagerly, or `trains` without XLA, although it is set to.
+    """
     for layer in model._flatten_layers():
         if isinstance(layer, keras.layers.RNN) and layer.stateful:
             raise BadInput(
@@ -73,6 +78,16 @@ def check(model: Any, *, trains: bool) -> None:
                 "batch, of which a split gives each device a part",
                 remedy="stateful=False, or one device",
             )
+    if trains and model.compiled and getattr(model, "optimizer", None) is None:
+        raise BadInput(
+            f"the model {model.name} has no optimizer: its own compile does not set one",
+            remedy="super().compile(optimizer=...) there; a model with several optimizers trains on one device",
+        )
+    if model.run_eagerly or tf.config.functions_run_eagerly():
+        warnings.warn(
+            f"the model {model.name} is set to run eagerly, which is for one device: with a split it is traced",
+            stacklevel=4,
+        )
     if trains and model.compiled and model.jit_compile:
         warnings.warn(
             f"the model {model.name} is compiled with jit_compile=True, which is for one device: with a split it "
@@ -100,10 +115,42 @@ def compiled(model: Any) -> list[Any]:
     return [getattr(model, name, None) for name in ("optimizer", "_compile_loss", "_compile_metrics", "run_eagerly")]
 
 
-def build(model: Any, strategy: Any, data: Any) -> None:
+def build(model: Any, strategy: Any, data: Any, *, trains: bool) -> None:
     """Creates all variables of the model, its metrics and its optimizer, for batches like this one."""
-    with strategy.scope():
-        model._symbolic_build(data_batch=data)
+    name = "train_step" if trains else "test_step"
+    is_own = not is_keras_own(getattr(type(model), name))
+    try:
+        if not (is_own and has_no_call(model)):
+            with strategy.scope():
+                model._symbolic_build(data_batch=data)
+            return
+    except Exception:
+        if not is_own:
+            raise  # of a user's own step the model's `call` may be for other data
+    _build_by(getattr(model, name), model, strategy, data)
+
+
+def _build_by(step: Any, model: Any, strategy: Any, data: Any) -> None:
+    """Creates the variables that a user's own step uses, as on one device, where a model need not have a `call`."""
+    given = tf.nest.map_structure(lambda one: None if one is None else tf.convert_to_tensor(one), data)
+    for is_last in (False, True):  # layers have their values, and so gradients, when a stateless scope has ended
+        stateless = contextlib.ExitStack()
+        taking = taking_gradients(model) if model.optimizer else contextlib.nullcontext()
+        try:
+            stateless.enter_context(keras.StatelessScope())
+            with part_of(1.0, whole=True, tried=True), taking:
+                tf.compat.v1.wrap_function(lambda: step(given), [])
+        except Exception:
+            if is_last:
+                raise
+        else:
+            break
+        finally:
+            with strategy.scope():  # where it makes the variables
+                stateless.close()
+    if model.optimizer is not None and not model.optimizer.built:
+        with strategy.scope():
+            model.optimizer.build(model.trainable_variables)
 
 
 def on_one_device(model: Any, **functions: Any) -> contextlib.AbstractContextManager[None]:

@@ -80,7 +80,11 @@ def _reduce_weighted_values(
 
 def _part_of_the_sum(sample_weight: Any, mask: Any) -> Any:
     """This replica's fraction of the loss's divisor: of the samples that the mask leaves, or of the sample weights."""
-    if current.part is not None and current.part.micro:
+    part = current.part
+    if part is not None and part.tried:
+        part.divides = True
+        return part.weight
+    if part is not None and part.micro:
         raise BadInput(
             "the model's loss divides by weights or a mask, which micro-batches do not have of the whole batch",
             remedy="use a plan without micro-batches: gpubalance balance --accumulate off",

@@ -11,8 +11,9 @@ import keras
 import tensorflow as tf
 from keras.src.metrics import reduction_metrics
 
-from gpubalance.training.changes import SAMPLES, adds, is_keras_own, sources
-from gpubalance.training.part import Part, current, replaced
+from gpubalance.training.added import adding
+from gpubalance.training.kinds import Kind, kind_of
+from gpubalance.training.part import current, replaced
 
 ORIGINAL: Any = getattr(reduction_metrics, "reduce_to_samplewise_values", None)
 
@@ -24,12 +25,14 @@ def take_over() -> None:
 
 @contextlib.contextmanager
 def counting(model: Any) -> Iterator[None]:
-    """Makes the metrics of a built model count each sample once."""
+    """Makes the metrics of a built model count each sample once, and each part note which results its step asks for."""
+    found = (*model.metrics, *keras.Model.metrics.fget(model))  # a user's own property may leave some out
     trackers = list(model._compile_loss.metrics) if model._compile_loss is not None else []
-    metrics = {id(metric): metric for metric in (*_all(model.metrics), *trackers)}
+    metrics = {id(metric): metric for metric in (*_all(found), *trackers)}
     with contextlib.ExitStack() as undo:
+        undo.enter_context(adding(metrics.values()))
         for metric in metrics.values():
-            undo.enter_context(replaced(metric, update_state=_counted(metric)))
+            undo.enter_context(replaced(metric, update_state=_counted(metric), result=_noted(metric)))
         yield
 
 
@@ -45,23 +48,40 @@ def _counted(metric: Any) -> Callable[..., Any]:
     return counted
 
 
+def _noted(metric: Any) -> Callable[[], Any]:
+    result = metric.result
+
+    def noted() -> Any:
+        """`result`, of which this thread's part knows the tensors again."""
+        part, found = current.part, result()
+        if part is None:
+            return found
+        tensors = [tf.identity(tf.convert_to_tensor(one)) for one in keras.tree.flatten(found)]
+        part.results |= {id(tensor): (tensor, metric, at) for at, tensor in enumerate(tensors)}
+        return keras.tree.pack_sequence_as(found, tensors)
+
+    return noted
+
+
 def _samplewise(values: Any, sample_weight: Any, reduce_fn: Callable[..., Any], dtype: Any) -> Any:
     """Keras' own, changed so that one number for a batch, such as a mean, has the part's `weight` in the global one.
 
-    A computed integer is a count: the parts' counts sum to the global batch's.
+    The parts' sums, and what they count, sum to the global batch's. Anything else is told.
     """
     part = current.part
     one_number = not _rank(values) or (sample_weight is not None and reduce_fn is keras.ops.mean)
     fixed = sample_weight is None or (not _rank(sample_weight) and tf.get_static_value(sample_weight) is not None)
     if part is None or part.whole or not (one_number and fixed):
         return ORIGINAL(values, sample_weight, reduce_fn, dtype)
-    if tf.is_symbolic_tensor(values) and tf.get_static_value(values) is None:
-        if values.dtype.is_integer:
+    if not _rank(values):
+        kind = kind_of(values, part.weight)
+        if kind in (Kind.SUM, Kind.COUNT):
             values = tf.cast(values, dtype) / tf.cast(part.weight, dtype)
-        elif reduce_fn is keras.ops.sum:
+        elif kind is Kind.OTHER:
             warnings.warn(
-                f"the metric {part.metric} adds up one number a batch: the devices' numbers are averaged by samples, "
-                "which is exact only for a mean over samples; give it a value for each sample",
+                f"the metric {part.metric} gets one number a batch that is neither a mean nor a sum over samples: the "
+                "devices' numbers are averaged by samples, which is not exactly what one device would log; give it a "
+                "value for each sample",
                 stacklevel=2,
             )
     weight = tf.cast(part.weight, dtype) * (1 if sample_weight is None else sample_weight)
@@ -70,20 +90,6 @@ def _samplewise(values: Any, sample_weight: Any, reduce_fn: Callable[..., Any], 
 
 def _rank(values: Any) -> int:
     return len(getattr(values, "shape", ()))
-
-
-def warn_of_set_state(model: Any, part: Part) -> None:
-    """Warns if a user's metric sets its state instead of adding to it, as Keras sums the state over devices."""
-    owners = {id(variable): metric for metric in _all(model.metrics) for variable in metric._variables}
-    for change in part.changes:
-        metric = owners.get(id(change.variable))
-        if metric is None or is_keras_own(metric) or adds(change.value) or SAMPLES not in sources(change.value):
-            continue
-        warnings.warn(
-            f"the metric {metric.name} sets {change.variable.name} instead of adding to it: the devices' values are "
-            "summed, which is not what one device would log",
-            stacklevel=2,
-        )
 
 
 def _all(metrics: Any) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -13,7 +14,7 @@ import tensorflow as tf
 
 from gpubalance.errors import BadInput
 from gpubalance.training import losses
-from gpubalance.training.changes import is_keras_own
+from gpubalance.training.changes import has_no_call, is_keras_own
 from gpubalance.training.metrics import counting
 from gpubalance.training.part import part_of
 
@@ -21,6 +22,8 @@ from gpubalance.training.part import part_of
 _OF_A_BATCH = ("circle", "dice", "tversky")
 _TRIED = 8  # samples: two parts of them are compared with the whole
 _NEAR = 1e-5
+_COPIES, _DRAWS = 8, 8  # of the samples, and how often, for a loss that draws random numbers
+_CLEARLY = 1.7  # times as much: more than random numbers make of a mean
 _ROUNDINGS = 10  # that are tolerated, in the type of the loss
 
 
@@ -34,18 +37,30 @@ def check(model: Any, batch: Any, share: int, predict: Callable[[Any], Any] | No
     own = _names_of_own(model)
     x, y, _ = keras.utils.unpack_x_y_sample_weight(batch)
     count = _count(x, share)
-    if not own or not count:
+    if not own or not count or has_no_call(model):
         return
     losses.take_over()
-    few = _cut((x, y), slice(count))
+    few = _cut((x, y), _spread(x, count))
     # `predict` keeps its traces for later calls: traced in a stateless scope they would lack the model's state.
-    with nullcontext() if predict else keras.StatelessScope():
-        outputs = predict(few[0]) if predict else model(few[0], training=False)
+    try:
+        with nullcontext() if predict else keras.StatelessScope():
+            outputs = predict(few[0]) if predict else model(few[0], training=False)
+    except Exception:
+        if is_keras_own(type(model).train_step):
+            raise
+        return  # its own `train_step` calls it with other data, and is tried as it is
     few = (*few, tf.nest.map_structure(tf.identity, outputs))
     tried = _losses(model, few, times=2)
     what = f"the loss of the model {model.name} ({', '.join(own)})"
     remedy = "return a value for each sample; keras.losses.Loss with reduction='sum' sums them"
-    _compare(tried, count, lambda at: _losses(model, _cut(few, at))[0], what, remedy)
+
+    def grown(at: int) -> float:
+        copies = tf.nest.map_structure(lambda values: None if values is None else tf.concat([values] * _COPIES, 0), few)
+        many, one = ([float(of[at]) for of in _losses(model, data, times=_DRAWS)] for data in (copies, few))
+        is_plain = all(abs(np.mean(draws)) > 2 * np.std(draws) for draws in (many, one))
+        return sum(many) / sum(one) if is_plain else math.nan
+
+    _compare(tried, count, lambda at: _losses(model, _cut(few, at))[0], what, remedy, grown)
 
 
 def check_added(model: Any, batch: Any, share: int, added: Callable[[Any], list[Any]]) -> None:
@@ -55,7 +70,7 @@ def check_added(model: Any, batch: Any, share: int, added: Callable[[Any], list[
     count = _count(x, share)
     if not own or not count:
         return
-    few = _cut(x, slice(count))
+    few = _cut(x, _spread(x, count))
     what = f"what layers of the model {model.name} add to its loss (own layers: {', '.join(own)})"
     _compare([added(few), added(few)], count, lambda at: added(_cut(few, at)), what, "add_loss(ops.mean(loss))")
 
@@ -64,30 +79,61 @@ def _count(x: Any, share: int) -> int:
     return min(_TRIED, max(2, share), int(tf.nest.flatten(x)[0].shape[0])) // 2 * 2
 
 
+def _spread(x: Any, count: int) -> slice:
+    """So many samples from all over the batch: its first ones may be of one kind."""
+    step = int(tf.nest.flatten(x)[0].shape[0]) // count
+    return slice(0, count * step, step)
+
+
 def _compare(
-    tried: Sequence[Sequence[Any]], count: int, of: Callable[[slice], Sequence[Any]], what: str, remedy: str
+    tried: Sequence[Sequence[Any]],
+    count: int,
+    of: Callable[[slice], Sequence[Any]],
+    what: str,
+    remedy: str,
+    grown: Callable[[int], float] = lambda _: math.nan,
 ) -> None:
-    """Refuses numbers for all samples, `tried` twice, that are sums `of` their parts; warns of others than means."""
+    """Refuses numbers for all samples, `tried` twice, that are sums `of` their parts; warns of others than means.
+
+    `grown` says how many times as much copies of the samples give, for a number that is random or counts its calls.
+    """
     whole, again = tried
-    if not all(map(_is_near, whole, again)):  # it is random, or counts its calls: nothing can be concluded
-        return
     # Cut in two ways, as halves may happen to give what the whole gives.
     cuts = sorted({count // 2, max(1, count // 4)})
     in_parts = [(cut / count, of(slice(cut)), of(slice(cut, None))) for cut in cuts]
     for at, loss in enumerate(whole):
         parts = [(part, first[at], second[at]) for part, first, second in in_parts]
-        if all(_is_near(loss, part * one + (1 - part) * other, one, other) for part, one, other in parts):
-            continue
-        if all(_is_near(loss, one + other, one, other) for _, one, other in parts):
+        kind = _kind(loss, parts) if _is_near(loss, again[at]) else _kind_of_random(grown(at))
+        if kind == _SUM:
             raise BadInput(
                 f"{what} sums over the batch and returns one number, which is taken for a mean when a batch is divided",
                 remedy=remedy,
             )
-        warnings.warn(
-            f"{what} is no mean over samples: the losses of a batch's parts are averaged by samples, so the result is "
-            "not exactly that of one device",
-            stacklevel=3,
-        )
+        if kind != _MEAN:
+            warnings.warn(f"{what} is {kind}", stacklevel=3)
+
+
+_MEAN, _SUM = "a mean", "a sum"
+_NEITHER = (
+    "not a mean over samples: the losses of a batch's parts are averaged by samples, so the result is not exactly that "
+    "of one device"
+)
+_UNKNOWN = (
+    "so it is not known whether it is a mean over samples, which a split takes it for; with a value for each sample it "
+    "is exact"
+)
+
+
+def _kind(loss: Any, parts: Sequence[tuple[float, Any, Any]]) -> str:
+    if not any((loss, *(one for _, one, _ in parts))):
+        return f"0 for the samples tried, {_UNKNOWN}"
+    if all(_is_near(loss, part * one + (1 - part) * other, one, other) for part, one, other in parts):
+        return _MEAN
+    return _SUM if all(_is_near(loss, one + other, one, other) for _, one, other in parts) else _NEITHER
+
+
+def _kind_of_random(grown: float) -> str:
+    return _MEAN if 0 < grown < _CLEARLY else _SUM if grown > _COPIES / 2 else f"random, {_UNKNOWN}"
 
 
 def _cut(data: Any, at: slice) -> Any:

@@ -23,23 +23,33 @@ class Part:
     """A replica's part of the global batch, and what its step has done so far.
 
     `weight` is the weight of its mean in the global mean. A batch that all replicas have `whole` `counts` on the first
-    one alone. `micro`: it is a micro-batch. `is_scaled`: the loss has been multiplied by the weight. `depth`: how many
-    losses, each called by the one before, are being computed. `metric` is the one that is being updated. `taken` has
-    the gradients and variables of each call of the optimizer, `losses` each loss with its reduction, `behind_masks`
-    the synchronised layers that got a mask.
+    one alone. `micro`: it is a micro-batch. `is_scaled`: the loss has been multiplied by the weight. `assigns`: Keras
+    is setting a variable. `depth`: how many losses, each called by the one before, are being computed. `metric` is the
+    one that is being updated. `taken` has the gradients and variables of each call of the optimizer, `losses` each loss
+    with its reduction, `behind_masks` the synchronised layers that got a mask, `added` the single numbers that layers
+    add to the loss, with their names.
+    `results` has the metrics' results that the step asked for, by the tensor's id: the tensor, the metric and which of
+    its results it is. `taken_after`: how many operations the graph had when the gradients were taken. `tried`: the step
+    is traced for some samples alone, and `divides` if a loss's divisor would need the others.
     """
 
     weight: Any
     whole: bool
     counts: bool
     micro: bool
+    tried: bool = False
+    divides: bool = False
     is_scaled: bool = False
+    assigns: bool = False
     depth: int = 0
     metric: str = ""
     taken: list[tuple[list[Any], list[Any]]] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
     losses: list[tuple[Any, Any]] = field(default_factory=list)
+    added: list[tuple[str, Any]] = field(default_factory=list)
     behind_masks: list[str] = field(default_factory=list)
+    taken_after: int = 0
+    results: dict[int, tuple[Any, Any, int]] = field(default_factory=dict)
 
 
 class _Current(threading.local):
@@ -50,9 +60,11 @@ current = _Current()
 
 
 @contextlib.contextmanager
-def part_of(weight: Any, *, whole: bool = False, counts: bool = True, micro: bool = False) -> Iterator[Part]:
+def part_of(
+    weight: Any, *, whole: bool = False, counts: bool = True, micro: bool = False, tried: bool = False
+) -> Iterator[Part]:
     """Sets the part of the replica whose step this thread traces inside the block."""
-    current.part = Part(weight, whole, counts, micro)
+    current.part = Part(weight, whole, counts, micro, tried)
     try:
         yield current.part
     finally:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from gpubalance.training.changes import SAMPLES, adds, is_keras_own, sources
-from gpubalance.training.part import Change
+from gpubalance.training.part import Part
+
+_SUMMED = "the devices' values are summed"
+_AVERAGED = "the devices' values are averaged"
+_FIRST = "all devices get the first one's value"
 
 
 class State:
@@ -22,35 +25,53 @@ class State:
             for variable in layer._non_trainable_variables
         ]
 
-    def meet(self, context: Any, changes: Sequence[Change], weight: Any, *, whole: bool) -> None:
+    def meet(self, context: Any, part: Part, weight: Any) -> None:
         """Gives all replicas the same values: the mean weighed by samples, or the sum of what each added.
 
         For a moving average of means, as Keras' layers have, the mean is what one device would have. State of a user's
-        own layer is summed if the layer adds to it, and left alone if it does not depend on samples, as a step counter.
+        own layer is summed if the layer adds to it, and left alone if it does not depend on samples, as a step counter:
+        of micro-batches the first counts, whose `part` it is. Integers that are set become the first replica's.
         """
-        values = {id(change.variable): change.value for change in changes}
+        values = {id(change.variable): change.value for change in part.changes}
+        is_first = tf.get_static_value(context.replica_id_in_sync_group) == 0
         parts, met = [], []
         for layer, variable, before in self._before:
             value = None if is_keras_own(layer) else values.get(id(variable))
-            of_samples = value is not None and SAMPLES in sources(value)
-            summed = of_samples and adds(value)
-            if of_samples and not (summed and before.dtype.is_integer):
-                _warn(layer, variable, summed=summed)
-            if (value is None or of_samples) and (summed or before.dtype.is_floating):
-                change = tf.convert_to_tensor(variable.value) - before
-                change = change if before.dtype.is_floating else tf.cast(change, tf.float32)
-                met.append((variable, before))
-                parts.append(change if summed and not whole else change * tf.cast(weight, change.dtype))
+            if value is not None and SAMPLES not in sources(value):
+                if part.micro:
+                    variable.assign(tf.cast(value, before.dtype))
+                continue
+            if value is None and not before.dtype.is_floating:
+                continue
+            how = _AVERAGED if value is None else _how(value, before.dtype)
+            if value is not None and not (how == _SUMMED and before.dtype.is_integer):
+                _warn(layer, variable, how, micro=part.micro)
+            now = tf.convert_to_tensor(variable.value)
+            change = now - before if before.dtype.is_floating else _number(now) - _number(before)
+            counts = is_first if how == _FIRST else weight if how == _AVERAGED or part.whole else 1
+            met.append((variable, before))
+            parts.append(change * tf.cast(counts, change.dtype))
         if not parts:
             return
         for (variable, before), change in zip(met, context.all_reduce(tf.distribute.ReduceOp.SUM, parts), strict=True):
-            variable.assign(before + tf.cast(change, before.dtype))
+            is_bool = before.dtype.is_bool
+            variable.assign(_number(before) + change != 0 if is_bool else before + tf.cast(change, before.dtype))
 
 
-def _warn(layer: Any, variable: Any, *, summed: bool) -> None:
-    kind = ("summed", "a sum over samples") if summed else ("averaged", "a moving average of means")
+def _how(value: Any, dtype: Any) -> str:
+    return _SUMMED if adds(value) else _AVERAGED if dtype.is_floating else _FIRST
+
+
+def _number(value: Any) -> Any:
+    """A whole number or a truth as one that every device can add."""
+    return tf.cast(value, tf.float32)
+
+
+def _warn(layer: Any, variable: Any, how: str, *, micro: bool) -> None:
+    exact = {_SUMMED: "for a sum over samples", _FIRST: "where any samples give it"}
+    averaged = f"for a moving average of means{' without micro-batches' if micro else ''}"
     warnings.warn(
-        f"the layer {layer.name} updates {variable.name} from its samples: the devices' values are {kind[0]}, which is "
-        f"exact only for {kind[1]}",
+        f"the layer {layer.name} updates {variable.name} from its samples: {how}, which is exact only "
+        f"{exact.get(how, averaged)}",
         stacklevel=2,
     )

@@ -13,8 +13,9 @@ from typing import Any
 import tensorflow as tf
 
 from gpubalance.engine.feed import Dealt, Feed, Kind, signature_of
+from gpubalance.errors import BadInput
 from gpubalance.settings.shares import Shares
-from gpubalance.training import keras_inside, own_loss
+from gpubalance.training import keras_inside, own_loss, own_step
 from gpubalance.training.functions import predicting, testing, training
 from gpubalance.training.place import Place
 from gpubalance.training.processes import Alike, end_together
@@ -40,6 +41,7 @@ class Steps:
         self._last_kinds: dict[tuple[str, str], Kind] = {}
         self.is_open = False
         self._is_built = False
+        self._is_tried = False
         self.stamp_every = 0
         self.noisy = False
         self.on_stamps: OnStamps | None = None
@@ -98,7 +100,7 @@ class Steps:
 
     def train(self, iterator: Iterator[Any]) -> Any:
         """Trains `steps_per_execution` steps and returns the last one's logs. Raises StopIteration without data."""
-        return self._several(iterator, self._train_on)
+        return self._several(iterator, self._train_on, trains=True)
 
     def test(self, iterator: Iterator[Any]) -> Any:
         """Does the same for `evaluate`."""
@@ -109,7 +111,7 @@ class Steps:
         outputs = [self._call("predict", self._feed.deal(batch)) for batch in batches]
         return tf.nest.map_structure(lambda *parts: tf.concat(parts, axis=0), *outputs)
 
-    def _several(self, iterator: Iterator[Any], step: Callable[[Dealt], Any]) -> Any:
+    def _several(self, iterator: Iterator[Any], step: Callable[[Dealt], Any], *, trains: bool = False) -> Any:
         logs = None
         for _ in range(self._model.steps_per_execution):
             try:
@@ -120,10 +122,13 @@ class Steps:
             self._alike.has(dealt.samples)
             self._alike.check(batch, self._model)
             if not self._is_built:  # what Keras leaves to the first batch
-                keras_inside.build(self._model, self._place.strategy, batch)
+                keras_inside.build(self._model, self._place.strategy, batch, trains=trains)
                 own_loss.check(self._model, batch, self._at_a_time(dealt.shares)[0])
                 self._is_built = True
                 self._on_first(dealt)
+            if trains and not self._is_tried:
+                own_step.check(self._model, batch, self._at_a_time(dealt.shares)[0])
+                self._is_tried = True
             logs = step(dealt)
             self._feed.look_ahead(iterator)
         if logs is None:
@@ -179,9 +184,7 @@ class Steps:
             function = training(model, place, **options)
         else:
             function = (testing if kind == "test" else predicting)(model, place, whole=whole)
-        if model.run_eagerly:
-            return function
-        return tf.function(
+        made = tf.function(
             function,
             input_signature=[
                 (signature,) * len(place.names),
@@ -190,4 +193,13 @@ class Steps:
                 tf.TensorSpec((place.replicas,), tf.int32),
             ],
             autograph=False,
-        ).get_concrete_function()
+        )
+        try:
+            return made.get_concrete_function()
+        except Exception as error:
+            if type(error).__name__ != "UnliftableError":  # of a variable that is made while a step is traced
+                raise
+            raise BadInput(
+                f"the model {model.name} makes a variable in its first step, as keras.random without a seed does",
+                remedy="make it before: seed = keras.random.SeedGenerator(1), to draw with seed=seed",
+            ) from error

@@ -152,12 +152,26 @@ def own_loss(kind: str) -> Callable[[], Any]:
             def train_step(self, data: Any) -> Any:
                 x, y = data
                 with tf.GradientTape() as tape:
-                    loss = mean(y, self(x, training=True))
+                    p = self(x, training=True)
+                    loss = mean(y, p)
+                    weight = 0.1 * ops.sum(self.trainable_weights[0] ** 2)
                 grads = tape.gradient(loss, self.trainable_weights)
                 self.optimizer.apply_gradients(zip(grads, self.trainable_weights, strict=True))
                 for tracker, value in zip(self.trackers, (loss, 1, tf.shape(x)[0]), strict=True):
                     tracker.update_state(value)
-                return {"now": loss, **{tracker.name: tracker.result() for tracker in self.trackers}}
+                own, steps, samples = (tracker.result() for tracker in self.trackers)
+                right = ops.cast(p[:, 0] > 0.4, "int32")
+                results = {"loss": own, "steps": steps, "samples": samples, "samples a step": samples / steps}
+                weights = {"weight": weight, "weight now": 0.1 * ops.sum(self.trainable_weights[0] ** 2)}
+                means = {"now": loss, "now and more": loss + 0.1 * ops.mean(p, axis=0)[0]}
+                return {
+                    **results,
+                    **means,
+                    **weights,
+                    "right": ops.sum(right),
+                    "total": ops.sum(p),
+                    "of": ops.shape(x)[0],
+                }
 
         kinds = {"compute_loss": Computing, "train_step": Stepping}
         model = kinds.get(kind, keras.Sequential)(dense())
@@ -187,6 +201,25 @@ def embedding(optimizer: Any) -> Callable[[], Any]:
         return model
 
     return make
+
+
+def positions() -> Any:
+    """A model with an embedding of positions, which are those of all samples, beside one of words."""
+    import keras
+    from keras import layers, ops
+
+    class Positions(layers.Layer):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.of = layers.Embedding(5, 8)
+
+        def call(self, words: Any) -> Any:
+            return words + self.of(ops.arange(5))
+
+    kinds = [layers.Embedding(20, 8), Positions(), layers.Flatten(), layers.Dense(3, "softmax")]
+    model = keras.Sequential([keras.Input((5,), dtype="int32"), *kinds])
+    model.compile("adam", "sparse_categorical_crossentropy")
+    return model
 
 
 def clipped_sgd() -> Any:
@@ -225,10 +258,30 @@ def many_metrics() -> Any:
     def of_batch(y: Any, p: Any) -> Any:
         return ops.mean(p[:, 0] * y[:, 0])
 
-    kinds = [metrics.AUC, metrics.F1Score, metrics.BinaryIoU, metrics.Precision, metrics.R2Score]
+    def total(y: Any, p: Any) -> Any:
+        return ops.sum(p[:, 0] * y[:, 0])
+
+    class OfBatches(metrics.Metric):  # type: ignore[misc]
+        def __init__(self, **options: Any) -> None:
+            super().__init__(**options)
+            self.total, self.batches = (self.add_variable((), "zeros", name=name) for name in ("total", "batches"))
+            self.calls = self.add_variable((), "zeros", "int32", name="calls")
+
+        def update_state(self, y: Any, p: Any, sample_weight: Any = None) -> None:
+            del sample_weight
+            self.total.assign_add(ops.mean(p[:, 0] * y[:, 0]))
+            self.batches.assign(1.0 + self.batches)
+            self.calls.assign_add(1)
+
+        def result(self) -> Any:
+            return self.total / self.batches + ops.cast(self.calls, "float32")
+
+    kinds = [OfBatches, metrics.AUC, metrics.F1Score, metrics.BinaryIoU, metrics.Precision, metrics.R2Score]
     kinds += [metrics.RootMeanSquaredError, metrics.KLDivergence, metrics.CosineSimilarity]
     model = keras.Sequential(dense())
-    model.compile("adam", "categorical_crossentropy", metrics=[of_batch, *(one(name=one.__name__) for one in kinds)])
+    model.compile(
+        "adam", "categorical_crossentropy", metrics=[of_batch, total, *(one(name=one.__name__) for one in kinds)]
+    )
     return model
 
 
@@ -240,7 +293,7 @@ def keeping() -> Any:
     class Keeping(layers.Layer):  # type: ignore[misc]
         def build(self, shape: Any) -> None:
             of_steps = {"steps": "int32", "float_steps": "float32", "samples": "int32"}
-            of_values = {"total": "float32", "average": "float32"}
+            of_values = {"total": "float32", "average": "float32", "moved": "float32"}
             for name, dtype in {**of_steps, **of_values}.items():
                 setattr(self, name, self.add_weight((), "zeros", dtype, trainable=False, name=name))
             self.counts = self.add_weight(shape[-1:], "zeros", trainable=False, name="counts")
@@ -255,11 +308,126 @@ def keeping() -> Any:
                 self.total.assign_add(ops.sum(x) / 1000)
                 self.counts.assign_add(ops.sum(x, axis=0) / 1000)
                 self.average.assign(0.9 * self.average + 0.1 * ops.mean(x))
+                self.moved.assign_add(0.1 * (ops.mean(x) - self.moved))
             return x
 
     first, *_, last = dense()
     model = keras.Sequential([first, layers.SpectralNormalization(layers.Dense(8)), Keeping(), last])
     model.compile(small_sgd(), "sparse_categorical_crossentropy")
+    return model
+
+
+def counting() -> Any:
+    """A model with a layer that counts steps, in two ways, and samples."""
+    import keras
+    from keras import layers, ops
+
+    class Counting(layers.Layer):  # type: ignore[misc]
+        def build(self, _: Any) -> None:
+            for name, dtype in {"steps": "int32", "halved": "float32", "samples": "int32"}.items():
+                setattr(self, name, self.add_weight((), "ones", dtype, trainable=False, name=name))
+
+        def call(self, x: Any) -> Any:
+            self.steps.assign_add(1)
+            self.halved.assign(0.5 * self.halved)
+            self.samples.assign_add(ops.shape(x)[0])
+            return x
+
+    first, *rest = dense()
+    model = keras.Sequential([first, Counting(), *rest])
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    return model
+
+
+def with_a_mean_of_activities() -> Any:
+    """A model with a regularizer of activities that is a mean, where Keras' own are sums."""
+    import keras
+    from keras import ops
+
+    class OfMean(keras.regularizers.Regularizer):  # type: ignore[misc]
+        def __call__(self, x: Any) -> Any:
+            return ops.mean(x**2)
+
+    return classifier("sgd", layers={"activity": OfMean()})()
+
+
+def sampling() -> Any:
+    """An autoencoder without a `call`, as Keras' VAE: its `train_step` takes the mean of a sum for each sample."""
+    import keras
+    import tensorflow as tf
+    from keras import layers, ops
+
+    class Autoencoder(keras.Model):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            first = keras.initializers.GlorotUniform(seed=1)  # of weights that are made by the first step
+            self.encoder, self.decoder = (layers.Dense(units, kernel_initializer=first) for units in (3, 6))
+            self.total = keras.metrics.Mean(name="total")
+
+        def train_step(self, data: Any) -> Any:
+            x = data[0]
+            with tf.GradientTape() as tape:
+                code = self.encoder(x)
+                p = self.decoder(code)
+                of_samples = ops.sum((x - p) ** 2, axis=1) + ops.sum(code**2, axis=1)
+                loss = ops.mean(of_samples) + self.compute_loss(y=x, y_pred=p)
+            grads = tape.gradient(loss, self.trainable_weights)
+            self.optimizer.apply_gradients(zip(grads, self.trainable_weights, strict=True))
+            self.total.update_state(loss)
+            return {"total": self.total.result(), **self.compute_metrics(x, x, p)}
+
+        def test_step(self, data: Any) -> Any:
+            return self.compute_metrics(data[0], data[0], self.decoder(self.encoder(data[0])))
+
+    model = Autoencoder()
+    model.compile("adam", lambda y, p: ops.mean(ops.abs(y - p)), metrics=["mae"])
+    return model
+
+
+def guided() -> Any:
+    """A model that logs dicts in its logs: in the `train_step` of Keras' guide, one of all that is compiled."""
+    import keras
+    import tensorflow as tf
+
+    class Guided(keras.Sequential):  # type: ignore[misc]
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                p = self(x, training=True)
+                loss = self.compute_loss(y=y, y_pred=p)
+            self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+            for metric in self.metrics:
+                metric.update_state(*((loss,) if metric.name == "loss" else (y, p)))
+            return {metric.name: metric.result() for metric in self.metrics}
+
+        def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+            means = {"own": tf.reduce_mean(y_pred[:, 0]), "accuracy": 0.0}
+            return {"a": means, "b": super().compute_metrics(x, y, y_pred, sample_weight)}
+
+    model = Guided(dense())
+    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return model
+
+
+def traced() -> Any:
+    """A model whose `train_step` is a function of TensorFlow's, with control flow on tensors, and calls another."""
+    import keras
+    import tensorflow as tf
+
+    class Traced(keras.Sequential):  # type: ignore[misc]
+        @tf.function  # type: ignore[untyped-decorator]
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            if tf.reduce_max(x) < 2:
+                x = 2 * x
+            return self.step_on(x, y)
+
+        @tf.function(autograph=False)  # type: ignore[untyped-decorator]
+        def step_on(self, *data: Any) -> Any:
+            return super().train_step(data)
+
+    model = Traced(dense())
+    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
     return model
 
 
@@ -330,14 +498,20 @@ CASES: dict[str, Case] = {
     "loss function of one's own, of Keras' sum": Case(own_loss("function of a sum"), numbers),
     "reduction none": Case(classifier(small_sgd, cross_entropy(None)), numbers),
     "embedding, Adam": Case(embedding("adam"), words),
+    "embedding of positions, Adam": Case(positions, words),
     "embedding, RMSprop": Case(embedding("rmsprop"), words),
     "CTC": Case(ctc, spoken),
     "embedding, clipped": Case(embedding(clipped_sgd), words),
     "embedding, Adagrad": Case(embedding("adagrad"), words),
     "metrics of many kinds": Case(many_metrics, one_hot),
     "state and losses of one's own layer": Case(keeping, numbers),
+    "counters of one's own layer": Case(counting, numbers),
+    "activity regulariser of one's own, a mean": Case(with_a_mean_of_activities, numbers),
+    "autoencoder without a call": Case(sampling, numbers, {"validation_data": numbers(SAMPLES)}),
     "several optimizers in one": Case(several_optimizers, numbers),
     "steps_per_execution 4": Case(classifier("adam", compiled={"steps_per_execution": 4}), numbers),
+    "train_step of Keras' guide": Case(guided, numbers, {"validation_data": numbers(SAMPLES)}),
+    "train_step that is a function": Case(traced, numbers),
 }
 
 

@@ -231,7 +231,7 @@ def test_a_users_own_train_step_is_what_runs(tensorflow: Any) -> None:
                     scaled = self.optimizer.scale_loss(loss)
                 grads = tape.gradient(scaled, self.trainable_weights)
                 self.optimizer.apply_gradients(zip(grads, self.trainable_weights, strict=True))
-                return {"share": tf.cast(tf.shape(x)[0], tf.float32)}
+                return {"samples": tf.cast(tf.shape(x)[0], tf.float32)}
 
         from tests.training.cases import dense
 
@@ -244,7 +244,7 @@ def test_a_users_own_train_step_is_what_runs(tensorflow: Any) -> None:
     model = in_scope(split, start, make)
     history = split.fit(model, X, Y, epochs=2, shuffle=False, verbose=0)
     assert apart(model, one_device) < 1e-6
-    assert history.history["share"][-1] == pytest.approx(28 * 0.7 + 12 * 0.3)
+    assert history.history["samples"][-1] == 40
 
 
 def test_validation_between_does_not_lose_a_batch(tensorflow: Any) -> None:
@@ -403,13 +403,15 @@ def test_what_a_split_cannot_do_is_told_in_a_sentence(tensorflow: Any) -> None:
         stateful = keras.Sequential(
             [keras.Input(batch_shape=(100, 3, 2)), keras.layers.LSTM(4, stateful=True, name="memory")]
         )
-        compiled = classifier("adam", compiled={"jit_compile": True})()
+        compiled, eager = (classifier("adam", compiled={to: True})() for to in ("jit_compile", "run_eagerly"))
     with pytest.raises(BadInput, match="optimizer has ema_overwrite_frequency, which Keras can't do over several"):
         split.fit(averaging, X, Y, verbose=0)
     with pytest.raises(BadInput, match=r"the layer memory of the model .* is stateful"):
         split.predict(stateful, X.reshape(-1, 3, 2)[:100], verbose=0)
     with pytest.warns(UserWarning, match=r"jit_compile=True, which is for one device: .* trains without XLA"):
         split.fit(compiled, X, Y, verbose=0)
+    with pytest.warns(UserWarning, match=r"set to run eagerly, which is for one device: with a split it is traced"):
+        split.fit(eager, X, Y, verbose=0)
 
 
 def test_what_micro_batches_cannot_do_is_refused(tensorflow: Any) -> None:
@@ -498,6 +500,19 @@ def test_what_a_vectoriser_learned_is_copied_and_what_keras_cannot_load_is_refus
 
     with pytest.raises(BadInput, match=r"copy the model unsaved: .*__init__\(\) got an unexpected .* 'trainable'\n"):
         gpubalance.distribute(Unsaved(), ratios=[4, 3], simulate="2")
+
+    class Unbuilt(keras.Model):  # type: ignore[misc]
+        def __init__(self, **named: Any) -> None:
+            super().__init__(**named)
+            self.dense = keras.layers.Dense(1)
+
+        def call(self, x: Any) -> Any:
+            return self.dense(x)
+
+    unbuilt = Unbuilt()
+    unbuilt.build((None, 6))
+    with pytest.raises(BadInput, match=r"before its layers have weights(.|\n)*model\(x\[:1\]\)"):
+        gpubalance.distribute(unbuilt, ratios=[4, 3], simulate="2")
 
 
 def hot_pair() -> Split:

@@ -12,10 +12,13 @@ import pytest
 ROOT = Path(__file__).parents[2]
 OLDEST = "3.12.4"
 FOLDER = Path(sys.prefix) / "oldest-keras"
-# Of the optimizer's insides, and of those of a loss' reduction; all cases are for the newest Keras.
+# Of the optimizer's insides, of those of a loss' reduction, and of what logs and metrics make of it; all cases are for
+# the newest Keras.
 CASES = (
     ("AdamW, clipped, EMA", (70, 30)),
     ("reduction mean_with_sample_weight", (70, 30)),
+    ("metrics of many kinds", (70, 30)),
+    ("train_step of one's own", (1, 1, 98)),
 )
 FEW = (
     *(f"test_exact.py::test_a_split_gives_what_one_device_gives[{name}-{batches}]" for name, batches in CASES),

@@ -259,7 +259,7 @@ def test_a_loss_that_is_no_mean_over_samples_is_told(keras: Any) -> None:
 
     with pytest.raises(BadInput, match=r"\(summed\) sums over the batch and returns one number(.|\n)*→ return a value"):
         fit(summed)
-    with pytest.warns(UserWarning, match=r"\(Dice\) is no mean over samples"):
+    with pytest.warns(UserWarning, match=r"\(Dice\) is not a mean over samples"):
         fit(keras.losses.Dice())
     with pytest.raises(BadInput, match=r"own layers: adding\) sums over the batch(.|\n)*→ add_loss"):
         fit("mse", adding=True)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpubalance.errors import BadInput
-from tests.training.cases import classifier, cross_entropy, dense, numbers, sentences, simulated
+from tests.training.cases import classifier, cross_entropy, dense, numbers, sampling, sentences, simulated, words
 
 X, Y = numbers(240)
 
@@ -28,8 +28,8 @@ def model_with(train_step: Callable[[Any, Any, Any], Any], loss: Any = "sparse_c
                     loss = self.compute_loss(data[0], data[1], self(data[0], training=True))
                 return tape.gradient(loss, self.trainable_variables)
 
-            train_step(self, gradients(), gradients)
-            return {}
+            self.now = data[0]
+            return train_step(self, gradients(), gradients) or {}
 
     model = Own(dense())
     model.compile("sgd", loss)
@@ -54,6 +54,11 @@ def no_optimizer(model: Any, grads: Any, _: Any) -> None:
         variable.assign_sub(0.1 * grad)
 
 
+def by_tensorflow(model: Any, grads: Any, _: Any) -> None:
+    for variable, grad in zip(model.trainable_variables, grads, strict=True):
+        variable.value.assign_sub(0.1 * grad)
+
+
 def clipped_weights(model: Any, grads: Any, _: Any) -> None:
     from keras import ops
 
@@ -76,8 +81,23 @@ def plain(model: Any, grads: Any, _: Any) -> None:
     apply(model, grads)
 
 
+def gradient_norm_logged(model: Any, grads: Any, _: Any) -> Any:
+    import tensorflow as tf
+
+    apply(model, grads)
+    return {"norm": tf.linalg.global_norm(grads)}
+
+
+def output_logged(model: Any, grads: Any, _: Any) -> Any:
+    from keras import ops
+
+    apply(model, grads)
+    return {"output": ops.mean(model(model.now)[:, 0])}
+
+
 def with_loss(name: str) -> Any:
     import keras
+    import tensorflow as tf
     from keras import ops
 
     def summed(y: Any, p: Any) -> Any:
@@ -87,7 +107,20 @@ def with_loss(name: str) -> Any:
         of_class = ops.one_hot(ops.cast(ops.reshape(y, (-1,)), "int32"), 3)
         return 1 - 2 * ops.sum(of_class * p) / (ops.sum(of_class) + ops.sum(p**2))
 
-    return classifier(loss=lambda: {"summed": summed, "dice": dice}[name])()
+    def noisy(y: Any, p: Any) -> Any:
+        return summed(y, p) * (1 + 0.1 * tf.random.normal(()))
+
+    def drawn(y: Any, p: Any) -> Any:
+        return ops.mean(p) + keras.random.normal(())
+
+    def seldom(_: Any, p: Any) -> Any:
+        return ops.sum(p) * 0
+
+    def signs(_: Any, p: Any) -> Any:
+        return ops.mean(p) * tf.random.normal(())
+
+    known = (summed, dice, noisy, drawn, seldom, signs)
+    return classifier(loss=lambda: {loss.__name__: loss for loss in known}[name])()
 
 
 def total_of_own() -> Any:
@@ -126,9 +159,13 @@ def keeping(kind: str) -> Any:
 
     class Keeping(layers.Layer):  # type: ignore[misc]
         def build(self, _: Any) -> None:
-            self.kept = self.add_weight((), "zeros", trainable=False, name="kept")
+            dtype = "int32" if kind == "largest" else "float32"
+            self.kept = self.add_weight((), "zeros", dtype, trainable=False, name="kept")
 
         def call(self, x: Any) -> Any:
+            if kind == "largest":
+                self.kept.assign(ops.cast(1e6 * ops.max(x), "int32"))
+                return x
             self.kept.assign(self.kept + ops.sum(x) if kind == "sum" else 0.9 * self.kept + 0.1 * ops.sum(x))
             return x
 
@@ -142,23 +179,71 @@ def with_metric(kind: str) -> Any:
     import keras
     from keras import metrics, ops
 
-    class Largest(metrics.Metric):  # type: ignore[misc]
+    class Keeping(metrics.Metric):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__(name="mine")
-            self.largest = self.add_variable((), "zeros", name="largest")
+            self.kept = self.add_variable((), "zeros", name="kept")
 
         def update_state(self, _: Any, p: Any, **__: Any) -> None:
-            self.largest.assign(ops.maximum(self.largest, ops.max(p)))
+            new = {"max": ops.maximum(self.kept, ops.max(p)), "maxima": self.kept + ops.max(p)}
+            self.kept.assign({**new, "average": self.kept + 0.1 * (ops.mean(p[:, 0]) - self.kept)}[kind])
 
         def result(self) -> Any:
-            return self.largest
+            return self.kept
 
     class Total(metrics.Sum):  # type: ignore[misc]
         def update_state(self, _: Any, p: Any, **__: Any) -> None:
-            super().update_state(ops.mean(p[:, 0]))
+            super().update_state(ops.max(p[:, 0]))
 
     model = keras.Sequential(dense())
-    model.compile("sgd", "sparse_categorical_crossentropy", metrics=[Largest() if kind == "max" else Total("mine")])
+    model.compile("sgd", "sparse_categorical_crossentropy", metrics=[Total("mine") if kind == "sum" else Keeping()])
+    return model
+
+
+def stepping(kind: str) -> Any:
+    """A model whose `train_step` has no compiled loss: of a sum, of a value for each sample, or another."""
+    import keras
+    import tensorflow as tf
+    from keras import ops
+
+    class Stepping(keras.Sequential):  # type: ignore[misc]
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = keras.losses.sparse_categorical_crossentropy(y, self(x, training=True))
+                if kind != "values":
+                    loss = ops.sum(loss) if "sum" in kind else ops.mean(loss)
+                if kind not in ("values", "outside"):
+                    loss = self.optimizer.scale_loss(loss)
+            if kind == "outside":
+                loss = self.optimizer.scale_loss(loss)
+            grads = tape.gradient(loss, self.trainable_variables)
+            apply(self, tf.clip_by_global_norm(grads, 0.01)[0] if kind == "clipped" else grads)
+            return {}
+
+    model = Stepping([*dense()[:2], *([keras.layers.Dropout(0.5)] if "random" in kind else []), dense()[2]])
+    if kind == "no optimizer":
+        model.compiled = True  # as a GAN's own compile, which sets optimizers for its two models
+    else:
+        model.compile("sgd")
+    return model
+
+
+def adding(kind: str) -> Any:
+    """A model with a layer that adds a sum over the batch to the loss, or that takes the batch's mean from it."""
+    import keras
+    from keras import layers, ops
+
+    class Adding(layers.Layer):  # type: ignore[misc]
+        def call(self, x: Any) -> Any:
+            if kind == "mean":
+                return x - ops.mean(x, axis=0)
+            self.add_loss(1e-3 * ops.sum(x**2))
+            return x
+
+    first, *rest = dense()
+    model = keras.Sequential([first, layers.Dense(6), Adding(name="mine"), *rest])
+    model.compile("sgd", "sparse_categorical_crossentropy")
     return model
 
 
@@ -170,22 +255,52 @@ REFUSED: Told = {
     ),
     "another optimizer": (lambda: model_with(another_optimizer), "which is not the optimizer"),
     "no optimizer": (lambda: model_with(no_optimizer), "changes weights without its optimizer"),
+    "TensorFlow's assignments": (lambda: model_with(by_tensorflow), "kernel by TensorFlow: each device would get"),
+    "scaled outside the tape": (lambda: stepping("outside"), "gets no gradient for any weight"),
+    "a compile of one's own": (lambda: stepping("no optimizer"), "has no optimizer: its own compile does not set one"),
     "weights clipped": (lambda: model_with(clipped_weights), "kernel after it applies gradients"),
     "no reduction": (lambda: model_with(plain, cross_entropy(None)()), "which a loss without a reduction needs"),
     "a sum as one number": (lambda: with_loss("summed"), r"\(summed\) sums over the batch and returns one number"),
+    "a step's sum": (lambda: stepping("sum"), "takes the gradients of a sum over the batch"),
+    "a step's sum, with dropout": (lambda: stepping("random sum"), "takes the gradients of a sum over the batch"),
+    "a step's values": (lambda: stepping("values"), "takes the gradients of a sum over the batch"),
+    "a layer's loss": (lambda: adding("sum"), "the layer mine adds a sum over the batch to the loss"),
+    "a random sum": (lambda: with_loss("noisy"), r"\(noisy\) sums over the batch and returns one number"),
+    "numbers without a seed": (lambda: with_loss("drawn"), "makes a variable in its first step, as keras.random"),
     "a mask": (normalised_behind_a_mask, r"gets a mask: there Keras does not synchronise"),
 }
 TOLD: Told = {
     "two passes": (lambda: model_with(two_passes), "as SAM does"),
-    "Dice": (lambda: with_loss("dice"), r"\(dice\) is no mean over samples"),
-    "compute_loss": (total_of_own, r"\(compute_loss\) is no mean over samples"),
+    "a gradient norm": (lambda: model_with(gradient_norm_logged), r"logs norm, which is neither a metric's result"),
+    "an output": (
+        lambda: model_with(output_logged),
+        "logs output, which is computed with what it reads after it applies",
+    ),
+    "Dice": (lambda: with_loss("dice"), r"\(dice\) is not a mean over samples"),
+    "a loss of 0": (lambda: with_loss("seldom"), r"\(seldom\) is 0 for the samples tried, so it is not known"),
+    "a loss of any sign": (lambda: with_loss("signs"), r"\(signs\) is random, so it is not known"),
+    "compute_loss": (total_of_own, r"\(compute_loss\) is not a mean over samples"),
+    "clipping": (lambda: stepping("clipped"), "takes gradients that are not a mean over samples"),
+    "a layer of the batch": (
+        lambda: adding("mean"),
+        r"\(own layers: mine\) takes gradients that are not a mean over samples",
+    ),
     "a layer's sum": (lambda: keeping("sum"), "mine updates kept from its samples: the devices' values are summed"),
     "a layer's average": (
         lambda: keeping("average"),
         "kept from its samples: the devices' values are averaged",
     ),
-    "a maximum": (lambda: with_metric("max"), "the metric mine sets largest instead of adding to it"),
-    "a sum of means": (lambda: with_metric("sum"), "the metric mine adds up one number a batch"),
+    "a layer's largest": (
+        lambda: keeping("largest"),
+        "mine updates kept from its samples: all devices get the first one's value",
+    ),
+    "a maximum": (lambda: with_metric("max"), "the metric mine sets kept instead of adding to it"),
+    "maxima": (lambda: with_metric("maxima"), "the metric mine adds to kept what is neither a mean nor a sum"),
+    "a moving average": (
+        lambda: with_metric("average"),
+        "the metric mine adds to kept what is neither a mean nor a sum",
+    ),
+    "a sum of maxima": (lambda: with_metric("sum"), "the metric mine gets one number a batch that is neither"),
 }
 
 
@@ -210,6 +325,16 @@ def test_what_is_not_exact_is_told(tensorflow: Any, name: str) -> None:
     with pytest.warns(UserWarning, match=message):
         split.fit(model, X, Y, verbose=0)
     assert int(model.optimizer.iterations.numpy()) == 3  # it trains
+    for variable in model.non_trainable_variables:
+        assert len({copy.numpy().tobytes() for copy in variable.value.values}) == 1
+
+
+def test_a_random_step_that_too_few_samples_can_try_is_told(tensorflow: Any) -> None:
+    split = simulated((8, 4))
+    with split.scope():
+        model = stepping("random sum")
+    with pytest.warns(UserWarning, match=r"takes too few samples to try it \(16 suffice\): so it is not known"):
+        split.fit(model, X[:24], Y[:24], verbose=0)
 
 
 def own_loss(kind: str) -> Any:
@@ -243,5 +368,31 @@ def test_trying_a_loss_leaves_no_trace_and_warns_of_no_mean(tensorflow: Any, kin
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         split.fit(model, X, Y, epochs=2, shuffle=False, verbose=0)
-    assert not [one for one in told if "no mean over samples" in str(one.message)]
+    assert not [one for one in told if "not a mean over samples" in str(one.message)]
     assert float(model.calls.value.numpy()) == 2 * 3  # steps, and no trial
+
+
+def of_words() -> Any:
+    """A model with a layer of one's own behind an embedding, of whose gradient each batch has other rows."""
+    import keras
+    from keras import layers
+
+    class Doubled(layers.Layer):  # type: ignore[misc]
+        def call(self, x: Any) -> Any:
+            return 2 * x
+
+    body = [layers.Embedding(20, 4), layers.Flatten(), Doubled(), layers.Dense(3, "softmax")]
+    model = keras.Sequential([keras.Input((5,), dtype="int32"), *body])
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    return model
+
+
+@pytest.mark.parametrize("make", [lambda: stepping("mean"), lambda: stepping("random mean"), sampling, of_words])
+def test_code_of_ones_own_that_takes_a_mean_is_trained_in_silence(tensorflow: Any, make: Any) -> None:
+    split = simulated((70, 30))
+    with split.scope():
+        model = make()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        split.fit(model, *(words(240) if make is of_words else (X, Y)), verbose=0)
+    assert [str(one.message) for one in told] == []

@@ -1,0 +1,154 @@
+"""Whether a number that a step computes from its part of a batch is a mean over samples or a sum: its graph tells."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from enum import Enum
+from typing import Any
+
+import tensorflow as tf
+
+from gpubalance.training.changes import SAMPLES, sources
+
+
+class Kind(Enum):
+    """What the parts' numbers make of the whole batch's.
+
+    FIXED: each part has it. MEAN: their mean, weighed by samples. SUM: their sum. COUNT: their sum too, and it is the
+    number of samples, or in proportion to it. OTHER: it can't be had from them, or is not known.
+    """
+
+    FIXED = "fixed"
+    MEAN = "mean"
+    SUM = "sum"
+    COUNT = "count"
+    OTHER = "other"
+
+
+_FIXED, _MEAN, _SUM, _COUNT, _OTHER = Kind
+_SAME = {"BroadcastTo", "Cast", "CheckNumerics", "EnsureShape", "ExpandDims", "Identity", "Neg", "PreventGradient"}
+_SAME |= {"Reshape", "Snapshot", "Squeeze", "StopGradient"}
+_SUMS = {"Bincount", "DenseBincount", "ScatterNd", "SegmentSum", "UnsortedSegmentSum"}  # confusion matrices too
+_PRODUCTS = {"BatchMatMulV2", "Einsum", "MatMul"}
+_ADDING = {"Add", "AddN", "AddV2", "Pack", "Sub"}
+_CHOOSING = {"Where", "DynamicPartition"}  # some of the samples, of which each part may have another number
+
+
+def ancestors(tensor: Any, until: Container[int] = ()) -> Iterator[Any]:
+    """A tensor of a graph and all that it is computed from there, `until` tensors with these ids."""
+    todo, seen = [tensor], set()
+    while todo:
+        one = todo.pop()
+        if id(one) not in seen:
+            seen.add(id(one))
+            yield one
+            todo += one.op.inputs if id(one) not in until else []
+
+
+def is_of_each(tensor: Any) -> bool:
+    """Whether a tensor has a value for each sample: then the graph does not know its length."""
+    return tensor.shape.rank is None or None in tensor.shape.as_list()
+
+
+def kind_of(tensor: Any, weight: Any) -> Kind:
+    """The kind of a tensor of a step's graph, where `weight` is the part's in the whole batch."""
+    if not tf.is_symbolic_tensor(tensor):
+        return _FIXED
+    kind = _SUM if _is(tensor, weight) else _by_rule(tensor.op, weight)
+    return _FIXED if kind is _OTHER and SAMPLES not in sources(tensor) else kind
+
+
+def _by_rule(op: Any, weight: Any) -> Kind:
+    inputs = list(op.inputs)
+    if op.type in _SAME:
+        return _OTHER if is_of_each(inputs[0]) else kind_of(inputs[0], weight)
+    if op.type in _SUMS or (op.type in _PRODUCTS and not is_of_each(op.outputs[0]) and all(map(is_of_each, inputs))):
+        return _SUM
+    if op.type in ("Mean", "Sum", "L2Loss"):
+        return _reduced(inputs[0], weight, mean=op.type == "Mean", squares=op.type == "L2Loss")
+    if op.type in _ADDING:
+        kinds = {kind_of(one, weight) for one in _addends(op)}
+        if kinds <= {_FIXED, _MEAN}:
+            return _MEAN if _MEAN in kinds else _FIXED
+        return _SUM if kinds <= {_SUM, _COUNT} else _OTHER
+    if op.type in ("Mul", "MulNoNan"):
+        return _product(inputs[0], inputs[1], weight)
+    if op.type in ("RealDiv", "Div", "DivNoNan"):
+        return _quotient(inputs[0], inputs[1], weight)
+    return _number_of_samples(op, weight)
+
+
+def _addends(op: Any) -> Iterator[Any]:
+    """What a sum is made of, however many additions make it."""
+    todo = list(op.inputs)
+    while todo:
+        one = todo.pop()
+        if one.op.type in _ADDING:
+            todo += one.op.inputs
+        else:
+            yield one
+
+
+def _reduced(values: Any, weight: Any, *, mean: bool, squares: bool) -> Kind:
+    if is_of_each(values):
+        return _SUM if not mean else _OTHER if _chosen(values) else _MEAN
+    kind = _OTHER if squares else kind_of(values, weight)
+    return _SUM if kind is _COUNT else kind
+
+
+def _product(one: Any, other: Any, weight: Any) -> Kind:
+    if _is_by(one, weight) or _is_by(other, weight):  # a loss that does not divide by samples: see losses.py
+        return _MEAN
+    if _is(one, weight) or _is(other, weight):  # a loss as `optimizer.scale_loss` returns it
+        kinds = {kind_of(tensor, weight) for tensor in (one, other) if not _is(tensor, weight)}
+        return _SUM if kinds <= {_FIXED, _MEAN} else _OTHER
+    kinds = {kind_of(one, weight), kind_of(other, weight)}
+    if _FIXED in kinds:
+        return max(kinds, key=lambda kind: kind is not _FIXED)
+    return _SUM if kinds == {_MEAN, _COUNT} else _OTHER
+
+
+def _quotient(one: Any, other: Any, weight: Any) -> Kind:
+    kind = kind_of(one, weight)
+    if _is(other, weight):
+        return _MEAN if kind in (_SUM, _COUNT) else _OTHER
+    by = kind_of(other, weight)
+    if by is _FIXED:
+        return kind
+    return _MEAN if kind in (_SUM, _COUNT) and by is _COUNT else _OTHER
+
+
+def _number_of_samples(op: Any, weight: Any) -> Kind:
+    """COUNT for the length of values for each sample, or what they have in all; FIXED for their other dimensions."""
+    if op.type == "Size" and not _chosen(op.inputs[0]):
+        return _COUNT
+    if op.type not in ("Prod", "StridedSlice"):
+        return _OTHER
+    shape = op.inputs[0].op
+    if shape.type == "Pack" and op.type == "Prod":  # as Keras makes it of `ops.shape`
+        kinds = [kind_of(one, weight) for one in shape.inputs]
+        return _COUNT if kinds.count(_COUNT) == 1 and set(kinds) <= {_COUNT, _FIXED} else _OTHER
+    if shape.type != "Shape":
+        return _OTHER if op.type == "Prod" or is_of_each(op.inputs[0]) else kind_of(op.inputs[0], weight)
+    if _chosen(shape.inputs[0]):
+        return _SUM
+    at = tf.get_static_value(op.inputs[1]) if op.type == "StridedSlice" else [0]
+    return _COUNT if list(at) == [0] else _FIXED
+
+
+def _chosen(values: Any) -> bool:
+    return any(tensor.op.type in _CHOOSING for tensor in ancestors(values))
+
+
+def _is(tensor: Any, weight: Any) -> bool:
+    """Whether it is the part's weight, in whatever type."""
+    while tf.is_symbolic_tensor(tensor) and tensor is not weight and tensor.op.type in ("Cast", "Identity"):
+        tensor = tensor.op.inputs[0]
+    return tensor is weight
+
+
+def _is_by(tensor: Any, weight: Any) -> bool:
+    """Whether it is something divided by the part's weight, in whatever type."""
+    while tensor.op.type in ("Cast", "Identity"):
+        tensor = tensor.op.inputs[0]
+    return tensor.op.type == "RealDiv" and _is(tensor.op.inputs[1], weight)
