@@ -29,6 +29,8 @@ _UNLIKE = (
     "takes gradients that are not a mean over samples: they are clipped, or something is computed from the batch as a "
     "whole. A split adds up the gradients of a batch's parts, so the result is not exactly that of one device"
 )
+# Operations that can make a number for each pair of samples: matrix products, and what broadcasts.
+_PAIRING = {"AddV2", "BatchMatMulV2", "Einsum", "MatMul", "Mul", "SquaredDifference", "Sub"}
 _OR_SCALED = ", or give self.optimizer.scale_loss a value for each sample"
 _UNKNOWN = "so it is not known whether it takes a mean over samples, as a split does"
 _TOO_FEW = (
@@ -108,6 +110,7 @@ class _Trial:
         self.is_exact = self.is_exact and not told
         # Without what only changes variables, writes summaries or prints.
         self._run = function.prune(function.inputs[: 1 + len(specs)], function.outputs)
+        self._pairs_samples = any(map(_pairs_samples, self._run.graph.get_operations()))
         dtypes = {layer.compute_dtype for layer in model._flatten_layers()}
         self._near = _NEAR_IN_HALF if dtypes & {"float16", "bfloat16"} else _NEAR
 
@@ -153,7 +156,9 @@ class _Trial:
             near = 0.5 if self._is_random else _NEAR_IN_HALF
             _check_added(name, numbers[0], tiles * numbers[1], numbers[1], near=near)
         of_many, of_few = (np.stack([marks for _, marks in of]) for of in (many, few))
-        found = (_grown if self._is_random else _like)(of_many, tiles * of_few, tiles)
+        if self._is_random:  # whose norms do not tell a contrastive loss from a mean
+            return _grown(of_many, tiles * of_few, tiles) or (_UNLIKE if self._pairs_samples else "")
+        found = _like(of_many, tiles * of_few, tiles)
         return found if found == _SUM or count == _FEWEST else ""
 
     def _of(self, at: slice, weight: float, copies: int = 1) -> Any:
@@ -198,6 +203,16 @@ def _marks(grad: Any) -> Any:
     grad = tf.cast(grad, tf.float32)
     products = [grad * tf.random.stateless_normal(tf.shape(grad), (seed, 0)) for seed in (1, 2)]
     return tf.stack([tf.norm(grad), *map(tf.reduce_sum, products)])
+
+
+def _pairs_samples(op: Any) -> bool:
+    """Whether an operation makes something for each pair of samples. Only the number of samples is unknown."""
+
+    def unknown(tensor: Any) -> int:
+        return 0 if tensor.shape.rank is None else tensor.shape.as_list().count(None)
+
+    is_pairing = op.type in _PAIRING and max(map(unknown, op.inputs)) == 1
+    return is_pairing and any(unknown(output) > 1 for output in op.outputs)
 
 
 def _is_random(graph: Any) -> bool:

@@ -211,6 +211,8 @@ def stepping(kind: str) -> Any:
             x, y = data
             with tf.GradientTape() as tape:
                 loss = keras.losses.sparse_categorical_crossentropy(y, self(x, training=True))
+                if "pairs" in kind:
+                    loss = ops.mean((loss[:, None] - loss) ** 2, axis=1)
                 if kind != "values":
                     loss = ops.sum(loss) if "sum" in kind else ops.mean(loss)
                 if kind not in ("values", "outside"):
@@ -281,6 +283,8 @@ TOLD: Told = {
     "a loss of any sign": (lambda: with_loss("signs"), r"\(signs\) is random, so it is not known"),
     "compute_loss": (total_of_own, r"\(compute_loss\) is not a mean over samples"),
     "clipping": (lambda: stepping("clipped"), "takes gradients that are not a mean over samples"),
+    "pairs": (lambda: stepping("pairs"), "takes gradients that are not a mean over samples"),
+    "pairs, with dropout": (lambda: stepping("random pairs"), "takes gradients that are not a mean over samples"),
     "a layer of the batch": (
         lambda: adding("mean"),
         r"\(own layers: mine\) takes gradients that are not a mean over samples",
