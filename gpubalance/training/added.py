@@ -10,7 +10,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from gpubalance.training.changes import SAMPLES, addition, handles, is_keras_own, sources
+from gpubalance.engine.sources import SAMPLES, sources
+from gpubalance.training.changes import addition, handles, is_keras_own
 from gpubalance.training.kinds import Kind, kind_of
 from gpubalance.training.part import Part, current, replaced
 

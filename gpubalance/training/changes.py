@@ -9,9 +9,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from gpubalance.engine.sources import sources
 from gpubalance.training.part import Change, current, replaced
-
-SAMPLES = "samples"
 
 
 @contextlib.contextmanager
@@ -40,27 +39,6 @@ def is_keras_own(thing: Any) -> bool:
 def has_no_call(model: Any) -> bool:
     """Whether a model can't be called, only its layers, as its own `train_step` does."""
     return type(model).call is keras.Model.call
-
-
-def sources(value: Any) -> set[Any]:
-    """What a value is computed from: SAMPLES for the step's input, and the id of each variable's handle.
-
-    A value that is not a tensor of a graph has only its own id, as nothing is known about it.
-    """
-    found: set[Any] = set()
-    todo, seen = [value], set()
-    while todo:
-        tensor = todo.pop()
-        if not tf.is_symbolic_tensor(tensor):
-            found.add(id(tensor))
-        elif tensor.op not in seen:
-            seen.add(tensor.op)
-            todo += tensor.op.inputs
-            if tensor.op.type == "Placeholder":
-                outside = [outer for outer, inner in tensor.graph.captures if inner is tensor]
-                todo += outside
-                found |= set() if outside else {SAMPLES}
-    return found
 
 
 def handles(variables: Iterable[Any]) -> set[int]:

@@ -11,8 +11,9 @@ import keras
 import tensorflow as tf
 
 from gpubalance.engine.keras_inside import SUM, summing
+from gpubalance.engine.sources import SAMPLES, sources
 from gpubalance.errors import BadInput
-from gpubalance.training.changes import SAMPLES, handles, sources
+from gpubalance.training.changes import handles
 from gpubalance.training.part import Part, current, replaced
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from gpubalance.training.changes import SAMPLES, sources
+from gpubalance.engine.sources import SAMPLES, sources
 
 
 class Kind(Enum):

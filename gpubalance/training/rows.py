@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from gpubalance.training.changes import SAMPLES, sources
+from gpubalance.engine.sources import has_fixed_rows
 
 
 class Rows:
@@ -22,15 +22,11 @@ class Rows:
     def summable(self, grads: Sequence[Any]) -> list[Any]:
         """A part's gradients: those whose rows all parts have are dense, as then they add up row by row."""
         self._first = self._first or grads  # of micro-batches the others are inside a loop
-        return [grad.values if _is_fixed(grad) else grad for grad in grads]
+        return [grad.values if has_fixed_rows(grad) else grad for grad in grads]
 
     def of_sum(self, sums: Sequence[Any]) -> list[Any]:
         """The sums over all parts as gradients by rows again."""
         return [
-            tf.IndexedSlices(one, grad.indices, grad.dense_shape) if _is_fixed(grad) else one
+            tf.IndexedSlices(one, grad.indices, grad.dense_shape) if has_fixed_rows(grad) else one
             for one, grad in zip(sums, self._first, strict=True)
         ]
-
-
-def _is_fixed(grad: Any) -> bool:
-    return isinstance(grad, tf.IndexedSlices) and SAMPLES not in sources(grad.indices)

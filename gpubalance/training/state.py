@@ -7,7 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from gpubalance.training.changes import SAMPLES, adds, is_keras_own, sources
+from gpubalance.engine.sources import SAMPLES, sources
+from gpubalance.training.changes import adds, is_keras_own
 from gpubalance.training.part import Part
 
 _SUMMED = "the devices' values are summed"

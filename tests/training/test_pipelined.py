@@ -14,6 +14,7 @@ from gpubalance.results.layers import Layers, StepTask
 from gpubalance.settings.device import Device, DeviceProfile, JointProfile
 from gpubalance.training.pipelined import Pipelined, load_layers
 from tests.engine.pipelines import in_stages, orders_of
+from tests.training.cases import positions, words
 
 _MICRO_BATCH, _MICRO_BATCHES = 8, 4
 _SAMPLES = 72  # of an epoch: its last batch has one micro-batch
@@ -158,6 +159,20 @@ def test_a_loss_that_is_a_sum_stays_one_and_what_is_excluded_from_weight_decay_s
     its = alone.fit(inputs, labels, batch_size=32, shuffle=False, verbose=0).history
     assert largest(model.get_weights(), alone.get_weights()) < 1e-6
     assert mine["loss"] == pytest.approx(its["loss"])
+
+
+def test_rows_of_positions_and_words_give_the_optimizer_what_one_device_gives(keras: Any) -> None:
+    def built() -> Any:
+        keras.utils.set_random_seed(2)
+        return positions()
+
+    layers, alone = layers_for(built()), built()
+    with layers.scope():
+        model = built()
+    x, y = words(_SAMPLES)
+    layers.fit(model, x, y, epochs=2, shuffle=False, verbose=0)
+    alone.fit(x, y, batch_size=32, epochs=2, shuffle=False, verbose=0)
+    assert largest(model.get_weights(), alone.get_weights()) < 1e-6
 
 
 def test_what_a_device_does_not_hold_names_it_and_what_it_was_at(keras: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any
 
 import tensorflow as tf
@@ -14,15 +14,18 @@ from gpubalance.engine.pipeline.update import Gradient
 class Sums:
     """Running sums. An embedding's gradient keeps the rows of all micro-batches.
 
-    Rows are not summed: Keras' Adam squares a row's gradients before it adds them, so it must get each one.
+    Rows are not summed, unless each micro-batch has the same: Keras' Adam squares a row's gradients before it adds
+    them, so it must get each one that it would get from one device.
     """
 
     def __init__(self) -> None:
         self._sums: list[list[Gradient]] = []
+        self._fixed_rows: Set[int] = frozenset()
         self._traced: Any = None
 
-    def trace(self, grads: Sequence[Gradient]) -> None:
-        """Traces the sum, once, for gradients like these."""
+    def trace(self, grads: Sequence[Gradient], fixed_rows: Set[int]) -> None:
+        """Traces the sum, once, for gradients like these; those in `fixed_rows` have the same in each micro-batch."""
+        self._fixed_rows = fixed_rows
         specs = [tf.TensorSpec(grad.shape, grad.dtype) for grad in grads if isinstance(grad, tf.Tensor)]
         self._traced = Traced(_add, specs, specs) if specs else None
 
@@ -43,15 +46,17 @@ class Sums:
     def take(self) -> list[Gradient]:
         """Returns the sums and forgets them."""
         sums, self._sums = self._sums, []
-        return [_joined(parts) for parts in sums]
+        return [_joined(parts, fixed=place in self._fixed_rows) for place, parts in enumerate(sums)]
 
 
 def _add(sums: Sequence[Any], grads: Sequence[Any]) -> list[Any]:
     return [total + grad for total, grad in zip(sums, grads, strict=True)]
 
 
-def _joined(parts: Sequence[Gradient]) -> Gradient:
+def _joined(parts: Sequence[Gradient], *, fixed: bool) -> Gradient:
     if len(parts) == 1:
         return parts[0]
+    if fixed:
+        return tf.IndexedSlices(tf.add_n([one.values for one in parts]), parts[0].indices, parts[0].dense_shape)
     values, indices = tf.concat([one.values for one in parts], 0), tf.concat([one.indices for one in parts], 0)
     return tf.IndexedSlices(values, indices, parts[0].dense_shape)

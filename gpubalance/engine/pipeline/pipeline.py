@@ -160,7 +160,7 @@ class Pipeline:
         for device in self._devices:
             grads = {number: parts.sums[number].take() for number in parts.of(device)}
             for number, own in grads.items():
-                parts.sums[number].trace(own)
+                parts.sums[number].trace(own, parts.sections[number].fixed_rows)
             parts.update.trace(device, [grad for own in grads.values() for grad in own])
         for variable, value in zip(counted, before, strict=True):
             variable.assign(value)

@@ -17,6 +17,7 @@ import tensorflow as tf
 from gpubalance.engine import keras_inside
 from gpubalance.engine.pipeline.calls import Calls
 from gpubalance.engine.pipeline.traced import Traced
+from gpubalance.engine.sources import has_fixed_rows
 from gpubalance.errors import Refused
 
 # Tensors by slot, or masks by the slot of their tensor, as they cross between segments.
@@ -82,6 +83,7 @@ class Section:
         self.takes = tuple(slot for slot in taken if 0 <= calls.made[slot] < self._first)
         made = (slot for call in self.own for slot in call.gives)
         self.gives = tuple(slot for slot in made if calls.last.get(slot, -1) >= self._end)
+        self.fixed_rows: set[int] = set()  # places of such gradients in `backward`'s: see `has_fixed_rows`
         self._trains: dict[str, _Passes] = {}  # by the labels' kind
         self._idle: set[int] = set()  # slots for which no gradient comes back
         self._infers: Any = None
@@ -204,7 +206,10 @@ class Section:
         def gradients(given: Sequence[Any]) -> Any:
             with tf.device(self.device):
                 ends, sources = [*scaled, *targets.values()], [*taken, *self._sources]
-                return tape.gradient(ends, sources, output_gradients=[*map(tf.ones_like, scaled), *given])
+                grads = tape.gradient(ends, sources, output_gradients=[*map(tf.ones_like, scaled), *given])
+            own = grads[len(taken) :]
+            self.fixed_rows = {place for place, grad in enumerate(own) if has_fixed_rows(grad)}
+            return grads
 
         backward = Traced(gradients, [tf.TensorSpec(one.shape, one.dtype) for one in targets.values()])
         found.append((backward, tuple(targets)))
