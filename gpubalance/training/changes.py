@@ -30,6 +30,16 @@ def watched() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def unchanged(model: Any) -> Iterator[None]:
+    """Drops what is assigned to Keras variables inside the block, also to the counters and seeds of a model."""
+    with keras.StatelessScope() as scope:
+        for variable in model.trainable_variables:
+            if variable.regularizer is not None:  # Keras takes such a weight from the scope alone
+                scope.add_update((variable, variable.value))
+        yield
+
+
 def is_keras_own(thing: Any) -> bool:
     """Whether a function, or the class of a layer, metric or loss, comes with Keras, so that its rules are known."""
     of = thing if hasattr(thing, "__name__") else type(thing)

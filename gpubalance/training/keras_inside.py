@@ -13,7 +13,7 @@ import tensorflow as tf
 from gpubalance.engine.keras_inside import KNOWN
 from gpubalance.errors import BadInput, EnvironmentFault
 from gpubalance.training import losses, metrics
-from gpubalance.training.changes import has_no_call, is_keras_own
+from gpubalance.training.changes import has_no_call, is_keras_own, unchanged
 from gpubalance.training.gradients import taking_gradients
 from gpubalance.training.part import part_of, replaced
 
@@ -137,7 +137,7 @@ def _build_by(step: Any, model: Any, strategy: Any, data: Any) -> None:
         stateless = contextlib.ExitStack()
         taking = taking_gradients(model) if model.optimizer else contextlib.nullcontext()
         try:
-            stateless.enter_context(keras.StatelessScope())
+            stateless.enter_context(unchanged(model))
             with part_of(1.0, whole=True, tried=True), taking:
                 tf.compat.v1.wrap_function(lambda: step(given), [])
         except Exception:

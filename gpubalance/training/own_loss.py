@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from gpubalance.errors import BadInput
 from gpubalance.training import losses
-from gpubalance.training.changes import has_no_call, is_keras_own
+from gpubalance.training.changes import has_no_call, is_keras_own, unchanged
 from gpubalance.training.metrics import counting
 from gpubalance.training.part import part_of
 
@@ -43,7 +43,7 @@ def check(model: Any, batch: Any, share: int, predict: Callable[[Any], Any] | No
     few = _cut((x, y), _spread(x, count))
     # `predict` keeps its traces for later calls: traced in a stateless scope they would lack the model's state.
     try:
-        with nullcontext() if predict else keras.StatelessScope():
+        with nullcontext() if predict else unchanged(model):
             outputs = predict(few[0]) if predict else model(few[0], training=False)
     except Exception:
         if is_keras_own(type(model).train_step):
@@ -164,7 +164,7 @@ def _losses(model: Any, data: Any, times: int = 1) -> list[list[Any]]:
     """
     found: list[list[Any]] = []
     x, y, y_pred = data
-    with keras.StatelessScope():
+    with unchanged(model):
         for _ in range(times):
             with counting(model), part_of(1.0, whole=True, counts=False) as part:
                 total = model._compute_loss(x=x, y=y, y_pred=y_pred, training=True)

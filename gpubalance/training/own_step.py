@@ -9,8 +9,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from gpubalance.engine.keras_inside import graph_of, nodes_in_order
 from gpubalance.errors import BadInput
-from gpubalance.training.changes import is_keras_own, watched
+from gpubalance.training.changes import is_keras_own, unchanged, watched
 from gpubalance.training.gradients import gradients_of, taking_gradients
 from gpubalance.training.layers import meeting
 from gpubalance.training.metrics import counting
@@ -45,13 +46,13 @@ def check(model: Any, batch: Any, share: int) -> None:
     Also for such a sum that a layer adds to the loss. Warns of gradients that are neither's. No variable changes, as
     only what the gradients need is computed. Takes no more samples than a device's `share`, but at least two.
     """
-    own = [layer.name for layer in model._flatten_layers() if _is_own(layer)]
+    own = _names_of_own(model)
     is_own_step = not is_keras_own(type(model).train_step)
     if not is_own_step and not own:
         return
     step = f"the train_step of the model {model.name}"
     if not is_own_step:
-        step = f"training the model {model.name} (own layers: {', '.join(own)})"
+        step = f"training the model {model.name} (your own code: {', '.join(own)})"
     try:
         trial = _Trial(model, batch)
         verdict = trial.of_parts(share) if trial.is_exact else trial.of_tiles(share)
@@ -68,9 +69,22 @@ def check(model: Any, batch: Any, share: int) -> None:
         warnings.warn(f"{step} {verdict}", stacklevel=2)
 
 
+def _names_of_own(model: Any) -> list[str]:
+    """The names of layers with code of the user's, and of a graph's operations that leave no value for each sample."""
+    layers = model._flatten_layers()
+    graphs = (graph_of(layer) for layer in layers)
+    nodes = [node for graph in graphs if graph is not None for node in nodes_in_order(graph)]
+    mixing = [node.operation.name for node in nodes if not isinstance(node.operation, keras.Layer) and _mixes(node)]
+    return [*(layer.name for layer in layers if _is_own(layer)), *mixing]
+
+
 def _is_own(layer: Any) -> bool:
-    regularizer = getattr(layer, "activity_regularizer", None)
-    return not is_keras_own(layer) or (regularizer is not None and not is_keras_own(regularizer))
+    given = (getattr(layer, name, None) for name in ("activation", "activity_regularizer", "function"))
+    return not is_keras_own(layer) or any(one is not None and not is_keras_own(one) for one in given)
+
+
+def _mixes(node: Any) -> bool:
+    return any(output.shape[:1] != (None,) for output in node.output_tensors)
 
 
 class _Trial:
@@ -87,7 +101,7 @@ class _Trial:
             given = iter(values)
             data = tf.nest.pack_sequence_as(batch, [None if one is None else next(given) for one in flat])
             with (
-                keras.StatelessScope(),
+                unchanged(model),
                 counting(model),
                 meeting(model),
                 watched(),

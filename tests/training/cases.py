@@ -174,7 +174,7 @@ def own_loss(kind: str) -> Callable[[], Any]:
                 }
 
         kinds = {"compute_loss": Computing, "train_step": Stepping}
-        model = kinds.get(kind, keras.Sequential)(dense())
+        model = kinds.get(kind, keras.Sequential)(dense(weights="l2"))
         losses = {"function": mean, "function of a sum": divided}
         model.compile("adam", losses.get(kind, "sparse_categorical_crossentropy"))
         return model
@@ -361,7 +361,9 @@ def sampling() -> Any:
         def __init__(self) -> None:
             super().__init__()
             first = keras.initializers.GlorotUniform(seed=1)  # of weights that are made by the first step
-            self.encoder, self.decoder = (layers.Dense(units, kernel_initializer=first) for units in (3, 6))
+            self.encoder, self.decoder = (
+                layers.Dense(units, kernel_initializer=first, kernel_regularizer="l2") for units in (3, 6)
+            )
             self.total = keras.metrics.Mean(name="total")
 
         def train_step(self, data: Any) -> Any:

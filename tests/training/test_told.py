@@ -14,7 +14,9 @@ from tests.training.cases import classifier, cross_entropy, dense, numbers, samp
 X, Y = numbers(240)
 
 
-def model_with(train_step: Callable[[Any, Any, Any], Any], loss: Any = "sparse_categorical_crossentropy") -> Any:
+def model_with(
+    train_step: Callable[[Any, Any, Any], Any], loss: Any = "sparse_categorical_crossentropy", weights: Any = None
+) -> Any:
     """A classifier whose `train_step` gets its gradients, and a function that computes them."""
     import keras
     import tensorflow as tf
@@ -31,7 +33,7 @@ def model_with(train_step: Callable[[Any, Any, Any], Any], loss: Any = "sparse_c
             self.now = data[0]
             return train_step(self, gradients(), gradients) or {}
 
-    model = Own(dense())
+    model = Own(dense(weights=weights))
     model.compile("sgd", loss)
     return model
 
@@ -249,6 +251,22 @@ def adding(kind: str) -> Any:
     return model
 
 
+def of_the_batch(where: str) -> Any:
+    """A model that takes the batch's mean from a layer's outputs, in a function that it gives to Keras."""
+    import keras
+    from keras import layers, ops
+
+    def centred(x: Any) -> Any:
+        return x - ops.mean(x, axis=0, keepdims=True)
+
+    inputs = keras.Input((6,))
+    body = layers.Dense(6, activation=centred if where == "activation" else None)(inputs)
+    body = {"lambda": layers.Lambda(centred, name="mine"), "graph": centred}.get(where, lambda x: x)(body)
+    model = keras.Model(inputs, layers.Dense(3, "softmax")(body))
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    return model
+
+
 Told = dict[str, tuple[Callable[[], Any], str]]  # what makes a model, and what is said of it
 REFUSED: Told = {
     "two optimizers": (
@@ -287,8 +305,11 @@ TOLD: Told = {
     "pairs, with dropout": (lambda: stepping("random pairs"), "takes gradients that are not a mean over samples"),
     "a layer of the batch": (
         lambda: adding("mean"),
-        r"\(own layers: mine\) takes gradients that are not a mean over samples",
+        r"\(your own code: mine\) takes gradients that are not a mean over samples",
     ),
+    "an activation of the batch": (lambda: of_the_batch("activation"), r"\(your own code: dense\w*\) takes gradients"),
+    "a Lambda of the batch": (lambda: of_the_batch("lambda"), r"\(your own code: mine\) takes gradients"),
+    "a graph's operation": (lambda: of_the_batch("graph"), r"\(your own code: mean\w*\) takes gradients"),
     "a layer's sum": (lambda: keeping("sum"), "mine updates kept from its samples: the devices' values are summed"),
     "a layer's average": (
         lambda: keeping("average"),
@@ -376,6 +397,10 @@ def test_trying_a_loss_leaves_no_trace_and_warns_of_no_mean(tensorflow: Any, kin
     assert float(model.calls.value.numpy()) == 2 * 3  # steps, and no trial
 
 
+def regularised() -> Any:
+    return model_with(plain, weights="l2")
+
+
 def of_words() -> Any:
     """A model with a layer of one's own behind an embedding, of whose gradient each batch has other rows."""
     import keras
@@ -391,7 +416,10 @@ def of_words() -> Any:
     return model
 
 
-@pytest.mark.parametrize("make", [lambda: stepping("mean"), lambda: stepping("random mean"), sampling, of_words])
+@pytest.mark.parametrize(
+    "make",
+    [*(lambda kind=kind: stepping(kind) for kind in ("mean", "random mean")), regularised, sampling, of_words],
+)
 def test_code_of_ones_own_that_takes_a_mean_is_trained_in_silence(tensorflow: Any, make: Any) -> None:
     split = simulated((70, 30))
     with split.scope():
