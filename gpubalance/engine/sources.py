@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -20,7 +21,7 @@ def sources(value: Any) -> set[Any]:
         tensor = todo.pop()
         if not tf.is_symbolic_tensor(tensor):
             found.add(id(tensor))
-        elif tensor.op not in seen:
+        elif tensor.op not in seen and not is_size_of_samples(tensor.op):
             seen.add(tensor.op)
             todo += tensor.op.inputs
             if tensor.op.type == "Placeholder":
@@ -28,6 +29,28 @@ def sources(value: Any) -> set[Any]:
                 todo += outside
                 found |= set() if outside else {SAMPLES}
     return found
+
+
+def ancestors(tensor: Any, until: Container[int] = ()) -> Iterator[Any]:
+    """A tensor of a graph and all that it is computed from there, `until` tensors with these ids."""
+    todo, seen = [tensor], set()
+    while todo:
+        one = todo.pop()
+        if id(one) not in seen:
+            seen.add(id(one))
+            yield one
+            todo += one.op.inputs if id(one) not in until else []
+
+
+def is_size_of_samples(op: Any) -> bool:
+    """Whether it gives a size of the samples, such as their length, which all parts of a batch have alike."""
+    if op.type != "StridedSlice" or op.inputs[0].op.type != "Shape":
+        return False
+    values, at = op.inputs[0].op.inputs[0], tf.get_static_value(op.inputs[1])
+    if at is None or values.shape.rank is None or values.shape.as_list()[:1] != [None]:
+        return False
+    # Behind a transposition another axis may be that of the samples.
+    return at[0] % values.shape.rank > 0 and not any(one.op.type == "Transpose" for one in ancestors(values))
 
 
 def has_fixed_rows(grad: Any) -> bool:

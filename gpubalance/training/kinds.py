@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Iterator, Set
 from enum import Enum
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from gpubalance.engine.sources import SAMPLES, sources
+from gpubalance.engine.sources import SAMPLES, ancestors, sources
 
 
 class Kind(Enum):
@@ -32,17 +33,24 @@ _SUMS = {"Bincount", "DenseBincount", "ScatterNd", "SegmentSum", "UnsortedSegmen
 _PRODUCTS = {"BatchMatMulV2", "Einsum", "MatMul"}
 _ADDING = {"Add", "AddN", "AddV2", "Pack", "Sub"}
 _CHOOSING = {"Where", "DynamicPartition"}  # some of the samples, of which each part may have another number
-
-
-def ancestors(tensor: Any, until: Container[int] = ()) -> Iterator[Any]:
-    """A tensor of a graph and all that it is computed from there, `until` tensors with these ids."""
-    todo, seen = [tensor], set()
-    while todo:
-        one = todo.pop()
-        if id(one) not in seen:
-            seen.add(id(one))
-            yield one
-            todo += one.op.inputs if id(one) not in until else []
+_DISTINCT = {"Unique", "UniqueV2", "UniqueWithCounts"}  # of which parts may have the same
+_DIVIDING = {"RealDiv", "Div", "DivNoNan"}
+_MULTIPLYING = {"Mul", "MulNoNan"}
+_OF_ELEMENTS = {
+    "Abs",
+    "Cast",
+    "Equal",
+    "Exp",
+    "Greater",
+    "Less",
+    "Log",
+    "Maximum",
+    "Minimum",
+    "Pow",
+    "SelectV2",
+    "Sqrt",
+}
+_OF_ELEMENTS |= {"Square", "SquaredDifference", *_ADDING, *_DIVIDING, *_MULTIPLYING, *_SAME}
 
 
 def is_of_each(tensor: Any) -> bool:
@@ -71,10 +79,10 @@ def _by_rule(op: Any, weight: Any) -> Kind:
         if kinds <= {_FIXED, _MEAN}:
             return _MEAN if _MEAN in kinds else _FIXED
         return _SUM if kinds <= {_SUM, _COUNT} else _OTHER
-    if op.type in ("Mul", "MulNoNan"):
+    if op.type in _MULTIPLYING:
         return _product(inputs[0], inputs[1], weight)
-    if op.type in ("RealDiv", "Div", "DivNoNan"):
-        return _quotient(inputs[0], inputs[1], weight)
+    if op.type in _DIVIDING:
+        return _quotient(kind_of(inputs[0], weight), inputs[1], weight)
     return _number_of_samples(op, weight)
 
 
@@ -89,11 +97,37 @@ def _addends(op: Any) -> Iterator[Any]:
             yield one
 
 
-def _reduced(values: Any, weight: Any, *, mean: bool, squares: bool) -> Kind:
-    if is_of_each(values):
-        return _SUM if not mean else _OTHER if _chosen(values) else _MEAN
-    kind = _OTHER if squares else kind_of(values, weight)
-    return _SUM if kind is _COUNT else kind
+def _reduced(values: Any, weight: Any, *, mean: bool, squares: bool = False) -> Kind:
+    """The kind of the mean, the sum or the sum of squares of values."""
+    if not is_of_each(values):
+        kind = _OTHER if squares else kind_of(values, weight)
+        return _SUM if kind is _COUNT else kind
+    inputs = list(values.op.inputs)
+    if values.op.type in _DIVIDING | _MULTIPLYING and not (squares or all(map(is_of_each, inputs))):
+        one, other = inputs if is_of_each(inputs[0]) else reversed(inputs)
+        if values.op.type in _MULTIPLYING:
+            return _times({_reduced(one, weight, mean=mean), kind_of(other, weight)})
+        if other is inputs[1]:
+            return _quotient(_reduced(one, weight, mean=mean), other, weight)
+    if _is_of_others(values, weight):
+        return _OTHER
+    return _SUM if not mean else _OTHER if _has(values, _CHOOSING) else _MEAN
+
+
+def _is_of_others(values: Any, weight: Any) -> bool:
+    """Whether values for each sample are computed from a number of the whole part, as distances from its mean are."""
+    todo, seen = [values.op], set()
+    while todo:
+        op = todo.pop()
+        if op.type not in _OF_ELEMENTS or op in seen:
+            continue
+        seen.add(op)
+        for one in op.inputs:
+            if is_of_each(one):
+                todo.append(one.op)
+            elif kind_of(one, weight) is not _FIXED:
+                return True
+    return False
 
 
 def _product(one: Any, other: Any, weight: Any) -> Kind:
@@ -102,14 +136,16 @@ def _product(one: Any, other: Any, weight: Any) -> Kind:
     if _is(one, weight) or _is(other, weight):  # a loss as `optimizer.scale_loss` returns it
         kinds = {kind_of(tensor, weight) for tensor in (one, other) if not _is(tensor, weight)}
         return _SUM if kinds <= {_FIXED, _MEAN} else _OTHER
-    kinds = {kind_of(one, weight), kind_of(other, weight)}
+    return _times({kind_of(one, weight), kind_of(other, weight)})
+
+
+def _times(kinds: Set[Kind]) -> Kind:
     if _FIXED in kinds:
         return max(kinds, key=lambda kind: kind is not _FIXED)
     return _SUM if kinds == {_MEAN, _COUNT} else _OTHER
 
 
-def _quotient(one: Any, other: Any, weight: Any) -> Kind:
-    kind = kind_of(one, weight)
+def _quotient(kind: Kind, other: Any, weight: Any) -> Kind:
     if _is(other, weight):
         return _MEAN if kind in (_SUM, _COUNT) else _OTHER
     by = kind_of(other, weight)
@@ -119,8 +155,8 @@ def _quotient(one: Any, other: Any, weight: Any) -> Kind:
 
 
 def _number_of_samples(op: Any, weight: Any) -> Kind:
-    """COUNT for the length of values for each sample, or what they have in all; FIXED for their other dimensions."""
-    if op.type == "Size" and not _chosen(op.inputs[0]):
+    """COUNT for the length of values for each sample, or what they have in all; of their other sizes OTHER."""
+    if op.type == "Size" and not _has(op.inputs[0], _CHOOSING | _DISTINCT):
         return _COUNT
     if op.type not in ("Prod", "StridedSlice"):
         return _OTHER
@@ -130,14 +166,14 @@ def _number_of_samples(op: Any, weight: Any) -> Kind:
         return _COUNT if kinds.count(_COUNT) == 1 and set(kinds) <= {_COUNT, _FIXED} else _OTHER
     if shape.type != "Shape":
         return _OTHER if op.type == "Prod" or is_of_each(op.inputs[0]) else kind_of(op.inputs[0], weight)
-    if _chosen(shape.inputs[0]):
+    if _has(shape.inputs[0], _CHOOSING):
         return _SUM
-    at = tf.get_static_value(op.inputs[1]) if op.type == "StridedSlice" else [0]
-    return _COUNT if list(at) == [0] else _FIXED
+    is_first = op.type == "Prod" or np.array_equal(tf.get_static_value(op.inputs[1]), [0])
+    return _COUNT if is_first and not _has(shape.inputs[0], _DISTINCT) else _OTHER
 
 
-def _chosen(values: Any) -> bool:
-    return any(tensor.op.type in _CHOOSING for tensor in ancestors(values))
+def _has(values: Any, types: Set[str]) -> bool:
+    return any(tensor.op.type in types for tensor in ancestors(values))
 
 
 def _is(tensor: Any, weight: Any) -> bool:

@@ -9,8 +9,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from gpubalance.engine.sources import ancestors
 from gpubalance.errors import BadInput
-from gpubalance.training.kinds import Kind, ancestors, is_of_each, kind_of
+from gpubalance.training.kinds import Kind, is_of_each, kind_of
 from gpubalance.training.part import Part
 
 
@@ -57,7 +58,7 @@ class Logs:
         inside = self._behind(value)
         if not tf.is_symbolic_tensor(value) or id(inside) in self._results:
             return Kind.FIXED
-        if is_of_each(value):
+        if is_of_each(value) and (value.shape.rank or part.micro):  # tf.numpy_function's has no known rank
             raise BadInput(
                 f"the model {self._model.name} logs {name}, which has a value for each sample",
                 remedy="log one number, such as their mean",

@@ -90,6 +90,14 @@ def gradient_norm_logged(model: Any, grads: Any, _: Any) -> Any:
     return {"norm": tf.linalg.global_norm(grads)}
 
 
+def spread_logged(model: Any, grads: Any, _: Any) -> Any:
+    import tensorflow as tf
+
+    apply(model, grads)
+    of_codes = tf.unique(tf.argmax(model.now, axis=1))[0]
+    return {"spread": tf.math.reduce_variance(model.now[:, 0]), "codes": tf.size(of_codes)}
+
+
 def output_logged(model: Any, grads: Any, _: Any) -> Any:
     from keras import ops
 
@@ -292,6 +300,8 @@ REFUSED: Told = {
 TOLD: Told = {
     "two passes": (lambda: model_with(two_passes), "as SAM does"),
     "a gradient norm": (lambda: model_with(gradient_norm_logged), r"logs norm, which is neither a metric's result"),
+    "a variance": (lambda: model_with(spread_logged), "logs spread, which is neither a metric's result nor a mean"),
+    "codes in use": (lambda: model_with(spread_logged), "logs codes, which is neither a metric's result nor a mean"),
     "an output": (
         lambda: model_with(output_logged),
         "logs output, which is computed with what it reads after it applies",
