@@ -1,4 +1,4 @@
-"""A joint run that fails once, though its devices have the memory, costs no throughput."""
+"""A failure by chance, or a device that is blamed for another's, costs no throughput."""
 
 from __future__ import annotations
 
@@ -38,3 +38,21 @@ def test_a_chance_out_of_memory_is_not_believed(machine: Machine) -> None:
     assert machine.rate(machine.balanced(party_of=failing(1)).split) == pytest.approx(expected, rel=0.01)
     for again in (5, 6):
         assert machine.rate(machine.balanced(party_of=failing(1, again)).split) > 0.8 * expected
+
+
+class Misblaming(DrawnParty):
+    """Parties that blame another device than the one that ran out of memory, as TensorFlow may."""
+
+    def ask(self, work: Callable[[Any], T]) -> T:
+        try:
+            return super().ask(work)
+        except OutOfMemory as error:
+            error.replica = None if error.replica is None else (error.replica + 1) % 2
+            raise
+
+
+@pytest.mark.parametrize("seed", [5009, 5018, 5026, 5050])
+def test_a_device_that_is_blamed_wrongly_keeps_its_batch(seed: int) -> None:
+    machine = Machine(seed, 0.0)
+    expected = machine.rate(machine.balanced().split)
+    assert machine.rate(machine.balanced(party_of=Misblaming).split) == pytest.approx(expected, rel=0.01)

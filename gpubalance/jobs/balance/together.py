@@ -86,9 +86,10 @@ class Together:
             return []
         if fits is None:
             raise NothingFits(error.message, remedy="not even one sample a device fits: use a smaller model")
-        if error.replica is not None:
-            too_large = sorted({*too_large, error.replica})
-        return [(used[replica], fits.micro_batches[replica]) for replica in too_large or range(len(used))]
+        sizes = enumerate(zip(fits.micro_batches, request.split.micro_batches, strict=True))
+        lowered = {replica for replica, (size, wanted) in sizes if size < wanted}
+        full = lowered & {*too_large, error.replica} or lowered  # another device may have been blamed
+        return [(used[replica], fits.micro_batches[replica]) for replica in sorted(full)]
 
     def _run_request(self, split: Shares) -> RunRequest:
         return RunRequest(
