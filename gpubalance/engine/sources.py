@@ -42,6 +42,14 @@ def ancestors(tensor: Any, until: Container[int] = ()) -> Iterator[Any]:
             todo += one.op.inputs if id(one) not in until else []
 
 
+def maker(tensor: Any) -> Any:
+    """The operation that made a tensor, behind casts and identities; None for what is not a tensor of a graph."""
+    op = tensor.op if tf.is_symbolic_tensor(tensor) else None
+    while op is not None and op.type in ("Cast", "Identity"):
+        op = op.inputs[0].op
+    return op
+
+
 def is_size_of_samples(op: Any) -> bool:
     """Whether it gives a size of the samples, such as their length, which all parts of a batch have alike."""
     if op.type != "StridedSlice" or op.inputs[0].op.type != "Shape":

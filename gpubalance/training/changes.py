@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
-import tensorflow as tf
 
-from gpubalance.engine.sources import sources
+from gpubalance.engine.sources import maker, sources
 from gpubalance.training.part import Change, current, replaced
 
 
@@ -68,7 +67,7 @@ def adds(value: Any) -> bool:
 
 def addition(value: Any) -> tuple[Any, Any] | None:
     """A variable's old value and what a new `value` adds to it, or subtracts from it; None if it does neither."""
-    op = _maker(value)
+    op = maker(value)
     if op is None or op.type not in ("Add", "AddV2", "Sub"):
         return None
     one, other = op.inputs
@@ -78,13 +77,5 @@ def addition(value: Any) -> tuple[Any, Any] | None:
 
 
 def _is_read(tensor: Any) -> bool:
-    op = _maker(tensor)
+    op = maker(tensor)
     return op is not None and op.type == "ReadVariableOp"
-
-
-def _maker(tensor: Any) -> Any:
-    """The operation that made a tensor, behind casts and identities; None for what is not a tensor of a graph."""
-    op = tensor.op if tf.is_symbolic_tensor(tensor) else None
-    while op is not None and op.type in ("Cast", "Identity"):
-        op = op.inputs[0].op
-    return op

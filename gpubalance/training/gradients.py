@@ -92,9 +92,9 @@ def _refusing_by_hand(model: Any) -> Iterator[None]:
             part = current.part
             if part is not None and not part.assigns and id(variable) in weights:
                 raise BadInput(
-                    f"the train_step of the model {model.name} assigns to {weights[id(variable)]} by TensorFlow: each "
-                    "device would get weights of its own",
-                    remedy="train it with self.optimizer.apply_gradients, change it in a callback: on_train_batch_end",
+                    f"the train_step of the model {model.name} assigns to {weights[id(variable)]} through "
+                    "TensorFlow: each device would get weights of its own",
+                    remedy="train it with self.optimizer.apply_gradients, or in a callback: on_train_batch_end",
                 )
             return assign(variable, *arguments, **named)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from gpubalance.engine.sources import SAMPLES, ancestors, sources
+from gpubalance.engine.sources import SAMPLES, ancestors, maker, sources
 
 
 class Kind(Enum):
@@ -178,13 +178,11 @@ def _has(values: Any, types: Set[str]) -> bool:
 
 def _is(tensor: Any, weight: Any) -> bool:
     """Whether it is the part's weight, in whatever type."""
-    while tf.is_symbolic_tensor(tensor) and tensor is not weight and tensor.op.type in ("Cast", "Identity"):
-        tensor = tensor.op.inputs[0]
-    return tensor is weight
+    op = maker(tensor)
+    return op is not None and op is maker(weight)
 
 
 def _is_by(tensor: Any, weight: Any) -> bool:
     """Whether it is something divided by the part's weight, in whatever type."""
-    while tensor.op.type in ("Cast", "Identity"):
-        tensor = tensor.op.inputs[0]
-    return tensor.op.type == "RealDiv" and _is(tensor.op.inputs[1], weight)
+    op = maker(tensor)
+    return op is not None and op.type == "RealDiv" and _is(op.inputs[1], weight)

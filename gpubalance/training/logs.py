@@ -71,7 +71,8 @@ class Logs:
         if kind is Kind.OTHER and not self._whole and (part.micro or self._place.replicas > 1):
             self._warn(
                 name,
-                "neither a metric's result nor a mean or sum over samples: the devices' values are averaged by samples",
+                "neither a metric's result nor a mean or sum over samples: the devices' values are averaged, weighted "
+                "by samples",
             )
         return kind
 

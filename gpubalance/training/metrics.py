@@ -80,8 +80,8 @@ def _samplewise(values: Any, sample_weight: Any, reduce_fn: Callable[..., Any], 
         elif kind is Kind.OTHER:
             warnings.warn(
                 f"the metric {part.metric} gets one number a batch that is neither a mean nor a sum over samples: the "
-                "devices' numbers are averaged by samples, which is not exactly what one device would log; give it a "
-                "value for each sample",
+                "devices' numbers are averaged, weighted by samples, which is not exactly what one device would log; "
+                "give it a value for each sample",
                 stacklevel=2,
             )
     weight = tf.cast(part.weight, dtype) * (1 if sample_weight is None else sample_weight)

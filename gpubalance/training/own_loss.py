@@ -115,8 +115,8 @@ def _compare(
 
 _MEAN, _SUM = "a mean", "a sum"
 _NEITHER = (
-    "not a mean over samples: the losses of a batch's parts are averaged by samples, so the result is not exactly that "
-    "of one device"
+    "not a mean over samples: the losses of a batch's parts are averaged, weighted by samples, so the result is not "
+    "exactly that of one device"
 )
 _UNKNOWN = (
     "so it is not known whether it is a mean over samples, which a split takes it for; with a value for each sample it "

@@ -33,7 +33,7 @@ _UNLIKE = (
 # Operations that can make a number for each pair of samples: matrix products, and what broadcasts.
 _PAIRING = {"AddV2", "BatchMatMulV2", "Einsum", "MatMul", "Mul", "SquaredDifference", "Sub"}
 _OR_SCALED = ", or give self.optimizer.scale_loss a value for each sample"
-_UNKNOWN = "so it is not known whether it takes a mean over samples, as a split does"
+_UNKNOWN = "so it is not known whether it takes a mean over samples, as a split needs"
 _TOO_FEW = (
     "draws random numbers or normalises batches, and the first device takes too few samples to try it (16 suffice): "
     + _UNKNOWN

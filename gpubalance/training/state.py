@@ -69,7 +69,7 @@ def _number(value: Any) -> Any:
 
 
 def _warn(layer: Any, variable: Any, how: str, *, micro: bool) -> None:
-    exact = {_SUMMED: "for a sum over samples", _FIRST: "where any samples give it"}
+    exact = {_SUMMED: "for a sum over samples", _FIRST: "if it is the same for any samples"}
     averaged = f"for a moving average of means{' without micro-batches' if micro else ''}"
     warnings.warn(
         f"the layer {layer.name} updates {variable.name} from its samples: {how}, which is exact only "

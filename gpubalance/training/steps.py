@@ -200,6 +200,6 @@ class Steps:
             if type(error).__name__ != "UnliftableError":  # of a variable that is made while a step is traced
                 raise
             raise BadInput(
-                f"the model {model.name} makes a variable in its first step, as keras.random without a seed does",
-                remedy="make it before: seed = keras.random.SeedGenerator(1), to draw with seed=seed",
+                f"the model {model.name} creates a variable in its first step, as keras.random without a seed does",
+                remedy="create it before: seed = keras.random.SeedGenerator(1), and draw with seed=seed",
             ) from error

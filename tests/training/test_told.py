@@ -283,7 +283,7 @@ REFUSED: Told = {
     ),
     "another optimizer": (lambda: model_with(another_optimizer), "which is not the optimizer"),
     "no optimizer": (lambda: model_with(no_optimizer), "changes weights without its optimizer"),
-    "TensorFlow's assignments": (lambda: model_with(by_tensorflow), "kernel by TensorFlow: each device would get"),
+    "TensorFlow's assignments": (lambda: model_with(by_tensorflow), "kernel through TensorFlow: each device would get"),
     "scaled outside the tape": (lambda: stepping("outside"), "gets no gradient for any weight"),
     "a compile of one's own": (lambda: stepping("no optimizer"), "has no optimizer: its own compile does not set one"),
     "weights clipped": (lambda: model_with(clipped_weights), "kernel after it applies gradients"),
@@ -294,7 +294,7 @@ REFUSED: Told = {
     "a step's values": (lambda: stepping("values"), "takes the gradients of a sum over the batch"),
     "a layer's loss": (lambda: adding("sum"), "the layer mine adds a sum over the batch to the loss"),
     "a random sum": (lambda: with_loss("noisy"), r"\(noisy\) sums over the batch and returns one number"),
-    "numbers without a seed": (lambda: with_loss("drawn"), "makes a variable in its first step, as keras.random"),
+    "numbers without a seed": (lambda: with_loss("drawn"), "creates a variable in its first step, as keras.random"),
     "a mask": (normalised_behind_a_mask, r"gets a mask: there Keras does not synchronise"),
 }
 TOLD: Told = {

@@ -112,7 +112,7 @@ class Fitting:
         message = f"out of memory: {' and '.join(places) or 'a device'} in {where} of {split}"
         remedy = "not even one sample a device fits: use a smaller model"
         if fitting == split:
-            remedy = "tried once more, it fits: run it again, and see what else uses the devices' memory"
+            remedy = "it fits on a second try: run it again, and see what else uses the devices' memory"
         elif fitting is None:
             message += _needs_and_has(self._refused or error, devices, self._party.facts.memory_limit_bytes)
         else:

@@ -109,7 +109,7 @@ def slow_steps(found: int, of: int, over: float) -> Warning_ | None:
     if found >= _FEWEST_SLOW:
         message = f"{found} of {of} steps that were timed alone took over {SLOW:g} times their median"
     elif over > 0:
-        message = f"some timings are much longer than the others: on average a step takes {over:.1%} longer than said"
+        message = f"some timings are much longer than the others: on average a step takes {over:.1%} longer than shown"
     else:
         return None
     return Warning_(
