@@ -49,7 +49,7 @@ def training(
         data, state, rows = points.begin(data), State(model), Rows()
         squares = None
         if accumulates:
-            taken = _accumulated(model, logs, rows, data, global_batch, size, noisy=noisy)
+            taken = _accumulated(model, logs, rows, state, data, global_batch, size, noisy=noisy)
             squares, grads, variables, shares, part = taken
         else:
             with part_of(own, whole=whole, counts=not whole or number == 0) as part:
@@ -137,7 +137,7 @@ def _number(context: Any) -> int:
 
 
 def _accumulated(
-    model: Any, logs: Logs, rows: Rows, data: Any, global_batch: Any, micro_batch: Any, *, noisy: bool
+    model: Any, logs: Logs, rows: Rows, state: State, data: Any, global_batch: Any, micro_batch: Any, *, noisy: bool
 ) -> tuple[Any, Any, Any, dict[str, Any], Part]:
     """Σ‖h‖²/b of the micro-batches if `noisy`; gradients, their variables, shares in the logs, the first one's part."""
     variables: list[Any] = []
@@ -146,6 +146,8 @@ def _accumulated(
 
     def gradients(some: Any, of: Any) -> tuple[Any, Any]:
         weight = tf.cast(batch_of(some), tf.float32) / of
+        if parts:
+            state.begin_again(parts[0])
         with part_of(weight, micro=True) as part:
             grads, variables[:], own_logs = gradients_of(model, part, some)
         shares.update(logs.of_part(own_logs, part))

@@ -9,10 +9,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from gpubalance.engine.sources import ancestors
+from gpubalance.engine.sources import ancestors, sources
 from gpubalance.errors import BadInput
+from gpubalance.training.changes import handles
 from gpubalance.training.kinds import Kind, is_of_each, kind_of
 from gpubalance.training.part import Part
+
+_LATE = "computed with what it reads after it applies gradients: a split applies them later"
 
 
 class Logs:
@@ -35,6 +38,9 @@ class Logs:
             operations = tf.compat.v1.get_default_graph().get_operations() if part.taken else []
             self._late = set(operations[part.taken_after :])
             self._kinds = {name: self._kind(name, value, part) for name, value in values.items()}
+            late = (change for change in part.changes if change.late and self._reads_changed(change.value))
+            for name in {change.variable.path.partition("/")[0] for change in late}:
+                self._warn(name, _LATE)
         shares = {}
         for name, kind in self._kinds.items():
             if kind is not Kind.FIXED:
@@ -66,8 +72,8 @@ class Logs:
         kind = kind_of(inside, part.weight)
         if self._results_in(inside) and (kind is not Kind.FIXED or inside.graph is not value.graph):
             kind = Kind.OTHER
-        if kind is not Kind.FIXED and self._late_reads(value):
-            self._warn(name, "computed with what it reads after it applies gradients: a split applies them later")
+        if kind is not Kind.FIXED and self._reads_changed(value):
+            self._warn(name, _LATE)
         if kind is Kind.OTHER and not self._whole and (part.micro or self._place.replicas > 1):
             self._warn(
                 name,
@@ -101,6 +107,11 @@ class Logs:
         """The reads of variables, on the way to a value, that come after the step has applied its gradients."""
         reads = {one.op for one in ancestors(value, self._results) if one.op.type == "ReadVariableOp"}
         return reads & self._late
+
+    def _reads_changed(self, value: Any) -> bool:
+        """Whether a value needs what applying gradients changes, as it is after that."""
+        changed = handles((*self._model.trainable_variables, *self._model.optimizer.variables)) if self._late else set()
+        return any(sources(read.outputs[0]) & changed for read in self._late_reads(value))
 
     def _again(self, value: Any) -> Any:
         if not tf.is_symbolic_tensor(value):

@@ -26,12 +26,22 @@ class State:
             for variable in layer._non_trainable_variables
         ]
 
+    def begin_again(self, first: Part) -> None:
+        """Gives what does not depend on samples, such as a step counter, its value before the step.
+
+        For another micro-batch after the `first` one, so that all of them find the same and it changes once.
+        """
+        values = {id(change.variable): change.value for change in first.changes}
+        for _, variable, before in self._before:
+            if id(variable) in values and SAMPLES not in sources(values[id(variable)]):
+                variable.assign(before)
+
     def meet(self, context: Any, part: Part, weight: Any) -> None:
         """Gives all replicas the same values: the mean weighed by samples, or the sum of what each added.
 
         For a moving average of means, as Keras' layers have, the mean is what one device would have. State of a user's
-        own layer is summed if the layer adds to it, and left alone if it does not depend on samples, as a step counter:
-        of micro-batches the first counts, whose `part` it is. Integers that are set become the first replica's.
+        own layer is summed if the layer adds to it, and left alone if it does not depend on samples, as a step counter.
+        Integers that are set become the first replica's. Of micro-batches `part` is the first.
         """
         values = {id(change.variable): change.value for change in part.changes}
         is_first = tf.get_static_value(context.replica_id_in_sync_group) == 0
@@ -39,8 +49,6 @@ class State:
         for layer, variable, before in self._before:
             value = None if is_keras_own(layer) else values.get(id(variable))
             if value is not None and SAMPLES not in sources(value):
-                if part.micro:
-                    variable.assign(tf.cast(value, before.dtype))
                 continue
             if value is None and not before.dtype.is_floating:
                 continue

@@ -23,6 +23,7 @@ def model_with(
 
     class Own(keras.Sequential):  # type: ignore[misc]
         second = keras.optimizers.Adam()
+        counted = keras.metrics.Mean(name="counted")
 
         def train_step(self, data: Any) -> Any:
             def gradients() -> Any:
@@ -96,6 +97,12 @@ def spread_logged(model: Any, grads: Any, _: Any) -> Any:
     apply(model, grads)
     of_codes = tf.unique(tf.argmax(model.now, axis=1))[0]
     return {"spread": tf.math.reduce_variance(model.now[:, 0]), "codes": tf.size(of_codes)}
+
+
+def output_counted(model: Any, grads: Any, _: Any) -> Any:
+    apply(model, grads)
+    model.counted.update_state(model(model.now)[:, 0])
+    return {"counted": model.counted.result()}
 
 
 def output_logged(model: Any, grads: Any, _: Any) -> Any:
@@ -305,6 +312,10 @@ TOLD: Told = {
     "an output": (
         lambda: model_with(output_logged),
         "logs output, which is computed with what it reads after it applies",
+    ),
+    "a metric of an output": (
+        lambda: model_with(output_counted),
+        "logs counted, which is computed with what it reads after it applies",
     ),
     "Dice": (lambda: with_loss("dice"), r"\(dice\) is not a mean over samples"),
     "a loss of 0": (lambda: with_loss("seldom"), r"\(seldom\) is 0 for the samples tried, so it is not known"),
