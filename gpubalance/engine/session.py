@@ -243,9 +243,9 @@ class Session:
         return *self._step(stamped=stamped, micro=split.accumulates)(values, *sizes), waited
 
     def _timing(self, steps: int, *, stamped: bool) -> Timing:
-        now = self._now + time.perf_counter() - self._ended_s
-        for clock in self._paced:  # all of them have been idle since the last timing
-            clock.free_s = now
+        idle_s = time.perf_counter() - self._ended_s
+        for clock in self._paced:  # the pause is none of theirs: one whose update is shorter is ahead, as in training
+            clock.free_s += idle_s
         if stamped:
             # Queue a stamped step behind another, as usual steps are: an idle GPU would wait for its first kernels.
             self._run()
