@@ -88,11 +88,12 @@ class PacedClock(Clock):
         joint: JointProfile,
         computed_s: list[float],
         compute_s: list[float],
+        free_s: list[float],
         *,
         seed: int,
         in_cluster: bool = False,
     ) -> None:
-        """The replicas share `computed_s`, which has the end of each one's last compute, and its length, `compute_s`.
+        """The replicas share `computed_s`, each one's end of its last compute, its length `compute_s`, and `free_s`.
 
         `in_cluster`: the others are in other processes, and their times are unknown.
         """
@@ -103,6 +104,7 @@ class PacedClock(Clock):
         self.at_once = len(computed_s) > 1
         self._computed_s = computed_s
         self._computes_s = compute_s
+        self._frees_s = free_s
         self._in_cluster = in_cluster
         self._times = ComputeTimes(profile, seed=seed)
         self._first_s: float | None = None
@@ -110,10 +112,18 @@ class PacedClock(Clock):
         self._began_s = 0.0
         self._compute_s = 0.0
         self._summed_s = 0.0
-        self.free_s = 0.0
         self._late = False
         self.steps = 0
         self.late_steps = 0
+
+    @property
+    def free_s(self) -> float:
+        """When the device ended its last step."""
+        return self._frees_s[self._replica]
+
+    @free_s.setter
+    def free_s(self, ended_s: float) -> None:
+        self._frees_s[self._replica] = ended_s
 
     def begin(self, batch: int, micro_batch: int) -> float:
         """Returns when the step's compute counts from. Raises MemoryError for samples beyond the profile's memory."""
@@ -132,7 +142,8 @@ class PacedClock(Clock):
         self._compute_s *= self._contention if self.at_once else 1.0
         self._computes_s[self._replica] = self._compute_s
         self._came_s = now
-        self._began_s = self.free_s + self._counted_s(now - self.free_s)
+        # The host waits for the last of the devices, a GPU that ended earlier does not: its next step is queued.
+        self._began_s = self.free_s + self._counted_s(now - max(self._frees_s))
         return self._began_s
 
     def computed(self, batch: int, micro_batch: int) -> float:
@@ -191,7 +202,7 @@ def clocks(
     profiles: Sequence[DeviceProfile | None], joint: JointProfile, *, seed: int, in_cluster: bool = False
 ) -> list[Clock]:
     """A clock for each replica, in order. In a cluster each process uses only its own."""
-    shared = [0.0] * len(profiles), [0.0] * len(profiles)
+    shared = [[0.0] * len(profiles) for _ in range(3)]
     return [
         PacedClock(replica, profile, joint, *shared, seed=noise_seed(seed, replica), in_cluster=in_cluster)
         if profile
