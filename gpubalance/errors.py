@@ -2,7 +2,7 @@
 
     GpubalanceError
     ├── UsageError         2   the command line asks for something impossible
-    ├── EnvironmentFault   3   driver, library or device
+    ├── EnvironmentFault   3   driver, library, device, or what can't be written
     │   └── InUse              another gpubalance process has it
     ├── BadInput           4   a file or a model
     │   └── Refused            not for lack of memory

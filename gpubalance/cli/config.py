@@ -91,8 +91,8 @@ def take(context: typer.Context, path: Path | None) -> None:
 def defaults(path: Path, commands: Mapping[str, TyperCommand]) -> dict[str, dict[str, Any]]:
     """The file's values for each command, by parameter, in a command line's form: Typer's `default_map`.
 
-    Raises BadInput for a file that can't be read, and for a key that is no flag, with the nearest flag. Wrong values
-    are left to Typer, which rejects them in the same words as on the command line.
+    Raises BadInput for a file that can't be read, and UsageError for a key that is no flag, with the nearest flag.
+    Wrong values are left to Typer, which rejects them in the same words as on the command line.
     """
     from gpubalance.system.toml import read_toml
 
@@ -105,7 +105,7 @@ def defaults(path: Path, commands: Mapping[str, TyperCommand]) -> dict[str, dict
         _check(path, key, every)
     for name, table in tables.items():
         if name not in flags:
-            raise BadInput(f"{path}: there is no command [{clean(name, 40)}]", remedy=_nearest(name, flags))
+            raise UsageError(f"{path}: there is no command [{clean(name, 40)}]", remedy=_nearest(name, flags))
         for key in table:
             _check(path, key, flags[name], of=name)
     return {
@@ -127,14 +127,14 @@ def long_name(option: TyperOption) -> str:
 
 
 def _check(path: Path, key: str, known: Mapping[str, object], *, of: str = "") -> None:
-    """Raises BadInput for a key that is no flag of the command `of` or, without one, of any command."""
+    """Raises UsageError for a key that is no flag of the command `of` or, without one, of any command."""
     if key.replace("_", "-") in known:
         return
     place = f"{path}: [{of}] {clean(key, 40)}" if of else f"{path}: {clean(key, 40)}"
     if key == CONFIG.removeprefix("--"):
-        raise BadInput(f"{place}: a config can't name another", remedy="give it on the command line")
+        raise UsageError(f"{place}: a config can't name another", remedy="give it on the command line")
     what = f"gpubalance {of} has no such option" if of else "no command has such an option"
-    raise BadInput(f"{place}: {what}", remedy=_nearest(key.replace("_", "-"), known))
+    raise UsageError(f"{place}: {what}", remedy=_nearest(key.replace("_", "-"), known))
 
 
 def _nearest(name: str, known: Mapping[str, object]) -> str:
@@ -154,20 +154,20 @@ def _values(
         assert option is not None  # noqa: S101  (`_check` has checked it)
         where = f"{path}: {place}{key}"
         if option.name in values:
-            raise BadInput(f"{where} is there twice", remedy="once with -, once with _: leave one out")
+            raise UsageError(f"{where} is there twice", remedy="once with -, once with _: leave one out")
         values[option.name] = _value(option, value, where)
     return values
 
 
 def _value(option: TyperOption, value: Any, place: str) -> Any:
-    """The value in a command line's form: text, or a switch's true or false. Raises BadInput for anything else."""
+    """The value in a command line's form: text, or a switch's true or false. Raises UsageError for anything else."""
     if option.is_flag:
         if not isinstance(value, bool):
-            raise BadInput(f"{place} takes true or false, not {_shown(value)}")
+            raise UsageError(f"{place} takes true or false, not {_shown(value)}")
         return value
     if not option.multiple:
         if isinstance(value, list):
-            raise BadInput(f"{place} takes one value, not a list")
+            raise UsageError(f"{place} takes one value, not a list")
         return _text(value, place)
     texts = [_text(item, place) for item in (value if isinstance(value, list) else [value])]
     flag = long_name(option)
@@ -184,10 +184,10 @@ def _text(value: Any, place: str) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str) and "\0" in value:
-        raise BadInput(f"{place} has a zero byte in it, which no flag takes")
+        raise UsageError(f"{place} has a zero byte in it, which no flag takes")
     if isinstance(value, str | int | float):
         return str(value)
-    raise BadInput(f"{place} takes text or a number, not {_shown(value)}")
+    raise UsageError(f"{place} takes text or a number, not {_shown(value)}")
 
 
 def _shown(value: object) -> str:

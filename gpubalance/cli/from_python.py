@@ -18,6 +18,7 @@ from gpubalance.cli import function_name
 from gpubalance.cli.balance import balanced
 from gpubalance.cli.groups import grouped
 from gpubalance.errors import BadInput, Interrupted, UsageError
+from gpubalance.settings.told import fault_text
 from gpubalance.text import clean
 
 if TYPE_CHECKING:
@@ -63,9 +64,10 @@ def _value(name: str, annotation: Any, value: object) -> Any:
         if option.min is not None and not option.min <= found <= option.max:
             raise typer.BadParameter(f"from {option.min} to {option.max}")
         return option.callback(found) if option.callback else found
-    except (ValidationError, typer.BadParameter) as error:
-        why = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error.message
-        raise UsageError(f"balance: {name}={clean(repr(value), 40)}: {why}") from None
+    except ValidationError as error:
+        raise UsageError(f"balance: {name}{fault_text(error.errors()[0])}") from None
+    except typer.BadParameter as error:
+        raise UsageError(f"balance: {name}={clean(repr(value), 40)}: {error.message}") from None
 
 
 def name_of(function: object, what: str) -> str:

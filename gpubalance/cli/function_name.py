@@ -55,6 +55,7 @@ def _checked(option: str, name: str | None, does: str) -> str | None:
         named = " or ".join(f"{option} {clean(str(path))}:{one}" for one in found)
         remedy = f"name the one that {does}: {named}"
         if colon:
+            _refuse_syntax(option, path)
             raise BadInput(f"{option}: {clean(str(path))} has no function {clean(function, 60)!r}", remedy=remedy)
         raise UsageError(f"{option} {clean(name)} names a file, not a function in it", remedy=remedy)
     return name
@@ -74,6 +75,18 @@ def _has(path: Path, name: str) -> bool:
     except (OSError, ValueError):
         return True  # the worker reports what is wrong with it
     return re.search(rf"\b{re.escape(name)}\b|import \*", text) is not None
+
+
+def _refuse_syntax(option: str, path: Path) -> None:
+    """Raises BadInput for a file that is no Python, which says more than that a function is missing in it."""
+    try:
+        ast.parse(path.read_bytes())
+    except SyntaxError as error:
+        place = f"{clean(str(path))}, line {error.lineno}" if error.lineno else clean(str(path))
+        line = f": {clean(error.text, 60)}" if error.text else ""
+        raise BadInput(f"{option}: {place}: {clean(error.msg)}{line}", remedy=f"correct {clean(str(path))}") from None
+    except ValueError:
+        return  # such as a zero byte: the worker reports it
 
 
 def _functions_in(path: Path) -> list[str]:

@@ -62,7 +62,7 @@ class OwnModelOptions:
         from gpubalance.settings.requests import IndependentRequest
 
         sizes = values.whole_numbers("--batches", self.batches)
-        devices = match(machine.select(gpus.named), sizes, None, named=gpus.named is not None)
+        devices = match(machine.select(gpus.named), sizes, None, named=gpus.named is not None, least=2)
         if sizes is not None and not all(sizes):
             raise UsageError(
                 "--batches 0: each device trains a model of its own",

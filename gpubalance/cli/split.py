@@ -219,12 +219,18 @@ class GivenSplitOptions:
 
 
 def match(
-    devices: Sequence[Device], sizes: Sequence[int] | None, micro_sizes: Sequence[int] | None, *, named: bool
+    devices: Sequence[Device],
+    sizes: Sequence[int] | None,
+    micro_sizes: Sequence[int] | None,
+    *,
+    named: bool,
+    least: int = 1,
 ) -> tuple[Device, ...]:
     """The devices that the batches are for.
 
     Raises UsageError unless there is one batch for each device, 0 to leave it out, and, if there are micro-batches, one
-    for each batch and not larger than it. `named` is whether --gpus chose the devices.
+    for each batch and not larger than it. `named` is whether --gpus chose the devices, `least` the fewest that can
+    train.
     """
     if sizes is None:
         if micro_sizes is not None:
@@ -237,7 +243,8 @@ def match(
         )
     if len(sizes) != len(devices):
         chosen = " ".join(device.called for device in devices[: len(sizes)])
-        fewer = f", or name the devices that train: --gpus {chosen}" if len(sizes) < len(devices) and not named else ""
+        can_be_fewer = least <= len(sizes) < len(devices) and not named
+        fewer = f", or name the devices that train: --gpus {chosen}" if can_be_fewer else ""
         raise UsageError(
             f"{_count(len(sizes), 'batch')} for {_count(len(devices), 'device')}",
             remedy=f"give each device a batch, in the order of --gpus{fewer}",

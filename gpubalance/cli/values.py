@@ -55,7 +55,10 @@ def between(least: int, most: int) -> Callable[[Number | None], Number | None]:
 def seconds(option: str, value: float, most: float) -> float:
     """Returns the value. Raises UsageError unless it is above 0 and at most `most`; NaN is not."""
     if not 0 < value <= most:
-        raise UsageError(f"{option} takes seconds, more than 0 and up to {most:,.0f}")
+        raise UsageError(
+            f"{option} takes seconds, more than 0 and up to {most:,.0f}, not {value:g}",
+            remedy=f"for example {option} {min(60, most):g}",
+        )
     return value
 
 

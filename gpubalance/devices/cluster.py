@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from gpubalance.errors import BadInput
 from gpubalance.results.common import Warning_
 from gpubalance.settings.cluster import Cluster
+from gpubalance.settings.told import fault_text
 from gpubalance.text import clean
 
 _VARIABLE = "TF_CONFIG"
@@ -83,7 +84,7 @@ def _read(environment: Mapping[str, str]) -> _Cluster | None:
         found = _Cluster.model_validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
-        raise _malformed(": ".join(filter(None, [".".join(map(str, first["loc"])), first["msg"]]))) from None
+        raise _malformed(f"{'.'.join(map(str, first['loc']))}{fault_text(first)}".lstrip(": ")) from None
     names, task = found.cluster.get(found.task.type), found.task
     if names is None or task.index >= len(names):
         raise _malformed(f"task: the cluster has no {task.type} {task.index}")

@@ -6,15 +6,19 @@ import difflib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field, ValidationError, model_validator
 
 from gpubalance.errors import BadInput, UsageError
 from gpubalance.settings.device import Device, DeviceProfile, Host, JointProfile
 from gpubalance.settings.record import Record
+from gpubalance.settings.told import fault_text
 from gpubalance.system.toml import read_toml
 from gpubalance.text import clean
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 _MOST_DEVICES = 64
 
@@ -59,25 +63,23 @@ def load_profile(path: Path) -> Profile:
 
 def _wrong(error: ValidationError) -> str:
     """Each thing that is wrong and its place, in the terms of the file."""
-    found = [(e["loc"], e["type"], e["msg"]) for e in error.errors()]
+    found = error.errors()
+    no_device = [e for e in found if e["loc"] == ("device",) and e["type"] in ("too_short", "missing", "tuple_type")]
     # Next to another error, a missing device says nothing new: its key may just be misspelt.
-    told = [f for f in found if not (f[0] == ("device",) and f[1] in ("too_short", "missing") and len(found) > 1)]
-    words = {
-        "extra_forbidden": "no such key",
-        "missing": "is missing",
-        "tuple_type": "write [[device]], once a device",
-        "too_short": "there is none",
-    }
+    told = [e for e in found if e not in no_device] or no_device
     return "; ".join(
-        f"{_place(place)}: {words.get(kind) or clean(text.removeprefix('Value error, '))}{_meant(place, kind)}"
-        for place, kind, text in told[:5]
+        "it has no [[device]] table: write one for each device"
+        if e in no_device
+        else f"{_place(e['loc'])}{fault_text(e)}{_meant(e)}"
+        for e in told[:5]
     )
 
 
-def _meant(place: tuple[int | str, ...], kind: str) -> str:
+def _meant(fault: ErrorDetails) -> str:
     """A question that suggests the key nearest to a misspelt one; empty if none is near."""
     keys = {*Profile.model_fields, *Listed.model_fields, *JointProfile.model_fields}
-    nearest = difflib.get_close_matches(str(place[-1]), keys, n=1) if kind == "extra_forbidden" else []
+    wrong = [str(fault["loc"][-1])] if fault["type"] == "extra_forbidden" else []
+    nearest = [near for key in wrong for near in difflib.get_close_matches(key, keys, n=1)]
     return f", did you mean {nearest[0]}?" if nearest else ""
 
 

@@ -80,7 +80,8 @@ def _of_training(error: BaseException, settings: Settings) -> GpubalanceError:
         remedy = "" if match(text) else "use --no-xla"
         return BadInput(f"{settings.model} does not compile with XLA: {line}", remedy=remedy)
     if ":" in settings.model:
-        return BadInput(f"--model {settings.model} failed:\n{own_traceback(error)}")
+        missing = f"install {error.name}, or start in its folder" if isinstance(error, ModuleNotFoundError) else ""
+        return BadInput(f"--model {settings.model} failed:\n{own_traceback(error)}", remedy=missing)
     return EnvironmentFault(f"training {settings.model} failed: {type(error).__name__}: {line}")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from gpubalance.engine.user_functions import user_function
+from gpubalance.engine.user_functions import kind_of, user_function
 from gpubalance.errors import BadInput
 from gpubalance.settings.choices import SAVED_MODEL, UNSAFE_MODELS
 from gpubalance.text import clean
@@ -25,7 +25,7 @@ def build_model(name: str, make: Callable[[], Any], *, known_shapes: bool = True
     """
     model = make()
     if not isinstance(model, keras.Model):
-        raise BadInput(f"--model {name} gave a {type(model).__name__}, not a Keras model")
+        raise BadInput(f"--model {name} gave {kind_of(model)}, not a Keras model", remedy="return a Keras model there")
     _check(name, model)
     if known_shapes:
         _refuse_open(name, model)
@@ -131,7 +131,7 @@ def _check(name: str, model: Any) -> None:
                 remedy="leave the batch open: keras.Input(shape) without batch_size",
             )
     if not model.trainable_variables:
-        raise BadInput(f"--model {name} has no weights to train")
+        raise BadInput(f"--model {name} has no weights to train", remedy="give it a layer with weights, such as Dense")
 
 
 def _refuse_open(name: str, model: Any) -> None:

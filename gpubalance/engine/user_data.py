@@ -20,7 +20,7 @@ from gpubalance.engine.feed import cleaned, samples_of
 from gpubalance.engine.fitting_data import check_inputs, check_labels, check_numbers, in_order
 from gpubalance.engine.pool import Pool
 from gpubalance.engine.transformations import Transformations
-from gpubalance.engine.user_functions import user_function
+from gpubalance.engine.user_functions import kind_of, user_function
 from gpubalance.errors import BadInput, GpubalanceError
 from gpubalance.results.pulled import Change, Mend
 from gpubalance.text import clean
@@ -28,6 +28,7 @@ from gpubalance.text import clean
 _AT_A_TIME = 64  # samples that the pool reads at once
 _LOOKED_AT = 64  # of the user's own batches, to see how they differ in shape and which is the longest
 _PADDED = "let the dataset make the batches, and pad them: padded_batch(64)"
+_ALONE = "read all of it once without gpubalance to find the sample: for batch in dataset(): pass"
 _FORMS = "return a tf.data.Dataset, a PyDataset or arrays, as (x, y) or (x, y, sample_weight)"
 
 
@@ -49,7 +50,7 @@ class UserData:
         except (Exception, SystemExit) as error:  # noqa: BLE001  (the user's own code)
             raise BadInput(f"--data {name} failed:\n{own_traceback(error)}") from None
         if not isinstance(self._given, (tf.data.Dataset, keras.utils.PyDataset)) and not _is_arrays(self._given):
-            raise BadInput(f"--data {name} gave {_kind(self._given)}, which is not a dataset", remedy=_FORMS)
+            raise BadInput(f"--data {name} gave {kind_of(self._given)}, which is not a dataset", remedy=_FORMS)
         self._pool: Pool | None = None
         self._checked = False
 
@@ -67,7 +68,7 @@ class UserData:
         """`count` of its samples as NumPy arrays; samples repeat if there are too few."""
         made = self._samples.make(count, salt)
         if made is None:
-            raise BadInput(f"--data {self._name}: the dataset is empty")
+            raise self._empty()
         return made
 
     def longest(self, count: int) -> Any:
@@ -172,7 +173,11 @@ class UserData:
         try:
             return get_data_adapter(x=x, y=y, sample_weight=weights, batch_size=batch_size, shuffle=True)
         except Exception as error:  # noqa: BLE001  (Keras may raise anything)
-            raise BadInput(f"--data {self._name} gave arrays that Keras can't take: {_line(error)}") from None
+            text = clean(str(error), 400)
+            raise BadInput(
+                f"--data {self._name} gave arrays that Keras can't take: {text}",
+                remedy="give arrays with the same number of samples" if "cardinality" in text else _FORMS,
+            ) from None
 
     def _refuse_other_elements(self, spec: Any) -> None:
         if not isinstance(spec, tuple) or len(spec) not in (2, 3):
@@ -221,13 +226,19 @@ class UserData:
             line = _line(error)
             raise BadInput(
                 f"--data {self._name} failed while it gave samples: {line}",
-                remedy=_PADDED if "different shapes" in line else "",
+                remedy=_PADDED if "different shapes" in line else _ALONE,
             ) from None
+
+    def _empty(self) -> BadInput:
+        return BadInput(
+            f"--data {self._name}: the dataset is empty",
+            remedy="return one with samples: at least as many as the global batch",
+        )
 
     def _too_few(self, global_batch: int) -> BadInput:
         samples = sum(samples_of(batch) for batch in self._epoch(global_batch))
         if not samples:
-            return BadInput(f"--data {self._name}: the dataset is empty")
+            return self._empty()
         return BadInput(
             f"--data {self._name} has {samples} samples, fewer than the global batch of {global_batch}",
             remedy=f"give more samples, or use smaller batches, {samples} in sum at most: for balance that is "
@@ -241,12 +252,6 @@ def _is_arrays(given: Any) -> bool:
         return False
     parts = [part for part in keras.tree.flatten(given) if part is not None]
     return bool(parts) and all(len(getattr(part, "shape", ())) > 0 for part in parts)
-
-
-def _kind(given: Any) -> str:
-    if isinstance(given, tuple):
-        return f"a tuple of {len(given)}"
-    return "nothing" if given is None else f"a {type(given).__name__}"
 
 
 def _line(error: BaseException) -> str:

@@ -61,6 +61,14 @@ def user_function(name: str, option: str) -> Callable[[], Any]:
     return function  # type: ignore[no-any-return]
 
 
+def kind_of(given: object) -> str:
+    """What a user's function returned: `nothing`, `a list`, `an int`, `a tuple of 4`."""
+    if isinstance(given, tuple):
+        return f"a tuple of {len(given)}"
+    name = type(given).__name__
+    return "nothing" if given is None else f"{'an' if name[0].lower() in 'aeio' else 'a'} {name}"
+
+
 @contextmanager
 def _harmless(place: str, attribute: str) -> Iterator[None]:
     """Raises BadInput before the block trains or saves anything, and if it fails to make a split.
@@ -100,7 +108,7 @@ def _harmless(place: str, attribute: str) -> Iterator[None]:
 
 def _load_file(path: Path, option: str, harmless: AbstractContextManager[None]) -> Any:
     if not path.is_file():
-        raise BadInput(f"{option}: there is no file {path}")
+        raise BadInput(f"{option}: there is no file {path}", remedy="give the path of a file: folder/file.py:function")
     key = path.resolve(), path.stat().st_mtime_ns
     if key in _LOADED:
         return _LOADED[key]
@@ -122,5 +130,8 @@ def _load_module(name: str, option: str, harmless: AbstractContextManager[None])
             return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(error.name + ".")):
-            raise BadInput(f"{option}: there is no module {name!r} on the path or in this folder") from None
+            raise BadInput(
+                f"{option}: there is no module {name!r} on the path or in this folder",
+                remedy="start in the folder that it is in, install it, or name its file: file.py:function",
+            ) from None
         raise  # the user's module lacks another one: its own traceback says so

@@ -45,7 +45,9 @@ def independent_lines(result: Independent, width: int = WIDTH) -> list[str]:
 def _answer(result: Independent, width: int) -> Iterator[str]:
     trained = f"model {result.settings.model}" if len(set(_models(result))) == 1 else "a model of its own each"
     if result.throughput is None:
-        yield from prose(f"nothing was measured at once yet; {trained}", width)
+        left = [result.devices[one.device].label for one in result.replicas if one.failure is None]
+        why = " yet" if len(left) > 1 else f", as only {left[0]} is left" if left else ", as no device is left"
+        yield from prose(f"nothing was measured at once{why}; {trained}", width)
         return
     known, ends = "", result.throughput.ci95
     if ends is not None:

@@ -22,6 +22,7 @@ from gpubalance.results.probe import Probe
 from gpubalance.results.run import Run
 from gpubalance.results.sound import UNSOUND
 from gpubalance.settings.record import Record
+from gpubalance.settings.told import fault_text
 from gpubalance.system.near import meant
 from gpubalance.text import clean, clean_lines
 
@@ -64,7 +65,7 @@ def is_estimate(path: Path) -> bool:
 
 
 def _read(path: Path, kinds: list[str]) -> Record:
-    wanted = " or ".join(map(_called, kinds))
+    wanted = _called(kinds[0]) if len(kinds) == 1 else "a result of a command that measures or plans"
 
     def writes_one(file: str) -> str:
         return f"{_MAKERS[kinds[0] if len(kinds) == 1 else 'run'].format(file)} writes one"
@@ -78,8 +79,8 @@ def _read(path: Path, kinds: list[str]) -> Record:
             remedy="give that command again without --dry-run; with the same -o it replaces the estimate",
         )
     if not isinstance(document, dict) or found not in kinds:
-        what = _called(found) if isinstance(found, str) else "no result of gpubalance's"
-        raise BadInput(f"{path} is {clean(what, 40)}, not {wanted}", remedy=remedy)
+        what = f"is {clean(_called(found), 40)}, not" if isinstance(found, str) else "is not"
+        raise BadInput(f"{path} {what} {wanted}", remedy=remedy)
     version = document.get("schema_version")
     if version != SCHEMA_VERSION:
         raise BadInput(
@@ -102,11 +103,11 @@ def _called(kind: str) -> str:
 
 def _first_fault(error: ValidationError) -> str:
     """The path of the first wrong field, and what is wrong with it."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    where = clean(".".join(map(str, first["loc"])), 100)
-    # pydantic's own text is "Tuple should have at least 1 item after validation, not 0"
-    what = "there is none" if first["type"] == "too_short" else clean(first["msg"].removeprefix("Value error, "))
-    return f"{where}{'.' if first['type'] == UNSOUND else ': '}{what}" if where else what
+    first = error.errors(include_url=False)[0]
+    where, what = clean(".".join(map(str, first["loc"])), 100), fault_text(first)
+    if first["type"] == UNSOUND:
+        what = what.replace(": ", ".", 1)
+    return f"{where}{what}" if where else what.lstrip(": .")
 
 
 def _document(path: Path, wanted: str, writes_one: Callable[[str], str]) -> object:

@@ -31,4 +31,5 @@ def read_toml(path: Path, what: str, *, remedy: str = "") -> dict[str, Any]:
     try:
         return tomllib.loads(content.decode("utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadInput(f"{path} is not TOML: {clean(str(error))}") from None
+        why = clean(str(error))
+        raise BadInput(f"{path} is not TOML: {why}", remedy=f"correct it there, or give another {what}") from None

@@ -113,8 +113,9 @@ def test_a_list_is_written_as_one_likes(tmp_path: Path, text: str) -> None:
 def test_what_is_wrong_is_told_with_its_place(tmp_path: Path, text: str, says: str, remedy: str) -> None:
     path = tmp_path / "config.toml"
     path.write_text(text)
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises((BadInput, UsageError)) as caught:
         defaults(path, COMMANDS)
+    assert isinstance(caught.value, BadInput) == says.startswith("is "), "an option is wrong, or the file"
     assert caught.value.message.startswith(str(path))
     assert says in caught.value.message
     assert remedy in caught.value.remedy

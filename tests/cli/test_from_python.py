@@ -117,7 +117,7 @@ def typed() -> Callable[[], Any]:
         (_outer(), {}, BadInput, "inner stands inside _outer"),
         (typed(), {}, BadInput, "build was typed in a notebook or at a prompt"),
         (net, {"data": 3}, BadInput, "a value of type int is not one"),
-        (net, {"gpus": 0}, UsageError, "gpus=0: Input should be a valid list"),
+        (net, {"gpus": 0}, UsageError, "balance: gpus takes a list, not 0"),
         (net, {"windows": 0}, UsageError, "windows=0: from 1 to"),
         (net, {"margin": "x"}, UsageError, "'x' is not a size"),
         (net, {"windoes": 3}, TypeError, "did you mean 'windows'?"),

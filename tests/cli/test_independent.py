@@ -101,6 +101,7 @@ def test_unlike_models_are_trained_one_a_device_and_told_apart(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("options", "error"),
     [
+        ("--batches 10", "error: 1 batch for 2 devices\n  → give each device a batch, in the order of --gpus\n"),
         ("--gpus 0", "error: independent is for two devices or more: what GPU:0 gives alone is what probe measures"),
         ("--gpus 0 1 --batches 8", "error: 1 batch for 2 devices"),
         ("--gpus 0 1 --model small small small", "error: 3 models for 2 devices"),

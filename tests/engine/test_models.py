@@ -158,14 +158,14 @@ class _Touches:
         (":", "names no function"),
         ("mine:", "names no function"),
         ("{file}:text", "is text"),
-        ("nothing.here:model", "no module 'nothing.here'"),
+        ("nothing.here:model", "in this folder start in the folder that it is in, install it, or name its file"),
         ("missing.py:model", "there is no file missing.py"),
         ("{file}:absent", "has no function 'absent'"),
         ("{file}:unknown_shape", "give samples of your own, --data FILE.py:FUNCTION, or the Input its sizes"),
         ("{file}:fixed_batch", "takes batches of 7 only"),
         ("{file}:no_input", "input shapes are unknown"),
         ("{file}:no_weights", "no weights to train"),
-        ("{file}:a_string", "gave a str, not a Keras model"),
+        ("{file}:a_string", "gave a str, not a Keras model return a Keras model there"),
     ],
 )
 def test_what_can_not_be_trained(tensorflow: Any, file: Path, name: str, says: str) -> None:

@@ -139,7 +139,7 @@ WRONG = {
     "without_labels": "its samples have one part, where training needs labels too",
     "bare": "its samples have one part, where training needs labels too",
     "empty": "the dataset is empty",
-    "short_arrays": "gave arrays that Keras can't take",
+    "short_arrays": "gave arrays that Keras can't take: .*'x' sizes: .* 'y' sizes: ",
     "other_shape": r"gives samples of shape \(5,\) for the model's input image, whose shape is \(4,\)",
     "text": "gives text for the model's input image",
     "two_inputs": "gives 2 inputs, where the model takes 1 input",

@@ -257,7 +257,7 @@ CLUSTER = {"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "in
         (json.dumps({**CLUSTER, "cluster": {"worker": "a:1"}}), "cluster.worker"),
         (json.dumps({**CLUSTER, "task": {"type": "worker", "index": 2}}), "the cluster has no worker 2"),
         (json.dumps({**CLUSTER, "task": {"type": "worker", "index": -1}}), "task.index"),
-        (json.dumps({"cluster": CLUSTER["cluster"]}), "task: "),
+        (json.dumps({"cluster": CLUSTER["cluster"]}), "task is missing"),
         ("{" * 100_000, "Invalid JSON"),
     ],
     ids=lambda text: text[:20],

@@ -51,6 +51,7 @@ def holds(device, size):
         (message,) = [failure["message"] for failure in failures if failure and label in failure["message"]]
         assert what in message
         assert message in done.stderr
+    assert "--resume" not in done.stderr, "it would run out of memory again"
     result = json.loads(done.stdout)
     assert result["complete"] is False
     whole = [one for one in result["replicas"] if one["failure"] is None]

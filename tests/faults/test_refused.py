@@ -87,6 +87,7 @@ REFUSED = {
             4,
             "models.py has no function 'bild'\n  → name the one that builds the model: --model ",
         ),
+        ("--model broken.py:build", 4, "broken.py, line 2: '(' was never closed: x = (\n  → correct broken.py\n"),
         ("--epoch 5e4", 2, "  → write --epoch 50000\n"),
         ("--time-limit 10m", 2, "--time-limit takes a number, not '10m'\n  → write --time-limit 600\n"),
         ("--precision fp16", 2, "'mixed_bfloat16'\n  → did you mean --precision mixed_float16?\n"),
@@ -207,6 +208,7 @@ def test_26_27_31_32_34_what_is_wrong_gets_one_line_that_says_what_is_right(
     Path("huge").touch()
     os.truncate("huge", 100 << 20)
     Path("there.html").write_text("mine")
+    Path("broken.py").write_text("import keras\nx = (\n")
     Path("models.py").write_text("exit()\ndef net(): ...\ndef two(size=3): ...\ndef no(size): ...\ndef _no(): ...\n")
     done = in_process(shlex.split(line.format(**NAMES)))
     assert (done.code, done.out) == (code, "")

@@ -143,3 +143,10 @@ def test_each_exit_code_is_documented() -> None:
     assert {k.exit_code for k in kinds} == {int(code) for code in re.findall(r"(?m)^\| (\d) \| ", read("results"))} - {
         0
     }
+
+
+def test_the_readme_says_how_exact_training_is_as_the_chapter_s_table_does() -> None:
+    """In float32 alone; the second column has the weights."""
+    rows = re.findall(r"(?m)^\| (?!mixed)[^|]+ \| (\d\.\de-\d\d) \|", read("exactness"))
+    (told,) = re.findall(r"by at most (\S+) in float32", read("README"))
+    assert float(told) == max(map(float, rows))

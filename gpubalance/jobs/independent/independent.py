@@ -48,6 +48,8 @@ def independent(
         noted = tuple(_traced(request, party, turns, tell))
         result = independent_result(request, turns, driver, complete=failed is None, noted=noted)
     if failed is not None:
+        if journal is not None and turns.never_fit:
+            journal.cannot_help()
         failed.partial = result
         raise failed
     assert result is not None  # noqa: S101  (no device failed, so each has its windows)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
-from gpubalance.errors import BadInput, GpubalanceError, TimeLimitPassed
+from gpubalance.errors import BadInput, GpubalanceError, OutOfMemory, TimeLimitPassed
 from gpubalance.jobs.events import Doing, TimeLeft, TurnDone, Watch
 from gpubalance.jobs.independent.kept import KeptTurn, KeptTurns
 from gpubalance.jobs.independent.replica import ALONE, AT_ONCE, Replica
@@ -51,6 +51,11 @@ class Turns:
     def going(self) -> list[Replica]:
         """The devices that have not failed."""
         return [one for one in self.replicas if one.error is None]
+
+    @property
+    def never_fit(self) -> bool:
+        """Whether a device's memory did not hold its batch from the start, as it will not the next time."""
+        return any(isinstance(one.error, OutOfMemory) and not one.alone.timings for one in self.replicas)
 
     @property
     def series(self) -> list[Series]:

@@ -132,7 +132,8 @@ def what_failed(turns: Turns) -> GpubalanceError | None:
         "; ".join(_named(one, error) for one, error in failed),
         cause="" if several else failed[0][1].cause,
         remedy="\n".join(remedies),
-        log=next((error.log for _, error in failed if error.log), ""),
+        # Of a lack of memory the log says no more than the message does.
+        log=next((error.log for _, error in failed if error.log and not isinstance(error, OutOfMemory)), ""),
     )
 
 
