@@ -14,6 +14,7 @@ from gpubalance.settings.device import Device
 from gpubalance.settings.shares import share_text
 
 _NAME_WIDTH = 22
+_SHOWN = 1e-3  # of a step: what is less changes none of its figures
 
 
 def window_text(number: int, of: int, name: str, devices: Sequence[Device], measured: Measurement) -> str:
@@ -44,9 +45,10 @@ def run_lines(run: Run, width: int, epoch: int | None = None, pipeline: Pipeline
     slowest = max(run.replicas, key=lambda replica: replica.busy_s)
     step = step_text(
         run.step_time_s.median,
-        slowest.compute_s + slowest.wait_s,
+        slowest.compute_s,
         slowest.update_s,
         run.sync_s if len(run.replicas) > 1 else None,
+        slowest.wait_s,
         run.awaited_input_s,
         run.slow_s,
     )
@@ -63,15 +65,17 @@ def step_text(
     compute_s: float,
     update_s: float | None,
     sync_s: float | None,
+    wait_s: float = 0.0,
     input_wait_s: float | None = None,
     slow_s: float = 0.0,
 ) -> str:
     """`step 718 ms = slowest compute 702 ms + update 3.90 ms + sync 11.9 ms`, for the slowest device.
 
     Left out are an update of no or unknown duration, the sync of a single device, which has none, and what a step does
-    not wait for.
+    not wait for. With noise the slowest device waits in those steps in which another one is the slowest.
     """
-    parts = (("slowest compute", compute_s), ("update", update_s or None), ("sync", sync_s))
+    wait = wait_s if wait_s > _SHOWN * step_s else None
+    parts = (("slowest compute", compute_s), ("update", update_s or None), ("wait", wait), ("sync", sync_s))
     told = [f"{name} {format_seconds(seconds)}" for name, seconds in parts if seconds is not None]
     if input_wait_s is not None:
         told.append(f"waiting for input {format_seconds(input_wait_s)} ({format_percent(input_wait_s / step_s, 1)})")

@@ -28,6 +28,14 @@ def test_the_parts_make_up_the_step_whether_or_not_the_host_waits_for_the_device
     assert timings.stamp_cost == pytest.approx(0)
 
 
+def test_data_that_seldom_comes_late_is_a_wait_for_input_and_no_sync() -> None:
+    """Each fifth step waits, and no stamped one."""
+    timings = timings_of(DATA_S - COMPUTE_S)
+    timings.stamped = [one.model_copy(update={"input_wait_s": 0.0}) for one in timings.stamped]
+    found = timings.measurement()
+    assert (found.input_wait_s, found.sync_s, found.slow_s) == pytest.approx((DATA_S - COMPUTE_S, 0, 0))
+
+
 def test_a_step_whose_data_comes_late_is_a_slow_step() -> None:
     timings = timings_of(DATA_S)
     timings.stamped[3] = timings.stamped[3].model_copy(update={"input_wait_s": 4 * DATA_S})

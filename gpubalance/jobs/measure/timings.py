@@ -127,18 +127,25 @@ class Timings:
         return [(s.step_s or 0.0) + wait for s, wait in zip(self.stamped, self._input_waits_s, strict=True)]
 
     @property
+    def _rare_waits_s(self) -> float:
+        """What a step waits for data that seldom comes late, on average: the median stamped step does not."""
+        if self.unlike or not self.timings:
+            return 0.0
+        over_s = median(self.step_times_s) - median(self._single_steps_s)
+        return max(0.0, min(over_s, self.input_wait_s - median(self._input_waits_s)))
+
+    @property
     def slow_steps(self) -> int:
         """The number of stamped steps over 1.5 times their median; 0 if batches differ in shape, where steps do too."""
         return 0 if self.unlike else slow_steps(self._single_steps_s)
 
     @property
     def slow_s(self) -> float:
-        """What rare slow steps add to the step time."""
-        return (
-            0.0
-            if self.unlike
-            else slow_time(self.step_times_s, max(s.steps for s in self.timings), self._single_steps_s)
-        )
+        """What rare slow steps add to the step time, without their waits for data."""
+        if self.unlike:
+            return 0.0
+        times_s = [time_s - self._rare_waits_s for time_s in self.step_times_s]
+        return slow_time(times_s, max(s.steps for s in self.timings), self._single_steps_s)
 
     @property
     def mean_over_median(self) -> float:
@@ -153,7 +160,8 @@ class Timings:
         """The part by which a usual stamped step takes longer than one without stamps; None without both."""
         if not self.timings or not self.stamped:
             return None
-        return self._middle(self._single_steps_s) / (median(self.step_times_s) - self.slow_s) - 1
+        usual_s = median(self.step_times_s) - self.slow_s - self._rare_waits_s
+        return self._middle(self._single_steps_s) / usual_s - 1
 
     def _middle(self, steps_s: Sequence[float]) -> float:
         """The median of single steps, or the mean if batches differ in shape, as a timing is the mean of several."""
@@ -177,7 +185,7 @@ class Timings:
         origin_s = self.began_s if origin_s is None else origin_s
         step_time = self.step_time(origin_s)
         step_time_s = step_time.median
-        input_wait_s = self._middle(self._input_waits_s)
+        input_wait_s = self._middle(self._input_waits_s) + self._rare_waits_s
         stamps = ([s.compute_s or () for s in self.stamped], [s.update_s or () for s in self.stamped])
         slow_s = self.slow_s
         parts = split_step(step_time_s - slow_s, *stamps, input_wait_s, self._middle)

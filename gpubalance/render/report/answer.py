@@ -272,7 +272,7 @@ def _step(subject: Subject) -> str:
     slowest = max(step.parts, key=lambda part: part.busy_s)
     sync_s = step.sync_s if len(step.parts) > 1 else None
     rest = (subject.run.awaited_input_s, subject.run.slow_s) if subject.run else ()
-    return step_text(step.step_time_s, slowest.compute_s + slowest.wait_s, slowest.update_s, sync_s, *rest)
+    return step_text(step.step_time_s, slowest.compute_s, slowest.update_s, sync_s, slowest.wait_s, *rest)
 
 
 def _left_out(subject: Subject) -> tuple[str, ...]:

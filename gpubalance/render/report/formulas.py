@@ -24,7 +24,9 @@ STEP = (
         "step time",
         "T",
         "wall time of some consecutive steps, with all devices idle at both ends, divided by their number; the "
-        "median of these timings. Simulated devices have clocks of their own",
+        "median of these timings. Simulated devices have clocks of their own, which go on from timing to timing as in "
+        "training. On GPUs whose updates differ, a timing of one step is longer than a step of training, by that "
+        "difference at most",
     ),
     Formula(
         "half, 95 % take up to",
@@ -55,15 +57,15 @@ STEP = (
     Formula(
         "rare slow steps",
         "max(0, T − M)",
-        "what they add to T: M is the median of the timestamped steps, each with its input wait. 0 where none of them "
-        "takes over 1.5 M, and a timing's steps do not take 0.7 M longer than those of the shortest timing and than as "
+        "what they add to T without waits for data: M is the median of the timestamped steps, each with its input "
+        "wait. 0 where none of them takes over 1.5 M, and a timing's steps do not take 0.7 M longer than those of the shortest timing and than as "
         "many of M",
     ),
     Formula(
         "input wait",
         "w",
-        "how long the host waits for data; median of the timestamped steps. As a GPU may compute meanwhile, w is at "
-        "most so long that M, below, is T",
+        "how long the host waits for data; median of the timestamped steps, and what rare waits add to T. As a GPU may "
+        "compute meanwhile, w is at most so long that M, above, is T",
     ),
     Formula("computing", "cᵢ / T", "part of the step in which a device computes"),
     Formula("imbalance", "max (cᵢ + uᵢ) / mean (cᵢ + uᵢ)", "1 is perfect"),
