@@ -58,8 +58,8 @@ STEP = (
         "rare slow steps",
         "max(0, T − M)",
         "what they add to T without waits for data: M is the median of the timestamped steps, each with its input "
-        "wait. 0 where none of them takes over 1.5 M, and a timing's steps do not take 0.7 M longer than those of the shortest timing and than as "
-        "many of M",
+        "wait. 0 where none of them takes over 1.5 M, and a timing's steps do not take 0.7 M longer than those of the "
+        "shortest timing and than as many of M",
     ),
     Formula(
         "input wait",
