@@ -31,8 +31,11 @@ def watched() -> Iterator[None]:
 
 @contextlib.contextmanager
 def unchanged(model: Any) -> Iterator[None]:
-    """Drops what is assigned to Keras variables inside the block, also to the counters and seeds of a model."""
-    with keras.StatelessScope() as scope:
+    """Drops what is assigned to Keras variables inside the block, also to the counters and seeds of a model.
+
+    Keras would drop what layers add to the loss there, too, if the scope did not collect it.
+    """
+    with keras.StatelessScope(collect_losses=True) as scope:
         for variable in model.trainable_variables:
             if variable.regularizer is not None:  # Keras takes such a weight from the scope alone
                 scope.add_update((variable, variable.value))

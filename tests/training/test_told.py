@@ -249,7 +249,7 @@ def stepping(kind: str) -> Any:
 
 
 def adding(kind: str) -> Any:
-    """A model with a layer that adds a sum over the batch to the loss, or that takes the batch's mean from it."""
+    """A model with a layer that adds a sum over the batch to the loss, or another number, or takes the batch's mean."""
     import keras
     from keras import layers, ops
 
@@ -257,12 +257,13 @@ def adding(kind: str) -> Any:
         def call(self, x: Any) -> Any:
             if kind == "mean":
                 return x - ops.mean(x, axis=0)
-            self.add_loss(1e-3 * ops.sum(x**2))
+            losses = {"sum": 1e-3 * ops.sum(x**2), "of means": ops.sum(ops.mean(x, axis=0) ** 2), "only": ops.mean(x)}
+            self.add_loss(losses[kind])
             return x
 
     first, *rest = dense()
-    model = keras.Sequential([first, layers.Dense(6), Adding(name="mine"), *rest])
-    model.compile("sgd", "sparse_categorical_crossentropy")
+    model = keras.Sequential([first, layers.Dense(6), Adding(name="mine"), *(rest if kind != "only" else [])])
+    model.compile("sgd", None if kind == "only" else "sparse_categorical_crossentropy")
     return model
 
 
@@ -326,6 +327,10 @@ TOLD: Told = {
     "pairs, with dropout": (lambda: stepping("random pairs"), "takes gradients that are not a mean over samples"),
     "a layer of the batch": (
         lambda: adding("mean"),
+        r"\(your own code: mine\) takes gradients that are not a mean over samples",
+    ),
+    "a layer's loss of the batch": (
+        lambda: adding("of means"),
         r"\(your own code: mine\) takes gradients that are not a mean over samples",
     ),
     "an activation of the batch": (lambda: of_the_batch("activation"), r"\(your own code: dense\w*\) takes gradients"),
@@ -439,7 +444,10 @@ def of_words() -> Any:
 
 @pytest.mark.parametrize(
     "make",
-    [*(lambda kind=kind: stepping(kind) for kind in ("mean", "random mean")), regularised, sampling, of_words],
+    [
+        *(lambda kind=kind: stepping(kind) for kind in ("mean", "random mean")),
+        *(regularised, sampling, of_words, lambda: adding("only")),
+    ],
 )
 def test_code_of_ones_own_that_takes_a_mean_is_trained_in_silence(tensorflow: Any, make: Any) -> None:
     split = simulated((70, 30))
