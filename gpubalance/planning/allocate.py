@@ -43,7 +43,7 @@ def allocate(problem: Problem, *, required: int | None = None) -> Allocation:
     Ties, within 1e-12, are decided in this order: several devices before one alone, so that a device is left out only
     if that is better; the shorter step, which is the smaller global batch; batches as even as the deadline allows; the
     first of equal devices. A device takes the fewest micro-batches that keep the deadline, as even as they can be in
-    the same time.
+    no more time.
     """
     best = _on_these(problem, required)
     for fewer in on_fewer_hosts(problem):

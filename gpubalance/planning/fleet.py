@@ -27,8 +27,8 @@ class Fleet:
     kind of its own, with one granule as its `floor`.
 
     In micro-batches of m granules, u granules take q·t(m) + t(u − q·m) seconds with q = ⌈u/m⌉ − 1, and the update: t is
-    the device's model; the engine takes the remainder first. m may be the limit. It may also be a measured batch, or
-    one of 32 equal parts of the limit, rounded up, if its throughput is above that of all larger ones. d(u) is the
+    the device's model; the engine takes the remainder first. m may be the limit, a measured batch, or one of 32 equal
+    parts of the limit, rounded up: where t is no line, a small remainder may take as long as a large one. d(u) is the
     least time of u granules or more with any m that needs at most K micro-batches. If t never falls, every smaller
     number of granules is done by then too; otherwise see `in_time`. No device does more than `most` granules.
     """
@@ -115,7 +115,7 @@ class Fleet:
     def micro_batches(self, units: Floats, deadline_s: float, kinds: Ints) -> tuple[Floats, Floats]:
         """The micro-batch of each kind for so many granules, and the seconds that they take with the update.
 
-        It makes the fewest micro-batches that keep the deadline, as even as they can be in the same time; 0 if none do.
+        It makes the fewest micro-batches that keep the deadline, as even as they can be in no more time; 0 if none do.
         """
         chosen, times = np.zeros(len(units)), np.zeros(len(units))
         for sizes in [units, *self._sizes[:, kinds]]:
@@ -123,10 +123,10 @@ class Fleet:
             time_s = self.pieces_s(units, size, kinds)
             even = np.maximum(1, np.ceil(units / np.ceil(units / size).clip(1)))
             even_s = self.pieces_s(units, even, kinds)
-            as_long = np.abs(even_s - time_s) <= TIE * time_s
+            as_soon = even_s <= time_s * (1 + TIE)
             able = (chosen == 0) & (units > 0) & (units <= self._micro_batches * size) & (time_s <= deadline_s)
-            chosen = np.where(able, np.where(as_long, even, size), chosen)
-            times = np.where(able, np.where(as_long, even_s, time_s), times)
+            chosen = np.where(able, np.where(as_soon, even, size), chosen)
+            times = np.where(able, np.where(as_soon, even_s, time_s), times)
         return chosen, times
 
     def most(self, deadlines_s: Floats) -> Floats:
@@ -164,15 +164,10 @@ class Fleet:
 
 
 def _sizes(load: Load, multiple: int, micro_batches: int) -> tuple[float, ...]:
-    """The micro-batches that a device may be given, in granules, the largest first."""
+    """The micro-batches that a device may be given, in granules, the largest first. On a line the limit is best."""
     limit = load.limit // multiple
     if isinstance(load.model, Line) or micro_batches == 1:
         return (limit,)
     sizes = {math.ceil(limit * part / _SIZES) for part in range(1, _SIZES + 1)}
     sizes |= {batch // multiple for batch in load.model.batches}
-    faster, best = [limit], 0.0
-    for size in sorted((size for size in sizes if 0 < size <= limit), reverse=True):
-        rate = size / load.model.step_time_s(size * multiple)
-        if rate > best:
-            faster, best = [*faster, size] if size < limit else faster, rate
-    return tuple(faster)
+    return tuple(sorted((size for size in {limit, *sizes} if size <= limit), reverse=True))

@@ -88,17 +88,11 @@ def time_s(load: Load, batch: int, micro_batch: int) -> float:
 
 
 def options(problem: Problem, load: Load) -> dict[int, float]:
-    """Each batch that a device can do, and the least time that it takes, update included.
-
-    A micro-batch has the size of the limit, or a size with a higher throughput than all larger ones.
-    """
+    """Each batch that a device can do, and its least time in micro-batches of any size, with the update."""
     multiple, limit = problem.multiple, load.limit // problem.multiple * problem.multiple
     assert limit // multiple <= 32 or isinstance(load.model, Line) or problem.micro_batches == 1  # all are tried
-    rates = {size: size / load.model.step_time_s(size) for size in range(limit, 0, -multiple)}
-    sizes = [size for size, rate in rates.items() if all(rate > rates[m] for m in rates if m > size)]
-    sizes = sizes if isinstance(load.model, Curve) else [limit]
     times = {0: 0.0}
-    for size in sizes:
+    for size in range(limit, 0, -multiple):
         for batch in range(multiple, size * problem.micro_batches + 1, multiple):
             times[batch] = min(times.get(batch, math.inf), time_s(load, batch, min(batch, size)) + load.update_s)
     return times
