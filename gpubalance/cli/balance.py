@@ -30,7 +30,7 @@ class RoundOptions:
         measuring_option(
             "--round-duration",
             metavar="S",
-            help="Seconds to measure each split that is tried. Default: until it is known within ±1 %, up to 3 s.",
+            help="Seconds to measure each split that is tried. Default: until it is known within ± 1 %, up to 3 s.",
         ),
     ] = None
     dry_run: Annotated[

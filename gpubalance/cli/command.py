@@ -8,7 +8,7 @@ from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Any
 
-from typer.core import TyperCommand, TyperOption
+from typer.core import TyperArgument, TyperCommand, TyperOption
 
 from gpubalance.errors import UsageError
 
@@ -38,6 +38,13 @@ class Command(TyperCommand):
             if name != "output" and any(_names(word, output) for word in words):
                 raise UsageError(f"-o {output} is a file that {ctx.info_name} reads", remedy="give another -o")
         return super().invoke(ctx)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Shows the help. Typer puts an argument's Python type, such as <list[Path]>, after its name."""
+        for param in self.params:
+            if isinstance(param, TyperArgument):
+                vars(param)["display_type_rich"] = lambda ctx: None  # noqa: ARG005  (Typer names it)
+        super().format_help(ctx, formatter)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """The usage without braces: `compare [OPTIONS] RESULT.json...`."""

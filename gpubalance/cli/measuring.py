@@ -70,7 +70,7 @@ class MeasuringOptions:
 @dataclass(frozen=True)
 class WindowOptions:
     windows: Annotated[
-        int, windows_option(help="Windows to measure; up to 5/3 as many while the result is not known within ±1 %.")
+        int, windows_option(help="Windows to measure; up to 5/3 as many while the result is not known within ± 1 %.")
     ] = 3
     duration: Annotated[float | None, window_duration_option(help="Seconds that a window takes.")] = 10.0
 
@@ -93,7 +93,7 @@ class ProofOptions(WindowOptions):
     """The options of a proof, which takes no longer than its verdict needs."""
 
     windows: Annotated[
-        int, windows_option(help="Windows of the proof; more while the result is not known within ±1 %.")
+        int, windows_option(help="Windows of the proof; more while the result is not known within ± 1 %.")
     ] = 2
     duration: Annotated[
         float | None, window_duration_option(help="Seconds that a window takes. Default: five timings.")

@@ -134,7 +134,7 @@ def interval95(samples: Sequence[float]) -> tuple[float, float] | None:
 
 
 def half_width(samples: Sequence[float]) -> float | None:
-    """Half of `interval95`'s width as a fraction of the median: 0.01 is ±1 %. None for fewer than three samples."""
+    """Half of `interval95`'s width as a fraction of the median: 0.01 is ± 1 %. None for fewer than three samples."""
     half = _half(samples)
     return None if half is None else math.sinh(half)
 

@@ -46,8 +46,8 @@ def on_line(sizes: Sequence[int]) -> list[int]:
 def wanted_precision(batch: int, largest: float) -> float:
     """How exactly a step time must be known, as a fraction of it.
 
-    Within ±1 % above half of the largest batch, where solo bests and splits lie. Below, a step time only tells a line
-    from a curve, and is one of many points on the line: within ±3 %.
+    Within ± 1 % above half of the largest batch, where solo bests and splits lie. Below, a step time only tells a line
+    from a curve, and is one of many points on the line: within ± 3 %.
     """
     return _ON_LINE if 2 * batch > largest else LINE_WITHIN
 

@@ -87,8 +87,8 @@ def search(
     pairs; it returns one. `memory_bytes` is the device's memory, None if unknown.
 
     Method: predict, then confirm. From the memory of the points and of the trials that fitted (see `Forecast`) try in
-    turn: what surely fits, or at least part of the way to what fits at best; that best; and the first that should fail.
-    If memory gives nothing between the two ends, try twice the batch, or, once one end failed, a third of the way
+    turn: what surely fits, or at least part of the way to what fits at best; that best; and the smallest that should
+    fail. If memory gives nothing between the two ends, try twice the batch, or, once one end failed, a third of the way
     towards it, as a try that fits is cheaper (half of the way if memory is unknown, and one by one near the end). If a
     larger batch predicts more than the last one did, as with memory in pieces, go up by an eighth of the batch, and one
     by one from below once eight tries in all suffice. If another one does so, or larger batches take less, stay at
@@ -190,7 +190,7 @@ class _Search:
         wish, reason = next((wish, why) for wish, why in self._wishes() if bracket.contains(wish))
         rung = bracket.nearest(wish)
         if bracket.high is None and rung >= self._top:
-            rung, reason = self._top, "the largest that is asked for"
+            rung, reason = self._top, "the largest that was asked for"
         elif rung != wish:
             reason = f"memory is not as predicted; {self._ends()}"
         return Proposal(self._grid.batch(rung), reason)
@@ -199,12 +199,12 @@ class _Search:
         """The end that must be tried, or tried again, once the two are neighbours; None if both are certain."""
         low, high = self._bracket.low, self._bracket.high
         if low and low not in self._fitted:
-            return Proposal(self._grid.batch(low), "only a larger batch was run, no multiple")
+            return Proposal(self._grid.batch(low), "only a larger batch was run, which is no multiple")
         if high is None or self._failed[high] or not self._bracket.joined:
             return None
         batch, said = self._grid.batch(high), self._forecast()
         if said is None:
-            return Proposal(batch, f"once more, to be sure; {self._ends()}")
+            return Proposal(batch, f"once more, to be sure: {self._ends()}")
         return Proposal(batch, f"once more, as memory predicts {said.best}") if batch <= said.best else None
 
     def _forecast(self) -> Forecast | None:
@@ -241,7 +241,7 @@ class _Search:
         safe = min(aim, max(self._grid.rung(sure), least, step))
         yield safe, predicted if safe == aim else f"{predicted}; a safe step towards it"
         yield aim, predicted
-        yield max(self._grid.rung(doubt - 1) + 1, step), "the first that should fail"
+        yield max(self._grid.rung(doubt - 1) + 1, step), "the smallest that should fail"
 
     @property
     def _cautious(self) -> bool:
@@ -282,5 +282,7 @@ class _Search:
 
     def _ends(self) -> str:
         low, high = self._bracket.low, self._bracket.high
-        fits = f"{self._grid.batch(low)} fits" if low else "nothing fits yet"
+        if not low:
+            return "nothing fits yet" if high is None else f"{self._grid.batch(high)} does not fit"
+        fits = f"{self._grid.batch(low)} fits"
         return fits if high is None else f"{fits}, {self._grid.batch(high)} does not"

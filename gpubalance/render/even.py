@@ -13,9 +13,14 @@ def other_batch(global_batch: int, even_batch: int) -> str:
     return "" if even_batch == global_batch else f" with a global batch of {even_batch}, not {global_batch}"
 
 
-def largest_even_text(split: Shares, rate: float) -> str:
-    """What Keras does if the even split needs micro-batches: equal shares with their own global batch."""
-    return f"equal shares in one piece, {split}, a global batch of {split.global_batch}: {format_rate(rate)} samples/s"
+def largest_even_text(split: Shares, rate: float, multiple: int = 1) -> str:
+    """What Keras does if the even split needs micro-batches: equal shares with their own global batch.
+
+    A run finds the largest that fit, a plan knows only multiples of its probe's.
+    """
+    which = f" and in multiples of {multiple}" if multiple > 1 else ""
+    rates = f"{format_rate(rate)} samples/s"
+    return f"equal shares in one piece{which}, {split}, a global batch of {split.global_batch}: {rates}"
 
 
 def measured_at_largest_even(against: Baselines) -> str:

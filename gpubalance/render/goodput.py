@@ -16,7 +16,7 @@ def maximised_text(plan: Plan) -> str:
     predicted = plan.predicted
     if predicted.noise_scale is not None or not predicted.by_global_batch:
         return ""
-    return "samples/s alone were maximised: --noise-scale counts learning too"
+    return "only samples/s were maximised; --noise-scale weighs learning too"
 
 
 def goodput_lines(plan: Plan, width: int) -> Iterator[str]:

@@ -116,7 +116,7 @@ def contention_texts(result: Independent) -> Iterator[str]:
         yield measured
     else:
         most = max(one.contention_ci95[1] for one in result.measured if one.contention_ci95)
-        yield f"{measured}; no contention was found: it is at most {format_percent(max(0.0, most), 1)}"
+        yield f"{measured}; no contention was found ({format_percent(max(0.0, most), 1)} at most)"
     for one in found:
         low, high = one.contention_ci95 or (0.0, 0.0)
         less = f"{format_percent(one.contention, 1)} less than alone ({100 * low:.1f} to {100 * high:.1f})"

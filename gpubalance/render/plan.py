@@ -82,7 +82,7 @@ def _answer(plan: Plan, width: int, epoch: int | None) -> list[str]:
         lines += prose(f"{ratio} × the even split {even.split}, which is predicted to give {rate}", width)
     largest = predicted.largest_even
     if largest is not None:
-        lines += prose(largest_even_text(largest.split, largest.throughput), width)
+        lines += prose(largest_even_text(largest.split, largest.throughput, plan.batch_multiple), width)
     if predicted.scaling_efficiency is not None:
         efficiency = format_percent(predicted.scaling_efficiency, 1)
         lines += prose(
@@ -180,7 +180,7 @@ def _at_largest_even(plan: Plan) -> str:
     if measured or even is None or best is None or best.split == even.split:
         return measured
     return (
-        f"at a global batch of {best.split.global_batch}, {best.split} is predicted "
+        f"at a global batch of {best.split.global_batch}: {best.split} is predicted to be "
         f"{best.throughput / even.throughput:.3f} × as fast as {even.split}"
     )
 

@@ -78,9 +78,9 @@ def point_text(device: Device, point: CurvePoint) -> str:
 
 
 def trial_text(device: Device, trial: Trial) -> str:
-    """`GPU:0 tries 1040: out of memory (1.3 s): the first that should fail`."""
+    """`GPU:0 tried 1040 (the smallest that should fail): out of memory, 1.3 s`."""
     seconds = format_seconds(trial.seconds)
-    return f"{device.label} tried {trial.batch}: {OUTCOMES[trial.outcome]} ({seconds}), as {trial.reason}"
+    return f"{device.label} tried {trial.batch} ({trial.reason}): {OUTCOMES[trial.outcome]}, {seconds}"
 
 
 def device_line(device: Device) -> str:
@@ -116,6 +116,8 @@ def _device_lines(device: Device, one: DeviceProbe, width: int, *, whole: bool) 
         _model(one),
         "" if device.simulated else _compute(one),
     ]
+    if not any([best, *facts, *failures]):
+        facts = ["nothing was measured yet"]
     return [*lines, *(line for fact in facts for line in prose(fact, width, "  ")), *failures]
 
 
@@ -127,7 +129,7 @@ def _curve(one: DeviceProbe) -> str:
     ticks = sparkline([point.throughput.median for point in points], least=0.0)
     unsteady = sum(not point.steady for point in points)
     widest = max(point.half_width for point in points)
-    known = f", each within ±{format_percent(widest, 1)}" if math.isfinite(widest) else ""
+    known = f", each within ± {format_percent(widest, 1)}" if math.isfinite(widest) else ""
     marked = f"; {unsteady} of {len(points)} not steady" if unsteady else ""
     return f"{ticks} samples/s at batch {points[0].batch} to {points[-1].batch}{known}{marked}"
 
@@ -167,7 +169,7 @@ def _model(one: DeviceProbe) -> str:
     if model.planned_with == "curve":
         return f"step time: no line ({line} is {off}), so plans use the measured curve{update}"
     sizes = len(one.curve)
-    decided = {None: "", True: f": {sizes} sizes are enough", False: f", so {sizes} sizes were measured"}[one.on_line]
+    decided = {None: "", True: f": {sizes} sizes are enough", False: f"; {sizes} sizes were measured"}[one.on_line]
     return f"step time: {line}, {off}{decided}{update}"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Sequence
 
 from gpubalance.render.table import WIDTH, prose
@@ -37,5 +36,7 @@ def warning_lines(warnings: Sequence[Warning_], width: int = WIDTH, typed: Calla
     lines = [""] if alike else []
     for (code, remedy), messages in alike.items():
         lines += prose(f"warning {code}: {'; '.join(messages)}", width)
-        lines += textwrap.wrap(typed(remedy), width, initial_indent="  → ", subsequent_indent="    ")
+        # Paths and flags stay whole, so that they can be copied.
+        first, *others = prose(typed(remedy), width - 4) or [""]
+        lines += [f"  → {first}", *(f"  {line}" for line in others)]
     return lines

@@ -35,7 +35,7 @@ Outcome = Literal["fits", "oom", "margin", "crash", "deadline"]
 class CurvePoint(Record):
     """One batch size, measured on one device alone.
 
-    `precise`: the 95 % interval of the median step time is within ±1 %. `steady`: the step time has no trend, and the
+    `precise`: the 95 % interval of the median step time is within ± 1 %. `steady`: the step time has no trend, and the
     device kept its speed. `measured_again`: it was measured a second time, as the first was not steady. `unlike`:
     batches of that size differ in shape, and its step times are means over several.
     """

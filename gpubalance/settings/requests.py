@@ -37,7 +37,7 @@ class Settings(Record):
 class Measuring(Record):
     """How long and how exactly to measure: windows of `duration_s`, or of five timings if that is null.
 
-    More windows follow until the result is known within ±1 %: up to 5/3 as many, or five of up to 10 s after short
+    More windows follow until the result is known within ± 1 %: up to 5/3 as many, or five of up to 10 s after short
     ones. `deadline_s` is the longest silence of a worker, null for one that suits the step; `time_limit_s` ends the
     command.
     """
@@ -165,7 +165,7 @@ class PlanRequest(Record):
 class BalanceRequest(Record):
     """The main job: the devices, what is trained on them, what the split is for, and how to search for it.
 
-    Splits are measured in at most `rounds` rounds of `round_s` each, null for until they are known within ±1 %;
+    Splits are measured in at most `rounds` rounds of `round_s` each, null for until they are known within ± 1 %;
     `measuring` is for the final run. `fresh` probes again even if a probe of these devices and settings is stored.
     """
 

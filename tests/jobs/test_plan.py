@@ -160,8 +160,9 @@ def test_the_even_split_is_predicted_for_the_same_global_batch() -> None:
     assert best.split.global_batch == largest.split.global_batch
     assert best.throughput > 1.1 * largest.throughput
     text = " ".join(told(made).split())
-    assert f"one piece, {limit}/{limit}, a global batch of {2 * limit}: {largest.throughput:.0f} samples/s" in text
-    assert f"predicted {best.throughput / largest.throughput:.3f} × as fast as {limit}/{limit}" in text
+    equal = f"{limit}/{limit}, a global batch of {2 * limit}: {largest.throughput:.0f} samples/s"
+    assert f"one piece and in multiples of 8, {equal}" in text
+    assert f"predicted to be {best.throughput / largest.throughput:.3f} × as fast as {limit}/{limit}" in text
 
 
 def test_a_limit_that_is_no_memorys_is_called_what_it_is() -> None:
@@ -229,7 +230,7 @@ def test_with_a_noise_scale_the_split_that_learns_fastest_is_chosen_and_held_aga
 
 
 def test_without_a_noise_scale_it_is_said_what_was_maximised_where_the_global_batch_is_free() -> None:
-    text = "samples/s alone were maximised"
+    text = "only samples/s were maximised"
     assert text in told(planned())
     assert text not in told(planned(global_batch=1024))
     by_batch = planned().predicted.by_global_batch

@@ -273,11 +273,11 @@ def test_each_proposal_says_why() -> None:
     points = [(b, 100 + 10 * b) for b in (8, 16, 32)]
     steps = search(points, memory_bytes=1105, max_batch=10**6)
     assert next(steps) == Proposal(100, "the memory of 3 batches predicts 100")
-    assert steps.send(Trial(100, True, 1100)) == Proposal(101, "the first that should fail")
+    assert steps.send(Trial(100, True, 1100)) == Proposal(101, "the smallest that should fail")
     doubted = search([(b, 100 + 10 * b) for b in (24, 48, 97, 98)], memory_bytes=1105, max_batch=10**6, failed=99)
     assert next(doubted) == Proposal(99, "once more, as memory predicts 100")
     blind = search([(1, 0)], memory_bytes=None, max_batch=10**6, failed=2)
-    assert next(blind) == Proposal(2, "once more, to be sure; 1 fits, 2 does not")
+    assert next(blind) == Proposal(2, "once more, to be sure: 1 fits, 2 does not")
 
 
 def test_a_workspace_that_hides_the_slope_is_seen_through() -> None:

@@ -44,7 +44,7 @@ class Together:
         return self._party
 
     def measure(self, split: Shares, at_least_s: float | None) -> Measurement:
-        """What a split gives, measured for at least `at_least_s` seconds; if None, until it is known within ±1 %."""
+        """What a split gives, measured for at least `at_least_s` seconds; if None, until it is known within ± 1 %."""
         party, used, round_s = self.gather(split), self._run_request(split).of_used, self._request.round_s
         timing_s = SHORT_TIMING_S if round_s is None else round_s / _TIMINGS
         series = Series(

@@ -15,6 +15,7 @@ from gpubalance.jobs.measure.expected import windows_s
 from gpubalance.jobs.measure.series import LEAST_TIMINGS, Series
 from gpubalance.jobs.measure.timings import Timings
 from gpubalance.jobs.measure.warnings import PRECISE_ENOUGH, slowed_text
+from gpubalance.numbers.units import format_percent
 from gpubalance.results.independent import OwnWindow
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import IndependentRequest
@@ -183,7 +184,7 @@ class Turns:
         """Whether one window more than was asked for is needed; if so, says why."""
         imprecise = any(series.precision > PRECISE_ENOUGH for series in self.series)
         if imprecise and windows < self._measuring.max_windows:
-            self._watch(Doing(f"not yet known within ±{PRECISE_ENOUGH:.0%} (95 %): one more window"))
+            self._watch(Doing(f"not yet known within ± {format_percent(PRECISE_ENOUGH)} (95 %): one more window"))
             return True
         if self.slowed and not self._measured_again:
             self._measured_again = True

@@ -30,6 +30,7 @@ from gpubalance.jobs.measure.warnings import (
     wide_interval,
 )
 from gpubalance.numbers.ratio import ratio
+from gpubalance.numbers.units import format_percent
 from gpubalance.results.common import Warning_, now
 from gpubalance.results.run import Baselines, Measurement, Pipeline, Remedy, Run, SoloBest
 from gpubalance.settings.device import Device
@@ -207,9 +208,9 @@ class JointRun:
         """Whether one window more than was asked for is needed; says why."""
         imprecise = any(series.precision > PRECISE_ENOUGH for series in self.series)
         if not imprecise and self.measuring.duration_s is None:
-            self.watch(Doing(f"known within ±{PRECISE_ENOUGH:.0%} (95 %) after {windows} windows"))
+            self.watch(Doing(f"known within ± {format_percent(PRECISE_ENOUGH)} (95 %) after {windows} windows"))
         if imprecise and windows < self.measuring.max_windows:
-            self.watch(Doing(f"not yet known within ±{PRECISE_ENOUGH:.0%} (95 %): one more window"))
+            self.watch(Doing(f"not yet known within ± {format_percent(PRECISE_ENOUGH)} (95 %): one more window"))
             return True
         if self.slowed and not self.measured_again:
             self.measured_again = True

@@ -39,7 +39,7 @@ class Alone:
     joined_from: int | None = None  # samples in the user's own batches, if they were regrouped
 
     def measure(self) -> None:
-        """Warms the pipeline up and measures until its rate is known within ±1 %, or for five rounds."""
+        """Warms the pipeline up and measures until its rate is known within ± 1 %, or for five rounds."""
         self.watch(Doing(f"measuring the input pipeline alone, in batches of {self.global_batch}"))
         self.pulls = self.party.ask(lambda worker: self._measured(worker, WARM_UP_S, None))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from gpubalance.numbers.units import format_percent
 from gpubalance.planning.slow import SLOW
 from gpubalance.results.common import Warning_
 from gpubalance.settings.device import Device
@@ -60,7 +61,7 @@ def slower_than_profile(late_part: float, model: str) -> Warning_ | None:
     smaller = "use --model small" if model != "small" else "use larger batches, or a profile with longer steps"
     return Warning_(
         code="slower-than-profile",
-        message=f"in {late_part:.0%} of the steps the real compute took longer than the profile's time: "
+        message=f"in {format_percent(late_part)} of the steps the real compute took longer than the profile's time: "
         "the figures are this machine's, not the profile's",
         next=smaller,
     )
@@ -70,10 +71,12 @@ def wide_interval(precision: float) -> Warning_ | None:
     """The warning that the step time is imprecise. `precision` is half its 95 % interval, as a part of it."""
     if precision <= PRECISE_ENOUGH:
         return None
-    wide = f"the 95 % interval of a step time is ±{precision:.1%}, wider than ±{PRECISE_ENOUGH:.0%}"
+    wide, wanted = format_percent(precision, 1), format_percent(PRECISE_ENOUGH)
     return Warning_(
         code="wide-interval",
-        message=wide if math.isfinite(precision) else "too few timings for a confidence interval",
+        message=f"the 95 % interval of a step time is ± {wide}, wider than ± {wanted}"
+        if math.isfinite(precision)
+        else "too few timings for a confidence interval",
         next="measure longer (--windows, --duration), with nothing else running",
     )
 
@@ -95,8 +98,8 @@ def stamps_cost(cost: float) -> Warning_ | None:
         return None
     return Warning_(
         code="stamps-cost",
-        message=f"steps in which the devices were timed took {cost:.1%} longer: total throughput is from the others, "
-        "but compute, wait and sync are only that exact",
+        message=f"steps in which the devices were timed took {format_percent(cost, 1)} longer: total throughput is "
+        "from the others, but compute, wait and sync are only that exact",
         next="larger batches reduce it",
     )
 
@@ -109,7 +112,8 @@ def slow_steps(found: int, of: int, over: float) -> Warning_ | None:
     if found >= _FEWEST_SLOW:
         message = f"{found} of {of} steps that were timed alone took over {SLOW:g} times their median"
     elif over > 0:
-        message = f"some timings are much longer than the others: on average a step takes {over:.1%} longer than shown"
+        longer = format_percent(over, 1)
+        message = f"some timings are much longer than the others: on average a step takes {longer} longer than shown"
     else:
         return None
     return Warning_(
@@ -126,8 +130,8 @@ def excess(part: float) -> Warning_ | None:
         return None
     return Warning_(
         code="parts-exceed-step",
-        message=f"the slowest device's compute, timed in some steps, is {part:.1%} longer than a whole step of the "
-        "others: compute, wait and sync are only that exact",
+        message=f"the slowest device's compute, timed in some steps, is {format_percent(part, 1)} longer than a whole "
+        "step of the others: compute, wait and sync are only that exact",
         next="measure longer, with nothing else running",
     )
 

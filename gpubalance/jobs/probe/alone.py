@@ -80,7 +80,7 @@ class Alone:
         multiple, most = self.bench.request.batch_multiple, self.bench.request.max_batch
         size = multiple if most is None else min(multiple, most)
         while size <= (most or _LARGEST) and not self._enough(size):
-            attempt = self.bench.try_batch(size, "the curve", within=wanted_precision(size, self._at_least(most)))
+            attempt = self.bench.try_batch(size, "for the curve", within=wanted_precision(size, self._at_least(most)))
             if attempt.point is None:
                 self._failed = size
                 break
@@ -180,7 +180,7 @@ class Alone:
             near = self.bench.in_pieces and self._near_the_limit(size)
             attempt = self.bench.try_batch(
                 size,
-                "the curve",
+                "for the curve",
                 within=wanted_precision(size, self.largest),
                 fresh=near,
                 last=not near or size == missing[-1],

@@ -80,8 +80,8 @@ def _imprecise(device: Device, points: list[CurvePoint]) -> Warning_ | None:
         return None
     return Warning_(
         code="wide-interval",
-        message=f"{device.label}: the step time at batch {_batches(points)} is not known within ±1 % (95 %), or within "
-        "±3 % up to half of the largest batch",
+        message=f"{device.label}: the step time at batch {_batches(points)} is not known within ± 1 % (95 %), or "
+        "within ± 3 % up to half of the largest batch",
         next="measure longer (--duration), with nothing else running",
     )
 
@@ -94,7 +94,7 @@ def _late(device: Device, points: list[CurvePoint], model: str) -> Warning_ | No
         code="slower-than-profile",
         message=f"{device.label}: at batch {_batches(late)} the real compute took longer than the profile's time: "
         "the figures are this machine's, not the profile's",
-        next="use --model small" if model != "small" else "use a profile with longer steps, or fewer programs beside",
+        next="use --model small" if model != "small" else "use a profile with longer steps, or close other programs",
     )
 
 

@@ -103,7 +103,7 @@ def _predicted(plan: Plan) -> tuple[Fact, ...]:
         against = f"predicted; {even.split}: {format_rate(even.throughput)} samples/s{batch}"
     largest = predicted.largest_even
     if largest is not None:
-        against += f"; {largest_even_text(largest.split, largest.throughput)}"
+        against += f"; {largest_even_text(largest.split, largest.throughput, plan.batch_multiple)}"
     throughput = _throughput(predicted.throughput, "predicted; no run has proven it yet")
     return (throughput, *_ratios(predicted, against, predicted.solo_sum))
 
@@ -227,7 +227,7 @@ def _of_layers(result: Layers) -> Answer:
     if not result.complete:
         notes.append("This was cut short: the figures are of what was measured until then.")
     parts = ("forward", "backward", "transfer", "update", "bubble")
-    head = ("device", "name", "blocks", *parts, "in flight", "memory")
+    head = ("device", "name", "blocks", *parts, "held", "memory")
     return Answer(f"{len(result.stages)} stages of {result.settings.model}", facts, tuple(notes), head, rows)
 
 

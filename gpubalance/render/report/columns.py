@@ -88,7 +88,7 @@ _COLUMNS: dict[str, tuple[str, Unit]] = {
     "backward_s": ("backward", "ms"),
     "transfer_s": ("transfer", "ms"),
     "bubble_s": ("bubble", "ms"),
-    "in_flight": ("in flight", ""),
+    "in_flight": ("held", ""),
     "memory_predicted_bytes": ("memory predicted", "GiB"),
     "micro_batches": ("micro-batches", ""),
     "schedule": ("schedule", "text"),
@@ -122,7 +122,7 @@ _COLUMNS: dict[str, tuple[str, Unit]] = {
     "memory_bytes": ("memory", "GiB"),
     "needed_bytes": ("the next one asked for", "GiB"),
     # how certain it is
-    "precise": ("within ±1 %", ""),
+    "precise": ("within ± 1 %", ""),
     "steady": ("steady", ""),
     "measured_again": ("measured again", ""),
     "late_part": ("later than its profile", "%"),

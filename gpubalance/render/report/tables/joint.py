@@ -53,7 +53,7 @@ def _splits(run: Run) -> Iterator[tuple[str, Measurement]]:
     others = {
         "even": against.even,
         "largest even": against.largest_even,
-        "its global batch, divided best": against.best_at_largest_even,
+        "the best split of its global batch": against.best_at_largest_even,
     }
     yield from ((name, one) for name, one in others.items() if one is not None)
 

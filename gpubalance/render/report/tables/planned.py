@@ -46,7 +46,11 @@ def _predicted(plan: Plan) -> Iterator[Row]:
         "global_batch": plan.global_batch,
         **fields(p, "step_time_s", "throughput", *names),
     }
-    others = {"even": p.even, "largest even": p.largest_even, "its global batch, divided best": p.best_at_largest_even}
+    others = {
+        "even": p.even,
+        "largest even": p.largest_even,
+        "the best split of its global batch": p.best_at_largest_even,
+    }
     for name, other in others.items():
         if other is not None:
             row: Row = {"split": name, "batches": str(other.split), "global_batch": other.split.global_batch}
