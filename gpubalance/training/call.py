@@ -32,10 +32,13 @@ def call(
     steps = split._steps_of(model)
     steps.end_together(keras_method.__name__, bound)
 
+    given = bound.get("x")
+    has_its_batches = isinstance(given, tf.data.Dataset) and regrouped.batch_of(given) == split.global_batch
+
     def on_first(dealt: Dealt) -> None:
         if trains:
             _tell(split, _of_another(split, model))
-            if not split._of_any_batch:
+            if not (split._of_any_batch or has_its_batches):
                 _tell(split, regrouped.other_batches(dealt.shares, split.global_batch))
 
     with steps.used(on_first, data.sizes(bound)), warnings.catch_warnings():

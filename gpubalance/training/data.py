@@ -7,8 +7,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from gpubalance.engine.batches import regrouped
+from gpubalance.engine.batches import is_batched, regrouped
 from gpubalance.errors import BadInput
+from gpubalance.training.regrouped import batch_of, static_batch_of
 
 UNKNOWN_SIZE = int(tf.data.UNKNOWN_CARDINALITY)
 
@@ -20,9 +21,20 @@ def in_batches_of(global_batch: int, model: Any, options: dict[str, Any]) -> Non
     """
     for name in ("x", "validation_data"):
         if isinstance(options.get(name), tf.data.Dataset):
-            options[name] = regrouped(options[name], model, global_batch)
+            options[name] = _in_batches(options[name], model, global_batch)
     if _is_array(options.get("x")) and options.get("batch_size") is None:
         options["batch_size"] = global_batch
+
+
+def _in_batches(data: tf.data.Dataset, model: Any, global_batch: int) -> tf.data.Dataset:
+    """Regroups a dataset, unless its own batches have that size already.
+
+    A smaller batch among those, as `repeat` leaves at the end of each epoch, stays a step of its own: `rebatch` would
+    fill it up from the next one.
+    """
+    if is_batched(data, model) and batch_of(data) == global_batch:
+        return data.prefetch(tf.data.AUTOTUNE)
+    return regrouped(data, model, global_batch)
 
 
 def check(options: dict[str, Any], *, steps: int | None, devices: int, trains: bool) -> None:
@@ -42,7 +54,7 @@ def check(options: dict[str, Any], *, steps: int | None, devices: int, trains: b
 
 
 def sizes(options: dict[str, Any]) -> dict[str, int]:
-    """The length of a Keras method's data: a dataset's batches, an array's samples, or UNKNOWN_SIZE."""
+    """The length of a Keras method's data: an array's samples, a dataset's batches of one size, or UNKNOWN_SIZE."""
     validation = options.get("validation_data")
     return {
         "data": _size(options.get("x")),
@@ -54,7 +66,8 @@ def _size(data: Any) -> int:
     if data is None:
         return 0
     if isinstance(data, tf.data.Dataset):
-        return int(data.cardinality())
+        batches = data.cardinality()
+        return int(batches) if batches < 0 or static_batch_of(data) else UNKNOWN_SIZE
     if not _is_array(data):
         batches = getattr(data, "num_batches", None)
         return UNKNOWN_SIZE if batches is None else int(batches)

@@ -1,20 +1,25 @@
-"""The warnings about a dataset whose own batches become those of a split."""
+"""The size of a dataset's own batches, and the warnings where they become those of a split."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-# TensorFlow's datasets that pass batches on unchanged. Their names and the attribute with the batch's size are
-# TensorFlow's internals: for others nothing is said.
-_HANDED_ON = {"Prefetch", "Map", "ParallelMap", "Options", "Shuffle", "Cache", "MemoryCache", "Take", "Skip", "Shard"}
+# TensorFlow's classes of datasets that pass batches on; the first is the base of Repeat, Shuffle, Prefetch and others.
+# These names and the attribute with the batch's size are TensorFlow's internals: of others the size is unknown.
+_HANDED_ON = {
+    "UnaryUnchangedStructureDataset",
+    "_MapDataset",
+    "_ParallelMapDataset",
+    "_ConcatenateDataset",
+    "_ZipDataset",
+}
 
 
 def told(data: Any, global_batch: int, steps_per_epoch: int | None) -> str:
     """`batches of 200 are taken as 840: 16 steps an epoch are 4 now`; empty if the size of a batch is unknown."""
-    shape = _shape(data)
-    static = shape[0] if shape is not None and shape.rank else None
-    batch = static or _batch_of(data)
+    static = static_batch_of(data)
+    batch = static or batch_of(data)
     if batch is None or batch == global_batch:
         return ""
     text = f"the dataset's batches of {batch} are taken as {global_batch}, the split's global batch"
@@ -24,8 +29,7 @@ def told(data: Any, global_batch: int, steps_per_epoch: int | None) -> str:
     if steps < 1:
         return text
     most = -(-steps * batch // global_batch)
-    least = -(-((steps - 1) * batch + 1) // global_batch)  # the last batch may have a single sample
-    return f"{text}: {steps} steps an epoch are {'' if static or least == most else 'at most '}{most} now"
+    return f"{text}: {steps} steps an epoch are {'' if static else 'at most '}{most} now"  # some may be smaller
 
 
 def other_batches(shares: Sequence[int], global_batch: int) -> str:
@@ -39,17 +43,19 @@ def other_batches(shares: Sequence[int], global_batch: int) -> str:
     )
 
 
-def _shape(data: Any) -> Any:
+def static_batch_of(data: Any) -> int | None:
+    """The size that all of a dataset's batches have; None where TensorFlow does not promise it."""
     import tensorflow as tf
 
-    return getattr(tf.nest.flatten(data.element_spec)[0], "shape", None)
+    shape = getattr(tf.nest.flatten(data.element_spec)[0], "shape", None)
+    return shape[0] if shape is not None and shape.rank else None
 
 
-def _batch_of(data: Any) -> int | None:
-    while data is not None:
-        size = getattr(data, "_batch_size", None)
-        if size is not None:
-            return int(size)
-        handed_on = type(data).__name__.strip("_").removesuffix("Dataset") in _HANDED_ON
-        data = getattr(data, "_input_dataset", None) if handed_on else None
-    return None
+def batch_of(data: Any) -> int | None:
+    """The size that the dataset's own `batch` gives its batches, of which some may be smaller; None if unknown."""
+    size = getattr(data, "_batch_size", None)
+    if size is not None:
+        return int(size)
+    hands_on = not _HANDED_ON.isdisjoint(kind.__name__ for kind in type(data).__mro__)
+    sizes = {batch_of(one) for one in data._inputs()} if hands_on else set()
+    return sizes.pop() if len(sizes) == 1 else None

@@ -152,7 +152,8 @@ class Split:
 
         A `tf.data.Dataset`, batched or not, is regrouped into global batches of the split's size, which
         `steps_per_epoch` counts; so are arrays, unless `batch_size` gives another global batch. Batches of other sizes
-        (from a generator or PyDataset, or a smaller last one) are dealt out in the split's proportion.
+        (from a generator or PyDataset, or smaller ones of a dataset in global batches) are dealt out in the split's
+        proportion.
 
         Raises BadInput for a model that was not built and compiled in `scope()`, and for data that can't be dealt out.
         """

@@ -128,9 +128,10 @@ def main(folder: Path, profile: str, plan: str) -> None:
         method(model, **given, **more)
         print(f"evaluated {end.reached + 1} batches")
     shorter = slice(SAMPLES - rank)
-    # A regrouped dataset shows its length only at its end.
-    batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(48).take(12 - 3 * rank)
-    for unlike in ((x + rank, y), (x[shorter], y[shorter]), (batches,), ()):
+    # A regrouped dataset shows its length only at its end, and one of the split's batches only the number of those.
+    regrouped = tf.data.Dataset.from_tensor_slices((x, y)).batch(48).take(12 - 3 * rank)
+    in_batches = tf.data.Dataset.from_tensor_slices((x[shorter], y[shorter])).batch(split.global_batch)
+    for unlike in ((x + rank, y), (x[shorter], y[shorter]), (regrouped,), (in_batches,), ()):
         if not unlike:  # as after a backup that the other processes have not seen
             model.optimizer.iterations.assign(rank)
         try:

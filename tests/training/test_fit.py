@@ -99,6 +99,24 @@ def test_every_kind_of_input_is_dealt_in_the_split(tensorflow: Any) -> None:
         assert apart(model, one_device) < 1e-6, kind
 
 
+def test_batches_of_the_splits_size_stay_as_they_are_with_smaller_ones_between(tensorflow: Any) -> None:
+    one_device, split = untrained(), simulated((70, 30))
+    model = in_scope(split, one_device.get_weights())
+    data = of_dataset("in global batches")  # of 100, 100 and 40
+    inputs, labels = (data.map(lambda *parts, at=at: parts[at]) for at in (0, 1))
+    chains = {
+        "repeated": data.repeat(2).prefetch(1),
+        "concatenated": data.map(lambda x, y: (2 * x, y)).concatenate(data.take(2)),
+        "shuffled": data.concatenate(data).shuffle(6, seed=1, reshuffle_each_iteration=False),
+        "zipped": tensorflow.data.Dataset.zip((inputs.repeat(2), labels.cache().repeat(2))),
+    }
+    for name, chain in chains.items():
+        for fit in (one_device.fit, partial(split.fit, model)):
+            fit(chain, epochs=2, steps_per_epoch=None if name == "zipped" else 5, verbose=0, shuffle=False)
+        assert model.optimizer.iterations.numpy() == one_device.optimizer.iterations.numpy()
+        assert apart(model, one_device) < 1e-6, name
+
+
 def test_splits_of_every_size_and_keras_own_strategy_train_in_one_process(tensorflow: Any) -> None:
     import keras
 

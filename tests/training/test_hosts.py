@@ -61,5 +61,6 @@ def test_fit_over_hosts_is_that_of_one_device(tensorflow: Any, tmp_path: Path) -
         refused = f"{label} | refused: the data is not as long in all processes: "
         assert f"{refused}610 in alpha:0, 609 in alpha:1, 608 in beta:0" in done.stdout
         assert f"{refused}the next batch has 144 in alpha:0, 0 in beta:0" in done.stdout
+        assert f"{refused}the next batch has 34 in alpha:0, 33 in alpha:1, 32 in beta:0" in done.stdout
         before = f"{label} | refused: the processes have not trained for as many steps before: "
         assert f"{before}0 in alpha:0, 1 in alpha:1, 2 in beta:0" in done.stdout

@@ -92,15 +92,15 @@ def test_batches_that_become_others_are_told_once(tensorflow: Any) -> None:
     with split.scope():
         model = classifier()()
     data = tensorflow.data.Dataset.from_tensor_slices((X, Y))
-    in_twenties = data.shuffle(9).batch(20).map(lambda x, y: (x, y)).prefetch(1)
+    in_twenties = data.shuffle(9).batch(20).map(lambda x, y: (x, y)).repeat(2).prefetch(1)
     taken = "the dataset's batches of 20 are taken as 100, the split's global batch: "
-    assert told(lambda: split.fit(model, in_twenties, verbose=0)) == [f"{taken}12 steps an epoch are 3 now"]
+    assert told(lambda: split.fit(model, in_twenties, verbose=0)) == [f"{taken}24 steps an epoch are at most 5 now"]
     assert told(lambda: model.fit(in_twenties, verbose=0)) == []
     in_twelves = data.batch(12, drop_remainder=True)
     assert told(lambda: model.fit(in_twelves.repeat(), steps_per_epoch=2, verbose=0)) == [
         taken.replace("20", "12") + "steps_per_epoch=2 counts those"
     ]
-    for as_they_were in (data, data.batch(100)):
+    for as_they_were in (data, data.batch(100), data.batch(100).skip(2)):
         assert told(lambda given=as_they_were: split.fit(model, given, verbose=0)) == []
 
 
