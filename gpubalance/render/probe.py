@@ -105,7 +105,7 @@ def probed_lines(probe: Probe, width: int = WIDTH) -> list[str]:
 
 
 def _device_lines(device: Device, one: DeviceProbe, width: int, *, whole: bool) -> list[str]:
-    best = _best(one)
+    best = _best(one) or ("" if one.curve or one.batch_limit or one.failures else "nothing was measured yet")
     lines = prose(f"{device_line(device)}{': ' if best else ''}{best}", width)
     failures = [line for failure in one.failures for line in prose(f"failed: {failure.message}", width, "  ")]
     if not whole:
@@ -116,8 +116,6 @@ def _device_lines(device: Device, one: DeviceProbe, width: int, *, whole: bool) 
         _model(one),
         "" if device.simulated else _compute(one),
     ]
-    if not any([best, *facts, *failures]):
-        facts = ["nothing was measured yet"]
     return [*lines, *(line for fact in facts for line in prose(fact, width, "  ")), *failures]
 
 

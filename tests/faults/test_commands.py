@@ -299,7 +299,7 @@ def test_36_a_rank_in_quotes_is_a_rank() -> None:
 
 
 def test_36_one_that_is_well_formed_is_ignored_and_that_is_said(tmp_path: Path) -> None:
-    """There is no run across hosts yet, so no peer that could be absent: the workers do not even see it."""
+    """Hosts to measure are named by --hosts, so no peer can be absent: the workers do not even see it."""
     steps = """
 import os
 def built(devices):
