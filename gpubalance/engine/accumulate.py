@@ -80,5 +80,5 @@ def refuse_what_cannot_accumulate(model: Any) -> None:
         if isinstance(layer, keras.layers.BatchNormalization) and layer.synchronized:
             raise BadInput(
                 f"the model's layer {layer.name} synchronises batch normalisation, which micro-batches do not allow",
-                remedy="measure it without --micro-batches, or with synchronized=False",
+                remedy="leave out --micro-batches, or micro_batches= of a Split; or synchronized=False",
             )

@@ -87,7 +87,7 @@ def _part_of_the_sum(sample_weight: Any, mask: Any) -> Any:
     if part is not None and part.micro:
         raise BadInput(
             "the model's loss divides by weights or a mask, which micro-batches do not have of the whole batch",
-            remedy="use a plan without micro-batches: gpubalance balance --accumulate off",
+            remedy="Split(...) without micro_batches=, or a plan without: gpubalance balance --accumulate off",
         )
     merged = sample_weight if mask is None else ORIGINALS["apply_mask"](sample_weight, mask, "float32", "sum")
     own = tf.reduce_sum(tf.cast(merged, tf.float32))

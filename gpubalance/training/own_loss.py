@@ -23,6 +23,7 @@ _OF_A_BATCH = ("circle", "dice", "tversky")
 _TRIED = 8  # samples: two parts of them are compared with the whole
 _NEAR = 1e-5
 _COPIES, _DRAWS = 8, 8  # of the samples, and how often, for a loss that draws random numbers
+_PLAINLY = 0.01  # of a loss: no rounding or small constant beside a divisor
 _CLEARLY = 1.7  # times as much: more than random numbers make of a mean
 _ROUNDINGS = 10  # that are tolerated, in the type of the loss
 
@@ -50,17 +51,9 @@ def check(model: Any, batch: Any, share: int, predict: Callable[[Any], Any] | No
             raise
         return  # its own `train_step` calls it with other data, and is tried as it is
     few = (*few, tf.nest.map_structure(tf.identity, outputs))
-    tried = _losses(model, few, times=2)
     what = f"the loss of the model {model.name} ({', '.join(own)})"
     remedy = "return a value for each sample; keras.losses.Loss with reduction='sum' sums them"
-
-    def grown(at: int) -> float:
-        copies = tf.nest.map_structure(lambda values: None if values is None else tf.concat([values] * _COPIES, 0), few)
-        many, one = ([float(of[at]) for of in _losses(model, data, times=_DRAWS)] for data in (copies, few))
-        is_plain = all(abs(np.mean(draws)) > 2 * np.std(draws) for draws in (many, one))
-        return sum(many) / sum(one) if is_plain else math.nan
-
-    _compare(tried, count, lambda at: _losses(model, _cut(few, at))[0], what, remedy, grown)
+    _compare(lambda *some, times=1: _losses(model, _cut(few, *some), times), count, what, remedy)
 
 
 def check_added(model: Any, batch: Any, share: int, added: Callable[[Any], list[Any]]) -> None:
@@ -72,7 +65,8 @@ def check_added(model: Any, batch: Any, share: int, added: Callable[[Any], list[
         return
     few = _cut(x, _spread(x, count))
     what = f"what layers of the model {model.name} add to its loss (own layers: {', '.join(own)})"
-    _compare([added(few), added(few)], count, lambda at: added(_cut(few, at)), what, "add_loss(ops.mean(loss))")
+    remedy = "add_loss(ops.mean(loss))"
+    _compare(lambda *some, times=1: [added(_cut(few, *some)) for _ in range(times)], count, what, remedy)
 
 
 def _count(x: Any, share: int) -> int:
@@ -85,28 +79,26 @@ def _spread(x: Any, count: int) -> slice:
     return slice(0, count * step, step)
 
 
-def _compare(
-    tried: Sequence[Sequence[Any]],
-    count: int,
-    of: Callable[[slice], Sequence[Any]],
-    what: str,
-    remedy: str,
-    grown: Callable[[int], float] = lambda _: math.nan,
-) -> None:
-    """Refuses numbers for all samples, `tried` twice, that are sums `of` their parts; warns of others than means.
+def _compare(of: Callable[..., list[list[Any]]], count: int, what: str, remedy: str) -> None:
+    """Refuses numbers that are sums over the samples; warns of others than means.
 
-    `grown` says how many times as much copies of the samples give, for a number that is random or counts its calls.
+    They are those `of` some samples and of copies of them, as `_cut` takes them, so many `times` in a row.
     """
-    whole, again = tried
+    whole, again = of(times=2)
     # Cut in two ways, as halves may happen to give what the whole gives.
     cuts = sorted({count // 2, max(1, count // 4)})
-    in_parts = [(cut / count, of(slice(cut)), of(slice(cut, None))) for cut in cuts]
+    in_parts = [(cut / count, of(slice(cut))[0], of(slice(cut, None))[0]) for cut in cuts]
     for at, loss in enumerate(whole):
+
+        def copied(copies: int, times: int = 1, at: int = at) -> list[Any]:
+            return [numbers[at] for numbers in of(slice(None), copies, times=times)]
+
         parts = [(part, first[at], second[at]) for part, first, second in in_parts]
-        kind = _kind(loss, parts) if _is_near(loss, again[at]) else _kind_of_random(grown(at))
+        kind = _kind(loss, parts, copied) if _is_near(loss, again[at]) else _kind_of_random(copied)
         if kind == _SUM:
             raise BadInput(
-                f"{what} sums over the batch and returns one number, which is taken for a mean when a batch is divided",
+                f"{what} sums over the batch and returns one number, which is taken for a mean when a batch is divided "
+                "(a sum divided by a fixed number is one, too)",
                 remedy=remedy,
             )
         if kind != _MEAN:
@@ -124,20 +116,26 @@ _UNKNOWN = (
 )
 
 
-def _kind(loss: Any, parts: Sequence[tuple[float, Any, Any]]) -> str:
+def _kind(loss: Any, parts: Sequence[tuple[float, Any, Any]], copied: Callable[..., list[Any]]) -> str:
     if not any((loss, *(one for _, one, _ in parts))):
         return f"0 for the samples tried, {_UNKNOWN}"
     if all(_is_near(loss, part * one + (1 - part) * other, one, other) for part, one, other in parts):
         return _MEAN
-    return _SUM if all(_is_near(loss, one + other, one, other) for _, one, other in parts) else _NEITHER
+    # Each copy of the samples adds as much to a sum, but nothing to a mean or a quotient of sums.
+    (two,), (three,) = copied(2), copied(3)
+    is_sum = abs(float(two - loss)) > _PLAINLY * abs(float(two)) and _is_near(three - two, two - loss, three)
+    return _SUM if is_sum else _NEITHER
 
 
-def _kind_of_random(grown: float) -> str:
+def _kind_of_random(copied: Callable[..., list[Any]]) -> str:
+    many, one = ([float(loss) for loss in copied(copies, _DRAWS)] for copies in (_COPIES, 1))
+    is_plain = all(abs(np.mean(draws)) > 2 * np.std(draws) for draws in (many, one))
+    grown = sum(many) / sum(one) if is_plain else math.nan
     return _MEAN if 0 < grown < _CLEARLY else _SUM if grown > _COPIES / 2 else f"random, {_UNKNOWN}"
 
 
-def _cut(data: Any, at: slice) -> Any:
-    return tf.nest.map_structure(lambda values: None if values is None else values[at], data)
+def _cut(data: Any, at: slice = slice(None), copies: int = 1) -> Any:
+    return tf.nest.map_structure(lambda values: None if values is None else tf.concat([values[at]] * copies, 0), data)
 
 
 def _names_of_own(model: Any) -> list[str]:

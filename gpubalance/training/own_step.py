@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from gpubalance.engine.keras_inside import graph_of, nodes_in_order
 from gpubalance.errors import BadInput
+from gpubalance.text import clean
 from gpubalance.training.changes import is_keras_own, unchanged, watched
 from gpubalance.training.gradients import gradients_of, taking_gradients
 from gpubalance.training.layers import meeting
@@ -59,10 +60,11 @@ def check(model: Any, batch: Any, share: int) -> None:
     except BadInput:
         raise
     except Exception as error:  # noqa: BLE001 - whatever the user's code raises for these samples; training may not
-        verdict = f"can't be tried on a few samples ({type(error).__name__}): {_UNKNOWN}"
+        verdict = f"can't be tried on a few samples ({type(error).__name__}: {clean(str(error))}): {_UNKNOWN}"
     if verdict == _SUM:
         raise BadInput(
-            f"{step} takes the gradients of a sum over the batch, but a split needs those of a mean over its samples",
+            f"{step} takes the gradients of a sum over the batch, but a split needs those of a mean over its samples "
+            "(a sum divided by a fixed number is one, too)",
             remedy="take the mean over samples" + _OR_SCALED * is_own_step,
         )
     if verdict:
@@ -135,11 +137,12 @@ class _Trial:
             return ""
         cut = max(1, count // 4)
         weight = cut / count
-        added, every = self._of(slice(count), 1.0)
-        added_by_one, one = self._of(slice(cut), weight)
-        added_by_other, other = self._of(slice(cut, count), 1 - weight)
-        for name, *numbers in zip(self._adding, added, added_by_one, added_by_other, strict=True):
-            _check_added(name, numbers[0], numbers[1] + numbers[2], weight * numbers[1] + (1 - weight) * numbers[2])
+        _, every = self._of(slice(count), 1.0)
+        added, one = self._of(slice(cut), weight)
+        _, other = self._of(slice(cut, count), 1 - weight)
+        added_by_two, two = self._of(slice(cut), weight, copies=2)
+        for name, *numbers in zip(self._adding, added_by_two, added, strict=True):
+            _check_added(name, 2, *numbers)
         norms = np.maximum(np.maximum(every, one), other)[:, :1]
         rounding = self._near * norms + 1e-5 * np.linalg.norm(norms)
 
@@ -149,7 +152,9 @@ class _Trial:
         if is_near(one + other):
             is_unknown = norms.size and not norms.any()
             return f"has no gradients for the first samples: {_UNKNOWN}" if is_unknown else ""
-        return _SUM if is_near(one / weight + other / (1 - weight)) else _UNLIKE
+        # A part adds as much to the gradients of a sum as a copy of it does, but a copy adds nothing to a mean's.
+        copy = (two - one) / weight
+        return _SUM if np.any(np.abs(copy)[:, 1:] > rounding) and is_near(other / (1 - weight) + copy) else _UNLIKE
 
     def of_tiles(self, share: int) -> str:
         """The same from some samples and from copies of them, which have the same mean and variance.
@@ -168,7 +173,7 @@ class _Trial:
         for place, name in enumerate(self._adding):
             numbers = [sum(float(added[place]) for added, _ in of) for of in (many, few)]
             near = 0.5 if self._is_random else _NEAR_IN_HALF
-            _check_added(name, numbers[0], tiles * numbers[1], numbers[1], near=near)
+            _check_added(name, tiles, *numbers, near=near)
         of_many, of_few = (np.stack([marks for _, marks in of]) for of in (many, few))
         if self._is_random:  # whose norms do not tell a contrastive loss from a mean
             return _grown(of_many, tiles * of_few, tiles) or (_UNLIKE if self._pairs_samples else "")
@@ -200,10 +205,10 @@ def _grown(many: Any, mean: Any, tiles: int) -> str:
     return _SUM if is_plain and grown > max(_CLEARLY**2, tiles / 2) else _UNLIKE
 
 
-def _check_added(name: str, number: float, sum_: float, mean: float, near: float = _NEAR) -> None:
-    """Raises BadInput for a number that a layer adds to the loss if it is the sum of what it adds for parts."""
-    rounding = near * abs(number)
-    if abs(number - mean) > rounding >= abs(number - sum_):
+def _check_added(name: str, copies: int, of_many: float, of_few: float, *, near: float = _NEAR) -> None:
+    """Raises BadInput for a number that a layer adds to the loss if copies of samples add as many times as much."""
+    rounding = near * abs(of_many)
+    if abs(of_many - of_few) > rounding >= abs(of_many - copies * of_few):
         raise BadInput(
             f"the layer {name} adds a sum over the batch to the loss: it is taken for a mean when a batch is divided",
             remedy="add_loss(ops.mean(loss)), or a value for each sample",
