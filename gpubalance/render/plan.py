@@ -77,7 +77,7 @@ def _answer(plan: Plan, width: int, epoch: int | None) -> list[str]:
     lines = prose(f"batches {batches}: {rate}, model {plan.settings.model}", width)
     even = predicted.even
     if even is not None and predicted.speedup_over_even is not None:
-        ratio, rate = f"{predicted.speedup_over_even:.3f}", format_rate(even.throughput)
+        ratio, rate = f"{predicted.speedup_over_even:.3f}", f"{format_rate(even.throughput)} samples/s"
         rate += other_batch(plan.global_batch, even.split.global_batch)
         lines += prose(f"{ratio} × the even split {even.split}, which is predicted to give {rate}", width)
     largest = predicted.largest_even
@@ -86,7 +86,7 @@ def _answer(plan: Plan, width: int, epoch: int | None) -> list[str]:
     if predicted.scaling_efficiency is not None:
         efficiency = format_percent(predicted.scaling_efficiency, 1)
         lines += prose(
-            f"{efficiency} of what the devices gave alone, {format_rate(predicted.solo_sum)} in total", width
+            f"{efficiency} of what the devices gave alone, {format_rate(predicted.solo_sum)} samples/s in total", width
         )
     if epoch is not None:
         rates = [("the even split", even.throughput)] if even is not None else []
