@@ -140,7 +140,7 @@ def _copy(party: Party, devices: Sequence[Device], source: int, target: int) -> 
 
 
 def _all_arrived(times: Sequence[CopyTime], devices: Sequence[Device]) -> str:
-    detail = f"{len(times)} of {format_bytes(times[0].bytes)}, all arrived whole"
+    detail = f"{len(times)} copies of {format_bytes(times[0].bytes)}, all arrived whole"
     if devices[0].simulated:
         return detail
     slowest = min(times, key=lambda time: time.bytes_per_s)
