@@ -36,7 +36,7 @@ class OwnModelOptions:
             "--batches",
             metavar="N…",
             help="Samples of each device in one step of its own, in the order of --gpus: --batches 1024 512. Default: "
-            "the smallest within 5 % of its best by the latest probe, else 64.",
+            "the smallest within 5 % of its best by its probe, else 64.",
         ),
     ] = None
     model: Annotated[

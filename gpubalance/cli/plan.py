@@ -24,7 +24,7 @@ ProbeFile = Annotated[
     Path | None,
     typer.Argument(
         metavar="PROBE.json",
-        help="What `probe -o` wrote. Default: the latest probe of these devices, and what a balance has found since.",
+        help="What `probe -o` wrote. Default: the latest whole probe of these devices. A balance by it counts too.",
     ),
 ]
 Sync = Annotated[
@@ -56,9 +56,7 @@ def plan(
     from gpubalance.devices.hosts import reach
     from gpubalance.devices.machine import check_hosts
     from gpubalance.devices.select import select
-    from gpubalance.jobs.balance.found import plan_by_balance
-    from gpubalance.jobs.keep.saved_balances import balance_by
-    from gpubalance.jobs.plan.plan import plan as plan_job
+    from gpubalance.jobs.balance.found import plan_by_all_known
     from gpubalance.render.plan import plan_lines
     from gpubalance.render.summary import summary
     from gpubalance.results.probe import Probe
@@ -69,15 +67,14 @@ def plan(
     if probe is not None:
         found = read_record(probe, Probe)
         check_hosts(found.devices, reach(gpus.hosts, gpus.via), "the probe's")
-        devices, balance = select(gpus.named, found.devices), None
+        devices, settings, joint = select(gpus.named, found.devices), found.settings, None
     else:
         machine = gpus.machine()
-        devices = machine.select(gpus.named)
+        devices, joint = machine.select(gpus.named), machine.joint
         settings = training.settings(devices)
-        found = _latest_probe(devices, settings, gpus.simulate)
-        balance = balance_by(found, devices, settings, machine.joint)
+        found = _kept_probe(devices, settings, gpus.simulate)
     out.give(
-        plan_by_balance(found, devices, request, balance) if balance else plan_job(found, devices, request),
+        plan_by_all_known(found, devices, request, settings, joint),
         lambda plan: summary(
             plan_lines(plan, width(), epoch),
             plan.warnings,
@@ -88,16 +85,16 @@ def plan(
     )
 
 
-def _latest_probe(devices: Sequence[Device], settings: Settings, simulate: str | None) -> Probe:
-    """The latest probe. Raises BadInput if these devices were not probed with these settings."""
+def _kept_probe(devices: Sequence[Device], settings: Settings, simulate: str | None) -> Probe:
+    """The best probe that is kept. Raises BadInput if these devices were not probed with these settings."""
     from gpubalance.cli.next_command import command
-    from gpubalance.jobs.keep.saved_probes import latest
+    from gpubalance.jobs.keep.saved_probes import best_probe
     from gpubalance.settings.choices import names_file_or_code
 
-    found = latest(devices, settings)
+    found = best_probe(devices, settings)
     if found is None:
         message = f"no probe of these devices with --model {settings.model} and these settings is kept here"
-        older = latest(devices, settings, of_other_code=True)
+        older = best_probe(devices, settings, of_other_code=True)
         if older is not None:
             names = " or ".join(name for name in (settings.model, settings.data or "") if names_file_or_code(name))
             message = f"the file of {names} has changed since the probe of {older.created}, so that says nothing of it"

@@ -51,7 +51,7 @@ def run(
     else:
         request = split.by_plan(plan, machine, training, how, gpus.simulate)
     used = request.split.used
-    solo = solo_bests(request.devices, used, request.settings)
+    solo = solo_bests(request.devices, request.split, request.settings)
     unplanned = plan is None and len(used) > 1
     balance = command("balance", request.devices, request.settings, gpus.simulate)
     noted = [

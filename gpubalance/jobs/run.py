@@ -12,7 +12,7 @@ from gpubalance.jobs.keep.journals import tell_resumed
 from gpubalance.jobs.keep.kept import Kept
 from gpubalance.jobs.keep.saved import save
 from gpubalance.jobs.keep.saved_runs import RUNS
-from gpubalance.jobs.measure.expected import WORKER_S, pipeline_s, proof_s, split_step_s
+from gpubalance.jobs.measure.expected import run_s
 from gpubalance.jobs.measure.fitting import Fitting
 from gpubalance.jobs.measure.joint import JointRun, party_for
 from gpubalance.jobs.measure.lost import lost_gpus_told
@@ -42,9 +42,7 @@ def run(
     """
     used, limit = request.of_used, TimeLimit(request.measuring.time_limit_s)
     tell_resumed(journal, watch)
-    seconds = WORKER_S + proof_s(used.measuring, split_step_s(used), len(used.devices))
-    if used.settings.data is not None:
-        seconds += pipeline_s(used.measuring, split_step_s(used))
+    seconds = run_s(used)
     watch(PhaseBegun("run", 1, 1, seconds, seconds))
     result = None
     try:

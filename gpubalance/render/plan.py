@@ -9,7 +9,7 @@ from gpubalance.render.even import largest_even_text, measured_at_largest_even, 
 from gpubalance.render.goodput import goodput_lines, maximised_text
 from gpubalance.render.pipeline import pipeline_lines
 from gpubalance.render.run import imbalance_text, run_lines, step_text
-from gpubalance.render.solo_gap import Loss, losses
+from gpubalance.render.solo_gap import REST, losses
 from gpubalance.render.table import WIDTH, prose, shorten, table
 from gpubalance.render.worth import epoch_text, most_fed
 from gpubalance.results.plan import Balance, LearningRate, LeftOut, Plan, Round, Share
@@ -17,7 +17,6 @@ from gpubalance.settings.device import Device
 from gpubalance.settings.shares import share_text
 
 _NAME_WIDTH = 26
-_SHOWN = 0.001  # of the whole
 _MOST_CAUSES = 4
 # Why a device has no more samples, to follow its name.
 _REASONS = {
@@ -137,12 +136,9 @@ def _gap(plan: Plan, balance: Balance) -> str:
     gap = balance.solo_gap
     if gap is None:
         return ""
-    parts = [part for part in losses(plan.devices, gap) if abs(part.rate) >= _SHOWN * gap.solo_sum]
-    largest = sorted(parts, key=lambda part: -abs(part.rate))
-    shown, rest = largest[:_MOST_CAUSES], sum(part.rate for part in largest[_MOST_CAUSES:])
-    if not shown:
+    told = sorted(losses(plan.devices, gap, _MOST_CAUSES), key=lambda loss: (loss.cause == REST, -abs(loss.rate)))
+    if not told:
         return ""
-    told = [*shown, *([Loss("the rest", rest)] if len(largest) > _MOST_CAUSES else [])]
     causes = ", ".join(f"{loss.text.removeprefix('−')} {loss.cause}" for loss in told)
     return f"lost against the devices alone ({format_rate(gap.solo_sum)} samples/s): {causes}"
 

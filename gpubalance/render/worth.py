@@ -12,6 +12,7 @@ from gpubalance.results.telemetry import Telemetry
 
 # Of the best device alone: a smaller gain is hardly worth another device.
 _CLEARLY = 0.05
+_WORTH, _NOT_WORTH = "worth it", "not worth it"
 _SAMPLES = 1000
 
 
@@ -28,7 +29,7 @@ def worth_text(run: Run, epoch: int | None = None, pipeline: Pipeline | None = N
         best = max(run.baselines.solo_best, key=lambda one: one.throughput)
         label = run.devices[best.device].label
         rates.insert(0, (f"{label} alone", best.throughput))
-        yield _worth(label, best, run.throughput, most)
+        yield _worth(run, best, most)
         if max(best.throughput, run.throughput.median) <= most:
             yield from _energy(label, best, run.throughput.median, [one.telemetry for one in run.replicas])
     if epoch is not None:
@@ -40,7 +41,13 @@ def most_fed(pipeline: Pipeline | None) -> float:
     return pipeline.alone.median if pipeline and pipeline.binds else math.inf
 
 
-def _worth(label: str, best: SoloBest, rate: Throughput, most: float) -> str:
+def _worth(run: Run, best: SoloBest, most: float) -> str:
+    """The gain over the device that is best alone, with a verdict.
+
+    Where that is better only because its batch is larger than the run's global batch, the verdict is by what a device
+    gives alone at that.
+    """
+    label, rate = run.devices[best.device].label, run.throughput
     if most <= best.throughput:
         return (
             f"{label} alone takes {format_rate(best.throughput)} (at batch {best.batch}), more than your input "
@@ -48,14 +55,30 @@ def _worth(label: str, best: SoloBest, rate: Throughput, most: float) -> str:
         )
     if most < rate.median:
         rate = Throughput(median=most, ci95=None)
-    gain = rate.median / best.throughput - 1
-    word = "worth it" if gain >= _CLEARLY else "hardly worth it" if gain > 0 else f"not worth it, use {label} alone"
-    low, high = rate.ci95 or (rate.median, rate.median)
-    if low < best.throughput < high and high > (1 + _CLEARLY) * best.throughput:
-        word = "measured too roughly to say whether it is worth it"
-    more = f"{format_percent(abs(gain))} {'more' if gain >= 0 else 'less'}"
+    more, word = _gain(rate, best.throughput)
     more += " behind your input pipeline" if rate.median == most else ""
-    return f"{more} than {label} alone at its best ({format_rate(best.throughput)} at batch {best.batch}): {word}"
+    at_best = f"{more} than {label} alone at its best ({format_rate(best.throughput)} at batch {best.batch})"
+    same_rate, same_label = max(
+        (one.at_global_batch or 0.0, run.devices[one.device].label) for one in run.baselines.solo_best or ()
+    )
+    if word == _WORTH or best.batch <= run.global_batch or not 0 < same_rate < (1 - _CLEARLY) * best.throughput:
+        return f"{at_best}: {f'{word}, use {label} alone' if word == _NOT_WORTH else word}"
+    more, word = _gain(rate, same_rate)
+    larger = "; with a larger one it may be" if word == _NOT_WORTH else ", but a larger one gives more"
+    return (
+        f"{at_best}; {more} than {same_label} alone at this global batch of {run.global_batch} "
+        f"({format_rate(same_rate)}): {word} at this global batch{larger}"
+    )
+
+
+def _gain(rate: Throughput, alone: float) -> tuple[str, str]:
+    """`34 % more` or `5 % less` than one device gives alone, and whether that is worth another device."""
+    gain = rate.median / alone - 1
+    word = _WORTH if gain >= _CLEARLY else "hardly worth it" if gain > 0 else _NOT_WORTH
+    low, high = rate.ci95 or (rate.median, rate.median)
+    if low < alone < high and high > (1 + _CLEARLY) * alone:
+        word = "measured too roughly to say whether it is worth it"
+    return f"{format_percent(abs(gain))} {'more' if gain >= 0 else 'less'}", word
 
 
 def _energy(label: str, best: SoloBest, rate: float, telemetry: Sequence[Telemetry | None]) -> Iterator[str]:

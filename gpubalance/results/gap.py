@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from gpubalance.results.common import Number, Positive
 from gpubalance.settings.record import Record
+
+_ROUNDING = 1e-9  # of a rate
 
 
 class Ran(NamedTuple):
@@ -51,13 +54,18 @@ def divide_gap(devices: Sequence[Ran], step_time_s: float, slow_s: float = 0.0) 
     joint = [d.batch / d.busy_s if d.batch else 0.0 for d in devices]
     together = global_batch / max(d.busy_s for d in used)
     synced = global_batch / (step_time_s - slow_s)
+
+    def apart(more: float, less: float) -> float:
+        """The difference; 0 for what only rounding makes differ."""
+        return 0.0 if math.isclose(more, less, rel_tol=_ROUNDING) else more - less
+
     return SoloGap(
         solo_sum=sum(device.solo_best for device in devices),
         left_out=sum(device.solo_best for device in devices if not device.batch),
-        batch_sizes=solo - sum(alone),
-        slowdown=tuple(a - j for a, j in zip(alone, joint, strict=True)),
-        imbalance=sum(joint) - together,
-        sync=together - synced,
-        slow=synced - global_batch / step_time_s,
+        batch_sizes=apart(solo, sum(alone)),
+        slowdown=tuple(apart(a, j) for a, j in zip(alone, joint, strict=True)),
+        imbalance=apart(sum(joint), together),
+        sync=apart(together, synced),
+        slow=apart(synced, global_batch / step_time_s),
         throughput=global_batch / step_time_s,
     )

@@ -93,12 +93,17 @@ class Measurement(OfSplit):
 
 
 class SoloBest(Record):
-    """The best throughput of one device alone, from its latest probe."""
+    """The best throughput of one device alone, from a probe.
+
+    `at_global_batch` is what it gives alone at the run's global batch, by its step-time model; null if it does not hold
+    that, and in older results.
+    """
 
     device: Count
     batch: Samples
     throughput: Positive
     samples_per_joule: Number | None = None
+    at_global_batch: Positive | None = None
 
 
 class Baselines(Record):

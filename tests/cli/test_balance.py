@@ -11,6 +11,7 @@ import pytest
 
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.keep.saved_probes import save
+from gpubalance.numbers.units import format_rate
 from gpubalance.results.plan import Plan
 from tests.cli.program import ROOT, here
 from tests.jobs.probes import probe_of
@@ -80,9 +81,11 @@ def test_a_dry_run_says_each_phase_and_the_balance_does_these(tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("stand_in")
-def test_a_plan_after_a_balance_knows_what_it_found_of_these_devices_together() -> None:
+def test_a_plan_after_a_balance_knows_what_it_found_of_these_devices_together(tmp_path: Path) -> None:
     """The joint run of this profile holds less than the probe of each alone lets hope, and nobody knew its sync."""
-    save(probe_of(simulated_devices(QUICK)[0]))
+    probe, file = probe_of(simulated_devices(QUICK)[0]), tmp_path / "probe.json"
+    save(probe)
+    file.write_text(probe.model_dump_json())
     command = ("plan", "--simulate", QUICK)
     before, told = plan_of(*command), here(*command)
     assert "sync-unknown" in told.stdout
@@ -99,6 +102,10 @@ def test_a_plan_after_a_balance_knows_what_it_found_of_these_devices_together() 
     assert [share.limit for share in after.shares] == [share.limit for share in balance.shares]
     assert after.predicted.throughput == pytest.approx(balance.predicted.throughput, rel=0.02)
     assert "sync-unknown" not in told.stdout
+    assert plan_of("plan", str(file)).batches == after.batches
+    uncut = plan_of(*command, "--accumulate", "auto")
+    refused = here("layers", "--simulate", QUICK)
+    assert f"batch split {uncut.split} {format_rate(uncut.predicted.throughput)} by prediction" in refused.stderr
     assert f"based on what the balance of {balance.created} measured of these devices together" in " ".join(
         told.stdout.split()
     )

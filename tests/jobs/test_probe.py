@@ -10,7 +10,6 @@ import pytest
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import NothingFits
 from gpubalance.jobs.events import Event, PointDone
-from gpubalance.jobs.keep.saved_probes import find_device, latest, save
 from gpubalance.jobs.probe.probe import probe
 from gpubalance.planning.curve import wanted_precision
 from gpubalance.planning.model import LINE_WITHIN
@@ -18,7 +17,7 @@ from gpubalance.results.probe import BatchLimit, DeviceProbe, Probe
 from gpubalance.settings.device import DeviceProfile, DriftPoint
 from gpubalance.settings.requests import ProbeRequest, Settings
 from tests.cli.program import TINY
-from tests.jobs.probes import SMALL, devices_of, probe_of
+from tests.jobs.probes import SMALL, devices_of
 from tests.stand_in import engine
 
 pytestmark = pytest.mark.usefixtures("either_engine")
@@ -224,21 +223,3 @@ def test_where_not_even_one_sample_fits_it_says_what_is_needed_and_the_others_ar
     # The other one is as large as was asked for, and more was not tried.
     limit = limit_of(result.probes[1])
     assert (limit.fits, limit.fails, limit.max_batch) == (16, None, 16)
-
-
-def test_the_latest_probe_of_devices_and_settings_is_found() -> None:
-    asked = request(QUICK, QUICK.model_copy(update={"name": "other"}))
-    first = probe_of(asked.devices)
-    save(first)
-    second = first.model_copy(update={"created": "later"})
-    save(second)
-    found = latest(asked.devices[1:], SMALL)
-    assert found is not None
-    assert found.created == "later"
-    one = find_device(second, asked.devices[1])
-    assert isinstance(one, DeviceProbe)
-    assert one.device == 1
-    assert latest(asked.devices, SMALL.model_copy(update={"precision": "tf32"})) is None
-    assert latest(asked.devices, SMALL.model_copy(update={"all_reduce": "one-device"})) == found
-    changed = asked.devices[0].model_copy(update={"profile": QUICK.model_copy(update={"beta_s": 1.0})})
-    assert latest([changed], SMALL) is None

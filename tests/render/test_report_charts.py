@@ -85,8 +85,8 @@ def test_the_bars_of_the_gap_are_all_of_it() -> None:
     gap = subject.solo_gap
     assert gap is not None
     found = [bar.get_width() for bar in bars(drawn(subject, "gap"))]
-    assert sum(found) == pytest.approx(gap.solo_sum - gap.throughput, rel=1e-4)
-    assert found == pytest.approx([part.rate for part in losses(subject.devices, gap) if part.rate])
+    assert sum(found) == pytest.approx(gap.solo_sum - gap.throughput, abs=1e-3 * gap.solo_sum)
+    assert found == pytest.approx([part.rate for part in losses(subject.devices, gap)])
 
 
 def test_the_curve_has_its_points_its_model_its_limit_and_the_chosen_batch() -> None:

@@ -39,6 +39,23 @@ def test_a_second_device_is_worth_it_or_not(run: Run, alone: float, says: str) -
     assert list(worth_text(with_best(run, alone))) == [says]
 
 
+@pytest.mark.parametrize(
+    ("same", "says"),
+    [
+        (1600, "25 % more than {} (1600): worth it at this global batch, but a larger one gives more"),
+        (2500, "20 % less than {} (2500): not worth it at this global batch; with a larger one it may be"),
+    ],
+)
+def test_a_device_that_is_better_alone_only_with_a_larger_batch_is_also_compared_at_the_same(
+    run: Run, same: float, says: str
+) -> None:
+    """What it gives alone at another batch says nothing of whether a second device is worth it at this one."""
+    best = SoloBest(device=1, batch=900, throughput=4000, at_global_batch=same)
+    (said,) = worth_text(run.model_copy(update={"baselines": Baselines(even=None, solo_best=(best,), solo_sum=None)}))
+    second = says.format("GPU:1 alone at this global batch of 200")
+    assert said == f"50 % less than GPU:1 alone at its best (4000 at batch 900); {second}"
+
+
 def test_a_rough_measurement_gives_no_verdict(run: Run) -> None:
     rough = run.model_copy(update={"throughput": run.throughput.model_copy(update={"ci95": (1500, 2600)})})
     (said,) = worth_text(with_best(rough, 2100))

@@ -93,8 +93,9 @@ class Session:
             busy_s = taken_s = len(computes) * told if told else sum(map(self._taken_s, computes))
             if pipeline:
                 taken_s = max(busy_s, len(computes) * self._pulled_s(split.global_batch))
-            self._call("took", 2 * taken_s if stamped else taken_s)
-            spent += taken_s
+            with_step_before_s = 2 * taken_s if stamped else taken_s
+            self._call("took", with_step_before_s)
+            spent += with_step_before_s
             given += 1
             own = {"compute_s": computes[0][self._own], "update_s": self._updates_s[self._own], "step_s": busy_s}
             stamps: Any = own if stamped else {}

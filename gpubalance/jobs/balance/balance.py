@@ -258,7 +258,7 @@ class Balancing:
         self._phases.proof(planned)
         self._watch(Doing(f"proving {planned.split}, in turns with the even split"))
         proof = self._proofs
-        solo = solo_bests_of(self._probe, self.request.devices, planned.split.used)
+        solo = solo_bests_of(self._probe, self.request.devices, planned.split)
         self._proofs += 1
         try:
             return self._together.prove(planned.split, self._driver, self._kept, solo, proof, self._best_of(planned))

@@ -67,7 +67,7 @@ def rounds_s(request: BalanceRequest, joint_step_s: float, done: int = 0, *, loa
 def proof_in_s(request: BalanceRequest, joint_step_s: float, devices: int, *, divided: bool = False) -> float:
     """Seconds of a proof with the rounds' worker, and of measuring the user's input pipeline if there is one."""
     pipeline_s = _PIPELINE_S if request.settings.data else 0.0
-    return pipeline_s + proof_s(request.measuring, joint_step_s, devices, divided=divided, warm=True)
+    return pipeline_s + proof_s(request.measuring, joint_step_s, even=devices > 1, divided=divided, warm=True)
 
 
 def _joint(request: BalanceRequest, probe: Probe | None) -> tuple[float, bool]:

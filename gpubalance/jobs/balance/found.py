@@ -7,6 +7,8 @@ from dataclasses import replace
 
 from gpubalance.errors import UsageError
 from gpubalance.jobs.balance.knowledge import WORTH_A_ROUND, Knowledge
+from gpubalance.jobs.keep.saved_balances import balance_by
+from gpubalance.jobs.plan.plan import plan
 from gpubalance.jobs.plan.problem import best_split, find_probes, loads_of
 from gpubalance.jobs.plan.record import plan_of
 from gpubalance.planning.problem import Allocation, Problem
@@ -14,9 +16,24 @@ from gpubalance.planning.sync import with_sync
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
 from gpubalance.results.run import Measurement, Run
-from gpubalance.settings.device import Device
-from gpubalance.settings.requests import PlanRequest
+from gpubalance.settings.device import Device, JointProfile
+from gpubalance.settings.requests import PlanRequest, Settings
 from gpubalance.settings.shares import Shares
+
+
+def plan_by_all_known(
+    probe: Probe,
+    devices: Sequence[Device],
+    request: PlanRequest,
+    settings: Settings,
+    joint: JointProfile | None = None,
+) -> Plan:
+    """The best split by the probe and, if one that started from it is kept here, by the balance of these devices.
+
+    With `joint` None it is the latest such balance, whatever its joint run added. Raises what `plan` does.
+    """
+    found = balance_by(probe, devices, settings, joint)
+    return plan(probe, devices, request) if found is None else plan_by_balance(probe, devices, request, found)
 
 
 def plan_by_balance(probe: Probe, devices: Sequence[Device], request: PlanRequest, found: Plan) -> Plan:
@@ -29,8 +46,8 @@ def plan_by_balance(probe: Probe, devices: Sequence[Device], request: PlanReques
     if request.sync_s is not None:
         hosts = len({load.host for load in problem.loads})
         problem, asked = with_sync(problem, {hosts: request.sync_s}), request
-    plan = plan_of(_best(problem, found), problem, probe, devices, asked)
-    return plan.model_copy(update={"balanced": found.created, "pipeline": found.pipeline or plan.pipeline})
+    made = plan_of(_best(problem, found), problem, probe, devices, asked)
+    return made.model_copy(update={"balanced": found.created, "pipeline": found.pipeline or made.pipeline})
 
 
 def _learned(probe: Probe, devices: Sequence[Device], request: PlanRequest, found: Plan) -> Knowledge:

@@ -7,7 +7,7 @@ from gpubalance.jobs.events import Doing, Event, PointDone, TrialDone, Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.journals import probe_journal, tell_resumed
 from gpubalance.jobs.keep.kept import Kept
-from gpubalance.jobs.keep.saved_probes import ALL, holds_nothing, kept_probes, latest
+from gpubalance.jobs.keep.saved_probes import ALL, best_probe, holds_nothing, kept_probes
 from gpubalance.jobs.plan.problem import check_global_batch
 from gpubalance.jobs.probe.probe import probe as probe_stage
 from gpubalance.results.probe import Probe
@@ -25,7 +25,7 @@ def probe_for(
     kept: Kept,
     party: Party | None = None,
 ) -> Probe:
-    """The balance's probe from before an interruption; else the latest of these devices and settings, or a new one.
+    """The balance's probe from before an interruption, else a kept one of these devices and settings or a new one.
 
     The `party` of the joint runs loads TensorFlow when the probe of the last device begins.
     """
@@ -39,10 +39,10 @@ def probe_for(
 
 
 def kept_probe(request: BalanceRequest) -> Probe | None:
-    """The latest probe that a balance may plan with, or None."""
+    """The probe that a balance may plan with, or None."""
     if request.fresh:
         return None
-    return latest(request.devices, request.settings, up_to=request.probe.max_batch or ALL)
+    return best_probe(request.devices, request.settings, up_to=request.probe.max_batch or ALL)
 
 
 def _had_before(kept: Kept) -> Probe | None:

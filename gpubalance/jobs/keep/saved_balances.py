@@ -34,12 +34,21 @@ def keep_balance(request: BalanceRequest, plan: Plan) -> None:
         write_whole(path, plan.model_dump_json(indent=1))
 
 
-def balance_by(probe: Probe, devices: Sequence[Device], settings: Settings, joint: JointProfile) -> Plan | None:
-    """The result of the balance of exactly these devices that started from this probe, or None."""
-    with suppress(BadInput):  # there is none, or an older version's
-        return read_record(_path(probe.created, devices, settings, joint), Plan)
+def balance_by(
+    probe: Probe, devices: Sequence[Device], settings: Settings, joint: JointProfile | None = None
+) -> Plan | None:
+    """The result of the balance of exactly these devices that started from this probe, or None.
+
+    With `joint` None, as a probe's file does not say what a joint run adds, it is the latest one whatever that was.
+    """
+    path = _path(probe.created, devices, settings, joint)
+    for found in sorted(path.parent.glob(path.name), key=lambda one: one.stat().st_mtime, reverse=True):
+        with suppress(BadInput):  # an older version's
+            return read_record(found, Plan)
     return None
 
 
-def _path(probed: str, devices: Sequence[Device], settings: Settings, joint: JointProfile) -> Path:
-    return state_folder(BALANCES) / f"{content_key(probed, *devices, settings, joint)}.json"
+def _path(probed: str, devices: Sequence[Device], settings: Settings, joint: JointProfile | None) -> Path:
+    """The file of a balance; with `joint` None the pattern of those with any."""
+    ending = "*" if joint is None else content_key(joint)
+    return state_folder(BALANCES) / f"{content_key(probed, *devices, settings)}-{ending}.json"

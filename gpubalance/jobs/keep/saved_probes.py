@@ -1,4 +1,4 @@
-"""Probes that were made here, kept under the user's state directory: plans start from the latest."""
+"""Probes that were made here, kept under the user's state directory: plans start from the best of them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from gpubalance.results.probe import DeviceProbe, Probe
 from gpubalance.results.run import SoloBest
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import Settings
+from gpubalance.settings.shares import Shares
 from gpubalance.workers.code import code_key
 
 _FOLDER = "probes"
-ALL = float("inf")  # the `up_to` that only a probe without a bound reaches
+ALL = float("inf")  # the `up_to` that only a probe without a limit reaches
 
 
 def save(probe: Probe) -> Path | None:
@@ -21,25 +22,31 @@ def save(probe: Probe) -> Path | None:
     return saved.save(_FOLDER, probe)
 
 
-def latest(
+def best_probe(
     devices: Sequence[Device], settings: Settings, *, up_to: float = 0, of_other_code: bool = False
 ) -> Probe | None:
-    """The latest probe that measured all these devices to the end with these settings, or None.
+    """The probe that measured all these devices to the end with these settings, or None: the latest without a limit.
 
-    A probe bounded by --max-batch counts only if its bound is at least `up_to`. A probe of the user's own model or data
-    counts if their files have not changed since; with `of_other_code`, only if they have.
+    If --max-batch or --margin limited all of them, it is the one that looked furthest, if it looked up to the batch
+    `up_to`. A probe of the user's own model or data counts if their files have not changed since; with `of_other_code`,
+    only if they have.
     """
-    code = code_key(settings.model, settings.data)
+    code, best, furthest = code_key(settings.model, settings.data), None, 0.0
     for probe in kept_probes():
         found = [find_device(probe, device) for device in devices]
+        whole = [one for one in found if one is not None and (one.complete or holds_nothing(one))]
         if (
-            same_settings(probe.settings, settings)
-            and (probe.code != code) == of_other_code
-            and _reaches(probe, up_to)
-            and all(one is not None and (one.complete or holds_nothing(one)) for one in found)
+            not same_settings(probe.settings, settings)
+            or (probe.code != code) != of_other_code
+            or len(whole) < len(devices)
         ):
+            continue
+        reach = min(_reach(probe, one) for one in whole)
+        if reach == ALL:
             return probe
-    return None
+        if reach >= up_to and reach > furthest:
+            best, furthest = probe, reach
+    return best
 
 
 def holds_nothing(one: DeviceProbe) -> bool:
@@ -47,29 +54,48 @@ def holds_nothing(one: DeviceProbe) -> bool:
     return one.batch_limit is not None and one.batch_limit.fits is None
 
 
-def _reaches(probe: Probe, batch: float) -> bool:
-    """Whether a probe looked up to that batch; one without a bound looked as far as the device goes."""
-    return probe.max_batch is None or batch <= probe.max_batch
+def _reach(probe: Probe, one: DeviceProbe) -> float:
+    """The largest batch that a device's probe looked at: `ALL` if the device, not an option, ended the search."""
+    limit = one.batch_limit
+    if limit is None or limit.fits is None:
+        return ALL
+    if limit.fails is None:
+        return probe.max_batch or ALL
+    by_margin = any(trial.outcome == "margin" for trial in limit.trials if trial.batch == limit.fails)
+    return limit.fits if by_margin else ALL
 
 
-def solo_bests(devices: Sequence[Device], used: Sequence[int], settings: Settings) -> tuple[SoloBest, ...] | None:
-    """The solo best of each used device, by the latest probe of them all; None without such a probe.
+def solo_bests(devices: Sequence[Device], split: Shares, settings: Settings) -> tuple[SoloBest, ...] | None:
+    """The solo best of each device with samples, by the best probe of them all that looked up to the global batch.
 
-    `used` has their places among the devices.
+    None without such a probe: devices that were only tried with less would seem to give more in the split than alone.
     """
-    probe = latest([devices[number] for number in used], settings)
-    return solo_bests_of(probe, devices, used) if probe else None
+    probe = best_probe([devices[number] for number in split.used], settings, up_to=split.global_batch)
+    return solo_bests_of(probe, devices, split) if probe else None
 
 
-def solo_bests_of(probe: Probe, devices: Sequence[Device], used: Sequence[int]) -> tuple[SoloBest, ...] | None:
-    """The solo best of each used device by that probe; None if it lacks one."""
-    found = [(number, find_device(probe, devices[number])) for number in used]
+def solo_bests_of(probe: Probe, devices: Sequence[Device], split: Shares) -> tuple[SoloBest, ...] | None:
+    """The solo best of each device with samples by that probe; None if it lacks one."""
+    found = [(number, find_device(probe, devices[number])) for number in split.used]
     bests = [
-        SoloBest(device=number, **one.solo_best.model_dump(), samples_per_joule=one.samples_per_joule)
+        SoloBest(
+            device=number,
+            **one.solo_best.model_dump(),
+            samples_per_joule=one.samples_per_joule,
+            at_global_batch=_throughput(one, split.global_batch),
+        )
         for number, one in found
         if one and one.solo_best
     ]
-    return tuple(bests) if len(bests) == len(used) else None
+    return tuple(bests) if len(bests) == len(split.used) else None
+
+
+def _throughput(one: DeviceProbe, batch: int) -> float | None:
+    """Samples per second of a device alone at that batch, by its step-time model; None for more than it holds."""
+    model, limit = one.step_time_model, one.batch_limit
+    if model is None or limit is None or limit.fits is None or batch > limit.fits:
+        return None
+    return batch / model.planned.step_time_s(batch)
 
 
 def find_device(probe: Probe, device: Device) -> DeviceProbe | None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpubalance.errors import BadInput, NothingFits, UsageError
+from gpubalance.jobs.balance.found import plan_by_all_known
 from gpubalance.jobs.balance.probing import probe_for
 from gpubalance.jobs.events import Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.kept import Kept
-from gpubalance.jobs.plan.plan import plan
 from gpubalance.numbers.units import format_percent, format_rate
 from gpubalance.planning.pipeline.bound import bubble_bound, pipeline_throughput
 from gpubalance.results.layers import SplitBaseline
@@ -43,7 +43,7 @@ class Alone:
 
 
 def alone(request: LayersRequest, driver: str | None, limit: TimeLimit, watch: Watch, journal: Journal | None) -> Alone:
-    """What the uncut model gives, by the latest or a new probe. Raises what a probe does, but NothingFits."""
+    """What the uncut model gives, by a probe and a balance that used it. Raises what a probe does, but NothingFits."""
     try:
         probe = probe_for(request.uncut, driver, limit, watch, journal, Kept(journal, watch))
     except NothingFits as error:
@@ -59,7 +59,7 @@ def alone(request: LayersRequest, driver: str | None, limit: TimeLimit, watch: W
         do_not = "do not" if len(missing) > 1 else "does not"
         return Alone(solo, split_why_not=f"{' and '.join(missing)} {do_not} hold the whole model")
     try:
-        planned = plan(probe, request.devices, request.uncut.plan)
+        planned = plan_by_all_known(probe, request.devices, request.uncut.plan, request.settings, request.joint)
     except (NothingFits, BadInput, UsageError) as error:
         return Alone(solo, split_why_not=error.message)
     return Alone(solo, _baseline(planned))

@@ -86,12 +86,19 @@ def _model(one: DeviceProbe) -> Line | Curve | None:
 
 
 def problem_of(loads: tuple[Load, ...], probe: Probe, request: PlanRequest) -> Problem:
-    """The solver's problem for this request."""
+    """The solver's problem for this request. Raises NothingFits if the probe looked at no batch so large."""
+    multiple, most_probed = request.batch_multiple or probe.batch_multiple, probe.max_batch
+    if most_probed is not None and most_probed < multiple:
+        raise NothingFits(
+            f"the probe of {probe.created} looked no further than --max-batch {most_probed}, and batches are multiples "
+            f"of {multiple}",
+            remedy="gpubalance probe without --max-batch, or a smaller --batch-multiple",
+        )
     asked = request.accumulate
     most, within = (AUTO_MICRO_BATCHES, AUTO_WITHIN) if asked == "auto" else (asked, _WITHIN)
     problem = Problem(
         loads=loads,
-        multiple=request.batch_multiple or probe.batch_multiple,
+        multiple=multiple,
         global_batch=request.global_batch,
         max_global_batch=request.max_global_batch,
         micro_batches=most,

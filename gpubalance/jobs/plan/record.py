@@ -163,6 +163,6 @@ def _learning_rate(old: int | None, new: int, noise_scale: float | None) -> Lear
 def _sync_unknown() -> Warning_:
     return Warning_(
         code="sync-unknown",
-        message="no run has measured the sync of a step yet: the plan assumes that it takes no time",
+        message="the plan assumes that sync takes no time: no balance by this probe that measured it is kept here",
         next="gpubalance balance measures it and plans again; or give --sync, in seconds",
     )

@@ -22,7 +22,7 @@ def chart(subject: Subject) -> Drawing | str:
         if subject.plan is not None and subject.plan.balance is not None:
             return "what each device gives alone is not known, or the split was not proven by a run"
         return "`gpubalance balance` divides it, in the plan that it writes"
-    parts = [part for part in losses(subject.devices, gap) if part.rate]
+    parts = [*losses(subject.devices, gap)]
     return _text(gap, parts), lambda width: _draw(gap, parts, width)
 
 

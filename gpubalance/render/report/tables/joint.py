@@ -17,7 +17,7 @@ from gpubalance.render.report.tables.rows import (
     telemetry,
     timings,
 )
-from gpubalance.render.solo_gap import losses
+from gpubalance.render.solo_gap import all_losses
 from gpubalance.results.run import Measurement, Run
 
 
@@ -125,7 +125,7 @@ def _gap(subject: Subject) -> tuple[Table, ...]:
     gap = subject.solo_gap
     if gap is None:
         return ()
-    lost = [(cause, -rate) for cause, rate in losses(subject.devices, gap)]
+    lost = [(cause, -rate or 0.0) for cause, rate in all_losses(subject.devices, gap)]
     rows: list[Row] = [
         {"cause": cause, "rate": rate, "part": rate / gap.solo_sum}
         for cause, rate in (("solo sum", gap.solo_sum), *lost, ("together", gap.throughput))

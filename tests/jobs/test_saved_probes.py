@@ -1,0 +1,76 @@
+"""Which of the probes that are kept here a plan, a balance and a comparison use."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpubalance.jobs.keep.saved_probes import ALL, best_probe, find_device, save, solo_bests
+from gpubalance.results.probe import DeviceProbe, Probe, Trial
+from gpubalance.settings.device import DeviceProfile
+from gpubalance.settings.shares import Shares
+from tests.jobs.probes import SMALL, devices_of, probe_of
+
+MIB = 1 << 20
+QUICK = DeviceProfile(
+    name="quick", alpha_s=0.010, beta_s=0.0002, memory=512 * MIB, base_memory=64 * MIB, memory_per_sample=4 * MIB
+)
+DEVICES = devices_of(QUICK, QUICK.model_copy(update={"name": "other"}))
+
+
+def test_the_latest_whole_probe_of_devices_and_settings_is_found() -> None:
+    first = probe_of(DEVICES)
+    save(first)
+    second = first.model_copy(update={"created": "later"})
+    save(second)
+    found = best_probe(DEVICES[1:], SMALL)
+    assert found is not None
+    assert found.created == "later"
+    one = find_device(second, DEVICES[1])
+    assert isinstance(one, DeviceProbe)
+    assert one.device == 1
+    assert best_probe(DEVICES, SMALL.model_copy(update={"precision": "tf32"})) is None
+    assert best_probe(DEVICES, SMALL.model_copy(update={"all_reduce": "one-device"})) == found
+    changed = DEVICES[0].model_copy(update={"profile": QUICK.model_copy(update={"beta_s": 1.0})})
+    assert best_probe([changed], SMALL) is None
+
+
+def test_a_probe_that_an_option_limited_does_not_replace_a_whole_one_nor_passes_for_the_devices_best() -> None:
+    split = Shares((24, 16))
+    save(limited_to(32, probe_of(DEVICES)))
+    save(limited_to(4, probe_of(DEVICES)))
+    only_limited = best_probe(DEVICES, SMALL)
+    assert only_limited is not None
+    assert only_limited.max_batch == 32
+    assert best_probe(DEVICES, SMALL, up_to=40) is None
+    assert solo_bests(DEVICES, split, SMALL) is None
+    assert solo_bests(DEVICES, Shares((16, 16)), SMALL) is not None
+
+    whole = probe_of(DEVICES).model_copy(update={"created": "whole", "max_batch": 1 << 20})  # memory ended it
+    save(whole)
+    save(limited_to(4, probe_of(DEVICES)))
+    save(by_margin(probe_of(DEVICES)))
+    found = best_probe(DEVICES, SMALL, up_to=ALL)
+    assert found is not None
+    assert found.created == "whole"
+    (best, _) = solo_bests(DEVICES, split, SMALL) or ()
+    assert best.batch == 112
+    assert best.at_global_batch == pytest.approx(40 / (QUICK.alpha_s + 40 * QUICK.beta_s))
+
+
+def limited_to(most: int, probe: Probe) -> Probe:
+    """The probe as it is with --max-batch."""
+    return _with_limits(probe.model_copy(update={"max_batch": most}), fits=most, fails=None)
+
+
+def by_margin(probe: Probe) -> Probe:
+    """The probe as it is with a --margin that leaves 64 samples."""
+    trial = Trial(batch=72, outcome="margin", seconds=0.1, reason="")
+    return _with_limits(probe, fits=64, fails=72, trials=(trial,))
+
+
+def _with_limits(probe: Probe, **limits: object) -> Probe:
+    found = []
+    for one in probe.probes:
+        assert one.batch_limit is not None
+        found.append(one.model_copy(update={"batch_limit": one.batch_limit.model_copy(update=limits)}))
+    return probe.model_copy(update={"probes": tuple(found)})
