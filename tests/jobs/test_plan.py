@@ -106,6 +106,12 @@ def test_the_sync_that_nobody_measured_is_said() -> None:
     assert planned(sync_s=0.0).warnings == ()
 
 
+def test_a_probe_that_looked_at_no_batch_large_enough_is_named() -> None:
+    few = probe_of(PAIR).model_copy(update={"max_batch": 4})
+    with pytest.raises(NothingFits, match=r"^the probe of 2026-11-21\S+ looked no further than --max-batch 4, and"):
+        plan(few, PAIR, PlanRequest())
+
+
 def test_a_joint_runs_buffers_and_the_margin_are_kept_free() -> None:
     for extra in (planned(accumulate=1, margin_bytes=GIB), planned(accumulate=1, gradient_bytes=GIB // 2)):
         for share, device in zip(extra.shares, PAIR, strict=True):
