@@ -49,4 +49,4 @@ def test_a_few_much_longer_timings_are_told() -> None:
     part = timings.mean_over_median
     assert part == pytest.approx(1 / 6)
     (warning,) = filter(None, [slow_steps(0, 10, part)])
-    assert "on average a step takes 16.7% longer than shown" in warning.message
+    assert "on average a step takes 16.7 % longer than shown" in warning.message
