@@ -18,7 +18,7 @@ from gpubalance.devices.nvml import read
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.devices.select import select
 from gpubalance.devices.visible import mark_hidden
-from gpubalance.errors import EnvironmentFault, UsageError
+from gpubalance.errors import EnvironmentFault, GpubalanceError, UsageError
 from gpubalance.remedies import known, match
 from gpubalance.results.common import Warning_
 from gpubalance.settings.device import Device, JointProfile, hosts_of
@@ -132,6 +132,17 @@ def find_machine(simulate: int | str | Path | None, hosts: Sequence[str] = ()) -
     if hosts:
         return _over(hosts)
     return _machine_of(read_gpus())
+
+
+def machine_of_script(simulate: int | str | Path | None) -> Machine:
+    """What `find_machine` gives; its errors name a script's `simulate=` instead of --simulate."""
+    try:
+        return find_machine(simulate)
+    except GpubalanceError as error:
+        error.message, error.remedy = (
+            text.replace("--simulate ", "simulate=") for text in (error.message, error.remedy)
+        )
+        raise
 
 
 def check_hosts(devices: Sequence[Device], hosts: Sequence[str], whose: str) -> None:

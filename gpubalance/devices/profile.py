@@ -51,7 +51,7 @@ class Profile(Record):
 def load_profile(path: Path) -> Profile:
     """Reads a profile. The BadInput for a bad one names the file and each wrong field."""
     document = read_toml(
-        path, "profile", remedy="--simulate takes a profile file (see configs/) or a number of plain CPU devices"
+        path, "profile", remedy="--simulate FILE takes a profile (see configs/), --simulate N so many plain CPU devices"
     )
     try:
         return Profile.model_validate(document)

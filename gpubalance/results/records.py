@@ -50,6 +50,19 @@ def read_record(path: Path, kind: type[Result]) -> Result:
     return cast("Result", _read(path, [kind.__name__.lower()]))
 
 
+def result_of(given: str | Path | Result, kind: type[Result]) -> Result:
+    """A script's result of one kind, or the one in its file. Raises BadInput for anything else."""
+    if isinstance(given, kind):
+        return given
+    if not isinstance(given, str | Path):
+        name = kind.__name__.lower()
+        raise BadInput(
+            f"{clean(repr(given), 40)} is not {_called(name)}, nor the name of its file",
+            remedy=f"{_MAKERS[name].format('FILE')} writes one",
+        )
+    return read_record(Path(given), kind)
+
+
 def read_result(path: Path) -> AnyResult:
     """Reads a result of any kind. Raises BadInput, saying what the file is instead or which field is damaged."""
     return cast("AnyResult", _read(path, list(_RESULTS)))

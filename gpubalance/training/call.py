@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,6 +19,9 @@ from gpubalance.training.keras_inside import check, made_under
 from gpubalance.training.measured import unlike
 from gpubalance.training.memory import out_of_memory
 from gpubalance.training.processes import quiet
+
+# What losses and metrics say of labels that are None.
+_OF_NOTHING = re.compile("None values not supported|'NoneType' object")
 
 
 def call(
@@ -50,6 +54,10 @@ def call(
         except tf.errors.ResourceExhaustedError as error:
             names = split._there().names
             raise out_of_memory(str(error), names, split.devices, split.shares, steps.tried, trains=trains) from error
+        except (AttributeError, ValueError) as error:
+            if not (_OF_NOTHING.search(str(error)) and data.lacks_labels(bound)):
+                raise
+            raise BadInput("the data has no labels (y)", remedy="give x and y, or a dataset of (x, y)") from error
 
 
 def _bound(
@@ -66,7 +74,9 @@ def _bound(
     data.check(bound, steps=steps, devices=len(split.devices), trains=trains)
     if trains:
         _tell(split, _of_another(split, model))
-    if not split._of_any_batch:
+    if split._of_any_batch:
+        data.check_batched(model, bound)
+    else:
         given = bound.get("x")
         data.in_batches_of(split.global_batch, model, bound)
         is_other = bound.get("x") is not given and is_batched(given, model) and not are_open(given, model)

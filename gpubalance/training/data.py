@@ -26,6 +26,17 @@ def in_batches_of(global_batch: int, model: Any, options: dict[str, Any]) -> Non
         options["batch_size"] = global_batch
 
 
+def check_batched(model: Any, options: dict[str, Any]) -> None:
+    """Raises BadInput for a dataset of single samples: a split by ratios does not say how many make a batch."""
+    for name in ("x", "validation_data"):
+        data = options.get(name)
+        if isinstance(data, tf.data.Dataset) and not is_batched(data, model):
+            raise BadInput(
+                f"the dataset ({name}) gives single samples, and a split by ratios divides batches",
+                remedy="batch it: dataset.batch(1000)",
+            )
+
+
 def _in_batches(data: tf.data.Dataset, model: Any, global_batch: int) -> tf.data.Dataset:
     """Regroups a dataset, unless its own batches have that size already.
 
@@ -38,11 +49,13 @@ def _in_batches(data: tf.data.Dataset, model: Any, global_batch: int) -> tf.data
 
 
 def check(options: dict[str, Any], *, steps: int | None, devices: int, trains: bool) -> None:
-    """Raises BadInput for an endless dataset without a number of steps.
+    """Raises BadInput without data, and for an endless dataset without a number of steps.
 
     If it `trains`, also for a batch_size with fewer samples than devices.
     """
     data, size = options.get("x"), options.get("batch_size")
+    if data is None:
+        raise BadInput("there is no data: x is None", remedy="give arrays, x and y, or a dataset")
     if isinstance(data, tf.data.Dataset):
         if steps is None and int(data.cardinality()) == tf.data.INFINITE_CARDINALITY:
             raise BadInput("the dataset never ends, and an epoch would not either", remedy="give steps_per_epoch")
@@ -51,6 +64,14 @@ def check(options: dict[str, Any], *, steps: int | None, devices: int, trains: b
             f"a batch of {size} can't be shared among {devices} devices",
             remedy="give a larger batch_size, or a split over fewer devices",
         )
+
+
+def lacks_labels(options: dict[str, Any]) -> bool:
+    """Whether a Keras method gets inputs alone; False if that is unknown."""
+    data = options.get("x")
+    if isinstance(data, tf.data.Dataset):
+        return not isinstance(data.element_spec, tuple) or len(data.element_spec) < 2
+    return _is_array(data) and options.get("y") is None
 
 
 def sizes(options: dict[str, Any]) -> dict[str, int]:

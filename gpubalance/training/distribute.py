@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gpubalance.errors import BadInput
+from gpubalance.training.sizes import check_model
 from gpubalance.training.split import Split
 
 
@@ -29,6 +30,7 @@ def distribute(
     Raises BadInput for a model that Keras can't save and load, and whatever `Split` raises. A model whose `compile` is
     its own is copied as not compiled.
     """
+    check_model(model, "gpubalance.distribute(model, ratios=[4, 3])")
     split = Split(gpus, ratios=ratios, simulate=simulate)
     copy = _copied(model, split.scope())
     copy.compile = partial(_compile, split, copy)

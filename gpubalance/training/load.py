@@ -7,10 +7,10 @@ import warnings
 from pathlib import Path
 
 from gpubalance.devices.cluster import cluster_of
-from gpubalance.devices.machine import find_machine
+from gpubalance.devices.machine import machine_of_script
 from gpubalance.devices.planned import planned_devices
 from gpubalance.results.plan import Plan
-from gpubalance.results.records import read_record
+from gpubalance.results.records import result_of
 from gpubalance.settings.device import JointProfile, hosts_of
 from gpubalance.training.sizes import check_hosts
 from gpubalance.training.split import Split
@@ -27,7 +27,7 @@ def load_plan(path: str | Path | Plan, *, simulate: int | str | Path | None = No
     EnvironmentFault if there is no GPU. Warns of a plan that was measured with XLA, which training does not use, and of
     one for simulated devices without `simulate`; `fit` warns of a model that the plan was not measured with.
     """
-    plan = path if isinstance(path, Plan) else read_record(Path(path), Plan)
+    plan = result_of(path, Plan)
     if plan.settings.xla:
         warnings.warn(
             f"{'the plan' if plan is path else path} was measured with XLA, and a split trains without: "
@@ -46,7 +46,7 @@ def load_plan(path: str | Path | Plan, *, simulate: int | str | Path | None = No
         )
         devices, joint = plan.devices, JointProfile()
     else:
-        machine = find_machine(simulate)
+        machine = machine_of_script(simulate)
         own = plan if cluster is None else _part_of(plan, plan.split.used[cluster.rank])
         here, joint = planned_devices(own, machine.devices), machine.joint
         devices = here if cluster is None else plan.devices

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import statistics
 import warnings
 from collections import deque
@@ -15,6 +17,7 @@ import tensorflow as tf
 from keras.src.utils.io_utils import print_msg
 
 from gpubalance.engine.step import BEGAN, COMPUTED, FINISHED, SUMMED
+from gpubalance.errors import EnvironmentFault
 from gpubalance.planning.allocate import allocate
 from gpubalance.planning.model import Curve, Line, fit_line
 from gpubalance.planning.noise import Norms, noise_scale
@@ -81,14 +84,14 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
     """A Keras callback for `Split.fit`; `epochs` has what it measured. See `Split.monitor`."""
 
     def __init__(
-        self, split: Any, *, every: int, rebalance: bool, noise: bool | str | Path, log_dir: str | None
+        self, split: Any, *, every: int, rebalance: bool, noise: bool | str | Path, log_dir: str | Path | None
     ) -> None:
         super().__init__()
         self.epochs: list[EpochTimes] = []
         self._split = split
         self._every = every
         self._rebalance = rebalance
-        self._writer = tf.summary.create_file_writer(log_dir) if log_dir else None
+        self._writer = _writer(log_dir) if log_dir else None
         self._noise = noise
         self._norms: deque[Norms] = deque(maxlen=_RECENT)
         self._stamps: list[tuple[Any, Shares]] = []
@@ -186,6 +189,15 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
                 for name, value in zip(("compute_s", "update_s", "wait_s"), own, strict=True):
                     _scalar(f"{name}/{device.label}", value)
         self._writer.flush()
+
+
+def _writer(log_dir: str | Path) -> Any:
+    """TensorFlow's writer for a folder, which it makes. Raises EnvironmentFault if it can't."""
+    try:
+        return tf.summary.create_file_writer(os.fspath(log_dir))
+    except tf.errors.OpError as error:
+        why = re.sub(r"\{\{.*?\}\} | \[Op:.*", "", error.message)  # whose operation it was
+        raise EnvironmentFault(f"can't write to log_dir={log_dir}: {why}", remedy="give another folder") from None
 
 
 def _norms(stamps: Any, split: Shares) -> Norms | None:

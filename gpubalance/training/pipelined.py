@@ -9,11 +9,11 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpubalance.devices.machine import find_machine
+from gpubalance.devices.machine import machine_of_script
 from gpubalance.devices.planned import cut_devices
 from gpubalance.errors import BadInput
 from gpubalance.results.layers import Layers
-from gpubalance.results.records import read_record
+from gpubalance.results.records import result_of
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.training.cut import Cut
 
@@ -29,7 +29,7 @@ def load_layers(path: str | Path | Layers, *, simulate: int | str | Path | None 
     Raises PlanMismatch, with the difference, if the devices here are others, BadInput for a file that is no such
     result. Warns of one for simulated devices without `simulate`.
     """
-    result = path if isinstance(path, Layers) else read_record(Path(path), Layers)
+    result = result_of(path, Layers)
     if simulate is None and result.devices[0].simulated:
         warnings.warn(
             f"{path} is of simulated devices: it trains on this machine's CPU, at their pace. simulate= in load_layers "
@@ -37,7 +37,7 @@ def load_layers(path: str | Path | Layers, *, simulate: int | str | Path | None 
             stacklevel=2,
         )
         return Pipelined(result, result.devices, JointProfile())
-    machine = find_machine(simulate)
+    machine = machine_of_script(simulate)
     return Pipelined(result, cut_devices(result, machine.devices), machine.joint)
 
 

@@ -1,10 +1,13 @@
-"""Checks the numbers that a script gives for a split, with an error for each kind that can't be one."""
+"""Checks what a script gives for a split, with an error for each kind that can't be meant."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
 
-from gpubalance.errors import PlanMismatch, UsageError
+from gpubalance.errors import BadInput, EnvironmentFault, PlanMismatch, UsageError
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, hosts_of
 from gpubalance.settings.shares import Shares
@@ -18,7 +21,7 @@ def shares_of(sizes: Sequence[int], micro_batches: Sequence[int], devices: int, 
         if isinstance(given, str) or not isinstance(given, Iterable):
             raise UsageError(
                 f"{name} are a list, one for each device, not {given!r}",
-                remedy=f"{name.replace('-', '_')}=[{', '.join(['…'] * devices)}] for {devices} devices",
+                remedy=f"{name.replace('-', '_')}=[{', '.join(['…'] * devices)}] for {_devices(devices)}",
             )
         wrong = [size for size in given if isinstance(size, bool) or not isinstance(size, int)]
         if wrong:
@@ -59,7 +62,49 @@ def check_hosts(devices: Sequence[Device], cluster: Cluster | None) -> None:
         )
 
 
+def check_monitor(shares: Shares, every: Any, noise: Any, *, rebalance: bool) -> None:
+    """Raises UsageError for what a monitor of such a split can't do, EnvironmentFault if it can't write its file."""
+    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+        raise UsageError(f"a monitor can't stamp every {every!r} steps", remedy="every=1 stamps each of them")
+    if rebalance and shares.accumulates:
+        raise UsageError("a split with micro-batches can't be rebalanced", remedy="gpubalance balance makes another")
+    if noise and not isinstance(noise, bool | str | Path):
+        raise UsageError(f"noise is True, False or a file's name, not {noise!r}", remedy="noise='noise.json'")
+    if noise and sum(shares.counts) < 2:
+        raise UsageError(
+            "the noise scale needs two parts of a batch or more, and this one is in one piece on one device",
+            remedy=f"take it in two: micro_batches={[-(-shares.global_batch // 2)]}",
+        )
+    if isinstance(noise, str | Path) and noise:
+        _check_writable(Path(noise))
+
+
+def _check_writable(path: Path) -> None:
+    """Raises EnvironmentFault at once for a file that could not be written after the first epoch."""
+    if path.is_dir():
+        raise EnvironmentFault(f"noise={path} is a folder", remedy=f"give a file's name: {path / 'noise.json'}")
+    folder = path.resolve().parent
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        remedy = f"mkdir -p {folder}" if isinstance(error, FileNotFoundError) else "give another file"
+        raise EnvironmentFault(f"can't write noise={path}: {error.strerror}", remedy=remedy) from None
+
+
+def check_model(model: Any, call: str) -> None:
+    """Raises BadInput unless it is a Keras model; `call` is how the function is called with one."""
+    import keras
+
+    if not isinstance(model, keras.Model):
+        got = "None" if model is None else f"a value of type {type(model).__name__}"
+        raise BadInput(f"{call.partition('(')[0]} takes a Keras model first, and got {got}", remedy=call)
+
+
 def _count(given: Sequence[int], what: str, devices: int) -> str:
     """`1 batch for 2 devices`."""
     name = what if len(given) != 1 else {"ratios": "ratio"}.get(what, what.removesuffix("es"))
-    return f"{len(given)} {name} for {devices} device{'s' * (devices != 1)}"
+    return f"{len(given)} {name} for {_devices(devices)}"
+
+
+def _devices(count: int) -> str:
+    return f"{count} device{'s' * (count != 1)}"

@@ -8,12 +8,12 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpubalance.devices.machine import find_machine
+from gpubalance.devices.machine import machine_of_script
 from gpubalance.errors import BadInput, UsageError
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.shares import Shares
-from gpubalance.training.sizes import check_hosts, shares_of
+from gpubalance.training.sizes import check_hosts, check_model, check_monitor, shares_of
 
 # How many models can train in turns without being traced again.
 _MODELS_KEPT = 4
@@ -50,7 +50,7 @@ class Split:
         429. `simulate` is a device profile or a number of plain CPU devices, as --simulate takes it. Raises UsageError
         for batches that do not fit the devices, and what `gpubalance run` raises for devices that are not here.
         """
-        machine = find_machine(simulate)
+        machine = machine_of_script(simulate)
         named = [gpus] if isinstance(gpus, int | str) else gpus
         devices = machine.select(None if named is None else [str(gpu) for gpu in named])
         if ratios is None:
@@ -157,15 +157,15 @@ class Split:
 
         Raises BadInput for a model that was not built and compiled in `scope()`, and for data that can't be dealt out.
         """
-        return self.call(type(model).fit, model, arguments, options)
+        return self._call_of("fit", model, arguments, options)
 
     def evaluate(self, model: Any, *arguments: Any, **options: Any) -> Any:
         """Keras' `model.evaluate` over the split's devices: the losses and metrics of all samples."""
-        return self.call(type(model).evaluate, model, arguments, options)
+        return self._call_of("evaluate", model, arguments, options)
 
     def predict(self, model: Any, *arguments: Any, **options: Any) -> Any:
         """Keras' `model.predict` over the split's devices; outputs are in the order of the samples."""
-        return self.call(type(model).predict, model, arguments, options)
+        return self._call_of("predict", model, arguments, options)
 
     def monitor(
         self,
@@ -173,7 +173,7 @@ class Split:
         every: int = 50,
         rebalance: bool = False,
         noise: bool | str | Path = False,
-        log_dir: str | None = None,
+        log_dir: str | Path | None = None,
     ) -> Any:
         """A Keras callback for `fit` that measures each device's compute and wait in every `every`-th step.
 
@@ -186,17 +186,10 @@ class Split:
         is worth by it. A path is a file for that, which `gpubalance plan --noise-scale FILE` reads.
 
         Raises UsageError for `rebalance` of a split with micro-batches, whose limits are those of micro-batches, and
-        for `noise` on one device without micro-batches: two parts of a batch are the least that tell it.
+        for `noise` on one device without micro-batches: two parts of a batch are the least that tell it. Raises
+        EnvironmentFault for a file or a folder that can't be written.
         """
-        if rebalance and self.shares.accumulates:
-            raise UsageError(
-                "a split with micro-batches can't be rebalanced", remedy="gpubalance balance makes another"
-            )
-        if noise and sum(self.shares.counts) < 2:
-            raise UsageError(
-                "the noise scale needs two parts of a batch or more, and this one is in one piece on one device",
-                remedy=f"take it in two: micro_batches={[-(-self.global_batch // 2)]}",
-            )
+        check_monitor(self.shares, every, noise, rebalance=rebalance)
         self._there()
         from gpubalance.training.monitor import Monitor
 
@@ -232,6 +225,10 @@ class Split:
         from gpubalance.training.call import call
 
         return call(self, keras_method, model, arguments, options)
+
+    def _call_of(self, name: str, model: Any, arguments: Sequence[Any], options: dict[str, Any]) -> Any:
+        check_model(model, f"split.{name}(model, …)")
+        return self.call(getattr(type(model), name), model, arguments, options)
 
     def _there(self) -> Place:
         """The devices' place; the first call sets TensorFlow up."""

@@ -118,6 +118,10 @@ class Steps:
                 batch, dealt = self._feed.take(iterator)
             except StopIteration:
                 self._alike.has(0)
+                if not self._is_built:
+                    raise BadInput(
+                        "the data has no samples", remedy="look at what a filter or a take leaves, and at its files"
+                    ) from None
                 break
             self._alike.has(dealt.samples)
             self._alike.check(batch, self._model)

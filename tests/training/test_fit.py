@@ -432,6 +432,31 @@ def test_what_a_split_cannot_do_is_told_in_a_sentence(tensorflow: Any) -> None:
         split.fit(eager, X, Y, verbose=0)
 
 
+def test_what_cannot_be_trained_on_is_told_in_a_sentence(tensorflow: Any) -> None:
+    import gpubalance
+
+    split, by_ratios = simulated((70, 30)), Split(ratios=[7, 3], simulate=2)
+    trained, samples = in_scope(split, untrained().get_weights()), of_dataset("unbatched")
+    split.fit(trained, X, Y, verbose=0)
+    for model in (trained, in_scope(split, trained.get_weights())):
+        for nothing in ((X[:0], Y[:0]), (samples.take(0),), (samples.filter(lambda *_: False),)):
+            with pytest.raises(BadInput, match="the data has no samples"):
+                split.fit(model, *nothing, verbose=0)
+        for call in (split.fit, split.evaluate):
+            for unlabelled in (X, samples.map(lambda *parts: parts[0])):
+                with pytest.raises(BadInput, match=r"the data has no labels \(y\)\n"):
+                    call(model, unlabelled, verbose=0)
+    with pytest.raises(BadInput, match="there is no data: x is None"):
+        split.fit(trained)
+    for data in ({"x": samples}, {"x": X, "y": Y, "validation_data": samples}):
+        with pytest.raises(BadInput, match=r"gives single samples(.|\n)*→ batch it: dataset\.batch\(1000\)"):
+            by_ratios.fit(trained, **data, verbose=0)
+    with pytest.raises(BadInput, match=r"split\.predict takes a Keras model first, and got a value of type ndarray\n"):
+        split.predict(X)
+    with pytest.raises(BadInput, match=r"gpubalance\.distribute takes a Keras model first, and got None\n"):
+        gpubalance.distribute(None, ratios=[4, 3], simulate=2)
+
+
 def test_what_micro_batches_cannot_do_is_refused(tensorflow: Any) -> None:
     from tests.training.cases import CASES
 
@@ -565,6 +590,8 @@ def test_the_monitor_says_when_the_split_no_longer_fits(tensorflow: Any, tmp_pat
     assert 1.1 < monitor.epochs[-1].imbalance < 1.45  # 4/3 on a machine that does nothing else
     assert monitor.epochs[-1].wait_s[1] > 0
     (log,) = tmp_path.iterdir()
+    with pytest.raises(EnvironmentFault, match=rf"can't write to log_dir={log}: [^{{]*(?i:not a directory)\n"):
+        split.monitor(log_dir=log)
     tags = {
         value.tag for event in tensorflow.compat.v1.train.summary_iterator(str(log)) for value in event.summary.value
     }
