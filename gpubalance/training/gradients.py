@@ -14,6 +14,7 @@ from gpubalance.engine.keras_inside import SUM, summing
 from gpubalance.engine.sources import SAMPLES, sources
 from gpubalance.errors import BadInput
 from gpubalance.training.changes import handles
+from gpubalance.training.kinds import is_by_sum
 from gpubalance.training.part import Part, current, replaced
 
 
@@ -22,6 +23,7 @@ def taking_gradients(model: Any) -> Iterator[None]:
     """Makes `model.train_step` hand its gradients to `gradients_of` instead of applying them: they are summed first."""
     optimizer = model.optimizer
     summing(optimizer)
+    gradient = tf.GradientTape.gradient
     apply, scale_loss, apply_any = optimizer.apply, optimizer.scale_loss, keras.optimizers.Optimizer.apply
 
     def take(grads: Any, trainable_variables: Any = None) -> Any:
@@ -41,6 +43,17 @@ def taking_gradients(model: Any) -> Iterator[None]:
         weighed = loss if part.whole or loss.shape.rank else loss * tf.cast(part.weight, loss.dtype)
         return weighed if part.tried else scale_loss(weighed)  # a trial's gradients must not overflow
 
+    def of_loss(tape: Any, target: Any, *arguments: Any, **named: Any) -> Any:
+        part = current.part
+        losses = [] if part is None or part.whole or part.tried else tf.nest.flatten(target)
+        if part is not None and any(is_by_sum(loss, part.weight) for loss in losses):
+            warnings.warn(
+                f"the loss of the model {model.name} is divided by a sum over the batch, as of weights or a mask: a "
+                "split divides each part's loss by that of the part, so the result is not exactly that of one device",
+                stacklevel=2,
+            )
+        return gradient(tape, target, *arguments, **named)
+
     def refuse(other: Any, *arguments: Any, **named: Any) -> Any:
         if current.part is None:
             return apply_any(other, *arguments, **named)
@@ -55,6 +68,7 @@ def taking_gradients(model: Any) -> Iterator[None]:
         _inlined(model),
         _refusing_by_hand(model),
         replaced(keras.optimizers.Optimizer, **{SUM: list, "apply": refuse}),
+        replaced(tf.GradientTape, gradient=of_loss),
         replaced(optimizer, apply=take, scale_loss=weigh),
     ):
         yield

@@ -36,6 +36,7 @@ _CHOOSING = {"Where", "DynamicPartition"}  # some of the samples, of which each 
 _DISTINCT = {"Unique", "UniqueV2", "UniqueWithCounts"}  # of which parts may have the same
 _DIVIDING = {"RealDiv", "Div", "DivNoNan"}
 _MULTIPLYING = {"Mul", "MulNoNan"}
+_TERMS = {*_ADDING, *_DIVIDING, *_MULTIPLYING}
 _OF_ELEMENTS = {
     "Abs",
     "Cast",
@@ -50,7 +51,7 @@ _OF_ELEMENTS = {
     "SelectV2",
     "Sqrt",
 }
-_OF_ELEMENTS |= {"Square", "SquaredDifference", *_ADDING, *_DIVIDING, *_MULTIPLYING, *_SAME}
+_OF_ELEMENTS |= {"Square", "SquaredDifference", *_TERMS, *_SAME}
 
 
 def is_of_each(tensor: Any) -> bool:
@@ -64,6 +65,22 @@ def kind_of(tensor: Any, weight: Any) -> Kind:
         return _FIXED
     kind = _SUM if _is(tensor, weight) else _by_rule(tensor.op, weight)
     return _FIXED if kind is _OTHER and SAMPLES not in sources(tensor) else kind
+
+
+def is_by_sum(loss: Any, weight: Any) -> bool:
+    """Whether a loss, or a term of it, is divided by a sum over samples, as of their weights; by their number is not.
+
+    Nor are Keras' own losses, which `losses.py` brings to their share of such a sum.
+    """
+    if not tf.is_symbolic_tensor(loss) or is_of_each(loss) or loss.op.type not in _SAME | _TERMS:
+        return False
+    inputs = list(loss.op.inputs)
+    if loss.op.type in _DIVIDING:
+        by = maker(inputs[1])
+        sums = by.inputs if by.type in ("Add", "AddV2", "Maximum") else inputs[1:]  # beside a constant against 0
+        if not _is(inputs[1], weight) and any(kind_of(one, weight) is _SUM for one in sums):
+            return True
+    return not any(_is_by(one, weight) for one in inputs) and any(is_by_sum(one, weight) for one in inputs)
 
 
 def _by_rule(op: Any, weight: Any) -> Kind:
