@@ -60,7 +60,7 @@ def check(model: Any, batch: Any, share: int) -> None:
     except BadInput:
         raise
     except Exception as error:  # noqa: BLE001 - whatever the user's code raises for these samples; training may not
-        verdict = f"can't be tried on a few samples ({type(error).__name__}: {clean(str(error))}): {_UNKNOWN}"
+        verdict = f"can't be tried on a few samples ({type(error).__name__}: {_line_of(error)}): {_UNKNOWN}"
     if verdict == _SUM:
         raise BadInput(
             f"{step} takes the gradients of a sum over the batch, but a split needs those of a mean over its samples "
@@ -69,6 +69,12 @@ def check(model: Any, batch: Any, share: int) -> None:
         )
     if verdict:
         warnings.warn(f"{step} {verdict}", stacklevel=2)
+
+
+def _line_of(error: Exception) -> str:
+    """An error's first line, or of a graph's error the one that says what is wrong: that before its node."""
+    text, node, _ = str(error).strip().partition("\n\t [[{{node")
+    return clean((text.splitlines() or [""])[-1 if node else 0])
 
 
 def _names_of_own(model: Any) -> list[str]:

@@ -242,6 +242,8 @@ def stepping(kind: str) -> Any:
                 if kind == "positives":
                     twos = ops.cast(y == 2, loss.dtype)  # of the samples tried only the last is one
                     loss = ops.sum(twos * loss) / ops.maximum(ops.sum(twos), 1)
+                elif kind == "twelve":
+                    loss = ops.mean(ops.reshape(loss[:12], (12,)))
                 elif kind == "weights":
                     loss = ops.sum(loss * weights) / (ops.sum(weights) + 1e-7)
                 elif kind != "values":
@@ -339,6 +341,10 @@ TOLD: Told = {
     "Dice": (lambda: with_loss("dice"), r"\(dice\) is not a mean over samples"),
     "a mask of the first batch": (lambda: with_loss("masked"), "is divided by a sum over the batch, as of weights"),
     "a step's weights": (lambda: stepping("weights"), "is divided by a sum over the batch, as of weights"),
+    "a step of twelve": (
+        lambda: stepping("twelve"),
+        r"can't be tried on a few samples \(InvalidArgumentError: (Input to reshape|shape of dy)",
+    ),
     "a loss of 0": (lambda: with_loss("seldom"), r"\(seldom\) is 0 for the samples tried, so it is not known"),
     "a loss of any sign": (lambda: with_loss("signs"), r"\(signs\) is random, so it is not known"),
     "a mean of some": (lambda: with_loss("positives"), r"\(positives\) is not a mean over samples"),
