@@ -67,14 +67,13 @@ def plan(
     if probe is not None:
         found = read_record(probe, Probe)
         check_hosts(found.devices, reach(gpus.hosts, gpus.via), "the probe's")
-        devices, settings, joint = select(gpus.named, found.devices), found.settings, None
+        devices, joint = select(gpus.named, found.devices), None
     else:
         machine = gpus.machine()
         devices, joint = machine.select(gpus.named), machine.joint
-        settings = training.settings(devices)
-        found = _kept_probe(devices, settings, gpus.simulate)
+        found = _kept_probe(devices, training.settings(devices), gpus.simulate)
     out.give(
-        plan_by_all_known(found, devices, request, settings, joint),
+        plan_by_all_known(found, devices, request, joint),
         lambda plan: summary(
             plan_lines(plan, width(), epoch),
             plan.warnings,

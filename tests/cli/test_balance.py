@@ -117,6 +117,9 @@ def test_a_plan_after_a_balance_knows_what_it_found_of_these_devices_together(tm
     assert here("balance", "--simulate", QUICK, *SHORT, "--max-global-batch", "8").returncode == 0
     assert plan_of(*command).balanced == balance.created
     assert plan_of(*command, "--gpus", "0").balanced is None
+    # A plan has no --all-reduce of its own: it is for the one whose sync was measured.
+    assert here("balance", "--simulate", QUICK, *SHORT, "--all-reduce", "hierarchical").returncode == 0
+    assert [plan_of("plan", *by).settings.all_reduce for by in (command[1:], [str(file)])] == ["hierarchical"] * 2
 
 
 @pytest.mark.usefixtures("stand_in")

@@ -21,7 +21,7 @@ _UNITS = {
     r".*_w": "W",
     r".*_j": "J",
     r".*_mhz": "MHz",
-    r"(.*_)?throughput|solo_sum": "samples/s",
+    r"(.*_)?throughput|solo_sum|at_global_batch": "samples/s",
     r"(.*_)?batch(es)?|limit|fits|fails|batch_multiple": "samples",
     r"(.*_)?steps(_per_sample)?": "steps",
 }

@@ -17,7 +17,7 @@ from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
 from gpubalance.results.run import Measurement, Run
 from gpubalance.settings.device import Device, JointProfile
-from gpubalance.settings.requests import PlanRequest, Settings
+from gpubalance.settings.requests import PlanRequest
 from gpubalance.settings.shares import Shares
 
 
@@ -25,19 +25,18 @@ def plan_by_all_known(
     probe: Probe,
     devices: Sequence[Device],
     request: PlanRequest,
-    settings: Settings,
     joint: JointProfile | None = None,
 ) -> Plan:
     """The best split by the probe and, if one that started from it is kept here, by the balance of these devices.
 
     With `joint` None it is the latest such balance, whatever its joint run added. Raises what `plan` does.
     """
-    found = balance_by(probe, devices, settings, joint)
+    found = balance_by(probe, devices, joint)
     return plan(probe, devices, request) if found is None else plan_by_balance(probe, devices, request, found)
 
 
 def plan_by_balance(probe: Probe, devices: Sequence[Device], request: PlanRequest, found: Plan) -> Plan:
-    """The best split by the probe, corrected by what the balance measured. Raises what `plan` does.
+    """The best split by the probe, corrected by what the balance measured, for its all-reduce. Raises what `plan` does.
 
     `found` is the result of a balance that used this probe and these devices in this order.
     """
@@ -47,7 +46,8 @@ def plan_by_balance(probe: Probe, devices: Sequence[Device], request: PlanReques
         hosts = len({load.host for load in problem.loads})
         problem, asked = with_sync(problem, {hosts: request.sync_s}), request
     made = plan_of(_best(problem, found), problem, probe, devices, asked)
-    return made.model_copy(update={"balanced": found.created, "pipeline": found.pipeline or made.pipeline})
+    with_its = {"balanced": found.created, "settings": found.settings, "pipeline": found.pipeline or made.pipeline}
+    return made.model_copy(update=with_its)
 
 
 def _learned(probe: Probe, devices: Sequence[Device], request: PlanRequest, found: Plan) -> Knowledge:

@@ -34,14 +34,12 @@ def keep_balance(request: BalanceRequest, plan: Plan) -> None:
         write_whole(path, plan.model_dump_json(indent=1))
 
 
-def balance_by(
-    probe: Probe, devices: Sequence[Device], settings: Settings, joint: JointProfile | None = None
-) -> Plan | None:
+def balance_by(probe: Probe, devices: Sequence[Device], joint: JointProfile | None = None) -> Plan | None:
     """The result of the balance of exactly these devices that started from this probe, or None.
 
     With `joint` None, as a probe's file does not say what a joint run adds, it is the latest one whatever that was.
     """
-    path = _path(probe.created, devices, settings, joint)
+    path = _path(probe.created, devices, probe.settings, joint)
     for found in sorted(path.parent.glob(path.name), key=lambda one: one.stat().st_mtime, reverse=True):
         with suppress(BadInput):  # an older version's
             return read_record(found, Plan)
@@ -50,5 +48,6 @@ def balance_by(
 
 def _path(probed: str, devices: Sequence[Device], settings: Settings, joint: JointProfile | None) -> Path:
     """The file of a balance; with `joint` None the pattern of those with any."""
+    alone = settings.model_copy(update={"all_reduce": "auto"})  # one probe serves balances with any
     ending = "*" if joint is None else content_key(joint)
-    return state_folder(BALANCES) / f"{content_key(probed, *devices, settings)}-{ending}.json"
+    return state_folder(BALANCES) / f"{content_key(probed, *devices, alone)}-{ending}.json"

@@ -59,7 +59,7 @@ def alone(request: LayersRequest, driver: str | None, limit: TimeLimit, watch: W
         do_not = "do not" if len(missing) > 1 else "does not"
         return Alone(solo, split_why_not=f"{' and '.join(missing)} {do_not} hold the whole model")
     try:
-        planned = plan_by_all_known(probe, request.devices, request.uncut.plan, request.settings, request.joint)
+        planned = plan_by_all_known(probe, request.devices, request.uncut.plan, request.joint)
     except (NothingFits, BadInput, UsageError) as error:
         return Alone(solo, split_why_not=error.message)
     return Alone(solo, _baseline(planned))
