@@ -76,10 +76,16 @@ def _wrong(error: ValidationError) -> str:
 
 
 def _meant(fault: ErrorDetails) -> str:
-    """A question that suggests the key nearest to a misspelt one; empty if none is near."""
-    keys = {*Profile.model_fields, *Listed.model_fields, *JointProfile.model_fields}
-    wrong = [str(fault["loc"][-1])] if fault["type"] == "extra_forbidden" else []
-    nearest = [near for key in wrong for near in difflib.get_close_matches(key, keys, n=1)]
+    """The table that a misplaced key belongs in, or a question that suggests the one meant; empty for other faults."""
+    if fault["type"] != "extra_forbidden":
+        return ""
+    keys = {"": Profile.model_fields, "[[device]]": Listed.model_fields, "[joint]": JointProfile.model_fields}
+    key = str(fault["loc"][-1])
+    belongs = [name for name, known in keys.items() if name and key in known]
+    if belongs:
+        return f", it belongs in {belongs[0]}"
+    here = "" if len(fault["loc"]) == 1 else "[joint]" if fault["loc"][0] == "joint" else "[[device]]"
+    nearest = difflib.get_close_matches(key, keys[here], n=1)
     return f", did you mean {nearest[0]}?" if nearest else ""
 
 

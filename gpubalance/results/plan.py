@@ -42,7 +42,7 @@ class Share(Record):
     compute_s: Number
     update_s: Annotated[Number, Field(ge=0)] | None = None
     utilisation: Number
-    binds: Binds | Literal["max batch"]
+    binds: Literal[Binds, "max batch"]
 
 
 class SplitPrediction(Record):
@@ -185,6 +185,7 @@ class Plan(OfSplit, Result):
         if len({device.uuid for device in self.devices}) < count:
             raise unsound("devices", "two have the same UUID")
         check_length("batches", len(self.batches), count)
+        check_length("micro_batches", len(self.micro_batches), count)
         if self.global_batch != sum(self.batches):
             raise unsound("global_batch", f"{self.global_batch}, where the batches are {sum(self.batches)}")
         check_length("shares", len(self.shares), count)

@@ -145,6 +145,8 @@ WRONG_IN_A_BALANCE = [
     ("kind", "plans", "is a plans, not a plan"),
     ("extra", {"a": 1}, "extra: "),
     ("micro_batches", [0, 0], "micro_batches: micro-batches must be from 1 to their batch, not 0 of "),
+    ("micro_batches", [], "micro_batches: 0 of 2 devices"),
+    ("shares.0.binds", "x", "shares.0.binds takes 'speed', 'memory', 'granularity', 'global batch', 'sync' or 'max "),
     ("devices", [], "devices: there is none"),
     ("predicted.throughput", None, "predicted.throughput takes a number, not nothing"),
 ]
