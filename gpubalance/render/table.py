@@ -10,15 +10,16 @@ WIDTH = 80
 
 
 def prose(text: str, width: int, indent: str = "") -> list[str]:
-    """A sentence wrapped to the width; the lines after the first are indented."""
-    return textwrap.wrap(
-        text,
+    """A sentence wrapped to the width, though not behind a ±; the lines after the first are indented."""
+    lines = textwrap.wrap(
+        text.replace("± ", "±\xa0"),
         max(20, width),
         initial_indent=indent,
         subsequent_indent=f"{indent}  ",
         break_on_hyphens=False,
         break_long_words=False,
     )
+    return [line.replace("\xa0", " ") for line in lines]
 
 
 def table(

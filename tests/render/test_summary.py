@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpubalance.render.probe import probed_lines
 from gpubalance.render.summary import warning_lines
+from gpubalance.render.table import prose
 from gpubalance.results.common import Warning_
 from gpubalance.results.probe import Probe
 from gpubalance.results.records import read_record
@@ -23,3 +24,8 @@ def test_a_path_in_a_warning_is_not_broken() -> None:
     path = f"/home/somebody/.local/state/gpubalance/logs/{'20261123T201039.664456-' * 3}run.log"
     warning = Warning_(code="pipeline-unknown", message="it failed", next=f"the worker's whole log is {path}")
     assert [line.strip() for line in warning_lines([warning], 80)][-1] == path
+
+
+def test_a_line_does_not_end_with_the_sign_before_a_number() -> None:
+    assert prose("the interval is ± 9.4 %, wider than ± 1 %", 36) == ["the interval is ± 9.4 %, wider than", "  ± 1 %"]
+    assert prose("the interval is ± 9.4 %", 18) == ["the interval is", "  ± 9.4 %"]
