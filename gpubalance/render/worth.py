@@ -64,7 +64,7 @@ def _worth(run: Run, best: SoloBest, most: float) -> str:
     if word == _WORTH or best.batch <= run.global_batch or not 0 < same_rate < (1 - _CLEARLY) * best.throughput:
         return f"{at_best}: {f'{word}, use {label} alone' if word == _NOT_WORTH else word}"
     more, word = _gain(rate, same_rate)
-    larger = "; with a larger one it may be" if word == _NOT_WORTH else ", but a larger one gives more"
+    larger = "; with a larger one it may be" if word == _NOT_WORTH else "; a larger one may give more"
     return (
         f"{at_best}; {more} than {same_label} alone at this global batch of {run.global_batch} "
         f"({format_rate(same_rate)}): {word} at this global batch{larger}"
@@ -78,7 +78,8 @@ def _gain(rate: Throughput, alone: float) -> tuple[str, str]:
     low, high = rate.ci95 or (rate.median, rate.median)
     if low < alone < high and high > (1 + _CLEARLY) * alone:
         word = "measured too roughly to say whether it is worth it"
-    return f"{format_percent(abs(gain))} {'more' if gain >= 0 else 'less'}", word
+    how = f"{format_percent(abs(gain))} {'more' if gain >= 0 else 'less'}"
+    return "no more" if how.startswith("0 %") else how, word
 
 
 def _energy(label: str, best: SoloBest, rate: float, telemetry: Sequence[Telemetry | None]) -> Iterator[str]:

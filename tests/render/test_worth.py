@@ -31,6 +31,7 @@ def with_best(run: Run, rate: float, samples_per_joule: float | None = None) -> 
     [
         (1000, "100 % more than GPU:1 alone at its best (1000 at batch 100): worth it"),
         (1960, "2 % more than GPU:1 alone at its best (1960 at batch 100): hardly worth it"),
+        (1999, "no more than GPU:1 alone at its best (1999 at batch 100): hardly worth it"),
         (4000, "50 % less than GPU:1 alone at its best (4000 at batch 100): not worth it, use GPU:1 alone"),
     ],
 )
@@ -42,7 +43,7 @@ def test_a_second_device_is_worth_it_or_not(run: Run, alone: float, says: str) -
 @pytest.mark.parametrize(
     ("same", "says"),
     [
-        (1600, "25 % more than {} (1600): worth it at this global batch, but a larger one gives more"),
+        (1600, "25 % more than {} (1600): worth it at this global batch; a larger one may give more"),
         (2500, "20 % less than {} (2500): not worth it at this global batch; with a larger one it may be"),
     ],
 )
