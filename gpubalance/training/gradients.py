@@ -48,8 +48,9 @@ def taking_gradients(model: Any) -> Iterator[None]:
         losses = [] if part is None or part.whole or part.tried else tf.nest.flatten(target)
         if part is not None and any(is_by_sum(loss, part.weight) for loss in losses):
             warnings.warn(
-                f"the loss of the model {model.name} is divided by a sum over the batch, as of weights or a mask: a "
-                "split divides each part's loss by that of the part, so the result is not exactly that of one device",
+                f"the loss of the model {model.name} is divided by a sum or a mean over the batch, as of weights or a "
+                "mask: a split divides each part's loss by that of the part, so the result is not exactly that of one "
+                "device",
                 stacklevel=2,
             )
         return gradient(tape, target, *arguments, **named)

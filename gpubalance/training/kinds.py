@@ -37,6 +37,7 @@ _DISTINCT = {"Unique", "UniqueV2", "UniqueWithCounts"}  # of which parts may hav
 _DIVIDING = {"RealDiv", "Div", "DivNoNan"}
 _MULTIPLYING = {"Mul", "MulNoNan"}
 _TERMS = {*_ADDING, *_DIVIDING, *_MULTIPLYING}
+_OF_TERMS = {"Mean", "SelectV2", "Sum"}  # Keras sums the loss and those that layers add
 _OF_ELEMENTS = {
     "Abs",
     "Cast",
@@ -68,17 +69,17 @@ def kind_of(tensor: Any, weight: Any) -> Kind:
 
 
 def is_by_sum(loss: Any, weight: Any) -> bool:
-    """Whether a loss, or a term of it, is divided by a sum over samples, as of their weights; by their number is not.
+    """Whether a loss, or a term of it, is divided by a sum or mean over samples, as of weights; by their number is not.
 
     Nor are Keras' own losses, which `losses.py` brings to their share of such a sum.
     """
-    if not tf.is_symbolic_tensor(loss) or is_of_each(loss) or loss.op.type not in _SAME | _TERMS:
+    if not tf.is_symbolic_tensor(loss) or is_of_each(loss) or loss.op.type not in _SAME | _TERMS | _OF_TERMS:
         return False
     inputs = list(loss.op.inputs)
     if loss.op.type in _DIVIDING:
         by = maker(inputs[1])
         sums = by.inputs if by.type in ("Add", "AddV2", "Maximum") else inputs[1:]  # beside a constant against 0
-        if not _is(inputs[1], weight) and any(kind_of(one, weight) is _SUM for one in sums):
+        if not _is(inputs[1], weight) and any(kind_of(one, weight) in (_SUM, _MEAN) for one in sums):
             return True
     return not any(_is_by(one, weight) for one in inputs) and any(is_by_sum(one, weight) for one in inputs)
 
@@ -119,7 +120,12 @@ def _reduced(values: Any, weight: Any, *, mean: bool, squares: bool = False) -> 
     if not is_of_each(values):
         kind = _OTHER if squares else kind_of(values, weight)
         return _SUM if kind is _COUNT else kind
-    inputs = list(values.op.inputs)
+    inputs, made = list(values.op.inputs), maker(values)
+    if made.type in ("Fill", "OnesLike") and not (mean or squares):  # a sum of ones is their number
+        size = _size_of(made.inputs[0].op, weight) if made.type == "Fill" else _size_like(made.inputs[0])
+        kind = _times({size, kind_of(made.inputs[1], weight) if made.type == "Fill" else _FIXED})
+        if kind is not _OTHER:
+            return kind
     if values.op.type in _DIVIDING | _MULTIPLYING and not (squares or all(map(is_of_each, inputs))):
         one, other = inputs if is_of_each(inputs[0]) else reversed(inputs)
         if values.op.type in _MULTIPLYING:
@@ -173,20 +179,34 @@ def _quotient(kind: Kind, other: Any, weight: Any) -> Kind:
 
 def _number_of_samples(op: Any, weight: Any) -> Kind:
     """COUNT for the length of values for each sample, or what they have in all; of their other sizes OTHER."""
-    if op.type == "Size" and not _has(op.inputs[0], _CHOOSING | _DISTINCT):
-        return _COUNT
-    if op.type not in ("Prod", "StridedSlice"):
+    if op.type == "Size":
+        return _size_like(op.inputs[0])
+    if op.type == "Prod":
+        return _size_of(op.inputs[0].op, weight)
+    if op.type != "StridedSlice":
         return _OTHER
     shape = op.inputs[0].op
-    if shape.type == "Pack" and op.type == "Prod":  # as Keras makes it of `ops.shape`
+    if shape.type != "Shape":
+        return _OTHER if is_of_each(op.inputs[0]) else kind_of(op.inputs[0], weight)
+    return _size_of(op, weight)
+
+
+def _size_like(values: Any) -> Kind:
+    return _OTHER if _has(values, _CHOOSING | _DISTINCT) else _COUNT
+
+
+def _size_of(shape: Any, weight: Any) -> Kind:
+    """The kind of how many values there are of such a shape: COUNT if one of its axes is that of the samples."""
+    if shape.type == "Pack":  # as Keras makes it of `ops.shape`
         kinds = [kind_of(one, weight) for one in shape.inputs]
         return _COUNT if kinds.count(_COUNT) == 1 and set(kinds) <= {_COUNT, _FIXED} else _OTHER
-    if shape.type != "Shape":
-        return _OTHER if op.type == "Prod" or is_of_each(op.inputs[0]) else kind_of(op.inputs[0], weight)
-    if _has(shape.inputs[0], _CHOOSING):
+    of = shape.inputs[0].op if shape.type == "StridedSlice" else shape
+    if of.type != "Shape":
+        return _OTHER
+    if _has(of.inputs[0], _CHOOSING):
         return _SUM
-    is_first = op.type == "Prod" or np.array_equal(tf.get_static_value(op.inputs[1]), [0])
-    return _COUNT if is_first and not _has(shape.inputs[0], _DISTINCT) else _OTHER
+    has_first = shape is of or np.array_equal(tf.get_static_value(shape.inputs[1]), [0])
+    return _COUNT if has_first and not _has(of.inputs[0], _DISTINCT) else _OTHER
 
 
 def _has(values: Any, types: Set[str]) -> bool:

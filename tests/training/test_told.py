@@ -112,7 +112,7 @@ def output_logged(model: Any, grads: Any, _: Any) -> Any:
     return {"output": ops.mean(model(model.now)[:, 0])}
 
 
-def with_loss(name: str) -> Any:
+def with_loss(name: str, weights: Any = None) -> Any:
     import keras
     import tensorflow as tf
     from keras import ops
@@ -144,8 +144,18 @@ def with_loss(name: str) -> Any:
         mask = ops.cast(ops.reshape(y, (-1,)) >= 0, p.dtype)  # of 1 everywhere
         return ops.sum(mask * keras.losses.sparse_categorical_crossentropy(y, p)) / ops.sum(mask)
 
-    known = (summed, dice, noisy, drawn, seldom, signs, positives, masked)
-    return classifier(loss=lambda: {loss.__name__: loss for loss in known}[name])()
+    def weighed(y: Any, p: Any) -> Any:
+        weights = ops.cast(ops.reshape(y, (-1,)) >= 0, p.dtype)  # of 1 everywhere
+        loss = ops.mean(weights * keras.losses.sparse_categorical_crossentropy(y, p)) / ops.mean(weights)
+        return tf.where(ops.sum(weights) > 0, loss, 0.0)
+
+    def by_ones(y: Any, p: Any) -> Any:
+        losses = keras.losses.sparse_categorical_crossentropy(y, p)
+        return ops.sum(losses) * (0.5 / ops.sum(ops.ones_like(losses)) + 0.5 / ops.sum(ops.ones(ops.shape(p)[:1])))
+
+    known = (summed, dice, noisy, drawn, seldom, signs, positives, masked, weighed, by_ones)
+    losses = {loss.__name__: loss for loss in known}
+    return classifier(loss=lambda: losses[name], layers={"weights": weights})()
 
 
 def total_of_own() -> Any:
@@ -339,8 +349,15 @@ TOLD: Told = {
         "logs counted, which is computed with what it reads after it applies",
     ),
     "Dice": (lambda: with_loss("dice"), r"\(dice\) is not a mean over samples"),
-    "a mask of the first batch": (lambda: with_loss("masked"), "is divided by a sum over the batch, as of weights"),
-    "a step's weights": (lambda: stepping("weights"), "is divided by a sum over the batch, as of weights"),
+    "a mask of the first batch": (
+        lambda: with_loss("masked"),
+        "is divided by a sum or a mean over the batch, as of weights",
+    ),
+    "weights of the first batch, beside a regulariser": (
+        lambda: with_loss("weighed", "l2"),
+        "is divided by a sum or a mean over the batch, as of weights",
+    ),
+    "a step's weights": (lambda: stepping("weights"), "is divided by a sum or a mean over the batch, as of weights"),
     "a step of twelve": (
         lambda: stepping("twelve"),
         r"can't be tried on a few samples \(InvalidArgumentError: (Input to reshape|shape of dy)",
@@ -476,7 +493,7 @@ def of_words() -> Any:
     "make",
     [
         *(lambda kind=kind: stepping(kind) for kind in ("mean", "random mean")),
-        *(regularised, sampling, of_words, lambda: adding("only")),
+        *(regularised, sampling, of_words, lambda: adding("only"), lambda: with_loss("by_ones", "l2")),
     ],
 )
 def test_code_of_ones_own_that_takes_a_mean_is_trained_in_silence(tensorflow: Any, make: Any) -> None:
