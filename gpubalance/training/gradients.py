@@ -64,9 +64,27 @@ def taking_gradients(model: Any) -> Iterator[None]:
             remedy="train a model with several optimizers, such as a GAN, on one device",
         )
 
+    def refusing(name: str, remedy: str) -> Any:
+        original = getattr(tf.nn, name)
+
+        def divided(*arguments: Any, **named: Any) -> Any:
+            if current.part is None:
+                return original(*arguments, **named)
+            raise BadInput(
+                f"the model {model.name} calls tf.nn.{name}, which divides by the number of devices: a split does so",
+                remedy=remedy,
+            )
+
+        return divided
+
     # In the class of all optimizers, as one may contain others.
     with (
         _inlined(model),
+        replaced(
+            tf.nn,
+            compute_average_loss=refusing("compute_average_loss", "take the mean over samples: ops.mean(loss)"),
+            scale_regularization_loss=refusing("scale_regularization_loss", "add the losses as they are"),
+        ),
         _refusing_by_hand(model),
         replaced(keras.optimizers.Optimizer, **{SUM: list, "apply": refuse}),
         replaced(tf.GradientTape, gradient=of_loss),

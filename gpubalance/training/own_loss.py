@@ -122,7 +122,10 @@ def _kind(loss: Any, parts: Sequence[tuple[float, Any, Any]], copied: Callable[.
     if all(_is_near(loss, part * one + (1 - part) * other, one, other) for part, one, other in parts):
         return _MEAN
     # Each copy of the samples adds as much to a sum, but nothing to a mean or a quotient of sums.
-    (two,), (three,) = copied(2), copied(3)
+    try:
+        (two,), (three,) = copied(2), copied(3)
+    except tf.errors.InvalidArgumentError:  # outputs of pairs, as of each query and item of a batch, can't be copied
+        return _NEITHER
     is_sum = abs(float(two - loss)) > _PLAINLY * abs(float(two)) and _is_near(three - two, two - loss, three)
     return _SUM if is_sum else _NEITHER
 

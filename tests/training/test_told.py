@@ -235,6 +235,27 @@ def with_metric(kind: str) -> Any:
     return model
 
 
+def of_pairs() -> Any:
+    """A model that compares each sample with each other one, as a retrieval model does: its outputs are of pairs."""
+    import keras
+    from keras import ops
+
+    def in_batch(_: Any, p: Any) -> Any:
+        return ops.mean(keras.losses.sparse_categorical_crossentropy(ops.arange(ops.shape(p)[0]), p, from_logits=True))
+
+    class Pairs(keras.Model):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.of = keras.layers.Dense(4)
+
+        def call(self, x: Any) -> Any:
+            return ops.matmul(self.of(x), ops.transpose(self.of(x)))
+
+    model = Pairs()
+    model.compile("sgd", in_batch)
+    return model
+
+
 def stepping(kind: str) -> Any:
     """A model whose `train_step` has no compiled loss: of a sum, of a value for each sample, or another."""
     import keras
@@ -247,6 +268,8 @@ def stepping(kind: str) -> Any:
             weights = tf.cast(y >= 0, "float32")  # of 1 everywhere
             with tf.GradientTape() as tape:
                 loss = keras.losses.sparse_categorical_crossentropy(y, self(x, training=True))
+                if kind == "average":
+                    loss = tf.nn.compute_average_loss(loss)
                 if "pairs" in kind:
                     loss = ops.mean((loss[:, None] - loss) ** 2, axis=1)
                 if kind == "positives":
@@ -321,6 +344,10 @@ REFUSED: Told = {
     "no optimizer": (lambda: model_with(no_optimizer), "changes weights without its optimizer"),
     "TensorFlow's assignments": (lambda: model_with(by_tensorflow), "kernel through TensorFlow: each device would get"),
     "scaled outside the tape": (lambda: stepping("outside"), "gets no gradient for any weight"),
+    "an average by TensorFlow": (
+        lambda: stepping("average"),
+        r"calls tf.nn.compute_average_loss, which divides by the number of devices",
+    ),
     "a compile of one's own": (lambda: stepping("no optimizer"), "has no optimizer: its own compile does not set one"),
     "weights clipped": (lambda: model_with(clipped_weights), "kernel after it applies gradients"),
     "no reduction": (lambda: model_with(plain, cross_entropy(None)()), "which a loss without a reduction needs"),
@@ -367,6 +394,7 @@ TOLD: Told = {
     "a mean of some": (lambda: with_loss("positives"), r"\(positives\) is not a mean over samples"),
     "a step's mean of some": (lambda: stepping("positives"), "takes gradients that are not a mean over samples"),
     "clipping": (lambda: stepping("clipped"), "takes gradients that are not a mean over samples"),
+    "outputs of pairs": (of_pairs, r"\(in_batch\) is not a mean over samples"),
     "pairs": (lambda: stepping("pairs"), "takes gradients that are not a mean over samples"),
     "pairs, with dropout": (lambda: stepping("random pairs"), "takes gradients that are not a mean over samples"),
     "a layer of the batch": (
