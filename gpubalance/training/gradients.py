@@ -23,7 +23,6 @@ def taking_gradients(model: Any) -> Iterator[None]:
     """Makes `model.train_step` hand its gradients to `gradients_of` instead of applying them: they are summed first."""
     optimizer = model.optimizer
     summing(optimizer)
-    gradient = tf.GradientTape.gradient
     apply, scale_loss, apply_any = optimizer.apply, optimizer.scale_loss, keras.optimizers.Optimizer.apply
 
     def take(grads: Any, trainable_variables: Any = None) -> Any:
@@ -43,6 +42,32 @@ def taking_gradients(model: Any) -> Iterator[None]:
         weighed = loss if part.whole or loss.shape.rank else loss * tf.cast(part.weight, loss.dtype)
         return weighed if part.tried else scale_loss(weighed)  # a trial's gradients must not overflow
 
+    def refuse(other: Any, *arguments: Any, **named: Any) -> Any:
+        if current.part is None:
+            return apply_any(other, *arguments, **named)
+        raise BadInput(
+            f"the train_step of the model {model.name} applies gradients with {other.name}, which is not the optimizer "
+            "that the model was compiled with",
+            remedy="train a model with several optimizers, such as a GAN, on one device",
+        )
+
+    # In the class of all optimizers, as one may contain others.
+    with (
+        _inlined(model),
+        _refusing_averages(model),
+        _telling_of_sums(model),
+        _refusing_by_hand(model),
+        replaced(keras.optimizers.Optimizer, **{SUM: list, "apply": refuse}),
+        replaced(optimizer, apply=take, scale_loss=weigh),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def _telling_of_sums(model: Any) -> Iterator[None]:
+    """Warns of a loss that is divided by a sum over the part, where its gradients are taken."""
+    gradient = tf.GradientTape.gradient
+
     def of_loss(tape: Any, target: Any, *arguments: Any, **named: Any) -> Any:
         part = current.part
         losses = [] if part is None or part.whole or part.tried else tf.nest.flatten(target)
@@ -55,14 +80,13 @@ def taking_gradients(model: Any) -> Iterator[None]:
             )
         return gradient(tape, target, *arguments, **named)
 
-    def refuse(other: Any, *arguments: Any, **named: Any) -> Any:
-        if current.part is None:
-            return apply_any(other, *arguments, **named)
-        raise BadInput(
-            f"the train_step of the model {model.name} applies gradients with {other.name}, which is not the optimizer "
-            "that the model was compiled with",
-            remedy="train a model with several optimizers, such as a GAN, on one device",
-        )
+    with replaced(tf.GradientTape, gradient=of_loss):
+        yield
+
+
+@contextlib.contextmanager
+def _refusing_averages(model: Any) -> Iterator[None]:
+    """Refuses TensorFlow's functions that divide by the number of replicas."""
 
     def refusing(name: str, remedy: str) -> Any:
         original = getattr(tf.nn, name)
@@ -77,19 +101,9 @@ def taking_gradients(model: Any) -> Iterator[None]:
 
         return divided
 
-    # In the class of all optimizers, as one may contain others.
-    with (
-        _inlined(model),
-        replaced(
-            tf.nn,
-            compute_average_loss=refusing("compute_average_loss", "take the mean over samples: ops.mean(loss)"),
-            scale_regularization_loss=refusing("scale_regularization_loss", "add the losses as they are"),
-        ),
-        _refusing_by_hand(model),
-        replaced(keras.optimizers.Optimizer, **{SUM: list, "apply": refuse}),
-        replaced(tf.GradientTape, gradient=of_loss),
-        replaced(optimizer, apply=take, scale_loss=weigh),
-    ):
+    average, scaled = "compute_average_loss", "scale_regularization_loss"
+    remedies = {average: "take the mean over samples: ops.mean(loss)", scaled: "add the losses as they are"}
+    with replaced(tf.nn, **{name: refusing(name, remedy) for name, remedy in remedies.items()}):
         yield
 
 

@@ -27,7 +27,7 @@ from gpubalance.settings.shares import Shares, pieces
 _MOVED = 0.05
 # A split that promises less than this part more is not worth a round, nor is less uncertainty than that.
 WORTH_A_ROUND = 0.005
-_ALIKE = 0.002  # of throughput: splits that differ by less count as equal
+_ALIKE = 0.001  # of throughput: splits that differ by less count as equal
 _MOST_SEEN = 4  # measurements of a split to tell it from another: on some machines that never succeeds
 
 
