@@ -145,6 +145,7 @@ def _accumulated(
     shares: dict[str, Any] = {}
 
     def gradients(some: Any, of: Any) -> tuple[Any, Any]:
+        """A micro-batch's gradients, and its noise and shares in the logs as one tensor, out of `of` samples."""
         weight = tf.cast(batch_of(some), tf.float32) / of
         if parts:
             state.begin_again(parts[0])

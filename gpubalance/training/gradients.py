@@ -13,7 +13,7 @@ import tensorflow as tf
 from gpubalance.engine.keras_inside import SUM, summing
 from gpubalance.engine.sources import SAMPLES, sources
 from gpubalance.errors import BadInput
-from gpubalance.training.changes import handles
+from gpubalance.training.changes import handles, is_keras_own
 from gpubalance.training.kinds import is_by_sum
 from gpubalance.training.part import Part, current, replaced
 
@@ -65,13 +65,22 @@ def taking_gradients(model: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _telling_of_sums(model: Any) -> Iterator[None]:
-    """Warns of a loss that is divided by a sum over the part, where its gradients are taken."""
+    """Warns of a user's own loss that is divided by a sum over the part, where its gradients are taken.
+
+    Keras' own that are, such as Dice, may be exact all the same, and own_loss.py tries them.
+    """
+    losses = [] if model._compile_loss is None else keras.tree.flatten(model._compile_loss._user_loss)
+    code = (type(model).train_step, type(model).compute_loss, *model._flatten_layers(), *losses)
+    if all(one is None or isinstance(one, str) or is_keras_own(one) for one in code):
+        yield
+        return
     gradient = tf.GradientTape.gradient
 
     def of_loss(tape: Any, target: Any, *arguments: Any, **named: Any) -> Any:
+        """`gradient`, which looks at its target first."""
         part = current.part
-        losses = [] if part is None or part.whole or part.tried else tf.nest.flatten(target)
-        if part is not None and any(is_by_sum(loss, part.weight) for loss in losses):
+        targets = [] if part is None or part.whole or part.tried else tf.nest.flatten(target)
+        if part is not None and any(is_by_sum(one, part.weight) for one in targets):
             warnings.warn(
                 f"the loss of the model {model.name} is divided by a sum or a mean over the batch, as of weights or a "
                 "mask: a split divides each part's loss by that of the part, so the result is not exactly that of one "
@@ -89,6 +98,7 @@ def _refusing_averages(model: Any) -> Iterator[None]:
     """Refuses TensorFlow's functions that divide by the number of replicas."""
 
     def refusing(name: str, remedy: str) -> Any:
+        """The function of that name, which refuses to be called for a part of a batch."""
         original = getattr(tf.nn, name)
 
         def divided(*arguments: Any, **named: Any) -> Any:
@@ -135,7 +145,10 @@ def _refusing_by_hand(model: Any) -> Iterator[None]:
     weights = {id(variable.value): variable.path for variable in model.trainable_variables}
 
     def refusing(assign: Any) -> Any:
+        """The method `assign`, which refuses a weight in a part's step."""
+
         def method(variable: Any, *arguments: Any, **named: Any) -> Any:
+            """TensorFlow's own, for everything else."""
             part = current.part
             if part is not None and not part.assigns and id(variable) in weights:
                 raise BadInput(

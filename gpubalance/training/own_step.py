@@ -106,6 +106,7 @@ class _Trial:
         normalises = any(isinstance(one, keras.layers.BatchNormalization) for one in model._flatten_layers())
 
         def step(weight: Any, *values: Any) -> Any:
+            """What layers add to the loss, and the marks of the gradients, for these values of a batch."""
             given = iter(values)
             data = tf.nest.pack_sequence_as(batch, [None if one is None else next(given) for one in flat])
             with (

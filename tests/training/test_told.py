@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gpubalance.errors import BadInput
@@ -531,4 +532,18 @@ def test_code_of_ones_own_that_takes_a_mean_is_trained_in_silence(tensorflow: An
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         split.fit(model, *(words(240) if make is of_words else (X, Y)), verbose=0)
+    assert [str(one.message) for one in told] == []
+
+
+def test_keras_own_dice_that_is_exact_is_trained_in_silence(tensorflow: Any) -> None:
+    """Over classes that sum to 1 its divisor is the number of samples."""
+    import keras
+
+    split = simulated((70, 30))
+    with split.scope():
+        model = keras.Sequential(dense())
+        model.compile("sgd", keras.losses.Dice())
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        split.fit(model, X, np.eye(3, dtype="float32")[Y], verbose=0)
     assert [str(one.message) for one in told] == []
