@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from gpubalance.engine.feed import Feed
-from gpubalance.engine.losses import Loss
+from gpubalance.engine.feed import Dealt, Feed
+from gpubalance.engine.labels import Target, as_outputs
 
 _POOL = 512  # samples that the host's pipeline repeats
 _HELD_PART = 0.01
@@ -27,11 +27,12 @@ class Source(Protocol):
 
 
 class Samples:
-    """Random samples for a model: (inputs in the model's own structure, labels as a tuple in the order of outputs)."""
+    """Random samples for a model: (inputs in its own structure, labels in that of its outputs)."""
 
-    def __init__(self, model: Any, loss: Loss, *, seed: int) -> None:
+    def __init__(self, model: Any, targets: Sequence[Target], *, seed: int) -> None:
         self._inputs = _input_structure(model)
-        self._loss = loss
+        self._model = model
+        self._targets = targets
         self._seed = seed
         self._vocabulary = min(_vocabularies(model), default=2)
 
@@ -52,8 +53,8 @@ class Samples:
             lambda spec: values(spec.shape[1:], tf.as_dtype(spec.dtype), self._vocabulary), self._inputs
         )
         # int64, as TensorFlow keeps int32 in the host's memory and would copy it to a GPU in every step.
-        labels = [values(one.shape, tf.int64 if one.classes else tf.float32, one.classes) for one in self._loss.targets]
-        return inputs, tuple(labels)
+        labels = [values(one.shape, tf.int64 if one.classes else tf.float32, one.classes) for one in self._targets]
+        return inputs, as_outputs(self._model, labels)
 
     def spec(self) -> Any:
         """A TensorSpec for each part of a batch of any size."""
@@ -78,55 +79,23 @@ def _vocabularies(model: Any) -> Iterator[int]:
             yield int(layer.input_dim)
 
 
-def element_spec(strategy: Any, samples: Source) -> Any:
-    """The step's input signature, open in every replica's batch size, so that one trace serves every split."""
-    none = tf.data.Dataset.from_generator(lambda: iter(()), output_signature=samples.spec())
-    return strategy.distribute_datasets_from_function(lambda _: none).element_spec
-
-
-def resident(
-    strategy: Any, samples: Source, devices: Sequence[str], batches: Sequence[int], first: int = 0
-) -> Iterator[Any]:
-    """Endlessly the same batch, on the replicas' own devices; in a cluster `first` is this process's first replica."""
+def resident(feed: Feed, samples: Source) -> Iterator[Dealt]:
+    """Endlessly the same random batch, on the replicas' own devices."""
     values = []
-    for replica, (device, batch) in enumerate(zip(devices, batches, strict=True), first):
-        with tf.device(device):  # else the values would lie on CPU:0, and every step would copy them
-            values.append(tf.nest.map_structure(tf.identity, samples.make(batch, salt=replica + 1)))
-    data = distribute(strategy, _own_of(values, first))
+    for replica, name in enumerate(feed.names, feed.here.start):
+        with tf.device(name):  # else the values would lie on CPU:0, and every step would copy them
+            values.append(tf.nest.map_structure(tf.identity, samples.make(feed.batches[replica], salt=replica + 1)))
+    dealt = Dealt(tuple(values), feed.kind_of(values[0]), feed.batches, sum(feed.batches), whole=False)
     while True:
-        yield data
+        yield dealt
 
 
-def distribute(strategy: Any, make: Callable[[Any], Any]) -> Any:
-    """Each replica's own values, as a step takes them; for a single replica the values themselves."""
-    data = strategy.experimental_distribute_values_from_function(make)
-    if strategy.num_replicas_in_sync > 1:
-        return data
-    return tf.nest.map_structure(lambda value: strategy.experimental_local_results(value)[0], data)
+def streamed(samples: Samples, global_batch: int) -> Iterator[Any]:
+    """Random global batches from a pipeline on the host."""
+    return iter(samples.dataset().batch(global_batch).prefetch(tf.data.AUTOTUNE))
 
 
-def streamed(strategy: Any, samples: Samples, batches: Sequence[int]) -> Iterator[Any]:
-    """Batches from a pipeline on the host, prefetched to the devices, each replica's in its own size."""
-
-    def pipeline(_: Any) -> tf.data.Dataset:
-        return samples.dataset().batch(sum(batches)).rebatch(list(batches)).prefetch(tf.data.AUTOTUNE)
-
-    # The stream never ends, so TensorFlow need not check for the next batch before each step, which costs time.
-    strategy.extended.experimental_enable_get_next_as_optional = False
-    return iter(strategy.distribute_datasets_from_function(pipeline))
-
-
-def piped(strategy: Any, feed: Feed, batches: Iterable[Any]) -> Iterator[Any]:
-    """Global batches from a user's own pipeline, dealt to the devices as in `split.fit`."""
-    for batch in batches:
-        yield distribute(strategy, _own_of(feed.deal(batch).values, feed.here.start))
-
-
-def _own_of(values: Sequence[Any], first: int) -> Callable[[Any], Any]:
-    return lambda context: values[context.replica_id_in_sync_group - first]
-
-
-def held(strategy: Any, feed: Feed, samples: Source, memory_bytes: Sequence[int]) -> list[Any]:
+def held(feed: Feed, samples: Source, memory_bytes: Sequence[int]) -> list[Dealt]:
     """Some global batches of a user's own samples, dealt to the devices, where they stay.
 
     Up to seven, for several lengths and labels; fewer if they would take over a hundredth of a device's memory, as they
@@ -136,8 +105,7 @@ def held(strategy: Any, feed: Feed, samples: Source, memory_bytes: Sequence[int]
     sizes = [batch * bytes_of(samples.make(1)) for batch in feed.batches[feed.here]]
     most = min(int(_HELD_PART * memory / size) for memory, size in zip(memory_bytes, sizes, strict=True))
     count = next(count for count in (7, 5, 3) if count <= max(3, most))
-    made = (as_tensors(samples.make(sum(feed.batches), salt=number)) for number in range(count))
-    return [*piped(strategy, feed, made)]
+    return [feed.deal(as_tensors(samples.make(sum(feed.batches), salt=number))) for number in range(count)]
 
 
 def as_tensors(batch: Any) -> Any:

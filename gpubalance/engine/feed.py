@@ -59,8 +59,8 @@ class Feed:
     """
 
     def __init__(self, names: Sequence[str], batches: Sequence[int], first: int = 0) -> None:
-        self._names = tuple(names)
-        self.here = slice(first, first + len(self._names))
+        self.names = tuple(names)
+        self.here = slice(first, first + len(self.names))
         self.batches = tuple(batches)
         self._kinds: dict[Any, Kind] = {}
         self._widest: dict[str, Kind] = {}
@@ -100,10 +100,11 @@ class Feed:
         with tf.device("/CPU:0"):
             places = [(end - share, end) for share, end in zip(shares, ends, strict=True)]
             here = tf.constant(places[self.here], tf.int32)
-        kind = self._kind_of(batch)
+        kind = self.kind_of(batch)
         return Dealt(kind.cut(batch, here), kind, shares, samples, whole)
 
-    def _kind_of(self, batch: Any) -> Kind:
+    def kind_of(self, batch: Any) -> Kind:
+        """The kind of a batch, or of a replica's part."""
         layout = _layout(batch)
         if layout not in self._kinds:
             like = str(tf.nest.map_structure(lambda values: (values.dtype.name, values.shape.rank), batch))
@@ -121,14 +122,14 @@ class Feed:
     def _kind(self, like: str, signature: Any) -> Kind:
         # One call for each batch: separate operations would cost a step more than the cutting itself.
         cut = tf.function(self._on_devices, autograph=False).get_concrete_function(
-            signature, tf.TensorSpec((len(self._names), 2), tf.int32)
+            signature, tf.TensorSpec((len(self.names), 2), tf.int32)
         )
         return Kind(like, signature, cut)
 
     def _on_devices(self, batch: Any, places: Any) -> tuple[Any, ...]:
         return tuple(
             tf.nest.map_structure(lambda values, at=places[number], on=name: _part(values, at, on), batch)
-            for number, name in enumerate(self._names)
+            for number, name in enumerate(self.names)
         )
 
 

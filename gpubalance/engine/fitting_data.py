@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from gpubalance.engine.losses import alike
+from gpubalance.engine.labels import alike
 from gpubalance.errors import BadInput
 
 

@@ -1,4 +1,4 @@
-"""Counts the operations of a model's forward pass with TensorFlow's own profiler."""
+"""Counts the operations of a step with TensorFlow's own profiler."""
 
 from __future__ import annotations
 
@@ -9,21 +9,26 @@ from typing import Any
 
 import tensorflow as tf
 
+from gpubalance.engine.step.changes import unchanged
+from gpubalance.engine.step.gradients import gradients_of
+from gpubalance.engine.step.part import part_of
+from gpubalance.engine.step.step import in_parts
 
-def count_forward(model: Any, samples: Sequence[Any]) -> float | None:
-    """The mean of floating-point operations of these samples' forward passes; a multiply-add is two.
+
+def count_step(model: Any, samples: Sequence[Any]) -> float | None:
+    """The mean of floating-point operations of a step on these samples, forward and backward; a multiply-add is two.
 
     Counts the operations that TensorFlow has a formula for, which take nearly all of the time: convolutions, matrix
-    products, biases. None if its profiler can't read the model's graph, or finds nothing.
+    products, biases. None if a split can't train the model, its profiler can't read the graph, or finds nothing.
     """
     counted: dict[str, float] = {}
     told = []
     try:
         for one in samples:
-            inputs = tf.nest.map_structure(lambda array: tf.TensorSpec(array.shape, array.dtype), one)
-            key = str(inputs)
+            specs = tf.nest.map_structure(lambda array: tf.TensorSpec(array.shape, array.dtype), one)
+            key = str(specs)
             if key not in counted:
-                counted[key] = _count(model, inputs)
+                counted[key] = _count(model, specs)
             told.append(counted[key])
     except Exception as error:  # noqa: BLE001  (never worth losing the measurement for)
         traceback.print_exception(error)
@@ -31,8 +36,12 @@ def count_forward(model: Any, samples: Sequence[Any]) -> float | None:
     return statistics.fmean(told) or None
 
 
-def _count(model: Any, inputs: Any) -> float:
-    graph = tf.function(lambda x: model(x, training=True), autograph=False).get_concrete_function(inputs).graph
+def _count(model: Any, specs: Any) -> float:
+    def step(data: Any) -> Any:
+        with unchanged(model), in_parts(model, trains=True), part_of(1.0) as part:
+            return [grad for grad in gradients_of(model, part, data)[0] if grad is not None]
+
+    graph = tf.function(step, autograph=False).get_concrete_function(specs).graph
     options = tf.compat.v1.profiler.ProfileOptionBuilder.float_operation()
     options["output"] = "none"
     return float(tf.compat.v1.profiler.profile(graph, options=options).total_float_ops)

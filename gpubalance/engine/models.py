@@ -26,9 +26,9 @@ def build_model(name: str, make: Callable[[], Any], *, known_shapes: bool = True
     model = make()
     if not isinstance(model, keras.Model):
         raise BadInput(f"--model {name} gave {kind_of(model)}, not a Keras model", remedy="return a Keras model there")
-    _check(name, model)
     if known_shapes:
-        _refuse_open(name, model)
+        _refuse_unknown(name, model)
+    _check(name, model)
     return model
 
 
@@ -117,12 +117,7 @@ def input_shapes(model: Any) -> tuple[tuple[int | None, ...], ...] | None:
 
 
 def _check(name: str, model: Any) -> None:
-    if not model.built or not getattr(model, "inputs", None):
-        raise BadInput(
-            f"--model {name}: its input shapes are unknown",
-            remedy="return a functional or Sequential model that begins with an Input",
-        )
-    for tensor in tf.nest.flatten(model.inputs):
+    for tensor in tf.nest.flatten(getattr(model, "inputs", None) or ()):
         if tf.as_dtype(tensor.dtype) == tf.string:
             raise BadInput(f"--model {name}: input {tensor.name} is text", remedy="let it take numbers")
         if tensor.shape[0] is not None:
@@ -130,11 +125,17 @@ def _check(name: str, model: Any) -> None:
                 f"--model {name}: input {tensor.name} takes batches of {tensor.shape[0]} only",
                 remedy="leave the batch open: keras.Input(shape) without batch_size",
             )
-    if not model.trainable_variables:
+    if model.built and not model.trainable_variables:
         raise BadInput(f"--model {name} has no weights to train", remedy="give it a layer with weights, such as Dense")
 
 
-def _refuse_open(name: str, model: Any) -> None:
+def _refuse_unknown(name: str, model: Any) -> None:
+    if not model.built or not getattr(model, "inputs", None):
+        raise BadInput(
+            f"--model {name}: its input shapes are unknown",
+            remedy="give samples of your own, --data FILE.py:FUNCTION, or return a functional or Sequential model that "
+            "begins with an Input",
+        )
     for tensor in tf.nest.flatten(model.inputs):
         if None in tuple(tensor.shape[1:]):
             raise BadInput(

@@ -6,19 +6,26 @@ import itertools
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import psutil
 import tensorflow as tf
 
 from gpubalance.engine import data, hosts, runtime, trained
-from gpubalance.engine.feed import Feed
-from gpubalance.engine.flops import count_forward
+from gpubalance.engine.feed import Dealt, Feed
+from gpubalance.engine.flops import count_step
 from gpubalance.engine.pace import PacedClock, clocks
+from gpubalance.engine.place import Place
 from gpubalance.engine.pull import Pulls
-from gpubalance.engine.step import build_step, stamped_times
+from gpubalance.engine.step import built, parity
+from gpubalance.engine.step.functions import Functions, at_a_time
+from gpubalance.engine.step.points import stamped_times
+from gpubalance.engine.step.verdict import UNTRIED, Verdict
 from gpubalance.engine.trace import record_trace
 from gpubalance.engine.user_data import UserData
+from gpubalance.errors import BadInput
+from gpubalance.results.common import Refusal
 from gpubalance.results.pulled import Change, Mend, Pulled
 from gpubalance.results.timing import Timing
 from gpubalance.settings.cluster import Cluster
@@ -55,20 +62,21 @@ class Session:
         self.settings = settings
         self._joint = joint
         self._names = runtime.set_up(self._devices, settings, seed=seed, joins=cluster is not None)
-        self._strategy = runtime.build_strategy(self._names, settings.all_reduce, cluster)
-        self._goes_on = hosts.as_the_first_says(self._strategy, cluster) if cluster else bool
+        strategy = runtime.build_strategy(self._names, settings.all_reduce, cluster)
+        self._goes_on = hosts.as_the_first_says(strategy, cluster) if cluster else bool
         self.in_cluster = cluster is not None
         self._clocks = clocks([d.profile for d in devices], joint, seed=seed, in_cluster=self.in_cluster)
+        self._place = Place(strategy, self._names, tuple(self._clocks), cluster=cluster)
         for clock in self._clocks:
             clock.counts = self.in_cluster
         self._paced = [clock for clock in self._clocks[self._here] if isinstance(clock, PacedClock)]
-        with self._strategy.scope():
+        with strategy.scope():
             self._model, self._import_s = trained.make_model(settings)
-            self._optimizer = trained.optimizer_of(self._model, settings.precision)
-            self._optimizer.build(self._model.trainable_variables)
             self._user_data = UserData(settings.data, self._model) if settings.data else None
-        self._samples, self._loss = trained.samples_and_loss(settings, self._model, self._user_data, seed=seed)
-        self._steps: dict[tuple[bool, bool], Any] = {}
+        own = self._model, self._user_data, strategy, self._names[0]
+        self._samples = trained.samples_for(settings, *own, seed=seed)
+        self._functions = Functions(self._model, self._place, xla=settings.xla)
+        self._verdict = self._tried()
         self._split = Shares((1,) * self._replicas)
         self._pipeline = False
         self._data: Iterator[Any] | None = None
@@ -77,35 +85,43 @@ class Session:
         self._turn = 1  # steps until each batch has come once, if they differ in shape
         self._pulls = Pulls(self._user_data, self._goes_on) if self._user_data else None
 
-    def _step(self, *, stamped: bool, micro: bool) -> Any:
-        """The traced step, built on first use: most sessions never accumulate.
+    def _tried(self) -> Verdict:
+        """Builds the model, and finds out how a split would train it; nothing is known of a model without user's code.
 
-        Simulated devices read the clock in every step anyway, so their stamped steps need no trace of their own.
+        A single device trains what a split can't.
         """
-        stamped = stamped or len(self._paced) == len(self._devices)
-        if (stamped, micro) not in self._steps:
-            spec = data.element_spec(self._strategy, self._samples)
-            options = {"stamped": stamped, "micro": micro, "xla": self.settings.xla}
-            step = build_step(self._strategy, self._model, self._loss, self._optimizer, self._clocks, spec, **options)
-            # The concrete function: a tf.function would spend half a millisecond a step to find its only trace.
-            self._steps[stamped, micro] = step.get_concrete_function()
-        return self._steps[stamped, micro]
+        model, batch = self._model, data.as_tensors(self._samples.make(parity.TRIED))
+        built.take_over(model)
+        built.build(model, self._place.strategy, batch, trains=True)
+        if ":" not in self.settings.model:
+            return UNTRIED
+        try:
+            told = built.check(model, trains=True)
+            verdict = parity.check(model, batch, self._names[0])
+        except BadInput as error:
+            told, verdict = [], Verdict(refused=Refusal(message=error.message, remedy=error.remedy))
+        self._functions.judge("train", verdict)
+        return replace(verdict, warned=(*told, *verdict.warned))
 
     def facts(self) -> dict[str, Any]:
         """What a result records about the model and TensorFlow. `gradient_bytes` is what an all-reduce moves."""
-        return trained.facts_of(self._model) | {
+        facts = trained.facts_of(self._model)
+        facts["model"]["step"] = self._verdict.heavy
+        return facts | {
             "import_s": self._import_s,
             "memory_limit_bytes": self._memory_limit_bytes,
+            "warned": self._verdict.warned,
+            "refused": self._verdict.refused,
         }
 
     @property
     def _memory_limit_bytes(self) -> tuple[int | None, ...]:
         return runtime.memory_limits_bytes(self._devices, self._names)
 
-    def forward_flops(self) -> float | None:
-        """The operations of a sample's forward pass, the mean of some if samples differ in shape; None if unknown."""
+    def step_flops(self) -> float | None:
+        """The operations of a step for a sample, the mean of some if samples differ in shape; None if unknown."""
         some = range(_UNLIKE_AT_ONCE if self._differs else 1)
-        return count_forward(self._model, [self._samples.make(1, salt=number)[0] for number in some])
+        return count_step(self._model, [self._samples.make(1, salt=number) for number in some])
 
     @property
     def _differs(self) -> bool:
@@ -190,30 +206,30 @@ class Session:
             return
         self._split, self._pipeline, self._data = split, pipeline, None
         self._turn = 1
+        parity.refuse_small(self._verdict, split.smallest, self._model)
+        feed = Feed(self._names, split.batches, self._place.first)
         if self._user_data is not None and self._pulls is not None:
             self._pulls.forget()
-            self._data = self._users(self._user_data, split, pipeline=pipeline)
+            self._data = self._users(self._user_data, feed, pipeline=pipeline)
         elif self.settings.input == "host" and isinstance(self._samples, data.Samples):
-            self._data = self._awaited(data.streamed(self._strategy, self._samples, split.batches[self._here]))
+            self._data = map(feed.deal, self._awaited(data.streamed(self._samples, split.global_batch)))
         else:
-            own = split.batches[self._here]
-            self._data = data.resident(self._strategy, self._samples, self._names, own, self._here.start or 0)
+            self._data = data.resident(feed, self._samples)
         self._run()  # unmeasured: data is new, caches and the pipeline fill
         self._ended_s = time.perf_counter()
 
-    def _users(self, own: UserData, split: Shares, *, pipeline: bool) -> Iterator[Any]:
+    def _users(self, own: UserData, feed: Feed, *, pipeline: bool) -> Iterator[Dealt]:
         """The user's own batches, from their pipeline or held on the devices."""
-        where = self._strategy, Feed(self._names, split.batches, self._here.start or 0)
+        total = sum(feed.batches)
         if own.differs:
             # A batch fits if the longest one does: so that is trained on once, whatever comes later.
-            longest = data.as_tensors(own.longest(split.global_batch))
-            self._run(next(data.piped(*where, [longest])))
+            self._run(feed.deal(data.as_tensors(own.longest(total))))
         if pipeline:
             self._turn = _UNLIKE_AT_ONCE if own.differs else 1
-            return data.piped(*where, self._awaited(own.stream(split.global_batch)))
+            return map(feed.deal, self._awaited(own.stream(total)))
         # In a cluster all processes must hold the same number, without knowing each other's memory: the fewest.
         free = 0 if self.in_cluster else psutil.virtual_memory().available
-        held = data.held(*where, own, [min(free, limit or free) for limit in self._memory_limit_bytes])
+        held = data.held(feed, own, [min(free, limit or free) for limit in self._memory_limit_bytes])
         self._turn = len(held) if own.differs else 1
         return itertools.cycle(held)
 
@@ -229,18 +245,19 @@ class Session:
             yield batch
             asked = time.perf_counter()
 
-    def _run(self, values: Any = None, *, stamped: bool = False) -> tuple[Any, Any, float]:
-        """Queues a step with these values or the next ones: the loss, the stamps and the host's wait for data."""
-        split, asked, self._awaited_s = self._split, time.perf_counter(), 0.0
-        if values is None:
+    def _run(self, dealt: Dealt | None = None, *, stamped: bool = False) -> tuple[Any, Any, float]:
+        """Queues a step with this batch or the next one: the logs, the stamps and the host's wait for data.
+
+        Simulated devices read the clock in every step anyway, so their stamped steps need no trace of their own.
+        """
+        asked, self._awaited_s = time.perf_counter(), 0.0
+        if dealt is None:
             assert self._data is not None  # noqa: S101  (_train_with comes first)
-            values = next(self._data)
+            dealt = next(self._data)
         waited = self._awaited_s if self._paced else time.perf_counter() - asked
-        with tf.device("/CPU:0"):  # else one GPU would have to send it to the others
-            sizes = [tf.constant(float(split.global_batch))]
-            if split.accumulates:
-                sizes.append(tf.constant(split.micro_batches, tf.int32))
-        return *self._step(stamped=stamped, micro=split.accumulates)(values, *sizes), waited
+        stamped = stamped or len(self._paced) == len(self._devices)
+        logs, stamps, _ = self._functions.train(dealt, at_a_time(dealt.shares, self._split), stamped=stamped)
+        return logs, stamps, waited
 
     def _timing(self, steps: int, *, stamped: bool) -> Timing:
         idle_s = time.perf_counter() - self._ended_s
@@ -253,7 +270,7 @@ class Session:
             steps = -(-steps // self._turn) * self._turn
         input_wait_s, began = 0.0, self._now
         for _ in range(steps):
-            loss, stamps, waited = self._run(stamped=stamped)
+            logs, stamps, waited = self._run(stamped=stamped)
             input_wait_s += waited
         runtime.wait_for(self._names)
         self._ended_s = time.perf_counter()
@@ -261,10 +278,15 @@ class Session:
             steps=steps,
             seconds=self._now - began,
             input_wait_s=input_wait_s,
-            loss_is_finite=math.isfinite(float(loss)),
+            loss_is_finite=self._is_finite(logs),
             unlike=self._differs,
-            **(stamped_times(stamps.numpy()) if stamped else {}),
+            **(stamped_times(stamps.numpy()[self._here]) if stamped else {}),
         )
+
+    def _is_finite(self, logs: dict[str, Any]) -> bool:
+        """Whether the loss is a number: as it is logged, else as far as the smallest weight tells."""
+        told = logs.get("loss", min(self._model.trainable_variables, key=lambda one: math.prod(one.shape)))
+        return bool(tf.reduce_all(tf.math.is_finite(tf.convert_to_tensor(told))))
 
     @property
     def _now(self) -> float:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Collection, Container, Iterator
 from typing import Any
 
 import tensorflow as tf
 
 SAMPLES = "samples"
+_OF_SHAPE = {"Shape", "ShapeN", "Size", "Rank", "OnesLike", "ZerosLike"}
+_SAME = {"Cast", "Identity", "Reshape", "Squeeze"}
 
 
-def sources(value: Any) -> set[Any]:
+def sources(value: Any, until: Container[int] = ()) -> set[Any]:
     """What a value is computed from: SAMPLES for the step's input, and the id of each variable's handle.
+
+    Tensors with the ids `until` which it looks are left out.
 
     A value that is not a tensor of a graph has only its own id, as nothing is known about it.
     """
@@ -19,6 +23,8 @@ def sources(value: Any) -> set[Any]:
     todo, seen = [value], set()
     while todo:
         tensor = todo.pop()
+        if id(tensor) in until:
+            continue
         if not tf.is_symbolic_tensor(tensor):
             found.add(id(tensor))
         elif tensor.op not in seen and not is_size_of_samples(tensor.op):
@@ -42,12 +48,33 @@ def ancestors(tensor: Any, until: Container[int] = ()) -> Iterator[Any]:
             todo += one.op.inputs if id(one) not in until else []
 
 
-def maker(tensor: Any) -> Any:
-    """The operation that made a tensor, behind casts and identities; None for what is not a tensor of a graph."""
-    op = tensor.op if tf.is_symbolic_tensor(tensor) else None
-    while op is not None and op.type in ("Cast", "Identity"):
+def reaches(loss: Any, samples: Collection[Any], until: Container[int]) -> bool:
+    """Whether a loss is divided by one number that is computed from samples, from more than their shape."""
+    if not tf.is_symbolic_tensor(loss):
+        return False
+    divisions = (one.op for one in ancestors(loss, until) if one.op.type in ("RealDiv", "DivNoNan", "Div"))
+    numbers = (op.inputs[1] for op in divisions if op.inputs[1].shape.rank == 0)
+    known = {id(one) for one in samples}
+    return any(known & {id(one) for one in _values_behind(number)} for number in numbers)
+
+
+def _values_behind(tensor: Any) -> Iterator[Any]:
+    """What a tensor's value is computed from: more than the shape of it."""
+    todo, seen = [tensor], set()
+    while todo:
+        one = todo.pop()
+        if id(one) not in seen:
+            seen.add(id(one))
+            yield one
+            todo += [] if one.op.type in _OF_SHAPE else one.op.inputs
+
+
+def is_sum(tensor: Any) -> bool:
+    """Whether a number is what a sum gives, as it is."""
+    op = tensor.op
+    while op.type in _SAME:
         op = op.inputs[0].op
-    return op
+    return bool(op.type == "Sum")
 
 
 def is_size_of_samples(op: Any) -> bool:

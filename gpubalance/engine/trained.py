@@ -1,4 +1,4 @@
-"""Makes what the settings ask for: the model, its optimizer, its samples and its loss."""
+"""Makes what the settings ask for: the model, compiled, and its samples."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from gpubalance.engine.data import Samples
-from gpubalance.engine.losses import CompiledLoss, Loss, fit_labels, fit_loss
+from gpubalance.engine.data import Samples, Source
+from gpubalance.engine.labels import Target, compile_for, random_targets, try_labels
 from gpubalance.engine.models import build_model, find_model, input_shapes
+from gpubalance.engine.step import parity
+from gpubalance.engine.step.changes import is_keras_own
 from gpubalance.engine.user_data import UserData
 from gpubalance.errors import BadInput
 from gpubalance.settings.requests import Settings
@@ -25,27 +27,44 @@ def make_model(settings: Settings) -> tuple[Any, float]:
     return build_model(settings.model, make, known_shapes=settings.data is None), import_s
 
 
-def optimizer_of(model: Any, precision: str) -> Any:
-    """Adam, or the optimizer that the user's model was compiled with: memory and update time depend on it."""
-    optimizer = getattr(model, "optimizer", None) or keras.optimizers.Adam()
-    if precision == "mixed_float16" and not hasattr(optimizer, "inner_optimizer"):
-        optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
-    return optimizer
+def samples_for(
+    settings: Settings, model: Any, user_data: UserData | None, strategy: Any, device: str, *, seed: int
+) -> Source:
+    """The user's samples, or random ones that suit the model, which is compiled for them if it is not yet.
 
-
-def samples_and_loss(
-    settings: Settings, model: Any, user_data: UserData | None, *, seed: int
-) -> tuple[Samples | UserData, Loss | CompiledLoss]:
-    """Random samples and a loss that suits the model; or the user's samples and a loss that suits their labels."""
-    where = "model"
+    Raises BadInput if none suit.
+    """
+    where = "model" if user_data is None else "data"
     try:
         if user_data is None:
-            loss = fit_loss(model)
-            return Samples(model, loss, seed=seed), loss
-        where = "data"
-        return user_data, fit_labels(model, user_data.make(1)[1])
+            return _random_samples(model, strategy, device, seed=seed)
+        _compile_for(model, user_data, strategy)
     except ValueError as error:
-        raise BadInput(f"--{where} {getattr(settings, where)}: {error}") from None
+        raise BadInput(
+            f"--{where} {getattr(settings, where)}: {error}",
+            remedy="" if user_data else "give samples of your own: --data FILE.py:FUNCTION",
+        ) from None
+    return user_data
+
+
+def _compile_for(model: Any, user_data: UserData, strategy: Any) -> None:
+    labels = user_data.make(1)[1:2]
+    if not model.compiled:
+        with strategy.scope():
+            compile_for(model, keras.tree.flatten(labels))
+    elif is_keras_own(type(model).train_step) and getattr(model, "outputs", None):
+        try_labels(model, labels[0])
+
+
+def _random_samples(model: Any, strategy: Any, device: str, *, seed: int) -> Samples:
+    if not model.compiled:
+        with strategy.scope():
+            return Samples(model, compile_for(model), seed=seed)
+
+    def suits(targets: list[Target]) -> bool:
+        return parity.can_run(model, Samples(model, targets, seed=seed).make(2), strategy, device)
+
+    return Samples(model, random_targets(model, suits), seed=seed)
 
 
 def facts_of(model: Any) -> dict[str, Any]:

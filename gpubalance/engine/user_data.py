@@ -18,7 +18,9 @@ from gpubalance.engine.batches import are_open, is_batched, joined, regrouped
 from gpubalance.engine.failures import own_traceback
 from gpubalance.engine.feed import cleaned, samples_of
 from gpubalance.engine.fitting_data import check_inputs, check_labels, check_numbers, in_order
+from gpubalance.engine.labels import as_outputs
 from gpubalance.engine.pool import Pool
+from gpubalance.engine.step.changes import is_keras_own
 from gpubalance.engine.transformations import Transformations
 from gpubalance.engine.user_functions import kind_of, user_function
 from gpubalance.errors import BadInput, GpubalanceError
@@ -35,13 +37,16 @@ _FORMS = "return a tf.data.Dataset, a PyDataset or arrays, as (x, y) or (x, y, s
 class UserData:
     """A user's dataset for a model. Batches are (inputs, labels) or (inputs, labels, sample weights).
 
-    Labels are a tuple in the order of the model's outputs; for a compiled model they stay as its loss takes them.
+    Labels of a model that is not compiled get its outputs' structure; others stay as its loss takes them, and a user's
+    own `train_step` gets what there is.
     Faults in the data raise BadInput, when it is made or when its first batch comes.
     """
 
     def __init__(self, name: str, model: Any) -> None:
         self._name = name
         self._model = model
+        self._is_own_step = not is_keras_own(type(model).train_step)  # takes whatever the user gives it
+        self._orders = not model.compiled
         function = user_function(name, "--data")
         self._transformations = Transformations()
         try:
@@ -101,7 +106,9 @@ class UserData:
     def spec(self) -> Any:
         """A TensorSpec for each part of a batch; dimensions that may differ are open."""
         dataset, _ = self._dataset(None)
-        ordered = tf.autograph.experimental.do_not_convert(lambda *parts: self._ordered(parts))
+        ordered = tf.autograph.experimental.do_not_convert(
+            lambda *parts: self._ordered(parts if len(parts) > 1 else parts[0])
+        )
         spec = dataset.map(ordered).element_spec
         return tf.nest.map_structure(lambda one: tf.TensorSpec([None, *one.shape[1:]], one.dtype), spec)
 
@@ -180,7 +187,7 @@ class UserData:
             ) from None
 
     def _refuse_other_elements(self, spec: Any) -> None:
-        if not isinstance(spec, tuple) or len(spec) not in (2, 3):
+        if not self._is_own_step and (not isinstance(spec, tuple) or len(spec) not in (2, 3)):
             has_one = not isinstance(spec, tuple) or len(spec) == 1
             parts = "one part, where training needs labels too" if has_one else f"{len(spec)} parts, which is too many"
             raise BadInput(
@@ -199,20 +206,28 @@ class UserData:
     def _arranged(self, batch: Any) -> Any:
         batch = self._ordered(batch)
         samples_of(batch)
-        check_inputs(f"--data {self._name}", self._model, batch[0])
+        where, is_usual = f"--data {self._name}", not self._is_own_step and getattr(self._model, "outputs", None)
+        if is_usual:
+            check_inputs(where, self._model, batch[0])
         if not self._checked:
-            check_numbers(f"--data {self._name}", batch)
-            check_labels(f"--data {self._name}", self._model, batch[1])
+            check_numbers(where, batch if isinstance(batch, tuple) else (batch,))
+            if is_usual:
+                check_labels(where, self._model, batch[1])
             self._checked = True
         return batch
 
     def _ordered(self, batch: Any) -> Any:
         batch = cleaned(batch)
         self._refuse_other_elements(batch)
+        if not self._orders:
+            return batch
         inputs, labels, *weights = batch
-        if getattr(self._model, "_compile_loss", None) is None:
-            labels = in_order(self._model, labels)
-        return (inputs, labels, *weights)
+        flat = in_order(self._model, labels)
+        return (
+            inputs,
+            as_outputs(self._model, list(flat)) if len(flat) == len(self._model.outputs) else flat,
+            *weights,
+        )
 
     @contextmanager
     def _told(self) -> Iterator[None]:

@@ -16,6 +16,7 @@ from gpubalance.jobs.measure.expected import run_s
 from gpubalance.jobs.measure.fitting import Fitting
 from gpubalance.jobs.measure.joint import JointRun, party_for
 from gpubalance.jobs.measure.lost import lost_gpus_told
+from gpubalance.jobs.measure.refused import refuse
 from gpubalance.jobs.measure.trace import trace
 from gpubalance.results.common import Model
 from gpubalance.results.run import Run, SoloBest
@@ -50,6 +51,8 @@ def run(
             party.start()
             another = f"gpubalance balance --model {shlex.quote(request.settings.model)} makes a plan for this one"
             check_model(planned, party.facts.model, remedy=f"{another}; --force runs it all the same")
+            if len(used.devices) > 1 or used.split.accumulates:
+                refuse(party.facts)
             try:
                 pipeline = request.settings.data is not None
                 result = JointRun(request, party, driver, watch, Kept(journal, watch), solo, pipeline=pipeline).run()

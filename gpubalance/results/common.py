@@ -107,21 +107,31 @@ class Environment(Record):
     driver: str | None
 
 
+class Refusal(Record):
+    """Why a split can't train a model, and what to do instead."""
+
+    message: str
+    remedy: str
+
+
 class Model(Record):
     """What was trained; `gradient_bytes` is what every all-reduce moves.
 
     `input_shapes` has the shape of one sample of each input, with null for an open dimension; null in older results.
+    `step` has the operations that take most of a step's time, null for a model of gpubalance's or Keras' own.
     """
 
     name: str
     parameters: Count
     gradient_bytes: Count
     input_shapes: tuple[tuple[Count | None, ...], ...] | None = None
+    step: str | None = None
 
     def is_like(self, other: Model) -> bool:
         """Whether it is the same model, as far as both are known."""
+        known = {"input_shapes": other.input_shapes, "step": other.step}
         same_shapes = {self.input_shapes, other.input_shapes, None}
-        return len(same_shapes) <= 2 and self.model_copy(update={"input_shapes": other.input_shapes}) == other
+        return len(same_shapes) <= 2 and self.model_copy(update=known) == other
 
 
 def shapes_text(shapes: tuple[tuple[int | None, ...], ...]) -> str:

@@ -138,6 +138,7 @@ class ProbeRequest(Record):
     time_limit_s: Annotated[float, Field(gt=0, le=1e7, allow_inf_nan=False)] | None = None
     parallel: bool = False
     ahead: bool = True
+    for_split: bool = False
     least_samples: Annotated[int, Field(ge=0)] = 0
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     tracing: Tracing | None = None
@@ -192,6 +193,7 @@ class BalanceRequest(Record):
             deadline_s=self.measuring.deadline_s,
             seed=self.measuring.seed,
             least_samples=self.plan.global_batch or 0,
+            for_split=len(self.devices) > 1,
         )
 
 

@@ -79,6 +79,12 @@ class Shares:
         return tuple(-(-batch // max(1, micro)) for batch, micro in zip(self.batches, self.micro_batches, strict=True))
 
     @property
+    def smallest(self) -> int:
+        """The samples in the smallest part of a batch, which is a first micro-batch if it accumulates."""
+        sizes = zip(self.of_used.batches, self.of_used.micro_batches, self.of_used.counts, strict=True)
+        return min(batch - (count - 1) * micro for batch, micro, count in sizes)
+
+    @property
     def options(self) -> str:
         """`--batches 1640 568 --micro-batches 820 568`, as `gpubalance run` takes it."""
         text = f"--batches {' '.join(map(str, self.batches))}"

@@ -13,10 +13,12 @@ import tensorflow as tf
 from gpubalance.engine.batches import are_open, is_batched
 from gpubalance.engine.caller import users_line
 from gpubalance.engine.feed import Dealt
+from gpubalance.engine.step import built
+from gpubalance.engine.step.verdict import Verdict
 from gpubalance.errors import BadInput
 from gpubalance.training import data, regrouped
-from gpubalance.training.keras_inside import check, made_under
-from gpubalance.training.measured import unlike
+from gpubalance.training.keras_inside import made_under
+from gpubalance.training.measured import another_step, unlike
 from gpubalance.training.memory import out_of_memory
 from gpubalance.training.processes import quiet
 
@@ -31,7 +33,8 @@ def call(
     trains = keras_method.__name__ == "fit"
     _refuse_in_scope(keras_method.__name__)
     made_under(model, split._there().strategy)
-    check(model, trains=trains)
+    for text in built.check(model, trains=trains):
+        warnings.warn(text, stacklevel=4)
     bound = _bound(split, keras_method, model, arguments, options)
     steps = split._steps_of(model)
     steps.end_together(keras_method.__name__, bound)
@@ -45,7 +48,13 @@ def call(
             if not (split._of_any_batch or has_its_batches):
                 _tell(split, regrouped.other_batches(dealt.shares, split.global_batch))
 
-    with steps.used(on_first, data.sizes(bound)), warnings.catch_warnings():
+    def on_tried(found: Verdict) -> None:
+        for text in found.warned:
+            _tell(split, text)
+        if trains and split.plan is not None:
+            _tell(split, another_step(split.plan, model, found.heavy, split._simulate))
+
+    with steps.used(on_first, on_tried, data.sizes(bound)), warnings.catch_warnings():
         if bound.get("steps_per_epoch" if trains else "steps") is None:
             # A regrouped dataset does not know its length, so Keras warns when it ends.
             warnings.filterwarnings("ignore", message="Your input ran out of data")

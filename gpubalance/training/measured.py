@@ -43,6 +43,17 @@ def unlike(plan: Plan, model: Any, simulate: int | str | Path | None = None) -> 
     )
 
 
+def another_step(plan: Plan, model: Any, step: str | None, simulate: int | str | Path | None = None) -> str:
+    """The warning about a step with other operations than the one that was measured; empty for the same, or unknown."""
+    was = plan.model and plan.model.step
+    if was is None or step is None or was == step:
+        return ""
+    return (
+        f"the plan was measured with another step of {model.name}: {was or 'nothing'} there, {step or 'nothing'} here: "
+        f"{_balance(plan, simulate)}, the function that builds it, finds its split"
+    )
+
+
 def _balance(plan: Plan, simulate: int | str | Path | None) -> str:
     """The command that measures this model. Its function is known only if the plan's model was named by one."""
     words = ["gpubalance", "balance"]

@@ -16,7 +16,7 @@ import keras
 import tensorflow as tf
 from keras.src.utils.io_utils import print_msg
 
-from gpubalance.engine.step import BEGAN, COMPUTED, FINISHED, SUMMED
+from gpubalance.engine.step.points import BEGAN, COMPUTED, FINISHED, SUMMED
 from gpubalance.errors import EnvironmentFault
 from gpubalance.planning.allocate import allocate
 from gpubalance.planning.model import Curve, Line, fit_line

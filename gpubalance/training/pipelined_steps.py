@@ -11,7 +11,6 @@ import keras
 import tensorflow as tf
 
 from gpubalance.engine.failures import TaskFailedError
-from gpubalance.engine.losses import CompiledLoss
 from gpubalance.engine.pipeline import refuse
 from gpubalance.engine.pipeline.blocks import Blocks
 from gpubalance.engine.pipeline.calls import calls_of
@@ -19,7 +18,7 @@ from gpubalance.engine.pipeline.clock import clocks_of
 from gpubalance.engine.pipeline.micro_batches import MicroBatch, micro_batch_of
 from gpubalance.engine.pipeline.pipeline import Pipeline
 from gpubalance.errors import BadInput, PlanMismatch
-from gpubalance.training import keras_inside, own_loss
+from gpubalance.training import keras_inside, parts
 from gpubalance.training.cut import Cut
 
 
@@ -34,8 +33,7 @@ class PipelinedSteps:
         refuse.model(model)
         blocks = self._blocks()
         optimizer = model.optimizer if model.compiled else keras.optimizers.SGD()
-        own = CompiledLoss(model._compile_loss), optimizer
-        self._pipeline = Pipeline(model, blocks, cut.segments, cut.names, *own)
+        self._pipeline = Pipeline(model, blocks, cut.segments, cut.names, optimizer)
         parts = cut.devices, cut.names, blocks.graph, cut.segments, cut.joint
         self._pipeline.clocks = clocks_of(*parts, cut.result.micro_batch, seed=0)
         self._logs: Any = None
@@ -101,9 +99,7 @@ class PipelinedSteps:
 
     def _train_on(self, data: tuple[Any, ...]) -> Any:
         if not self._is_tried:
-            tried = self._model, data, self._cut.result.micro_batch
-            own_loss.check(*tried, lambda inputs: self.predict([(inputs,)]))
-            own_loss.check_added(*tried, self._added)
+            self._try(data)
             self._is_tried = True
         batch = self._micro_batches(data)
         orders = self._cut.orders(len(batch))
@@ -145,6 +141,15 @@ class PipelinedSteps:
     def _added(self, inputs: Any) -> list[Any]:
         """What layers add to the loss for these inputs, as one micro-batch."""
         return [one.numpy() for one in self._outputs(micro_batch_of((inputs,), self._calls))[1]]
+
+    def _try(self, data: tuple[Any, ...]) -> None:
+        """Tries the loss and what layers add to it in parts: see `parts.check`."""
+
+        def losses(some: tuple[Any, ...]) -> list[float]:
+            with keras_inside.uncounted(self._model):
+                return [self._loss_of(some, self.predict([some])), *map(float, self._added(some[0]))]
+
+        parts.check(self._model, data, self._cut.result.micro_batch, losses)
 
     def _together(self, outputs: Sequence[Any]) -> Any:
         """The outputs of all micro-batches as one, in the host's memory."""

@@ -4,40 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
-from gpubalance.engine.pace import Clock, clocks
+from gpubalance.engine.pace import clocks
+from gpubalance.engine.place import Place
 from gpubalance.engine.runtime import build_strategy, use_devices, used_before
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, JointProfile
 
 # The UUIDs that were visible when CUDA and TensorFlow first looked for GPUs in this process: they look only once.
 _shown: list[str] = []
-
-
-@dataclass(frozen=True)
-class Place:
-    """A strategy over the devices that get samples, their clocks, and TensorFlow's names for this process's devices.
-
-    In a cluster each process has one of the devices.
-    """
-
-    strategy: Any
-    names: tuple[str, ...]
-    clocks: tuple[Clock, ...]
-    labels: tuple[str, ...] = ()
-    cluster: Cluster | None = None
-
-    @property
-    def first(self) -> int:
-        """The index of this process's first device among all."""
-        return self.cluster.rank if self.cluster else 0
-
-    @property
-    def replicas(self) -> int:
-        """The number of devices in all processes."""
-        return len(self.clocks)
 
 
 def take_place(

@@ -13,9 +13,9 @@ from typing import Any
 import keras
 
 from gpubalance.engine.hosts import what_all_say
+from gpubalance.engine.place import Place
 from gpubalance.errors import BadInput
 from gpubalance.training.data import UNKNOWN_SIZE
-from gpubalance.training.place import Place
 
 _BATCHES_COMPARED = 3
 _AS_MUCH = "read the same files in every process: a split gives each device its part of the same batches"

@@ -19,8 +19,8 @@ from gpubalance.training.sizes import check_hosts, check_model, check_monitor, s
 _MODELS_KEPT = 4
 
 if TYPE_CHECKING:
+    from gpubalance.engine.place import Place
     from gpubalance.results.plan import Plan
-    from gpubalance.training.place import Place
     from gpubalance.training.steps import OnStamps, Steps
 
 

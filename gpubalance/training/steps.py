@@ -1,7 +1,7 @@
 """Keras' train, test and predict functions, over replicas whose batches differ.
 
 Keras' `fit` handles global batches as on one device, and calls these functions for each. They deal the batch out and
-call the traced function for it, one of those in functions.py.
+call the step for it: see engine/step/step.py.
 """
 
 from __future__ import annotations
@@ -12,36 +12,38 @@ from typing import Any
 
 import tensorflow as tf
 
-from gpubalance.engine.feed import Dealt, Feed, Kind, signature_of
+from gpubalance.engine.feed import Dealt, Feed
+from gpubalance.engine.place import Place
+from gpubalance.engine.step import built, parity
+from gpubalance.engine.step.functions import Functions, at_a_time
+from gpubalance.engine.step.verdict import Verdict
 from gpubalance.errors import BadInput
 from gpubalance.settings.shares import Shares
-from gpubalance.training import keras_inside, own_loss, own_step
-from gpubalance.training.functions import predicting, testing, training
-from gpubalance.training.place import Place
+from gpubalance.training import keras_inside
 from gpubalance.training.processes import Alike, end_together
 
 # Called with a stamped step's seconds [replica, (began, computed, summed, finished)] and with its split. To measure the
 # noise, two more columns have its norms (see `training`), unless each replica had the whole batch.
 OnStamps = Callable[[Any, Shares], None]
+# The batches on which a step is tried in parts, at most, while they do not tell how parts make the whole.
+_LOOKS = 4
 
 
 class Steps:
     """The functions for one model on one place, traced on first use."""
 
     def __init__(self, model: Any, place: Place, shares: Shares) -> None:
-        keras_inside.take_over(model)
+        built.take_over(model)
         self._model = model
         self._compiled = keras_inside.compiled(model)
         self._place = place
         self._shares = shares
         self._feed = Feed(place.names, shares.batches, place.first)
         self._alike = Alike(place)
-        self._functions: dict[tuple[Any, ...], Any] = {}
-        self._signatures: dict[tuple[str, str], Any] = {}
-        self._last_kinds: dict[tuple[str, str], Kind] = {}
+        self._functions = Functions(model, place)
+        self._looks = {"train": _LOOKS, "test": _LOOKS}
         self.is_open = False
         self._is_built = False
-        self._is_tried = False
         self.stamp_every = 0
         self.noisy = False
         self.on_stamps: OnStamps | None = None
@@ -54,20 +56,22 @@ class Steps:
         return Shares(*self._tried) if self._tried else None
 
     @contextmanager
-    def used(self, on_first: Callable[[Dealt], None], sizes: Mapping[str, int]) -> Iterator[None]:
+    def used(
+        self, on_first: Callable[[Dealt], None], on_tried: Callable[[Verdict], None], sizes: Mapping[str, int]
+    ) -> Iterator[None]:
         """Makes Keras' own `fit`, `evaluate` and `predict` of the model call these functions inside the block.
 
-        `on_first` is called with the first batch, once all of the model's variables exist. `sizes` has the lengths of
-        data that must be equal in all processes.
+        `on_first` is called with the first batch, once all of the model's variables exist, `on_tried` with what a
+        trial of the step found. `sizes` has the lengths of data that must be equal in all processes.
         """
         optimizer = getattr(self._model, "optimizer", None)
         # The model's own `built` does not tell: build(shape) of a subclass sets it without creating variables.
-        built = all(layer.built for layer in self._model._flatten_layers())
-        if built and optimizer is not None and not optimizer.built:
+        is_built = all(layer.built for layer in self._model._flatten_layers())
+        if is_built and optimizer is not None and not optimizer.built:
             with self._place.strategy.scope():  # a callback that restores it would build it outside the scope
                 optimizer.build(self._model.trainable_variables)
         self.is_open, self._is_built = True, False
-        self._tried, self._on_first = None, on_first
+        self._tried, self._on_first, self._on_tried = None, on_first, on_tried
         try:
             self._alike.begin(sizes)
             with keras_inside.on_one_device(
@@ -104,11 +108,11 @@ class Steps:
 
     def test(self, iterator: Iterator[Any]) -> Any:
         """Does the same for `evaluate`."""
-        return self._several(iterator, lambda dealt: self._call("test", dealt))
+        return self._several(iterator, self._test_on)
 
     def predict(self, batches: Sequence[Any]) -> Any:
         """The outputs for all samples of some batches, in their order."""
-        outputs = [self._call("predict", self._feed.deal(batch)) for batch in batches]
+        outputs = [self._functions.predict(self._feed.deal(batch)) for batch in batches]
         return tf.nest.map_structure(lambda *parts: tf.concat(parts, axis=0), *outputs)
 
     def _several(self, iterator: Iterator[Any], step: Callable[[Dealt], Any], *, trains: bool = False) -> Any:
@@ -126,13 +130,10 @@ class Steps:
             self._alike.has(dealt.samples)
             self._alike.check(batch, self._model)
             if not self._is_built:  # what Keras leaves to the first batch
-                keras_inside.build(self._model, self._place.strategy, batch, trains=trains)
-                own_loss.check(self._model, batch, self._at_a_time(dealt.shares)[0])
+                built.build(self._model, self._place.strategy, batch, trains=trains)
                 self._is_built = True
                 self._on_first(dealt)
-            if trains and not self._is_tried:
-                own_step.check(self._model, batch, self._at_a_time(dealt.shares)[0])
-                self._is_tried = True
+            self._check("train" if trains else "test", batch, dealt)
             logs = step(dealt)
             self._feed.look_ahead(iterator)
         if logs is None:
@@ -142,68 +143,35 @@ class Steps:
     def _train_on(self, dealt: Dealt) -> Any:
         self._steps += 1
         stamped = bool(self.stamp_every) and self._steps % self.stamp_every == 0
-        known = len(self._functions)
-        logs, stamps = self._call("train", dealt, stamped=stamped)
-        if stamped and len(self._functions) > known:
+        sizes = at_a_time(dealt.shares, self._shares)
+        self._tried = dealt.shares, dealt.shares if dealt.whole else sizes
+        logs, stamps, is_new = self._functions.train(dealt, sizes, stamped=stamped, noisy=self.noisy)
+        if stamped and is_new:
             self._steps -= 1  # the first run of a trace is slower: the next step is stamped instead
         elif stamped and self.on_stamps is not None:
-            self.on_stamps(stamps.numpy(), Shares(dealt.shares, self._at_a_time(dealt.shares)))
+            self.on_stamps(stamps.numpy(), Shares(dealt.shares, sizes))
         return logs
 
-    def _call(self, kind: str, dealt: Dealt, *, stamped: bool = False) -> Any:
-        like = kind, dealt.kind.like
-        if self._last_kinds.get(like) is not dealt.kind:
-            self._last_kinds[like] = dealt.kind
-            self._widen(like)
-        sizes = self._at_a_time(dealt.shares)
-        accumulates = kind == "train" and not dealt.whole and sizes != dealt.shares
-        self._tried = dealt.shares, sizes if accumulates else dealt.shares
-        key = (like, dealt.whole, accumulates, stamped, stamped and self.noisy and not dealt.whole)
-        if key not in self._functions:
-            self._functions[key] = self._traced(key, self._signatures[like])
-        with tf.device("/CPU:0"):
-            weights = tf.constant(dealt.weights, tf.float32)
-            at_a_time = tf.constant(sizes, tf.int32)
-        return self._functions[key](dealt.values, weights, tf.constant(float(dealt.samples)), at_a_time)
+    def _test_on(self, dealt: Dealt) -> Any:
+        self._tried = dealt.shares, dealt.shares
+        return self._functions.test(dealt)
 
-    def _widen(self, like: tuple[str, str]) -> None:
-        """Widens the signature to the last kind of batch, and drops the traces that did not accept it."""
-        known = self._signatures.get(like)
-        self._signatures[like] = signature_of(self._last_kinds[like], known)
-        if self._signatures[like] != known:
-            self._functions = {key: made for key, made in self._functions.items() if key[0] != like}
+    def _check(self, what: str, batch: Any, dealt: Dealt) -> None:
+        """Tries the step in parts on a batch, and again on a few later ones while that does not tell.
 
-    def _at_a_time(self, shares: tuple[int, ...]) -> tuple[int, ...]:
-        """The samples that each replica takes at a time: the split's micro-batch, or its share if that is smaller."""
-        if not self._shares.accumulates:
-            return shares
-        return tuple(min(share, micro) for share, micro in zip(shares, self._shares.micro_batches, strict=True))
-
-    def _traced(self, key: tuple[Any, ...], signature: Any) -> Any:
-        """The traced function for a key; one trace serves every split and every size of batch."""
-        (kind, _), whole, accumulates, stamped, noisy = key
-        model, place = self._model, self._place
-        if kind == "train":
-            options = {"whole": whole, "accumulates": accumulates, "stamped": stamped, "noisy": noisy}
-            function = training(model, place, **options)
-        else:
-            function = (testing if kind == "test" else predicting)(model, place, whole=whole)
-        made = tf.function(
-            function,
-            input_signature=[
-                (signature,) * len(place.names),
-                tf.TensorSpec((place.replicas,), tf.float32),
-                tf.TensorSpec((), tf.float32),
-                tf.TensorSpec((place.replicas,), tf.int32),
-            ],
-            autograph=False,
-        )
-        try:
-            return made.get_concrete_function()
-        except Exception as error:
-            if type(error).__name__ != "UnliftableError":  # of a variable that is made while a step is traced
-                raise
-            raise BadInput(
-                f"the model {model.name} creates a variable in its first step, as keras.random without a seed does",
-                remedy="create it before: seed = keras.random.SeedGenerator(1), and draw with seed=seed",
-            ) from error
+        Raises BadInput for what a split can't train.
+        """
+        sizes = at_a_time(dealt.shares, self._shares)
+        if not self._looks[what] or (self._place.replicas == 1 and sizes == dealt.shares):
+            return
+        self._looks[what] -= 1
+        trains = what == "train"
+        found = parity.check(self._model, batch, self._place.names[0], share=sizes[0], trains=trains)
+        if found.refused is not None:
+            raise BadInput(found.refused.message, remedy=found.refused.remedy)
+        self._on_tried(found)
+        if trains:
+            parity.refuse_small(found, Shares(dealt.shares, sizes).smallest, self._model)
+        if found.is_known:
+            self._looks[what] = 0
+        self._functions.judge(what, found)

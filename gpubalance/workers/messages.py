@@ -24,7 +24,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter
 
-from gpubalance.results.common import Model
+from gpubalance.results.common import Model, Refusal
 from gpubalance.results.piped import BlockTimed, Piped
 from gpubalance.results.pulled import Change, Mend, Pulled
 from gpubalance.results.timing import Timing
@@ -94,7 +94,7 @@ class Pull(Record):
 
 
 class CountFlops(Record):
-    """Count the operations of one sample's forward pass."""
+    """Count the operations of a step for one sample."""
 
     kind: Literal["count-flops"] = "count-flops"
 
@@ -118,7 +118,7 @@ class Ready(Record):
     """The model is built. CUDA's and cuDNN's versions are those that TensorFlow was built for.
 
     `import_s` is how long importing the user's own file took. `memory_limit_bytes` is what TensorFlow's allocator may
-    take on each device, None if unknown.
+    take on each device, None if unknown. `warned` and `refused` are what a split would tell of the model.
     """
 
     kind: Literal["ready"] = "ready"
@@ -129,6 +129,8 @@ class Ready(Record):
     cuda: str | None
     cudnn: str | None
     memory_limit_bytes: tuple[int | None, ...]
+    warned: tuple[str, ...] = ()
+    refused: Refusal | None = None
 
 
 class Measured(Record):
@@ -152,10 +154,10 @@ class PulledAll(Record):
 
 
 class Flops(Record):
-    """Operations of one sample's forward pass, as TensorFlow counts them; None if it can't."""
+    """Operations of a step for one sample, as TensorFlow counts them; None if it can't."""
 
     kind: Literal["flops"] = "flops"
-    forward: float | None
+    step: float | None
 
 
 class Traced(Record):

@@ -78,7 +78,7 @@ def main(arguments: list[str]) -> None:
             elif session is not None and isinstance(request, Describe | TimeBlocks | Pipe):
                 _layers(session, request, replies)
             elif session is not None and isinstance(request, CountFlops):
-                _say(replies, Flops(forward=session.forward_flops()))
+                _say(replies, Flops(step=session.step_flops()))
             elif session is not None and isinstance(request, Trace):
                 _trace(session, request, replies)
             elif session is not None and isinstance(request, Measure):

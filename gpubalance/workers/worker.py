@@ -112,9 +112,9 @@ class Worker:
         self.facts = self.ask(request, Ready, _OPENS_WITHIN_S, f"building {settings.model}")
         self.is_open = True
 
-    def forward_flops(self) -> float | None:
-        """Operations of one sample's forward pass, as TensorFlow counts them; None if it can't."""
-        return self.ask(CountFlops(), Flops, _FIRST_STEP_WITHIN_S, "counting the model's operations").forward
+    def step_flops(self) -> float | None:
+        """Operations of a step for one sample, as TensorFlow counts them; None if it can't."""
+        return self.ask(CountFlops(), Flops, _FIRST_STEP_WITHIN_S, "counting the step's operations").step
 
     def measure(
         self,

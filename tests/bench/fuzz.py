@@ -156,7 +156,7 @@ def messages(content: bytes) -> None:
         series.window(worker, 0.0)
         series.measurement((0, 1))
         REACHED["measurements"] += 1
-        worker.forward_flops()
+        worker.step_flops()
 
 
 def journals(content: bytes) -> None:

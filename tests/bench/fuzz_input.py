@@ -194,7 +194,7 @@ _ROUND = KeptRound(
 _DONE = Measured(memory_peak_bytes=(None, 5), late_part=0.0)
 _TALK = [
     one.model_dump(mode="json")
-    for one in (ready(2), _STAMPED, _STAMPED, _STAMPED, _DONE, _PLAIN, _DONE, Flops(forward=1e9))
+    for one in (ready(2), _STAMPED, _STAMPED, _STAMPED, _DONE, _PLAIN, _DONE, Flops(step=1e9))
 ]
 _ENTRIES = [
     {"kind": type(one).__name__, "device": "joint", "record": one.model_dump(mode="json")} for one in (_WINDOW, _ROUND)

@@ -55,13 +55,13 @@ def _outputs(model: Any) -> str:
     import keras
 
     from gpubalance.engine.data import Samples
-    from gpubalance.engine.losses import fit_loss
+    from gpubalance.engine.labels import compile_for
     from gpubalance.engine.pipeline.blocks import blocks_of
     from gpubalance.engine.pipeline.calls import calls_of
 
     calls = calls_of(model)
     starts = blocks_of(calls).starts
-    inputs, _ = Samples(model, fit_loss(model), seed=0).make(2)
+    inputs, _ = Samples(model, compile_for(model), seed=0).make(2)
     expected = keras.tree.flatten(model(inputs, training=False))
     pairs = zip(cut_outputs(model, calls, starts, inputs), expected, strict=True)
     worst = max(float(np.abs(mine - its).max()) for mine, its in pairs)

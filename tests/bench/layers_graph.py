@@ -31,18 +31,18 @@ def _compared(make: Callable[[], Any], micro_batches: int) -> str:
     import keras
 
     from gpubalance.engine.data import Samples
-    from gpubalance.engine.losses import fit_loss
+    from gpubalance.engine.labels import compile_for
     from gpubalance.engine.pipeline.blocks import blocks_of
     from gpubalance.engine.pipeline.calls import calls_of
     from gpubalance.engine.pipeline.micro_batches import micro_batch_of
     from gpubalance.engine.pipeline.pipeline import Pipeline
 
     model = make()
-    loss, blocks = fit_loss(model), blocks_of(calls_of(model))
+    targets, blocks = compile_for(model), blocks_of(calls_of(model))
     segments = in_stages(len(blocks.starts), 2)
     orders = orders_of("1f1b", segments, blocks.graph, micro_batches)
-    pipeline = Pipeline(model, blocks, segments, ["CPU:0", "CPU:1"], loss, keras.optimizers.SGD(1e-3))
-    samples = Samples(model, loss, seed=0)
+    pipeline = Pipeline(model, blocks, segments, ["CPU:0", "CPU:1"], keras.optimizers.SGD(1e-3))
+    samples = Samples(model, targets, seed=0)
     batch = [pipeline.held(micro_batch_of(samples.make(8, salt=n), blocks.calls)) for n in range(micro_batches)]
     ways = {"threads": lambda: pipeline.step(batch, orders), "one graph": _graph(pipeline, batch, orders)}
     return _told({name: _seconds(step, time.process_time) for name, step in ways.items()}, ways)

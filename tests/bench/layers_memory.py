@@ -64,7 +64,7 @@ def part(first: str, last: str) -> int | None:
     import tensorflow as tf
 
     from gpubalance.engine.data import Samples
-    from gpubalance.engine.losses import fit_loss
+    from gpubalance.engine.labels import compile_for
     from gpubalance.engine.pipeline.alone import Alone
     from gpubalance.engine.pipeline.blocks import blocks_of
     from gpubalance.engine.pipeline.calls import calls_of
@@ -73,9 +73,9 @@ def part(first: str, last: str) -> int | None:
 
     dense = [keras.layers.Dense(_WIDTH, "relu") for _ in range(_DEPTH)]
     model = keras.Sequential([keras.Input((_WIDTH,)), *dense, keras.layers.Dense(1)])
-    calls, loss = calls_of(model), fit_loss(model)
-    samples = Samples(model, loss, seed=0)
-    outputs = OutputsLoss(model, calls, loss)
+    calls = calls_of(model)
+    samples = Samples(model, compile_for(model), seed=0)
+    outputs = OutputsLoss(model, calls)
     run = int(first), int(last)
     try:
         alone = Alone(blocks_of(calls), run, model.dtype_policy, "CPU:0", outputs, keras.optimizers.Adam())

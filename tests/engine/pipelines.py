@@ -81,7 +81,7 @@ def trained(
     import tensorflow as tf
 
     from gpubalance.engine.data import Samples
-    from gpubalance.engine.losses import fit_loss
+    from gpubalance.engine.labels import compile_for
     from gpubalance.engine.pipeline.blocks import blocks_of
     from gpubalance.engine.pipeline.calls import calls_of
     from gpubalance.engine.pipeline.micro_batches import micro_batch_of
@@ -89,13 +89,12 @@ def trained(
 
     own, twin, *others = alike(make, 3 if move else 2)
     mine, its = optimizer(), optimizer()
-    loss = fit_loss(own)
-    samples = Samples(own, loss, seed=0)
+    samples = Samples(own, compile_for(own), seed=0)
     blocks = blocks_of(calls_of(own))
     placed = segments or in_stages(len(blocks.starts), min(stages, len(blocks.starts)))
     order = orders or orders_of(kind, placed, blocks.graph, micro_batches)
     names = [f"CPU:{number}" for number in range(len(order))]
-    pipeline = Pipeline(own, blocks, placed, names, loss, mine)
+    pipeline = Pipeline(own, blocks, placed, names, mine)
     alone = _alone(twin, its)
     moved = [_alone(one, optimizer()) for one in others]
     if not any("float" in tensor.dtype for tensor in own.inputs):
@@ -137,17 +136,17 @@ def _alone(model: Any, optimizer: Any) -> Callable[[Any, float], float]:
     """One device's step on the same micro-batches, one after the other, as written down by hand."""
     import tensorflow as tf
 
-    from gpubalance.engine.losses import fit_loss
+    from gpubalance.engine.labels import compile_for
 
-    loss = fit_loss(model)
+    compile_for(model)
     optimizer.build(model.trainable_variables)
 
     @tf.function(autograph=False, reduce_retracing=True)  # type: ignore[untyped-decorator]
-    def gradients(inputs: Any, labels: Any, part: Any, total: Any) -> Any:
+    def gradients(inputs: Any, labels: Any, samples: Any, total: Any) -> Any:
         with tf.GradientTape() as tape:
-            value = loss.sum(labels, model(inputs, training=True)) / total
+            value = model._compile_loss(labels, model(inputs, training=True)) * samples / total
             if model.losses:
-                value += tf.add_n([tf.cast(own, tf.float32) for own in model.losses]) * part
+                value += tf.add_n([tf.cast(own, tf.float32) for own in model.losses]) * (samples / total)
             scaled = optimizer.scale_loss(value)
         return value, tape.gradient(scaled, [variable.value for variable in model.trainable_variables])
 
@@ -160,8 +159,8 @@ def _alone(model: Any, optimizer: Any) -> Callable[[Any, float], float]:
     def step(batch: Any, total: float) -> float:
         sums, value = None, 0.0
         for inputs, labels in batch:
-            part = len(tf.nest.flatten(inputs)[0]) / total
-            own, grads = gradients(inputs, labels, tf.constant(part), tf.constant(total))
+            samples = float(len(tf.nest.flatten(inputs)[0]))
+            own, grads = gradients(inputs, labels, tf.constant(samples), tf.constant(total))
             value += float(own)
             sums = grads if sums is None else [plus(*pair) for pair in zip(sums, grads, strict=True)]
         optimizer.apply(sums, model.trainable_variables)

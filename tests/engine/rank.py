@@ -53,7 +53,7 @@ def main(cluster: Cluster, folder: Path) -> None:
             batches = proportional_split(len(x), BATCHES[count])
             sizes = None if micro is None else [min(micro, batch) for batch in batches]
             steps.step(x, (y,), batches, sizes)
-        traces = steps.function(micro=micro is not None).experimental_get_tracing_count()
+        traces = len(steps.traces(micro=micro is not None))
         clock = steps.clocks[cluster.rank]
         counted = clock.computed_steps, clock.summed_steps
         np.savez(folder / f"{name}-{cluster.rank}.npz", *steps.weights(), traces=traces, counted=counted)

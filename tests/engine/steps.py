@@ -27,7 +27,11 @@ class Steps:
     ) -> None:
         import keras
 
-        from gpubalance.engine import data, losses, pace, runtime
+        from gpubalance.engine import data, labels, pace, runtime
+        from gpubalance.engine.feed import Feed
+        from gpubalance.engine.place import Place
+        from gpubalance.engine.step import built
+        from gpubalance.engine.step.functions import Functions
 
         # The strategy gives the other processes the first one's weights.
         keras.utils.set_random_seed(7 + (cluster.rank if cluster else 0))
@@ -36,40 +40,17 @@ class Steps:
         self.clocks = pace.clocks(profiles, joint or JointProfile(), seed=0)
         for clock in self.clocks:
             clock.counts = cluster is not None
+        place = Place(self.strategy, self.names, tuple(self.clocks), cluster=cluster)
+        self.feed = Feed(self.names, (1,) * len(profiles), place.first)
         with self.strategy.scope():
             self.model = make_model()
-            self.optimizer = make_optimizer()
-            self.optimizer.build(self.model.trainable_variables)
-        self.loss = losses.fit_loss(self.model)
-        self.samples = data.Samples(self.model, self.loss, seed=0)
-        self._xla = xla
-        self._functions: dict[tuple[bool, bool], Any] = {}
-
-    def function(self, *, stamped: bool = False, micro: bool = False) -> Any:
-        """The product's step, built on first use."""
-        from gpubalance.engine import data, step
-
-        if (stamped, micro) not in self._functions:
-            spec = data.element_spec(self.strategy, self.samples)
-            parts = self.strategy, self.model, self.loss, self.optimizer, self.clocks, spec
-            self._functions[stamped, micro] = step.build_step(*parts, stamped=stamped, micro=micro, xla=self._xla)
-        return self._functions[stamped, micro]
-
-    def deal(self, inputs: Any, labels: Any, batches: Sequence[int]) -> Any:
-        """Deals NumPy samples to the replicas in order."""
-        import keras
-        import tensorflow as tf
-
-        from gpubalance.engine import data
-
-        starts = [sum(batches[:i]) for i in range(len(batches))]
-
-        def share(context: Any) -> Any:
-            first = starts[context.replica_id_in_sync_group]
-            last = first + batches[context.replica_id_in_sync_group]
-            return keras.tree.map_structure(lambda a: tf.constant(a[first:last]), (inputs, labels))
-
-        return data.distribute(self.strategy, share)
+            self.targets = labels.compile_for(self.model)
+            self.model.compile(make_optimizer(), self.model.loss, jit_compile=False)
+            self.optimizer = self.model.optimizer
+        self.samples = data.Samples(self.model, self.targets, seed=0)
+        built.take_over(self.model)
+        built.build(self.model, self.strategy, data.as_tensors(self.samples.make(2)), trains=True)
+        self.functions = Functions(self.model, place, xla=xla)
 
     def step(
         self,
@@ -80,13 +61,20 @@ class Steps:
         *,
         stamped: bool = False,
     ) -> tuple[float, Any]:
-        """Trains one step; returns the loss and the stamps [replica, (began, computed, summed, finished)]."""
-        import tensorflow as tf
+        """Trains one step; returns its loss and the stamps [replica, (began, computed, summed, finished)]."""
+        from gpubalance.engine import data
+        from gpubalance.engine.labels import as_outputs
 
-        sizes = [] if micro_batches is None else [tf.constant(micro_batches, tf.int32)]
-        step = self.function(stamped=stamped, micro=micro_batches is not None)
-        loss, stamps = step(self.deal(inputs, labels, batches), tf.constant(float(sum(batches))), *sizes)
-        return float(loss), stamps.numpy()
+        self.feed.batches = tuple(batches)
+        for metric in self.model.metrics:
+            metric.reset_state()
+        dealt = self.feed.deal(data.as_tensors((inputs, as_outputs(self.model, list(labels)))))
+        logs, stamps, _ = self.functions.train(dealt, tuple(micro_batches or batches), stamped=stamped)
+        return float(logs["loss"]), stamps.numpy()
+
+    def traces(self, *, micro: bool) -> list[Any]:
+        """The traced steps, those in micro-batches or the others."""
+        return [made for (_, kind), made in self.functions._traced.items() if kind.micro == micro]
 
     def weights(self) -> list[Any]:
         return [v.numpy() for v in self.model.weights]

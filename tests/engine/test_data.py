@@ -42,28 +42,24 @@ def two_inputs_and_outputs() -> Any:
 @pytest.mark.parametrize("batches", [(7, 3), (1, 9)])
 def test_both_sources_give_each_replica_its_batch(tensorflow: Any, data: Any, batches: tuple[int, ...]) -> None:
     steps = Steps(dense_model, adam, [None, None])
-    local = steps.strategy.experimental_local_results
-    for source in (
-        data.resident(steps.strategy, steps.samples, steps.names, batches),
-        data.streamed(steps.strategy, steps.samples, batches),
-    ):
-        for inputs, (labels,) in islice(source, 4):
-            assert [x.shape[0] for x in local(inputs)] == list(batches)
-            assert [y.shape[0] for y in local(labels)] == list(batches)
+    steps.feed.batches = batches
+    streamed = map(steps.feed.deal, data.streamed(steps.samples, sum(batches)))
+    for source in (data.resident(steps.feed, steps.samples), streamed):
+        for dealt in islice(source, 4):
+            assert [(len(inputs), len(labels)) for inputs, labels in dealt.values] == [(size, size) for size in batches]
 
 
 def test_resident_samples_lie_on_the_replicas_own_device(tensorflow: Any, data: Any) -> None:
     steps = Steps(dense_model, adam, [None, None])
-    inputs, _ = next(data.resident(steps.strategy, steps.samples, steps.names, (2, 3)))
-    first, second = steps.strategy.experimental_local_results(inputs)
+    (first, _), (second, _) = next(data.resident(steps.feed, steps.samples)).values
     assert first.device.endswith("CPU:0")
     assert second.device.endswith("CPU:1")
 
 
 def test_samples_are_the_same_for_the_same_seed(tensorflow: Any, data: Any) -> None:
     steps = Steps(dense_model, adam, [None])
-    again = data.Samples(steps.model, steps.loss, seed=0)
-    other = data.Samples(steps.model, steps.loss, seed=1)
+    again = data.Samples(steps.model, steps.targets, seed=0)
+    other = data.Samples(steps.model, steps.targets, seed=1)
     np.testing.assert_array_equal(steps.samples.make(5)[0], again.make(5)[0])
     assert not np.array_equal(steps.samples.make(5)[0], other.make(5)[0])
 

@@ -338,4 +338,4 @@ def test_one_trace_serves_every_split(tensorflow: Any, micro_batches: tuple[tupl
     (x, y), *_ = samples((6,))
     for batches, micro in zip(((70, 30), (50, 50), (3, 97)), micro_batches or [None] * 3, strict=True):
         steps.step(x, (y,), batches, micro)
-    assert steps.function(micro=micro_batches is not None).experimental_get_tracing_count() == 1
+    assert len(steps.traces(micro=micro_batches is not None)) == 1

@@ -44,13 +44,13 @@ def regularised(keras: Any) -> Trained:
 )
 def test_wherever_it_is_cut_a_model_gives_the_same(keras: Any, make: Any, count: int) -> None:
     from gpubalance.engine.data import Samples
-    from gpubalance.engine.losses import fit_loss
+    from gpubalance.engine.labels import compile_for
     from gpubalance.engine.pipeline.blocks import blocks_of
     from gpubalance.engine.pipeline.calls import calls_of
 
     model = make()
     calls = calls_of(model)
-    inputs, _ = Samples(model, fit_loss(model), seed=0).make(3)
+    inputs, _ = Samples(model, compile_for(model), seed=0).make(3)
     expected = keras.tree.flatten(model(inputs, training=False))
     cuts = blocks_of(calls).starts[1:]
     assert len(cuts) == count

@@ -31,11 +31,11 @@ def test_what_is_added_is_there_for_its_device_and_kind() -> None:
     assert journal.of("SIM-0", Attempt) == ATTEMPTS
     assert journal.of("SIM-1", Attempt) == []
     assert journal.of("SIM-0", Work) == []
-    journal.add("SIM-1", Work(forward_flops=None))
+    journal.add("SIM-1", Work(step_flops=None))
     journal.close()
     again = Journal("a", "a test", resume=True)
     assert again.of("SIM-0", Attempt) == ATTEMPTS
-    assert again.of("SIM-1", Work) == [Work(forward_flops=None)]
+    assert again.of("SIM-1", Work) == [Work(step_flops=None)]
     with again:
         pass  # what ends well is in a result
     assert not Journal("a", "a test", resume=True).resumed
@@ -46,11 +46,11 @@ def test_without_resume_it_begins_anew() -> None:
     Journal("b", "a test", resume=False).close()
     assert Journal.is_left("b")  # nothing has taken its place yet
     journal = Journal("b", "a test", resume=False)
-    journal.add("SIM-1", Work(forward_flops=None))
+    journal.add("SIM-1", Work(step_flops=None))
     journal.close()
     again = Journal("b", "a test", resume=True)
     assert again.of("SIM-0", Attempt) == []
-    assert again.of("SIM-1", Work) == [Work(forward_flops=None)]
+    assert again.of("SIM-1", Work) == [Work(step_flops=None)]
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])

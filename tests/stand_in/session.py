@@ -68,7 +68,7 @@ class Session:
             "memory_limit_bytes": tuple(device.memory_bytes for device in self._devices[self._own]),
         }
 
-    def forward_flops(self) -> float | None:
+    def step_flops(self) -> float | None:
         return None
 
     def measure(

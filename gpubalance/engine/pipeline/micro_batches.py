@@ -10,7 +10,6 @@ import keras
 import tensorflow as tf
 
 from gpubalance.engine import keras_inside
-from gpubalance.engine.losses import CompiledLoss, Loss
 from gpubalance.engine.pipeline import refuse
 from gpubalance.engine.pipeline.calls import Calls
 
@@ -33,12 +32,12 @@ def micro_batch_of(data: Any, calls: Calls) -> MicroBatch:
 
 
 class OutputsLoss:
-    """A micro-batch's part of a batch's loss, by the model's outputs."""
+    """A micro-batch's part of a batch's loss, by the model's outputs: of the loss that it was compiled with."""
 
-    def __init__(self, model: Any, calls: Calls, loss: Loss | CompiledLoss) -> None:
+    def __init__(self, model: Any, calls: Calls) -> None:
         self._structure = keras_inside.graph_of(model).output  # type: ignore[union-attr]
         self._slots = calls.outputs
-        self._loss = loss
+        self._loss = model._compile_loss
 
     def part(self, values: Mapping[int, Any], total: Any, labels: Any, *weights: Any) -> Any:
         """A micro-batch's part of the loss of `total` samples, from the last section's tensors; called in its trace.
@@ -46,13 +45,13 @@ class OutputsLoss:
         Raises Refused for a loss that divides by the sample weights.
         """
         outputs = self.packed(values)
-        if isinstance(self._loss, CompiledLoss):
-            reductions = set(refuse.reductions_of(self._loss.function))
-            if reductions == {"sum"}:
-                return tf.cast(self._loss.function(labels, outputs, *weights), tf.float32)
-            if weights and "mean_with_sample_weight" in reductions:
-                refuse.loss("the sample weights of a batch")
-        return self._loss.sum(labels, outputs, *weights) / total
+        reductions = set(refuse.reductions_of(self._loss))
+        if weights and "mean_with_sample_weight" in reductions:
+            refuse.loss("the sample weights of a batch")
+        loss = tf.cast(self._loss(labels, outputs, *weights), tf.float32)
+        if reductions == {"sum"}:
+            return loss
+        return loss * tf.cast(tf.shape(keras.tree.flatten(outputs)[0])[0], tf.float32) / total
 
     def packed(self, values: Mapping[int, Any]) -> Any:
         """The model's outputs in its own structure."""

@@ -12,7 +12,6 @@ import tensorflow as tf
 
 from gpubalance.engine import keras_inside
 from gpubalance.engine.failures import TaskFailedError
-from gpubalance.engine.losses import CompiledLoss, Loss
 from gpubalance.engine.pace import QUEUED_WITHIN_S
 from gpubalance.engine.pipeline.blocks import Blocks
 from gpubalance.engine.pipeline.clock import Clock
@@ -45,12 +44,11 @@ class Pipeline:
         blocks: Blocks,
         segments: Sequence[Segment],
         names: Sequence[str],
-        loss: Loss | CompiledLoss,
         optimizer: Any,
     ) -> None:
         """Moves the model's variables, and an optimizer's slots for them, to their devices: TensorFlow's `names`."""
         keras_inside.check_graphs(model, optimizer)
-        self.outputs = OutputsLoss(model, blocks.calls, loss)
+        self.outputs = OutputsLoss(model, blocks.calls)
         sections = [
             Section(blocks.calls, blocks.span(one.first, one.last), names[one.device], model.dtype_policy)
             for one in segments

@@ -39,11 +39,12 @@ class LayersSession:
         self._names = runtime.set_up(devices, settings, seed=seed)
         with tf.device("/CPU:0"), keras_inside.without_xla():
             self._model, self._import_s = trained.make_model(settings)
-            self._optimizer = trained.optimizer_of(self._model, settings.precision)
-            self._samples, self._loss = trained.samples_and_loss(settings, self._model, None, seed=seed)
-        self._calls = calls_of(self._model)
-        refuse.model(self._model)
-        self._outputs = OutputsLoss(self._model, self._calls, self._loss)
+            self._calls = calls_of(self._model)
+            refuse.model(self._model)
+            self._samples = trained.samples_for(
+                settings, self._model, None, tf.distribute.get_strategy(), "CPU:0", seed=seed
+            )
+        self._outputs = OutputsLoss(self._model, self._calls)
         self._cut: Blocks | None = None
         self._pipeline: Pipeline | None = None
         self._used: tuple[Any, int] | None = None  # the last order and micro-batch
@@ -126,9 +127,7 @@ class LayersSession:
         """The pipeline for these segments: the last one, unless its segments differ, whatever its orders."""
         if self._pipeline is None or self._pipeline.segments != tuple(segments):
             self._pipeline, self._used = None, None
-            self._pipeline = Pipeline(
-                self._model, self._blocks, segments, self._names, self._loss, self._fresh_optimizer()
-            )
+            self._pipeline = Pipeline(self._model, self._blocks, segments, self._names, self._fresh_optimizer())
         if self._used is None or self._used[1] != micro_batch:
             parts = self._devices, self._names, self._blocks.graph, segments, self._joint
             self._pipeline.clocks = clocks_of(*parts, micro_batch, seed=self._seed)
@@ -136,7 +135,7 @@ class LayersSession:
 
     def _fresh_optimizer(self) -> Any:
         with tf.device("/CPU:0"):
-            return fresh(self._optimizer)
+            return fresh(self._model.optimizer)
 
     def _micro_batch(self, size: int) -> MicroBatch:
         """Random samples, the same in each call."""

@@ -11,6 +11,7 @@ from gpubalance.jobs.events import Watch
 from gpubalance.jobs.keep.kept import Kept
 from gpubalance.jobs.measure.fitting import Fitting
 from gpubalance.jobs.measure.joint import JointRun
+from gpubalance.jobs.measure.refused import refuse
 from gpubalance.jobs.measure.series import LEAST_TIMINGS, SHORT_TIMING_S, Series
 from gpubalance.jobs.measure.warm import Warmth
 from gpubalance.jobs.measure.warnings import PRECISE_ENOUGH
@@ -41,6 +42,8 @@ class Together:
         if not self._party.alive:
             self._party.start()
             check_model(self._model, self._party.facts.model, what="probe", remedy="--fresh probes it again")
+            if len(split.used) > 1 or split.accumulates:
+                refuse(self._party.facts)
         return self._party
 
     def measure(self, split: Shares, at_least_s: float | None) -> Measurement:

@@ -34,7 +34,8 @@ def tell_resumed(journal: Journal | None, watch: Watch) -> None:
 
 def probe_journal(request: ProbeRequest, driver: str | None, *, resume: bool) -> Journal:
     """The journal of this probe. Raises InUse if another process is making the same one."""
-    key = _key(request, driver, deadline_s=None, time_limit_s=None, ahead=True, least_samples=0, tracing=None)
+    same = {"deadline_s": None, "time_limit_s": None, "ahead": True, "for_split": False, "least_samples": 0}
+    key = _key(request, driver, **same, tracing=None)
     return Journal(key, "a probe of the same devices and settings", resume=resume)
 
 

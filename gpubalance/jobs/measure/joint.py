@@ -20,6 +20,7 @@ from gpubalance.jobs.measure.warnings import (
     batches_joined,
     excess,
     loss_not_finite,
+    not_exact,
     not_steady,
     resumed,
     slow_steps,
@@ -280,6 +281,7 @@ class JointRun:
         """The warnings about the figures."""
         both, joined_from = self.series, self.alone.joined_from if self.alone else None
         found = [
+            *map(not_exact, self.party.facts.warned if len(self.request.split.used) > 1 else ()),
             throttled(self.slowed) if self.slowed else None,
             slower_than_profile(max(series.late_part for series in both), self.request.settings.model),
             wide_interval(max(series.precision for series in both if series.timings)),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from gpubalance.numbers.units import format_percent
 from gpubalance.planning.slow import SLOW
-from gpubalance.results.common import Warning_
+from gpubalance.results.common import Refusal, Warning_
 from gpubalance.settings.device import Device
 from gpubalance.settings.shares import Shares
 
@@ -24,6 +24,17 @@ def slowed_text(slowed: Sequence[tuple[Device, tuple[str, ...]]]) -> str:
 
 def _was(count: int) -> str:
     return "was" if count == 1 else "were"
+
+
+def not_exact(text: str) -> Warning_:
+    """The warning about a model that a split does not train exactly as one device does."""
+    return Warning_(code="not-exact", message=text, next="gpubalance guide train says what a split trains exactly")
+
+
+def balance_refuses(refused: Refusal) -> Warning_:
+    """The warning about a model that a device trains alone, and a split can't."""
+    message = f"gpubalance balance will refuse this model: {refused.message}"
+    return Warning_(code="not-for-a-split", message=message, next=refused.remedy)
 
 
 def resumed(windows: int) -> Warning_:

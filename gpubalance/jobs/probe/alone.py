@@ -199,7 +199,7 @@ class Alone:
         short = [point.batch for point in bench.here if point.step_time_s.median <= _SHORT_S]
         update = partial(measure_update, batch=max(short, default=min(point.batch for point in bench.here)))
         try:
-            work = Work(forward_flops=bench.party.ask(Worker.forward_flops), update_s=bench.party.ask(update))
+            work = Work(step_flops=bench.party.ask(Worker.step_flops), update_s=bench.party.ask(update))
         except (PartialResult, DeadlinePassed, OutOfMemory, EnvironmentFault):
             bench.drop()
             return None

@@ -43,7 +43,7 @@ class HotPoint(Record):
 
 
 class Work(Record):
-    """Floating-point operations of one sample's forward pass, and the seconds of an update; None if unknown."""
+    """Floating-point operations of a step for one sample, and the seconds of an update; None if unknown."""
 
-    forward_flops: float | None
+    step_flops: float | None
     update_s: Seconds | None = None

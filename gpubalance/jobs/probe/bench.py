@@ -19,6 +19,7 @@ from gpubalance.errors import (
 from gpubalance.jobs.events import Doing, PointDone, TrialDone, Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.measure.lost import lost_gpus_told
+from gpubalance.jobs.measure.refused import refuse
 from gpubalance.jobs.measure.sensors import check_memory
 from gpubalance.jobs.probe.attempt import Attempt
 from gpubalance.jobs.probe.halt import Halt
@@ -209,6 +210,8 @@ class Bench:
         if self.facts is None:
             self.facts = self.party.facts
             self.journal.add(self.device.uuid, self.facts)
+        if self.request.for_split:
+            refuse(self.facts)
 
     def _then(self, *, last: bool) -> Party | None:
         """The party to load ahead: this one if it will need another worker, else the one that measures next."""

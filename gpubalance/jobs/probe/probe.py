@@ -22,7 +22,7 @@ from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.journals import probe_journal, tell_resumed
 from gpubalance.jobs.keep.saved_probes import save
 from gpubalance.jobs.measure.pipeline import ceiling
-from gpubalance.jobs.measure.warnings import batches_differ
+from gpubalance.jobs.measure.warnings import balance_refuses, batches_differ
 from gpubalance.jobs.probe.alone import Alone
 from gpubalance.jobs.probe.bench import Bench
 from gpubalance.jobs.probe.estimate import estimate, queues
@@ -211,6 +211,7 @@ class _Probing:
         warnings = [warning for one in self._all for warning in device_warnings(one)]
         warnings += [one.trace_warning for one in self._all if one.trace_warning]
         warnings += self._pipeline_warnings
+        warnings += [balance_refuses(facts.refused)] if facts and facts.refused else []
         if any(point.unlike for one in self._all for point in one.points.values()):
             warnings.append(batches_differ())
         return Probe(

@@ -13,10 +13,6 @@ from gpubalance.planning.model import LINE_WITHIN, fit_line, monotone_curve
 from gpubalance.results.probe import BatchLimit, CurvePoint, DeviceProbe, Failure, SoloRate, StepTimeModel
 from gpubalance.system.deadlines import within_or
 
-# For each matrix product of the forward pass the backward pass has two, for the inputs and for the weights: Kaplan et
-# al., Scaling Laws for Neural Language Models, 2020, section 2.1.
-_TRAINING_OVER_FORWARD = 3
-
 
 def device_probe(alone: Alone) -> DeviceProbe:
     """The record of what was found so far."""
@@ -26,8 +22,7 @@ def device_probe(alone: Alone) -> DeviceProbe:
     rates = [(point.batch, point.throughput.median) for point in usable]
     best = best_of(rates) if rates else None
     telemetry = next((p.telemetry for p in usable if best and p.batch == best[0]), None)
-    forward_flops = alone.work and alone.work.forward_flops
-    flops = forward_flops * _TRAINING_OVER_FORWARD if forward_flops else None
+    flops = alone.work and alone.work.step_flops
     achieved = flops * best[1] if flops and best else None
     device, settings = alone.bench.device, alone.bench.request.settings
     peak = within_or(None, lambda: peak_flops(device.uuid, settings.precision)) if device.told_by_nvml else None

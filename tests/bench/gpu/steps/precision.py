@@ -49,7 +49,7 @@ def _measured(place: Place, name: str, settings: Settings) -> Figure:
     seconds = 0.1 if place.rehearsed else 1.5
     session = place.session(settings)
     # A training step counts as three forward passes, as in the program's own MFU.
-    per_sample = 3 * (session.forward_flops() or 0.0)
+    per_sample = 3 * (session.step_flops() or 0.0)
     timings = list(session.measure(Shares((batch,)), seconds=seconds, at_least=3, steps_per_timing=5, stamped=False))
     rate = batch / median([one.seconds / one.steps for one in timings])
     reached, flops = matrix_flops(settings.precision, side), rate * per_sample

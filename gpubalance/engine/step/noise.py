@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from gpubalance.engine.step import batch_of
+from gpubalance.engine.step.points import batch_of
 
 
 def squares_a_sample(grads: Sequence[Any], data: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,10 +11,9 @@ import tensorflow as tf
 
 from gpubalance.engine.keras_inside import SUM, summing
 from gpubalance.engine.sources import SAMPLES, sources
+from gpubalance.engine.step.changes import handles
+from gpubalance.engine.step.part import Part, current, replaced
 from gpubalance.errors import BadInput
-from gpubalance.training.changes import handles, is_keras_own
-from gpubalance.training.kinds import is_by_sum
-from gpubalance.training.part import Part, current, replaced
 
 
 @contextlib.contextmanager
@@ -40,7 +38,7 @@ def taking_gradients(model: Any) -> Iterator[None]:
         part.is_scaled = True
         # A loss with a value for each sample has the gradient of their sum, which needs no weight.
         weighed = loss if part.whole or loss.shape.rank else loss * tf.cast(part.weight, loss.dtype)
-        return weighed if part.tried else scale_loss(weighed)  # a trial's gradients must not overflow
+        return scale_loss(weighed) if part.probing is None else weighed  # a tried part's gradients must not overflow
 
     def refuse(other: Any, *arguments: Any, **named: Any) -> Any:
         if current.part is None:
@@ -53,9 +51,9 @@ def taking_gradients(model: Any) -> Iterator[None]:
 
     # In the class of all optimizers, as one may contain others.
     with (
-        _inlined(model),
+        inlined(model),
         _refusing_averages(model),
-        _telling_of_sums(model),
+        _noting_targets(model),
         _refusing_by_hand(model),
         replaced(keras.optimizers.Optimizer, **{SUM: list, "apply": refuse}),
         replaced(optimizer, apply=take, scale_loss=weigh),
@@ -64,32 +62,31 @@ def taking_gradients(model: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _telling_of_sums(model: Any) -> Iterator[None]:
-    """Warns of a user's own loss that is divided by a sum over the part, where its gradients are taken.
+def _noting_targets(model: Any) -> Iterator[None]:
+    """Notes of which losses a tried part takes gradients.
 
-    Keras' own that are, such as Dice, may be exact all the same, and own_loss.py tries them.
+    Weights that it has changed, as SAM does, are tensors there, which a tape must be told of.
     """
-    losses = [] if model._compile_loss is None else keras.tree.flatten(model._compile_loss._user_loss)
-    code = (type(model).train_step, type(model).compute_loss, *model._flatten_layers(), *losses)
-    if all(one is None or isinstance(one, str) or is_keras_own(one) for one in code):
-        yield
-        return
-    gradient = tf.GradientTape.gradient
+    enter, gradient = tf.GradientTape.__enter__, tf.GradientTape.gradient
+    weights = {id(variable) for variable in model.trainable_variables}
 
-    def of_loss(tape: Any, target: Any, *arguments: Any, **named: Any) -> Any:
-        """`gradient`, which looks at its target first."""
+    def begun(tape: Any) -> Any:
+        """`__enter__`, which watches changed weights."""
+        enter(tape)
+        if current.part is not None and current.part.probing is not None:
+            tape.watch([change.variable.value for change in current.part.changes if id(change.variable) in weights])
+        return tape
+
+    def of_loss(tape: Any, target: Any, sources: Any, *arguments: Any, **named: Any) -> Any:
+        """`gradient`, which notes its target first."""
         part = current.part
-        targets = [] if part is None or part.whole or part.tried else tf.nest.flatten(target)
-        if part is not None and any(is_by_sum(one, part.weight) for one in targets):
-            warnings.warn(
-                f"the loss of the model {model.name} is divided by a sum or a mean over the batch, as of weights or a "
-                "mask: a split divides each part's loss by that of the part, so the result is not exactly that of one "
-                "device",
-                stacklevel=2,
-            )
-        return gradient(tape, target, *arguments, **named)
+        if part is not None and part.probing is not None:
+            part.probing.targets += tf.nest.flatten(target)
+            changed = {id(change.variable) for change in part.changes}
+            sources = tf.nest.map_structure(lambda one: one.value if id(one) in changed else one, sources)
+        return gradient(tape, target, sources, *arguments, **named)
 
-    with replaced(tf.GradientTape, gradient=of_loss):
+    with replaced(tf.GradientTape, __enter__=begun, gradient=of_loss):
         yield
 
 
@@ -118,12 +115,12 @@ def _refusing_averages(model: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _inlined(model: Any) -> Iterator[None]:
+def inlined(model: Any) -> Iterator[None]:
     """Makes methods of a user's model that are a `tf.function` parts of the step: theirs keeps gradients to itself."""
     with contextlib.ExitStack() as undo:
         for owner in type(model).__mro__:
             for name, method in list(vars(owner).items()):
-                is_of_steps = name == "train_step" or not hasattr(keras.Model, name)
+                is_of_steps = name in ("train_step", "test_step") or not hasattr(keras.Model, name)
                 if is_of_steps and isinstance(method, tf.types.experimental.PolymorphicFunction):
                     undo.enter_context(replaced(owner, **{name: _converted(method)}))
         yield
@@ -142,7 +139,7 @@ def _converted(function: Any) -> Any:
 @contextlib.contextmanager
 def _refusing_by_hand(model: Any) -> Iterator[None]:
     """Refuses TensorFlow's assignments to a weight inside a part's step: each device would get weights of its own."""
-    weights = {id(variable.value): variable.path for variable in model.trainable_variables}
+    weights = {id(variable._value): variable.path for variable in model.trainable_variables}
 
     def refusing(assign: Any) -> Any:
         """The method `assign`, which refuses a weight in a part's step."""
@@ -160,7 +157,7 @@ def _refusing_by_hand(model: Any) -> Iterator[None]:
 
         return method
 
-    kinds = {type(variable.value) for variable in model.trainable_variables}
+    kinds = {type(variable._value) for variable in model.trainable_variables}
     with contextlib.ExitStack() as undo:
         for name in ("assign", "assign_add", "assign_sub"):
             for owner in {next(one for one in kind.__mro__ if name in vars(one)) for kind in kinds}:
@@ -217,6 +214,7 @@ def _refuse_unscaled(model: Any) -> None:
 def _check_own_changes(model: Any, part: Part) -> None:
     """Warns of weights that a `train_step` changes by itself; raises BadInput if the devices' copies would differ."""
     weights, trainable = ({id(one) for one in of} for of in (model.weights, model.trainable_variables))
+    states = part.probing.states if part.probing else ()
     step, trained = f"the train_step of the model {model.name}", handles(model.trainable_variables)
     for change in part.changes:
         own = id(change.variable) in trainable
@@ -226,15 +224,16 @@ def _check_own_changes(model: Any, part: Part) -> None:
                 "train_step is over",
                 remedy="change it in a callback: on_train_batch_end",
             )
-    if not any(id(change.variable) in trainable and SAMPLES in sources(change.value) for change in part.changes):
+    if not any(
+        id(change.variable) in trainable and SAMPLES in sources(change.value, states) for change in part.changes
+    ):
         return
     if not part.taken:
         raise BadInput(
             f"{step} changes weights without its optimizer: each device would get weights of its own",
             remedy="self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))",
         )
-    warnings.warn(
+    part.tell(
         f"{step} changes weights before it applies gradients, as SAM does: with each device's own gradients, so the "
-        "result is not exactly that of one device",
-        stacklevel=2,
+        "result is not exactly that of one device"
     )

@@ -1,10 +1,4 @@
-"""The synchronous training step over replicas whose batches differ, with exactly the gradient of one large batch.
-
-Each replica's loss is Σ sample losses ÷ *global* batch, plus the model's own losses × its part of the global batch;
-gradients are summed over replicas, and only then clipped, checked for infinities and applied. So each sample weighs the
-same wherever it ran, and a weight regulariser, which every replica computes, counts once: Σ nᵢ/B = 1. (Keras' `fit`
-takes the mean of the replicas' means instead, which is another gradient when batches differ.)
-"""
+"""The points of a replica's step at which its clock is called: it paces simulated devices and stamps the step."""
 
 from __future__ import annotations
 
@@ -13,12 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from gpubalance.engine.accumulate import accumulated, refuse_what_cannot_accumulate
-from gpubalance.engine.keras_inside import SUM, summing
-from gpubalance.engine.losses import CompiledLoss, Loss
 from gpubalance.engine.pace import Clock, PacedClock
 
-Step = Any  # a tf.function: TensorFlow has no type for one
 # A replica's stamps in order: it began to compute, had its own gradients, had their sum over all replicas, and had
 # updated its weights.
 BEGAN, COMPUTED, SUMMED, FINISHED = range(4)
@@ -26,88 +16,10 @@ BEGAN, COMPUTED, SUMMED, FINISHED = range(4)
 _SHORTEST_S = 1e-9
 
 
-def build_step(
-    strategy: Any,
-    model: Any,
-    loss: Loss | CompiledLoss,
-    optimizer: Any,
-    clocks: Sequence[Clock],
-    element_spec: Any,
-    *,
-    stamped: bool,
-    micro: bool = False,
-    xla: bool = False,
-) -> Step:
-    """One `tf.function` for every split: `step(data, global_batch) -> (loss, stamps)`.
-
-    `data` holds each replica's (inputs, labels) or (inputs, labels, weights), `global_batch` is a float32 scalar.
-    The loss is that of the global batch before the update. `stamps` is float64 [replicas, 4]: the seconds at which a
-    replica began to compute, had its own gradients, had their sum over all replicas, and had updated its weights.
-    Unless `stamped` they are empty and cost nothing.
-
-    With `micro` it is `step(data, global_batch, micro_batches)`, the last an int32 size for each replica: batches are
-    taken in micro-batches of that size. This is another trace, so that a step without micro-batches pays nothing.
-
-    Changes the optimizer: from now on it takes gradients that are already summed. Raises BadInput for a model or an
-    optimizer that can't be trained in this way.
-    """
-    setattr(summing(optimizer), SUM, list)
-    gradients = _gradient_function(model, loss, optimizer, xla=xla)
-    if micro:
-        refuse_what_cannot_accumulate(model)
-
-    def replica_step(data: Any, global_batch: Any, *micro_batches: Any) -> tuple[Any, Any]:
-        """One replica's part of the step: its loss, and its stamps."""
-        context = tf.distribute.get_replica_context()
-        replica = tf.get_static_value(context.replica_id_in_sync_group)
-        batch = batch_of(data)
-        size = micro_batches[0][replica] if micro else batch
-        points = Points(clocks[replica], batch, size, stamped=stamped)
-        data = points.begin(data)
-        if micro:
-            local_loss, grads = accumulated(gradients, data, global_batch, size)
-        else:
-            local_loss, grads = gradients(data, global_batch)
-        summed = sum_over_replicas(context, points.computed(local_loss, grads))
-        optimizer.apply(points.summed(local_loss, summed), model.trainable_variables)
-        return local_loss, points.finished(local_loss, model.trainable_variables)
-
-    sizes = [tf.TensorSpec((len(clocks),), tf.int32)] if micro else []
-
-    @tf.function(input_signature=[element_spec, tf.TensorSpec((), tf.float32), *sizes], autograph=False)
-    def step(*arguments: Any) -> tuple[Any, Any]:
-        losses, stamps = strategy.run(replica_step, args=arguments)
-        total = strategy.reduce(tf.distribute.ReduceOp.SUM, losses, axis=None)
-        return total, tf.stack(strategy.experimental_local_results(stamps))
-
-    return step
-
-
 def sum_over_replicas(context: Any, grads: Sequence[Any]) -> list[Any]:
     """The sums of the replicas' gradients; None stays None. An infinity on one replica reaches all of them."""
     summed = iter(context.all_reduce(tf.distribute.ReduceOp.SUM, [g for g in grads if g is not None]))
     return [None if g is None else next(summed) for g in grads]
-
-
-def _gradient_function(
-    model: Any, loss: Loss | CompiledLoss, optimizer: Any, *, xla: bool
-) -> Callable[..., tuple[Any, Any]]:
-    """The function (data, global batch) → a replica's part of the loss, and its gradients (scaled for float16)."""
-
-    def gradients(data: Any, global_batch: Any) -> tuple[Any, Any]:
-        """The loss and gradients of one replica, to be summed over all of them."""
-        inputs, labels, *weights = data
-        with tf.GradientTape() as tape:
-            outputs = model(inputs, training=True)
-            value = loss.sum(labels, outputs, *weights) / global_batch
-            if model.losses:
-                part = tf.cast(batch_of(inputs), tf.float32) / global_batch
-                value += tf.add_n([tf.cast(own, tf.float32) for own in model.losses]) * part
-            scaled = optimizer.scale_loss(value)
-        return value, tape.gradient(scaled, [v.value for v in model.trainable_variables])
-
-    # Under a strategy XLA compiles this function only, as it can't do the all-reduce between replicas.
-    return tf.function(gradients, jit_compile=True, autograph=False) if xla else gradients
 
 
 def batch_of(inputs: Any) -> Any:

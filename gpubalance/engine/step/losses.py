@@ -13,8 +13,8 @@ from typing import Any
 import tensorflow as tf
 from keras.src.losses import loss as keras_loss
 
+from gpubalance.engine.step.part import Part, Reduced, current
 from gpubalance.errors import BadInput
-from gpubalance.training.part import current
 
 _NAMES = (
     "apply_mask",
@@ -36,15 +36,15 @@ def take_over() -> None:
 
 
 def _within(loss: Any, *arguments: Any, **named: Any) -> Any:
-    """Keras' own `Loss.__call__`, counting in the part how deep losses call other losses."""
+    """Keras' own `Loss.__call__`, noting in the part which loss is being computed."""
     part = current.part
     if part is None:
         return _call(loss, *arguments, **named)
-    part.depth += 1
+    part.calling.append(loss)
     try:
         return _call(loss, *arguments, **named)
     finally:
-        part.depth -= 1
+        part.calling.pop()
 
 
 def _unchanged_inside(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -61,35 +61,40 @@ def _reduce_weighted_values(
     """Keras' own, changed so that its result times the part's `weight` is the replica's part of the global loss."""
     part = current.part
     loss = ORIGINALS["reduce_weighted_values"](values, sample_weight, mask, reduction, dtype)
-    if part is None:
+    if part is None or part.whole or reduction in ("none", None):
         return loss
-    part.losses.append((reduction, loss))
-    if part.whole or reduction in ("none", None):
-        return loss
+    loss = _share(part, loss, sample_weight, mask, reduction)
+    if part.probing is not None and len(part.calling) == 1:
+        part.probing.losses.append(Reduced(part.calling[0], values, loss))
+    return loss
+
+
+def _share(part: Part, loss: Any, sample_weight: Any, mask: Any, reduction: str) -> Any:
     by_weights = reduction == "mean_with_sample_weight" and sample_weight is not None
-    if reduction == "sum" and part.depth > 1:
-        return loss  # the calling loss decides what becomes of it: a mean, or `own_loss` would have refused it
+    if reduction == "sum" and len(part.calling) > 1:
+        return loss  # the calling loss decides what becomes of it: a mean, or it is refused
     if reduction == "sum":
         own = 1.0
     elif mask is not None or by_weights:
-        own = _part_of_the_sum(sample_weight if by_weights else None, mask)
+        own = _part_of_the_sum(part, sample_weight if by_weights else None, mask)
     else:
         return loss
     return loss * tf.cast(own / part.weight, loss.dtype)
 
 
-def _part_of_the_sum(sample_weight: Any, mask: Any) -> Any:
+def _part_of_the_sum(part: Part, sample_weight: Any, mask: Any) -> Any:
     """This replica's fraction of the loss's divisor: of the samples that the mask leaves, or of the sample weights."""
-    part = current.part
-    if part is not None and part.tried:
-        part.divides = True
-        return part.weight
-    if part is not None and part.micro:
+    if part.micro:
         raise BadInput(
             "the model's loss divides by weights or a mask, which micro-batches do not have of the whole batch",
             remedy="Split(...) without micro_batches=, or a plan without: gpubalance balance --accumulate off",
         )
     merged = sample_weight if mask is None else ORIGINALS["apply_mask"](sample_weight, mask, "float32", "sum")
     own = tf.reduce_sum(tf.cast(merged, tf.float32))
-    everyones = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, own)
+    if part.probing is None:
+        everyones = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, own)
+    else:
+        given = part.probing.divisors[len(part.probing.divided)]
+        part.probing.divided.append(own)
+        everyones = tf.where(given > 0, given, own)
     return tf.stop_gradient(tf.math.divide_no_nan(own, everyones))

@@ -1,4 +1,4 @@
-"""What a step assigns to variables without an optimizer, and what the new values are computed from."""
+"""What a step assigns to variables without an optimizer, and whose code is Keras' own."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 
 import keras
 
-from gpubalance.engine.sources import maker, sources
-from gpubalance.training.part import Change, current, replaced
+from gpubalance.engine.step.part import Change, current, replaced
 
 
 @contextlib.contextmanager
@@ -30,20 +29,21 @@ def watched() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def unchanged(model: Any) -> Iterator[None]:
+def unchanged(model: Any, values: Iterable[tuple[Any, Any]] = ()) -> Iterator[Any]:
     """Drops what is assigned to Keras variables inside the block, also to the counters and seeds of a model.
 
-    Keras would drop what layers add to the loss there, too, if the scope did not collect it.
+    Inside it variables have these `values`, if given; the scope that it yields has what was assigned.
     """
-    with keras.StatelessScope(collect_losses=True) as scope:
+    # Keras would drop what layers add to the loss, too, if the scope did not collect it.
+    with keras.StatelessScope(list(values), collect_losses=True) as scope:
         for variable in model.trainable_variables:
             if variable.regularizer is not None:  # Keras takes such a weight from the scope alone
                 scope.add_update((variable, variable.value))
-        yield
+        yield scope
 
 
 def is_keras_own(thing: Any) -> bool:
-    """Whether a function, or the class of a layer, metric or loss, comes with Keras, so that its rules are known."""
+    """Whether a function, or the class of a layer, metric or loss, comes with Keras."""
     of = thing if hasattr(thing, "__name__") else type(thing)
     return str(getattr(of, "__module__", "")).startswith("keras.")
 
@@ -55,30 +55,5 @@ def has_no_call(model: Any) -> bool:
 
 def handles(variables: Iterable[Any]) -> set[int]:
     """The ids of the variables' handles, on every device."""
-    values = [variable.value for variable in variables]
+    values = [variable._value for variable in variables]  # their `value` may be one that a scope has for them
     return {id(local.handle) for value in values for local in getattr(value, "values", (value,))}
-
-
-def adds(value: Any) -> bool:
-    """Whether a variable's new value is its old one plus or minus something that it does not itself decide.
-
-    So `assign_add` by a sum over samples adds, by hand too; a moving average, `v + 0.1 * (x - v)`, does not.
-    """
-    parts = addition(value)
-    return parts is not None and not sources(parts[0]) & sources(parts[1])
-
-
-def addition(value: Any) -> tuple[Any, Any] | None:
-    """A variable's old value and what a new `value` adds to it, or subtracts from it; None if it does neither."""
-    op = maker(value)
-    if op is None or op.type not in ("Add", "AddV2", "Sub"):
-        return None
-    one, other = op.inputs
-    if _is_read(one):
-        return one, other
-    return (other, one) if _is_read(other) and op.type != "Sub" else None
-
-
-def _is_read(tensor: Any) -> bool:
-    op = maker(tensor)
-    return op is not None and op.type == "ReadVariableOp"

@@ -1,0 +1,106 @@
+"""A model as a step needs it: with all its variables, on a Keras whose internals are the known ones."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from gpubalance.engine.keras_inside import KNOWN
+from gpubalance.engine.step import losses
+from gpubalance.engine.step.changes import has_no_call, is_keras_own, unchanged
+from gpubalance.engine.step.gradients import taking_gradients
+from gpubalance.engine.step.part import part_of
+from gpubalance.errors import BadInput, EnvironmentFault
+
+_OF_MODELS = (
+    "_compile_loss",
+    "_compile_metrics",
+    "_distribute_strategy",
+    "_flatten_layers",
+    "_loss_tracker",
+    "_symbolic_build",
+)
+
+
+def take_over(model: Any) -> None:
+    """Makes Keras' losses weigh each replica's part from now on.
+
+    Raises EnvironmentFault for a Keras whose internals are not the known ones.
+    """
+    missing = [f"losses.{name}" for name, found in losses.ORIGINALS.items() if not callable(found)]
+    missing += [f"Model.{name}" for name in _OF_MODELS if not hasattr(model, name)]
+    if missing:
+        raise EnvironmentFault(
+            f"Keras {keras.__version__} has no {', '.join(missing)} where gpubalance expects it",
+            remedy=f"use Keras {KNOWN}",
+        )
+    losses.take_over()
+
+
+def check(model: Any, *, trains: bool) -> list[str]:
+    """What a split does otherwise than the model is set to: it is traced, and trains without XLA.
+
+    Raises BadInput for a layer that keeps a state for each sample, or if the model `trains` without an optimizer.
+    """
+    for layer in model._flatten_layers():
+        if isinstance(layer, keras.layers.RNN) and layer.stateful:
+            raise BadInput(
+                f"the layer {layer.name} of the model {model.name} is stateful: it keeps a state for each sample of a "
+                "batch, of which a split gives each device a part",
+                remedy="stateful=False, or one device",
+            )
+    if trains and model.compiled and getattr(model, "optimizer", None) is None:
+        raise BadInput(
+            f"the model {model.name} has no optimizer: its own compile does not set one",
+            remedy="super().compile(optimizer=...) there; a model with several optimizers trains on one device",
+        )
+    told = []
+    if model.run_eagerly or tf.config.functions_run_eagerly():
+        told.append(f"the model {model.name} is set to run eagerly, which is for one device: with a split it is traced")
+    if trains and model.compiled and model.jit_compile:
+        told.append(
+            f"the model {model.name} is compiled with jit_compile=True, which is for one device: with a split it "
+            "trains without XLA"
+        )
+    return told
+
+
+def build(model: Any, strategy: Any, data: Any, *, trains: bool) -> None:
+    """Creates all variables of the model, its metrics and its optimizer, for batches like this one."""
+    name = "train_step" if trains else "test_step"
+    is_own = not is_keras_own(getattr(type(model), name))
+    try:
+        if not (is_own and has_no_call(model)):
+            with strategy.scope():
+                model._symbolic_build(data_batch=data)
+            return
+    except Exception:
+        if not is_own:
+            raise  # of a user's own step the model's `call` may be for other data
+    _build_by(getattr(model, name), model, strategy, data)
+
+
+def _build_by(step: Any, model: Any, strategy: Any, data: Any) -> None:
+    """Creates the variables that a user's own step uses, as on one device, where a model need not have a `call`."""
+    given = tf.nest.map_structure(lambda one: None if one is None else tf.convert_to_tensor(one), data)
+    for is_last in (False, True):  # layers have their values, and so gradients, when a stateless scope has ended
+        stateless = contextlib.ExitStack()
+        taking = taking_gradients(model) if model.optimizer else contextlib.nullcontext()
+        try:
+            stateless.enter_context(unchanged(model))
+            with part_of(1.0, whole=True), taking:
+                tf.compat.v1.wrap_function(lambda: step(given), [])
+        except Exception:
+            if is_last:
+                raise
+        else:
+            break
+        finally:
+            with strategy.scope():  # where it makes the variables
+                stateless.close()
+    if model.optimizer is not None and not model.optimizer.built:
+        with strategy.scope():
+            model.optimizer.build(model.trainable_variables)

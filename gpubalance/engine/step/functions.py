@@ -1,0 +1,116 @@
+"""The traced functions of a model's steps: one trace of a kind serves every split and every size of batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from gpubalance.engine import feed
+from gpubalance.engine.feed import Dealt
+from gpubalance.engine.place import Place
+from gpubalance.engine.step.step import Kind, predicting, testing, training
+from gpubalance.engine.step.verdict import UNTRIED, Verdict
+from gpubalance.errors import BadInput
+from gpubalance.settings.shares import Shares
+
+
+class Functions:
+    """A model's steps on a place, each traced on first use."""
+
+    def __init__(self, model: Any, place: Place, *, xla: bool = False) -> None:
+        self._model = model
+        self._place = place
+        self._xla = xla
+        self._verdicts: dict[str, Verdict] = {}
+        self._traced: dict[tuple[Any, ...], Any] = {}
+        self._signatures: dict[tuple[str, str], Any] = {}
+        self._last_kinds: dict[tuple[str, str], feed.Kind] = {}
+
+    def judge(self, what: str, verdict: Verdict) -> None:
+        """Makes `train` or `test` combine parts by this verdict from now on."""
+        self._verdicts[what] = verdict
+        self._traced = {key: made for key, made in self._traced.items() if key[0][0] != what}
+
+    def _verdict(self, what: str) -> Verdict:
+        return self._verdicts.get(what, UNTRIED)
+
+    def train(
+        self, dealt: Dealt, micro_batches: tuple[int, ...], *, stamped: bool = False, noisy: bool = False
+    ) -> tuple[Any, Any, bool]:
+        """Trains on a batch: the logs, the stamps, and whether the step was traced for it."""
+        kind = Kind(
+            whole=dealt.whole,
+            micro=not dealt.whole and micro_batches != dealt.shares,
+            stamped=stamped,
+            noisy=stamped and noisy and not dealt.whole,
+            xla=self._xla,
+            as_it_is=self._verdict("train").refused is not None and self._place.replicas == 1,
+        )
+        known = len(self._traced)
+        logs, stamps = self._call("train", dealt, kind, micro_batches)
+        return logs, stamps, len(self._traced) > known
+
+    def test(self, dealt: Dealt) -> Any:
+        """The logs of a batch in `evaluate`."""
+        return self._call("test", dealt, Kind(whole=dealt.whole), dealt.shares)
+
+    def predict(self, dealt: Dealt) -> Any:
+        """The outputs for a batch, in the order of its samples."""
+        return self._call("predict", dealt, Kind(whole=dealt.whole), dealt.shares)
+
+    def _call(self, what: str, dealt: Dealt, kind: Kind, micro_batches: tuple[int, ...]) -> Any:
+        like = what, dealt.kind.like
+        if self._last_kinds.get(like) is not dealt.kind:
+            self._last_kinds[like] = dealt.kind
+            self._widen(like)
+        key = like, kind
+        if key not in self._traced:
+            self._traced[key] = self._trace(what, kind, self._signatures[like])
+        with tf.device("/CPU:0"):  # else one GPU would have to send them to the others
+            weights = tf.constant(dealt.weights, tf.float32)
+            at_a_time = tf.constant(micro_batches, tf.int32)
+            total = tf.constant(float(dealt.samples))
+        return self._traced[key](dealt.values, weights, total, at_a_time)
+
+    def _widen(self, like: tuple[str, str]) -> None:
+        """Widens the signature to the last kind of batch, and drops the traces that did not accept it."""
+        known = self._signatures.get(like)
+        self._signatures[like] = feed.signature_of(self._last_kinds[like], known)
+        if self._signatures[like] != known:
+            self._traced = {key: made for key, made in self._traced.items() if key[0] != like}
+
+    def _trace(self, what: str, kind: Kind, signature: Any) -> Any:
+        """The traced function. The concrete one: a tf.function takes half a millisecond to find its only trace."""
+        model, place, verdict = self._model, self._place, self._verdict(what)
+        functions = {
+            "train": lambda: training(model, place, verdict, kind),
+            "test": lambda: testing(model, place, verdict, whole=kind.whole),
+            "predict": lambda: predicting(model, place, whole=kind.whole),
+        }
+        made = tf.function(
+            functions[what](),
+            input_signature=[
+                (signature,) * len(place.names),
+                tf.TensorSpec((place.replicas,), tf.float32),
+                tf.TensorSpec((), tf.float32),
+                tf.TensorSpec((place.replicas,), tf.int32),
+            ],
+            autograph=False,
+        )
+        try:
+            return made.get_concrete_function()
+        except Exception as error:
+            if type(error).__name__ != "UnliftableError":  # of a variable that is made while a step is traced
+                raise
+            raise BadInput(
+                f"the model {model.name} creates a variable in its first step, as keras.random without a seed does",
+                remedy="create it before: seed = keras.random.SeedGenerator(1), and draw with seed=seed",
+            ) from error
+
+
+def at_a_time(shares: tuple[int, ...], split: Shares) -> tuple[int, ...]:
+    """The samples that each replica takes at a time: the split's micro-batch, or its share if that is smaller."""
+    if not split.accumulates:
+        return shares
+    return tuple(min(share, micro) for share, micro in zip(shares, split.micro_batches, strict=True))

@@ -1,0 +1,94 @@
+"""What a step changes without gradients: layers' states, such as moving averages and counters, and metrics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from gpubalance.engine.step.changes import is_keras_own
+from gpubalance.engine.step.metrics import metrics_of
+from gpubalance.engine.step.verdict import MEAN, SUM, Verdict
+
+
+class State:
+    """The variables of layers that all replicas must keep alike, and metrics' variables, of which each has its own."""
+
+    def __init__(self, model: Any, verdict: Verdict, *, whole: bool) -> None:
+        """Reads them on a replica before its step. If each has the batch `whole`, all weigh as a mean does."""
+        self._verdict, self._whole = verdict, whole
+        self._kept = [(variable, tf.convert_to_tensor(variable.value)) for variable in kept_of(model, verdict)]
+        self._of_metrics = [variable for metric in metrics_of(model) for variable in metric._variables]
+        self._weighed = [one for one in self._of_metrics if whole or verdict.power_of_metric(one) != SUM]
+
+    def begin(self, *, again: bool = False) -> None:
+        """Begins a part. Every other micro-batch begins `again`, with the layers' values before the step."""
+        for variable, before in self._kept if again else []:
+            variable.assign(before)
+        self._is_first = not again and _number_of_replica() == 0
+        self._counted = [(variable, tf.convert_to_tensor(variable.value)) for variable in self._weighed]
+
+    def shares(self, weight: Any) -> list[Any]:
+        """What a part with that weight has changed in each layer's variable, float32, to be summed over all parts.
+
+        Weighs what it has counted in its own metrics, too.
+        """
+        for variable, before in self._counted:
+            variable.assign(_changed(before, self._counted_once(variable, before, weight)))
+        return [self._share(variable, before, weight) for variable, before in self._kept]
+
+    def counted(self) -> list[Any]:
+        """What metrics have counted by now."""
+        return [tf.convert_to_tensor(variable.value) for variable in self._of_metrics]
+
+    def set(self, sums: list[Any]) -> None:
+        """Gives the layers' variables their new values, from the sums of all parts' shares."""
+        for (variable, before), change in zip(self._kept, sums, strict=True):
+            variable.assign(_changed(before, change))
+
+    @property
+    def shapes(self) -> list[Any]:
+        """The shapes of the shares."""
+        return [before.shape for _, before in self._kept]
+
+    def _share(self, variable: Any, before: Any, weight: Any) -> Any:
+        power = MEAN if self._whole else self._verdict.power(variable)
+        change = _change(before, tf.convert_to_tensor(variable.value))
+        return change if power == SUM else change * weight**power
+
+    def _counted_once(self, variable: Any, before: Any, weight: Any) -> Any:
+        """What a part adds to its own metric. A part of a whole number can't be added: the first one adds all."""
+        if before.dtype.is_floating or self._whole:
+            return self._share(variable, before, weight)
+        return _change(before, tf.convert_to_tensor(variable.value)) * float(self._is_first)
+
+
+def kept_of(model: Any, verdict: Verdict) -> list[Any]:
+    """The variables of layers that a step changes by itself: of Keras' own layers moving averages of means.
+
+    Of a user's layers those that the parity check saw change; untried, all that are not whole numbers.
+    """
+    return [
+        variable
+        for layer in model._flatten_layers()
+        for variable in layer._non_trainable_variables
+        if id(variable) in verdict.variables
+        or (tf.as_dtype(variable.dtype).is_floating and (is_keras_own(layer) or not verdict.is_tried))
+    ]
+
+
+def _number_of_replica() -> int:
+    return int(tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group))
+
+
+def _change(before: Any, now: Any) -> Any:
+    """A change as a number that every device can add, also of whole numbers and truths."""
+    if before.dtype.is_bool:
+        return tf.cast(now, tf.float32) - tf.cast(before, tf.float32)
+    return tf.cast(now - before, tf.float32)
+
+
+def _changed(before: Any, change: Any) -> Any:
+    if before.dtype.is_bool:
+        return tf.cast(before, tf.float32) + change > 0.5
+    return before + tf.cast(change if before.dtype.is_floating else tf.round(change), before.dtype)

@@ -1,0 +1,169 @@
+"""A step traced once for a few samples, of any number, as a part of any weight, from any states.
+
+It is the model's own `train_step` or `test_step`, on the first device. No variable changes: what the step assigns is
+dropped. What can't be alike in parts of a batch is made so: random numbers are the same for every sample, batch
+normalisation takes fixed moments, and a divisor that a loss takes over all devices is the whole batch's. Sample weights
+are made unlike, as those of the first batch may be alike by chance.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from gpubalance.engine.step import draws
+from gpubalance.engine.step.changes import unchanged
+from gpubalance.engine.step.gradients import gradients_of
+from gpubalance.engine.step.logs import Logs, flat
+from gpubalance.engine.step.metrics import metrics_of
+from gpubalance.engine.step.part import Part, Probing, part_of
+from gpubalance.engine.step.step import in_parts
+from gpubalance.engine.step.verdict import UNTRIED
+
+_MOST = 64  # losses with divisors of their own, and losses that layers add
+# Operations that don't tell one step from another.
+_PLUMBING = {"Const", "Identity", "NoOp", "Placeholder", "Cast", "ReadVariableOp", "StopGradient", "PreventGradient"}
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What one run gives: the marks [norm, two linear marks] of each quantity, and for the next run the values of the
+    states by their variables' ids, and the losses' divisors."""
+
+    marks: dict[str, Any]
+    states: dict[int, Any]
+    divisors: Any
+
+
+class Trial:
+    """The step for up to `count` samples, spread over a batch. `step` has its operations by type and count."""
+
+    def __init__(self, model: Any, batch: Any, device: str, count: int, *, trains: bool) -> None:
+        self.model, self._batch, self.trains = model, batch, trains
+        tensors = [None if one is None else tf.convert_to_tensor(one) for one in tf.nest.flatten(batch)]
+        self._is_there = [one is not None for one in tensors]
+        self._given = _with_unlike_weights(batch, [one for one in tensors if one is not None])
+        samples = int(self._given[0].shape[0])
+        self.count = min(count, samples)
+        self._spread = np.arange(self.count) * (samples // self.count)
+        self.metrics = [(variable, metric) for metric in metrics_of(model) for variable in metric._variables]
+        self.kept = [(one, layer) for layer in model._flatten_layers() for one in layer._non_trainable_variables]
+        self._states = list({id(one): one for one, _ in (*self.metrics, *self.kept)}.values())
+        self._trace(device)
+
+    def now(self) -> dict[int, Any]:
+        """The states as they are."""
+        return {id(one): tf.convert_to_tensor(one.value) for one in self._states}
+
+    def run(
+        self,
+        at: slice,
+        states: dict[int, Any],
+        divisors: Any = None,
+        exponents: tuple[int, ...] = (),
+        copies: int = 1,
+    ) -> Ran:
+        """Runs the step on some of the samples as a part of all, or on copies of them; gradients are those of a mean.
+
+        Without `divisors` losses have their own. `exponents` are as in `Verdict`.
+        """
+        some = self._spread[at]
+        weight = len(some) / self.count
+        marks, divided, *now = self._function(
+            tf.constant(weight, tf.float32),
+            tf.zeros(_MOST) if divisors is None else divisors,
+            tf.constant([*exponents, *[0] * (_MOST - len(exponents))], tf.float32),
+            *states.values(),
+            *(tf.gather(one, np.tile(some, copies)) for one in self._given),
+        )
+        found = dict(zip(self._names, marks.numpy(), strict=True))
+        found = {name: one / weight if name.startswith("gradient") else one for name, one in found.items()}
+        return Ran(found, dict(zip(states, now, strict=True)), divided)
+
+    def _trace(self, device: str) -> None:
+        several = tf.TensorSpec((_MOST,), tf.float32)
+        specs = [tf.TensorSpec((), tf.float32), several, several]
+        specs += [tf.TensorSpec(one.shape, one.dtype) for one in self._states]
+        specs += [tf.TensorSpec((None, *one.shape[1:]), one.dtype) for one in self._given]
+        with tf.device(device):
+            function = tf.compat.v1.wrap_function(self._traced, specs)
+        # Without what only changes variables, writes summaries or prints.
+        self._function = function.prune(function.inputs[: len(specs)], function.outputs)
+        self.step = dict(_operations(function.graph))
+
+    def _traced(self, weight: Any, divisors: Any, exponents: Any, *values: Any) -> list[Any]:
+        """The marks of all quantities, the losses' divisors, and the new states."""
+        states, self.samples = values[: len(self._states)], values[len(self._states) :]
+        given = iter(self.samples)
+        data = tf.nest.pack_sequence_as(self._batch, [next(given) if there else None for there in self._is_there])
+        self.probing = Probing(divisors, exponents, frozenset(map(id, states)))
+        with (
+            unchanged(self.model, zip(self._states, states, strict=True)) as scope,
+            in_parts(self.model, trains=self.trains),
+            part_of(weight, probing=self.probing) as part,
+        ):
+            with draws.alike():
+                grads, logs = self._step(part, data)
+            found = self._quantities(part, grads, logs)
+            now = [scope.get_current_value(variable) for variable in self._states]
+        self.changed = {id(change.variable) for change in part.changes}
+        for variable, before, after in zip(self._states, states, now, strict=True):
+            found[f"state {id(variable)}"] = tf.cast(after, tf.float32) - tf.cast(before, tf.float32)
+        self._names = list(found)
+        divided = [*self.probing.divided, *[tf.zeros(())] * (_MOST - len(self.probing.divided))]
+        return [tf.stack([_marks(one) for one in found.values()]), tf.stack(divided), *map(tf.identity, now)]
+
+    def _step(self, part: Part, data: Any) -> tuple[list[Any], dict[str, Any]]:
+        if not self.trains:
+            return [], self.model.test_step(data)
+        grads, _, logs = gradients_of(self.model, part, data)
+        return grads, logs
+
+    def _quantities(self, part: Part, grads: list[Any], values: dict[str, Any]) -> dict[str, Any]:
+        logs = Logs(self.model, UNTRIED)
+        logs.note(flat(values), part)
+        self.logs = logs.shared
+        found = {f"gradient {i}": grad for i, grad in enumerate(grads) if grad is not None}
+        found |= {f"added {i}": tf.reduce_sum(one.loss) for i, one in enumerate(self.probing.added)}
+        found |= {f"loss {i}": one.result for i, one in enumerate(self.probing.losses)}
+        return found | {f"log {name}": value for name, value in self.logs.items()}
+
+
+def _with_unlike_weights(batch: Any, given: list[Any]) -> list[Any]:
+    """The tensors of a batch, with sample weights from a half to three halves of its own."""
+    _, _, weights = keras.utils.unpack_x_y_sample_weight(batch)
+    own = len([one for one in tf.nest.flatten(weights) if one is not None])
+    first = len(given) - own
+    return [
+        tf.cast(tf.cast(one, tf.float32) * _factors(one), one.dtype)
+        if place >= first and one.dtype.is_floating
+        else one
+        for place, one in enumerate(given)
+    ]
+
+
+def _factors(weights: Any) -> Any:
+    """A factor for each sample: the golden ratio spreads any number of them."""
+    factors = 0.5 + np.arange(int(weights.shape[0])) * 0.6180339887 % 1
+    return tf.reshape(tf.constant(factors, tf.float32), [-1, *[1] * (weights.shape.rank - 1)])
+
+
+def _marks(value: Any) -> Any:
+    """A value's norm and its products with two fixed vectors of random numbers, which add up as values do."""
+    if isinstance(value, tf.IndexedSlices):  # each row in its place, which other samples would give another order
+        value = tf.math.unsorted_segment_sum(value.values, value.indices, value.dense_shape[0])
+    value = tf.cast(value, tf.float32)
+    products = [value * tf.random.stateless_normal(tf.shape(value), (seed, 0)) for seed in (1, 2)]
+    return tf.stack([tf.norm(value), *map(tf.reduce_sum, products)])
+
+
+def _operations(graph: Any) -> Counter[str]:
+    """How many operations of each type a graph has, and the functions that it calls."""
+    made = graph.as_graph_def()
+    nodes = [*made.node, *(node for function in made.library.function for node in function.node_def)]
+    return Counter(node.op for node in nodes if node.op not in _PLUMBING)

@@ -1,0 +1,90 @@
+"""What the parity check found: how each quantity of a batch is made from those of its parts.
+
+A part with the weight w, its share of the samples, has q where the whole batch has Q. Then Q = Σ wᵖ q for some power p:
+1 for a mean over samples and for what all parts have alike, 0 for a sum, 2 for a mean that is divided by the samples
+once more. Otherwise the parts don't tell Q.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from gpubalance.results.common import Refusal
+
+MEAN, SUM, MEAN_AGAIN = 1, 0, 2
+OTHER = None
+_HEAVY = ("BatchNorm", "Conv", "Einsum", "FFT", "MatMul", "Pool", "RNN", "While")
+
+
+@dataclass(frozen=True, eq=False)
+class Verdict:
+    """The powers of a step's quantities, and what is said of it.
+
+    `variables` has those of metrics and of layers' states by id, `logs` by name; a quantity that is not there was not
+    met. What layers add to the loss is multiplied by the part's weight to the power of `exponents`, in order. A part of
+    fewer samples than `least` may give what is not finite. `is_known`: the check could decide. `step` has the
+    operations of the step by type and count.
+    """
+
+    variables: dict[int, int | None] = field(default_factory=dict)
+    logs: dict[str, int | None] = field(default_factory=dict)
+    exponents: tuple[int, ...] = ()
+    warned: tuple[str, ...] = ()
+    refused: Refusal | None = None
+    least: int = 1
+    is_known: bool = True
+    step: dict[str, int] = field(default_factory=dict)
+
+    def power(self, variable: Any) -> int:
+        """The power of what a step adds to a variable; what the parts don't tell is averaged."""
+        return _or_mean(self.variables.get(id(variable), MEAN))
+
+    def power_of_metric(self, variable: Any) -> int:
+        """The same of a metric's variable: Keras' own metrics add sums, and what the parts don't tell is added."""
+        return self.variables.get(id(variable)) or SUM
+
+    def power_of_log(self, name: str) -> int:
+        """The same of a log."""
+        return _or_mean(self.logs.get(name, MEAN))
+
+    def exponent(self, place: int) -> int:
+        """The exponent for what is added to the loss in this place."""
+        return self.exponents[place] if place < len(self.exponents) else 0
+
+    @property
+    def is_tried(self) -> bool:
+        """Whether the step has been tried."""
+        return bool(self.step)
+
+    @property
+    def heavy(self) -> str | None:
+        """The operations that take most of a step's time, `Conv2D 4, MatMul 6`; None if it has not been tried."""
+        found = (f"{kind} {count}" for kind, count in sorted(self.step.items()) if any(one in kind for one in _HEAVY))
+        return ", ".join(found) if self.step else None
+
+
+UNTRIED = Verdict()
+
+
+def _or_mean(power: int | None) -> int:
+    return MEAN if power is OTHER else power
+
+
+def power_of(whole: Any, parts: Sequence[tuple[float, Any]], near: float, floor: float = 0.0) -> int | None:
+    """The power with which the parts, each with its weight, make the whole; OTHER if there is none.
+
+    Quantities are marks: [..., (norm, two linear marks)], which agree within `near` of the largest norm and `floor`.
+    What is 0 everywhere counts as a mean.
+    """
+    norms = np.max([whole[..., 0], *(part[..., 0] for _, part in parts)], axis=0)
+    within = near * norms + floor
+
+    def makes(power: int) -> bool:
+        summed = sum(weight**power * part for weight, part in parts)
+        return bool(np.all(np.abs(summed - whole)[..., 1:] <= within[..., None]))
+
+    return next((power for power in (MEAN, SUM, MEAN_AGAIN) if makes(power)), OTHER)

@@ -1,0 +1,48 @@
+"""What `run` measures is what `Split.fit` trains: the same traced step, and the same words about it."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from gpubalance.settings.device import JointProfile
+from gpubalance.settings.requests import Settings
+from gpubalance.settings.shares import Shares
+from tests.training.cases import simulated
+from tests.training.steps import MODELS
+
+SPLIT = Shares((70, 30))
+
+
+def operations(functions: Any) -> Counter[Any]:
+    """The operations of the step that was traced, with the types and shapes of what they give."""
+    (step,) = [made for ((what, _), _), made in functions._traced.items() if what == "train"]
+    return Counter(
+        (op.type, tuple((one.dtype, str(one.shape)) for one in op.outputs)) for op in step.graph.get_operations()
+    )
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_step_that_is_measured_is_the_one_that_is_trained(tensorflow: Any, name: str) -> None:
+    from gpubalance.engine.session import Session
+
+    number = list(MODELS).index(name)
+    split = simulated(SPLIT.batches)
+    own = {what: f"tests.training.steps:{what}_{number}" for what in ("model", "data")}
+    session = Session(split.devices, Settings(**own), JointProfile(), seed=0)
+    next(session.measure(SPLIT, seconds=0, at_least=1, steps_per_timing=1, stamped=False))
+    make, data = MODELS[name]
+    with split.scope():
+        model = make()
+    x, y, sample_weight = (*data(200), None)[:3]
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        split.fit(model, x, y, sample_weight=sample_weight, verbose=0, shuffle=False)
+    assert operations(session._functions) == operations(split._steps[0]._functions)
+    of_split = [str(one.message) for one in told if issubclass(one.category, UserWarning)]
+    unnumbered = [text.replace(model.name, "") for text in of_split]
+    assert unnumbered == [text.replace(session._model.name, "") for text in session.facts()["warned"]]
+    assert not [text for text in of_split if "XLA" not in text]
