@@ -67,7 +67,7 @@ def test_a_share_whose_loss_is_not_finite_is_refused_and_a_larger_one_told(tenso
             model = explained()
         if batches == (99, 1):
             with pytest.raises(
-                BadInput, match="a part of 1 of a batch's samples(.|\n)*give each device at least 2 samples"
+                BadInput, match=r"a part of 1 of a batch's samples(.|\n)*give each device at least 2 samples"
             ):
                 split.fit(model, x, y, verbose=0)
         else:
