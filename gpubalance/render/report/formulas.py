@@ -116,7 +116,7 @@ ALONE = (
     Formula("solo best", "rᵢ = max b / t(b)", "the highest measured throughput of the device alone"),
     Formula("solo sum", "Σ rᵢ", "the ceiling that no split can pass"),
     Formula("of the solo sum", "(B / T) / Σ rᵢ", "scaling efficiency"),
-    Formula("FLOP/s, MFU", "3 · forward FLOP · samples/s; over the peak", "at the solo best"),
+    Formula("FLOP/s, MFU", "FLOP of a step, forward and backward · samples/s; over the peak", "at the solo best"),
     Formula("samples/J", "samples/s · seconds / energy", "at the solo best"),
 )
 
