@@ -1,4 +1,4 @@
-"""What audits found trained inexactly in silence: all of it is told or refused now, and parts that are not finite."""
+"""What audits found trained inexactly in silence is told or refused now, and parts that are not finite."""
 
 from __future__ import annotations
 
@@ -27,16 +27,13 @@ def with_loss(name: str) -> Any:
         weights = ops.sum(of_class / (1 + ops.sum(of_class, axis=0)), axis=1)
         return ops.mean(weights * losses(y, p))
 
-    def hardest(y: Any, p: Any) -> Any:
-        return ops.mean(ops.top_k(losses(y, p), ops.shape(p)[0] // 4)[0])
-
     model = keras.Sequential(dense())
-    own = {one.__name__: one for one in (by_mean_weight, balanced, hardest)}
+    own = {one.__name__: one for one in (by_mean_weight, balanced)}
     model.compile("sgd", own.get(name) or keras.losses.CosineSimilarity(axis=0))
     return model
 
 
-@pytest.mark.parametrize("name", ["by_mean_weight", "balanced", "hardest", "CosineSimilarity"])
+@pytest.mark.parametrize("name", ["by_mean_weight", "balanced", "CosineSimilarity"])
 def test_a_loss_of_the_batch_is_told(tensorflow: Any, name: str) -> None:
     split = simulated((70, 30))
     with split.scope():
