@@ -17,7 +17,7 @@ from tests.bench.gpu import command
 # Each is a module with a main() that yields the lines.
 BENCHES = (
     *("startup", "limit", "probe", "plan", "engine", "balance", "exact", "curves", "training", "compare", "campaign"),
-    *("layers", "cuts", "goodput", "sync", "hosts", "data", "decisions", "soak", "fuzz", "kills"),
+    *("layers", "cuts", "goodput", "sync", "hosts", "data", "decisions", "soak", "fuzz", "kills", "minutes"),
     "kills-without-tensorflow",
 )
 _COUNTED = ("hosts", "kills", "kills-without-tensorflow", "fuzz", "soak", "decisions")
