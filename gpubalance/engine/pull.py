@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gpubalance.engine.user_data import UserData
-from gpubalance.results.pulled import Change, Pulled
+from gpubalance.results.pulled import Pulled
 
 # Batches come in bursts: from a parallel map, a file, a rebatch. So a timing has several.
 _LEAST_BATCHES = 4
@@ -21,18 +21,17 @@ class Pulls:
         """`goes_on` gives all processes of a cluster the same answer: each pulls whole batches, as in training."""
         self._own = own
         self._goes_on = goes_on
-        self._what: tuple[int, Change | None] | None = None
+        self._global_batch = 0
         self._batches: Iterator[Any] = iter(())
 
     def forget(self) -> None:
         """Lets the pipeline go, before another takes its place."""
-        self._what, self._batches = None, iter(())
+        self._global_batch, self._batches = 0, iter(())
 
-    def take(self, global_batch: int, *, seconds: float, at_least: int, change: Change | None) -> Iterator[Pulled]:
+    def take(self, global_batch: int, *, seconds: float, at_least: int) -> Iterator[Pulled]:
         """Yields timings until `seconds` are over and `at_least` timings are given."""
-        if self._what != (global_batch, change):
-            source = self._own if change is None else self._own.changed(change)
-            self._what, self._batches = (global_batch, change), source.stream(global_batch)
+        if self._global_batch != global_batch:
+            self._global_batch, self._batches = global_batch, self._own.stream(global_batch)
         end, given = time.perf_counter() + seconds, 0
         while given < at_least or self._goes_on(time.perf_counter() < end):
             yield _timed(self._batches)

@@ -26,7 +26,7 @@ from gpubalance.engine.trace import record_trace
 from gpubalance.engine.user_data import UserData
 from gpubalance.errors import BadInput
 from gpubalance.results.common import Refusal
-from gpubalance.results.pulled import Change, Mend, Pulled
+from gpubalance.results.pulled import Pulled, Remedy
 from gpubalance.results.timing import Timing
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, JointProfile
@@ -155,15 +155,15 @@ class Session:
             yield self._timing(1 if stamped else steps_per_timing, stamped=stamped)
             given += 1
 
-    def pull(self, global_batch: int, *, seconds: float, at_least: int, change: Change | None) -> Iterator[Pulled]:
+    def pull(self, global_batch: int, *, seconds: float, at_least: int) -> Iterator[Pulled]:
         """Does what `Pulls.take` does; the split's batches are dropped."""
         assert self._pulls is not None  # noqa: S101  (only called with --data)
         self._data = None
-        return self._pulls.take(global_batch, seconds=seconds, at_least=at_least, change=change)
+        return self._pulls.take(global_batch, seconds=seconds, at_least=at_least)
 
-    def mends(self) -> tuple[Mend, ...]:
-        """Changes that may make the user's data faster."""
-        return self._user_data.mends() if self._user_data else ()
+    def usual_remedies(self) -> tuple[Remedy, ...]:
+        """What usually makes such data as the user's faster."""
+        return self._user_data.usual_remedies() if self._user_data else ()
 
     @property
     def progress(self) -> tuple[int, int]:

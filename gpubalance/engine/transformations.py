@@ -1,13 +1,13 @@
-"""Notes how a user's function makes its dataset, by which transformations on which lines, to make it again changed.
+"""Notes how a user's function makes its dataset, by which transformations on which lines, and what usually helps there.
 
-The calls of `tf.data.Dataset`'s methods are noted while the function runs. A change is then made by calling the same
-methods with the same arguments again, without touching the user's code.
+The calls of `tf.data.Dataset`'s methods are noted while the function runs.
 """
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
+
+from gpubalance.results.pulled import Remedy
 
 # The methods that take one dataset and return another.
 _METHODS = (
@@ -44,9 +46,10 @@ class Made:
     line: Line
     dataset: Any  # kept, so that no other dataset gets its id
 
-    def on(self, source: Any, **options: Any) -> Any:
-        """Applies the same transformation to another dataset, with some of its options changed."""
-        return getattr(source, self.method)(*self.arguments, **{**self.options, **options})
+    @property
+    def is_one_at_a_time(self) -> bool:
+        """Whether it is a map that runs one call at a time."""
+        return self.method == "map" and len(self.arguments) < 2 and self.options.get("num_parallel_calls") is None
 
 
 class Transformations:
@@ -55,7 +58,7 @@ class Transformations:
     def __init__(self) -> None:
         self._made: dict[int, Made] = {}
         self._depth = 0
-        self.line_of_py_dataset: Line | None = None
+        self._line_of_py_dataset: Line | None = None
 
     @contextmanager
     def noted(self) -> Iterator[None]:
@@ -91,12 +94,12 @@ class Transformations:
     def _noting_line(self, begin: Callable[..., None]) -> Callable[..., None]:
         @wraps(begin)
         def _call(dataset: Any, *arguments: Any, **options: Any) -> None:
-            self.line_of_py_dataset = _line_of(sys._getframe(1))
+            self._line_of_py_dataset = _line_of(sys._getframe(1))
             begin(dataset, *arguments, **options)
 
         return _call
 
-    def of(self, dataset: Any) -> Iterator[Made]:
+    def _of(self, dataset: Any) -> Iterator[Made]:
         """The transformations that made a dataset, from the last to the first."""
         while (made := self._made.get(id(dataset))) is not None:
             yield made
@@ -104,18 +107,47 @@ class Transformations:
 
     def batch_size(self, dataset: Any) -> int | None:
         """The size of the dataset's batches, if a `batch` or `padded_batch` in the user's code tells it, else None."""
-        last = next((one for one in self.of(dataset) if one.method in _BATCHING), None)
+        last = next((one for one in self._of(dataset) if one.method in _BATCHING), None)
         if last is None or last.method not in ("batch", "padded_batch"):
             return None
         return int(last.arguments[0] if last.arguments else last.options["batch_size"])
 
-    def again(self, dataset: Any, make: Callable[[Made, Any], Any]) -> Any:
-        """The dataset made again: `make` gets each transformation and the new dataset that it applies to."""
-        made = self._made.get(id(dataset))
-        return dataset if made is None else make(made, self.again(made.source, make))
+    def usual_remedies(self, data: Any) -> tuple[Remedy, ...]:
+        """What usually makes such data faster, at which lines; nothing is tried."""
+        made, cores = list(self._of(data)), os.cpu_count() or 1
+        if isinstance(data, keras.utils.PyDataset):
+            lines = [self._line_of_py_dataset] if data.workers < 2 else []
+            return _remedies((lines, "workers= more than one, if __getitem__ may run in several threads"))
+        threads = data.options().threading.private_threadpool_size if isinstance(data, tf.data.Dataset) else 0
+        last = [one for one in made if one.method == "map"][:1]
+        is_cached = any(one.method == "cache" or one.dataset.cardinality() < 0 for one in made)
+        return _remedies(
+            ([one.line for one in made if one.is_one_at_a_time], "map(…, num_parallel_calls=tf.data.AUTOTUNE)"),
+            (
+                [one.line for one in made if one.method == "with_options" and 0 < threads < cores][:1],
+                f"private_threadpool_size={cores}, or none; it is {threads} here",
+            ),
+            (
+                [one.line for one in last if not is_cached],
+                "cache() after this map, if its samples fit into memory and it draws nothing at random",
+            ),
+        )
 
 
 def _line_of(frame: Any) -> Line | None:
     """The line that a frame is on; None in TensorFlow's and Keras' own code."""
     file = frame.f_code.co_filename
     return None if file.startswith(_OWN) else Line(Path(file).name, frame.f_lineno)
+
+
+def _remedies(*found: tuple[Sequence[Line | None], str]) -> tuple[Remedy, ...]:
+    return tuple(Remedy(where=_where(lines), what=what) for lines, what in found if lines)
+
+
+def _where(lines: Sequence[Line | None]) -> str:
+    """`train.py, line 12` or `train.py, lines 12 and 15`."""
+    known = sorted({line.number for line in lines if line})
+    file = next((line.file for line in lines if line), "the dataset")
+    if len(known) > 1:
+        return f"{file}, lines {', '.join(map(str, known[:-1]))} and {known[-1]}"
+    return f"{file}, line {known[0]}" if known else file

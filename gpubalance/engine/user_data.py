@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from copy import copy
 from functools import cached_property
 from typing import Any
 
@@ -13,7 +12,6 @@ import keras
 import tensorflow as tf
 from keras.src.trainers.data_adapters import get_data_adapter
 
-from gpubalance.engine import mends
 from gpubalance.engine.batches import are_open, is_batched, joined, regrouped
 from gpubalance.engine.failures import own_traceback
 from gpubalance.engine.feed import cleaned, samples_of
@@ -24,7 +22,7 @@ from gpubalance.engine.step.changes import is_keras_own
 from gpubalance.engine.transformations import Transformations
 from gpubalance.engine.user_functions import kind_of, user_function
 from gpubalance.errors import BadInput, GpubalanceError
-from gpubalance.results.pulled import Change, Mend
+from gpubalance.results.pulled import Remedy
 from gpubalance.text import clean
 
 _AT_A_TIME = 64  # samples that the pool reads at once
@@ -59,15 +57,9 @@ class UserData:
         self._pool: Pool | None = None
         self._checked = False
 
-    def mends(self) -> tuple[Mend, ...]:
-        """Changes that may make the dataset faster, by the transformations in it."""
-        return mends.find(self._given, self._transformations)
-
-    def changed(self, change: Change) -> UserData:
-        """The same data with that change."""
-        other = copy(self)
-        other._given = mends.changed(self._given, self._transformations, change)
-        return other
+    def usual_remedies(self) -> tuple[Remedy, ...]:
+        """What usually makes such data faster, at which lines of the user's code."""
+        return self._transformations.usual_remedies(self._given)
 
     def make(self, count: int, *, salt: int = 0) -> Any:
         """`count` of its samples as NumPy arrays; samples repeat if there are too few."""

@@ -8,11 +8,11 @@ from gpubalance.numbers.units import format_percent, format_rate
 from gpubalance.render.table import prose
 from gpubalance.results.run import Pipeline
 
-_NOTHING_HELPED = "no change that was tried made it faster: do less for each sample, or do it once, beforehand"
+_NOTHING_USUAL = "no usual remedy is missing: do less for each sample, or do it once, beforehand"
 
 
 def pipeline_lines(pipeline: Pipeline, solo_sum: float | None, width: int, *, in_front: bool = False) -> list[str]:
-    """If the pipeline binds, that and how to mend it; otherwise its throughput alone.
+    """If the pipeline binds, that and what usually helps; otherwise its throughput alone.
 
     If it was `in_front` of the devices in the figures that follow, the split's throughput without it is added.
     """
@@ -29,9 +29,7 @@ def pipeline_lines(pipeline: Pipeline, solo_sum: float | None, width: int, *, in
     lines = prose(
         f"your input pipeline gives {rate}; these devices could take {format_rate(most)} (it uses {use})", width
     )
-    for one in pipeline.remedies:
-        text = f"{one.where}: {one.what}, which gave {format_rate(one.throughput.median)} samples/s when tried"
+    remedies = [f"{one.where}: what usually helps: {one.what}" for one in pipeline.remedies]
+    for text in remedies or [_NOTHING_USUAL]:
         lines += textwrap.wrap(text, width, initial_indent="  → ", subsequent_indent="    ")
-    if not pipeline.remedies:
-        lines += textwrap.wrap(_NOTHING_HELPED, width, initial_indent="  → ", subsequent_indent="    ")
     return lines

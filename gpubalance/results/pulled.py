@@ -8,9 +8,6 @@ from pydantic import Field
 
 from gpubalance.settings.record import Record, Seconds
 
-# Ways to change a dataset, to see whether that is faster.
-Change = Literal["parallel map", "batch first", "cache", "threads", "workers"]
-
 
 class Pulled(Record):
     """`batches` came in `seconds`; meanwhile the processors worked `cpu_s`, added up over all cores."""
@@ -21,10 +18,8 @@ class Pulled(Record):
     cpu_s: Seconds
 
 
-class Mend(Record):
-    """A change that may make the dataset faster, at a place in the user's code. `samples` must come once before."""
+class Remedy(Record):
+    """What usually makes such an input pipeline faster, at the line `where` of the user's code."""
 
-    change: Change
     where: str
     what: str
-    samples: Annotated[int, Field(ge=0)] = 0

@@ -22,6 +22,7 @@ from gpubalance.results.common import (
     Throughput,
     Warning_,
 )
+from gpubalance.results.pulled import Remedy
 from gpubalance.results.sound import check_devices, check_length
 from gpubalance.results.telemetry import Telemetry
 from gpubalance.settings.record import Record
@@ -122,20 +123,12 @@ class Baselines(Record):
     solo_sum: Number | None
 
 
-class Remedy(Record):
-    """What makes an input pipeline faster, at the line `where` of the user's code, and its throughput then."""
-
-    where: str
-    what: str
-    throughput: Throughput
-
-
 class Pipeline(Record):
     """The input pipeline of the user's data. `alone` is its throughput without a model, in the run's global batches.
 
     `processor_use` is the fraction of all the host's cores that was busy meanwhile. `held` is the split's throughput
     with batches of the same data that lie on the devices, as if the pipeline took no time. It `binds` if `alone` is
-    clearly below `held`, or below the sum of what the devices gave alone. `remedies` are those that helped when tried.
+    clearly below `held`, or below the sum of what the devices gave alone. If it binds, `remedies` are the usual ones.
     `joined_from` is the size of the user's own batches if they differ in shape and were joined into others here;
     `split.fit` would leave them as they are.
     """

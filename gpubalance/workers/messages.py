@@ -26,7 +26,7 @@ from pydantic import ConfigDict, Field, TypeAdapter
 
 from gpubalance.results.common import Model, Refusal
 from gpubalance.results.piped import BlockTimed, Piped
-from gpubalance.results.pulled import Change, Mend, Pulled
+from gpubalance.results.pulled import Pulled, Remedy
 from gpubalance.results.timing import Timing
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, JointProfile
@@ -90,7 +90,6 @@ class Pull(Record):
     global_batch: Annotated[int, Field(ge=1)]
     seconds: Seconds
     at_least: Annotated[int, Field(ge=1)]
-    change: Change | None = None
 
 
 class CountFlops(Record):
@@ -143,13 +142,13 @@ class Measured(Record):
 
 
 class PulledAll(Record):
-    """The requested batches have come. `mends` are changes to try.
+    """The requested batches have come. `remedies` are what usually makes such data faster.
 
     `joined_from` is the size of the user's own batches, which differ in shape; `split.fit` would leave them so.
     """
 
     kind: Literal["pulled-all"] = "pulled-all"
-    mends: tuple[Mend, ...] = ()
+    remedies: tuple[Remedy, ...] = ()
     joined_from: Annotated[int, Field(ge=1)] | None = None
 
 

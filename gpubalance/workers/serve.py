@@ -271,11 +271,9 @@ def _stopped(requests: queue.Queue[str | None]) -> bool:
 
 def _pull(session: Session, request: Pull, replies: Any) -> None:
     try:
-        for one in session.pull(
-            request.global_batch, seconds=request.seconds, at_least=request.at_least, change=request.change
-        ):
+        for one in session.pull(request.global_batch, seconds=request.seconds, at_least=request.at_least):
             _say(replies, one)
-        told = PulledAll(mends=session.mends(), joined_from=session.joined_from(request.global_batch))
+        told = PulledAll(remedies=session.usual_remedies(), joined_from=session.joined_from(request.global_batch))
     except Exception as error:  # noqa: BLE001  (whatever the user's own code raises is reported to the parent)
         _say(replies, _failed(error, session.settings, session))
         return

@@ -16,7 +16,7 @@ from gpubalance.errors import (
     Refused,
     TimeLimitPassed,
 )
-from gpubalance.results.pulled import Change, Pulled
+from gpubalance.results.pulled import Pulled
 from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device, JointProfile, hosts_of
 from gpubalance.settings.requests import Settings, Tracing
@@ -163,11 +163,9 @@ class Worker:
             else:
                 self.fail(reply, str(split))
 
-    def pull(
-        self, global_batch: int, *, seconds: float, at_least: int = 1, change: Change | None = None
-    ) -> Iterator[Pulled | PulledAll]:
+    def pull(self, global_batch: int, *, seconds: float, at_least: int = 1) -> Iterator[Pulled | PulledAll]:
         """Takes batches from the user's data without training, and yields each timing, finally PulledAll."""
-        self.process.send(Pull(global_batch=global_batch, seconds=seconds, at_least=at_least, change=change))
+        self.process.send(Pull(global_batch=global_batch, seconds=seconds, at_least=at_least))
         while True:
             reply = self.process.receive(self._deadline_s or _FIRST_STEP_WITHIN_S, "taking batches from --data")
             if not isinstance(reply, Pulled | PulledAll):

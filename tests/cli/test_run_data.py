@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.cli.program import here
 
-# A pipeline of 40 samples/s in front of devices that take 8 in 0.1 s. It never ends, so no cache is tried.
+# A pipeline of 40 samples/s in front of devices that take 8 in 0.1 s. It never ends, so no cache holds it.
 FILE = """
 import time
 import numpy as np
@@ -66,8 +66,7 @@ def test_a_slow_pipeline_is_named_first_with_the_line_to_change(tmp_path: Path) 
     assert result["input_wait_s"] > result["step_time_s"]["median"] / 4
     line = 1 + FILE.splitlines().index("    return samples().map(decode).batch(4)")
     (remedy,) = pipeline["remedies"]
-    assert remedy["where"] == f"mine.py, line {line}"
-    assert remedy["throughput"]["median"] > pipeline["alone"]["median"]
+    assert remedy == {"where": f"mine.py, line {line}", "what": "map(…, num_parallel_calls=tf.data.AUTOTUNE)"}
     assert summary.startswith("your input pipeline gives ")
     assert "num_parallel_calls=tf.data.AUTOTUNE" in summary
     assert "waiting\n  for input" in summary or "waiting for input" in summary

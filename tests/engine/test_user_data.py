@@ -221,36 +221,6 @@ def test_labels_that_suit_no_output_are_told(tensorflow: Any) -> None:
         compile_for(model, (np.zeros(5), np.zeros(5)))
 
 
-def test_changes_are_made_at_the_users_own_lines(tensorflow: Any, tmp_path: Path) -> None:
-    from gpubalance.engine.user_data import UserData
-
-    path = tmp_path / "slow.py"
-    path.write_text(
-        "import tensorflow as tf\n"
-        "def samples():\n"
-        "    data = tf.data.Dataset.range(20)\n"
-        "    data = data.map(lambda x: (tf.fill((4,), tf.cast(x, tf.float32)), x))\n"
-        "    return data.map(lambda x, y: (x + 1, y)).batch(5, drop_remainder=True)\n"
-        "def good():\n"
-        "    data = tf.data.Dataset.range(20).repeat()\n"
-        "    return data.map(lambda x: (tf.ones((4,)), x), num_parallel_calls=4).batch(5).prefetch(1)\n"
-    )
-    import keras
-
-    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(20)])
-    slow, good = (UserData(f"{path}:{name}", model) for name in ("samples", "good"))
-    assert [(one.change, one.where) for one in slow.mends()] == [
-        ("parallel map", "slow.py, lines 4 and 5"),
-        ("batch first", "slow.py, line 5"),
-        ("cache", "slow.py, line 5"),
-    ]
-    assert [one.change for one in good.mends()] == ["batch first"]
-    for change in ("parallel map", "batch first", "cache"):
-        again = slow.changed(change)
-        assert (again.make(20)[0] == slow.make(20)[0]).all()
-        assert next(again.stream(5))[0].shape == (5, 4)
-
-
 LENGTHS = """
 import numpy as np
 import tensorflow as tf
@@ -302,12 +272,12 @@ def test_labels_that_do_not_fit_a_compiled_loss_are_told(tensorflow: Any) -> Non
     try_labels(model, np.zeros((5, 10)))
 
 
-def test_what_else_may_be_changed_is_found_at_its_line(tensorflow: Any, tmp_path: Path) -> None:
+def test_the_usual_remedies_are_told_at_the_users_own_lines(tensorflow: Any, tmp_path: Path) -> None:
     import keras
 
     from gpubalance.engine.user_data import UserData
 
-    path = tmp_path / "more.py"
+    path = tmp_path / "slow.py"
     path.write_text(
         "import keras, numpy as np, tensorflow as tf\n"
         "class Parts(keras.utils.PyDataset):\n"
@@ -322,15 +292,20 @@ def test_what_else_may_be_changed_is_found_at_its_line(tensorflow: Any, tmp_path
         "    options.threading.private_threadpool_size = 1\n"
         "    data = tf.data.Dataset.range(20).map(lambda n: (tf.fill((4,), n), n), num_parallel_calls=2)\n"
         "    return data.cache().batch(5).prefetch(1).with_options(options)\n"
-        "def not_of_batches():\n"
-        "    data = tf.data.Dataset.range(20).map(lambda n: (tf.fill((4,), n), n), num_parallel_calls=2).cache()\n"
-        "    return data.map(lambda x, n: (x / tf.reduce_max(x), n), num_parallel_calls=2).batch(5).prefetch(1)\n"
+        "def one_at_a_time():\n"
+        "    data = tf.data.Dataset.range(20)\n"
+        "    data = data.map(lambda n: (tf.fill((4,), n), n))\n"
+        "    return data.map(lambda x, n: (x + 1, n)).batch(5)\n"
+        "def endless():\n"
+        "    data = tf.data.Dataset.range(20).repeat()\n"
+        "    return data.map(lambda n: (tf.fill((4,), n), n), num_parallel_calls=2).batch(5)\n"
     )
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(20)])
-    parts, one_thread, other = (UserData(f"{path}:{name}", model) for name in ("parts", "one_thread", "not_of_batches"))
-    assert [(one.change, one.where) for one in parts.mends()] == [("workers", "more.py, line 8")]
-    assert [(one.change, one.where) for one in one_thread.mends()] == [("threads", "more.py, line 13")]
-    assert next(parts.changed("workers").stream(5))[0].shape == (5, 4)
-    assert next(one_thread.changed("threads").stream(5))[0].shape == (5, 4)
-    with pytest.raises(BadInput, match="does not give the same of batches"):
-        other.changed("batch first")
+
+    def told(name: str) -> list[tuple[str, str]]:
+        return [(one.where, one.what.split("(")[0]) for one in UserData(f"{path}:{name}", model).usual_remedies()]
+
+    assert told("parts") == [("slow.py, line 8", "workers= more than one, if __getitem__ may run in several threads")]
+    assert [where for where, _ in told("one_thread")] == ["slow.py, line 13"]
+    assert told("one_at_a_time") == [("slow.py, lines 16 and 17", "map"), ("slow.py, line 17", "cache")]
+    assert told("endless") == []

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from gpubalance.engine.pace import ComputeTimes, noise_seed
-from gpubalance.results.pulled import Mend, Pulled
+from gpubalance.results.pulled import Pulled, Remedy
 from gpubalance.results.timing import Timing
 
 _SCRIPT = os.environ.get("ENGINE_STAND_IN_SCRIPT")
@@ -109,8 +109,8 @@ class Session:
     def progress(self) -> tuple[int, int]:
         return self._call("progress", self._devices[self._own]) or (0, 0)
 
-    def pull(self, global_batch: int, *, seconds: float, at_least: int, change: str | None) -> Any:
-        del seconds, change
+    def pull(self, global_batch: int, *, seconds: float, at_least: int) -> Any:
+        del seconds
         for _ in range(at_least):
             yield Pulled(batches=1, seconds=self._pulled_s(global_batch), cpu_s=0.0)
 
@@ -126,7 +126,7 @@ class Session:
         own: int | None = self._call("joined_from", global_batch)
         return own
 
-    def mends(self) -> tuple[Mend, ...]:
+    def usual_remedies(self) -> tuple[Remedy, ...]:
         return ()
 
     def _step(self, split: Any) -> tuple[float, ...]:

@@ -33,7 +33,7 @@ from gpubalance.jobs.measure.warnings import (
 from gpubalance.numbers.ratio import ratio
 from gpubalance.numbers.units import format_percent
 from gpubalance.results.common import Warning_, now
-from gpubalance.results.run import Baselines, Measurement, Pipeline, Remedy, Run, SoloBest
+from gpubalance.results.run import Baselines, Measurement, Run, SoloBest
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import BalanceRequest, RunRequest
 from gpubalance.settings.shares import Shares
@@ -89,7 +89,6 @@ class JointRun:
         self.even = Even(self.party, self._warmth, self.request, self.watch, self.pipeline, self.best_of)
         round_s = min(ROUND_S, self.measuring.duration_s or ROUND_S)
         self.alone = Alone(self.party, split.global_batch, self.watch, round_s) if self.pipeline else None
-        self.remedies: tuple[Remedy, ...] = ()
 
     def run(self) -> Run:
         """Measures to the end. Raises OutOfMemory; every error carries what was measured before it as `partial`."""
@@ -100,8 +99,6 @@ class JointRun:
             if self.measuring.baseline == "even":
                 self._warm_up_even()
             self._measure()
-            if self.alone is not None and self._pipeline_found(self.alone).binds:
-                self.remedies = self.alone.tried()
         except KeyboardInterrupt as interrupt:
             raise Interrupted.by(interrupt, partial=self.result()) from None
         except GpubalanceError as error:
@@ -238,6 +235,7 @@ class JointRun:
             measured.step_time_s.samples,
             even.step_time_s.samples,
         )
+        held = self.held.throughput if self.held and self.held.timings else None
         solo_sum = self._solo_sum
         excess_part = measured.excess_s / measured.step_time_s.median
         return Run(
@@ -264,7 +262,7 @@ class JointRun:
             speedup_over_even=faster and faster.value,
             speedup_ci95=faster and ((1.0, 1.0) if even is measured else faster.ci95),
             scaling_efficiency=solo_sum and measured.throughput.median / solo_sum,
-            pipeline=self._pipeline_found(self.alone) if self.alone and self.alone.pulls else None,
+            pipeline=self.alone.result(held, solo_sum) if self.alone and self.alone.pulls else None,
             complete=self.complete,
             warnings=(*self.warnings, *self.even.warnings, *self._found(excess_part)),
         )
@@ -272,10 +270,6 @@ class JointRun:
     @property
     def _solo_sum(self) -> float | None:
         return sum(best.throughput for best in self.solo) if self.solo else None
-
-    def _pipeline_found(self, alone: Alone) -> Pipeline:
-        held = self.held.throughput if self.held and self.held.timings else None
-        return alone.result(held, self._solo_sum, self.remedies)
 
     def _found(self, excess_part: float) -> list[Warning_]:
         """The warnings about the figures."""
