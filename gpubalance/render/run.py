@@ -9,7 +9,7 @@ from gpubalance.render.even import largest_even_text, other_batch
 from gpubalance.render.pipeline import pipeline_lines
 from gpubalance.render.table import WIDTH, prose, shorten, shorten_front, table
 from gpubalance.render.worth import worth_text
-from gpubalance.results.run import Measurement, Pipeline, Run, StepSpread
+from gpubalance.results.run import Measurement, Pipeline, Run, StepSpread, alone_in_use
 from gpubalance.settings.device import Device
 from gpubalance.settings.shares import share_text
 
@@ -95,6 +95,14 @@ def imbalance_text(imbalance: float) -> str:
     return f"imbalance {imbalance:.3f} (1 = they finish together)"
 
 
+def alone_text(run: Run) -> str:
+    """`what the devices gave alone, 2286 samples/s in total`, and that of those in use if some are left out."""
+    text = f"what the devices gave alone, {format_rate(run.baselines.solo_sum)} samples/s in total"
+    if all(run.batches):
+        return text
+    return f"{text}, {format_rate(alone_in_use(run.baselines.solo_best, run.batches))} of those in use"
+
+
 def _answer(run: Run, width: int) -> list[str]:
     """What the split gives, compared with the even split and with the devices alone."""
     batches, throughput = " ".join(map(str, run.batches)), run.throughput
@@ -118,8 +126,7 @@ def _answer(run: Run, width: int) -> list[str]:
     if largest is not None:
         lines += prose(largest_even_text(largest.split, largest.throughput.median), width)
     if run.scaling_efficiency is not None:
-        efficiency, solo_sum = format_percent(run.scaling_efficiency, 1), format_rate(run.baselines.solo_sum)
-        lines += prose(f"{efficiency} of what the devices gave alone, {solo_sum} samples/s in total", width)
+        lines += prose(f"{format_percent(run.scaling_efficiency, 1)} of {alone_text(run)}", width)
     return lines
 
 

@@ -73,7 +73,7 @@ class Goodput(Record):
 
 
 class Predicted(Record):
-    """What the step-time models predict. `scaling_efficiency` is relative to the solo sum of the devices in use.
+    """What the step-time models predict. `solo_sum` is of all the plan's devices, with samples or without.
 
     `even` has the same global batch. If it needs micro-batches, `largest_even` is the largest equal shares that fit in
     one piece, and `best_at_largest_even` the best split of their global batch. `by_global_batch` has the fastest split

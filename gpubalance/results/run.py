@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -105,6 +106,11 @@ class SoloBest(Record):
     throughput: Positive
     samples_per_joule: Number | None = None
     at_global_batch: Positive | None = None
+
+
+def alone_in_use(bests: Sequence[SoloBest] | None, batches: Sequence[int]) -> float | None:
+    """Samples per second that the devices with samples give alone, added up; None if that is unknown."""
+    return sum(best.throughput for best in bests if batches[best.device]) if bests else None
 
 
 class Baselines(Record):

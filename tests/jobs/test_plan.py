@@ -126,6 +126,10 @@ def test_a_card_that_only_costs_sync_is_left_out_and_by_how_much_is_said(accumul
     """With and without it the plan has as many micro-batches, as more of them would help both."""
     made = planned("slow-second", sync_s=0.060, accumulate=accumulate)
     assert made.batches[1] == 0
+    alone = [one.solo_best.throughput for one in probe_of(devices("slow-second")).probes if one.solo_best]
+    assert len(alone) == 2
+    assert made.predicted.solo_sum == pytest.approx(sum(alone))
+    assert made.predicted.scaling_efficiency == pytest.approx(made.predicted.throughput / sum(alone))
     (out,) = made.left_out
     assert out.device == 1
     assert out.gain is not None
@@ -282,4 +286,5 @@ def test_a_device_of_one_size_is_planned_with_that_size() -> None:
 def test_a_device_that_holds_nothing_is_left_out_and_that_is_said() -> None:
     made = plan(holding_nothing(probe_of(PAIR)), PAIR, PlanRequest(accumulate=1))
     assert made.batches[1] == 0
+    assert made.predicted.solo_sum == made.predicted.throughput / (made.predicted.scaling_efficiency or 0)
     assert "GPU:1 is left out: it has no room for a batch of 8" in told(made)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 
 from gpubalance.jobs.keep.saved_probes import ALL, best_probe, find_device, save, solo_bests
+from gpubalance.render.run import alone_text
 from gpubalance.results.probe import DeviceProbe, Probe, Trial
+from gpubalance.results.run import Run, alone_in_use
 from gpubalance.settings.device import DeviceProfile
 from gpubalance.settings.shares import Shares
-from tests.jobs.probes import SMALL, devices_of, probe_of
+from tests.jobs.probes import SMALL, devices_of, holding_nothing, probe_of
+from tests.render.golden import DATA
 
 MIB = 1 << 20
 QUICK = DeviceProfile(
@@ -55,6 +58,19 @@ def test_a_probe_that_an_option_limited_does_not_replace_a_whole_one_nor_passes_
     (best, _) = solo_bests(DEVICES, split, SMALL) or ()
     assert best.batch == 112
     assert best.at_global_batch == pytest.approx(40 / (QUICK.alpha_s + 40 * QUICK.beta_s))
+
+
+def test_the_solo_sum_has_the_devices_that_a_split_leaves_out_but_not_those_that_hold_nothing() -> None:
+    split = Shares((24, 0))
+    save(probe_of(DEVICES))
+    first, second = solo_bests(DEVICES, split, SMALL) or ()
+    assert alone_in_use((first, second), split.batches) == first.throughput
+    run = Run.model_validate_json((DATA / "pair-run.json").read_text())
+    against = run.baselines.model_copy(update={"solo_sum": 2000.0, "solo_best": (first, second)})
+    left = run.model_copy(update={"batches": split.batches, "micro_batches": split.batches, "baselines": against})
+    assert alone_text(left).endswith(f"alone, 2000 samples/s in total, {first.throughput:.0f} of those in use")
+    save(holding_nothing(probe_of(DEVICES)))
+    assert solo_bests(DEVICES, split, SMALL) == (first,)
 
 
 def limited_to(most: int, probe: Probe) -> Probe:

@@ -34,7 +34,7 @@ from gpubalance.planning.problem import Allocation
 from gpubalance.results.common import Warning_
 from gpubalance.results.plan import Balance, Plan
 from gpubalance.results.probe import Probe
-from gpubalance.results.run import Measurement, Pipeline, Run
+from gpubalance.results.run import Measurement, Pipeline, Run, alone_in_use
 from gpubalance.settings.requests import BalanceRequest
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
@@ -153,7 +153,7 @@ class Balancing:
         """What the user's pipeline gives at most, which the proof, with batches on the devices, does not show."""
         if self.request.settings.data is None:
             return None
-        party, solo_sum = self._together.gather(split), proof.baselines.solo_sum
+        party, solo_sum = self._together.gather(split), alone_in_use(proof.baselines.solo_best, split.batches)
         return ceiling(party, split.global_batch, self._watch, held=proof.throughput, solo_sum=solo_sum)
 
     def _trace(self, split: Shares) -> None:

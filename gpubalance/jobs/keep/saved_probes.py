@@ -66,18 +66,23 @@ def _reach(probe: Probe, one: DeviceProbe) -> float:
 
 
 def solo_bests(devices: Sequence[Device], split: Shares, settings: Settings) -> tuple[SoloBest, ...] | None:
-    """The solo best of each device with samples, by the best probe of them all that looked up to the global batch.
+    """The solo best of each device that was asked for, by the best probe of them that looked up to the global batch.
 
     None without such a probe: devices that were only tried with less would seem to give more in the split than alone.
     """
-    probe = best_probe([devices[number] for number in split.used], settings, up_to=split.global_batch)
+    probe = best_probe(devices, settings, up_to=split.global_batch)
     return solo_bests_of(probe, devices, split) if probe else None
 
 
 def solo_bests_of(probe: Probe, devices: Sequence[Device], split: Shares) -> tuple[SoloBest, ...] | None:
-    """The solo best of each device with samples by that probe; None if it lacks one."""
-    found = [(number, find_device(probe, devices[number])) for number in split.used]
-    bests = [
+    """The solo best of each device by that probe, with samples or without; None if it lacks one.
+
+    A device that does not hold a single sample gives nothing alone and has no entry.
+    """
+    found = [(number, find_device(probe, device)) for number, device in enumerate(devices)]
+    if any(one is None or (one.solo_best is None and not holds_nothing(one)) for _, one in found):
+        return None
+    return tuple(
         SoloBest(
             device=number,
             **one.solo_best.model_dump(),
@@ -86,8 +91,7 @@ def solo_bests_of(probe: Probe, devices: Sequence[Device], split: Shares) -> tup
         )
         for number, one in found
         if one and one.solo_best
-    ]
-    return tuple(bests) if len(bests) == len(split.used) else None
+    )
 
 
 def _throughput(one: DeviceProbe, batch: int) -> float | None:

@@ -33,7 +33,7 @@ from gpubalance.jobs.measure.warnings import (
 from gpubalance.numbers.ratio import ratio
 from gpubalance.numbers.units import format_percent
 from gpubalance.results.common import Warning_, now
-from gpubalance.results.run import Baselines, Measurement, Run, SoloBest
+from gpubalance.results.run import Baselines, Measurement, Run, SoloBest, alone_in_use
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import BalanceRequest, RunRequest
 from gpubalance.settings.shares import Shares
@@ -236,7 +236,8 @@ class JointRun:
             even.step_time_s.samples,
         )
         held = self.held.throughput if self.held and self.held.timings else None
-        solo_sum = self._solo_sum
+        solo_sum = sum(best.throughput for best in self.solo) if self.solo else None
+        in_use = alone_in_use(self.solo, asked.split.batches)
         excess_part = measured.excess_s / measured.step_time_s.median
         return Run(
             created=now(),
@@ -262,14 +263,10 @@ class JointRun:
             speedup_over_even=faster and faster.value,
             speedup_ci95=faster and ((1.0, 1.0) if even is measured else faster.ci95),
             scaling_efficiency=solo_sum and measured.throughput.median / solo_sum,
-            pipeline=self.alone.result(held, solo_sum) if self.alone and self.alone.pulls else None,
+            pipeline=self.alone.result(held, in_use) if self.alone and self.alone.pulls else None,
             complete=self.complete,
             warnings=(*self.warnings, *self.even.warnings, *self._found(excess_part)),
         )
-
-    @property
-    def _solo_sum(self) -> float | None:
-        return sum(best.throughput for best in self.solo) if self.solo else None
 
     def _found(self, excess_part: float) -> list[Warning_]:
         """The warnings about the figures."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpubalance.devices.hosts import reached_by
+from gpubalance.jobs.keep.saved_probes import holds_nothing
 from gpubalance.jobs.measure.warnings import batches_differ
 from gpubalance.jobs.plan.beside import by_global_batch, by_goodput, even_splits, other_split
 from gpubalance.jobs.plan.problem import AUTO_MICRO_BATCHES, AUTO_WITHIN, find_probes
@@ -96,8 +97,8 @@ def _predicted(
     even, largest_even, at_largest_even = (
         even_splits(problem, found.split, sync_s) if len(used) > 1 else (None, None, None)
     )
-    bests = [best.throughput for i in used if (best := probes[i].solo_best) is not None]
-    solo_sum = sum(bests) if len(bests) == len(used) else None
+    bests = [one.solo_best for one in probes if not holds_nothing(one)]
+    solo_sum = sum(best.throughput for best in bests if best) if all(bests) else None
     return Predicted(
         step_time_s=found.step_time_s,
         throughput=found.throughput,

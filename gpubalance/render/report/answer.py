@@ -19,7 +19,7 @@ from gpubalance.results.independent import Independent
 from gpubalance.results.layers import Layers
 from gpubalance.results.plan import Plan, Predicted
 from gpubalance.results.probe import Probe
-from gpubalance.results.run import Pipeline, Run
+from gpubalance.results.run import Pipeline, Run, alone_in_use
 from gpubalance.settings.shares import share_text
 
 NOT_KNOWN = "not known"
@@ -92,7 +92,8 @@ def _measured(run: Run) -> tuple[Fact, ...]:
     if at_its_batch:
         against += f"; {at_its_batch}"
     throughput = _throughput(run.throughput.median, _range(run.throughput.ci95))
-    return (throughput, *_ratios(run, against, run.baselines.solo_sum))
+    in_use = None if all(run.batches) else alone_in_use(run.baselines.solo_best, run.batches)
+    return (throughput, *_ratios(run, against, run.baselines.solo_sum, in_use))
 
 
 def _predicted(plan: Plan) -> tuple[Fact, ...]:
@@ -112,12 +113,15 @@ def _throughput(rate: float, more: str) -> Fact:
     return Fact("throughput", f"{format_rate(rate)} samples/s", more)
 
 
-def _ratios(of: Run | Predicted, against_even: str, solo_sum: float | None) -> tuple[Fact, Fact]:
+def _ratios(
+    of: Run | Predicted, against_even: str, solo_sum: float | None, in_use: float | None = None
+) -> tuple[Fact, Fact]:
     over_even = NOT_KNOWN if of.speedup_over_even is None else f"{of.speedup_over_even:.3f} ×"
     part = NOT_KNOWN if of.scaling_efficiency is None else format_percent(of.scaling_efficiency, 1)
     alone = "these devices have not been probed with these settings"
     if solo_sum is not None:
         alone = f"{format_rate(solo_sum)} samples/s, each device alone, in total"
+        alone += f", {format_rate(in_use)} of those in use" if in_use is not None else ""
     return Fact("over the even split", over_even, against_even), Fact("of the solo sum", part, alone)
 
 

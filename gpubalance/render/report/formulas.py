@@ -114,7 +114,11 @@ ALONE = (
     Formula("residual", "max |α + β·b − t| / t", "above 3 %, planning uses the measured curve, made monotone"),
     Formula("batch limit", "fits, fails", "the largest batch that trains and the smallest that does not, both tried"),
     Formula("solo best", "rᵢ = max b / t(b)", "the highest measured throughput of the device alone"),
-    Formula("solo sum", "Σ rᵢ", "the ceiling that no split can pass"),
+    Formula(
+        "solo sum",
+        "Σ rᵢ",
+        "of all devices that were asked for, also of those left out: the ceiling that no split can pass",
+    ),
     Formula("of the solo sum", "(B / T) / Σ rᵢ", "scaling efficiency"),
     Formula("FLOP/s, MFU", "FLOP of a step, forward and backward · samples/s; over the peak", "at the solo best"),
     Formula("samples/J", "samples/s · seconds / energy", "at the solo best"),
