@@ -70,9 +70,7 @@ def balanced(
     """Runs the command and returns its plan, None for a dry run. A `watch` gets the events, and stdout nothing."""
     from gpubalance.cli.measured import estimated, measured
     from gpubalance.jobs.balance.balance import balance as balance_job
-    from gpubalance.jobs.balance.estimate import estimate
     from gpubalance.jobs.keep.journals import balance_journal
-    from gpubalance.render.estimate import phases_estimate_text
     from gpubalance.results.plan import Plan
     from gpubalance.settings.requests import BalanceRequest
 
@@ -90,7 +88,7 @@ def balanced(
     )
 
     if search.dry_run:
-        estimated(machine, devices, measuring, reporting, estimate(request), phases_estimate_text)
+        estimated(machine, devices, measuring, reporting, request)
         return None
     return measured(
         "balance",

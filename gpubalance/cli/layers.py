@@ -153,8 +153,6 @@ def layers(
     from gpubalance.cli.output import width
     from gpubalance.jobs.keep.journals import layers_journal
     from gpubalance.jobs.layers.layers import layers as layers_job
-    from gpubalance.jobs.layers.phases import estimate
-    from gpubalance.render.estimate import phases_estimate_text
     from gpubalance.render.layers import layers_lines
     from gpubalance.render.summary import summary
     from gpubalance.results.layers import Layers
@@ -163,7 +161,7 @@ def layers(
     devices = _devices(machine.select(gpus.named))
     request = cut.request(machine, devices, training, search, windows.measuring(measuring))
     if search.dry_run:
-        estimated(machine, devices, measuring, reporting, estimate(request), phases_estimate_text)
+        estimated(machine, devices, measuring, reporting, request)
         return
 
     def text(result: Layers) -> str:

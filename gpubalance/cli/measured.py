@@ -19,8 +19,9 @@ from gpubalance.devices.machine import Machine, held
 from gpubalance.errors import UsageError
 from gpubalance.jobs.events import Watch
 from gpubalance.jobs.keep.journal import Journal
+from gpubalance.jobs.phases import Phases, estimate
+from gpubalance.render.estimate import estimate_text
 from gpubalance.results.common import Warning_
-from gpubalance.results.estimate import BalanceEstimate, Estimate, LayersEstimate
 from gpubalance.results.independent import Independent
 from gpubalance.results.layers import Layers
 from gpubalance.results.plan import Plan
@@ -41,7 +42,6 @@ from gpubalance.workers.agents import connected
 
 Request = TypeVar("Request", RunRequest, ProbeRequest, BalanceRequest, IndependentRequest, LayersRequest)
 Result = TypeVar("Result", Run, Probe, Plan, Independent, Layers)
-Expected = TypeVar("Expected", Estimate, BalanceEstimate, LayersEstimate)
 
 
 def measured(
@@ -78,7 +78,10 @@ def measured(
     ):
         out.check_goes_on(kept)
         with out.left_by_an_error(text, noted), progress as tell:
-            result = job(request, machine.driver, beside(both(tell, watch)), kept)
+            phases = Phases(request, beside(both(tell, watch)))
+            result = job(request, machine.driver, phases, kept)
+            if not kept.resumed:
+                phases.keep()
         given: Result = out.give(result, text, noted, kept)
         return given
 
@@ -88,10 +91,9 @@ def estimated(
     devices: Sequence[Device],
     measuring: MeasuringOptions,
     reporting: ReportingOptions | UnwatchedOptions,
-    expected: Expected,
-    text: Callable[[Expected], str],
+    request: ProbeRequest | BalanceRequest | LayersRequest,
 ) -> None:
-    """Outputs the estimate of a `--dry-run` as `text` and JSON. Raises what `Machine.warnings` raises.
+    """Outputs what a `--dry-run` would do and how long that takes. Raises what `Machine.warnings` raises.
 
     It replaces no result, even with --overwrite.
     """
@@ -100,7 +102,7 @@ def estimated(
     if path is not None and path.is_file() and not is_estimate(path):
         raise UsageError(f"{path} exists, and --dry-run measures nothing to replace it with", remedy="give another -o")
     kept = f"; this estimate is in {reporting.output}" if reporting.output else ""
-    check_output(reporting, quiet=True).give(expected, lambda found: text(found) + kept)
+    check_output(reporting, quiet=True).give(estimate(request), lambda found: estimate_text(found) + kept)
 
 
 def _name_now(command: str, *folders: Path | None) -> str:

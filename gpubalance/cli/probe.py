@@ -21,9 +21,7 @@ def probe(
     from gpubalance.cli.next_command import command
     from gpubalance.cli.output import width
     from gpubalance.jobs.keep.journals import probe_journal
-    from gpubalance.jobs.probe.estimate import estimate
     from gpubalance.jobs.probe.probe import probe as probe_job
-    from gpubalance.render.estimate import probe_estimate_text
     from gpubalance.render.probe import probed_lines
     from gpubalance.render.summary import summary
     from gpubalance.results.probe import Probe
@@ -32,7 +30,7 @@ def probe(
     devices = machine.select(gpus.named)
     request = alone.request(devices, training, measuring)
     if alone.dry_run:
-        estimated(machine, devices, measuring, reporting, estimate(request), probe_estimate_text)
+        estimated(machine, devices, measuring, reporting, request)
         return
 
     def text(result: Probe) -> str:

@@ -26,18 +26,21 @@ class Doing:
 
 @dataclass(frozen=True)
 class PhaseBegun:
-    """A phase of the command begins. It will take about `seconds`, and the whole rest about `left_s`."""
+    """A phase of the command begins. It will take about `seconds`, and the whole rest about `left_s`.
+
+    A job gives the name; `Phases` knows the rest.
+    """
 
     name: str
-    number: int
-    of: int
-    seconds: float
-    left_s: float
+    number: int = 1
+    of: int = 1
+    seconds: float = 0.0
+    left_s: float = 0.0
 
 
 @dataclass(frozen=True)
 class TimeLeft:
-    """About how many seconds the command still needs."""
+    """About how many seconds the phase still needs, and after `Phases` the whole command."""
 
     seconds: float
 

@@ -12,7 +12,6 @@ from gpubalance.jobs.keep.journals import tell_resumed
 from gpubalance.jobs.keep.kept import Kept
 from gpubalance.jobs.keep.saved import save
 from gpubalance.jobs.keep.saved_runs import RUNS
-from gpubalance.jobs.measure.expected import run_s
 from gpubalance.jobs.measure.fitting import Fitting
 from gpubalance.jobs.measure.joint import JointRun, party_for
 from gpubalance.jobs.measure.lost import lost_gpus_told
@@ -43,8 +42,7 @@ def run(
     """
     used, limit = request.of_used, TimeLimit(request.measuring.time_limit_s)
     tell_resumed(journal, watch)
-    seconds = run_s(used)
-    watch(PhaseBegun("run", 1, 1, seconds, seconds))
+    watch(PhaseBegun("run"))
     result = None
     try:
         with lost_gpus_told(used.devices), party_for(used, watch, limit) as party:

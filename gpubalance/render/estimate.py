@@ -2,49 +2,34 @@
 
 from __future__ import annotations
 
-import textwrap
-
 from gpubalance.numbers.units import format_duration
-from gpubalance.render.probe import device_line
 from gpubalance.render.table import WIDTH, prose, table
-from gpubalance.results.estimate import BalanceEstimate, DeviceEstimate, Estimate, LayersEstimate
-from gpubalance.settings.device import Device
-from gpubalance.settings.requests import BalanceRequest, LayersRequest
+from gpubalance.results.estimate import Estimate
+from gpubalance.settings.requests import BalanceRequest, LayersRequest, ProbeRequest
 
 
-def probe_estimate_text(expected: Estimate) -> str:
-    """What would be measured, and for how long."""
-    request = expected.request
-    how = "all at once" if request.parallel else "one after the other"
-    lines = [f"{request.settings.model}, {request.settings.precision}; each device alone, {how}"]
-    for one in expected.devices:
-        lines += _expected_lines(request.devices[one.device], one)
-    return "\n".join([*lines, f"about {format_duration(expected.seconds)} in all; nothing was run"])
-
-
-def _expected_lines(device: Device, one: DeviceEstimate) -> list[str]:
-    sizes = [*map(str, one.sizes[:3]), "…", str(one.sizes[-1])] if len(one.sizes) > 4 else list(map(str, one.sizes))
-    known = "its limit is unknown before a probe" if one.guessed else f"to its limit of {one.limit} by its profile"
-    workers = f"{one.children} worker{'s' if one.children > 1 else ''}"
-    text = (
-        f"batch {', '.join(sizes)} ({known}), more where the curve bends; about {workers}, "
-        f"about {format_duration(one.seconds)}"
-    )
-    return [device_line(device), *textwrap.wrap(text, WIDTH - 2, initial_indent="  ", subsequent_indent="  ")]
-
-
-def phases_estimate_text(expected: BalanceEstimate | LayersEstimate) -> str:
-    """How long each phase would take, and all of them."""
+def estimate_text(expected: Estimate) -> str:
+    """What each phase would do and how long it would take, and how long all of them."""
     request = expected.request
     devices = ", ".join(f"{device.label} {device.name}" for device in request.devices)
     lines = prose(f"{request.settings.model}, {request.settings.precision}; {devices}", WIDTH)
     if expected.probed:
         lines += prose(f"planned with the probe of {expected.probed}; --fresh would make a new one", WIDTH, "  ")
-    what = {"rounds": _rounds(request), "proof": _proof(request)}
+    what = {"blocks": "each layer, on each device"}
+    if not isinstance(request, ProbeRequest):
+        what |= {"rounds": _rounds(request), "proof": _proof(request)}
     rows = [("", "", "")]
-    rows += [(one.name, f"about {format_duration(one.seconds)}", what.get(one.name, "")) for one in expected.phases]
+    for one in expected.phases:
+        rows.append((one.name, f"about {format_duration(one.seconds)}", what.get(one.name, _alone(request))))
     lines += table(rows, left=(0, 2), indent="  ")[1:]
     return "\n".join([*lines, f"about {format_duration(expected.seconds)} in all; nothing was run"])
+
+
+def _alone(request: ProbeRequest | BalanceRequest | LayersRequest) -> str:
+    uncut = request.uncut if isinstance(request, LayersRequest) else request
+    probe = uncut if isinstance(uncut, ProbeRequest) else uncut.probe
+    least, most = probe.batch_multiple, probe.max_batch
+    return f"batches from {least} up to its limit" if most is None else f"batches from {min(least, most)} up to {most}"
 
 
 def _rounds(request: BalanceRequest | LayersRequest) -> str:

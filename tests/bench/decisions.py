@@ -12,7 +12,6 @@ from typing import cast
 
 from gpubalance.errors import Interrupted
 from gpubalance.jobs.balance.balance import Balancing
-from gpubalance.jobs.balance.estimate import Phases
 from gpubalance.jobs.events import Doing, Event, Watch
 from gpubalance.jobs.keep.kept import Kept
 from gpubalance.jobs.probe.result import fitted
@@ -117,8 +116,8 @@ class Machine:
             measuring=Measuring(baseline="none"),
         )
         party = party_of(self.devices, self.joint, seed=self.seed, offset=offset or self.offset)
-        kept, phases = Kept(None, watch), Phases(request, watch)
-        balancing = Balancing(request, self.probe, None, cast("Party", party), watch, kept, phases)
+        kept = Kept(None, watch)
+        balancing = Balancing(request, self.probe, None, cast("Party", party), watch, kept)
         try:
             return balancing.run()
         except KeyboardInterrupt as interrupt:

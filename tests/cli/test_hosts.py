@@ -13,7 +13,7 @@ import pytest
 
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.results.checkup import Checkups
-from gpubalance.results.estimate import BalanceEstimate
+from gpubalance.results.estimate import Estimate
 from gpubalance.results.run import Run
 from tests.bench.in_process import Program
 from tests.cli.program import ROOT, SHORT, TINY, children_of, here, start
@@ -137,10 +137,10 @@ def test_hosts_check_themselves_at_the_same_time(three_hosts: tuple[str, ...]) -
 
 
 def test_hosts_that_are_probed_at_the_same_time_are_expected_to(in_process: Program) -> None:
-    def expected(*options: str) -> BalanceEstimate:
+    def expected(*options: str) -> Estimate:
         code, out, err = in_process(["balance", "--simulate", TWO_HOSTS, "--dry-run", "--json", *options])
         assert code == 0, err
-        return BalanceEstimate.model_validate_json(out)
+        return Estimate.model_validate_json(out)
 
     here, there = expected(), expected("--hosts", "alpha,beta", "--via", "env A={host}")
     assert there.phases[0].name == "all hosts at once"

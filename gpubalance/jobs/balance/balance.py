@@ -12,12 +12,11 @@ from gpubalance.errors import (
     PartialResult,
     UsageError,
 )
-from gpubalance.jobs.balance.estimate import Phases
 from gpubalance.jobs.balance.knowledge import WORTH_A_ROUND, Knowledge, Tried
 from gpubalance.jobs.balance.probing import probe_for
 from gpubalance.jobs.balance.rounds import Rounds
 from gpubalance.jobs.balance.together import Together
-from gpubalance.jobs.events import Doing, RoundDone, Watch
+from gpubalance.jobs.events import Doing, PhaseBegun, RoundDone, Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.kept import Kept, KeptRound
 from gpubalance.jobs.keep.saved_balances import keep_balance
@@ -49,11 +48,10 @@ def balance(request: BalanceRequest, driver: str | None, watch: Watch, journal: 
     """
     limit = TimeLimit(request.measuring.time_limit_s)
     kept = Kept(journal, watch)
-    phases = Phases(request, watch)
     party = party_for(request, watch, limit)
     with party:
-        probe = probe_for(request, driver, limit, phases.tell, journal, kept, party)
-        return _balanced(Balancing(request, probe, driver, party, watch, kept, phases))
+        probe = probe_for(request, driver, limit, watch, journal, kept, party)
+        return _balanced(Balancing(request, probe, driver, party, watch, kept))
 
 
 def _balanced(balancing: Balancing) -> Plan:
@@ -81,7 +79,6 @@ class Balancing:
         party: Party,
         watch: Watch,
         kept: Kept,
-        phases: Phases,
     ) -> None:
         """`party` is regrouped for each split; its owner ends it."""
         self.request = request
@@ -89,7 +86,6 @@ class Balancing:
         self._driver = driver
         self._watch = watch
         self._kept = kept
-        self._phases = phases
         self._known = Knowledge(probe, find_probes(probe, request.devices), request.plan)
         self._rounds = Rounds(request.rounds, len(request.devices))
         self._together = Together(request, probe.model, party, watch)
@@ -174,7 +170,7 @@ class Balancing:
         if left is not None:
             self._take(planned, left, again=True)
             return
-        self._phases.round(planned, len(self._rounds))
+        self._watch(PhaseBegun("rounds"))
         again = " once more" if self._known.has(planned.split) else ""
         self._watch(Doing(f"round {len(self._rounds) + 1}: {planned.split}{again}"))
         try:
@@ -255,7 +251,7 @@ class Balancing:
 
     def _proof(self, planned: Allocation) -> tuple[Run, Measurement]:
         """The run of the split in turns with the even split, and what its devices do at the end of it."""
-        self._phases.proof(planned)
+        self._watch(PhaseBegun("proof"))
         self._watch(Doing(f"proving {planned.split}, in turns with the even split"))
         proof = self._proofs
         solo = solo_bests_of(self._probe, self.request.devices, planned.split)

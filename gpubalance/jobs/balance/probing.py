@@ -7,7 +7,7 @@ from gpubalance.jobs.events import Doing, Event, PointDone, TrialDone, Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.journals import probe_journal, tell_resumed
 from gpubalance.jobs.keep.kept import Kept
-from gpubalance.jobs.keep.saved_probes import ALL, best_probe, holds_nothing, kept_probes
+from gpubalance.jobs.keep.saved_probes import holds_nothing, kept_probe, kept_probes
 from gpubalance.jobs.plan.problem import check_global_batch
 from gpubalance.jobs.probe.probe import probe as probe_stage
 from gpubalance.results.probe import Probe
@@ -36,13 +36,6 @@ def probe_for(
         tell_resumed(journal, watch)
         watch(Doing(f"planning with the probe of {probe.created}; --fresh makes a new one", stays=True))
     return probe
-
-
-def kept_probe(request: BalanceRequest) -> Probe | None:
-    """The probe that a balance may plan with, or None."""
-    if request.fresh:
-        return None
-    return best_probe(request.devices, request.settings, up_to=request.probe.max_batch or ALL)
 
 
 def _had_before(kept: Kept) -> Probe | None:

@@ -11,7 +11,6 @@ from gpubalance.jobs.independent.measure import Turns
 from gpubalance.jobs.independent.result import independent_result, what_failed
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.journals import tell_resumed
-from gpubalance.jobs.measure.expected import WORKER_S, step_s, warm_up_s, windows_s
 from gpubalance.jobs.measure.trace import not_traced, tracing_told, without_gpu
 from gpubalance.results.common import Warning_
 from gpubalance.results.independent import Independent
@@ -32,8 +31,7 @@ def independent(
     """
     tell = one_at_a_time(watch)
     tell_resumed(journal, tell)
-    seconds = _expected_s(request)
-    tell(PhaseBegun("independent", 1, 1, seconds, seconds))
+    tell(PhaseBegun("independent"))
     with _party(request, tell) as party:
         turns = Turns(request, party, KeptTurns(journal, tell), tell)
         try:
@@ -69,13 +67,6 @@ def _party(request: IndependentRequest, watch: Watch) -> Party:
         limit=TimeLimit(measuring.time_limit_s),
         tell=lambda text: watch(Doing(text)),
     )
-
-
-def _expected_s(request: IndependentRequest) -> float:
-    steps_s = [step_s(device, batch) for device, batch in zip(request.devices, request.batches, strict=True)]
-    longest_s = max(steps_s)
-    in_turns_s = windows_s(request.measuring, [*steps_s, longest_s], request.measuring.windows)
-    return WORKER_S * len(steps_s) + warm_up_s(longest_s) + in_turns_s
 
 
 def _traced(request: IndependentRequest, party: Party, turns: Turns, watch: Watch) -> Iterator[Warning_]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
@@ -11,7 +12,6 @@ from gpubalance.jobs.events import Doing, TimeLeft, TurnDone, Watch
 from gpubalance.jobs.independent.kept import KeptTurn, KeptTurns
 from gpubalance.jobs.independent.replica import ALONE, AT_ONCE, Replica
 from gpubalance.jobs.independent.window import CommonWindow
-from gpubalance.jobs.measure.expected import windows_s
 from gpubalance.jobs.measure.series import LEAST_TIMINGS, Series
 from gpubalance.jobs.measure.timings import Timings
 from gpubalance.jobs.measure.warnings import PRECISE_ENOUGH, slowed_text
@@ -96,8 +96,7 @@ class Turns:
         """Measures window `number` of each device alone and of all at once, unless it is already there."""
         seconds = self._measuring.window_s(number)
         at_least = LEAST_TIMINGS if self._measuring.duration_s is None else 1
-        steps_s = [one.alone.step_s for one in self.going]
-        self._watch(TimeLeft(windows_s(self._measuring, [*steps_s, max(steps_s)], of - number + 1)))
+        began_s = time.monotonic()
         turns: list[Callable[[], None]] = [
             *(partial(self._alone, one, number, of, seconds, at_least) for one in self.going),
             partial(self._at_once, number, of, seconds, at_least),
@@ -105,6 +104,7 @@ class Turns:
         # They alternate in going first: as cards get hotter, the last one is always a little slower.
         for turn in turns if number % 2 else reversed(turns):
             turn()
+        self._watch(TimeLeft((of - number) * (time.monotonic() - began_s)))
 
     def _alone(self, one: Replica, number: int, of: int, seconds: float, at_least: int) -> None:
         if one.alone.windows >= number or one.error is not None:

@@ -9,7 +9,7 @@ from gpubalance.jobs.keep import saved
 from gpubalance.results.probe import DeviceProbe, Probe
 from gpubalance.results.run import SoloBest
 from gpubalance.settings.device import Device
-from gpubalance.settings.requests import Settings
+from gpubalance.settings.requests import BalanceRequest, Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.code import code_key
 
@@ -47,6 +47,13 @@ def best_probe(
         if reach >= up_to and reach > furthest:
             best, furthest = probe, reach
     return best
+
+
+def kept_probe(request: BalanceRequest) -> Probe | None:
+    """The probe that a balance may plan with, or None."""
+    if request.fresh:
+        return None
+    return best_probe(request.devices, request.settings, up_to=request.probe.max_batch or ALL)
 
 
 def holds_nothing(one: DeviceProbe) -> bool:

@@ -7,12 +7,11 @@ from functools import partial
 
 from gpubalance.errors import GpubalanceError, Interrupted, OutOfMemory, PartialResult
 from gpubalance.jobs.balance.together import Together
-from gpubalance.jobs.events import CutDone, Doing, PipeWindowDone, Watch
+from gpubalance.jobs.events import CutDone, Doing, PhaseBegun, PipeWindowDone, Watch
 from gpubalance.jobs.layers.alone import Alone
 from gpubalance.jobs.layers.cuts import cut_text, kept_cut
 from gpubalance.jobs.layers.kept import KeptCut, KeptLayers
 from gpubalance.jobs.layers.known import Known, Planned
-from gpubalance.jobs.layers.phases import Phases
 from gpubalance.jobs.layers.result import layers_result
 from gpubalance.jobs.layers.series import PipeSeries
 from gpubalance.jobs.measure.joint import party_for
@@ -43,7 +42,6 @@ class Cutting:
         kept: KeptLayers,
         watch: Watch,
         limit: TimeLimit,
-        phases: Phases,
     ) -> None:
         """`party` has all devices; its owner ends it. `uncut` is what the whole model gives."""
         self._request = request
@@ -54,7 +52,6 @@ class Cutting:
         self._kept = kept
         self._watch = watch
         self._limit = limit
-        self._phases = phases
         self._rounds: list[LayersRound] = []
         self._tried: list[KeptCut] = []
         self._best: tuple[float, Planned] | None = None  # the measured throughput
@@ -100,7 +97,7 @@ class Cutting:
         left, timing_s = self._kept.cut_like(wanted), self._request.round_s / _TIMINGS
         series = PipeSeries(planned, self._request.devices, self._request.cuts, timing_s)
         if left is None:
-            self._phases.round(planned)
+            self._watch(PhaseBegun("rounds"))
             self._watch(Doing(f"round {len(self._rounds) + 1}: {cut_text(planned, self._request.devices)}"))
             left = self._measured(series, wanted)
             self._kept.cut(left)
@@ -155,7 +152,7 @@ class Cutting:
     def _prove(self, planned: Planned) -> bool:
         """Measures a cut in windows, after those of an interrupted command; False if it ran out of memory."""
         series, cut = PipeSeries(planned, self._request.devices, self._request.cuts), kept_cut(planned)
-        self._phases.proof(planned)
+        self._watch(PhaseBegun("proof"))
         self._watch(Doing(f"proving {cut_text(planned, self._request.devices)}"))
         left = self._kept.windows_of(cut)
         if left:

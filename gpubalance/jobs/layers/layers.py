@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gpubalance.errors import NothingFits, UsageError
-from gpubalance.jobs.events import Doing, Watch
+from gpubalance.jobs.events import Doing, PhaseBegun, Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.layers.alone import alone, refuse_what_is_faster_uncut
 from gpubalance.jobs.layers.blocks import check_cuts, time_blocks
 from gpubalance.jobs.layers.cutting import Cutting
 from gpubalance.jobs.layers.kept import KeptLayers
 from gpubalance.jobs.layers.known import Known
-from gpubalance.jobs.layers.phases import Phases
 from gpubalance.jobs.measure.lost import lost_gpus_told
 from gpubalance.results.layers import Layers
 from gpubalance.settings.requests import LayersRequest
@@ -29,13 +28,12 @@ def layers(request: LayersRequest, driver: str | None, watch: Watch, journal: Jo
     what a probe and a worker do; with what was measured before as `partial`.
     """
     limit, kept = TimeLimit(request.measuring.time_limit_s), KeptLayers(journal, watch)
-    phases = Phases(request, watch)
     with lost_gpus_told(request.devices):
         check_cuts(request, kept, watch, limit)
-        uncut = alone(request, driver, limit, phases.tell, journal)
+        uncut = alone(request, driver, limit, watch, journal)
         with _no_help_of(kept):
             refuse_what_is_faster_uncut(request, uncut)
-        phases.blocks()
+        watch(PhaseBegun("blocks"))
         known = Known(request, time_blocks(request, kept, watch, limit))
         with _no_help_of(kept):
             refuse_what_is_faster_uncut(request, uncut, known.best().throughput)
@@ -47,7 +45,7 @@ def layers(request: LayersRequest, driver: str | None, watch: Watch, journal: Jo
             tell=lambda text: watch(Doing(text)),
         )
         with party, _no_help_of(kept):
-            return Cutting(request, known, uncut, driver, party, kept, watch, limit, phases).run()
+            return Cutting(request, known, uncut, driver, party, kept, watch, limit).run()
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,7 +12,6 @@ from gpubalance.jobs.environment import environment
 from gpubalance.jobs.events import Doing, TimeLeft, Watch, WindowDone
 from gpubalance.jobs.keep.kept import Kept, RunKey
 from gpubalance.jobs.measure.even import Even
-from gpubalance.jobs.measure.expected import windows_s
 from gpubalance.jobs.measure.pipeline import ROUND_S, Alone
 from gpubalance.jobs.measure.series import LEAST_TIMINGS, Series, timing_s
 from gpubalance.jobs.measure.warm import Warmth
@@ -177,9 +177,9 @@ class JointRun:
             of = max(number, of)
             turns = ", in turns with the even split" if self.even.series else ""
             self.watch(Doing(f"measuring {self.own.split}, window {number} of {of}{turns}"))
-            steps_s = [series.step_s for series in self.series]
-            self.watch(TimeLeft(windows_s(self.measuring, steps_s, of - number + 1)))
+            began_s = time.monotonic()
             self._take_turns(number, of)
+            self.watch(TimeLeft((of - number) * (time.monotonic() - began_s)))
 
     def _take_turns(self, number: int, of: int) -> None:
         """Measures one window of each. The run goes on without the even split if that runs out of memory."""

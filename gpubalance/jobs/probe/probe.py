@@ -25,8 +25,8 @@ from gpubalance.jobs.measure.pipeline import ceiling
 from gpubalance.jobs.measure.warnings import balance_refuses, batches_differ
 from gpubalance.jobs.probe.alone import Alone
 from gpubalance.jobs.probe.bench import Bench
-from gpubalance.jobs.probe.estimate import estimate, queues
 from gpubalance.jobs.probe.halt import Halt
+from gpubalance.jobs.probe.queues import phase_names, queues
 from gpubalance.jobs.probe.result import device_probe, nothing_fits, what_failed
 from gpubalance.jobs.probe.trace import trace_alone
 from gpubalance.jobs.probe.warnings import device_warnings, parallel_warning, pipeline_unknown
@@ -108,7 +108,6 @@ class _Probing:
         self._request = request
         self._driver = driver
         self._halt = Halt(limit)
-        self._expected = estimate(request)
         self._code = code_key(request.settings.model, request.settings.data)  # now, before the user changes the file
         self._watch = one_at_a_time(watch)
         self._all = [
@@ -145,17 +144,10 @@ class _Probing:
         return self._result()
 
     def _in_turn(self) -> None:
-        expected_s, taken_s = [device.seconds for device in self._expected.devices], 0.0
-        for number, one in enumerate(self._all):
-            slower = (
-                max(1.0, taken_s / sum(expected_s[:number])) if number else 1.0
-            )  # than expected, by the devices before
-            left_s = [slower * seconds for seconds in expected_s[number:]]
-            name = f"{one.bench.device.label} alone"
-            self._watch(PhaseBegun(name, number + 1, len(self._all), left_s[0], sum(left_s)))
+        for name, one in zip(phase_names(self._request), self._all, strict=True):
+            self._watch(PhaseBegun(name))
             self._announce(one)
             _probe_alone(one)
-            taken_s += one.elapsed_s
 
     def _measure_pipeline(self) -> None:
         """Measures the user's input pipeline, unless a balance follows, which does so at its own global batch."""
@@ -180,8 +172,8 @@ class _Probing:
         )
 
     def _at_once(self) -> None:
-        name = "all devices at once" if self._request.parallel else "all hosts at once"
-        self._watch(PhaseBegun(name, 1, 1, self._expected.seconds, self._expected.seconds))
+        (name,) = phase_names(self._request)
+        self._watch(PhaseBegun(name))
 
         def probe_each(queue: Sequence[Alone]) -> None:
             for one in queue:

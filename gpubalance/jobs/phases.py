@@ -1,0 +1,189 @@
+"""The phases of a command, and about how long each takes: as long as last time on this machine, else as usual."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from gpubalance.jobs.events import Doing, Event, PhaseBegun, TimeLeft, Watch
+from gpubalance.jobs.keep.journal import content_key
+from gpubalance.jobs.keep.saved_probes import kept_probe
+from gpubalance.jobs.probe.queues import phase_names, queues
+from gpubalance.numbers.units import format_duration
+from gpubalance.results.estimate import Estimate, PhaseEstimate
+from gpubalance.settings.record import Seconds
+from gpubalance.settings.requests import (
+    BalanceRequest,
+    IndependentRequest,
+    LayersRequest,
+    Measuring,
+    ProbeRequest,
+    RunRequest,
+)
+from gpubalance.system.state import state_folder, write_whole
+
+Request = RunRequest | ProbeRequest | BalanceRequest | IndependentRequest | LayersRequest
+
+# What is usual, for small models on a machine with two cores.
+_START_S = 10.0  # until the first window: loads TensorFlow, builds the model, warms up
+_PROBE_S, _SIZES = 15.0, 10
+_BLOCKS_S = 12.0
+_WINDOW_S = 5.0
+_ROUNDS = 2
+_LONGER, _LONGER_S = 2.0, 30.0  # than announced, times and seconds: this is told
+_KEPT = 500
+_TOOK = TypeAdapter(dict[str, Seconds])  # by the phases' keys
+# These fields change nothing about how long a phase takes.
+_BESIDE: dict[str, bool | dict[str, bool]] = {
+    **dict.fromkeys(("tracing", "fresh", "force", "deadline_s", "time_limit_s", "for_split", "least_samples"), True),
+    "measuring": {"deadline_s": True, "time_limit_s": True},
+}
+
+
+def estimate(request: ProbeRequest | BalanceRequest | LayersRequest) -> Estimate:
+    """What the command would do, and about how long it would take; no device is used."""
+    uncut = request.uncut if isinstance(request, LayersRequest) else request
+    probe = None if isinstance(uncut, ProbeRequest) else kept_probe(uncut)
+    names = [] if isinstance(uncut, ProbeRequest) or probe is None else phase_names(uncut.probe)
+    phases = tuple(phase for phase in phases_of(request) if phase.name not in names)
+    return Estimate(
+        kind=f"{type(request).__name__.removesuffix('Request').lower()}-estimate",
+        request=request,
+        probed=probe.created if probe else None,
+        phases=phases,
+        seconds=sum(phase.seconds for phase in phases),
+    )
+
+
+def phases_of(request: Request) -> list[PhaseEstimate]:
+    """The phases of a command, those of a probe that it may have to make first."""
+    uncut = request.uncut if isinstance(request, LayersRequest) else request
+    phases = phases_of(uncut.probe) if isinstance(uncut, BalanceRequest) else []
+    plain, took_s = request.model_dump_json(exclude=_BESIDE), _took_last_time()
+    for name, usual_s in _usual_s(request).items():
+        key = content_key(name, plain)
+        phases.append(PhaseEstimate(name=name, seconds=max(1, round(took_s.get(key, usual_s))), key=key))
+    return phases
+
+
+def _usual_s(request: Request) -> dict[str, float]:
+    """The seconds that the phases of a command usually take, without those of a probe."""
+    devices = len(request.devices)
+    if isinstance(request, ProbeRequest):
+        in_turn = max(map(len, queues(request))) if len(phase_names(request)) == 1 else 1
+        return dict.fromkeys(phase_names(request), in_turn * (_PROBE_S + _SIZES * (request.duration_s or 0.0)))
+    measuring, splits = request.measuring, 1
+    if measuring.baseline == "even" and devices > 1:
+        splits += 1
+    match request:
+        case BalanceRequest():
+            rounds_s = _START_S + _ROUNDS * (request.round_s or _WINDOW_S)
+            return {"rounds": rounds_s, "proof": _windows_s(measuring, splits)}
+        case LayersRequest():
+            rounds_s = _START_S + _ROUNDS * (request.round_s + _WINDOW_S)
+            return {"blocks": devices * _BLOCKS_S, "rounds": rounds_s, "proof": _windows_s(measuring, 1)}
+        case IndependentRequest():
+            return {"independent": devices * _START_S + _windows_s(measuring, devices + 1)}
+        case RunRequest():
+            return {"run": _START_S + _windows_s(measuring, splits + (request.settings.data is not None))}
+
+
+def _windows_s(measuring: Measuring, splits: int) -> float:
+    return measuring.windows * splits * (measuring.duration_s or _WINDOW_S)
+
+
+class Phases:
+    """A watch that completes what a job tells of its phases: their numbers, and how long they and the rest take.
+
+    It says so when it knows that the command takes more than twice as long as was announced.
+    """
+
+    def __init__(self, request: Request, watch: Watch, clock: Callable[[], float] = time.monotonic) -> None:
+        self._phases = phases_of(request)
+        self._watch = watch
+        self._clock = clock
+        self._took_s: dict[str, float] = {}  # by the phases' keys
+        self._number: int | None = None
+        self._began_s = self._phase_began_s = self._until_s = 0.0
+        self._announced_s = 0.0
+        self._is_told = False
+
+    def __call__(self, event: Event) -> None:
+        """Passes on an event, a phase with its number and times."""
+        if isinstance(event, PhaseBegun):
+            begun = self._begin(event.name)
+            if begun is None:
+                return
+            event = begun
+        elif isinstance(event, TimeLeft):
+            event = TimeLeft(event.seconds + self._later_s)
+            self._until_s = self._clock() + event.seconds
+        self._tell_if_longer()
+        self._watch(event)
+
+    def keep(self) -> None:
+        """Ends the command, and keeps how long its phases took for the next time."""
+        self._end()
+        kept = {**_took_last_time(), **self._took_s}
+        with suppress(OSError):
+            write_whole(_path(), _TOOK.dump_json(dict(list(kept.items())[-_KEPT:]), indent=1))
+
+    def _begin(self, name: str) -> PhaseBegun | None:
+        """The beginning of a phase; None if it is the present one. Those before the first one are not needed."""
+        number = [phase.name for phase in self._phases].index(name)
+        if number == self._number:
+            return None
+        if self._number is None:
+            self._phases, number = self._phases[number:], 0
+            self._began_s = self._clock()
+            self._announced_s = sum(phase.seconds for phase in self._phases)
+        self._end()
+        self._number, self._phase_began_s = number, self._clock()
+        seconds = self._pace * self._phases[number].seconds
+        left_s = seconds + self._later_s
+        self._until_s = self._phase_began_s + left_s
+        return PhaseBegun(name, number + 1, len(self._phases), seconds, left_s)
+
+    def _end(self) -> None:
+        """Notes how long the present phase took, in all if it came more than once."""
+        if self._number is not None:
+            key = self._phases[self._number].key
+            self._took_s[key] = self._took_s.get(key, 0.0) + self._clock() - self._phase_began_s
+            self._number = None
+
+    @property
+    def _pace(self) -> float:
+        """How much longer the phases so far took than was expected, at least 1."""
+        expected_s = sum(phase.seconds for phase in self._phases if phase.key in self._took_s)
+        return max(1.0, sum(self._took_s.values()) / expected_s) if expected_s else 1.0
+
+    @property
+    def _later_s(self) -> float:
+        """The time for the phases after the present one."""
+        return self._pace * sum(phase.seconds for phase in self._phases[(self._number or 0) + 1 :])
+
+    def _tell_if_longer(self) -> None:
+        now_s = self._clock()
+        left_s = max(0.0, self._until_s - now_s)
+        longest_s = max(_LONGER * self._announced_s, self._announced_s + _LONGER_S)
+        if self._is_told or self._number is None or now_s + left_s - self._began_s <= longest_s:
+            return
+        self._is_told = True
+        rest = f": about {format_duration(left_s)} more" if left_s else ""
+        text = f"it takes over twice as long as the {format_duration(self._announced_s)} that were announced{rest}"
+        self._watch(Doing(text, stays=True))
+
+
+def _path() -> Path:
+    return state_folder("durations") / "phases.json"
+
+
+def _took_last_time() -> dict[str, float]:
+    """The seconds that phases took on this machine, by their keys."""
+    with suppress(OSError, ValueError):  # none yet, or damaged
+        return _TOOK.validate_json(_path().read_bytes())
+    return {}

@@ -1,0 +1,120 @@
+"""How long a command says it will take: as long as last time, else as usual, corrected as it goes on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from gpubalance.devices.profile import simulated_devices
+from gpubalance.jobs.events import Doing, Event, PhaseBegun, TimeLeft
+from gpubalance.jobs.phases import Phases, estimate, phases_of
+from gpubalance.settings.requests import BalanceRequest, Measuring, ProbeRequest, Settings
+from gpubalance.system.state import state_folder
+
+REQUEST = BalanceRequest(devices=simulated_devices("2")[0], settings=Settings(model="small"))
+NAMES = [f"{device.label} alone" for device in REQUEST.devices] + ["rounds", "proof"]
+
+
+@dataclass
+class Command:
+    """A command whose phases take as long as a test wants."""
+
+    request: BalanceRequest = REQUEST
+    now_s: float = 100.0
+    events: list[Event] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.phases = Phases(self.request, self.events.append, lambda: self.now_s)
+
+    def phase(self, name: str, seconds: float) -> PhaseBegun:
+        """Begins a phase and lets the time pass; returns what is told of it."""
+        self.phases(PhaseBegun(name))
+        begun = [event for event in self.events if isinstance(event, PhaseBegun)][-1]
+        self.now_s += seconds
+        return begun
+
+    @property
+    def told(self) -> list[str]:
+        """The texts so far."""
+        return [event.text for event in self.events if isinstance(event, Doing)]
+
+
+def _usual_s() -> list[float]:
+    return [phase.seconds for phase in phases_of(REQUEST)]
+
+
+def test_a_command_is_expected_to_take_as_long_as_last_time() -> None:
+    usual_s, took_s = _usual_s(), [31.0, 12.0, 8.0, 44.0]
+    first = Command()
+    begun = [first.phase(name, took) for name, took in zip(NAMES, took_s, strict=True)]
+    assert [(one.number, one.of, one.name) for one in begun] == [(n, 4, name) for n, name in enumerate(NAMES, 1)]
+    assert (begun[0].seconds, begun[0].left_s) == (usual_s[0], sum(usual_s))
+    first.phases.keep()
+
+    expected = estimate(REQUEST)
+    assert [(phase.name, phase.seconds) for phase in expected.phases] == list(zip(NAMES, took_s, strict=True))
+    assert expected.seconds == sum(took_s)
+    assert Command().phase(NAMES[0], 0).left_s == sum(took_s)
+    # What changes nothing about the time makes no difference, and what does is as usual.
+    limited = REQUEST.model_copy(update={"measuring": Measuring(time_limit_s=500), "fresh": True})
+    assert estimate(limited).seconds == sum(took_s)
+    assert estimate(REQUEST.probe).seconds == 43.0
+    other = REQUEST.model_copy(update={"settings": Settings(model="probe")})
+    assert [phase.seconds for phase in estimate(other).phases] == usual_s
+
+
+def test_phases_that_a_kept_result_replaces_do_not_count_and_repeated_ones_are_one() -> None:
+    command = Command()
+    rounds = command.phase("rounds", 5)
+    assert (rounds.number, rounds.of, rounds.left_s) == (1, 2, sum(_usual_s()[2:]))
+    command.phase("rounds", 5)
+    assert len(command.events) == 1
+    command.phase("proof", 20)
+    command.phase("rounds", 7)
+    command.phase("proof", 20)
+    command.phases.keep()
+    assert [phase.seconds for phase in phases_of(REQUEST)] == [*_usual_s()[:2], 17, 40]
+
+
+def test_the_rest_follows_the_time_that_the_phases_before_took() -> None:
+    first_s, second_s, *rest_s = _usual_s()
+    command = Command()
+    command.phase(NAMES[0], 3 * first_s)
+    second = command.phase(NAMES[1], 0)
+    assert second.seconds == pytest.approx(3 * second_s)
+    assert second.left_s == pytest.approx(3 * (second_s + sum(rest_s)))
+    command.phases(TimeLeft(5.0))
+    left = command.events[-1]
+    assert isinstance(left, TimeLeft)
+    assert left.seconds == pytest.approx(5.0 + 3 * sum(rest_s))
+
+
+def test_that_it_takes_over_twice_as_long_is_told_once_as_soon_as_it_is_known() -> None:
+    command = Command()
+    command.phase("proof", 10)
+    command.phases(TimeLeft(200.0))
+    (told,) = command.told
+    assert told.startswith("it takes over twice as long as the ")
+    assert told.endswith(" that were announced: about 3 min more")
+    command.phases(TimeLeft(900.0))
+    assert command.told == [told]
+
+    silent = Command()
+    silent.phase("proof", 500)
+    silent.phases(Doing("measuring on"))
+    assert silent.told[0].endswith(" that were announced")
+
+
+def test_what_is_asked_for_counts() -> None:
+    long = REQUEST.model_copy(update={"measuring": Measuring(windows=5, duration_s=60.0)})
+    assert estimate(long).phases[-1].seconds == 600
+    slow = ProbeRequest(devices=REQUEST.devices, settings=REQUEST.settings, duration_s=30.0)
+    assert estimate(slow).seconds > estimate(REQUEST.probe).seconds
+
+
+@pytest.mark.parametrize("content", ["", "[1]", '{"one": "NaN"}'])
+def test_damaged_durations_are_as_none(content: str) -> None:
+    usual_s = _usual_s()
+    (state_folder("durations") / "phases.json").write_text(content)
+    assert _usual_s() == usual_s
