@@ -106,7 +106,7 @@ class Session:
     def facts(self) -> dict[str, Any]:
         """What a result records about the model and TensorFlow. `gradient_bytes` is what an all-reduce moves."""
         facts = trained.facts_of(self._model)
-        facts["model"]["step"] = self._verdict.heavy
+        facts["model"]["step"] = self._verdict.fingerprint
         return facts | {
             "import_s": self._import_s,
             "memory_limit_bytes": self._memory_limit_bytes,

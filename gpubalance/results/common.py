@@ -118,14 +118,15 @@ class Model(Record):
     """What was trained; `gradient_bytes` is what every all-reduce moves.
 
     `input_shapes` has the shape of one sample of each input, with null for an open dimension; null in older results.
-    `step` has the operations that take most of a step's time, null for a model of gpubalance's or Keras' own.
+    `step` is the fingerprint of the step that was measured, how often it has each operation that takes long, and
+    `others`; null for a model of gpubalance's or Keras' own.
     """
 
     name: str
     parameters: Count
     gradient_bytes: Count
     input_shapes: tuple[tuple[Count | None, ...], ...] | None = None
-    step: str | None = None
+    step: dict[str, Count] | None = None
 
     def is_like(self, other: Model) -> bool:
         """Whether it is the same model, as far as both are known."""

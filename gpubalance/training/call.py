@@ -52,7 +52,7 @@ def call(
         for text in found.warned:
             _tell(split, text)
         if trains and split.plan is not None:
-            _tell(split, another_step(split.plan, model, found.heavy, split._simulate))
+            _tell(split, another_step(split.plan, model, found.fingerprint, split._simulate))
 
     with steps.used(on_first, on_tried, data.sizes(bound)), warnings.catch_warnings():
         if bound.get("steps_per_epoch" if trains else "steps") is None:

@@ -6,6 +6,7 @@ import math
 import re
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -13,6 +14,8 @@ from gpubalance.engine.models import input_shapes
 from gpubalance.results.common import shapes_text
 from gpubalance.results.plan import Plan
 
+# The part by which two steps may differ in operations that do not take long.
+_ALIKE = 1.5
 Shapes: TypeAlias = tuple[tuple[int | None, ...], ...]
 
 
@@ -43,14 +46,23 @@ def unlike(plan: Plan, model: Any, simulate: int | str | Path | None = None) -> 
     )
 
 
-def another_step(plan: Plan, model: Any, step: str | None, simulate: int | str | Path | None = None) -> str:
-    """The warning about a step with other operations than the one that was measured; empty for the same, or unknown."""
+def another_step(
+    plan: Plan, model: Any, step: Mapping[str, int] | None, simulate: int | str | Path | None = None
+) -> str:
+    """The warning about a step with other operations than the one that was measured; empty for the same, or unknown.
+
+    Of those that do not take long there may be a half more, as with another metric or two.
+    """
     was = plan.model and plan.model.step
-    if was is None or step is None or was == step:
+    if was is None or step is None:
         return ""
+    fewer, more = sorted((was["others"], step["others"]))
+    if {**was, "others": 0} == {**step, "others": 0} and more <= _ALIKE * fewer:
+        return ""
+    there, here = (", ".join(f"{kind} {count}" for kind, count in one.items()) for one in (was, step))
     return (
-        f"the plan was measured with another step of {model.name}: {was or 'nothing'} there, {step or 'nothing'} here: "
-        f"{_balance(plan, simulate)}, the function that builds it, finds its split"
+        f"the plan was measured with another step of {model.name} (operations: {there}) than the one that trains "
+        f"({here}): {_balance(plan, simulate)}, the function that builds it, finds its split"
     )
 
 

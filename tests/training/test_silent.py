@@ -27,13 +27,17 @@ def with_loss(name: str) -> Any:
         weights = ops.sum(of_class / (1 + ops.sum(of_class, axis=0)), axis=1)
         return ops.mean(weights * losses(y, p))
 
+    def hardest_quarter(y: Any, p: Any) -> Any:
+        of_each = losses(y, p)
+        return ops.mean(ops.top_k(of_each, ops.maximum(1, ops.shape(of_each)[0] // 4))[0])
+
     model = keras.Sequential(dense())
-    own = {one.__name__: one for one in (by_mean_weight, balanced)}
+    own = {one.__name__: one for one in (by_mean_weight, balanced, hardest_quarter)}
     model.compile("sgd", own.get(name) or keras.losses.CosineSimilarity(axis=0))
     return model
 
 
-@pytest.mark.parametrize("name", ["by_mean_weight", "balanced", "CosineSimilarity"])
+@pytest.mark.parametrize("name", ["by_mean_weight", "balanced", "hardest_quarter", "CosineSimilarity"])
 def test_a_loss_of_the_batch_is_told(tensorflow: Any, name: str) -> None:
     split = simulated((70, 30))
     with split.scope():

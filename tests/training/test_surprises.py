@@ -38,9 +38,15 @@ def test_a_plan_of_another_model_is_told_once(tensorflow: Any, tmp_path: Path) -
     assert made.model is not None
     of_this = made.model.model_copy(update={"name": "sequential", "parameters": 6 * 16 + 16 + 16 * 3 + 3})
     # A convolution has as many parameters for images of any size.
-    of_larger = of_this.model_copy(update={"input_shapes": ((12,),)})
+    others = {
+        "other": made.model,
+        "this": of_this,
+        "larger": of_this.model_copy(update={"input_shapes": ((12,),)}),
+        "another step": of_this.model_copy(update={"step": {"MatMul": 12, "others": 200}}),
+        "more metrics": of_this.model_copy(update={"step": {"MatMul": 5, "others": 100}}),
+    }
     texts = {}
-    for name, known in (("other", made.model), ("this", of_this), ("larger", of_larger)):
+    for name, known in others.items():
         path = tmp_path / f"{name}.json"
         path.write_text(made.model_copy(update={"model": known}).model_dump_json())
         with pytest.warns(
@@ -60,6 +66,11 @@ def test_a_plan_of_another_model_is_told_once(tensorflow: Any, tmp_path: Path) -
     ((text,), _) = texts["larger"]
     assert "163 parameters, samples of 12); this model, sequential" in text
     assert "has 163, samples of 6: gpubalance balance" in text
+    ((text,), _) = texts["another step"]
+    assert "measured with another step of sequential" in text
+    assert re.search(r"\(operations: MatMul 12, others 200\) than the one that trains \(MatMul 5, others \d+\): ", text)
+    ((text,), _) = texts["more metrics"]
+    assert "(operations: MatMul 5, others 100) than" in text
 
 
 def test_steps_of_another_size_are_told_once(tensorflow: Any) -> None:

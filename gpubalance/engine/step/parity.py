@@ -121,7 +121,6 @@ class _Check:
         is_half = bool(dtypes & {"float16", "bfloat16"})
         self._near, self._near_of_numbers = (_NEAR_IN_HALF,) * 2 if is_half else (_NEAR, _NEAR_OF_NUMBERS)
         cut = max(1, trial.count // 4)
-        self._cuts = slice(cut), slice(cut, None)
         self._weights = cut / trial.count, 1 - cut / trial.count
         # Layers' states are those after a step, as they may begin with zeros. Metrics begin anew, as in each epoch.
         start = trial.now()
@@ -129,11 +128,20 @@ class _Check:
         metrics = {id(variable) for variable, _ in trial.metrics}
         self._states = {name: start[name] if name in metrics else now for name, now in self._after.items()}
         self._whole = trial.run(slice(None), self._states)
+        self._alone = [self._run([one]) for one in range(trial.count)]
+        # The first ones beside the rest, and those that weigh most, which a loss of the hardest samples would tell.
+        orders = np.arange(trial.count), np.argsort([-_size_of(ran) for ran in self._alone], kind="stable")
+        self._cuts = [(order[:cut], order[cut:]) for order in orders]
         self._parts = self._run_parts(())
         self._copies: list[Ran] | None = None
 
-    def _run_parts(self, exponents: tuple[int, ...]) -> list[Ran]:
-        return [self._trial.run(cut, self._states, self._whole.divisors, exponents) for cut in self._cuts]
+    def _run(self, at: Any, exponents: tuple[int, ...] = ()) -> Ran:
+        return self._trial.run(at, self._states, self._whole.divisors, exponents)
+
+    def _run_parts(self, exponents: tuple[int, ...]) -> list[dict[str, Any]]:
+        """The marks [cut, 3] of the first parts, and of the second ones."""
+        of_parts = ([self._run(at, exponents).marks for at in parts] for parts in zip(*self._cuts, strict=True))
+        return [{name: np.stack([marks[name] for marks in of_cuts]) for name in of_cuts[0]} for of_cuts in of_parts]
 
     def verdict(self) -> Verdict:
         """What the runs tell. Raises BadInput for what a split can't train."""
@@ -159,12 +167,12 @@ class _Check:
         )
 
     def _power(self, name: str) -> int | None:
-        parts = [(weight, part.marks[name]) for weight, part in zip(self._weights, self._parts, strict=True)]
+        parts = [(weight, part[name]) for weight, part in zip(self._weights, self._parts, strict=True)]
         near = max(self._near_of_numbers, _NEAR_OF_STATES if name.startswith("state") else 0.0)
         return power_of(self._whole.marks[name], parts, near)
 
     def _is_zero(self, name: str) -> bool:
-        return not any(ran.marks[name][0] for ran in (self._whole, *self._parts))
+        return not any(np.any(marks[name][..., 0]) for marks in (self._whole.marks, *self._parts))
 
     def _exponents(self) -> tuple[int, ...]:
         """The exponents of what layers add. Raises BadInput for a sum, which is taken for a mean."""
@@ -202,13 +210,13 @@ class _Check:
 
     def _of_gradients(self, exponents: tuple[int, ...]) -> tuple[str, bool]:
         """What is said of the gradients, and whether they tell anything. Raises BadInput for those of a sum."""
-        every, one, other = (_marks_of(ran, "gradient") for ran in (self._whole, *self._parts))
+        every, one, other = (_marks_of(marks, "gradient") for marks in (self._whole.marks, *self._parts))
         if not every.size:
             return "", True
         if not every.any():
             return f"{self._step} has no gradients for the samples tried: {_UNKNOWN}", False
         floor = 1e-5 * float(np.linalg.norm(every[:, 0]))
-        power = power_of(every, list(zip(self._weights, (one, other), strict=True)), self._near, floor)
+        power = power_of(every[:, None], list(zip(self._weights, (one, other), strict=True)), self._near, floor)
         if power == MEAN:
             return "", True
         if power == SUM or (not any(exponents) and self._is_of_sum("gradient")):
@@ -223,7 +231,7 @@ class _Check:
         """Whether each copy of the samples adds as much: to a mean or a quotient of sums it adds nothing."""
         if self._copies is None:
             self._copies = [self._trial.run(slice(None), self._states, copies=copies) for copies in (2, 3)]
-        once, twice, thrice = (_marks_of(ran, name) for ran in (self._whole, *self._copies))
+        once, twice, thrice = (_marks_of(ran.marks, name) for ran in (self._whole, *self._copies))
         first, second = twice - once, thrice - twice
         is_plain = np.abs(first[:, 1:]).max() > _PLAINLY * twice[:, 0].max()
         near = 2 * max(self._near, self._near_of_numbers) * np.linalg.norm(thrice[:, 0])
@@ -243,10 +251,11 @@ class _Check:
     def _of_states(self, told: list[str], exponents: tuple[int, ...]) -> dict[int, int | None]:
         """The powers of the variables that the step changes; appends what is not exact."""
         trial, found = self._trial, {}
-        anew = trial.run(self._cuts[0], self._after, self._whole.divisors, exponents).marks
+        first, _ = self._cuts[0]
+        anew = trial.run(first, self._after, self._whole.divisors, exponents).marks
         for variable, metric in trial.metrics:
             name = f"state {id(variable)}"
-            adds = power_of(anew[name], [(1.0, self._parts[0].marks[name])], _NEAR_OF_STATES) is not OTHER
+            adds = power_of(anew[name], [(1.0, self._parts[0][name][0])], _NEAR_OF_STATES) is not OTHER
             power = self._power(name) if adds else OTHER
             if id(variable) in trial.changed and not self._is_zero(name):
                 found[id(variable)] = power
@@ -284,14 +293,21 @@ class _Check:
         return size
 
     def _windows(self, size: int) -> list[Ran]:
+        if size == 1:
+            return self._alone
         step = max(1, (self._trial.count - size) // (_WINDOWS - 1))
         starts = range(0, self._trial.count - size + 1, step)
-        return [self._trial.run(slice(at, at + size), self._states, self._whole.divisors) for at in starts]
+        return [self._run(slice(at, at + size)) for at in starts]
 
 
-def _marks_of(ran: Ran, begins: str) -> Any:
-    """The marks [quantity, 3] of those whose names begin so."""
-    return np.array([one for name, one in ran.marks.items() if name.startswith(begins)])
+def _marks_of(marks: dict[str, Any], begins: str) -> Any:
+    """The marks [quantity, …, 3] of those whose names begin so."""
+    return np.array([one for name, one in marks.items() if name.startswith(begins)])
+
+
+def _size_of(ran: Ran) -> float:
+    """How much the samples of a run weigh in losses and gradients."""
+    return float(sum(one[0] ** 2 for name, one in ran.marks.items() if name.startswith(("gradient", "loss"))))
 
 
 def _is_finite(ran: Ran) -> bool:

@@ -62,13 +62,13 @@ class Trial:
 
     def run(
         self,
-        at: slice,
+        at: Any,
         states: dict[int, Any],
         divisors: Any = None,
         exponents: tuple[int, ...] = (),
         copies: int = 1,
     ) -> Ran:
-        """Runs the step on some of the samples as a part of all, or on copies of them; gradients are those of a mean.
+        """Runs the step on the samples `at` these places as a part of all, or on copies; gradients are those of a mean.
 
         Without `divisors` losses have their own. `exponents` are as in `Verdict`.
         """

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -61,10 +62,10 @@ class Verdict:
         return bool(self.step)
 
     @property
-    def heavy(self) -> str | None:
-        """The operations that take most of a step's time, `Conv2D 4, MatMul 6`; None if it has not been tried."""
-        found = (f"{kind} {count}" for kind, count in sorted(self.step.items()) if any(one in kind for one in _HEAVY))
-        return ", ".join(found) if self.step else None
+    def fingerprint(self) -> dict[str, int] | None:
+        """How often the step has each operation that takes long, and `others`; None if it has not been tried."""
+        heavy = {kind: count for kind, count in sorted(self.step.items()) if any(one in kind for one in _HEAVY)}
+        return heavy | {"others": sum(self.step.values()) - sum(heavy.values())} if self.step else None
 
 
 UNTRIED = Verdict()
@@ -80,7 +81,7 @@ def power_of(whole: Any, parts: Sequence[tuple[float, Any]], near: float, floor:
     Quantities are marks: [..., (norm, two linear marks)], which agree within `near` of the largest norm and `floor`.
     What is 0 everywhere counts as a mean.
     """
-    norms = np.max([whole[..., 0], *(part[..., 0] for _, part in parts)], axis=0)
+    norms = reduce(np.maximum, [whole[..., 0], *(part[..., 0] for _, part in parts)])
     within = near * norms + floor
 
     def makes(power: int) -> bool:
