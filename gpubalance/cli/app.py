@@ -8,39 +8,52 @@ import signal
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
-from gpubalance.cli import (
-    balance,
-    compare,
-    complete,
-    devices,
-    doctor,
-    guide,
-    independent,
-    launch,
-    layers,
-    plan,
-    probe,
-    report,
-    run,
-)
+from gpubalance.cli import complete
 from gpubalance.cli.command import Command, Launch
 from gpubalance.cli.config import Given
 from gpubalance.cli.failures import hide, name_resuming, show_bug, show_error, show_usage
 from gpubalance.cli.groups import grouped
 from gpubalance.cli.interrupt import handle_interrupts
 from gpubalance.cli.next_command import program, typed
-from gpubalance.cli.options import CommonOptions, ConfigOption, HelpOption
+from gpubalance.cli.options import ConfigOption, HelpOption
 from gpubalance.errors import GpubalanceError
 
 _INTERRUPTED = 128 + int(signal.SIGINT)
 
+COMMANDS = {
+    "devices": "List the devices, and why one can't be used.",
+    "probe": "Measure what each device can do alone: throughput over batch sizes, batch limit, step-time model.",
+    "balance": "Find the best split and prove it: probe, plan, run, and correct it from what was measured.",
+    "plan": "Compute the best split from a probe, and predict what it gives. No device is touched.",
+    "run": "Train with a split for real, and see what each device gives and where its time goes.",
+    "independent": "Train a model of its own on each device, all at once and each alone: what sharing the machine costs.",
+    "layers": "Cut a model that no device holds over several, and prove the cut: a pipeline of micro-batches.",
+    "launch": "Run a training script on a plan's devices: over several hosts, a process for each device.",
+    "compare": "Compare results with the first: faster, slower, or no clear difference.",
+    "report": "Show results as a page with charts and tables, as pictures, or as tables for a document or a spreadsheet.",
+    "doctor": "Check the machine: driver, libraries, GPUs, copies between them, a training step; and say how to fix it.",
+    "guide": "Read the manual: a chapter each on measuring, training, files, troubles and more.",
+}
+
+
+class _Program(TyperGroup):
+    """The group of all commands, none of which is loaded before it is needed."""
+
+    def __init__(self, **given: Any) -> None:
+        kinds = {"launch": Launch}
+        given["commands"] = {name: kinds.get(name, Command)(name, about) for name, about in COMMANDS.items()}
+        super().__init__(**given)
+
+
 app = typer.Typer(
     name="gpubalance",
+    cls=_Program,
     help="Measures unlike GPUs and finds the batch split that makes them finish together.",
     no_args_is_help=True,
     add_help_option=False,
@@ -69,23 +82,6 @@ def _program() -> None:
 
 
 app.callback()(grouped(_program, unseen=_ProgramOptions))
-for _command in (
-    devices.devices,
-    probe.probe,
-    balance.balance,
-    plan.plan,
-    run.run,
-    independent.independent,
-    layers.layers,
-    launch.launch,
-    compare.compare,
-    report.report,
-    doctor.doctor,
-    guide.guide,
-):
-    app.command(cls=Launch if _command is launch.launch else Command, add_help_option=False)(
-        grouped(_command, unseen=CommonOptions)
-    )
 
 
 def _fill_standard_streams() -> None:

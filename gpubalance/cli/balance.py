@@ -49,10 +49,7 @@ def balance(
     reporting: ReportingOptions,
     epoch: EpochOption = None,
 ) -> None:
-    """Find the best split and prove it: probe, plan, run, and correct it from what was measured.
-
-    Example: gpubalance balance --gpus 0 1 -o plan.json
-    """
+    """Example: gpubalance balance --gpus 0 1 -o plan.json"""
     balanced(gpus, training, split, search, windows, measuring, reporting, epoch)
 
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Container, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from typer import Typer
 from typer.core import TyperArgument, TyperCommand, TyperOption
+from typer.main import get_command
 
+from gpubalance.cli.groups import grouped
 from gpubalance.errors import UsageError
 
 LIST_OPTIONS = {"--gpus": "0 1", "--batches": "820 568", "--micro-batches": "410 568"}  # each with an example
@@ -18,7 +22,27 @@ _TYPED = "gpubalance.typed"
 
 
 class Command(TyperCommand):
-    """Takes lists as people write them, and completes them: Typer knows one value for an option."""
+    """A command by its name. Its module, `gpubalance.cli.NAME`, is loaded when more than its summary is asked for.
+
+    It takes lists as people write them, and completes them: Typer knows one value for an option.
+    """
+
+    def __init__(self, name: str, summary: str) -> None:
+        super().__init__(name, short_help=summary, add_help_option=False, rich_markup_mode="rich")
+        del self.params, self.callback, self.help  # so that __getattr__ is asked for them
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("params", "callback", "help"):
+            raise AttributeError(name)
+        from gpubalance.cli.options import CommonOptions
+
+        function = getattr(import_module(f"gpubalance.cli.{self.name}"), str(self.name))
+        alone = Typer(add_completion=False)
+        alone.command()(grouped(function, unseen=CommonOptions))
+        loaded = get_command(alone)
+        self.params, self.callback = loaded.params, loaded.callback
+        self.help = f"{self.short_help}\n\n{loaded.help}"
+        return vars(self)[name]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parses the arguments. For a completion the words come as the shell has cut them; see `shell_complete`."""

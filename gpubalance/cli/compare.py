@@ -33,10 +33,7 @@ def compare(
     output: OutputOptions,
     fail_slower: FailSlower = None,
 ) -> None:
-    """Compare results with the first: faster, slower, or no clear difference.
-
-    Example: gpubalance compare before.json after.json --fail-slower 5%
-    """
+    """Example: gpubalance compare before.json after.json --fail-slower 5%"""
     from gpubalance.cli.output import check_output, width
     from gpubalance.jobs.compare.compare import compare as compare_job
     from gpubalance.jobs.compare.gate import check_regression

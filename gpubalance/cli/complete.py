@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-from gpubalance.settings import choices
+from gpubalance.system.applications import applications
 
 _LARGEST_FILE = 1 << 20
 Offers = list[tuple[str, str]]  # a word and what it is
@@ -22,7 +22,7 @@ def is_asked() -> bool:
 def models(incomplete: str) -> Offers:
     """Names that --model takes; the shell itself completes files and modules."""
     built_in = [("probe", "heavy, the default on GPUs"), ("small", "light, the default on simulated devices")]
-    names = built_in + [(name, "of keras.applications") for name in choices.APPLICATIONS]
+    names = built_in + [(name, "of keras.applications") for name in applications()]
     return [offer for offer in names if offer[0].startswith(incomplete)]
 
 

@@ -11,10 +11,7 @@ from gpubalance.errors import EnvironmentFault
 def devices(
     output: StdoutOptions, simulate: SimulateOption = None, hosts: HostsOption = None, via: ViaOption = None
 ) -> None:
-    """List the devices, and why one can't be used.
-
-    Example: gpubalance devices
-    """
+    """Example: gpubalance devices"""
     from gpubalance.cli.output import Output
     from gpubalance.cli.progress import Progress
     from gpubalance.devices.hosts import reach

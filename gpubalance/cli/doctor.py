@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 
 
 def doctor(gpus: DeviceOptions, output: OutputOptions, model: ModelOption = None, quiet: QuietOption = False) -> None:
-    """Check the machine: driver, libraries, GPUs, copies between them, a training step; and say how to fix it.
-
-    With --hosts each of them does, at the same time.
+    """With --hosts each of them does, at the same time.
 
     Example: gpubalance doctor
     """

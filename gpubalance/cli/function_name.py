@@ -9,7 +9,8 @@ from pathlib import Path
 import typer
 
 from gpubalance.errors import BadInput, UsageError
-from gpubalance.settings.choices import SAVED_MODEL
+from gpubalance.settings.choices import SAVED_MODEL, names_file_or_code
+from gpubalance.system.applications import applications, refuse_unknown
 from gpubalance.system.near import near
 from gpubalance.text import clean
 
@@ -17,9 +18,13 @@ from gpubalance.text import clean
 def model(name: str | None) -> str | None:
     """Returns the name. Raises UsageError for a file that does not exist, and for one without a function's name.
 
-    Raises BadInput for a function that its file does not contain.
+    Raises BadInput for a function that its file does not contain, and for a model that Keras does not have.
     """
-    return _checked("--model", name, "builds the model")
+    found = _checked("--model", name, "builds the model")
+    known = applications() if found and not names_file_or_code(found) else ()
+    if found and known:
+        refuse_unknown(found, known)
+    return found
 
 
 def models(names: list[str] | None) -> list[str] | None:

@@ -28,10 +28,7 @@ def guide(
         ),
     ] = None,
 ) -> None:
-    """Read the manual: a chapter each on measuring, training, files, troubles and more.
-
-    Example: gpubalance guide train
-    """
+    """Example: gpubalance guide train"""
     from gpubalance.cli.output import say
     from gpubalance.guide.chapters import names, read_chapter
 

@@ -107,10 +107,7 @@ def independent(
     measuring: MeasuringOptions,
     reporting: ReportingOptions,
 ) -> None:
-    """Train a model of its own on each device, all at once and each alone: what sharing the machine costs.
-
-    Example: gpubalance independent --gpus 0 1 --batches 1024 512
-    """
+    """Example: gpubalance independent --gpus 0 1 --batches 1024 512"""
     from gpubalance.cli.measured import measured
     from gpubalance.cli.next_command import command
     from gpubalance.cli.output import width

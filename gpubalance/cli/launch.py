@@ -19,9 +19,7 @@ Arguments = Annotated[list[str] | None, typer.Argument(metavar="ARGS...", help="
 def launch(
     plan: PlanFile, script: Script, arguments: Arguments = None, hosts: HostsOption = None, via: ViaOption = None
 ) -> None:
-    """Run a training script on a plan's devices: over several hosts, a process for each device.
-
-    Hosts are reached as they were for the plan; a --via that was typed then is typed again.
+    """Hosts are reached as they were for the plan; a --via that was typed then is typed again.
 
     Example: gpubalance launch plan.json train.py
     """

@@ -144,10 +144,7 @@ def layers(
     measuring: MeasuringOptions,
     reporting: UnwatchedOptions,
 ) -> None:
-    """Cut a model that no device holds over several, and prove the cut: a pipeline of micro-batches.
-
-    Example: gpubalance layers --gpus 0 1 -o layers.json
-    """
+    """Example: gpubalance layers --gpus 0 1 -o layers.json"""
     from gpubalance.cli.measured import estimated, measured
     from gpubalance.cli.next_command import layers_script, report_command
     from gpubalance.cli.output import width

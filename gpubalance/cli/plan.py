@@ -47,10 +47,7 @@ def plan(
     sync: Sync = None,
     epoch: EpochOption = None,
 ) -> None:
-    """Compute the best split from a probe, and predict what it gives. No device is touched.
-
-    Example: gpubalance plan --gpus 0 1
-    """
+    """Example: gpubalance plan --gpus 0 1"""
     from gpubalance.cli.next_command import typed, uses
     from gpubalance.cli.output import check_output, width
     from gpubalance.devices.hosts import reach

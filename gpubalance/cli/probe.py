@@ -13,10 +13,7 @@ def probe(
     measuring: MeasuringOptions,
     reporting: ReportingOptions,
 ) -> None:
-    """Measure what each device can do alone: throughput over batch sizes, batch limit, step-time model.
-
-    Example: gpubalance probe --gpus 0 1
-    """
+    """Example: gpubalance probe --gpus 0 1"""
     from gpubalance.cli.measured import estimated, measured
     from gpubalance.cli.next_command import command
     from gpubalance.cli.output import width

@@ -46,10 +46,7 @@ def report(
     overwrite: Overwrite = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Show results as a page with charts and tables, as pictures, or as tables for a document or a spreadsheet.
-
-    Example: gpubalance report plan.json --html report.html
-    """
+    """Example: gpubalance report plan.json --html report.html"""
     _check(results, html, png, markdown=markdown, csv=csv, overwrite=overwrite)
     from gpubalance.cli.output import say
     from gpubalance.jobs.report import read_subjects

@@ -28,17 +28,14 @@ def run(
     baseline: Baseline = "even",
     epoch: EpochOption = None,
 ) -> None:
-    """Train with a split for real, and see what each device gives and where its time goes.
-
-    Example: gpubalance run --gpus 0 1 --batches 820 568
-    """
+    """Example: gpubalance run --gpus 0 1 --batches 820 568"""
     from gpubalance.cli.measured import measured
     from gpubalance.cli.next_command import command, typed
     from gpubalance.cli.output import width
     from gpubalance.cli.planned import unlike_samples
     from gpubalance.devices.planned import forced
     from gpubalance.jobs.keep.journals import run_journal
-    from gpubalance.jobs.keep.saved_probes import solo_bests
+    from gpubalance.jobs.keep.saved_probes import refuse_what_failed, solo_bests
     from gpubalance.jobs.run import run as run_job
     from gpubalance.render.run import run_lines
     from gpubalance.render.summary import summary
@@ -48,6 +45,8 @@ def run(
     plan, machine = split.read_plan(gpus, training), gpus.machine()
     if plan is None:
         request = split.by_hand(machine, gpus, training, how)
+        again = command("probe", request.devices, request.settings, gpus.simulate)
+        refuse_what_failed(request.devices, request.split, request.settings, again)
     else:
         request = split.by_plan(plan, machine, training, how, gpus.simulate)
     used = request.split.used

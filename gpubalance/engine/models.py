@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ import tensorflow as tf
 from gpubalance.engine.user_functions import kind_of, user_function
 from gpubalance.errors import BadInput
 from gpubalance.settings.choices import SAVED_MODEL, UNSAFE_MODELS
+from gpubalance.system.applications import refuse_unknown
 from gpubalance.text import clean
 
 
@@ -46,14 +46,7 @@ def find_model(name: str) -> Callable[[], Any]:
     if name.lower().endswith((SAVED_MODEL, *UNSAFE_MODELS)):
         return lambda: _saved_model(Path(name))
     applications = {n: f for n, f in vars(keras.applications).items() if inspect.isfunction(f)}
-    if name not in applications:
-        known = {one.lower(): one for one in (*applications, "probe", "small")}
-        nearest = difflib.get_close_matches(name.lower(), known, n=1)
-        raise BadInput(
-            f"there is no model {name!r}" + "".join(f": did you mean {known[one]}?" for one in nearest),
-            remedy="use probe, small, a keras.applications name such as MobileNetV2, package.module:function, "
-            "file.py:function or saved.keras",
-        )
+    refuse_unknown(name, applications)
     return lambda: applications[name](weights=None)
 
 

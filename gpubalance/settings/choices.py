@@ -15,19 +15,6 @@ TRACES = "plugins/profile"
 
 DEFAULT_BATCH = 64
 
-# Every model of keras.applications, for a shell's completion: Keras takes seconds to load. A test keeps the list true.
-APPLICATIONS = (
-    *("ConvNeXtBase", "ConvNeXtLarge", "ConvNeXtSmall", "ConvNeXtTiny", "ConvNeXtXLarge"),
-    *("DenseNet121", "DenseNet169", "DenseNet201"),
-    *(f"EfficientNetB{n}" for n in range(8)),
-    *(f"EfficientNetV2{kind}" for kind in ("B0", "B1", "B2", "B3", "L", "M", "S")),
-    *("InceptionResNetV2", "InceptionV3", "MobileNet", "MobileNetV2", "MobileNetV3Large", "MobileNetV3Small"),
-    *("NASNetLarge", "NASNetMobile"),
-    *("ResNet50", "ResNet101", "ResNet152", "ResNet50V2", "ResNet101V2", "ResNet152V2"),
-    *("VGG16", "VGG19", "Xception"),
-)
-
-
 # Keras' own format of saved models, loaded with its safe mode on.
 SAVED_MODEL = ".keras"
 # Other formats of saved models, which run code from the file when they are loaded.

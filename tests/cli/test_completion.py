@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gpubalance.settings import choices
+from gpubalance.system.applications import applications
 from tests.cli.program import PROGRAM, QUICK_PAIR, ROOT, broken_tensorflow
 from tests.stand_in import TWO_UNLIKE_GPUS, environment
 
@@ -142,8 +142,8 @@ def test_it_installs_itself(tmp_path: Path) -> None:
 
 
 def test_the_models_are_those_of_keras(tensorflow: Any) -> None:
-    """Their names stand in our code, as Keras takes seconds to load."""
+    """Their names are read in its package, as Keras takes seconds to load."""
     import keras
 
     models = {name for name, model in vars(keras.applications).items() if inspect.isfunction(model)}
-    assert models == set(choices.APPLICATIONS)
+    assert models == set(applications())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -45,3 +47,13 @@ def test_every_command_that_an_error_names_is_typed_as_the_program_was_started(
 ) -> None:
     monkeypatch.setenv("GPUBALANCE_STARTED_AS", "scripts/gpubalance")
     assert f"scripts/gpubalance {command}" in in_process(line.split()).err
+
+
+def test_the_programs_help_loads_no_command_and_no_request() -> None:
+    """They would take as long as the rest of the program."""
+    code = "import sys; from gpubalance.cli.app import main; sys.argv[1:] = ['--help']\ntry: main()\n"
+    code += "finally: print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stderr.split())
+    assert "gpubalance.cli.app" in loaded
+    assert not loaded & {"pydantic", "gpubalance.settings.requests", *(f"gpubalance.cli.{name}" for name in COMMANDS)}

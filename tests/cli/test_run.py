@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpubalance.devices.profile import simulated_devices
+from gpubalance.jobs.keep.saved_probes import save
 from gpubalance.jobs.plan.plan import plan
 from gpubalance.settings.requests import PlanRequest, Settings
 from tests.cli.program import (
@@ -29,7 +30,7 @@ from tests.cli.program import (
     run_json,
     start,
 )
-from tests.jobs.probes import probe_of
+from tests.jobs.probes import probe_of, with_second
 from tests.stand_in import engine
 
 pytestmark = pytest.mark.usefixtures("stand_in")
@@ -110,6 +111,25 @@ def test_the_published_pair_runs_out_of_memory_jointly_and_is_told_what_fits() -
     # 10.5 and 7.6 GiB, less 1.26 and the joint run's 0.6 GiB, at 9.1 MiB a sample.
     assert "--batches 972 645" in done.stderr
     assert done.stdout == ""
+
+
+def test_no_time_is_foretold_for_steps_that_a_profile_has_no_memory_for() -> None:
+    done = here("run", *TINY_PAIR, "--batches", "1000000", "1", *SHORT)
+    assert done.returncode == 5
+    assert "run: about 4 s" in done.stderr
+
+
+def test_what_failed_in_the_kept_probe_is_told_before_a_worker_starts() -> None:
+    save(with_second(probe_of(simulated_devices(QUICK_PAIR)[0]), 112, 113))
+    split = ("run", "--simulate", QUICK_PAIR, "--batches", "200", "120")
+    done = here(*split)
+    assert (done.returncode, done.stdout) == (5, "")
+    assert done.stderr.startswith("error: GPU:1 does not hold 120 samples at a time: in the probe of 2026-11-21T")
+    assert (
+        " 113 failed and 112 fit\n  → give it less; if it has more memory now, probe again: gpubalance probe "
+        in done.stderr
+    )
+    assert here(*split, "--micro-batches", "200", "60", *SHORT).returncode == 0
 
 
 def test_a_batch_that_does_not_fit_runs_in_micro_batches() -> None:

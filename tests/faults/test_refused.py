@@ -66,6 +66,7 @@ REFUSED = {
         ("--model '\udc80.py:build'", 2, "its name is not UTF-8"),
         ("--model no.py:build", 2, "there is no file no.py"),
         ("--model no.keras", 2, "there is no file no.keras"),
+        ("--model resnet5", 4, "there is no model 'resnet5': did you mean ResNet50?\n  → use probe, small, a keras"),
         (
             "--model models.py",
             2,
@@ -137,7 +138,7 @@ REFUSED = {
         ("{quick}", 4, "is not JSON"),
         ("probe.json --global-batch 4", 2, "the nearest that is possible: 8"),
         ("'\x1b[31m[red]no.json'", 4, "can't read [red]no.json"),
-        ("--simulate {quick} --model '\x1b]0;title\x07small'", 4, "make one: gpubalance probe"),
+        ("--simulate {quick} --model '\x1b]0;title\x07small'", 4, "there is no model"),
         ("--simulate {quick} --accumulate many", 2, "--accumulate takes auto, off or a number"),
         ("--simulate {quick} --sync -1", 2, "--sync"),
     ],

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from gpubalance.errors import NothingFits
 from gpubalance.jobs.keep import saved
-from gpubalance.results.probe import DeviceProbe, Probe
+from gpubalance.results.probe import BatchLimit, DeviceProbe, Probe
 from gpubalance.results.run import SoloBest
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import BalanceRequest, Settings
@@ -68,8 +69,31 @@ def _reach(probe: Probe, one: DeviceProbe) -> float:
         return ALL
     if limit.fails is None:
         return probe.max_batch or ALL
-    by_margin = any(trial.outcome == "margin" for trial in limit.trials if trial.batch == limit.fails)
-    return limit.fits if by_margin else ALL
+    return limit.fits if _by_margin(limit) else ALL
+
+
+def _by_margin(limit: BatchLimit) -> bool:
+    """Whether memory that --margin kept free ended the search."""
+    return any(trial.outcome == "margin" for trial in limit.trials if trial.batch == limit.fails)
+
+
+def refuse_what_failed(devices: Sequence[Device], split: Shares, settings: Settings, again: str) -> None:
+    """Raises NothingFits for a share that failed in the best probe; `again` is the command that probes again.
+
+    A joint run takes more memory than a device alone, so it does not hold such a share either.
+    """
+    probe = best_probe([devices[number] for number in split.used], settings)
+    if probe is None:
+        return
+    for number in split.used:
+        one, share = find_device(probe, devices[number]), split.micro_batches[number]
+        limit = one.batch_limit if one else None
+        if limit and limit.fails and limit.fails <= share and not _by_margin(limit):
+            raise NothingFits(
+                f"{devices[number].label} does not hold {share} samples at a time: in the probe of {probe.created} "
+                f"{limit.fails} failed and {limit.fits or 'nothing'} fit",
+                remedy=f"give it less; if it has more memory now, probe again: {again}",
+            )
 
 
 def solo_bests(devices: Sequence[Device], split: Shares, settings: Settings) -> tuple[SoloBest, ...] | None:
