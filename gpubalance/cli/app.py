@@ -32,12 +32,12 @@ COMMANDS = {
     "balance": "Find the best split and prove it: probe, plan, run, and correct it from what was measured.",
     "plan": "Compute the best split from a probe, and predict what it gives. No device is touched.",
     "run": "Train with a split for real, and see what each device gives and where its time goes.",
-    "independent": "Train a model of its own on each device, all at once and each alone: what sharing the machine costs.",
+    "independent": "Train a model on each device, all at once and each alone: what sharing the machine costs.",
     "layers": "Cut a model that no device holds over several, and prove the cut: a pipeline of micro-batches.",
     "launch": "Run a training script on a plan's devices: over several hosts, a process for each device.",
     "compare": "Compare results with the first: faster, slower, or no clear difference.",
-    "report": "Show results as a page with charts and tables, as pictures, or as tables for a document or a spreadsheet.",
-    "doctor": "Check the machine: driver, libraries, GPUs, copies between them, a training step; and say how to fix it.",
+    "report": "Show results as a page with charts and tables, as pictures, or as tables for documents and spreadsheets.",
+    "doctor": "Check driver, libraries, GPUs, copies between them and a training step, and say how to fix what is wrong.",
     "guide": "Read the manual: a chapter each on measuring, training, files, troubles and more.",
 }
 

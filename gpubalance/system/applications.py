@@ -25,7 +25,7 @@ def applications() -> tuple[str, ...]:
 
 
 def refuse_unknown(model: str, known: Collection[str]) -> None:
-    """Raises BadInput for a name that is neither a built-in model's nor among the `known` ones of keras.applications."""
+    """Raises BadInput for a name that is neither a built-in model's nor one of the `known` applications."""
     names = {one.lower(): one for one in (*known, *BUILT_IN)}
     if model in names.values():
         return

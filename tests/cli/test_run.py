@@ -113,10 +113,10 @@ def test_the_published_pair_runs_out_of_memory_jointly_and_is_told_what_fits() -
     assert done.stdout == ""
 
 
-def test_no_time_is_foretold_for_steps_that_a_profile_has_no_memory_for() -> None:
+def test_no_hours_are_foretold_for_steps_that_nothing_has_the_memory_for() -> None:
     done = here("run", *TINY_PAIR, "--batches", "1000000", "1", *SHORT)
     assert done.returncode == 5
-    assert "run: about 4 s" in done.stderr
+    assert re.search(r"run: about \d+ s\n", done.stderr)
 
 
 def test_what_failed_in_the_kept_probe_is_told_before_a_worker_starts() -> None:
