@@ -53,7 +53,7 @@ def another_step(
 
     Of those that do not take long there may be a half more, as with another metric or two.
     """
-    was = plan.model and plan.model.step
+    was = plan.model.step if plan.model else None
     if was is None or step is None:
         return ""
     fewer, more = sorted((was["others"], step["others"]))

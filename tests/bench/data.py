@@ -98,7 +98,7 @@ class _Fit(SplitFit):
 
     def __init__(self, split: Split, data: Callable[[], Any]) -> None:
         super().__init__(split)  # sets the devices up before anything else uses TensorFlow
-        self._data = data()
+        self.data = data()
 
 
 def _ratio(pair: str, function: str) -> float:

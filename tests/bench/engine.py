@@ -29,6 +29,9 @@ def main() -> Iterator[str]:
     for against, batches, least in (("a bare MirroredStrategy loop", BATCHES, 0.98), ("Keras' fit", EVEN, 1.0)):
         figure = judged(in_processes("tests.bench.engine", against), Wanted(least), _MOST_PROCESSES)
         yield f"our step over {against}, both {batches[0]}/{batches[1]} on plain CPU devices: {figure}, in processes"
+    from tests.bench import told  # which measures by these loops
+
+    yield from told.main()
 
 
 def _ratio(against: str) -> float:
@@ -41,14 +44,14 @@ def _ratio(against: str) -> float:
 class Ours:
     """The loop that `gpubalance run` measures, without its own process."""
 
-    def __init__(self, simulate: str = "2", data: str | None = None) -> None:
+    def __init__(self, simulate: str = "2", data: str | None = None, model: str = "small") -> None:
         from gpubalance.devices.profile import simulated_devices
         from gpubalance.engine.session import Session
         from gpubalance.settings.requests import Settings
 
         devices, joint = simulated_devices(simulate)
         self._pipeline = data is not None
-        self._session = Session(devices, Settings(model="small", data=data), joint, seed=0)
+        self._session = Session(devices, Settings(model=model, data=data), joint, seed=0)
 
     def throughput(self, batches: Sequence[int], steps: int = 12, seconds: float = _WINDOW_S) -> float:
         from gpubalance.settings.shares import Shares
@@ -125,9 +128,10 @@ class KerasFit:
         self._devices = devices
         with self.scope():
             self._model = make()
-            self._model.compile(keras.optimizers.Adam(), "sparse_categorical_crossentropy", jit_compile=False)
+            if not self._model.compiled:
+                self._model.compile(keras.optimizers.Adam(), "sparse_categorical_crossentropy", jit_compile=False)
         values = tf.random.uniform((global_batch, 28, 28, 1)), tf.random.uniform((global_batch,), 0, 10, tf.int32)
-        self._data = tf.data.Dataset.from_tensors(values).repeat()
+        self.data = tf.data.Dataset.from_tensors(values).repeat()
         self._steps = 20
 
     def scope(self) -> Any:
@@ -138,7 +142,7 @@ class KerasFit:
 
     def fit(self, **options: Any) -> Any:
         """Trains."""
-        return self._model.fit(self._data, **options)
+        return self._model.fit(self.data, **options)
 
     def throughput(self) -> float:
         """Samples per second of the steps after the fit's first three, which set it up."""

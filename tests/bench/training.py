@@ -43,7 +43,7 @@ class SplitFit(KerasFit):
 
     def fit(self, **options: Any) -> Any:
         """Trains."""
-        return self._split.fit(self._model, self._data, **options)
+        return self._split.fit(self._model, self.data, **options)
 
 
 def _ratio(name: str) -> float:

@@ -33,7 +33,23 @@ class Wanted(NamedTuple):
         return f"{'at most' if self.at_most else 'at least'} {self.bound:g}"
 
 
-def judged(ratios: Iterator[float], wanted: Wanted, most: int) -> str:
+class Within(NamedTuple):
+    """Two bounds."""
+
+    least: float
+    most: float
+
+    def decision(self, low: float, high: float) -> Decision:
+        """Whether a figure with this interval is between the bounds or outside, or neither yet."""
+        if self.least <= low and high <= self.most:
+            return "met"
+        return "missed" if high < self.least or low > self.most else "not decided"
+
+    def __str__(self) -> str:
+        return f"{self.least:g} to {self.most:g}"
+
+
+def judged(ratios: Iterator[float], wanted: Wanted | Within, most: int) -> str:
     """Takes up to `most` ratios until their median meets or misses what is wanted; looks after 3, 6, 12, …
 
     It does not look after each one, as one who does sooner or later sees what they want to see.

@@ -8,8 +8,8 @@ from typing import Any
 from tests.training.cases import CASES, classifier, dense, numbers
 
 
-def stepping(kind: str) -> Callable[[], Any]:
-    """Makes a classifier whose `train_step` does more, or less, than one pass over its samples."""
+def stepping(kind: str, layers: Callable[[], list[Any]] = dense) -> Callable[[], Any]:
+    """Makes a classifier of these layers whose `train_step` does more, or less, than one pass over its samples."""
 
     def make() -> Any:
         import keras
@@ -38,8 +38,8 @@ def stepping(kind: str) -> Callable[[], Any]:
                 self.optimizer.apply(tape.gradient(loss, weights), weights)
                 return {}
 
-        model = Stepping(dense())
-        model.teacher = keras.Sequential(dense())
+        model = Stepping(layers())
+        model.teacher = keras.Sequential(layers())
         model.teacher.trainable = False
         model.compile("adam", "sparse_categorical_crossentropy")
         return model
