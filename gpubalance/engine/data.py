@@ -22,9 +22,6 @@ class Source(Protocol):
     def make(self, count: int, *, salt: int = 0) -> Any:
         """`count` samples as NumPy arrays: (inputs, labels) or (inputs, labels, sample weights)."""
 
-    def spec(self) -> Any:
-        """A TensorSpec for each part of a batch; dimensions that may differ are open."""
-
 
 class Samples:
     """Random samples for a model: (inputs in its own structure, labels in that of its outputs)."""
@@ -56,14 +53,6 @@ class Samples:
         labels = [values(one.shape, tf.int64 if one.classes else tf.float32, one.classes) for one in self._targets]
         return inputs, as_outputs(self._model, labels)
 
-    def spec(self) -> Any:
-        """A TensorSpec for each part of a batch of any size."""
-        return tf.nest.map_structure(lambda one: tf.TensorSpec([None, *one.shape[1:]], one.dtype), self.make(1))
-
-    def dataset(self) -> tf.data.Dataset:
-        """An endless stream of single samples."""
-        return tf.data.Dataset.from_tensor_slices(self.make(_POOL)).repeat()
-
 
 def _input_structure(model: Any) -> Any:
     """The model's symbolic inputs in the structure of a call, with tuples for lists, which tf.data would stack."""
@@ -92,7 +81,8 @@ def resident(feed: Feed, samples: Source) -> Iterator[Dealt]:
 
 def streamed(samples: Samples, global_batch: int) -> Iterator[Any]:
     """Random global batches from a pipeline on the host."""
-    return iter(samples.dataset().batch(global_batch).prefetch(tf.data.AUTOTUNE))
+    endless = tf.data.Dataset.from_tensor_slices(samples.make(_POOL)).repeat()
+    return iter(endless.batch(global_batch).prefetch(tf.data.AUTOTUNE))
 
 
 def held(feed: Feed, samples: Source, memory_bytes: Sequence[int]) -> list[Dealt]:

@@ -10,7 +10,6 @@ import keras
 import tensorflow as tf
 
 from gpubalance.engine.step.changes import is_keras_own
-from gpubalance.text import clean
 
 _NONE_SUITS = "its outputs do not tell what labels its train_step, loss and metrics take: random ones do not suit them"
 
@@ -24,22 +23,30 @@ class Target:
 
 
 def compile_for(model: Any, labels: Any = None) -> list[Target]:
-    """Compiles a model with Adam and a loss that suits each output, or its labels: a tensor for each, in order.
+    """Compiles a model with Adam and a loss that suits each output, or its labels, as in a batch.
 
     Returns the labels that suit its outputs; empty if some are given. Softmax outputs get sparse categorical
     cross-entropy, sigmoid ones the binary one, others squared error. The last layer's activation decides. Raises
     ValueError for an output of unknown shape, and for labels that suit no output.
     """
-    outputs = model.outputs
-    targets: list[Target] = []
-    if labels is None:
-        targets, losses = map(list, zip(*map(_fit_output, outputs), strict=True))
-    elif len(labels) != len(outputs):
-        raise ValueError(f"labels for {len(labels)} outputs, where the model has {len(outputs)}")
-    else:
-        losses = [_function_for(tensor, label) for tensor, label in zip(outputs, labels, strict=True)]
+    targets = [_usual(tensor) for tensor in model.outputs] if labels is None else []
+    shapes = [one.shape for one in targets] or [tuple(one.shape[1:]) for one in in_order(model, labels)]
+    losses = [_loss_for(*pair) for pair in zip(model.outputs, shapes, strict=True)]
     model.compile(keras.optimizers.Adam(), as_outputs(model, losses), jit_compile=False)
     return targets
+
+
+def in_order(model: Any, labels: Any) -> list[Any]:
+    """Labels in the order of the model's outputs. Raises ValueError if there is not one for each."""
+    names = getattr(model, "output_names", ())  # a Sequential has none
+    if isinstance(labels, dict) and names:
+        if set(labels) != set(names):
+            raise ValueError(f"labels for {', '.join(sorted(labels))}, where its outputs are {', '.join(names)}")
+        return [labels[name] for name in names]
+    flat = keras.tree.flatten(labels)
+    if len(flat) != len(model.outputs):
+        raise ValueError(f"labels for {len(flat)} outputs, where the model has {len(model.outputs)}")
+    return list(flat)
 
 
 def as_outputs(model: Any, values: list[Any]) -> Any:
@@ -61,7 +68,7 @@ def random_targets(model: Any, suits: Callable[[list[Target]], bool]) -> list[Ta
         return [_by_loss(loss, tensor) for loss, tensor in zip(losses, outputs, strict=True)]
     candidates = (
         [Target(tuple(tensor.shape[1:]), 0) for tensor in outputs],
-        [_fit_output(tensor)[0] for tensor in outputs],
+        [_usual(tensor) for tensor in outputs],
         [_classes(tensor) for tensor in outputs],
     )
     found = next(filter(suits, candidates), None)
@@ -85,24 +92,9 @@ def _function_of(loss: Any) -> Any:
     return getattr(loss, "fn", loss)
 
 
-def try_labels(model: Any, labels: Any) -> None:
-    """Traces a loss compiled as the model's with its outputs. Raises ValueError if Keras refuses the labels."""
-    outputs, labels = (
-        keras.tree.map_structure(lambda one: tf.TensorSpec([None, *one.shape[1:]], one.dtype), parts)
-        for parts in (as_outputs(model, list(model.outputs)), labels)
-    )
-    own = model._compile_loss
-    loss = type(own)(own._user_loss, own._user_loss_weights, output_names=own.output_names)
-    try:
-        tf.function(lambda *parts: loss(*parts), autograph=False).get_concrete_function(labels, outputs)
-    except Exception as error:  # noqa: BLE001  (Keras and a user's loss may raise anything)
-        told = clean(str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__, 300)
-        raise ValueError(f"its labels do not fit the loss that the model was compiled with: {told}") from None
-
-
-def _function_for(tensor: Any, label: Any) -> Any:
+def _loss_for(tensor: Any, given: tuple[int | None, ...]) -> Any:
     """The loss for an output and its labels: labels that lack the output's last dimension are class numbers."""
-    shape, given = tuple(tensor.shape[1:]), tuple(label.shape[1:])
+    shape = tuple(tensor.shape[1:])
     activation, fits = _activation(tensor), alike(given, shape)
     losses = keras.losses
     if activation == "softmax" and fits:
@@ -123,7 +115,8 @@ def _same(one: tuple[int | None, ...], other: tuple[int | None, ...]) -> bool:
     return len(one) == len(other) and all(None in (a, b) or a == b for a, b in zip(one, other, strict=True))
 
 
-def _fit_output(tensor: Any) -> tuple[Target, Any]:
+def _usual(tensor: Any) -> Target:
+    """The labels that usually belong to an output."""
     shape = tuple(tensor.shape[1:])
     if None in shape:
         raise ValueError(f"output {tensor.name} has the shape {tuple(tensor.shape)}: only the batch may be unknown")
@@ -131,11 +124,8 @@ def _fit_output(tensor: Any) -> tuple[Target, Any]:
         raise ValueError(f"output {tensor.name} is {tensor.dtype}: a loss needs real numbers")
     activation = _activation(tensor)
     if activation == "softmax" and shape and shape[-1] > 1:
-        function = keras.losses.SparseCategoricalCrossentropy()
-        return Target(shape[:-1], shape[-1]), function
-    if activation == "sigmoid":
-        return Target(shape, 2), keras.losses.BinaryCrossentropy()
-    return Target(shape, 0), keras.losses.MeanSquaredError()
+        return _classes(tensor)
+    return Target(shape, 2 if activation == "sigmoid" else 0)
 
 
 def _activation(tensor: Any) -> str:

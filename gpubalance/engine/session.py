@@ -92,7 +92,7 @@ class Session:
         """
         model, batch = self._model, data.as_tensors(self._samples.make(parity.TRIED))
         built.take_over(model)
-        built.build(model, self._place.strategy, batch, trains=True)
+        trained.build(self.settings, model, self._place.strategy, batch)
         if ":" not in self.settings.model:
             return UNTRIED
         try:

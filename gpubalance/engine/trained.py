@@ -10,13 +10,15 @@ import numpy as np
 import tensorflow as tf
 
 from gpubalance.engine.data import Samples, Source
-from gpubalance.engine.labels import Target, compile_for, random_targets, try_labels
+from gpubalance.engine.keras_inside import graph_of
+from gpubalance.engine.labels import Target, compile_for, random_targets
 from gpubalance.engine.models import build_model, find_model, input_shapes
-from gpubalance.engine.step import parity
+from gpubalance.engine.step import built, parity
 from gpubalance.engine.step.changes import is_keras_own
 from gpubalance.engine.user_data import UserData
-from gpubalance.errors import BadInput
+from gpubalance.errors import BadInput, GpubalanceError
 from gpubalance.settings.requests import Settings
+from gpubalance.text import clean
 
 
 def make_model(settings: Settings) -> tuple[Any, float]:
@@ -34,26 +36,34 @@ def samples_for(
 
     Raises BadInput if none suit.
     """
-    where = "model" if user_data is None else "data"
     try:
         if user_data is None:
             return _random_samples(model, strategy, device, seed=seed)
-        _compile_for(model, user_data, strategy)
+        if not model.compiled:
+            _, labels, *_ = user_data.make(1)
+            with strategy.scope():
+                compile_for(model, labels)
     except ValueError as error:
+        where = f"--data {settings.data}" if user_data else f"--model {settings.model}"
         raise BadInput(
-            f"--{where} {getattr(settings, where)}: {error}",
-            remedy="" if user_data else "give samples of your own: --data FILE.py:FUNCTION",
+            f"{where}: {error}", remedy="" if user_data else "give samples of your own: --data FILE.py:FUNCTION"
         ) from None
     return user_data
 
 
-def _compile_for(model: Any, user_data: UserData, strategy: Any) -> None:
-    labels = user_data.make(1)[1:2]
-    if not model.compiled:
-        with strategy.scope():
-            compile_for(model, keras.tree.flatten(labels))
-    elif is_keras_own(type(model).train_step) and getattr(model, "outputs", None):
-        try_labels(model, labels[0])
+def build(settings: Settings, model: Any, strategy: Any, batch: Any) -> None:
+    """Creates all variables that training needs. Raises BadInput, in Keras' words, for samples that do not fit."""
+    try:
+        built.build(model, strategy, batch, trains=True)
+    except Exception as error:
+        is_usual = graph_of(model) is not None and is_keras_own(type(model).train_step)
+        if settings.data is None or not is_usual or isinstance(error, GpubalanceError):
+            raise
+        told = " ".join(str(error).partition("Arguments received by")[0].split())
+        raise BadInput(
+            f"--data {settings.data} does not fit the model and its loss: {clean(told, 300)}",
+            remedy="give x and y as the model's fit takes them",
+        ) from None
 
 
 def _random_samples(model: Any, strategy: Any, device: str, *, seed: int) -> Samples:

@@ -15,8 +15,7 @@ from keras.src.trainers.data_adapters import get_data_adapter
 from gpubalance.engine.batches import are_open, is_batched, joined, regrouped
 from gpubalance.engine.failures import own_traceback
 from gpubalance.engine.feed import cleaned, samples_of
-from gpubalance.engine.fitting_data import check_inputs, check_labels, check_numbers, in_order
-from gpubalance.engine.labels import as_outputs
+from gpubalance.engine.fitting_data import check_classes, check_values
 from gpubalance.engine.pool import Pool
 from gpubalance.engine.step.changes import is_keras_own
 from gpubalance.engine.transformations import Transformations
@@ -35,25 +34,23 @@ _FORMS = "return a tf.data.Dataset, a PyDataset or arrays, as (x, y) or (x, y, s
 class UserData:
     """A user's dataset for a model. Batches are (inputs, labels) or (inputs, labels, sample weights).
 
-    Labels of a model that is not compiled get its outputs' structure; others stay as its loss takes them, and a user's
-    own `train_step` gets what there is.
-    Faults in the data raise BadInput, when it is made or when its first batch comes.
+    A user's own `train_step` gets what there is. Faults in the data raise BadInput, when it is made or when its first
+    batch comes.
     """
 
     def __init__(self, name: str, model: Any) -> None:
-        self._name = name
+        self._where = f"--data {name}"
         self._model = model
         self._is_own_step = not is_keras_own(type(model).train_step)  # takes whatever the user gives it
-        self._orders = not model.compiled
         function = user_function(name, "--data")
         self._transformations = Transformations()
         try:
             with self._transformations.noted():
                 self._given = function()
         except (Exception, SystemExit) as error:  # noqa: BLE001  (the user's own code)
-            raise BadInput(f"--data {name} failed:\n{own_traceback(error)}") from None
+            raise BadInput(f"{self._where} failed:\n{own_traceback(error)}") from None
         if not isinstance(self._given, (tf.data.Dataset, keras.utils.PyDataset)) and not _is_arrays(self._given):
-            raise BadInput(f"--data {name} gave {kind_of(self._given)}, which is not a dataset", remedy=_FORMS)
+            raise BadInput(f"{self._where} gave {kind_of(self._given)}, which is not a dataset", remedy=_FORMS)
         self._pool: Pool | None = None
         self._checked = False
 
@@ -65,7 +62,7 @@ class UserData:
         """`count` of its samples as NumPy arrays; samples repeat if there are too few."""
         made = self._samples.make(count, salt)
         if made is None:
-            raise self._empty()
+            raise self._too_few(count)
         return made
 
     def longest(self, count: int) -> Any:
@@ -95,15 +92,6 @@ class UserData:
         size = self._samples.usual_size
         return size if self._is_open and size != global_batch else None
 
-    def spec(self) -> Any:
-        """A TensorSpec for each part of a batch; dimensions that may differ are open."""
-        dataset, _ = self._dataset(None)
-        ordered = tf.autograph.experimental.do_not_convert(
-            lambda *parts: self._ordered(parts if len(parts) > 1 else parts[0])
-        )
-        spec = dataset.map(ordered).element_spec
-        return tf.nest.map_structure(lambda one: tf.TensorSpec([None, *one.shape[1:]], one.dtype), spec)
-
     def stream(self, global_batch: int) -> Iterator[Any]:
         """Batches of `global_batch` samples, epoch after epoch without end; a smaller last one is left out."""
         while True:
@@ -118,8 +106,8 @@ class UserData:
     @cached_property
     def _is_open(self) -> bool:
         """Whether the user's batches may differ in more than the number of samples."""
-        data = self._as_it_is()[0]
-        return data is not None and are_open(data, self._model)
+        with self._told():
+            return not _is_arrays(self._given) and are_open(self._opened(_AT_A_TIME)[0], self._model)
 
     @property
     def _samples(self) -> Pool:
@@ -135,8 +123,9 @@ class UserData:
             if adapter is not None:
                 adapter.on_epoch_begin()
             try:
-                for batch in dataset:
-                    yield self._arranged(batch)
+                for batch in map(cleaned, dataset):
+                    self._check(batch)
+                    yield batch
             finally:
                 if adapter is not None:
                     adapter.on_epoch_end()
@@ -144,110 +133,69 @@ class UserData:
     def _dataset(self, batch_size: int | None) -> tuple[tf.data.Dataset, Any]:
         """The dataset, and Keras' adapter that begins and ends an epoch of it, if any."""
         size = batch_size or _AT_A_TIME
-        data, adapter = self._as_it_is()
-        if data is None:
-            adapter = self._of_arrays(size)
-            return adapter.get_tf_dataset(), adapter
+        data, adapter = self._opened(size)
         if not self._is_open:
-            return regrouped(data, self._model, size), adapter
+            return data if _is_arrays(self._given) else regrouped(data, self._model, size), adapter
         # Batches of the split's own size stay as in `split.fit`, which never joins what a user has padded.
         own = batch_size is None or batch_size == self._samples.usual_size
         return regrouped(data, self._model, size) if own else joined(data, size), adapter
 
-    def _as_it_is(self) -> tuple[tf.data.Dataset | None, Any]:
-        """The dataset of the user's own samples or batches, and Keras' adapter; both None for arrays."""
-        data, adapter = self._given, None
-        if isinstance(data, keras.utils.PyDataset):
-            with self._told():
-                adapter = get_data_adapter(x=data, shuffle=False)
-                data = adapter.get_tf_dataset()
-        elif not isinstance(data, tf.data.Dataset):
-            return None, None
-        self._refuse_other_elements(data.element_spec)
-        self._refuse_unknown(data)
-        return data, adapter
-
-    def _of_arrays(self, batch_size: int) -> Any:
-        x, y, weights = keras.utils.unpack_x_y_sample_weight(self._given)
-        try:
-            return get_data_adapter(x=x, y=y, sample_weight=weights, batch_size=batch_size, shuffle=True)
-        except Exception as error:  # noqa: BLE001  (Keras may raise anything)
-            text = clean(str(error), 400)
-            raise BadInput(
-                f"--data {self._name} gave arrays that Keras can't take: {text}",
-                remedy="give arrays with the same number of samples" if "cardinality" in text else _FORMS,
-            ) from None
-
-    def _refuse_other_elements(self, spec: Any) -> None:
-        if not self._is_own_step and (not isinstance(spec, tuple) or len(spec) not in (2, 3)):
-            has_one = not isinstance(spec, tuple) or len(spec) == 1
-            parts = "one part, where training needs labels too" if has_one else f"{len(spec)} parts, which is too many"
-            raise BadInput(
-                f"--data {self._name}: its samples have {parts}",
-                remedy="give (x, y) or (x, y, sample_weight)",
-            )
+    def _opened(self, batch_size: int) -> tuple[tf.data.Dataset, Any]:
+        """The dataset of the user's own samples or batches, of arrays in batches of that size; and Keras' adapter."""
+        if isinstance(self._given, tf.data.Dataset):
+            self._refuse_unknown(self._given)
+            return self._given, None
+        if isinstance(self._given, keras.utils.PyDataset):
+            adapter = get_data_adapter(x=self._given, shuffle=False)
+        else:
+            x, y, weights = keras.utils.unpack_x_y_sample_weight(self._given)
+            adapter = get_data_adapter(x=x, y=y, sample_weight=weights, batch_size=batch_size, shuffle=True)
+        return adapter.get_tf_dataset(), adapter
 
     def _refuse_unknown(self, data: tf.data.Dataset) -> None:
         shapes = [getattr(spec, "shape", None) for spec in tf.nest.flatten(data.element_spec)]
         if any(shape is not None and shape.rank is None for shape in shapes):
             raise BadInput(
-                f"--data {self._name}: TensorFlow does not know the shape of its samples",
+                f"{self._where}: TensorFlow does not know the shape of its samples",
                 remedy="say it where a Python function makes them: tf.ensure_shape(x, shape)",
             )
 
-    def _arranged(self, batch: Any) -> Any:
-        batch = self._ordered(batch)
+    def _check(self, batch: Any) -> None:
+        """Raises BadInput for a first batch that can't be trained on, if Keras would not say so in time."""
+        if self._checked:
+            return
+        if not self._is_own_step and (not isinstance(batch, tuple) or len(batch) not in (2, 3)):
+            has_one = not isinstance(batch, tuple) or len(batch) == 1
+            parts = "one part, where training needs labels too" if has_one else f"{len(batch)} parts, which is too many"
+            raise BadInput(f"{self._where}: its samples have {parts}", remedy="give (x, y) or (x, y, sample_weight)")
         samples_of(batch)
-        where, is_usual = f"--data {self._name}", not self._is_own_step and getattr(self._model, "outputs", None)
+        is_usual = not self._is_own_step and bool(getattr(self._model, "outputs", None))
+        check_values(self._where, batch if isinstance(batch, tuple) else (batch,), takes_text=not is_usual)
         if is_usual:
-            check_inputs(where, self._model, batch[0])
-        if not self._checked:
-            check_numbers(where, batch if isinstance(batch, tuple) else (batch,))
-            if is_usual:
-                check_labels(where, self._model, batch[1])
-            self._checked = True
-        return batch
-
-    def _ordered(self, batch: Any) -> Any:
-        batch = cleaned(batch)
-        self._refuse_other_elements(batch)
-        if not self._orders:
-            return batch
-        inputs, labels, *weights = batch
-        flat = in_order(self._model, labels)
-        return (
-            inputs,
-            as_outputs(self._model, list(flat)) if len(flat) == len(self._model.outputs) else flat,
-            *weights,
-        )
+            check_classes(self._where, self._model, batch[1])
+        self._checked = True
 
     @contextmanager
     def _told(self) -> Iterator[None]:
         """Makes errors in the pipeline name --data."""
         try:
             yield
-        except GpubalanceError as error:
-            error.message = error.message.replace("the data ", f"--data {self._name} ", 1)
+        except GpubalanceError:
             raise
         except Exception as error:  # noqa: BLE001  (the user's own code, in TensorFlow's words)
             line = _line(error)
-            raise BadInput(
-                f"--data {self._name} failed while it gave samples: {line}",
-                remedy=_PADDED if "different shapes" in line else _ALONE,
-            ) from None
-
-    def _empty(self) -> BadInput:
-        return BadInput(
-            f"--data {self._name}: the dataset is empty",
-            remedy="return one with samples: at least as many as the global batch",
-        )
+            remedy = _FORMS if _is_arrays(self._given) else _PADDED if "different shapes" in line else _ALONE
+            raise BadInput(f"{self._where} failed while it gave samples: {line}", remedy=remedy) from None
 
     def _too_few(self, global_batch: int) -> BadInput:
         samples = sum(samples_of(batch) for batch in self._epoch(global_batch))
         if not samples:
-            return self._empty()
+            return BadInput(
+                f"{self._where}: the dataset is empty",
+                remedy="return one with samples: at least as many as the global batch",
+            )
         return BadInput(
-            f"--data {self._name} has {samples} samples, fewer than the global batch of {global_batch}",
+            f"{self._where} has {samples} samples, fewer than the global batch of {global_batch}",
             remedy=f"give more samples, or use smaller batches, {samples} in sum at most: for balance that is "
             f"--max-global-batch {samples}",
         )
