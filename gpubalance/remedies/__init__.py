@@ -16,7 +16,7 @@ from gpubalance.remedies.row import Known
 TABLE: tuple[Known, ...] = (*driver.ROWS, *installation.ROWS, *memory.ROWS, *step.ROWS)
 _BY_CODE = {known.code: known for known in TABLE}
 # Texts that also match a broader row, so these rows are searched first.
-_FIRST = ("cudnn-version", "nccl-system", "dst-tensor", "no-algorithm")
+_FIRST = ("cudnn-version", "nccl-system", "no-room")
 
 
 def known(code: str) -> Known:

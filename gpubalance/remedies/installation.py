@@ -22,13 +22,14 @@ ROWS = (
     ),
     Known(
         "cuda-library-missing",
-        "Cannot dlopen some GPU libraries",
+        "Cannot dlopen some GPU libraries; DNN library is not found",
         "a CUDA library that TensorFlow needs is not installed, or another version of it is found first",
         "`pip install '.[cuda]'` in gpubalance's checkout installs them; `unset LD_LIBRARY_PATH` if it points to "
         "another CUDA",
         (
             r"TensorFlow \S+ sees no GPU",
             r"Cannot dlopen some GPU libraries",
+            r"No DNN in stream executor|DNN library is not found",
             r"Could not load dynamic library 'lib(?:cu|nccl|nv)",
             r"lib(?:cudart|cublas(?:Lt)?|cufft|cusolver|cusparse|cudnn|nccl)\.so[.\d]*: cannot open shared object",
         ),
@@ -60,13 +61,6 @@ ROWS = (
         (r"The minimum required Cuda capability is",),
     ),
     Known(
-        "few-multiprocessors",
-        "Ignoring visible gpu device … The minimum required count is …",
-        "TensorFlow ignores a small GPU beside a much larger one",
-        "`export TF_MIN_GPU_MULTIPROCESSOR_COUNT=1`, which gpubalance does in its own processes",
-        (r"Ignoring visible gpu device .*with core count", r"The minimum required count is \d+"),
-    ),
-    Known(
         "left-out",
         "TensorFlow leaves out GPU:…",
         "TensorFlow can't open the GPU: too old for this build, or its memory is full",
@@ -74,18 +68,14 @@ ROWS = (
         (r"TensorFlow \S+ leaves (?:it )?out",),
     ),
     Known(
-        "libdevice",
-        "libdevice not found at ./libdevice.10.bc",
-        "XLA cannot find CUDA's compiler files",
+        "xla-tools",
+        "libdevice not found at ./libdevice.10.bc; No PTX compilation provider is available",
+        "XLA cannot find CUDA's compiler files or its assembler ptxas, or finds one that is too old",
         "`pip install nvidia-cuda-nvcc-cu12`, or `export XLA_FLAGS=--xla_gpu_cuda_data_dir=/usr/local/cuda`, or leave "
         "XLA off (--no-xla)",
-        (r"libdevice not found at", r"Can't find libdevice directory"),
-    ),
-    Known(
-        "ptxas",
-        "No PTX compilation provider is available",
-        "XLA cannot find ptxas, CUDA's assembler, or finds one that is too old",
-        "`pip install nvidia-cuda-nvcc-cu12`, or leave XLA off (--no-xla)",
-        (r"No PTX compilation provider is available", r"ptxas not found", r"Couldn't (?:get|invoke) ptxas"),
+        (
+            r"libdevice not found at|Can't find libdevice directory",
+            r"No PTX compilation provider is available|ptxas not found|Couldn't (?:get|invoke) ptxas",
+        ),
     ),
 )

@@ -22,11 +22,23 @@ ROWS = (
         fatal=True,
     ),
     Known(
-        "dst-tensor",
-        "Dst tensor is not initialized",
-        "a copy to the GPU found no memory there: it is full, often because of another process",
-        "`gpubalance devices` shows who holds it; end that, or take a smaller batch",
-        (r"Dst tensor is not initialized",),
+        "no-room",
+        "Could not create cudnn handle; Blas GEMM launch failed; No algorithm worked!; Dst tensor is not initialized",
+        "cuDNN, cuBLAS or a copy to the GPU found too little free memory there, mostly because another process holds "
+        "it, or cuDNN does not match the driver",
+        "free the GPU's memory (`gpubalance devices` shows who holds it), set memory growth, or take smaller batches",
+        (
+            r"Dst tensor is not initialized",
+            r"[Cc]ould not create cudnn handle",
+            r"Failed to get convolution algorithm\. This is probably because cuDNN failed to initialize",
+            r"DNN library initialization failed",
+            r"No algorithm worked!",
+            r"CUDNN failed to allocate the scratch space",
+            r"CU(?:DNN|BLAS)_STATUS_(?:NOT_INITIALIZED|ALLOC_FAILED|INTERNAL_ERROR)",
+            r"failed to create cublas handle|cublas create failed",
+            r"Blas [A-Za-z]+ launch failed",
+            r"using StreamExecutor without BLAS support",
+        ),
     ),
     Known(
         "host-memory",

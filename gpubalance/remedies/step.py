@@ -6,46 +6,6 @@ from gpubalance.remedies.row import Known
 
 ROWS = (
     Known(
-        "cudnn-handle",
-        "Could not create cudnn handle: CUDNN_STATUS_…",
-        "cuDNN found too little free memory to start, or does not match the driver",
-        "free the GPU's memory (`gpubalance devices` shows who holds it), set memory growth, or take smaller batches",
-        (
-            r"[Cc]ould not create cudnn handle",
-            r"Failed to get convolution algorithm\. This is probably because cuDNN failed to initialize",
-            r"DNN library initialization failed",
-            r"CUDNN_STATUS_(?:NOT_INITIALIZED|ALLOC_FAILED|INTERNAL_ERROR)",
-        ),
-    ),
-    Known(
-        "no-dnn",
-        "No DNN in stream executor; DNN library is not found",
-        "cuDNN is not installed, or failed to load for a reason that the log names",
-        "`gpubalance doctor` tries to load it and says what is missing; `pip install '.[cuda]'` in gpubalance's "
-        "checkout installs it",
-        (r"No DNN in stream executor", r"DNN library is not found"),
-    ),
-    Known(
-        "no-algorithm",
-        "No algorithm worked!",
-        "none of cuDNN's algorithms found the scratch memory it needs",
-        "take a smaller batch on that device",
-        (r"No algorithm worked!", r"CUDNN failed to allocate the scratch space"),
-    ),
-    Known(
-        "cublas-handle",
-        "failed to create cublas handle; Blas GEMM launch failed",
-        "cuBLAS found too little free memory to start, mostly because another process holds it",
-        "free the GPU's memory (`gpubalance devices` shows who holds it), or take smaller batches",
-        (
-            r"failed to create cublas handle",
-            r"cublas create failed",
-            r"CUBLAS_STATUS_(?:NOT_INITIALIZED|ALLOC_FAILED)",
-            r"Blas [A-Za-z]+ launch failed",
-            r"using StreamExecutor without BLAS support",
-        ),
-    ),
-    Known(
         "cannot-assign-device",
         "Cannot assign a device for operation …",
         "the script names a device that TensorFlow does not have, or an operation without a GPU kernel",

@@ -19,8 +19,8 @@ def test_tensorflows_errors_are_known_by_their_texts(tensorflow: Any) -> None:
 
     errors = tensorflow.errors
     for error, code in (
-        (errors.InternalError(None, None, "Dst tensor is not initialized."), "dst-tensor"),
-        (errors.InternalError(None, None, "cuDNN: CUDNN_STATUS_ALLOC_FAILED"), "cudnn-handle"),
+        (errors.InternalError(None, None, "Dst tensor is not initialized."), "no-room"),
+        (errors.InternalError(None, None, "cuDNN: CUDNN_STATUS_ALLOC_FAILED"), "no-room"),
         (errors.UnknownError(None, None, "Error invoking NCCL: unhandled cuda error"), "nccl"),
         (errors.InvalidArgumentError(None, None, "Incompatible shapes: [32,10] vs. [16,10]"), "incompatible-shapes"),
         (errors.ResourceExhaustedError(None, None, "OOM when allocating tensor with shape[8]"), "out-of-memory"),
@@ -48,7 +48,7 @@ def test_xla_without_its_tools_says_how_to_get_them(tensorflow: Any) -> None:
     settings = SETTINGS.model_copy(update={"xla": True})
     text = "libdevice not found at ./libdevice.10.bc [xla]"
     assert (
-        explain(tensorflow.errors.InvalidArgumentError(None, None, text), settings).remedy == known("libdevice").remedy
+        explain(tensorflow.errors.InvalidArgumentError(None, None, text), settings).remedy == known("xla-tools").remedy
     )
     other = explain(tensorflow.errors.InvalidArgumentError(None, None, "no XLA kernel"), settings)
     assert other.remedy == "use --no-xla"

@@ -21,7 +21,7 @@ def driver_checks(reading: Reading) -> list[Check]:
     if reading.problem is not None:
         cards = nvidia_cards()
         here = f" (there is a card at {', '.join(cards)})" if cards else ""
-        return [explained("driver", "failure", reading.code or "nvml-broken", f"{reading.problem}{here}")]
+        return [explained("driver", reading.code or "nvml-broken", f"{reading.problem}{here}")]
     driver, cuda = reading.driver_version, reading.cuda_driver_version
     detail = f"{driver or 'version ' + NOT_AVAILABLE}{f', for CUDA up to {cuda}' if cuda else ''}"
     return [ok("driver", detail), _nvml(reading)]
@@ -31,7 +31,7 @@ def _nvml(reading: Reading) -> Check:
     """The check that NVML is the driver's: its version is CUDA's major one, then the driver's, as in 12.550.54.14."""
     version, driver = reading.nvml_version, reading.driver_version
     if version and driver and version.partition(".")[2] != driver:
-        return explained("nvml", "warning", "driver-mismatch", f"{version} belongs to another driver than {driver}")
+        return explained("nvml", "driver-mismatch", f"{version} belongs to another driver than {driver}", "warning")
     return ok("nvml", f"{version or NOT_AVAILABLE}, {len(reading.gpus)} GPU{'' if len(reading.gpus) == 1 else 's'}")
 
 

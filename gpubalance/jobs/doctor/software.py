@@ -39,7 +39,7 @@ def driver_for_build(found: Inspected, reading: Reading) -> Check:
         return skipped("tensorflow-driver", "the driver does not say which CUDA it serves")
     problem = too_old(version, serves, found.cuda)
     if problem:
-        return explained("tensorflow-driver", "failure", "driver-too-old", problem)
+        return explained("tensorflow-driver", "driver-too-old", problem)
     return ok("tensorflow-driver", f"{found.cuda} is served by driver {version or 'of unknown version'}")
 
 
@@ -51,7 +51,7 @@ def libraries(found: Inspected) -> Check:
     names = ", ".join(problems)
     broken = [problem for name, problem in problems.items() if f"{name}: cannot open" not in problem]
     why = f" ({broken[0]})" if broken else ""
-    return explained("cuda-libraries", "failure", "cuda-library-missing", f"can't be loaded: {names}{why}")
+    return explained("cuda-libraries", "cuda-library-missing", f"can't be loaded: {names}{why}")
 
 
 def cudnn(found: Inspected, gpus: Sequence[Gpu]) -> Check:
@@ -61,11 +61,11 @@ def cudnn(found: Inspected, gpus: Sequence[Gpu]) -> Check:
         return skipped("cudnn", "cuDNN was not loaded")
     if loaded[: len(built)] < built:
         detail = f"{found.cudnn_loaded} was loaded, TensorFlow is built for {found.cudnn}"
-        return explained("cudnn", "failure", "cudnn-version", detail)
+        return explained("cudnn", "cudnn-version", detail)
     old = [gpu for gpu in gpus if (0,) < numbers(gpu.compute_capability) < _OLD_BEFORE]
     if old and loaded[:2] >= _CUDNN_WITHOUT_OLD:
         detail = f"{found.cudnn_loaded} has no code for {_with_capability(old)}"
-        return explained("cudnn", "failure", "cudnn-without-this-gpu", detail)
+        return explained("cudnn", "cudnn-without-this-gpu", detail)
     return ok("cudnn", f"{found.cudnn_loaded}, which has code for these GPUs")
 
 
@@ -77,7 +77,7 @@ def capabilities(found: Inspected, gpus: Sequence[Gpu]) -> Check:
     without = [gpu for gpu in known if not _runs(gpu, found.capabilities)]
     if without:
         detail = f"none for {_with_capability(without)}; it is built for {', '.join(found.capabilities)}"
-        return explained("compute-capability", "failure", "capability-too-old", detail)
+        return explained("compute-capability", "capability-too-old", detail)
     compiled = [gpu for gpu in known if not _runs(gpu, found.capabilities, at_once=True)]
     if compiled:
         return check(

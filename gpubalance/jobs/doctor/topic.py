@@ -9,29 +9,20 @@ from gpubalance.remedies import known, match
 from gpubalance.results.checkup import Check, Status
 from gpubalance.system.deadlines import ANSWERS_WITHIN_S, within
 
+# Of codes that are not what they are called.
 _WHAT = {
-    "host": "host",
     "no-gpu": "GPU",
-    "driver": "driver",
     "nvml": "NVML",
     "gpu": "GPU",
     "processes": "other processes",
-    "display": "display",
-    "persistence": "persistence",
-    "power-cap": "power cap",
-    "throttling": "throttling",
     "ecc": "memory errors",
     "host-memory": "memory of the host",
-    "disk": "disk",
-    "shared-memory": "shared memory",
     "tensorflow": "TensorFlow",
     "tensorflow-driver": "TensorFlow's CUDA",
     "cuda-libraries": "CUDA libraries",
     "cudnn": "cuDNN",
     "compute-capability": "TensorFlow's code",
     "tensorflow-devices": "TensorFlow's GPUs",
-    "memory-growth": "memory growth",
-    "training-step": "training step",
     "peer-to-peer": "copies between devices",
     "all-reduce": "all-reduce",
 }
@@ -39,7 +30,7 @@ _WHAT = {
 
 def check(code: str, status: Status, detail: str, next_: str | None = None) -> Check:
     """A check's result; `next_` is what to do about it."""
-    return Check(code=code, status=status, what=_WHAT[code], detail=detail, next=next_)
+    return Check(code=code, status=status, what=_WHAT.get(code, code.replace("-", " ")), detail=detail, next=next_)
 
 
 def ok(code: str, detail: str) -> Check:
@@ -52,7 +43,7 @@ def skipped(code: str, why: str) -> Check:
     return check(code, "skipped", why)
 
 
-def explained(code: str, status: Status, row: str, detail: str) -> Check:
+def explained(code: str, row: str, detail: str, status: Status = "failure") -> Check:
     """A fault, with the cause and the remedy from this row of known errors."""
     return check(code, status, f"{detail}: {known(row).cause}", known(row).remedy)
 

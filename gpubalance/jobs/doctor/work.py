@@ -114,7 +114,7 @@ def copies(party: Party, devices: Sequence[Device], watch: Watch) -> tuple[list[
             continue
         times.append(time)
         if wrong:
-            checks.append(explained("peer-to-peer", "failure", "copy-differs", f"{names}: {wrong}"))
+            checks.append(explained("peer-to-peer", "copy-differs", f"{names}: {wrong}"))
     if times and not checks:
         checks.append(ok("peer-to-peer", _all_arrived(times, devices)))
     return checks, times
@@ -174,6 +174,6 @@ def all_reduce(
     wrong = [device.label for device, number in zip(devices, found.differing, strict=True) if number]
     if wrong:
         detail = f"{', '.join(wrong)} got a wrong sum of the devices' parts"
-        return explained("all-reduce", "failure", "copy-differs", detail), time
+        return explained("all-reduce", "copy-differs", detail), time
     text = f"{format_bytes(gradient_bytes)} of gradients in {format_seconds(found.seconds)}"
     return ok("all-reduce", f"{text}, {format_bytes(round(rate))}/s"), time

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from gpubalance.planning.allocate import allocate
+from gpubalance.jobs.plan.problem import other_split
 from gpubalance.planning.noise import efficiency
-from gpubalance.planning.problem import Allocation, Load, NoSplitError, Problem, TooFineError, throughput
+from gpubalance.planning.problem import Allocation, Load, Problem, throughput
 from gpubalance.planning.sync import of_some
 from gpubalance.results.plan import Goodput, SplitPrediction
 from gpubalance.settings.device import Device
@@ -39,9 +39,7 @@ def even_splits(problem: Problem, split: Shares, sync_s: float) -> _Three:
     return (
         _prediction(loads, even.in_pieces(-(-max(even.batches) // limit)), sync_s),
         _prediction(loads, largest, sync_s),
-        SplitPrediction(batches=best.split.batches, step_time_s=best.step_time_s, throughput=best.throughput)
-        if best
-        else None,
+        _foretold(best) if best else None,
     )
 
 
@@ -74,12 +72,13 @@ def _prediction(loads: Sequence[Load], split: Shares, sync_s: float) -> SplitPre
     )
 
 
-def other_split(problem: Problem) -> Allocation | None:
-    """The best split of a problem beside the plan's; None if it has none, or batches are too fine for the solver."""
-    try:
-        return allocate(problem)
-    except (NoSplitError, TooFineError):
-        return None
+def _foretold(found: Allocation) -> SplitPrediction:
+    return SplitPrediction(
+        batches=found.split.batches,
+        micro_batches=found.split.micro_batches if found.split.accumulates else None,
+        step_time_s=found.step_time_s,
+        throughput=found.throughput,
+    )
 
 
 def by_global_batch(problem: Problem) -> Iterator[SplitPrediction]:
@@ -93,12 +92,7 @@ def by_global_batch(problem: Problem) -> Iterator[SplitPrediction]:
         wanted = replace(problem, global_batch=total, max_global_batch=None, within=0.0, objective=throughput)
         best = other_split(wanted)
         if best is not None:
-            yield SplitPrediction(
-                batches=best.split.batches,
-                micro_batches=best.split.micro_batches if best.split.accumulates else None,
-                step_time_s=best.step_time_s,
-                throughput=best.throughput,
-            )
+            yield _foretold(best)
 
 
 def by_goodput(

@@ -124,7 +124,7 @@ def best_split(problem: Problem) -> Allocation:
     except NoSplitError as error:
         nearest = [batch for batch in (error.below, error.above) if batch is not None]
         remedies = [f"the nearest that is possible: {' or '.join(map(str, nearest))}"] if nearest else []
-        if error.above is None and _is_possible(replace(problem, micro_batches=AUTO_MICRO_BATCHES)):
+        if error.above is None and other_split(replace(problem, micro_batches=AUTO_MICRO_BATCHES)):
             remedies.append("--accumulate auto does it, in micro-batches")
         raise UsageError(str(error), remedy="; or ".join(remedies)) from None
     except TooFineError as error:
@@ -132,9 +132,9 @@ def best_split(problem: Problem) -> Allocation:
         raise UsageError(str(error), remedy=remedy) from None
 
 
-def _is_possible(problem: Problem) -> bool:
+def other_split(problem: Problem) -> Allocation | None:
+    """The best split of a problem beside the plan's; None if it has none, or batches are too fine for the solver."""
     try:
-        allocate(problem)
+        return allocate(problem)
     except (NoSplitError, TooFineError):
-        return False
-    return True
+        return None

@@ -8,8 +8,8 @@ from dataclasses import replace
 from gpubalance.devices.hosts import reached_by
 from gpubalance.jobs.keep.saved_probes import holds_nothing
 from gpubalance.jobs.measure.warnings import batches_differ
-from gpubalance.jobs.plan.beside import by_global_batch, by_goodput, even_splits, other_split
-from gpubalance.jobs.plan.problem import AUTO_MICRO_BATCHES, AUTO_WITHIN, find_probes
+from gpubalance.jobs.plan.beside import by_global_batch, by_goodput, even_splits
+from gpubalance.jobs.plan.problem import AUTO_MICRO_BATCHES, AUTO_WITHIN, find_probes, other_split
 from gpubalance.planning.allocate import worth
 from gpubalance.planning.learning_rate import linear_factor, square_root_factor
 from gpubalance.planning.noise import efficiency, learning_rate_factor
@@ -47,9 +47,7 @@ def plan_of(found: Allocation, problem: Problem, probe: Probe, devices: Sequence
         predicted=_predicted(problem, found, probes, devices, request.noise_scale),
         left_out=_left_out(problem, found),
         accumulation=_accumulation(problem, found),
-        learning_rate=_learning_rate(
-            request.from_batch or _best_single(probes), found.split.global_batch, request.noise_scale
-        ),
+        learning_rate=_learning_rate(probes, found.split.global_batch, request),
         pipeline=probe.pipeline,
         reached_by=reached_by(),
         warnings=(
@@ -143,13 +141,10 @@ def _left_out(problem: Problem, found: Allocation) -> tuple[LeftOut, ...]:
     )
 
 
-def _best_single(probes: Sequence[DeviceProbe]) -> int | None:
-    """The batch at which the best device alone is at its best: what the user may have trained with before."""
-    bests = [one.solo_best for one in probes if one.solo_best is not None]
-    return max(bests, key=lambda best: best.throughput).batch if bests else None
-
-
-def _learning_rate(old: int | None, new: int, noise_scale: float | None) -> LearningRate | None:
+def _learning_rate(probes: Sequence[DeviceProbe], new: int, request: PlanRequest) -> LearningRate | None:
+    """From the batch that is asked for, or at which the best device alone is at its best, as was trained before."""
+    bests = [(one.solo_best.throughput, one.solo_best.batch) for one in probes if one.solo_best is not None]
+    old = request.from_batch or (max(bests)[1] if bests else None)
     if old is None:
         return None
     return LearningRate(
@@ -157,7 +152,7 @@ def _learning_rate(old: int | None, new: int, noise_scale: float | None) -> Lear
         to_batch=new,
         linear=linear_factor(old, new),
         square_root=square_root_factor(old, new),
-        measured=noise_scale and learning_rate_factor(old, new, noise_scale),
+        measured=request.noise_scale and learning_rate_factor(old, new, request.noise_scale),
     )
 
 
