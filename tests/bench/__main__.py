@@ -16,7 +16,7 @@ from tests.bench.gpu import command
 
 # Each is a module with a main() that yields the lines.
 BENCHES = (
-    *("startup", "limit", "probe", "plan", "engine", "balance", "exact", "curves", "training", "compare", "campaign"),
+    *("startup", "limit", "plan", "engine", "balance", "exact", "curves", "training", "compare", "campaign"),
     *("layers", "cuts", "goodput", "sync", "hosts", "data", "decisions", "soak", "fuzz", "kills", "minutes"),
     "kills-without-tensorflow",
 )

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from gpubalance.results.plan import Plan
 from gpubalance.results.run import Run
 from tests.bench.measured import measured
-from tests.bench.phases import PHASES_HEAD, middle
 from tests.bench.ratio import in_turns
 from tests.bench.wanted import Wanted, judged
 from tests.cli.program import ROOT
@@ -19,7 +18,6 @@ _BUSY = "while True: pass"
 _SCANNED = (512, 1024, 1536, 2048, 2560, 3072, 3584)
 _SCANNED_GLOBAL = 4096
 _MOST_TURNS = 12
-_PAIR = "gtx1080ti-gtx1080"
 _SPLITS_HEAD = (
     "| profile, `--accumulate` | batches | samples/s | × even | global batch, even's | of the solo sum | imbalance "
     "| rounds |"
@@ -27,21 +25,16 @@ _SPLITS_HEAD = (
 
 
 def main() -> Iterator[str]:
-    yield PHASES_HEAD
-    yield middle("quick-pair", 5)[0]
-    row, plan = middle(_PAIR, 1)
-    yield row
     yield _SPLITS_HEAD
-    yield from _splits(_PAIR, plan)
-    for name in ("small-memory-fast", "slow-second", "four-unlike", "throttling"):
+    for name in ("gtx1080ti-gtx1080", "small-memory-fast", "slow-second", "four-unlike", "throttling"):
         yield from _splits(name)
     yield from _plain()
 
 
-def _splits(name: str, off: Plan | None = None) -> Iterator[str]:
+def _splits(name: str) -> Iterator[str]:
     """A row without micro-batches, and one with them if `plan` gives another split then."""
     profile = str(ROOT / "configs" / f"{name}.toml")
-    off = off or Plan.model_validate_json(measured("balance", "--simulate", profile, "--fresh"))
+    off = Plan.model_validate_json(measured("balance", "--simulate", profile, "--fresh"))
     auto = Plan.model_validate_json(measured("plan", "--simulate", profile, "--accumulate", "auto"))
     if auto.split == off.split:
         yield _row(f"{name}, off and auto", off)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.bench import layers_exact, layers_graph, layers_memory
+from tests.bench import layers_exact, layers_memory
 from tests.engine.pipelines import trained
 
 
@@ -25,7 +25,6 @@ def main() -> Iterator[str]:
     for name in ("regularised", "unet", "transformer", "EfficientNetB0", "MobileNetV2", "ResNet50"):
         yield f"{name}: {_beside_itself(layers_exact.maker(name))}"
     yield from layers_memory.main()
-    yield from layers_graph.main()
 
 
 def _beside_itself(make: Callable[[], Any]) -> str:
