@@ -16,7 +16,7 @@ from gpubalance.errors import EnvironmentFault, UsageError
 
 if TYPE_CHECKING:
     from gpubalance.render.report.charts.chart import Charts
-    from gpubalance.render.report.subject import Subject
+    from gpubalance.results.subject import Subject
 
 _NEEDED = ("matplotlib", "jinja2")
 _INSTALL = "pip install matplotlib jinja2; in a checkout GPUBALANCE_EXTRAS=report scripts/gpubalance report …"

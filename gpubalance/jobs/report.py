@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gpubalance.jobs.keep.saved_probes import find_device, kept_probes, same_settings
-from gpubalance.render.report.subject import Subject
 from gpubalance.results.independent import Independent
 from gpubalance.results.layers import Layers
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import DeviceProbe, Probe
 from gpubalance.results.records import AnyResult, read_result
 from gpubalance.results.run import Run
+from gpubalance.results.subject import Subject
 
 Found = tuple[Probe, str]
 

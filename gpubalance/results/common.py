@@ -9,7 +9,7 @@ from pydantic import Field, PlainSerializer, model_validator
 
 from gpubalance.results.sound import has_a_split, unsound
 from gpubalance.settings.device import Device
-from gpubalance.settings.record import Record
+from gpubalance.settings.record import Record, Shown
 from gpubalance.settings.shares import Shares
 
 SCHEMA_VERSION: Literal[1] = 1
@@ -21,6 +21,8 @@ Exact = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST)]
 Number = Annotated[Exact, PlainSerializer(lambda x: float(f"{x:.7g}"), return_type=float)]
 # A time in seconds, or a rate per second.
 Positive = Annotated[Number, Field(gt=1e-12, lt=1e12)]
+# A part of a whole, or of another figure.
+Part = Annotated[Number, Shown(unit="%")]
 Interval = tuple[Number, Number] | None
 Whole = Annotated[int, Field(ge=-_LARGEST, le=_LARGEST)]
 # Steps, parameters, bytes; and a device's place among the result's devices.
@@ -72,9 +74,9 @@ class StepTime(Record):
     """
 
     median: Positive
-    mad: Number
+    mad: Annotated[Number, Shown("MAD", "ms")]
     ci95: Interval
-    steps_per_sample: Count
+    steps_per_sample: Annotated[Count, Shown("steps a timing")]
     samples: tuple[Positive, ...]
     at_s: tuple[Number, ...] | None = None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import model_validator
 
@@ -14,6 +14,7 @@ from gpubalance.results.common import (
     Model,
     Number,
     OfSplit,
+    Part,
     Positive,
     Result,
     Size,
@@ -25,7 +26,7 @@ from gpubalance.results.probe import Failure
 from gpubalance.results.sound import check_devices
 from gpubalance.results.telemetry import Telemetry
 from gpubalance.settings.device import Device
-from gpubalance.settings.record import Record
+from gpubalance.settings.record import Record, Shown
 from gpubalance.settings.requests import Settings
 
 
@@ -41,13 +42,13 @@ class OwnModel(Record):
     device: Count
     model: str
     batch: Size
-    solo_throughput: Positive | None
+    solo_throughput: Annotated[Positive | None, Shown("alone")]
     throughput: Positive | None
-    contention: Number | None
-    contention_ci95: Interval
+    contention: Part | None
+    contention_ci95: Annotated[Interval, Shown(unit="%")]
     solo_step_time_s: StepTime | None
     step_time_s: StepTime | None
-    solo_input_wait_s: Number | None = None
+    solo_input_wait_s: Annotated[Number | None, Shown("alone")] = None
     input_wait_s: Number | None = None
     memory_peak_bytes: Count | None
     telemetry: Telemetry | None = None
@@ -87,8 +88,8 @@ class Independent(Result):
     devices: Devices
     replicas: tuple[OwnModel, ...]
     throughput: Throughput | None
-    solo_sum: Number | None
-    overlap_s: Number
+    solo_sum: Annotated[Number | None, Shown("the same alone", "samples/s")]
+    overlap_s: Annotated[Number, Shown("measured at once for", "s")]
     joint: HeldAgainst | None
     complete: bool
     warnings: tuple[Warning_, ...]

@@ -14,6 +14,7 @@ from gpubalance.results.common import (
     Model,
     Number,
     OfSplit,
+    Part,
     Positive,
     Result,
     Size,
@@ -25,7 +26,7 @@ from gpubalance.results.run import SoloBest
 from gpubalance.results.sound import check_devices, unsound
 from gpubalance.results.telemetry import Telemetry
 from gpubalance.settings.choices import Schedule
-from gpubalance.settings.record import Record
+from gpubalance.settings.record import Record, Shown
 from gpubalance.settings.requests import Settings
 
 Seconds = Annotated[Number, Field(ge=0)]
@@ -41,7 +42,7 @@ class MeasuredBlock(Record):
     name: str
     calls: Size
     weights_bytes: Count
-    crossing_bytes: Count
+    crossing_bytes: Annotated[Count, Shown("a cut before it sends, bytes a sample", "")]
     compute_s: tuple[Seconds | None, ...]
 
 
@@ -60,7 +61,7 @@ class Stage(Record):
     transfer_s: Seconds
     update_s: Seconds
     bubble_s: Seconds
-    in_flight: Count
+    in_flight: Annotated[Count, Shown("held")]
     memory_peak_bytes: Count | None
     memory_predicted_bytes: Count | None
     telemetry: Telemetry | None = None
@@ -82,17 +83,17 @@ class StepTask(Record):
     micro_batch: Count
     device: Count
     sent_s: Seconds
-    ready_s: Seconds
-    start_s: Seconds
-    end_s: Seconds
+    ready_s: Annotated[Seconds, Shown("there")]
+    start_s: Annotated[Seconds, Shown("from")]
+    end_s: Annotated[Seconds, Shown("to")]
 
 
 class StepUpdate(Record):
     """A device's weight update."""
 
     device: Count
-    start_s: Seconds
-    end_s: Seconds
+    start_s: Annotated[Seconds, Shown("from")]
+    end_s: Annotated[Seconds, Shown("to")]
 
 
 class StepTimeline(Record):
@@ -117,7 +118,7 @@ class LayersRound(Record):
 
     number: Count
     segments: tuple[tuple[Count, Count, Count], ...]
-    predicted_s: Positive
+    predicted_s: Annotated[Positive, Shown("predicted")]
     outcome: Literal["measured", "oom"]
     step_time_s: Positive | None
     ran_out: Count | None = None
@@ -169,15 +170,15 @@ class Layers(Result):
     step_time_s: StepTime
     throughput: Throughput
     predicted: PredictedStep
-    bubble: Number
-    bubble_bound: Number
+    bubble: Part
+    bubble_bound: Annotated[Part, Shown("bubble at best")]
     timeline: StepTimeline
     baselines: LayersBaselines
     rounds: tuple[LayersRound, ...]
-    warmup_steps: Count
-    steps: Count
-    stamp_cost: Number | None
-    speedup_over_split: Number | None = None
+    warmup_steps: Annotated[Count, Shown("warm-up steps")]
+    steps: Annotated[Count, Shown("measured steps")]
+    stamp_cost: Part | None
+    speedup_over_split: Annotated[Number | None, Shown("× over the batch split")] = None
     forced: bool = False
     complete: bool
     warnings: tuple[Warning_, ...]

@@ -14,6 +14,7 @@ from gpubalance.results.common import (
     Model,
     Number,
     OfSplit,
+    Part,
     Positive,
     Result,
     Samples,
@@ -23,7 +24,7 @@ from gpubalance.results.common import (
 from gpubalance.results.gap import SoloGap
 from gpubalance.results.run import Measurement, Pipeline, Run
 from gpubalance.results.sound import check_devices, check_length, has_a_split, unsound
-from gpubalance.settings.record import Record
+from gpubalance.settings.record import Record, Shown
 from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
 
@@ -38,11 +39,11 @@ class Share(Record):
     device: Count
     batch: Samples
     micro_batch: Samples
-    limit: Count
+    limit: Annotated[Count, Shown("up to")]
     compute_s: Number
     update_s: Annotated[Number, Field(ge=0)] | None = None
-    utilisation: Number
-    binds: Literal[Binds, "max batch"]
+    utilisation: Annotated[Part, Shown("computing")]
+    binds: Annotated[Literal[Binds, "max batch"], Shown("bound by")]
 
 
 class SplitPrediction(Record):
@@ -68,8 +69,8 @@ class Goodput(Record):
     batches: tuple[Samples, ...]
     global_batch: Size
     throughput: Positive
-    efficiency: Positive
-    goodput: Positive
+    efficiency: Annotated[Positive, Shown("a sample's worth", "%")]
+    goodput: Annotated[Positive, Shown(unit="samples/s")]
 
 
 class Predicted(Record):
@@ -90,13 +91,13 @@ class Predicted(Record):
     even: SplitPrediction | None
     largest_even: SplitPrediction | None = None
     best_at_largest_even: SplitPrediction | None = None
-    speedup_over_even: Number | None
-    solo_sum: Number | None
-    scaling_efficiency: Number | None
+    speedup_over_even: Annotated[Number | None, Shown("× over even")]
+    solo_sum: Annotated[Number | None, Shown(unit="samples/s")]
+    scaling_efficiency: Annotated[Part | None, Shown("of the solo sum")]
     by_global_batch: tuple[SplitPrediction, ...] = ()
-    noise_scale: Positive | None = None
-    efficiency: Positive | None = None
-    goodput: Positive | None = None
+    noise_scale: Annotated[Positive | None, Shown(unit="samples")] = None
+    efficiency: Annotated[Positive | None, Shown("a sample's worth", "%")] = None
+    goodput: Annotated[Positive | None, Shown(unit="samples/s")] = None
     by_goodput: tuple[Goodput, ...] = ()
 
 
@@ -104,7 +105,7 @@ class LeftOut(Record):
     """A device without samples. `gain` is the fraction by which it would change throughput; null if unknown."""
 
     device: Count
-    gain: Number | None
+    gain: Annotated[Part | None, Shown("throughput would change by")]
 
 
 class Accumulation(OfSplit):
@@ -120,10 +121,10 @@ class LearningRate(Record):
     `measured` is the factor for SGD by the noise scale, null if that is unknown.
     """
 
-    from_batch: Samples
-    to_batch: Samples
-    linear: Number
-    square_root: Number
+    from_batch: Annotated[Samples, Shown("from global batch")]
+    to_batch: Annotated[Samples, Shown("to global batch")]
+    linear: Annotated[Number, Shown("times, with SGD")]
+    square_root: Annotated[Number, Shown("times, with Adam")]
     measured: Number | None = None
 
 
@@ -131,7 +132,7 @@ class Round(OfSplit):
     """A split that `balance` tried. `measured` is null if it ran out of memory."""
 
     number: Count
-    predicted_throughput: Number
+    predicted_throughput: Annotated[Number, Shown("predicted")]
     outcome: Literal["measured", "oom"]
     measured: Measurement | None
 

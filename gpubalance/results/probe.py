@@ -14,6 +14,7 @@ from gpubalance.results.common import (
     Environment,
     Model,
     Number,
+    Part,
     Positive,
     Result,
     Samples,
@@ -25,7 +26,7 @@ from gpubalance.results.common import (
 from gpubalance.results.run import Pipeline
 from gpubalance.results.sound import check_devices, unsound
 from gpubalance.results.telemetry import Telemetry
-from gpubalance.settings.record import Record
+from gpubalance.settings.record import Record, Shown
 from gpubalance.settings.requests import Settings
 
 # "fits", or why a batch that was tried does not train.
@@ -44,11 +45,11 @@ class CurvePoint(Record):
     step_time_s: StepTime
     throughput: Throughput
     memory_peak_bytes: Count | None
-    precise: bool
+    precise: Annotated[bool, Shown("within ± 1 %")]
     steady: bool
     measured_again: bool = False
-    late_part: Number = 0.0
-    unlike: bool = False
+    late_part: Annotated[Part, Shown("later than its profile")] = 0.0
+    unlike: Annotated[bool, Shown("batches differ in shape")] = False
     telemetry: Telemetry | None = None
 
     @property
@@ -66,9 +67,9 @@ class Trial(Record):
 
     batch: Size
     outcome: Outcome
-    seconds: Number
+    seconds: Annotated[Number, Shown("took", "s")]
     reason: str
-    fresh: bool = True
+    fresh: Annotated[bool, Shown("in a fresh worker")] = True
     memory_peak_bytes: Count | None = None
 
 
@@ -80,11 +81,11 @@ class BatchLimit(Record):
     null if unknown.
     """
 
-    fits: Size | None
-    fails: Size | None
-    max_batch: Samples
-    memory_bytes: Count | None
-    needed_bytes: Count | None
+    fits: Annotated[Size | None, Shown("trains")]
+    fails: Annotated[Size | None, Shown("does not")]
+    max_batch: Annotated[Samples, Shown("looked up to")]
+    memory_bytes: Annotated[Count | None, Shown("memory limit")]
+    needed_bytes: Annotated[Count | None, Shown("the next one asked for")]
     trials: tuple[Trial, ...]
 
 
@@ -95,9 +96,9 @@ class StepTimeModel(Record):
     made monotone: (batch, seconds) pairs with straight lines between them.
     """
 
-    alpha_s: Annotated[Number, Field(ge=0)]
-    beta_s: Annotated[Number, Field(ge=0)]
-    residual: Annotated[Number, Field(ge=0)]
+    alpha_s: Annotated[Number, Field(ge=0), Shown("α")]
+    beta_s: Annotated[Number, Field(ge=0), Shown("β a sample", "µs")]
+    residual: Annotated[Part, Field(ge=0), Shown("off by at most")]
     planned_with: Literal["line", "curve"]
     curve: Annotated[tuple[tuple[Size, Positive], ...], Field(min_length=1)] | None
 
@@ -151,18 +152,18 @@ class DeviceProbe(Record):
     batch_limit: BatchLimit | None
     step_time_model: StepTimeModel | None
     update_s: Annotated[Number, Field(ge=0)] | None = None
-    solo_best: SoloRate | None
-    sensible: SoloRate | None
-    flops_per_sample: Number | None
-    flops_per_s: Number | None
-    peak_flops_per_s: Number | None
-    mfu: Number | None
-    samples_per_joule: Number | None
+    solo_best: Annotated[SoloRate | None, Shown("best alone")]
+    sensible: Annotated[SoloRate | None, Shown("within 5 % of it")]
+    flops_per_sample: Annotated[Number | None, Shown("FLOP a sample")]
+    flops_per_s: Annotated[Number | None, Shown("at its best", "FLOP/s")]
+    peak_flops_per_s: Annotated[Number | None, Shown("peak", "FLOP/s")]
+    mfu: Annotated[Part | None, Shown("MFU")]
+    samples_per_joule: Annotated[Number | None, Shown("energy", "samples/J")]
     steady: bool
     on_line: bool | None = None
-    measured_s: Number
-    elapsed_s: Number
-    children: Count
+    measured_s: Annotated[Number, Shown("in measured steps", "s")]
+    elapsed_s: Annotated[Number, Shown("in all", "s")]
+    children: Annotated[Count, Shown("workers")]
     failures: tuple[Failure, ...]
     complete: bool
 

@@ -15,6 +15,7 @@ from gpubalance.results.common import (
     Model,
     Number,
     OfSplit,
+    Part,
     Positive,
     Result,
     Samples,
@@ -26,7 +27,7 @@ from gpubalance.results.common import (
 from gpubalance.results.pulled import Remedy
 from gpubalance.results.sound import check_devices, check_length
 from gpubalance.results.telemetry import Telemetry
-from gpubalance.settings.record import Record
+from gpubalance.settings.record import Record, Shown
 from gpubalance.settings.requests import Settings
 
 
@@ -44,7 +45,7 @@ class Replica(Record):
     compute_s: Number
     update_s: Annotated[Number, Field(ge=0)] | None = None
     wait_s: Number
-    utilisation: Number
+    utilisation: Annotated[Part, Shown("computing")]
     memory_peak_bytes: Count | None
     telemetry: Telemetry | None = None
 
@@ -63,8 +64,8 @@ class StepSpread(Record):
     From `steps` steps that were each timed alone.
     """
 
-    p50_s: Positive
-    p95_s: Positive
+    p50_s: Annotated[Positive, Shown("half take up to")]
+    p95_s: Annotated[Positive, Shown("95 % take up to")]
     steps: Count
 
 
@@ -84,7 +85,7 @@ class Measurement(OfSplit):
     replicas: Replicas
     sync_s: Number
     input_wait_s: Number
-    slow_s: Number = 0.0
+    slow_s: Annotated[Number, Shown("rare slow steps")] = 0.0
     excess_s: Number
     imbalance: Number
 
@@ -104,8 +105,8 @@ class SoloBest(Record):
     device: Count
     batch: Samples
     throughput: Positive
-    samples_per_joule: Number | None = None
-    at_global_batch: Positive | None = None
+    samples_per_joule: Annotated[Number | None, Shown("energy", "samples/J")] = None
+    at_global_batch: Annotated[Positive | None, Shown(unit="samples/s")] = None
 
 
 def alone_in_use(bests: Sequence[SoloBest] | None, batches: Sequence[int]) -> float | None:
@@ -126,7 +127,7 @@ class Baselines(Record):
     largest_even: Measurement | None = None
     best_at_largest_even: Measurement | None = None
     solo_best: tuple[SoloBest, ...] | None
-    solo_sum: Number | None
+    solo_sum: Annotated[Number | None, Shown(unit="samples/s")]
 
 
 class Pipeline(Record):
@@ -155,13 +156,13 @@ class Run(Measurement, Result):
     environment: Environment
     model: Model
     devices: Devices
-    warmup_steps: Count
-    steps: Count
-    stamp_cost: Number | None
+    warmup_steps: Annotated[Count, Shown("warm-up steps")]
+    steps: Annotated[Count, Shown("measured steps")]
+    stamp_cost: Part | None
     baselines: Baselines
-    speedup_over_even: Number | None
+    speedup_over_even: Annotated[Number | None, Shown("× over even")]
     speedup_ci95: Interval
-    scaling_efficiency: Number | None
+    scaling_efficiency: Annotated[Part | None, Shown("of the solo sum")]
     pipeline: Pipeline | None = None
     complete: bool
     warnings: tuple[Warning_, ...]

@@ -6,10 +6,10 @@ import functools
 import itertools
 import operator
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from gpubalance.results.common import Exact, Whole
-from gpubalance.settings.record import Record
+from gpubalance.settings.record import Record, Shown
 
 # NVML's bits, https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html
 _REASONS = {
@@ -36,15 +36,18 @@ def passing(reasons: Iterable[str]) -> tuple[str, ...]:
     return tuple(reason for reason in _PASSING if reason in there)
 
 
+Reasons = Annotated[tuple[str, ...] | None, Shown("throttled by")]
+
+
 class Moment(Record):
     """One reading of a GPU, `at_s` seconds after the measurement began. What it did not report is null."""
 
-    at_s: Exact
+    at_s: Annotated[Exact, Shown("at", "s")]
     temperature_c: Whole | None = None
     power_w: Exact | None = None
-    sm_clock_mhz: Whole | None = None
+    sm_clock_mhz: Annotated[Whole | None, Shown("SM clock")] = None
     memory_clock_mhz: Whole | None = None
-    throttle_reasons: tuple[str, ...] | None = None
+    throttle_reasons: Reasons = None
 
 
 class Telemetry(Record):
@@ -57,14 +60,14 @@ class Telemetry(Record):
     """
 
     readings: Whole
-    duration_s: Exact
-    temperature_c: Whole | None = None
-    power_w: Exact | None = None
+    duration_s: Annotated[Exact, Shown("over", "s")]
+    temperature_c: Annotated[Whole | None, Shown("hottest")] = None
+    power_w: Annotated[Exact | None, Shown("mean power")] = None
     energy_j: Exact | None = None
-    sm_clock_mhz: Whole | None = None
+    sm_clock_mhz: Annotated[Whole | None, Shown("SM clock")] = None
     memory_clock_mhz: Whole | None = None
-    throttle_reasons: tuple[str, ...] | None = None
-    ecc_uncorrected: Whole | None = None
+    throttle_reasons: Reasons = None
+    ecc_uncorrected: Annotated[Whole | None, Shown("uncorrected ECC errors")] = None
     course: tuple[Moment, ...] = ()
 
     def samples_per_joule(self, throughput: float) -> float | None:

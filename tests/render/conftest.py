@@ -7,7 +7,7 @@ import pytest
 from gpubalance.jobs.report import read_subjects
 from gpubalance.render.report.charts import charts_of
 from gpubalance.render.report.page import html_page
-from gpubalance.render.report.subject import Subject
+from gpubalance.results.subject import Subject
 from tests.render import samples
 
 

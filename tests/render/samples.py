@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from gpubalance.jobs.report import read_subjects
-from gpubalance.render.report.subject import Subject
 from gpubalance.results.plan import Plan
 from gpubalance.results.run import Run
+from gpubalance.results.subject import Subject
 from gpubalance.results.telemetry import Moment, Telemetry
 
 DATA = Path(__file__).with_name("data")

@@ -13,9 +13,9 @@ from gpubalance.render.report.charts import charts_of
 from gpubalance.render.report.charts.chart import NARROW, WIDE
 from gpubalance.render.report.charts.style import BACKWARD, FORWARD, TRANSFER, UPDATE, drawing
 from gpubalance.render.report.charts.svg import chart_svg
-from gpubalance.render.report.subject import Subject
 from gpubalance.render.timeline import spans_of, timeline_lines
 from gpubalance.results.layers import Layers
+from gpubalance.results.subject import Subject
 from tests.render import samples
 from tests.render.test_report_tables import numbers, values_of
 

@@ -28,8 +28,8 @@ from gpubalance.render.report.charts.style import (
 )
 from gpubalance.render.report.charts.svg import chart_png, chart_svg
 from gpubalance.render.report.steps import steps_of
-from gpubalance.render.report.subject import Subject
 from gpubalance.render.solo_gap import losses
+from gpubalance.results.subject import Subject
 from tests.cli.program import ROOT
 from tests.render import samples
 

@@ -14,7 +14,7 @@ from gpubalance.render.report.charts import charts_of
 from gpubalance.render.report.markdown import markdown, markdown_cell
 from gpubalance.render.report.page import html_page
 from gpubalance.render.report.spreadsheet import csv_text, spreadsheet_text
-from gpubalance.render.report.subject import Subject
+from gpubalance.results.subject import Subject
 from tests.render import samples
 
 HOSTILE = (

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from gpubalance.render.fields import Column, exact, short
 from gpubalance.render.report.answer import answer_of
 from gpubalance.render.report.formulas import FORMULAS
 from gpubalance.render.report.markdown import markdown
 from gpubalance.render.report.spreadsheet import csv_text
-from gpubalance.render.report.subject import Subject
-from gpubalance.render.report.table import Column, exact, short
 from gpubalance.render.report.tables import tables_of
+from gpubalance.results.subject import Subject
 from tests.render import samples
 
 # What is no measurement.
@@ -123,9 +123,9 @@ def test_the_pages_tables_are_the_results(html: str, subjects: tuple[Subject, ..
 def test_a_page_shows_the_figures_and_units_of_telemetry(html: str) -> None:
     page = samples.Page(html)
     head, *rows = page.tables["Telemetry over the run"]
-    assert head[1:] == ["at, s", "temperature, °C", "power, W", "SM clock, MHz", "memory clock, MHz", "throttled by"]
+    assert head[2:] == ["at, s", "temperature, °C", "power, W", "SM clock, MHz", "memory clock, MHz", "throttled by"]
     assert len(rows) == 120
-    assert ["GPU:0", "0", "50", "180.5", "1800", "5005", "nothing"] in rows
+    assert ["chosen", "GPU:0", "0", "50", "180.5", "1800", "5005", "nothing"] in rows
     assert rows[-1][-1] == "thermal"
 
 
@@ -182,7 +182,7 @@ def test_unknown_is_not_available_and_never_zero() -> None:
     assert exact(-0.0, Column("rate", "rate", "samples/s")) == "0"
     assert exact(0.1234567, Column("step_time_s", "step", "ms")) == "123.4567"
     assert short(0.1234567, Column("step_time_s", "step", "ms")) == "123 ms"
-    assert short(-0.14011, Column("part", "part", "%")) == "-14 %"
+    assert short(-0.14011, Column("part", "part", "%")) == "-14.0 %"
 
 
 def test_markdown_has_the_tables_but_for_the_longest() -> None:

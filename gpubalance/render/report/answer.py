@@ -12,7 +12,6 @@ from gpubalance.render.layers import answer_texts, baseline_texts, blocks_text, 
 from gpubalance.render.pipeline import pipeline_lines
 from gpubalance.render.plan import bounds_text
 from gpubalance.render.report.steps import steps_of
-from gpubalance.render.report.subject import Subject
 from gpubalance.render.run import spread_text, step_text
 from gpubalance.render.table import WIDTH
 from gpubalance.results.independent import Independent
@@ -20,6 +19,7 @@ from gpubalance.results.layers import Layers
 from gpubalance.results.plan import Plan, Predicted
 from gpubalance.results.probe import Probe
 from gpubalance.results.run import Pipeline, Run, alone_in_use
+from gpubalance.results.subject import Subject
 from gpubalance.settings.shares import share_text
 
 NOT_KNOWN = "not known"

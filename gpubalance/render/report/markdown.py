@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from gpubalance.render.fields import Cell, Column, short
 from gpubalance.render.report.answer import Answer, answer_of
 from gpubalance.render.report.formulas import FORMULAS, TERMS
 from gpubalance.render.report.spreadsheet import LONGEST, spreadsheet_text
-from gpubalance.render.report.subject import Subject, warnings_of
-from gpubalance.render.report.table import Cell, Column, Table, short
+from gpubalance.render.report.table import Table
 from gpubalance.render.report.tables import tables_of
+from gpubalance.results.subject import Subject, warnings_of
 from gpubalance.text import clean
 
 _SPECIAL = re.compile(r"([\\`*_\[\]~|])")

@@ -8,13 +8,13 @@ from importlib.resources import files
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
+from gpubalance.render.fields import exact
 from gpubalance.render.report.answer import NOT_KNOWN, Answer, answer_of
 from gpubalance.render.report.charts.chart import NARROW, WIDE, Chart, Charts
 from gpubalance.render.report.charts.svg import chart_svg
 from gpubalance.render.report.formulas import GROUPS, TERMS
-from gpubalance.render.report.subject import Subject, warnings_of
-from gpubalance.render.report.table import exact
 from gpubalance.render.report.tables import tables_of
+from gpubalance.results.subject import Subject, warnings_of
 from gpubalance.text import clean
 
 # A page with more rows opens slowly on a phone; --csv has them all.

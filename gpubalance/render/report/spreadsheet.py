@@ -7,9 +7,9 @@ import io
 import re
 from collections.abc import Sequence
 
-from gpubalance.render.report.subject import Subject
-from gpubalance.render.report.table import Cell
+from gpubalance.render.fields import Cell
 from gpubalance.render.report.tables import tables_of
+from gpubalance.results.subject import Subject
 from gpubalance.text import clean
 
 LONGEST = 500  # characters of a text

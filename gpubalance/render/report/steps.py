@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gpubalance.render.report.subject import Subject
 from gpubalance.results.plan import Plan, Predicted, SplitPrediction
 from gpubalance.results.probe import StepTimeModel
 from gpubalance.results.run import Measurement, Run
+from gpubalance.results.subject import Subject
 from gpubalance.settings.shares import pieces
 
 

@@ -1,40 +1,33 @@
-"""A table of a report: the numbers of the result, each shown in a suitable unit."""
+"""A table of a report: its title, its columns, and its rows in the result's own units."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from gpubalance.numbers.units import NOT_AVAILABLE, format_bytes, format_rate, format_seconds
+from gpubalance.render.fields import Cell, Column, named
+from gpubalance.settings.record import Shown
 
-Cell = str | int | float | bool | None
-Unit = Literal["", "text", "s", "ms", "µs", "GiB", "samples/s", "%", "W", "°C", "MHz", "J", "FLOP/s", "samples/J"]
+Lead = Mapping[str, Any]
 
-# Factors from the result's unit to the displayed one.
-_SCALES: dict[str, float] = {"ms": 1e3, "µs": 1e6, "GiB": 2.0**-30, "%": 100.0}
-
-
-@dataclass(frozen=True)
-class Column:
-    """`key` is the name in the result, with its unit; `label` and `unit` are what people see."""
-
-    key: str
-    label: str
-    unit: Unit = ""
-
-    @property
-    def head(self) -> str:
-        """The title with its unit: `step time, ms`."""
-        return f"{self.label}, {self.unit}" if self.unit not in ("", "text") else self.label
-
-    @property
-    def is_text(self) -> bool:
-        """Whether the column is aligned to the left."""
-        return self.unit == "text"
+# What leads a row, or is computed for it, where its name does not say all.
+_LEADS = {
+    "sample": Shown("timing"),
+    "at_s": Shown("ended at", "s"),
+    "cause": Shown("from the solo sum to what they give together"),
+    "rate": Shown("throughput", "samples/s"),
+    "part": Shown("of the solo sum", "%"),
+    "solo_sum": Shown(unit="samples/s"),
+    "even_global_batch": Shown("even split's"),
+    "of": Shown("split"),
+    "joint_batches": Shown("one model on all, split"),
+    "joint_throughput": Shown("gave"),
+    "held_against": Shown("compared with"),
+    "measured_factor": Shown("by the noise scale"),
+}
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(NamedTuple):
     """Rows of cells in the result's own units. Markdown leaves out `long` tables."""
 
     id: str
@@ -45,30 +38,32 @@ class Table:
     long: bool = False
 
 
-def exact(cell: Cell, column: Column) -> str:
-    """The number in the column's unit, with all seven digits that a result keeps."""
-    if cell is None:
-        return NOT_AVAILABLE
-    if isinstance(cell, bool):
-        return "yes" if cell else "no"
-    if isinstance(cell, str):
-        return cell
-    value = cell * _SCALES.get(column.unit, 1.0) if column.unit in _SCALES else cell
-    if isinstance(value, int) or value == 0 or abs(value) >= 1e7:
-        return f"{value or 0:.0f}"
-    return f"{value:.7g}"
+def table(
+    id_: str,
+    title: str,
+    rows: Iterable[tuple[Lead, Any]],
+    columns: Sequence[Column] = (),
+    note: str = "",
+    *,
+    long: bool = False,
+) -> Iterator[Table]:
+    """A table whose rows are what leads each and the columns of its record, without columns that no row knows.
 
-
-def short(cell: Cell, column: Column) -> str:
-    """The number as the terminal shows it, with its own unit if it is a time or a size."""
-    if cell is None or isinstance(cell, (bool, str)):
-        return exact(cell, column)
-    if column.unit in ("s", "ms", "µs"):
-        return format_seconds(cell)
-    if column.unit == "GiB":
-        return format_bytes(round(cell))
-    if column.unit == "%":
-        return f"{100 * cell or 0:.3g} %"
-    if column.unit == "samples/s" and cell:
-        return format_rate(cell)
-    return str(cell) if isinstance(cell, int) else f"{cell or 0:.4g}"
+    None without rows.
+    """
+    listed = list(rows)
+    if not listed:
+        return
+    texts = {key for lead, _ in listed for key, cell in lead.items() if isinstance(cell, str)}
+    leads = [named(key, _LEADS.get(key, Shown()), text=key in texts) for key in listed[0][0]]
+    cells = [(*lead.values(), *(column.value(record) for column in columns)) for lead, record in listed]
+    known = [place for place, column in enumerate(zip(*cells, strict=True)) if any(cell is not None for cell in column)]
+    heads = (*leads, *columns)
+    yield Table(
+        id_,
+        title,
+        tuple(heads[place] for place in known),
+        tuple(tuple(row[place] for place in known) for row in cells),
+        note,
+        long,
+    )

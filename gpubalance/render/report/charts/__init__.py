@@ -16,7 +16,7 @@ from gpubalance.render.report.charts import (
     trials,
 )
 from gpubalance.render.report.charts.chart import Chart, Charts
-from gpubalance.render.report.subject import Subject
+from gpubalance.results.subject import Subject
 
 # The problem and its solution first, then why not more, then what the result is based on. Each function returns the
 # drawing, or a text that says why there is none; an empty text if nobody would look for it.

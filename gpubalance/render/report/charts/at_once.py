@@ -9,8 +9,8 @@ from gpubalance.render.independent import contention_texts, joint_text
 from gpubalance.render.report.charts.bars import Key, Row, draw_rows
 from gpubalance.render.report.charts.chart import Drawing
 from gpubalance.render.report.charts.style import COMPUTE, WAIT, device_name
-from gpubalance.render.report.subject import Subject
 from gpubalance.results.independent import Independent
+from gpubalance.results.subject import Subject
 
 _GIVEN, _LOST = Key("at once", COMPUTE), Key("less than alone", WAIT)
 

@@ -17,9 +17,9 @@ from gpubalance.numbers.stats import median
 from gpubalance.numbers.units import format_seconds
 from gpubalance.render.report.charts.chart import NARROW, Drawing
 from gpubalance.render.report.charts.style import CHOSEN, EVEN, INK, colour, dashes, figure, legend, marker
-from gpubalance.render.report.subject import Subject
 from gpubalance.results.common import StepTime
 from gpubalance.results.independent import OwnModel
+from gpubalance.results.subject import Subject
 from gpubalance.results.telemetry import Moment
 
 _MOST_POINTS = 400

@@ -13,8 +13,8 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 from gpubalance.numbers.units import format_rate
 from gpubalance.render.report.charts.chart import NARROW, Drawing
 from gpubalance.render.report.charts.style import INK, colour, dashes, device_name, figure, legend, marker
-from gpubalance.render.report.subject import Subject
 from gpubalance.results.probe import DeviceProbe
+from gpubalance.results.subject import Subject
 from gpubalance.settings.shares import pieces_text
 
 _MODEL_POINTS = 120

@@ -8,9 +8,9 @@ from gpubalance.numbers.units import format_rate
 from gpubalance.render.report.charts.bars import Key, Row, draw_rows
 from gpubalance.render.report.charts.chart import NARROW, Drawing
 from gpubalance.render.report.charts.style import GREEN, VERMILLION
-from gpubalance.render.report.subject import Subject
 from gpubalance.render.solo_gap import Loss, losses
 from gpubalance.results.gap import SoloGap
+from gpubalance.results.subject import Subject
 
 _LOSS, _GAIN = Key("loss", VERMILLION), Key("gain", GREEN)
 

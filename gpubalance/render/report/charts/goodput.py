@@ -10,8 +10,8 @@ from gpubalance.planning.noise import efficiency
 from gpubalance.render.report.charts.chart import NARROW, Drawing
 from gpubalance.render.report.charts.curves import batch_ticks
 from gpubalance.render.report.charts.style import BLUE, CHOSEN, GREEN, MUTED, figure, legend
-from gpubalance.render.report.subject import Subject
 from gpubalance.results.plan import Plan
+from gpubalance.results.subject import Subject
 
 
 def chart(subject: Subject) -> Drawing | str:

@@ -10,11 +10,11 @@ from gpubalance.numbers.units import format_bytes, format_percent
 from gpubalance.render.report.charts.bars import Key, Row, draw_rows
 from gpubalance.render.report.charts.chart import Drawing
 from gpubalance.render.report.charts.style import BLUE, INK, VERMILLION, device_name
-from gpubalance.render.report.subject import Subject
 from gpubalance.results.independent import Independent
 from gpubalance.results.layers import Layers
 from gpubalance.results.probe import DeviceProbe
 from gpubalance.results.run import Replica, Run
+from gpubalance.results.subject import Subject
 
 _GIB = 2.0**30
 _PEAK, _LIMIT, _NEEDED = Key("peak", BLUE), Key("limit", INK, "-"), Key("first that fails", VERMILLION, ":")

@@ -19,9 +19,9 @@ from gpubalance.render.report.charts.style import (
     figure,
     legend,
 )
-from gpubalance.render.report.subject import Subject
 from gpubalance.render.timeline import Span, spans_of
 from gpubalance.results.layers import Layers
+from gpubalance.results.subject import Subject
 
 _COLOURS = {"forward": FORWARD, "backward": BACKWARD, "transfer": TRANSFER, "update": UPDATE}
 _ROW_PX, _REST_PX, _BAR = 46, 76, 0.5

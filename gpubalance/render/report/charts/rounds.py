@@ -8,8 +8,8 @@ from gpubalance.numbers.units import format_rate
 from gpubalance.render.report.charts.bars import Key, Row, draw_rows
 from gpubalance.render.report.charts.chart import NARROW, Drawing
 from gpubalance.render.report.charts.style import BLUE, VERMILLION
-from gpubalance.render.report.subject import Subject
 from gpubalance.results.plan import Round
+from gpubalance.results.subject import Subject
 from gpubalance.settings.shares import pieces_text
 from gpubalance.text import clean
 

@@ -9,8 +9,8 @@ from gpubalance.render.layers import blocks_text, times_of
 from gpubalance.render.report.charts.bars import Key, Row, draw_rows
 from gpubalance.render.report.charts.chart import Drawing
 from gpubalance.render.report.charts.style import BACKWARD, BUBBLE, FORWARD, TRANSFER, UPDATE, device_name
-from gpubalance.render.report.subject import Subject
 from gpubalance.results.layers import Layers
+from gpubalance.results.subject import Subject
 
 _KEYS = (
     Key("forward", FORWARD),

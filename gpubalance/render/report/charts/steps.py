@@ -9,7 +9,7 @@ from gpubalance.render.report.charts.bars import Key, Row, draw_rows
 from gpubalance.render.report.charts.chart import NARROW, Drawing
 from gpubalance.render.report.charts.style import COMPUTE, INPUT, SYNC, UPDATE, WAIT, device_name
 from gpubalance.render.report.steps import Part, Step, steps_of, why_no_even
-from gpubalance.render.report.subject import Subject
+from gpubalance.results.subject import Subject
 from gpubalance.settings.shares import Shares, share_text
 
 _COMPUTE, _WAIT, _SYNC = Key("compute", COMPUTE), Key("wait", WAIT), Key("sync", SYNC)

@@ -9,8 +9,8 @@ from matplotlib.ticker import MaxNLocator
 from gpubalance.render.probe import OUTCOMES
 from gpubalance.render.report.charts.chart import NARROW, Drawing
 from gpubalance.render.report.charts.style import BLUE, GREEN, INK, MUTED, VERMILLION, device_name, figure, legend
-from gpubalance.render.report.subject import Subject
 from gpubalance.results.probe import Trial
+from gpubalance.results.subject import Subject
 
 _LOOKS = {
     "fits": ("o", BLUE),
