@@ -106,9 +106,9 @@ def _summary(plan: Plan, gpus: DeviceOptions, reporting: ReportingOptions, epoch
     """The text for stdout."""
     from gpubalance.cli.next_command import uses
     from gpubalance.cli.output import width
-    from gpubalance.render.plan import plan_lines
+    from gpubalance.render.plan import plan_told
     from gpubalance.render.summary import summary
 
     run = plan.balance.run if plan.balance else None
     warnings = (*(run.warnings if run else ()), *plan.warnings)
-    return summary(plan_lines(plan, width(), epoch), warnings, *uses(plan, gpus.simulate, reporting.output), width())
+    return summary(plan_told(plan, epoch), warnings, *uses(plan, gpus.simulate, reporting.output), width())

@@ -113,7 +113,7 @@ def independent(
     from gpubalance.cli.output import width
     from gpubalance.jobs.independent.independent import independent as independent_job
     from gpubalance.jobs.keep.journals import independent_journal
-    from gpubalance.render.independent import independent_lines
+    from gpubalance.render.independent import independent_told
     from gpubalance.render.summary import summary
     from gpubalance.results.independent import Independent
 
@@ -121,7 +121,7 @@ def independent(
         """The summary; without a joint split to compare with, it ends with the command that finds one."""
         wanted = result.complete and result.joint is None and result.model is not None
         following = command("balance", result.devices, result.settings, gpus.simulate) if wanted else ""
-        return summary(independent_lines(result, width()), result.warnings, following, (), width())
+        return summary(independent_told(result), result.warnings, following, (), width())
 
     machine = gpus.machine()
     request = own.request(machine, gpus, windows.measuring(measuring))

@@ -150,7 +150,7 @@ def layers(
     from gpubalance.cli.output import width
     from gpubalance.jobs.keep.journals import layers_journal
     from gpubalance.jobs.layers.layers import layers as layers_job
-    from gpubalance.render.layers import layers_lines
+    from gpubalance.render.layers import layers_told
     from gpubalance.render.summary import summary
     from gpubalance.results.layers import Layers
 
@@ -164,7 +164,7 @@ def layers(
     def text(result: Layers) -> str:
         path = reporting.output
         using = report_command(path), layers_script(path, gpus.simulate)
-        return summary(layers_lines(result, width()), result.warnings, *using, width())
+        return summary(layers_told(result), result.warnings, *using, width())
 
     measured(
         "layers",

@@ -54,7 +54,7 @@ def plan(
     from gpubalance.devices.machine import check_hosts
     from gpubalance.devices.select import select
     from gpubalance.jobs.balance.found import plan_by_all_known
-    from gpubalance.render.plan import plan_lines
+    from gpubalance.render.plan import plan_told
     from gpubalance.render.summary import summary
     from gpubalance.results.probe import Probe
     from gpubalance.results.records import read_record
@@ -72,7 +72,7 @@ def plan(
     out.give(
         plan_by_all_known(found, devices, request, joint),
         lambda plan: summary(
-            plan_lines(plan, width(), epoch),
+            plan_told(plan, epoch),
             plan.warnings,
             *uses(plan, gpus.simulate, output.output),
             width(),

@@ -19,7 +19,7 @@ def probe(
     from gpubalance.cli.output import width
     from gpubalance.jobs.keep.journals import probe_journal
     from gpubalance.jobs.probe.probe import probe as probe_job
-    from gpubalance.render.probe import probed_lines
+    from gpubalance.render.probe import probe_told
     from gpubalance.render.summary import summary
     from gpubalance.results.probe import Probe
 
@@ -32,7 +32,7 @@ def probe(
 
     def text(result: Probe) -> str:
         following = command("balance", result.devices, result.settings, gpus.simulate) if result.complete else ""
-        return summary(probed_lines(result, width()), result.warnings, following, (), width())
+        return summary(probe_told(result), result.warnings, following, (), width())
 
     measured(
         "probe",

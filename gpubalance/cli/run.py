@@ -37,7 +37,7 @@ def run(
     from gpubalance.jobs.keep.journals import run_journal
     from gpubalance.jobs.keep.saved_probes import refuse_what_failed, solo_bests
     from gpubalance.jobs.run import run as run_job
-    from gpubalance.render.run import run_lines
+    from gpubalance.render.run import run_told
     from gpubalance.render.summary import summary
     from gpubalance.results.run import Run
 
@@ -70,6 +70,6 @@ def run(
         kind=Run,
         journal=run_journal,
         job=lambda request, driver, watch, journal: run_job(request, driver, watch, solo, model, journal),
-        text=lambda run: summary(run_lines(run, width(), epoch), run.warnings, following, (), width(), retyped),
+        text=lambda run: summary(run_told(run, epoch), run.warnings, following, (), width(), retyped),
         noted=noted,
     )

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from gpubalance.numbers.ratio import MATTERS
 from gpubalance.numbers.units import format_bytes, format_duration, format_percent, format_rate, format_seconds
-from gpubalance.render.table import WIDTH, prose, shorten, shorten_front, table
+from gpubalance.render.rates import half_text, rate_text
+from gpubalance.render.table import BLANK, CUT_SHORT, Grid, Part, shorten, shorten_front
 from gpubalance.results.independent import HeldAgainst, Independent, OwnModel, OwnWindow
 from gpubalance.results.telemetry import Telemetry
 
@@ -26,41 +27,31 @@ def turn_text(number: int, of: int, name: str, windows: Sequence[OwnWindow]) -> 
     return f"window {number} of {of}, {name}: {'; '.join(parts)}"
 
 
-def independent_lines(result: Independent, width: int = WIDTH) -> list[str]:
+def independent_told(result: Independent) -> Iterator[Part]:
     """The sum and what it is compared with, each device alone and at once, and how they shared the machine."""
-    lines = [*_answer(result, width), "", *_devices(result, width)]
-    lines += [
-        line
-        for text in (*contention_texts(result), *waiting_texts(result), *_health(result))
-        for line in prose(text, width)
-    ]
-    for one in result.replicas:
-        if one.failure is not None:
-            lines += prose(f"{result.devices[one.device].label} failed: {one.failure.message}", width)
-    if not result.complete and all(one.failure is None for one in result.replicas):
-        lines += prose("This was cut short: the figures are of what was measured until then.", width)
-    return lines
+    yield from _answer(result)
+    yield BLANK
+    yield _devices(result)
+    yield from (*contention_texts(result), *waiting_texts(result), *_health(result))
+    failed = [one for one in result.replicas if one.failure is not None]
+    yield from (f"{result.devices[one.device].label} failed: {one.failure.message}" for one in failed if one.failure)
+    yield "" if result.complete or failed else CUT_SHORT
 
 
-def _answer(result: Independent, width: int) -> Iterator[str]:
+def _answer(result: Independent) -> Iterator[str]:
     trained = f"model {result.settings.model}" if len(set(_models(result))) == 1 else "a model of its own each"
     if result.throughput is None:
         left = [result.devices[one.device].label for one in result.replicas if one.failure is None]
         why = " yet" if len(left) > 1 else f", as only {left[0]} is left" if left else ", as no device is left"
-        yield from prose(f"nothing was measured at once{why}; {trained}", width)
+        yield f"nothing was measured at once{why}; {trained}"
         return
-    known, ends = "", result.throughput.ci95
-    if ends is not None:
-        known = f" ± {format_percent((ends[1] - ends[0]) / 2 / result.throughput.median, 1)}"
-    count = len(result.measured)
-    rate = f"{format_rate(result.throughput.median)} samples/s{known}"
     fed = ", each behind an input pipeline of its own" if result.settings.data else ""
-    yield from prose(f"{count} devices at once: {rate}, {trained}{fed}", width)
+    yield f"{len(result.measured)} devices at once: {rate_text(result.throughput)}, {trained}{fed}"
     if result.solo_sum:
         part = format_percent(result.throughput.median / result.solo_sum, 1)
-        yield from prose(f"{part} of what they give alone, {format_rate(result.solo_sum)} samples/s in total", width)
+        yield f"{part} of what they give alone, {format_rate(result.solo_sum)} samples/s in total"
     if result.joint is not None:
-        yield from prose(joint_text(result, result.joint), width)
+        yield joint_text(result, result.joint)
 
 
 def joint_text(result: Independent, joint: HeldAgainst) -> str:
@@ -69,8 +60,7 @@ def joint_text(result: Independent, joint: HeldAgainst) -> str:
     rate, ends = joint.throughput.median, joint.throughput.ci95
     text = f"one model on all of them, split {split}: {format_rate(rate)} samples/s"
     if ends is None or ends[1] - ends[0] > 2 * _EXACT * rate:
-        known = "of unknown precision" if ends is None else f"± {format_percent((ends[1] - ends[0]) / 2 / rate, 1)}"
-        text += f" ({known}: that run was short)"
+        text += f" ({half_text(joint.throughput) or 'of unknown precision'}: that run was short)"
     if result.throughput is None:
         return text
     less = 1 - rate / result.throughput.median
@@ -80,7 +70,7 @@ def joint_text(result: Independent, joint: HeldAgainst) -> str:
     return f"{text}, {format_percent(abs(less), 1)} {f'less: {cause}' if less >= 0 else 'more, as its batches differ'}"
 
 
-def _devices(result: Independent, width: int) -> list[str]:
+def _devices(result: Independent) -> Grid:
     """A row for each device, with its name or, if they differ, its model."""
     unlike = len(set(_models(result))) > 1
     rows = [["device", "model" if unlike else "", "batch", "alone", "at once", "contention", "memory"]]
@@ -97,7 +87,7 @@ def _devices(result: Independent, width: int) -> list[str]:
                 format_bytes(one.memory_peak_bytes),
             ]
         )
-    return table(rows, left=(0, 1), width=width)
+    return Grid(rows)
 
 
 def _models(result: Independent) -> list[str]:

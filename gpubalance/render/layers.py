@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from gpubalance.numbers.units import format_bytes, format_percent, format_rate, format_seconds
-from gpubalance.render.table import WIDTH, prose, table
+from gpubalance.render.rates import rate_text
+from gpubalance.render.table import BLANK, CUT_SHORT, Grid, Part
 from gpubalance.render.timeline import timeline_lines
 from gpubalance.results.layers import Layers, LayersRound, Stage
 from gpubalance.settings.device import Device
+from gpubalance.settings.shares import count_text, run_text
 
 
 def cut_done_text(tried: LayersRound, devices: Sequence[Device], global_batch: int) -> str:
@@ -27,23 +30,23 @@ def pipe_window_text(number: int, of: int, throughput: float, step_time_s: float
     return f"window {number} of {of}: {format_rate(throughput)} samples/s, step {format_seconds(step_time_s)}"
 
 
-def layers_lines(result: Layers, width: int = WIDTH) -> list[str]:
+def layers_told(result: Layers) -> Iterator[Part]:
     """The answer, each stage and where its time goes, one step as a picture, and what it is compared with."""
-    lines = [line for text in answer_texts(result) for line in prose(text, width)]
-    lines += ["", *_stages(result, width), "", *timeline_lines(result, width), ""]
-    lines += [line for text in baseline_texts(result) for line in prose(text, width)]
-    if not result.complete:
-        lines += prose("This was cut short: the figures are of what was measured until then.", width)
-    return lines
+    yield from _answer(result)
+    yield BLANK
+    yield _stages(result)
+    names = [result.blocks[first].name for first, _, _ in result.segments[1:]]
+    yield f"cut before {', '.join(names)}; {len(result.blocks)} blocks"
+    yield BLANK
+    yield partial(timeline_lines, result)
+    yield BLANK
+    yield from _baselines(result)
+    yield "" if result.complete else CUT_SHORT
 
 
-def answer_texts(result: Layers) -> Iterator[str]:
+def _answer(result: Layers) -> Iterator[str]:
     """What the cut gives, what a step consists of, and how far it is from the possible best."""
-    known, ends = "", result.throughput.ci95
-    if ends is not None:
-        known = f" ± {format_percent((ends[1] - ends[0]) / 2 / result.throughput.median, 1)}"
-    rate = f"{format_rate(result.throughput.median)} samples/s{known}"
-    yield f"{len(result.stages)} stages: {rate}, model {result.settings.model}"
+    yield f"{len(result.stages)} stages: {rate_text(result.throughput)}, model {result.settings.model}"
     if result.forced:
         yield f"cut because of --force: uncut it gives {format_rate(_uncut(result))} samples/s"
     step, predicted = result.step_time_s.median, result.predicted.step_time_s
@@ -63,12 +66,7 @@ def _uncut(result: Layers) -> float:
     return max(one.throughput for one in (held.solo_best, held.split) if one is not None)
 
 
-def count_text(micro_batches: int, size: int) -> str:
-    """`16 micro-batches of 32`."""
-    return f"{micro_batches} micro-batch{'es' if micro_batches > 1 else ''} of {size}"
-
-
-def baseline_texts(result: Layers) -> Iterator[str]:
+def _baselines(result: Layers) -> Iterator[str]:
     """The best single device and the batch split, or why there is none."""
     held = result.baselines
     if held.solo_best is not None:
@@ -83,14 +81,14 @@ def baseline_texts(result: Layers) -> Iterator[str]:
         yield f"the batch split: {held.split_why_not}"
 
 
-def _stages(result: Layers, width: int) -> list[str]:
+def _stages(result: Layers) -> Grid:
     """A row for each device: the parts of a step, the most micro-batches that it holds, and its memory."""
     rows = [["device", "blocks", "forward", "backward", "transfer", "update", "bubble", "held", "memory"]]
     for stage in result.stages:
         times = [format_seconds(seconds) for seconds in times_of(stage)]
         memory = format_bytes(stage.memory_peak_bytes)
         rows.append([result.devices[stage.device].label, blocks_text(stage), *times, str(stage.in_flight), memory])
-    return [*table(rows, left=(0, 1), width=width), *(line for one in _cuts(result) for line in prose(one, width))]
+    return Grid(rows)
 
 
 def times_of(stage: Stage) -> tuple[float, ...]:
@@ -101,14 +99,3 @@ def times_of(stage: Stage) -> tuple[float, ...]:
 def blocks_text(stage: Stage) -> str:
     """`0–8`, or `0–3 9–12` for two segments."""
     return " ".join(run_text(first, last) for first, last in stage.segments)
-
-
-def run_text(first: int, last: int) -> str:
-    """`0–8`, or `8` for one block."""
-    return f"{first}–{last}" if last > first else str(first)
-
-
-def _cuts(result: Layers) -> Iterator[str]:
-    """The layers before which the model is cut."""
-    names = [result.blocks[first].name for first, _, _ in result.segments[1:]]
-    yield f"cut before {', '.join(names)}; {len(result.blocks)} blocks"

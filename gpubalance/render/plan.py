@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from gpubalance.numbers.units import format_percent, format_rate, format_seconds
-from gpubalance.render.even import largest_even_text, measured_at_largest_even, other_batch
-from gpubalance.render.goodput import goodput_lines, maximised_text
-from gpubalance.render.pipeline import pipeline_lines
-from gpubalance.render.run import imbalance_text, run_lines, step_text
+from gpubalance.numbers.units import format_percent, format_rate, format_seconds, three_digits
+from gpubalance.planning.noise import efficiency
+from gpubalance.render.rates import largest_even_text, measured_at_largest_even, other_batch, pipeline_told
+from gpubalance.render.run import imbalance_text, run_told, step_text
 from gpubalance.render.solo_gap import REST, losses
-from gpubalance.render.table import WIDTH, prose, shorten, table
+from gpubalance.render.sparkline import sparkline
+from gpubalance.render.table import BLANK, Grid, Part, shorten
 from gpubalance.render.worth import epoch_text, most_fed
-from gpubalance.results.plan import Balance, LearningRate, LeftOut, Plan, Round, Share
+from gpubalance.results.plan import LearningRate, LeftOut, Plan, Round, Share
 from gpubalance.settings.device import Device
 from gpubalance.settings.shares import share_text
 
@@ -45,57 +45,49 @@ def round_text(tried: Round, devices: Sequence[Device]) -> str:
     return f"{head}: {rate} samples/s, predicted {predicted}; {parts}"
 
 
-def plan_lines(plan: Plan, width: int = WIDTH, epoch: int | None = None) -> list[str]:
+def plan_told(plan: Plan, epoch: int | None = None) -> Iterator[Part]:
     """The answer, each device, and the learning rate; for a plan that was run its measurement, not the prediction."""
     run = plan.balance.run if plan.balance else None
-    lines = pipeline_lines(plan.pipeline, plan.predicted.solo_sum, width) if plan.pipeline else []
-    if plan.balance is not None and run is not None:
-        lines += [
-            *run_lines(run, width, epoch, plan.pipeline),
-            *prose(_gap(plan, plan.balance), width),
-            *prose("; ".join(filter(None, (bounds_text(plan), maximised_text(plan)))), width),
-        ]
+    yield from pipeline_told(plan.pipeline, plan.predicted.solo_sum)
+    if run is not None:
+        yield from run_told(run, epoch, plan.pipeline)
+        yield _gap(plan)
+        yield "; ".join(filter(None, (bounds_text(plan), _maximised(plan))))
     else:
-        lines += [*_answer(plan, width, epoch), "", *_devices(plan, width), *prose(_step(plan), width)]
-        lines += prose(maximised_text(plan), width)
-        if plan.balanced is not None:
-            lines += prose(f"based on what the balance of {plan.balanced} measured of these devices together", width)
-    lines += goodput_lines(plan, width)
-    for text in (_at_largest_even(plan), *(_left_out(plan, one) for one in plan.left_out), _accumulation(plan)):
-        lines += prose(text, width)
-    if plan.learning_rate is not None:
-        lines += prose(_advice(plan.learning_rate), width)
-    return lines
+        yield from _answer(plan, epoch)
+        yield BLANK
+        yield _devices(plan)
+        yield _step(plan)
+        yield _maximised(plan)
+        known = f"based on what the balance of {plan.balanced} measured of these devices together"
+        yield known if plan.balanced is not None else ""
+    yield from _goodput(plan)
+    yield _at_largest_even(plan)
+    yield from (_left_out(plan, one) for one in plan.left_out)
+    yield _accumulation(plan)
+    yield _advice(plan.learning_rate) if plan.learning_rate else ""
 
 
-def _answer(plan: Plan, width: int, epoch: int | None) -> list[str]:
-    batches = " ".join(map(str, plan.batches))
+def _answer(plan: Plan, epoch: int | None) -> Iterator[str]:
     predicted = plan.predicted
     how = "predicted" if plan.balance is None else "from its measurements, not yet proven by a run"
     rate = f"{format_rate(predicted.throughput)} samples/s {how}"
-    lines = prose(f"batches {batches}: {rate}, model {plan.settings.model}", width)
-    even = predicted.even
+    yield f"batches {' '.join(map(str, plan.batches))}: {rate}, model {plan.settings.model}"
+    even, largest = predicted.even, predicted.largest_even
     if even is not None and predicted.speedup_over_even is not None:
-        ratio, rate = f"{predicted.speedup_over_even:.3f}", f"{format_rate(even.throughput)} samples/s"
-        rate += other_batch(plan.global_batch, even.split.global_batch)
-        lines += prose(f"{ratio} × the even split {even.split}, which is predicted to give {rate}", width)
-    largest = predicted.largest_even
+        rate = f"{format_rate(even.throughput)} samples/s{other_batch(plan.global_batch, even.split.global_batch)}"
+        yield f"{predicted.speedup_over_even:.3f} × the even split {even.split}, which is predicted to give {rate}"
     if largest is not None:
-        lines += prose(largest_even_text(largest.split, largest.throughput, plan.batch_multiple), width)
+        yield largest_even_text(largest.split, largest.throughput, plan.batch_multiple)
     if predicted.scaling_efficiency is not None:
-        efficiency = format_percent(predicted.scaling_efficiency, 1)
-        lines += prose(
-            f"{efficiency} of what the devices gave alone, {format_rate(predicted.solo_sum)} samples/s in total", width
-        )
+        part, alone = format_percent(predicted.scaling_efficiency, 1), format_rate(predicted.solo_sum)
+        yield f"{part} of what the devices gave alone, {alone} samples/s in total"
     if epoch is not None:
         rates = [("the even split", even.throughput)] if even is not None else []
-        lines += prose(
-            epoch_text(epoch, [*rates, ("this split", predicted.throughput)], most_fed(plan.pipeline)), width
-        )
-    return lines
+        yield epoch_text(epoch, [*rates, ("this split", predicted.throughput)], most_fed(plan.pipeline))
 
 
-def _devices(plan: Plan, width: int) -> list[str]:
+def _devices(plan: Plan) -> Grid:
     rows: list[tuple[str, ...]] = [("device", "", "batch", "compute", "bound by")]
     for share in plan.shares:
         device = plan.devices[share.device]
@@ -108,7 +100,7 @@ def _devices(plan: Plan, width: int) -> list[str]:
                 _bound(share),
             )
         )
-    return table(rows, left=(0, 1, 4), width=width)
+    return Grid(rows, left=(0, 1, 4))
 
 
 def bounds_text(plan: Plan) -> str:
@@ -131,16 +123,42 @@ def _bound_of_all(plan: Plan) -> str:
     return f"could take more, but no larger global batch promises clearly more {what}"
 
 
-def _gap(plan: Plan, balance: Balance) -> str:
+def _gap(plan: Plan) -> str:
     """Why the devices gave less together than alone: the causes, the largest first."""
-    gap = balance.solo_gap
-    if gap is None:
+    gap = plan.balance and plan.balance.solo_gap
+    if not gap:
         return ""
     told = sorted(losses(plan.devices, gap, _MOST_CAUSES), key=lambda loss: (loss.cause == REST, -abs(loss.rate)))
-    if not told:
-        return ""
     causes = ", ".join(f"{loss.text.removeprefix('−')} {loss.cause}" for loss in told)
-    return f"lost against the devices alone ({format_rate(gap.solo_sum)} samples/s): {causes}"
+    return f"lost against the devices alone ({format_rate(gap.solo_sum)} samples/s): {causes}" if told else ""
+
+
+def _maximised(plan: Plan) -> str:
+    """A hint that only samples/s were maximised; empty if the noise scale is known or the global batch was given."""
+    if plan.predicted.noise_scale is not None or not plan.predicted.by_global_batch:
+        return ""
+    return "only samples/s were maximised; --noise-scale weighs learning too"
+
+
+def _goodput(plan: Plan) -> Iterator[Part]:
+    """Each split's goodput, and the course over global batches; nothing if the noise scale is unknown."""
+    scale = plan.predicted.noise_scale
+    if scale is None:
+        return
+    yield (f"by a noise scale of {three_digits(scale)} samples; goodput is samples/s times what each sample is worth:")
+    rows = [("", "split", "global batch", "samples/s", "worth", "goodput")]
+    for one in plan.predicted.by_goodput:
+        split, worth = "/".join(map(str, one.batches)), format_percent(one.efficiency, 1)
+        rate, goodput = format_rate(one.throughput), format_rate(one.goodput)
+        rows.append((one.of, split, str(one.global_batch), rate, worth, goodput))
+    yield Grid(rows)
+    values = {
+        one.split.global_batch: one.throughput * efficiency(one.split.global_batch, scale)
+        for one in plan.predicted.by_global_batch
+    }
+    if len(values) > 1:
+        ticks = sparkline(list(values.values()), least=0.0)
+        yield f"goodput at global batches of {min(values)} to {max(values)}: {ticks}"
 
 
 def _bound(share: Share) -> str:

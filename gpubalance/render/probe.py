@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from gpubalance.numbers.units import (
     format_bytes,
@@ -12,9 +12,9 @@ from gpubalance.numbers.units import (
     format_rate,
     format_seconds,
 )
-from gpubalance.render.pipeline import pipeline_lines
+from gpubalance.render.rates import pipeline_told
 from gpubalance.render.sparkline import sparkline
-from gpubalance.render.table import WIDTH, prose, shorten, table
+from gpubalance.render.table import BLANK, WIDTH, Part, shorten, table
 from gpubalance.results.probe import BatchLimit, CurvePoint, DeviceProbe, Probe, Trial
 from gpubalance.settings.device import Device
 
@@ -88,35 +88,28 @@ def device_line(device: Device) -> str:
     return f"{device.label}  {shorten(device.name, _NAME_WIDTH)}"
 
 
-def probed_lines(probe: Probe, width: int = WIDTH) -> list[str]:
+def probe_told(probe: Probe) -> Iterator[Part]:
     """What each device can do, without the curves, which are in the result.
 
     More than four devices get one line each.
     """
-    bests = [one.solo_best.throughput for one in probe.probes if one.solo_best]
-    lines = pipeline_lines(probe.pipeline, sum(bests), width) if probe.pipeline else []
+    yield from pipeline_told(probe.pipeline, sum(one.solo_best.throughput for one in probe.probes if one.solo_best))
     for one in probe.probes:
-        lines += _device_lines(probe.devices[one.device], one, width, whole=len(probe.probes) <= _MOST_WHOLE)
+        yield from _device(probe.devices[one.device], one, whole=len(probe.probes) <= _MOST_WHOLE)
     held = ", on batches of --data held on it" if probe.settings.data else ""
-    lines += prose(f"model {probe.settings.model}, each device alone{held}", width)
+    yield f"model {probe.settings.model}, each device alone{held}"
     if not probe.complete:
-        lines += ["", *prose("This probe is incomplete: --resume continues it.", width)]
-    return lines
+        yield BLANK
+        yield "This probe is incomplete: --resume continues it."
 
 
-def _device_lines(device: Device, one: DeviceProbe, width: int, *, whole: bool) -> list[str]:
+def _device(device: Device, one: DeviceProbe, *, whole: bool) -> Iterator[str]:
     best = _best(one) or ("" if one.curve or one.batch_limit or one.failures else "nothing was measured yet")
-    lines = prose(f"{device_line(device)}{': ' if best else ''}{best}", width)
-    failures = [line for failure in one.failures for line in prose(f"failed: {failure.message}", width, "  ")]
-    if not whole:
-        return [*lines, *failures]
-    facts = [
-        _curve(one),
-        _limit(one.batch_limit),
-        _model(one),
-        "" if device.simulated else _compute(one),
-    ]
-    return [*lines, *(line for fact in facts for line in prose(fact, width, "  ")), *failures]
+    yield f"{device_line(device)}{': ' if best else ''}{best}"
+    compute = "" if device.simulated else _compute(one)
+    facts = (_curve(one), _limit(one.batch_limit), _model(one), compute) if whole else ()
+    yield from (f"  {fact}" for fact in facts if fact)
+    yield from (f"  failed: {failure.message}" for failure in one.failures)
 
 
 def _curve(one: DeviceProbe) -> str:

@@ -1,13 +1,12 @@
-"""A run as text: one line for each window, and the lines of its summary."""
+"""A run as text: one line for each window, and its summary."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from gpubalance.numbers.units import format_bytes, format_percent, format_rate, format_seconds
-from gpubalance.render.even import largest_even_text, other_batch
-from gpubalance.render.pipeline import pipeline_lines
-from gpubalance.render.table import WIDTH, prose, shorten, shorten_front, table
+from gpubalance.render.rates import largest_even_text, other_batch, pipeline_told, rate_text
+from gpubalance.render.table import BLANK, CUT_SHORT, WIDTH, Grid, Part, shorten, shorten_front
 from gpubalance.render.worth import worth_text
 from gpubalance.results.run import Measurement, Pipeline, Run, StepSpread, alone_in_use
 from gpubalance.settings.device import Device
@@ -35,29 +34,31 @@ def window_text(number: int, of: int, name: str, devices: Sequence[Device], meas
     return f"window {number} of {of}: {'; '.join([*parts, f'total [{measured.global_batch}] {rate} {step}'])}"
 
 
-def run_lines(run: Run, width: int, epoch: int | None = None, pipeline: Pipeline | None = None) -> list[str]:
+def run_told(run: Run, epoch: int | None = None, pipeline: Pipeline | None = None) -> Iterator[Part]:
     """The answer and where each device's time goes; with `epoch`, the time of that many samples.
 
     `pipeline` is the user's own if it was measured after the run.
     """
-    worth = [line for text in worth_text(run, epoch, pipeline) for line in prose(text, width)]
-    lines = [*_answer(run, width), *worth, "", *_devices(run, width)]
+    yield from _answer(run)
+    yield from worth_text(run, epoch, pipeline)
+    yield BLANK
+    yield _devices(run)
+    idle = [d.label for d, batch in zip(run.devices, run.batches, strict=True) if not batch]
+    yield f"{', '.join(idle)}: no samples, left out" if idle else ""
+    several = len(run.replicas) > 1
     slowest = max(run.replicas, key=lambda replica: replica.busy_s)
     step = step_text(
         run.step_time_s.median,
         slowest.compute_s,
         slowest.update_s,
-        run.sync_s if len(run.replicas) > 1 else None,
+        run.sync_s if several else None,
         slowest.wait_s,
         run.awaited_input_s,
         run.slow_s,
     )
-    lines += prose(f"{step}; {imbalance_text(run.imbalance)}" if len(run.replicas) > 1 else step, width)
-    if run.step_spread is not None:
-        lines += prose(spread_text(run.step_spread), width)
-    if not run.complete:
-        lines += prose("This run was cut short: the figures are of what was measured until then.", width)
-    return lines
+    yield f"{step}; {imbalance_text(run.imbalance)}" if several else step
+    yield spread_text(run.step_spread) if run.step_spread else ""
+    yield "" if run.complete else CUT_SHORT
 
 
 def step_text(
@@ -95,6 +96,27 @@ def imbalance_text(imbalance: float) -> str:
     return f"imbalance {imbalance:.3f} (1 = they finish together)"
 
 
+def _answer(run: Run) -> Iterator[str]:
+    """What the split gives, compared with the even split and with the devices alone."""
+    batches = " ".join(map(str, run.batches))
+    if run.split.accumulates:
+        batches += f" in micro-batches {' '.join(map(str, run.micro_batches))}"
+    yield from pipeline_told(run.pipeline, run.baselines.solo_sum, in_front=True)
+    held = " on batches held on the devices" if run.settings.data and not run.pipeline else ""
+    yield f"batches {batches}: {rate_text(run.throughput)}{held}, model {run.settings.model}"
+    even, largest, interval = run.baselines.even, run.baselines.largest_even, run.speedup_ci95
+    if even is not None and run.split.of_used == even.split:
+        yield f"this is the even split, {even.split}"
+    elif even is not None and run.speedup_over_even is not None:
+        known = f" ({interval[0]:.3f} to {interval[1]:.3f})" if interval else ""
+        rate = f"{format_rate(even.throughput.median)} samples/s{other_batch(run.global_batch, even.global_batch)}"
+        yield f"{run.speedup_over_even:.3f} × the even split {even.split}{known}, which gave {rate}"
+    if largest is not None:
+        yield largest_even_text(largest.split, largest.throughput.median)
+    if run.scaling_efficiency is not None:
+        yield f"{format_percent(run.scaling_efficiency, 1)} of {alone_text(run)}"
+
+
 def alone_text(run: Run) -> str:
     """`what the devices gave alone, 2286 samples/s in total`, and that of those in use if some are left out."""
     text = f"what the devices gave alone, {format_rate(run.baselines.solo_sum)} samples/s in total"
@@ -103,34 +125,7 @@ def alone_text(run: Run) -> str:
     return f"{text}, {format_rate(alone_in_use(run.baselines.solo_best, run.batches))} of those in use"
 
 
-def _answer(run: Run, width: int) -> list[str]:
-    """What the split gives, compared with the even split and with the devices alone."""
-    batches, throughput = " ".join(map(str, run.batches)), run.throughput
-    if run.split.accumulates:
-        batches += f" in micro-batches {' '.join(map(str, run.micro_batches))}"
-    known = ""
-    if throughput.ci95 is not None:
-        half = (throughput.ci95[1] - throughput.ci95[0]) / 2 / throughput.median
-        known = f" ± {format_percent(half, 1)}"
-    rate = f"{format_rate(throughput.median)} samples/s{known}"
-    lines = pipeline_lines(run.pipeline, run.baselines.solo_sum, width, in_front=True) if run.pipeline else []
-    held = " on batches held on the devices" if run.settings.data and not run.pipeline else ""
-    lines += prose(f"batches {batches}: {rate}{held}, model {run.settings.model}", width)
-    even, largest, interval = run.baselines.even, run.baselines.largest_even, run.speedup_ci95
-    if even is not None and run.split.of_used == even.split:
-        lines += prose(f"this is the even split, {even.split}", width)
-    elif even is not None and run.speedup_over_even is not None:
-        known = f" ({interval[0]:.3f} to {interval[1]:.3f})" if interval else ""
-        rate = f"{format_rate(even.throughput.median)} samples/s{other_batch(run.global_batch, even.global_batch)}"
-        lines += prose(f"{run.speedup_over_even:.3f} × the even split {even.split}{known}, which gave {rate}", width)
-    if largest is not None:
-        lines += prose(largest_even_text(largest.split, largest.throughput.median), width)
-    if run.scaling_efficiency is not None:
-        lines += prose(f"{format_percent(run.scaling_efficiency, 1)} of {alone_text(run)}", width)
-    return lines
-
-
-def _devices(run: Run, width: int) -> list[str]:
+def _devices(run: Run) -> Grid:
     """A row for each replica: its rate, where its time goes, and its memory."""
     rows = [
         [
@@ -150,6 +145,4 @@ def _devices(run: Run, width: int) -> list[str]:
     longest = max(len(row[1]) for row in rows)
     for row in rows if excess > 0 else ():
         row[1] = shorten_front(row[1], longest - excess)
-    idle = [d.label for d, batch in zip(run.devices, run.batches, strict=True) if not batch]
-    unused = prose(f"{', '.join(idle)}: no samples, left out", width) if idle else []
-    return [*table(rows, left=(0, 1), width=width), *unused]
+    return Grid(rows)

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from gpubalance.render.table import WIDTH, prose
+from gpubalance.render.table import WIDTH, Part, lines_of, prose
 from gpubalance.results.common import Warning_
 
 
 def summary(
-    lines: Sequence[str],
+    told: Iterable[Part],
     warnings: Sequence[Warning_],
     next_command: str = "",
     script: Sequence[str] = (),
     width: int = WIDTH,
     typed: Callable[[str], str] = str,
 ) -> str:
-    """The lines of a result, its warnings, the next command, and the lines of a training script.
+    """What is told of a result, its warnings, the next command, and the lines of a training script.
 
     `typed` returns a remedy with its commands as this user types them.
     """
-    lines = [*lines, *warning_lines(warnings, width, typed)]
+    lines = [*lines_of(told, width), *warning_lines(warnings, width, typed)]
     if next_command:
         lines += ["", f"next: {next_command}"]
     if script:

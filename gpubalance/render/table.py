@@ -1,12 +1,41 @@
-"""Columns of text, as wide as their longest cell."""
+"""What a command tells: sentences, tables and pictures, as lines of a terminal's width."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 # Summaries are made for this width; a wider terminal gets no longer lines.
 WIDTH = 80
+
+CUT_SHORT = "This was cut short: the figures are of what was measured until then."
+BLANK = "\n"  # an empty line; an empty text is no line
+
+
+class Grid(NamedTuple):
+    """A table's rows, the head first; the columns in `left` are aligned to the left."""
+
+    rows: Sequence[Sequence[str]]
+    left: Sequence[int] = (0, 1)
+
+
+# A sentence, which may be indented, a table, or what draws a picture of a width.
+Part = str | Grid | Callable[[int], list[str]]
+
+
+def lines_of(parts: Iterable[Part], width: int = WIDTH) -> list[str]:
+    """The lines of a terminal of that width."""
+    lines: list[str] = []
+    for part in parts:
+        if isinstance(part, Grid):
+            lines += table(part.rows, left=part.left, width=width)
+        elif isinstance(part, str):
+            text = part.lstrip(" ")
+            lines += [""] if part == BLANK else prose(text, width, part[: len(part) - len(text)])
+        else:
+            lines += part(width)
+    return lines
 
 
 def prose(text: str, width: int, indent: str = "") -> list[str]:

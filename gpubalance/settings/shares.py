@@ -108,6 +108,16 @@ def pieces_text(batch: int, micro_batch: int) -> str:
     return "+".join(sizes) or "0"
 
 
+def count_text(micro_batches: int, size: int) -> str:
+    """`16 micro-batches of 32`."""
+    return f"{micro_batches} micro-batch{'es' if micro_batches > 1 else ''} of {size}"
+
+
+def run_text(first: int, last: int) -> str:
+    """`0–8`, or `8` for one block."""
+    return f"{first}–{last}" if last > first else str(first)
+
+
 def share_text(batch: int, micro_batch: int) -> str:
     """`820`, or `1640 = 2×820` if it is taken in several micro-batches."""
     return str(batch) if batch == micro_batch else f"{batch} = {pieces_text(batch, micro_batch)}"

@@ -63,7 +63,9 @@ def test_balance_and_plan_say_first_that_the_pipeline_binds(folder: Path) -> Non
     assert "samples/s" in made.stdout
     assert "on batches held on the devices" in " ".join(made.stdout.split())
     again = here("plan", *PAIR, *DATA, "--epoch", "1000", cwd=folder)
-    assert answer_of(subject(folder / "plan.json")).notes[0].startswith("your input pipeline gives 100 samples/s")
+    assert answer_of(subject(folder / "plan.json").result).headline.startswith(
+        "your input pipeline gives 100 samples/s"
+    )
     for done in (made, again):
         assert done.stdout.startswith("your input pipeline gives 100 samples/s")
         assert max(map(len, done.stdout.split("\nnext: ")[0].splitlines())) <= 80

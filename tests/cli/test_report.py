@@ -48,8 +48,8 @@ def test_tables_go_to_stdout_beside_a_page(plan: Path, tmp_path: Path, capsys: p
     run = samples.document(plan)["balance"]["run"]
     report([plan], markdown=True)
     printed = capsys.readouterr()
-    assert printed.out.startswith(f"## plan.json: batches {' / '.join(map(str, run['batches']))}\n")
-    assert f"**{run['throughput']['median']:.0f} samples/s**" in printed.out
+    assert printed.out.startswith(f"## plan.json: batches {' '.join(map(str, run['batches']))}: ")
+    assert f"{run['throughput']['median']:.0f} samples/s ±" in printed.out
     assert printed.err == ""
     a_run = Path(shutil.copy(samples.RUN, tmp_path / "run.json"))  # which has the fewest charts
     report([a_run], csv=True, png=tmp_path / "charts", quiet=True)

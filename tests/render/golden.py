@@ -16,11 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpubalance.render.independent import independent_lines
-from gpubalance.render.layers import layers_lines
-from gpubalance.render.plan import plan_lines
-from gpubalance.render.probe import probed_lines
-from gpubalance.render.run import run_lines
+from gpubalance.render.report.answer import told_of
 from gpubalance.render.summary import summary
 from gpubalance.results.independent import Independent
 from gpubalance.results.layers import Layers
@@ -44,20 +40,9 @@ def told(
     result: Plan | Probe | Independent | Layers | Run, following: str = "", script: Sequence[str] = (), width: int = 80
 ) -> str:
     """A result's summary, as the program prints it."""
-    warnings = result.warnings
-    if isinstance(result, Plan):
-        lines = plan_lines(result, width)
-        if result.balance is not None and result.balance.run is not None:
-            warnings = (*result.balance.run.warnings, *warnings)
-    elif isinstance(result, Independent):
-        lines = independent_lines(result, width)
-    elif isinstance(result, Probe):
-        lines = probed_lines(result, width)
-    elif isinstance(result, Layers):
-        lines = layers_lines(result, width)
-    else:
-        lines = run_lines(result, width)
-    return summary(lines, warnings, following, script, width)
+    run = result.balance.run if isinstance(result, Plan) and result.balance else None
+    warnings = (*(run.warnings if run else ()), *result.warnings)
+    return summary(told_of(result), warnings, following, script, width)
 
 
 def kept(name: str, width: int) -> str:

@@ -132,32 +132,32 @@ def test_a_page_shows_the_figures_and_units_of_telemetry(html: str) -> None:
 def test_the_answer_comes_first_and_is_the_runs() -> None:
     subject = samples.subject(samples.BALANCE)
     run = samples.the_run(subject)
-    answer = answer_of(subject)
-    assert answer.headline == f"batches {' / '.join(map(str, run.batches))}"
-    throughput, even, solo, binds = answer.facts
-    assert throughput.value == f"{run.throughput.median:.0f} samples/s"
+    answer = answer_of(subject.result)
+    rate = f"{run.throughput.median:.0f} samples/s ±"
+    assert answer.headline.startswith(f"batches {' '.join(map(str, run.batches))}: {rate}")
+    told = " ".join(part for part in answer.parts if isinstance(part, str))
     assert run.speedup_over_even is not None
-    assert even.value == f"{run.speedup_over_even:.3f} ×"
+    assert f"{run.speedup_over_even:.3f} × the even split" in told
     largest = run.baselines.largest_even
     assert largest is not None
-    assert f"in one piece, 645/645, a global batch of 1290: {largest.throughput.median:.0f} samples/s" in even.more
+    assert f"in one piece, 645/645, a global batch of 1290: {largest.throughput.median:.0f} samples/s" in told
     assert run.scaling_efficiency is not None
-    assert solo.value == f"{run.scaling_efficiency:.1%}".replace("%", " %")
-    assert binds.value.startswith("GPU:1 is limited by its memory")
+    assert f"{run.scaling_efficiency:.1%}".replace("%", " %") in told
+    assert "GPU:1 is limited by its memory" in told
 
 
 def test_with_the_same_global_batch_nothing_is_said_of_it() -> None:
     run = samples.the_run(samples.subject(samples.BALANCE))
     assert run.baselines.even is not None
     assert run.baselines.even.global_batch == run.global_batch
-    alone = run.model_copy(update={"baselines": run.baselines.model_copy(update={"largest_even": None})})
     rate = f"{run.baselines.even.throughput.median:.0f}"
-    assert answer_of(Subject("", alone, (None, None))).facts[1].more.endswith(f"gave {rate} samples/s")
+    (even, *_) = answer_of(run).parts
+    assert str(even).endswith(f"which gave {rate} samples/s")
 
 
 def test_the_answer_stands_before_the_charts(html: str) -> None:
     for section in html.split('<section id="result-')[1:]:
-        assert section.index('class="facts"') < section.index("<svg")
+        assert section.index('class="told"') < section.index("<svg")
 
 
 def test_the_page_has_every_formula(html: str) -> None:
@@ -189,7 +189,7 @@ def test_markdown_has_the_tables_but_for_the_longest() -> None:
     subject = samples.subject(samples.BALANCE)
     text = markdown([subject])
     run = samples.the_run(subject)
-    assert text.startswith(f"## pair-balance.json: batches {' / '.join(map(str, run.batches))}\n")
+    assert text.startswith(f"## pair-balance.json: batches {' '.join(map(str, run.batches))}: ")
     assert "### Why not more" in text
     assert "### Step times" not in text
     assert "\n- **stamp cost**, T(timestamped) / T − 1: by what part a timestamped step takes longer" in text

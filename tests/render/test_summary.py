@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gpubalance.render.probe import probed_lines
+from gpubalance.render.probe import probe_told
 from gpubalance.render.summary import warning_lines
-from gpubalance.render.table import prose
+from gpubalance.render.table import lines_of, prose
 from gpubalance.results.common import Warning_
 from gpubalance.results.probe import Probe
 from gpubalance.results.records import read_record
@@ -16,7 +16,7 @@ def test_a_device_without_a_point_says_that_nothing_was_measured() -> None:
     unmeasured = {"curve": (), "batch_limit": None, "step_time_model": None, "solo_best": None, "sensible": None}
     second = probe.probes[1].model_copy(update=unmeasured)
     left = probe.model_copy(update={"probes": (probe.probes[0], second), "complete": False})
-    (line,) = [line for line in probed_lines(left) if line.startswith("GPU:1")]
+    (line,) = [line for line in lines_of(probe_told(left)) if line.startswith("GPU:1")]
     assert line == "GPU:1  GeForce GTX 1080: nothing was measured yet"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from gpubalance.jobs.layers.kept import KeptCut
 from gpubalance.jobs.layers.known import Planned
-from gpubalance.render.layers import count_text, run_text
+from gpubalance.settings.shares import count_text, run_text
 from gpubalance.settings.device import Device
 
 

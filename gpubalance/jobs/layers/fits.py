@@ -9,7 +9,7 @@ from dataclasses import replace
 from gpubalance.numbers.units import format_bytes
 from gpubalance.planning.pipeline.place import NoPlacementError, Placement, place
 from gpubalance.planning.pipeline.problem import Load, Problem
-from gpubalance.render.layers import run_text
+from gpubalance.settings.shares import run_text
 from gpubalance.settings.device import Device
 
 

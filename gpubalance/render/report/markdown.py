@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from gpubalance.render.fields import Cell, Column, short
-from gpubalance.render.report.answer import Answer, answer_of
+from gpubalance.render.report.answer import answer_of
 from gpubalance.render.report.formulas import FORMULAS, TERMS
 from gpubalance.render.report.spreadsheet import LONGEST, spreadsheet_text
 from gpubalance.render.report.table import Table
 from gpubalance.render.report.tables import tables_of
+from gpubalance.render.table import Grid
 from gpubalance.results.subject import Subject, warnings_of
 from gpubalance.text import clean
 
@@ -39,28 +40,23 @@ def _short_tables(subject: Subject) -> Iterator[Table]:
 
 
 def _section(subject: Subject) -> Iterator[str]:
-    answer = answer_of(subject)
+    answer = answer_of(subject.result)
     yield f"## {markdown_text(subject.name)}: {markdown_text(answer.headline)}"
     yield ""
-    yield from _answer(answer)
+    for part in answer.parts:
+        if isinstance(part, Grid):
+            sides = [":--" if column in part.left else "--:" for column in range(len(part.rows[0]))]
+            heads, *rows = [[markdown_cell(cell) for cell in row] for row in part.rows]
+            yield from _rows(heads, sides, rows)
+        else:
+            yield markdown_text(part)
+            yield ""
     for warning in warnings_of(subject):
         code, message, then = (markdown_text(text) for text in (warning.code, warning.message, warning.next))
         yield f"- **warning {code}**: {message} → {then}"
         yield ""
     for table in _short_tables(subject):
         yield from _table(table)
-
-
-def _answer(answer: Answer) -> Iterator[str]:
-    for fact in answer.facts:
-        more = f" ({markdown_text(fact.more)})" if fact.more else ""
-        yield f"- {markdown_text(fact.name)}: **{markdown_text(fact.value)}**{more}"
-    yield ""
-    for note in answer.notes:
-        yield markdown_text(note)
-        yield ""
-    sides = [":--", ":--", *["--:"] * (len(answer.head) - 2)]
-    yield from _rows(map(markdown_cell, answer.head), sides, [map(markdown_cell, row) for row in answer.rows])
 
 
 def _table(table: Table) -> Iterator[str]:

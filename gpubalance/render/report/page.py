@@ -9,7 +9,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from gpubalance.render.fields import exact
-from gpubalance.render.report.answer import NOT_KNOWN, Answer, answer_of
+from gpubalance.render.report.answer import answer_of
 from gpubalance.render.report.charts.chart import NARROW, WIDE, Chart, Charts
 from gpubalance.render.report.charts.svg import chart_svg
 from gpubalance.render.report.formulas import GROUPS, TERMS
@@ -34,7 +34,7 @@ def html_page(subjects: Sequence[Subject], charts: Sequence[Charts]) -> str:
     )
     return environment.get_template("page.html.j2").render(
         sections=[
-            {"id": f"result-{number}", "subject": subject, "answer": answer_of(subject), "charts": of}
+            {"id": f"result-{number}", "subject": subject, "answer": answer_of(subject.result), "charts": of}
             for number, (subject, of) in enumerate(zip(subjects, charts, strict=True), 1)
         ],
         title="gpubalance: " + ", ".join(subject.name for subject in subjects),
@@ -44,7 +44,6 @@ def html_page(subjects: Sequence[Subject], charts: Sequence[Charts]) -> str:
         widths={"wide": WIDE, "narrow": NARROW},
         exact=exact,
         svg=_svg,
-        summary_of=_summary,
         tables_of=tables_of,
         warnings_of=warnings_of,
     )
@@ -61,13 +60,3 @@ def _shown(value: object) -> object:
 
 def _svg(chart: Chart, section: str, width: int) -> Markup:
     return Markup(chart_svg(chart, section, width))  # noqa: S704
-
-
-def _summary(subject: Subject, answer: Answer) -> tuple[str, ...]:
-    """A row of the index: the split, and the figures that every kind of result has."""
-    if subject.kind == "probe":
-        return (answer.headline, f"{answer.facts[0].value}, alone, in total", "", "")
-    if subject.independent is not None or subject.layers is not None:
-        return (answer.headline, answer.facts[0].value, "", answer.facts[1].value)
-    values = [fact.value if fact.value != NOT_KNOWN else "" for fact in answer.facts[:3]]
-    return (answer.headline, *values)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from gpubalance.render.fields import columns_of
-from gpubalance.render.layers import blocks_text, run_text
+from gpubalance.render.layers import blocks_text
 from gpubalance.render.probe import OUTCOMES
 from gpubalance.render.report.steps import steps_of
 from gpubalance.render.report.table import Lead, Table, table
@@ -20,7 +20,7 @@ from gpubalance.results.run import Baselines, Measurement, Replica, Run, SoloBes
 from gpubalance.results.subject import Subject
 from gpubalance.results.telemetry import Moment, Telemetry
 from gpubalance.settings.device import Device
-from gpubalance.settings.shares import Shares
+from gpubalance.settings.shares import Shares, run_text
 
 _TIMING = "A timing is the mean of consecutive steps that were timed together."
 # Fields of a device's probe that stand in the table of models.

@@ -1,0 +1,70 @@
+"""Sentences about throughputs: with their interval, beside the even split, behind an input pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpubalance.numbers.ratio import ratio
+from gpubalance.numbers.units import format_percent, format_rate
+from gpubalance.results.common import Throughput
+from gpubalance.results.run import Baselines, Pipeline
+from gpubalance.settings.shares import Shares
+
+_NOTHING_USUAL = "no usual remedy is missing: do less for each sample, or do it once, beforehand"
+
+
+def rate_text(rate: Throughput) -> str:
+    """`2205 samples/s ± 0.1 %`, without the latter if the interval is unknown."""
+    return f"{format_rate(rate.median)} samples/s{half_text(rate, ' ')}"
+
+
+def half_text(rate: Throughput, before: str = "") -> str:
+    """`± 0.1 %`: half the interval as a part of the rate, after `before`; empty if it is unknown."""
+    if rate.ci95 is None:
+        return ""
+    return f"{before}± {format_percent((rate.ci95[1] - rate.ci95[0]) / 2 / rate.median, 1)}"
+
+
+def other_batch(global_batch: int, even_batch: int) -> str:
+    """` with a global batch of 1290, not 1584`, as a larger one alone is faster. Empty if both are the same."""
+    return "" if even_batch == global_batch else f" with a global batch of {even_batch}, not {global_batch}"
+
+
+def largest_even_text(split: Shares, rate: float, multiple: int = 1) -> str:
+    """What Keras does if the even split needs micro-batches: equal shares with their own global batch.
+
+    A run finds the largest that fit, a plan knows only multiples of its probe's.
+    """
+    which = f" and in multiples of {multiple}" if multiple > 1 else ""
+    rates = f"{format_rate(rate)} samples/s"
+    return f"equal shares in one piece{which}, {split}, a global batch of {split.global_batch}: {rates}"
+
+
+def measured_at_largest_even(against: Baselines) -> str:
+    """How the best split of the largest equal shares' global batch compared with them; empty if unknown."""
+    even, best = against.largest_even, against.best_at_largest_even
+    if even is None or best is None:
+        return ""
+    value = best.throughput.median / even.throughput.median
+    interval = ratio(value, best.step_time_s.samples, even.step_time_s.samples).ci95
+    known = f" ({interval[0]:.3f} to {interval[1]:.3f})" if interval else ""
+    return f"at a global batch of {best.global_batch}: {best.split} gave {value:.3f} × {even.split}{known}"
+
+
+def pipeline_told(pipeline: Pipeline | None, solo_sum: float | None, *, in_front: bool = False) -> Iterator[str]:
+    """If the user's own pipeline binds, that and what usually helps; otherwise its throughput alone.
+
+    If it was `in_front` of the devices in the figures that follow, the split's throughput without it is added.
+    """
+    if pipeline is None:
+        return
+    held, rate = pipeline.held, rate_text(pipeline.alone)
+    use = f"{format_percent(pipeline.processor_use)} of the processors"
+    if not pipeline.binds:
+        without = f"; without waiting for it the split gives {format_rate(held.median)}" if in_front and held else ""
+        yield f"your input pipeline alone gives {rate}, with {use}{without}"
+        return
+    most = format_rate(max(held.median if held else 0.0, solo_sum or 0.0))
+    yield f"your input pipeline gives {rate}; these devices could take {most} (it uses {use})"
+    remedies = [f"{one.where}: what usually helps: {one.what}" for one in pipeline.remedies]
+    yield from (f"  → {text}" for text in remedies or [_NOTHING_USUAL])
