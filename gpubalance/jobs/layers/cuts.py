@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from gpubalance.jobs.layers.kept import KeptCut
 from gpubalance.jobs.layers.known import Planned
-from gpubalance.settings.shares import count_text, run_text
 from gpubalance.settings.device import Device
+from gpubalance.settings.shares import count_text, run_text
 
 
 def kept_cut(planned: Planned) -> KeptCut:

@@ -9,8 +9,8 @@ from dataclasses import replace
 from gpubalance.numbers.units import format_bytes
 from gpubalance.planning.pipeline.place import NoPlacementError, Placement, place
 from gpubalance.planning.pipeline.problem import Load, Problem
-from gpubalance.settings.shares import run_text
 from gpubalance.settings.device import Device
+from gpubalance.settings.shares import run_text
 
 
 def what_fits(problem_of: Callable[[int], Problem], micro_batch: int, devices: Sequence[Device]) -> str:
