@@ -158,7 +158,7 @@ def data(tensorflow: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
     from gpubalance.engine.user_data import UserData
 
-    path = tmp_path_factory.mktemp("user") / "mine.py"
+    path = tmp_path_factory.mktemp("user") / "samples.py"
     path.write_text(FILE)
     model = keras.Sequential([keras.Input((4,), name="image"), keras.layers.Dense(2, activation="softmax")])
     return lambda name: UserData(f"{path}:{name}", model)
