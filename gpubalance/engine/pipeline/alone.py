@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,6 @@ from gpubalance.engine.pipeline.section import Passed, Section
 from gpubalance.engine.pipeline.update import Update
 from gpubalance.planning.pipeline.schedule import Task
 from gpubalance.results.piped import BlockTimed
-
-_FORWARD, _BACKWARD = Task(0, "forward", 0), Task(0, "backward", 0)
 
 
 class Alone:
@@ -83,16 +81,17 @@ class Alone:
         self._section.place("CPU:0")
 
     def _once(self, clock: Clock, tensors: Any, labels: Any, samples: int) -> tuple[float, float, float]:
+        def timed(task: Task | None, work: Callable[[], Any]) -> tuple[float, Any]:
+            _, began_s = clock.begin(task)
+            done = work()
+            return clock.end(task) - began_s, done
+
         clock.start(time.perf_counter())
-        _, began_s = clock.begin(_FORWARD, 0.0)
-        passed = self._forward(tensors, labels, samples)
-        passed_s = clock.end(_FORWARD)
-        _, back_s = clock.begin(_BACKWARD, 0.0)
-        grads = self._backward(passed)
-        ended_s = clock.end(_BACKWARD)
-        update_s = clock.update()
-        self._update.apply(0, grads, [self._update.tell(0, grads)] if self._update.meets else [])
-        return passed_s - began_s, ended_s - back_s, clock.updated() - update_s
+        forward_s, passed = timed(Task(0, "forward", 0), lambda: self._forward(tensors, labels, samples))
+        backward_s, grads = timed(Task(0, "backward", 0), lambda: self._backward(passed))
+        told = [self._update.tell(0, grads)] if self._update.meets else []
+        update_s, _ = timed(None, lambda: self._update.apply(0, grads, told))
+        return forward_s, backward_s, update_s
 
     def _forward(self, tensors: Any, labels: Any, samples: int) -> Passed:
         total = tf.constant(float(samples))

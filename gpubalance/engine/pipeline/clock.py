@@ -36,14 +36,17 @@ class Clock:
         """Begins a step."""
         del began_s
 
-    def begin(self, task: Task, sent_s: float) -> tuple[float, float]:
-        """When all inputs of the task were on the device, and when it began. The last of them was sent at `sent_s`."""
+    def begin(self, task: Task | None, sent_s: float = 0.0) -> tuple[float, float]:
+        """When all inputs of the task were on the device, and when it began; None is the update.
+
+        The last of them was sent at `sent_s`.
+        """
         del task, sent_s
         now = self._now()
         return now, now
 
-    def end(self, task: Task) -> float:
-        """When the task ended."""
+    def end(self, task: Task | None) -> float:
+        """When the task ended, None for the update."""
         del task
         return self._now()
 
@@ -51,14 +54,6 @@ class Clock:
         """When what was sent at `sent_s` arrives on another device; `sent_s` itself if that is unknown."""
         del device, nbytes
         return sent_s
-
-    def update(self) -> float:
-        """When the update begins."""
-        return self._now()
-
-    def updated(self) -> float:
-        """When the update is over."""
-        return self._now()
 
     def memory_bytes(self, segment: int) -> dict[str, int]:
         """Replacements for measured memory figures of a segment, by the names of BlockTimed's fields."""
@@ -119,12 +114,14 @@ class PacedClock(Clock):
         self._lines_s.clear()
         self._held = dict.fromkeys(self._shares, 0)
 
-    def begin(self, task: Task, sent_s: float) -> tuple[float, float]:
+    def begin(self, task: Task | None, sent_s: float = 0.0) -> tuple[float, float]:
         """When inputs arrived and the task begins. Raises ResourceExhaustedError if the micro-batch does not fit."""
-        if task.kind == "forward":
+        if task is not None and task.kind == "forward":
             self._held[task.segment] += 1
             self._check_memory()
-        self._began_s = self._on_time(max(self.free_s, sent_s))
+        target_s, now = max(self.free_s, sent_s), time.perf_counter()
+        # A little lateness is the host's own work, not the device's.
+        self._began_s = target_s if now - target_s < QUEUED_WITHIN_S else now
         return sent_s, self._began_s
 
     def _check_memory(self) -> None:
@@ -144,14 +141,22 @@ class PacedClock(Clock):
         held = self._micro_batch * profile.memory_per_sample * shares.activations
         return {"fixed_bytes": int(profile.base_memory * shares.weights), "held_bytes": int(held), "working_bytes": 0}
 
-    def end(self, task: Task) -> float:
-        """Waits until the profile's time for the task is over; returns the end."""
+    def end(self, task: Task | None) -> float:
+        """Waits until the profile's time for the task is over; the end, later where real compute took longer."""
+        ends_s = self._began_s + self._lasts_s(task)
+        late_s = sleep_until(ends_s)
+        self.tasks += 1
+        self.late_tasks += late_s > QUEUED_WITHIN_S
+        self.free_s = ends_s + (late_s if late_s > QUEUED_WITHIN_S else 0.0)
+        return self.free_s
+
+    def _lasts_s(self, task: Task | None) -> float:
+        if task is None:
+            return self._profile.update_s * sum(shares.weights for shares in self._shares.values())
         elapsed_s = self._began_s - (self._first_s or 0.0)
         whole_s = self._times.next_s(self._micro_batch, elapsed_s=elapsed_s) * self._joint.contention
-        part = 1 / 3 if task.kind == "forward" else 2 / 3
-        self.free_s = self._wait(self._began_s, whole_s * part * self._shares[task.segment].operations)
         self._held[task.segment] -= task.kind == "backward"
-        return self.free_s
+        return whole_s * (1 / 3 if task.kind == "forward" else 2 / 3) * self._shares[task.segment].operations
 
     def arrives(self, device: int, nbytes: int, sent_s: float) -> float:
         """When a transfer arrives: those to one device take turns, while other work goes on."""
@@ -159,30 +164,6 @@ class PacedClock(Clock):
         lasts_s = self._joint.link_latency_s + (nbytes / rate if rate else 0.0)
         self._lines_s[device] = max(self._lines_s.get(device, 0.0), sent_s) + lasts_s
         return self._lines_s[device]
-
-    def update(self) -> float:
-        """The end of the last task."""
-        self._began_s = self._on_time(self.free_s)
-        return self._began_s
-
-    def updated(self) -> float:
-        """Waits until the profile's time for the update is over; returns the end."""
-        weights = sum(shares.weights for shares in self._shares.values())
-        self.free_s = self._wait(self._began_s, self._profile.update_s * weights)
-        return self.free_s
-
-    def _on_time(self, target_s: float) -> float:
-        """The target, or now if it is clearly missed: a little lateness is the host's own work, not the device's."""
-        now = time.perf_counter()
-        return target_s if now - target_s < QUEUED_WITHIN_S else now
-
-    def _wait(self, began_s: float, lasts_s: float) -> float:
-        """Sleeps until the end of what takes so long; the end, which is later where real compute took longer."""
-        ends_s = began_s + lasts_s
-        late_s = sleep_until(ends_s)
-        self.tasks += 1
-        self.late_tasks += late_s > QUEUED_WITHIN_S
-        return ends_s + (late_s if late_s > QUEUED_WITHIN_S else 0.0)
 
 
 def clocks_of(

@@ -8,7 +8,7 @@ sends waits in the mailbox until the receiver's order comes to it, so the orders
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +24,7 @@ from gpubalance.engine.pipeline.section import Passed, Section
 from gpubalance.engine.pipeline.update import Told, Update
 from gpubalance.planning.pipeline.schedule import Task
 from gpubalance.planning.pipeline.segments import Link, Segment
-from gpubalance.planning.pipeline.simulate import Timed
+from gpubalance.planning.pipeline.simulate import Timed, inputs_of
 
 
 @dataclass(frozen=True)
@@ -80,14 +80,14 @@ class Step:
         number, batch = task.segment, task.micro_batch
         segment = self._parts.segments[number]
         doing = f"the {task.kind} pass of micro-batch {batch} in blocks {segment.first} to {segment.last}"
-        with self._on(segment.device, doing) as begins:
+        with self._on(segment.device, doing):
             others: dict[int, Any] = {}
             sent_s = self._began_s
-            for link, other in self._links(task, takes=True):
-                del link
-                others[other], arrives_s = self._box.take((task.kind, other, number, batch))
-                sent_s = max(sent_s, arrives_s)
-            begins()
+            for given in inputs_of(task, self._parts.links):
+                if given.segment != number:
+                    others[given.segment], arrives_s = self._box.take((given, number))
+                    sent_s = max(sent_s, arrives_s)
+            self.doing[segment.device] = doing
             others = tf.nest.map_structure(tf.identity, others)
             ready_s, start_s = clock.begin(task, sent_s)
             gives = self._forward(task, others) if task.kind == "forward" else self._backward(task, others)
@@ -98,15 +98,11 @@ class Step:
                 self.timed.append(Timed(task, segment.device, *times))
 
     @contextmanager
-    def _on(self, device: int, doing: str) -> Iterator[Callable[[], None]]:
-        """Runs the block on the device, and names it in errors. The block calls `begins` once it waits for no other."""
-
-        def begins() -> None:
-            self.doing[device] = doing
-
+    def _on(self, device: int, doing: str) -> Iterator[None]:
+        """Runs the block on the device, and names it in errors."""
         try:
             with tf.device(self._parts.names[device]):
-                yield begins
+                yield
         except StoppedError:
             raise
         except BaseException as error:
@@ -114,14 +110,6 @@ class Step:
             raise TaskFailedError(device, doing) from error
         self.doing.pop(device, None)
         self.moved_s = time.monotonic()
-
-    def _links(self, task: Task, *, takes: bool) -> Iterator[tuple[Link, int]]:
-        """The links over which the task takes, or else gives, each with the segment at its other end."""
-        for link in self._parts.links:
-            is_target = takes == (task.kind == "forward")
-            mine, other = (link.target, link.source) if is_target else (link.source, link.target)
-            if mine == task.segment:
-                yield link, other
 
     def _forward(self, task: Task, others: dict[int, Any]) -> Any:
         section, micro = self._parts.sections[task.segment], self._batch[task.micro_batch]
@@ -150,9 +138,12 @@ class Step:
     def _send(self, task: Task, gives: Any, clock: Clock, end_s: float) -> None:
         """Sends each segment the part of the outputs that it takes."""
         segments, sections = self._parts.segments, self._parts.sections
-        for link, other in self._links(task, takes=False):
+        for link in self._parts.links:
+            mine, other = (link.source, link.target) if task.kind == "forward" else (link.target, link.source)
+            if mine != task.segment:
+                continue
             arrives_s = end_s
-            if segments[other].device != segments[task.segment].device:
+            if segments[other].device != segments[mine].device:
                 samples = self._batch[task.micro_batch].samples
                 arrives_s = clock.arrives(segments[other].device, samples * link.bytes_per_sample, end_s)
             if task.kind == "forward":
@@ -161,23 +152,19 @@ class Step:
                 )
             else:
                 sent = {slot: gives[slot] for slot in sections[other].gives if gives.get(slot) is not None}
-            self._box.give((task.kind, task.segment, other, task.micro_batch), (sent, arrives_s))
-
-    def gradients(self, device: int) -> list[Any]:
-        """Returns the sums of the gradients of the device's variables and forgets them."""
-        return [grad for number in self._parts.of(device) for grad in self._parts.sums[number].take()]
+            self._box.give((task, other), (sent, arrives_s))
 
     def _apply(self, device: int, clock: Clock) -> None:
         """Does the device's update, after all devices have met if the optimizer needs that."""
         update, told = self._parts.update, list[Told]()
-        grads = self.gradients(device)
+        grads = [grad for number in self._parts.of(device) for grad in self._parts.sums[number].take()]
         if update.meets:
             mine = update.tell(device, grads)
             for other in update.devices:
                 self._box.give(("told", device, other), mine)
             told = [self._box.take(("told", other, device)) for other in update.devices]
-        begins_s = clock.update()
+        _, begins_s = clock.begin(None, self._began_s)
         update.apply(device, grads, told)
-        ended_s = clock.updated()
+        ended_s = clock.end(None)
         if clock.is_stamped:
             self.updates.append((device, begins_s - self._began_s, ended_s - self._began_s))
