@@ -161,52 +161,36 @@ def known_anew(optimizer: Any, trained: Sequence[Any]) -> Iterator[None]:
                     move(slot, variable._value.device.rpartition("device:")[2])
 
 
-def own_scalars(optimizer: Any) -> list[Any]:
-    """The variables that an optimizer keeps beside its slots: iterations, learning rate, loss scale."""
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
-    owners = [optimizer] if inner is optimizer else [optimizer, inner]
-    return [value for owner in owners for value in vars(owner).values() if isinstance(value, keras.Variable)]
+def twin_for(optimizer: Any, variables: Sequence[Any], device: str) -> tuple[Any, list[tuple[Any, Any]]]:
+    """An optimizer with the same slots that updates only these of the variables that it knows, on their device.
 
-
-@contextlib.contextmanager
-def updating(
-    optimizer: Any, variables: Sequence[Any], scalars: Sequence[tuple[Any, Any]], *, finite: Any = None
-) -> Iterator[None]:
-    """Makes a traced `optimizer.apply` update these variables only, of all that the optimizer knows.
-
-    For the first of each pair of `scalars` it uses the second as its value. It does not clip by a global norm, and
-    takes `finite` for its own check of the gradients.
+    It has copies there of what the optimizer keeps beside its slots (iterations, learning rate, loss scale): a
+    tf.Variable, the second of each returned pair. It does not clip by a global norm.
     """
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
-    known = inner._trainable_variables
+    made, pairs = _twin(optimizer), []
+    for name, value in vars(optimizer).items():
+        if isinstance(value, keras.Variable):
+            with tf.device(device):
+                pairs.append((value, tf.Variable(value.value, trainable=False)))
+            vars(made)[name] = _twin(value, _value=pairs[-1][1])
+    if "inner_optimizer" in vars(optimizer):
+        vars(made)["inner_optimizer"], of_inner = twin_for(optimizer.inner_optimizer, variables, device)
+        return made, [*pairs, *of_inner]
     kept = {id(variable) for variable in variables}
-    places = [place for place, variable in enumerate(known) if id(variable) in kept]
-    lists = {"_trainable_variables": known, "_model_variables_moving_average": None}
-    changed = {
-        name: [getattr(inner, name)[place] for place in places]
-        for name in lists
-        if getattr(inner, name, None) is not None
-    }
-    before = {name: getattr(inner, name) for name in changed}
-    values = [variable._value for variable, _ in scalars]
-    clip = inner.global_clipnorm
-    try:
-        for name, value in changed.items():
-            object.__setattr__(inner, name, value)
-        for variable, value in scalars:
-            variable._value = value
-        inner.global_clipnorm = None
-        if finite is not None:
-            optimizer.check_finite = lambda _: finite
-        yield
-    finally:
-        for name, value in before.items():
-            object.__setattr__(inner, name, value)
-        for (variable, _), value in zip(scalars, values, strict=True):
-            variable._value = value
-        inner.global_clipnorm = clip
-        if finite is not None:
-            del optimizer.check_finite
+    places = [place for place, one in enumerate(optimizer._trainable_variables) if id(one) in kept]
+    for name in ("_trainable_variables", "_model_variables_moving_average"):
+        known = getattr(optimizer, name, None)
+        if known is not None:
+            vars(made)[name] = [known[place] for place in places]
+    vars(made)["global_clipnorm"] = None
+    return made, pairs
+
+
+def _twin(one: Any, **changed: Any) -> Any:
+    """A shallow copy, which Keras' own classes do not make."""
+    made = object.__new__(type(one))
+    vars(made).update(vars(one), **changed)
+    return made
 
 
 def check_graphs(model: Any, optimizer: Any = None) -> None:

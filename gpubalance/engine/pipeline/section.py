@@ -110,7 +110,7 @@ class Section:
         self._sources = [variable.value for variable in self.trained]
 
     def _run(self, tensors: Any, training: Any) -> Any:
-        values, masks = map(_numbered, tensors)
+        values, masks = dict(tensors[0]), tensors[1]
         for slot, mask in masks.items():
             keras_inside.put_mask(values[slot], mask)
         for call in self.own:
@@ -120,7 +120,7 @@ class Section:
     def values(self, tensors: Tensors, masks: Tensors, *, training: bool) -> Tensors:
         """All tensors of its calls by slot, with Keras' masks on them. Call it in a traced function."""
         with tf.device(self.device):
-            return self._layers((_named(tensors), _named(masks)), training=training)  # type: ignore[no-any-return]
+            return self._layers((tensors, masks), training=training)  # type: ignore[no-any-return]
 
     def train_with(self, loss: Callable[..., Any], scale: Callable[[Any], Any]) -> None:
         """Sets the last section's loss, a function of all values, the batch's samples and the labels, and its scale."""
@@ -263,12 +263,3 @@ def kind_of(labels: Any) -> str:
 
 def _open(one: Any) -> Any:
     return tf.TensorSpec([None, *one.shape[1:]], one.dtype)
-
-
-def _named(tensors: Mapping[int, Any]) -> dict[str, Any]:
-    """TensorFlow's structures have text for keys."""
-    return {str(slot): tensor for slot, tensor in tensors.items()}
-
-
-def _numbered(tensors: Mapping[str, Any]) -> Tensors:
-    return {int(slot): tensor for slot, tensor in tensors.items()}

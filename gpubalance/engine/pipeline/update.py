@@ -37,14 +37,14 @@ class Update:
     def __init__(self, optimizer: Any, names: Mapping[int, str], variables: Mapping[int, Sequence[Any]]) -> None:
         """`optimizer` must be built for all of the model's variables, on the devices where they are now."""
         keras_inside.summing(optimizer)
-        self._optimizer = optimizer
         self._names = names
         self.devices = tuple(names)
         self._variables = {device: list(own) for device, own in variables.items()}
         self._inner = getattr(optimizer, "inner_optimizer", optimizer)
         self._scales = self._inner is not optimizer
-        self._scalars = keras_inside.own_scalars(optimizer)
-        self._copies = {device: self._copy(name) for device, name in names.items()}
+        of_each = {d: keras_inside.twin_for(optimizer, own, names[d]) for d, own in variables.items()}
+        self._twins = {device: twin for device, (twin, _) in of_each.items()}
+        self._scalars = {device: pairs for device, (_, pairs) in of_each.items()}
         self._trained: dict[int, list[Any]] = {}
         self._order: list[int] = []  # puts all devices' gradients in the optimizer's order
         is_wide = any(one.dtype == "float64" for own in variables.values() for one in own)
@@ -57,20 +57,16 @@ class Update:
         """Whether a device's update depends on the other devices' gradients."""
         return self._scales or bool(self._inner.global_clipnorm)
 
-    def _copy(self, name: str) -> list[Any]:
-        with tf.device(name):
-            return [tf.Variable(one.value, trainable=False) for one in self._scalars]
-
     def begin(self) -> None:
         """Copies the optimizer's own scalars, which a callback may have set, to each device."""
-        for copies in self._copies.values():
-            for scalar, copy in zip(self._scalars, copies, strict=True):
+        for pairs in self._scalars.values():
+            for scalar, copy in pairs:
                 copy.assign(scalar.value)
 
     def end(self) -> None:
         """Copies the scalars back to the optimizer, from a device that has changed them."""
         changed = next((device for device, apply in self._apply.items() if apply is not None), self.devices[0])
-        for scalar, copy in zip(self._scalars, self._copies[changed], strict=True):
+        for scalar, copy in self._scalars[changed]:
             scalar.assign(copy)
 
     def trace(self, device: int, grads: Sequence[Gradient]) -> None:
@@ -110,23 +106,20 @@ class Update:
             return tf.stack(squares), tf.reduce_all([tf.reduce_all(tf.math.is_finite(value)) for value in values])
 
     def _applied(self, device: int, grads: Sequence[Gradient], squares: Any, finite: Any) -> None:
-        copies = [*zip(self._scalars, self._copies[device], strict=True)]
-        known = {"finite": finite} if self._scales else {}
-        limit = self._inner.global_clipnorm
-        with (
-            tf.device(self._names[device]),
-            keras_inside.updating(self._optimizer, self._variables[device], copies, **known),
-        ):
+        twin, limit = self._twins[device], self._inner.global_clipnorm
+        if self._scales:
+            vars(twin)["check_finite"] = lambda _: finite
+        with tf.device(self._names[device]):
             if limit:
-                factor = self._factor(limit, squares)
+                factor = self._factor(twin, limit, squares)
                 grads = [_times(grad, factor) for grad in grads]
-            self._optimizer.apply(grads, self._trained[device])
+            twin.apply(grads, self._trained[device])
 
-    def _factor(self, limit: float, squares: Any) -> Any:
+    def _factor(self, twin: Any, limit: float, squares: Any) -> Any:
         """The factor of Keras' clipping by a global norm: of unscaled gradients, summed in the same order."""
         norm = tf.sqrt(tf.reduce_sum(squares))
         if self._scales:
-            norm = norm / tf.cast(self._optimizer.dynamic_scale, self._kind)
+            norm = norm / tf.cast(twin.dynamic_scale, self._kind)
         norm = norm / (self._inner.loss_scale_factor or 1.0)
         return limit * tf.minimum(1.0 / norm, 1.0 / limit) + (norm - norm)
 
