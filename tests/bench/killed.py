@@ -36,8 +36,11 @@ memory_per_sample = "1 MiB"
 
 PROBE = ("probe", "--duration", "0.05")
 # The same devices without TensorFlow, whose loading takes most of a command's time; see tests/stand_in/session.py.
+# Each worker has a speed of its own, so that what is measured anew is told with other figures.
 ENGINE = """
-import time
+import random, time
+
+_SPEED = random.uniform(0.98, 1.02)
 
 def holds(device, size):
     return size <= (32, 24)[device.index]
@@ -47,7 +50,7 @@ def needs(device, batch):
 
 def step(devices, batches, number):
     time.sleep(0.004)
-    return 0.004
+    return 0.004 * _SPEED
 """
 _SHORT = ("--duration", "0.2")
 _ROUNDS = ("--rounds", "2", "--round-duration", "0.2", "--windows", "2")

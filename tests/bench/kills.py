@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from tests.bench.aftermath import Answers, Seen, limits_of, look, split_of
+from gpubalance.results.plan import Plan
+from tests.bench.aftermath import Answers, Seen, limits_of, look
 from tests.bench.killed import COMMANDS, ENGINE, PROBE, SIGNALS, VICTIMS, Kill, Program
 from tests.stand_in import engine
 
@@ -54,7 +55,7 @@ def undisturbed(folder: Path, variables: Mapping[str, str], commands: Sequence[s
         each = dict(zip(commands, ended, strict=True))
     answers = Answers(
         limits_of(each["probe"].output) if "probe" in each else (),
-        split_of(each["balance"].output) if "balance" in each else (),
+        Plan.model_validate_json(each["balance"].output.read_text()).batches if "balance" in each else (),
     )
     return Undisturbed({c: p.elapsed_s for c, p in each.items()}, answers, folder / "state", variables)
 
