@@ -92,7 +92,7 @@ def _fields(before: Record | None, after: Record | None, names: Mapping[str, str
 
 
 def _input_shapes(before: Model | None, after: Model | None) -> Iterator[Unlike]:
-    """The difference in input shapes, which results of older versions do not have."""
+    """The difference in input shapes, where both are known."""
     mine, theirs = (model.input_shapes if model else None for model in (before, after))
     if mine is not None and theirs is not None:
         yield from _if_unlike("the model's input shapes", shapes_text(mine), shapes_text(theirs))
