@@ -26,9 +26,7 @@ def build_model(name: str, make: Callable[[], Any], *, known_shapes: bool = True
     model = make()
     if not isinstance(model, keras.Model):
         raise BadInput(f"--model {name} gave {kind_of(model)}, not a Keras model", remedy="return a Keras model there")
-    if known_shapes:
-        _refuse_unknown(name, model)
-    _check(name, model)
+    _check(name, model, known_shapes=known_shapes)
     return model
 
 
@@ -109,8 +107,15 @@ def input_shapes(model: Any) -> tuple[tuple[int | None, ...], ...] | None:
     return tuple(tuple(tensor.shape[1:]) for tensor in tensors) or None
 
 
-def _check(name: str, model: Any) -> None:
-    for tensor in tf.nest.flatten(getattr(model, "inputs", None) or ()):
+def _check(name: str, model: Any, *, known_shapes: bool) -> None:
+    inputs = tf.nest.flatten(getattr(model, "inputs", None) or ())
+    own = "give samples of your own, --data FILE.py:FUNCTION, or"
+    if known_shapes and not (model.built and inputs):
+        raise BadInput(
+            f"--model {name}: its input shapes are unknown",
+            remedy=f"{own} return a functional or Sequential model that begins with an Input",
+        )
+    for tensor in inputs:
         if tf.as_dtype(tensor.dtype) == tf.string:
             raise BadInput(f"--model {name}: input {tensor.name} is text", remedy="let it take numbers")
         if tensor.shape[0] is not None:
@@ -118,21 +123,10 @@ def _check(name: str, model: Any) -> None:
                 f"--model {name}: input {tensor.name} takes batches of {tensor.shape[0]} only",
                 remedy="leave the batch open: keras.Input(shape) without batch_size",
             )
-    if model.built and not model.trainable_variables:
-        raise BadInput(f"--model {name} has no weights to train", remedy="give it a layer with weights, such as Dense")
-
-
-def _refuse_unknown(name: str, model: Any) -> None:
-    if not model.built or not getattr(model, "inputs", None):
-        raise BadInput(
-            f"--model {name}: its input shapes are unknown",
-            remedy="give samples of your own, --data FILE.py:FUNCTION, or return a functional or Sequential model that "
-            "begins with an Input",
-        )
-    for tensor in tf.nest.flatten(model.inputs):
-        if None in tuple(tensor.shape[1:]):
+        if known_shapes and None in tuple(tensor.shape[1:]):
             raise BadInput(
                 f"--model {name}: input {tensor.name} has the shape {tuple(tensor.shape)}",
-                remedy="give samples of your own, --data FILE.py:FUNCTION, or the Input its sizes: for random samples "
-                "only the batch may be unknown",
+                remedy=f"{own} the Input its sizes: for random samples only the batch may be unknown",
             )
+    if model.built and not model.trainable_variables:
+        raise BadInput(f"--model {name} has no weights to train", remedy="give it a layer with weights, such as Dense")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from gpubalance.settings.device import DeviceProfile, JointProfile
 
@@ -86,44 +87,25 @@ class PacedClock(Clock):
         replica: int,
         profile: DeviceProfile,
         joint: JointProfile,
-        computed_s: list[float],
-        compute_s: list[float],
-        free_s: list[float],
+        together: list[PacedClock],
         *,
         seed: int,
-        in_cluster: bool = False,
+        at_once: bool,
+        in_cluster: bool,
     ) -> None:
-        """The replicas share `computed_s`, each one's end of its last compute, its length `compute_s`, and `free_s`.
-
-        `in_cluster`: the others are in other processes, and their times are unknown.
-        """
+        """All replicas' clocks are `together`. `in_cluster`: the others are elsewhere, and their times unknown."""
         self._replica = replica
         self._profile = profile
-        self._joint = joint if len(computed_s) > 1 else JointProfile()
-        self._contention = joint.contention
-        self.at_once = len(computed_s) > 1
-        self._computed_s = computed_s
-        self._computes_s = compute_s
-        self._frees_s = free_s
+        self._joint = joint
+        self._together = together
         self._in_cluster = in_cluster
-        self._times = ComputeTimes(profile, seed=seed)
+        self._times = ComputeTimes(profile, seed=noise_seed(seed, replica))
         self._first_s: float | None = None
-        self._came_s = 0.0
-        self._began_s = 0.0
-        self._compute_s = 0.0
-        self._summed_s = 0.0
+        self._came_s = self._began_s = self._compute_s = self._computed_s = self._summed_s = 0.0
         self._late = False
-        self.steps = 0
-        self.late_steps = 0
-
-    @property
-    def free_s(self) -> float:
-        """When the device ended its last step."""
-        return self._frees_s[self._replica]
-
-    @free_s.setter
-    def free_s(self, ended_s: float) -> None:
-        self._frees_s[self._replica] = ended_s
+        self.at_once = at_once
+        self.free_s = 0.0
+        self.steps = self.late_steps = 0
 
     def begin(self, batch: int, micro_batch: int) -> float:
         """Returns when the step's compute counts from. Raises MemoryError for samples beyond the profile's memory."""
@@ -139,11 +121,10 @@ class PacedClock(Clock):
             self._first_s = self.free_s = now
         micro_batches = -(-int(batch) // int(micro_batch))  # the first one may be smaller
         self._compute_s = self._times.next_s(int(batch), micro_batches, elapsed_s=now - self._first_s)
-        self._compute_s *= self._contention if self.at_once else 1.0
-        self._computes_s[self._replica] = self._compute_s
+        self._compute_s *= self._joint.contention if self.at_once else 1.0
         self._came_s = now
         # The host waits for the last of the devices, a GPU that ended earlier does not: its next step is queued.
-        self._began_s = self.free_s + self._counted_s(now - max(self._frees_s))
+        self._began_s = self.free_s + self._counted_s(now - max(one.free_s for one in self._together))
         return self._began_s
 
     def computed(self, batch: int, micro_batch: int) -> float:
@@ -151,11 +132,10 @@ class PacedClock(Clock):
         del batch, micro_batch
         over_s = max(0.0, time.perf_counter() - self._came_s - self._compute_s)
         self._late = over_s > LATE_BY * self._compute_s
-        ended_s = self._began_s + self._compute_s + over_s
-        sleep_until(ended_s)
-        self._computed_s[self._replica] = ended_s
+        self._computed_s = self._began_s + self._compute_s + over_s
+        sleep_until(self._computed_s)
         self.computed_steps += 1
-        return ended_s
+        return self._computed_s
 
     def summed(self) -> float:
         """Sleeps until the joint run's sync is over. Called after all replicas have computed.
@@ -163,7 +143,7 @@ class PacedClock(Clock):
         In a cluster the sync counts from when the sum is there, on top of the real all-reduce's time.
         """
         self.summed_steps += 1
-        began_s = time.perf_counter() if self._in_cluster else max(self._computed_s)
+        began_s = time.perf_counter() if self._in_cluster else max(one._computed_s for one in self._together)
         self._summed_s = self._on_time(began_s + self._joint.sync_s)
         return self._summed_s
 
@@ -182,7 +162,8 @@ class PacedClock(Clock):
 
     def _counted_s(self, late_s: float) -> float:
         """The part of the host's lateness that counts as the device's time: the host's work between steps does not."""
-        return max(0.0, late_s - _AHEAD * max(self._computes_s)) if late_s > QUEUED_WITHIN_S else 0.0
+        ahead_s = _AHEAD * max(one._compute_s for one in self._together)
+        return max(0.0, late_s - ahead_s) if late_s > QUEUED_WITHIN_S else 0.0
 
 
 def sleep_until(target_s: float) -> float:
@@ -202,10 +183,10 @@ def clocks(
     profiles: Sequence[DeviceProfile | None], joint: JointProfile, *, seed: int, in_cluster: bool = False
 ) -> list[Clock]:
     """A clock for each replica, in order. In a cluster each process uses only its own."""
-    shared = [[0.0] * len(profiles) for _ in range(3)]
-    return [
-        PacedClock(replica, profile, joint, *shared, seed=noise_seed(seed, replica), in_cluster=in_cluster)
-        if profile
-        else Clock()
-        for replica, profile in enumerate(profiles)
-    ]
+    together: list[PacedClock] = []
+    joined = len(profiles) > 1
+    own = joint if joined else JointProfile(contention=joint.contention)
+    options: dict[str, Any] = {"seed": seed, "at_once": joined, "in_cluster": in_cluster}
+    made = [PacedClock(i, one, own, together, **options) if one else Clock() for i, one in enumerate(profiles)]
+    together += (one for one in made if isinstance(one, PacedClock))
+    return made

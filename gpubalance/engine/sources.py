@@ -37,15 +37,18 @@ def sources(value: Any, until: Container[int] = ()) -> set[Any]:
     return found
 
 
-def ancestors(tensor: Any, until: Container[int] = ()) -> Iterator[Any]:
-    """A tensor of a graph and all that it is computed from there, `until` tensors with these ids."""
+def ancestors(tensor: Any, until: Container[int] = (), *, but: Container[str] = ()) -> Iterator[Any]:
+    """A tensor of a graph and all that it is computed from there, `until` tensors with these ids.
+
+    Inputs of operations of the types `but` are left out.
+    """
     todo, seen = [tensor], set()
     while todo:
         one = todo.pop()
         if id(one) not in seen:
             seen.add(id(one))
             yield one
-            todo += one.op.inputs if id(one) not in until else []
+            todo += one.op.inputs if id(one) not in until and one.op.type not in but else []
 
 
 def reaches(loss: Any, samples: Collection[Any], until: Container[int]) -> bool:
@@ -55,18 +58,7 @@ def reaches(loss: Any, samples: Collection[Any], until: Container[int]) -> bool:
     divisions = (one.op for one in ancestors(loss, until) if one.op.type in ("RealDiv", "DivNoNan", "Div"))
     numbers = (op.inputs[1] for op in divisions if op.inputs[1].shape.rank == 0)
     known = {id(one) for one in samples}
-    return any(known & {id(one) for one in _values_behind(number)} for number in numbers)
-
-
-def _values_behind(tensor: Any) -> Iterator[Any]:
-    """What a tensor's value is computed from: more than the shape of it."""
-    todo, seen = [tensor], set()
-    while todo:
-        one = todo.pop()
-        if id(one) not in seen:
-            seen.add(id(one))
-            yield one
-            todo += [] if one.op.type in _OF_SHAPE else one.op.inputs
+    return any(known & {id(one) for one in ancestors(number, but=_OF_SHAPE)} for number in numbers)
 
 
 def is_sum(tensor: Any) -> bool:

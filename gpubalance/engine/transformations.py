@@ -58,21 +58,17 @@ class Transformations:
     def __init__(self) -> None:
         self._made: dict[int, Made] = {}
         self._depth = 0
-        self._line_of_py_dataset: Line | None = None
 
     @contextmanager
     def noted(self) -> Iterator[None]:
         """Notes the transformations of all datasets that are made inside the block."""
-        data, parts = tf.data.Dataset, keras.utils.PyDataset
+        data = tf.data.Dataset
         before = {name: getattr(data, name) for name in _METHODS if hasattr(data, name)}
-        begin = parts.__init__
         for name, method in before.items():
             setattr(data, name, self._noting(name, method))
-        parts.__init__ = self._noting_line(begin)
         try:
             yield
         finally:
-            parts.__init__ = begin
             for name, method in before.items():
                 setattr(data, name, method)
 
@@ -88,14 +84,6 @@ class Transformations:
             if not self._depth and line is not None:
                 self._made[id(made)] = Made(dataset, name, arguments, options, line, made)
             return made
-
-        return _call
-
-    def _noting_line(self, begin: Callable[..., None]) -> Callable[..., None]:
-        @wraps(begin)
-        def _call(dataset: Any, *arguments: Any, **options: Any) -> None:
-            self._line_of_py_dataset = _line_of(sys._getframe(1))
-            begin(dataset, *arguments, **options)
 
         return _call
 
@@ -116,22 +104,21 @@ class Transformations:
         """What usually makes such data faster, at which lines; nothing is tried."""
         made, cores = list(self._of(data)), os.cpu_count() or 1
         if isinstance(data, keras.utils.PyDataset):
-            lines = [self._line_of_py_dataset] if data.workers < 2 else []
-            return _remedies((lines, "workers= more than one, if __getitem__ may run in several threads"))
+            what = "workers= more than one, if __getitem__ may run in several threads"
+            return (Remedy(where=type(data).__name__, what=what),) if data.workers < 2 else ()
         threads = data.options().threading.private_threadpool_size if isinstance(data, tf.data.Dataset) else 0
         last = [one for one in made if one.method == "map"][:1]
         is_cached = any(one.method == "cache" or one.dataset.cardinality() < 0 for one in made)
-        return _remedies(
-            ([one.line for one in made if one.is_one_at_a_time], "map(…, num_parallel_calls=tf.data.AUTOTUNE)"),
-            (
-                [one.line for one in made if one.method == "with_options" and 0 < threads < cores][:1],
-                f"private_threadpool_size={cores}, or none; it is {threads} here",
-            ),
-            (
-                [one.line for one in last if not is_cached],
-                "cache() after this map, if its samples fit into memory and it draws nothing at random",
-            ),
-        )
+        found = {
+            "map(…, num_parallel_calls=tf.data.AUTOTUNE)": [one.line for one in made if one.is_one_at_a_time],
+            f"private_threadpool_size={cores}, or none; it is {threads} here": [
+                one.line for one in made if one.method == "with_options" and 0 < threads < cores
+            ][:1],
+            "cache() after this map, if its samples fit into memory and it draws nothing at random": [
+                one.line for one in last if not is_cached
+            ],
+        }
+        return tuple(Remedy(where=_where(lines), what=what) for what, lines in found.items() if lines)
 
 
 def _line_of(frame: Any) -> Line | None:
@@ -140,14 +127,8 @@ def _line_of(frame: Any) -> Line | None:
     return None if file.startswith(_OWN) else Line(Path(file).name, frame.f_lineno)
 
 
-def _remedies(*found: tuple[Sequence[Line | None], str]) -> tuple[Remedy, ...]:
-    return tuple(Remedy(where=_where(lines), what=what) for lines, what in found if lines)
-
-
-def _where(lines: Sequence[Line | None]) -> str:
+def _where(lines: Sequence[Line]) -> str:
     """`train.py, line 12` or `train.py, lines 12 and 15`."""
-    known = sorted({line.number for line in lines if line})
-    file = next((line.file for line in lines if line), "the dataset")
-    if len(known) > 1:
-        return f"{file}, lines {', '.join(map(str, known[:-1]))} and {known[-1]}"
-    return f"{file}, line {known[0]}" if known else file
+    *first, last = sorted({line.number for line in lines})
+    several = f"s {', '.join(map(str, first))} and" if first else ""
+    return f"{lines[0].file}, line{several} {last}"

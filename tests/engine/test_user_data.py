@@ -329,7 +329,7 @@ def test_the_usual_remedies_are_told_at_the_users_own_lines(tensorflow: Any, tmp
     def told(name: str) -> list[tuple[str, str]]:
         return [(one.where, one.what.split("(")[0]) for one in UserData(f"{path}:{name}", model).usual_remedies()]
 
-    assert told("parts") == [("slow.py, line 8", "workers= more than one, if __getitem__ may run in several threads")]
+    assert told("parts") == [("Parts", "workers= more than one, if __getitem__ may run in several threads")]
     assert [where for where, _ in told("one_thread")] == ["slow.py, line 13"]
     assert told("one_at_a_time") == [("slow.py, lines 16 and 17", "map"), ("slow.py, line 17", "cache")]
     assert told("endless") == []
