@@ -72,7 +72,12 @@ class WindowOptions:
     windows: Annotated[
         int, windows_option(help="Windows to measure; up to 5/3 as many while the result is not known within ± 1 %.")
     ] = 3
-    duration: Annotated[float | None, window_duration_option(help="Seconds that a window takes.")] = 10.0
+    duration: Annotated[
+        float | None,
+        window_duration_option(
+            help="Seconds that a window takes. Default: until its step time is known within ± 0.5 %, at most 10."
+        ),
+    ] = None
 
     def measuring(self, measuring: MeasuringOptions, baseline: choices.Baseline = "even") -> Measuring:
         """The options as part of a request. Raises UsageError for an invalid time."""
@@ -93,11 +98,8 @@ class ProofOptions(WindowOptions):
     """The options of a proof, which takes no longer than its verdict needs."""
 
     windows: Annotated[
-        int, windows_option(help="Windows of the proof; more while the result is not known within ± 1 %.")
+        int, windows_option(help="Windows of the proof; up to 5/3 as many while it is not known within ± 1 %.")
     ] = 2
-    duration: Annotated[
-        float | None, window_duration_option(help="Seconds that a window takes. Default: five timings.")
-    ] = None
 
 
 @dataclass(frozen=True)

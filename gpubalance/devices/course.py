@@ -11,6 +11,9 @@ from gpubalance.results.telemetry import Gauges, Moment, Telemetry, throttling
 
 # More readings than this are thinned out evenly: a chart shows no more points.
 _MOST_MOMENTS = 480
+# More than a reading's own unrest.
+_CLOCK_MOVES = 0.01
+_DEGREES_MOVE = 2
 
 
 class Counters(NamedTuple):
@@ -80,6 +83,15 @@ class Course:
     def latest(self) -> Gauges | None:
         """The last reading that was kept, None before the first."""
         return self._moments[-1][1] if self._moments else None
+
+    def moves(self, since_s: float) -> bool:
+        """Whether the GPU got warmer or colder, or its clock changed, since then."""
+        seen = [gauges for at_s, gauges in self._moments if at_s >= since_s]
+        warm = [one.temperature_c for one in seen if one.temperature_c is not None]
+        clocks = [one.sm_clock_mhz for one in seen if one.sm_clock_mhz]
+        cut = len(clocks) // 2
+        shifts = cut > 0 and abs(median(clocks[cut:]) / median(clocks[:cut]) - 1) > _CLOCK_MOVES
+        return shifts or (bool(warm) and max(warm) - min(warm) >= _DEGREES_MOVE)
 
     def telemetry(self, origin_s: float | None = None) -> Telemetry | None:
         """The summary of all readings, at NVML's resolution; None without any.

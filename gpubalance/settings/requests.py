@@ -12,9 +12,10 @@ from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.record import Batch, Bytes, Record, Seconds
 from gpubalance.settings.shares import Shares
 
-# What follows if windows of five timings don't settle the result.
+# What follows in a pipeline if windows of five timings don't settle the result.
 _LONG_WINDOWS = 5
 _LONG_WINDOW_S = 10.0
+_KNOWN = 0.005
 # With two equal devices this makes the bubble 1/17 of a step.
 _MICRO_BATCHES_A_DEVICE = 8
 
@@ -35,15 +36,15 @@ class Settings(Record):
 
 
 class Measuring(Record):
-    """How long and how exactly to measure: windows of `duration_s`, or of five timings if that is null.
+    """How long and how exactly to measure: windows of `duration_s`, or, if that is null, each until it knows its step
+    time within ± 0.5 %, for at most 10 s.
 
-    More windows follow until the result is known within ± 1 %: up to 5/3 as many, or five of up to 10 s after short
-    ones. `deadline_s` is the longest silence of a worker, null for one that suits the step; `time_limit_s` ends the
-    command.
+    More windows follow until the result is known within ± 1 %, up to 5/3 as many. `deadline_s` is the longest silence
+    of a worker, null for one that suits the step; `time_limit_s` ends the command.
     """
 
     windows: Annotated[int, Field(ge=1, le=10_000)] = 3
-    duration_s: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)] | None = 10.0
+    duration_s: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)] | None = None
     baseline: Baseline = "even"
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     deadline_s: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)] | None = None
@@ -52,7 +53,17 @@ class Measuring(Record):
     @property
     def max_windows(self) -> int:
         """The most windows to measure while the confidence interval is still too wide."""
-        return self.windows + _LONG_WINDOWS if self.duration_s is None else math.ceil(self.windows * 5 / 3)
+        return math.ceil(self.windows * 5 / 3)
+
+    @property
+    def longest_s(self) -> float:
+        """The seconds of a window, or the most of one that ends sooner."""
+        return self.duration_s or _LONG_WINDOW_S
+
+    @property
+    def within(self) -> float | None:
+        """The part to which a window must know its step time to end sooner; None if it never does."""
+        return None if self.duration_s else _KNOWN
 
     def window_s(self, number: int) -> float:
         """The shortest time that window `number` lasts; the first is 1."""

@@ -80,6 +80,7 @@ class Worker:
     """
 
     facts: Ready  # about the model, once it is open
+    settings: Settings
 
     def __init__(
         self,
@@ -95,7 +96,9 @@ class Worker:
         self.devices = tuple(devices)
         self.is_open = False
         self._deadline_s = deadline_s
-        self._slowest_s: dict[tuple[object, ...], float] = {}
+        self._slowest_s: dict[tuple[Shares, bool, bool], float] = {}
+        self.trained: dict[tuple[Shares, bool], tuple[int | None, ...]] = {}  # peaks by split and `pipeline`
+        self.warm: set[bool] = set()  # noted by who warms it up: for splits in micro-batches (true), in one piece
 
     def __enter__(self) -> Self:
         return self
@@ -107,7 +110,7 @@ class Worker:
 
     def open(self, settings: Settings, joint: JointProfile, *, seed: int, layers: bool = False) -> None:
         """Builds the model on the devices; with `layers` in the host's memory, to be cut."""
-        self._all_reduce = settings.all_reduce
+        self.settings = settings
         request = Open(devices=self.devices, settings=settings, joint=joint, seed=seed, layers=layers)
         self.facts = self.ask(request, Ready, _OPENS_WITHIN_S, f"building {settings.model}")
         self.is_open = True
@@ -158,6 +161,7 @@ class Worker:
             elif isinstance(reply, Measured):
                 if given < at_least:
                     raise self.process.unreadable(f"{given} timings, where at least {at_least} were asked for")
+                self.trained[split, pipeline] = reply.memory_peak_bytes
                 yield reply
                 return
             else:
@@ -227,7 +231,7 @@ class Worker:
             return self.process.receive(within_s, doing)
         except DeadlinePassed as error:
             if isinstance(self.process, Process) and len(self.devices) > 1 and not isinstance(error, TimeLimitPassed):
-                other = "one-device" if self._all_reduce == "hierarchical" else "hierarchical"
+                other = "one-device" if self.settings.all_reduce == "hierarchical" else "hierarchical"
                 error.remedy = f"try another all-reduce, which may be what hangs: --all-reduce {other}\n{error.remedy}"
             raise
 

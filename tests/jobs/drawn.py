@@ -79,6 +79,9 @@ class DrawnWorker:
         self._elapsed_s = 0.0
         self._clock_s = clock_s
         self.facts = ready(len(devices))
+        self.settings = Settings(model="small")
+        self.warm: set[bool] = set()
+        self.trained: dict[tuple[Shares, bool], tuple[int | None, ...]] = {}
 
     def measure(
         self,
@@ -90,7 +93,6 @@ class DrawnWorker:
         stamped: bool = False,
         pipeline: bool = False,
     ) -> Iterator[Timing | Measured]:
-        del pipeline
         self._hold(split.micro_batches)
         end, given = self._elapsed_s + seconds, 0
         while given < at_least or self._elapsed_s < end:
@@ -108,8 +110,9 @@ class DrawnWorker:
             )
             given += 1
         extra = self._joint.extra_memory
-        peaks = (p.memory_at(m, extra) for p, m in zip(self._profiles, split.micro_batches, strict=True))
-        yield Measured(memory_peak_bytes=tuple(peaks), late_part=0.0)
+        peaks = tuple(p.memory_at(m, extra) for p, m in zip(self._profiles, split.micro_batches, strict=True))
+        self.trained[split, pipeline] = peaks
+        yield Measured(memory_peak_bytes=peaks, late_part=0.0)
 
     def _hold(self, sizes: Sequence[int]) -> None:
         """Raises OutOfMemory for the first device that does not hold so many samples at a time."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 from gpubalance.jobs.independent.window import CommonWindow
+from gpubalance.jobs.measure.length import Length
 from gpubalance.results.timing import Timing
 
 
@@ -11,7 +14,7 @@ def timing(seconds: float = 1.0) -> Timing:
 
 
 def test_a_timing_counts_only_where_it_began_and_ended_while_all_measured() -> None:
-    window = CommonWindow([0, 1], seconds=2.0, at_least=1)
+    window = CommonWindow([0, 1], Length.exactly(2.0))
     early = [timing() for _ in range(5)]
     for one in early:
         window.take(0, one)  # the second has not given any yet
@@ -32,7 +35,7 @@ def test_a_timing_counts_only_where_it_began_and_ended_while_all_measured() -> N
 
 
 def test_the_fast_one_goes_on_until_the_slow_one_has_enough() -> None:
-    window = CommonWindow([0, 1], seconds=0.0, at_least=2)
+    window = CommonWindow([0, 1], Length(0.0, 0.0, 0.25, math.inf, at_least=2))
     window.take(0, timing(0.01))
     window.take(1, timing(10.0))
     for _ in range(20):
@@ -45,7 +48,7 @@ def test_the_fast_one_goes_on_until_the_slow_one_has_enough() -> None:
 
 
 def test_a_worker_that_fails_ends_it() -> None:
-    window = CommonWindow([0, 1], seconds=5.0, at_least=1)
+    window = CommonWindow([0, 1], Length.exactly(5.0))
     window.take(0, timing())
     window.leave()
     assert window.is_over()

@@ -24,6 +24,7 @@ from gpubalance.jobs.keep.kept import Kept, KeptProbe, KeptRound, RunKey
 from gpubalance.jobs.keep.saved_probes import save
 from gpubalance.jobs.keep.software import software_key
 from gpubalance.jobs.measure.joint import JointRun
+from gpubalance.jobs.measure.length import Length
 from gpubalance.jobs.measure.series import Series
 from gpubalance.jobs.run import out_of_memory_told
 from gpubalance.results.common import Model
@@ -156,7 +157,7 @@ def test_windows_of_another_run_of_the_command_are_not_taken_over() -> None:
     of = RunKey(devices=("SIM-0", "SIM-1"), model=model)
     worker = cast("Worker", DrawnWorker(DEVICES, JOINT, seed=0))
     journal = run_journal(request(), None, resume=False)
-    Kept(journal, list[Event]().append).window(of, "", Series(Shares((120, 80))).window(worker, 1.0))
+    Kept(journal, list[Event]().append).window(of, "", Series(Shares((120, 80))).window(worker, Length.exactly(1.0)))
     journal.close()
     others = (
         of.model_copy(update={"devices": ("SIM-0", "SIM-2")}),
@@ -176,7 +177,7 @@ def test_windows_of_another_run_of_the_command_are_not_taken_over() -> None:
 
 def test_a_window_that_was_throttled_stays_so() -> None:
     series, again = Series(Shares((120, 80))), Series(Shares((120, 80)))
-    window = series.window(cast("Worker", DrawnWorker(DEVICES, JOINT, seed=0)), 1.0)
+    window = series.window(cast("Worker", DrawnWorker(DEVICES, JOINT, seed=0)), Length.exactly(1.0))
     again.add(window.timings, window.stamped, (None, 5), (("sw-thermal",), ()), 0.25)
     again.add(window.timings, window.stamped, (7, 3), (("sw-thermal", "hw-power-brake"), ()), 0.75)
     assert again.throttled == (("sw-thermal", "hw-power-brake"), ())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 from gpubalance.devices.planned import check_model
 from gpubalance.errors import NothingFits, OutOfMemory
@@ -11,18 +10,14 @@ from gpubalance.jobs.events import Watch
 from gpubalance.jobs.keep.kept import Kept
 from gpubalance.jobs.measure.fitting import Fitting
 from gpubalance.jobs.measure.joint import JointRun
+from gpubalance.jobs.measure.length import Length
 from gpubalance.jobs.measure.refused import refuse
-from gpubalance.jobs.measure.series import LEAST_TIMINGS, SHORT_TIMING_S, Series
-from gpubalance.jobs.measure.warm import Warmth
-from gpubalance.jobs.measure.warnings import PRECISE_ENOUGH
+from gpubalance.jobs.measure.series import Series
 from gpubalance.results.common import Model
 from gpubalance.results.run import Measurement, Run, SoloBest
 from gpubalance.settings.requests import BalanceRequest, RunRequest
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.party import Party
-
-_TIMINGS = 12  # in a round of given length
-_LONGEST_ROUND_S = 3.0  # in seconds without a given length, unless it has fewer than five timings by then
 
 
 class Together:
@@ -34,7 +29,6 @@ class Together:
         self._model = model
         self._party = party
         self._watch = watch
-        self._warmth = Warmth(party, xla=request.settings.xla)
 
     def gather(self, split: Shares) -> Party:
         """The party, regrouped to the devices with samples in this split. Raises PlanMismatch for another model."""
@@ -48,15 +42,10 @@ class Together:
 
     def measure(self, split: Shares, at_least_s: float | None) -> Measurement:
         """What a split gives, measured for at least `at_least_s` seconds; if None, until it is known within ± 1 %."""
-        party, used, round_s = self.gather(split), self._run_request(split).of_used, self._request.round_s
-        timing_s = SHORT_TIMING_S if round_s is None else round_s / _TIMINGS
-        series = Series(
-            used.split, devices=used.devices, watch=self._watch, timing_s=timing_s, least_samples=split.global_batch
-        )
-        self._warmth.warm_up(series)
-        length_s, within = (at_least_s, None) if at_least_s is not None else (_LONGEST_ROUND_S, PRECISE_ENOUGH)
-        window = party.ask(partial(series.window, seconds=length_s, at_least=LEAST_TIMINGS, within=within))
-        return window.measurement(split.used)
+        party, used = self.gather(split), self._run_request(split).of_used
+        series = Series(used.split, devices=used.devices, watch=self._watch, least_samples=split.global_batch)
+        party.ask(series.warm_up)
+        return party.ask(lambda worker: series.window(worker, Length.of_round(at_least_s))).measurement(split.used)
 
     def prove(
         self,
@@ -73,7 +62,7 @@ class Together:
         for the devices with samples.
         """
         asked, party = self._run_request(split), self.gather(split)
-        proof = JointRun(asked, party, driver, self._watch, kept, solo, number, self._warmth, best_of)
+        proof = JointRun(asked, party, driver, self._watch, kept, solo, number, best_of)
         return proof.run(), proof.last or self.measure(split, at_least_s=0.0)
 
     def fitting(self, split: Shares, error: OutOfMemory, *, believed: bool) -> list[tuple[int, int]]:

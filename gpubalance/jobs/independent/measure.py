@@ -12,7 +12,8 @@ from gpubalance.jobs.events import Doing, TimeLeft, TurnDone, Watch
 from gpubalance.jobs.independent.kept import KeptTurn, KeptTurns
 from gpubalance.jobs.independent.replica import ALONE, AT_ONCE, Replica
 from gpubalance.jobs.independent.window import CommonWindow
-from gpubalance.jobs.measure.series import LEAST_TIMINGS, Series
+from gpubalance.jobs.measure.length import Length
+from gpubalance.jobs.measure.series import Series
 from gpubalance.jobs.measure.timings import Timings
 from gpubalance.jobs.measure.warnings import PRECISE_ENOUGH, slowed_text
 from gpubalance.numbers.units import format_percent
@@ -44,6 +45,7 @@ class Turns:
         self._at_once_windows = 0
         self._measured_again = False
         self._measuring = request.measuring
+        self._length = Length.of_window(request.measuring)
         self._party = party
         self._kept = kept
         self._watch = watch
@@ -94,35 +96,35 @@ class Turns:
 
     def _take_turns(self, number: int, of: int) -> None:
         """Measures window `number` of each device alone and of all at once, unless it is already there."""
-        seconds = self._measuring.window_s(number)
-        at_least = LEAST_TIMINGS if self._measuring.duration_s is None else 1
         began_s = time.monotonic()
         turns: list[Callable[[], None]] = [
-            *(partial(self._alone, one, number, of, seconds, at_least) for one in self.going),
-            partial(self._at_once, number, of, seconds, at_least),
+            *(partial(self._alone, one, number, of) for one in self.going),
+            partial(self._at_once, number, of),
         ]
         # They alternate in going first: as cards get hotter, the last one is always a little slower.
         for turn in turns if number % 2 else reversed(turns):
             turn()
         self._watch(TimeLeft((of - number) * (time.monotonic() - began_s)))
 
-    def _alone(self, one: Replica, number: int, of: int, seconds: float, at_least: int) -> None:
+    def _alone(self, one: Replica, number: int, of: int) -> None:
         if one.alone.windows >= number or one.error is not None:
             return
         doing = f"measuring {one.device.label} alone, window {number} of {of}"
-        measure = partial(Replica.measure_alone, seconds=seconds, at_least=at_least)
+        measure = partial(Replica.measure_alone, length=self._length)
         windows = self._each(doing, measure, [one])
         if one.number in windows:
             self._done(number, of, [one], windows, None)
 
-    def _at_once(self, number: int, of: int, seconds: float, at_least: int) -> None:
+    def _at_once(self, number: int, of: int) -> None:
         """Measures a window of all devices at once; it does not count if one of them fails."""
         those = self.going
         if self._at_once_windows >= number or not self._several:
             return
-        window = CommonWindow([one.number for one in those], seconds=seconds, at_least=at_least)
+        window = CommonWindow([one.number for one in those], self._length)
         doing = f"measuring all {len(those)} devices at once, window {number} of {of}"
-        measured = self._each(doing, partial(Replica.measure_at_once, window=window), those)
+        measured = self._each(
+            doing, partial(Replica.measure_at_once, window=window, timing_s=self._length.timing_s), those
+        )
         if len(measured) == len(those):
             windows = {one.number: one.add(window.counted[one.number], measured[one.number]) for one in those}
             self._at_once_windows += 1

@@ -9,6 +9,7 @@ from typing import Literal
 from gpubalance.errors import GpubalanceError
 from gpubalance.jobs.events import TimingDone, Watch
 from gpubalance.jobs.independent.window import CommonWindow
+from gpubalance.jobs.measure.length import Length
 from gpubalance.jobs.measure.lost import lost_gpus_told
 from gpubalance.jobs.measure.series import Series
 from gpubalance.jobs.measure.timings import Timings
@@ -60,19 +61,16 @@ class Replica:
             self.facts = worker.facts
             self.alone.warm_up(worker, stamped=False)
 
-    def measure_alone(self, worker: Worker, seconds: float, at_least: int) -> Timings:
+    def measure_alone(self, worker: Worker, length: Length) -> Timings:
         """Measures a window while no other device works. Raises what `Worker.measure` does, and for memory errors."""
         series = self.alone
         with lost_gpus_told([self.device]):
             series.settle(worker, first=False)  # it has been idle for a while
-            with series.sensors.watching():
-                timings = series.measure(worker, seconds, at_least=at_least)
-        series.sensors.check()
-        return self._window(series, timings)
+            return series.window(worker, length, stamped=False)
 
-    def measure_at_once(self, worker: Worker, window: CommonWindow) -> Measured:
+    def measure_at_once(self, worker: Worker, window: CommonWindow, timing_s: float) -> Measured:
         """Measures until the window is over; ends it for all devices on any error. Raises as `measure_alone` does."""
-        series, steps = self.at_once, self.alone.steps_per_timing
+        series, steps = self.at_once, self.alone.steps_per_timing(timing_s)
         measured = None
         try:
             with lost_gpus_told([self.device]), series.sensors.watching():
@@ -82,7 +80,7 @@ class Replica:
                     if isinstance(reply, Measured):
                         measured = reply
                         continue
-                    window.take(self.number, reply)
+                    window.take(self.number, reply, moves=series.sensors.move())
                     step_s = reply.seconds / reply.steps
                     of = (self.device,), (self.batch,)
                     self.watch(TimingDone(AT_ONCE, *of, step_s, None, None, series.sensors.latest))
@@ -100,9 +98,6 @@ class Replica:
         series.loss_is_finite = series.loss_is_finite and all(one.loss_is_finite for one in counted)
         series.late_parts.append(measured.late_part or 0.0)
         series.note_peaks(measured.memory_peak_bytes)
-        return self._window(series, counted)
-
-    def _window(self, series: Series, timings: Sequence[Timing]) -> Timings:
         series.windows += 1
         late_parts, peaks = series.late_parts[-1:], series.memory_peak_bytes
-        return Timings(series.split, series.sensors, [*timings], memory_peak_bytes=peaks, late_parts=late_parts)
+        return Timings(series.split, series.sensors, [*counted], memory_peak_bytes=peaks, late_parts=late_parts)

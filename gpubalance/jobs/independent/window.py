@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Sequence
 
+from gpubalance.jobs.measure.length import Length
 from gpubalance.results.timing import Timing
 
 
@@ -17,22 +18,22 @@ class CommonWindow:
     while. Each worker's thread shares the window.
     """
 
-    def __init__(self, numbers: Sequence[int], *, seconds: float, at_least: int) -> None:
-        """The window ends when each worker has `at_least` timings that count, and they add up to `seconds`."""
+    def __init__(self, numbers: Sequence[int], length: Length) -> None:
+        """The window ends when what counts of each worker has that length."""
         self.counted: dict[int, list[Timing]] = {number: [] for number in numbers}
         self.overlap_s = 0.0
-        self._seconds = seconds
-        self._at_least = at_least
+        self._length = length
         self._lock = threading.Lock()
         self._came_s: dict[int, float] = {}
+        self._moves: dict[int, bool] = {}
         self._began_s: float | None = None
         self._is_over = False
 
-    def take(self, number: int, timing: Timing) -> None:
-        """Takes a worker's timing that has just arrived."""
+    def take(self, number: int, timing: Timing, *, moves: bool = False) -> None:
+        """Takes a worker's timing that has just arrived. `moves`: its GPU's clock or temperature still does."""
         with self._lock:
             now_s, before_s = time.monotonic(), self._came_s.get(number)
-            self._came_s[number] = now_s
+            self._came_s[number], self._moves[number] = now_s, moves
             if self._is_over:
                 return
             if self._began_s is None:
@@ -40,11 +41,8 @@ class CommonWindow:
                 return
             if before_s is not None and before_s >= self._began_s:
                 self.counted[number].append(timing)
-            if all(map(self._is_enough, self.counted.values())):
+            if all(self._length.is_reached(its, moves=self._moves[n]) for n, its in self.counted.items()):
                 self._is_over, self.overlap_s = True, now_s - self._began_s
-
-    def _is_enough(self, timings: Sequence[Timing]) -> bool:
-        return len(timings) >= self._at_least and sum(one.seconds for one in timings) >= self._seconds
 
     def is_over(self) -> bool:
         """Whether the window has ended: no timing that arrives from now on counts."""

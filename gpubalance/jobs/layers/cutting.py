@@ -15,7 +15,7 @@ from gpubalance.jobs.layers.known import Known, Planned
 from gpubalance.jobs.layers.result import layers_result
 from gpubalance.jobs.layers.series import PipeSeries
 from gpubalance.jobs.measure.joint import party_for
-from gpubalance.jobs.measure.series import LEAST_TIMINGS
+from gpubalance.jobs.measure.length import LEAST_TIMINGS
 from gpubalance.jobs.measure.warnings import PRECISE_ENOUGH, resumed, rounds_taken_over
 from gpubalance.results.common import Model, Warning_
 from gpubalance.results.layers import Layers, LayersBaselines, LayersRound, SplitBaseline

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from gpubalance.errors import BadInput
 from gpubalance.jobs.layers.kept import PipeWindow
 from gpubalance.jobs.layers.known import Planned
+from gpubalance.jobs.measure.length import LEAST_TIMINGS, TIMING_S
 from gpubalance.jobs.measure.sensors import Sensors
-from gpubalance.jobs.measure.series import LEAST_TIMINGS, STAMPED_PART, STAMPED_STEPS, TIMING_S
+from gpubalance.jobs.measure.series import STAMPED_PART, STAMPED_STEPS
 from gpubalance.jobs.measure.timings import Timings
 from gpubalance.numbers.stats import median
 from gpubalance.numbers.steady import has_trend

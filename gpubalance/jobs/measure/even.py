@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from gpubalance.errors import BadInput, OutOfMemory
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.jobs.measure.fitting import Fitting
-from gpubalance.jobs.measure.series import SHORT_TIMING_S, Series, timing_s
-from gpubalance.jobs.measure.warm import Warmth
+from gpubalance.jobs.measure.series import Series
 from gpubalance.jobs.measure.warnings import even_does_not_fit, even_out_of_memory
 from gpubalance.results.common import Warning_
 from gpubalance.settings.requests import RunRequest
@@ -24,16 +23,17 @@ _PIECES_TRIED = 3
 class Even:
     """The even split of a run's global batch, warmed up: its `series`, or None if there is none to measure.
 
-    `is_own`: the run's own split is the even one. `largest` has the largest equal shares in one piece, as Keras would
-    take them, if the even split needs micro-batches. `best_at_largest` has their global batch in the split that
-    `best_of` gives for it, None if that is unknown or the same.
+    `own` is the run's own split, warmed up before. `is_own`: that is the even one. `largest` has the largest equal
+    shares in one piece, as Keras would take them, if the even split needs micro-batches. `best_at_largest` has their
+    global batch in the split that `best_of` gives for it, None if that is unknown or the same. Both are measured by
+    `beside` as soon as they are known to fit.
     """
 
     party: Party
-    warmth: Warmth
+    own: Series
     request: RunRequest
     watch: Watch
-    pipeline: bool = False
+    beside: Callable[[Series], None]
     best_of: Callable[[int], Shares | None] = lambda _: None
     series: Series | None = None
     largest: Series | None = None
@@ -50,13 +50,18 @@ class Even:
         self.is_own = even == split
         if self.is_own:
             return
+        fitting = Fitting(self.party, self.request, self.watch, self.own.memory_peak_bytes)
+        where = fitting.too_small_for(even)
         try:
-            self.series = self._warm(even)
+            if where is None:
+                self.series = self._warm(even)
+                return
         except OutOfMemory as error:
-            try:
-                self._divide(even, error)
-            except OutOfMemory as again:
-                self.give_up(again)
+            where = "a device" if error.replica is None else self.request.devices[error.replica].label
+        try:
+            self._divide(even, where, fitting)
+        except OutOfMemory as again:
+            self.give_up(again)
 
     def give_up(self, error: OutOfMemory) -> None:
         """Goes on without the even split."""
@@ -64,34 +69,34 @@ class Even:
         self.series = None
         self.warnings.append(even_out_of_memory(error.message))
 
-    def _divide(self, even: Shares, error: OutOfMemory) -> None:
+    def _divide(self, even: Shares, where: str, fitting: Fitting) -> None:
         """Takes the even split in micro-batches, beside the largest equal shares in one piece, or only those."""
-        where = "a device" if error.replica is None else self.request.devices[error.replica].label
         self.watch(Doing(f"the even split {even} does not fit on {where}; looking for the largest equal shares"))
-        share = Fitting(self.party, self.request, self.watch).largest_even_share(max(even.batches))
-        divided = self._in_pieces(even, share)
+        share = fitting.largest_even_share(max(even.batches))
+        if share == max(even.batches):
+            self.series = self._warm(even)
+            return
         shares = Shares((share,) * len(even.batches))
-        self.watch(Doing(f"warming up {shares}, the largest equal shares that fit"))
-        largest = self._series(shares, "largest even" if divided else "even")
-        self.warmth.warm_up(largest)
+        largest = self._series(shares, "largest even")
+        self.beside(largest)  # now, as it has just been trained with
+        best = self._best_beside(shares)
+        divided = self._in_pieces(even, share)
         if divided is None:
-            self.series = largest
+            self.series = self._series(shares, "even")
             self.warnings.append(even_does_not_fit(even, where, shares))
             return
-        self.largest = largest
-        self.best_at_largest = self._best_beside(shares)
+        self.largest, self.best_at_largest = largest, best
         self.is_own = divided.split == self.request.split
         self.series = None if self.is_own else divided
 
     def _best_beside(self, equal: Shares) -> Series | None:
-        """The best split of these equal shares' global batch, warmed up; None if it is unknown or does not fit."""
+        """The best split of these equal shares' global batch, measured; None if it is unknown or does not fit."""
         best = self.best_of(equal.global_batch)
         if best is None or best == equal:
             return None
-        self.watch(Doing(f"warming up {best}, the best split of that global batch"))
         series = self._series(best, "best at largest even")
         try:
-            self.warmth.warm_up(series)
+            self.beside(series)
         except OutOfMemory as error:
             self.watch(Doing(f"{error.message}: going on without it"))
             return None
@@ -113,17 +118,9 @@ class Even:
     def _warm(self, split: Shares) -> Series:
         self.watch(Doing(f"warming up the even split {split}, to compare with"))
         series = self._series(split, "even")
-        self.warmth.warm_up(series)
+        self.party.ask(series.warm_up)
         return series
 
     def _series(self, split: Shares, name: str) -> Series:
-        """A series for the split. All but the even split's take short timings, as nothing is decided by them."""
-        own = name == "even"
-        return Series(
-            split,
-            name=name,
-            devices=self.request.devices,
-            watch=self.watch if own else None,
-            timing_s=timing_s(self.request.measuring) if own else SHORT_TIMING_S,
-            pipeline=self.pipeline,
-        )
+        watch = self.watch if name == "even" else None
+        return Series(split, name=name, devices=self.request.devices, watch=watch, pipeline=self.own.pipeline)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from gpubalance.errors import NothingFits, OutOfMemory
 from gpubalance.jobs.events import Doing, Watch
+from gpubalance.jobs.keep.saved_probes import best_probe, find_device
 from gpubalance.numbers.units import format_bytes
 from gpubalance.planning.memory import Points, predict_limit
 from gpubalance.planning.search import Trial, find_limit
@@ -22,10 +23,12 @@ _TOLERANCE_ON_GPU = 0.01
 class Fitting:
     """The search for a split that fits, with the party of a run whose own split ran out of memory."""
 
-    def __init__(self, party: Party, request: RunRequest, watch: Watch) -> None:
+    def __init__(self, party: Party, request: RunRequest, watch: Watch, peaks_bytes: Sequence[int | None] = ()) -> None:
+        """`peaks_bytes` is what the request's split takes on each device, if that is known."""
         self._party = party
         self._request = request
         self._watch = watch
+        self._peaks_bytes = peaks_bytes or (None,) * len(request.devices)
         self._refused: OutOfMemory | None = None  # the latest error in the search
 
     def suggest(self, failed: OutOfMemory, *, believed: bool = False) -> tuple[Shares | None, list[int]]:
@@ -42,8 +45,10 @@ class Fitting:
         lowered = self._lowered(failed, blamed=True) or self._lowered(failed, blamed=False)
         if lowered is None:
             return None, [failed.replica] if failed.replica is not None else []
-        sizes, halved = lowered
-        limits = self._predicted(self._points([tuple(max(1, size // 2) for size in sizes), sizes]))
+        sizes, peaks, halved = lowered
+        known = self._known_points(sizes, peaks)
+        half = tuple(max(1, size // 2) for size in sizes)
+        limits = self._predicted(known if all(known) else self._points([half, sizes]))
         most = [min(size, limit) if limit else fits for size, limit, fits in zip(wanted, limits, sizes, strict=True)]
         too_large = [i for i in sorted(halved) if most[i] < wanted[i]]
         suspected = too_large or sorted(halved)
@@ -57,8 +62,10 @@ class Fitting:
                 return self._with(larger), [i for i in suspected if larger[i] < wanted[i]]
         return self._with(sizes), too_large
 
-    def _lowered(self, failed: OutOfMemory, *, blamed: bool) -> tuple[tuple[int, ...], set[int]] | None:
-        """Micro-batches that fit, after halving those that errors blame, or all; and the replicas that were halved."""
+    def _lowered(
+        self, failed: OutOfMemory, *, blamed: bool
+    ) -> tuple[tuple[int, ...], tuple[int | None, ...], set[int]] | None:
+        """Micro-batches that fit, after halving those that errors blame, or all; their peaks; and which were halved."""
         sizes, halved, error = self._request.split.micro_batches, set[int](), failed
         while True:
             lower = range(len(sizes)) if error.replica is None or not blamed else (error.replica,)
@@ -66,8 +73,9 @@ class Fitting:
                 return None
             halved |= set(lower)
             sizes = tuple(max(1, size // 2) if i in lower else size for i, size in enumerate(sizes))
-            if self._tried(self._with(sizes)) is not None:
-                return sizes, halved
+            peaks = self._tried(self._with(sizes))
+            if peaks is not None:
+                return sizes, peaks, halved
             error = self._refused or error
 
     def _with(self, sizes: tuple[int, ...]) -> Shares:
@@ -76,10 +84,43 @@ class Fitting:
         most = zip(split.batches, sizes, split.counts, strict=True)
         return Shares(tuple(min(batch, size * count) for batch, size, count in most), sizes)
 
+    def too_small_for(self, split: Shares) -> str | None:
+        """The label of the device that surely does not hold its part, by the memory that is known; None for none."""
+        predicted = self._predicted(self._known_points(self._request.split.micro_batches, self._peaks_bytes))
+        limits = zip(self._request.devices, predicted, split.micro_batches, strict=True)
+        short = {limit / size: device.label for device, limit, size in limits if limit and limit < size}
+        return short[min(short)] if short else None
+
+    def _known_points(self, sizes: Sequence[int], peaks: Sequence[int | None]) -> list[list[tuple[int, int]]]:
+        """Each device's memory at two sizes: by the peaks of these, which fit, and as it grows with the batch.
+
+        A profile says how, or a probe that was made here. Empty for a device of which either is unknown.
+        """
+        grows = [self._bytes_per_sample(device) for device in self._request.devices]
+        return [
+            [(batch, round(peak - per_sample * (size - batch))) for batch in sorted({1, min(sizes)})]
+            if peak is not None and per_sample
+            else []
+            for size, peak, per_sample in zip(sizes, peaks, grows, strict=True)
+        ]
+
+    def _bytes_per_sample(self, device: Device) -> float | None:
+        if device.profile is not None:
+            return device.profile.memory_per_sample
+        probe = best_probe([device], self._request.settings)
+        found = probe and find_device(probe, device)
+        seen = [(p.batch, p.memory_peak_bytes) for p in found.curve if p.memory_peak_bytes] if found else []
+        if len(seen) < 2:
+            return None
+        (small, low), (large, high) = sorted(seen)[-2:]
+        return (high - low) / (large - small)
+
     def largest_even_share(self, share: int) -> int:
-        """The largest equal share that fits on every device, given that `share` does not and the request's sizes do."""
+        """The largest equal share up to `share` that fits on every device, given that the request's sizes do."""
         devices, low = self._request.devices, min(self._request.split.micro_batches)
-        points = self._points([(max(1, batch),) * len(devices) for batch in (low // 2, low)])
+        refused = self.too_small_for(Shares((share,) * len(devices))) is None
+        known = self._known_points(self._request.split.micro_batches, self._peaks_bytes)
+        points = known if all(known) else self._points([(max(1, b),) * len(devices) for b in (low // 2, low)])
         limits = {replica: most for replica, most in enumerate(self._predicted(points)) if most}
         tightest = min(limits, key=lambda replica: limits[replica], default=0)
 
@@ -97,9 +138,9 @@ class Fitting:
             memory_bytes=devices[tightest].memory_bytes if limits else None,
             max_batch=fails,
             multiple=step,
-            failed=fails,
+            failed=fails if refused else None,
         )
-        return max(low, found.fits or 0)
+        return min(share, max(low, found.fits or 0))
 
     def error(self, error: OutOfMemory) -> NothingFits:
         """The error of a run whose split does not fit; it names a split that was tried and does, if there is one."""

@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 
 from gpubalance.errors import GpubalanceError, Interrupted, OutOfMemory
 from gpubalance.jobs.environment import environment
 from gpubalance.jobs.events import Doing, TimeLeft, Watch, WindowDone
 from gpubalance.jobs.keep.kept import Kept, RunKey
 from gpubalance.jobs.measure.even import Even
+from gpubalance.jobs.measure.length import Length
 from gpubalance.jobs.measure.pipeline import ROUND_S, Alone
-from gpubalance.jobs.measure.series import LEAST_TIMINGS, Series, timing_s
-from gpubalance.jobs.measure.warm import Warmth
+from gpubalance.jobs.measure.series import Series
+from gpubalance.jobs.measure.timings import Timings
 from gpubalance.jobs.measure.warnings import (
     PRECISE_ENOUGH,
     batches_joined,
@@ -58,7 +58,7 @@ class JointRun:
     """A run of a split in windows, in turns with those of the even split.
 
     `asked` may have devices without samples; the party has none of them. `driver` is recorded, `solo` is what the
-    devices gave alone, to compare with. `proof` tells the runs of one `balance` apart; its party may be warm already.
+    devices gave alone, to compare with. `proof` tells the runs of one `balance` apart.
     `best_of` gives the best split of a global batch, if known. With `pipeline` batches come from the user's own
     pipeline, and a third series has the same batches held on the devices.
     """
@@ -70,7 +70,6 @@ class JointRun:
     kept: Kept
     solo: tuple[SoloBest, ...] | None = None
     proof: int = 0
-    warmth: Warmth | None = None
     best_of: Callable[[int], Shares | None] = lambda _: None
     pipeline: bool = False
     warnings: list[Warning_] = field(default_factory=list)
@@ -82,11 +81,10 @@ class JointRun:
         self.request = self.asked.of_used
         self.measuring = self.request.measuring
         split, devices = self.request.split, self.request.devices
-        length_s = timing_s(self.measuring)
-        self.own = Series(split, devices=devices, watch=self.watch, timing_s=length_s, pipeline=self.pipeline)
-        self.held = Series(split, name="held", devices=devices, timing_s=length_s) if self.pipeline else None
-        self._warmth = self.warmth or Warmth(self.party, xla=self.asked.settings.xla)
-        self.even = Even(self.party, self._warmth, self.request, self.watch, self.pipeline, self.best_of)
+        self._length = Length.of_window(self.measuring)
+        self.own = Series(split, devices=devices, watch=self.watch, pipeline=self.pipeline)
+        self.held = Series(split, name="held", devices=devices) if self.pipeline else None
+        self.even = Even(self.party, self.own, self.request, self.watch, self._measure_beside, self.best_of)
         round_s = min(ROUND_S, self.measuring.duration_s or ROUND_S)
         self.alone = Alone(self.party, split.global_batch, self.watch, round_s) if self.pipeline else None
 
@@ -115,11 +113,6 @@ class JointRun:
         return [self.own, *(one for one in (self.even.series, self.held) if one is not None)]
 
     @property
-    def _at_least(self) -> int:
-        """The least number of timings in a window, however long they take."""
-        return LEAST_TIMINGS if self.measuring.duration_s is None else 1
-
-    @property
     def slowed(self) -> list[tuple[Device, tuple[str, ...]]]:
         """Each GPU that was throttled for a reason that passes, with NVML's reasons."""
         found = zip(self.request.devices, self.own.throttled, strict=True)
@@ -136,9 +129,8 @@ class JointRun:
         if self.own.windows:
             self.warnings.append(resumed(self.own.windows))
         self.watch(Doing(f"warming up {self.own.split}"))
-        self._warmth.warm_up(self.own)
-        if self.held is not None:
-            self._warmth.warm_up(self.held)
+        for series in self.series:
+            self.party.ask(series.warm_up)
 
     def _take_over(self) -> None:
         """Adds the windows that an interrupted run left, and emits events for them as if they were measured now."""
@@ -149,15 +141,9 @@ class JointRun:
                 self.watch(WindowDone(number, of, series.name, series.devices, window.measurement()))
 
     def _warm_up_even(self) -> None:
-        started = self.party.started
         self.even.warm_up()
-        for series in (self.even.largest, self.even.best_at_largest):
-            if series is not None:
-                self._measure_beside(series)
-        # On a real device a split that did not fit has ended the worker: warm the next one up for all series.
-        if self.party.started != started or not self.party.alive:
-            for series in self.series:
-                self._warmth.warm_up(series)
+        for series in self.series:  # on a real device a split that did not fit has ended the worker
+            self.party.ask(series.warm_up)
         self._take_over()
 
     def _measure_beside(self, series: Series) -> None:
@@ -165,8 +151,11 @@ class JointRun:
         if self.kept.restore(self.key, series):
             return
         self.watch(Doing(f"measuring {series.split}, a global batch of {series.split.global_batch}"))
-        window = self.party.ask(partial(series.window, seconds=self.measuring.window_s(1), at_least=self._at_least))
-        self.kept.window(self.key, series.name, window)
+        self.party.ask(series.warm_up)
+        self.kept.window(self.key, series.name, self._window(series))
+
+    def _window(self, series: Series) -> Timings:
+        return self.party.ask(lambda worker: series.window(worker, self._length))
 
     def _measure(self) -> None:
         """Measures windows of the split and the even split in turns, so that a drifting machine affects both alike."""
@@ -183,19 +172,18 @@ class JointRun:
 
     def _take_turns(self, number: int, of: int) -> None:
         """Measures one window of each. The run goes on without the even split if that runs out of memory."""
-        seconds = self.measuring.window_s(number)
         # They alternate in going first: as a card gets hotter, the second one is always a little slower.
         for series in self.series if number % 2 else reversed(self.series):
             if series.windows >= number:
                 continue
             try:
-                window = self.party.ask(partial(series.window, seconds=seconds, at_least=self._at_least))
+                window = self._window(series)
             except OutOfMemory as error:
                 if series is not self.even.series:
                     raise
                 self.even.give_up(error)
                 for left in self.series:
-                    self._warmth.warm_up(left)
+                    self.party.ask(left.warm_up)
                 continue
             self.kept.window(self.key, series.name, window)
             if series is self.own:

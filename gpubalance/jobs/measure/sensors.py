@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
@@ -11,6 +12,8 @@ from gpubalance.errors import PartialResult
 from gpubalance.remedies import known
 from gpubalance.results.telemetry import Gauges, Telemetry, passing
 from gpubalance.settings.device import Device
+
+_MOVED_WITHIN_S = 30.0
 
 
 class Sensors:
@@ -40,6 +43,10 @@ class Sensors:
         """NVML's reasons that slowed each device down and may pass: heat or its power supply."""
         told = [course.telemetry() for course in self._courses]
         return tuple(passing(one.throttle_reasons or ()) if one is not None else () for one in told)
+
+    def move(self) -> bool:
+        """Whether a GPU's temperature or clock still moves, as far as NVML tells."""
+        return any(course.moves(time.monotonic() - _MOVED_WITHIN_S) for course in self._courses)
 
     @property
     def latest(self) -> tuple[Gauges | None, ...]:

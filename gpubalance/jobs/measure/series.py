@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from gpubalance.errors import BadInput
 from gpubalance.jobs.events import TimingDone, Watch
+from gpubalance.jobs.measure.length import Length
 from gpubalance.jobs.measure.sensors import Sensors
 from gpubalance.jobs.measure.timings import Timings
 from gpubalance.numbers.stats import median
@@ -16,17 +17,13 @@ from gpubalance.numbers.steady import has_trend
 from gpubalance.results.telemetry import all_reasons
 from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device
-from gpubalance.settings.requests import Measuring
 from gpubalance.workers.messages import Measured
 from gpubalance.workers.worker import Worker
 
-# Long enough that the devices' short idle times at both ends of a timing do not count.
-TIMING_S = 0.5
-# In a window that ends after five timings; as long as in a probe and in a balance's rounds, for comparison.
-SHORT_TIMING_S = 0.25
 # The part of a window in which steps are stamped. They have their own trace, so the rest pays nothing for them.
 STAMPED_PART = 0.1
-STAMPED_STEPS = 3
+STAMPED_STEPS = 3  # in a window of given length
+_STAMPED_STEPS = 2
 # If batches differ in shape, step times are a distribution, which the stamped ones show.
 _UNLIKE_STAMPED_PART = 0.3
 _UNLIKE_STAMPED_STEPS = 14
@@ -34,14 +31,14 @@ WARMUP_STEPS = 10
 _LONGEST_WARMUP_S = 60.0
 _LONGEST_WARMUP_STEPS = 200
 _SETTLING_STEPS = 3
-LEAST_TIMINGS = 5  # in a window without a given length
+_TRACED_STEPS = 2
+_FOR_AN_INTERVAL = 3
 _CLEARLY_FASTER = 0.95
 _LONGEST_SETTLING_STEPS = 30
 
 
-def timing_s(measuring: Measuring) -> float:
-    """The seconds of a timing in these windows; a longer step is a timing by itself."""
-    return SHORT_TIMING_S if measuring.duration_s is None else TIMING_S
+def _step_s(timing: Timing) -> float:
+    return timing.step_s or timing.seconds / timing.steps
 
 
 @dataclass
@@ -56,7 +53,6 @@ class Series(Timings):
     name: str = ""
     devices: tuple[Device, ...] = ()
     watch: Watch | None = None
-    timing_s: float = TIMING_S
     pipeline: bool = False
     least_samples: int = 0
     windows: int = 0
@@ -75,51 +71,64 @@ class Series(Timings):
         """The seconds of a step at the end of the warm-up; 0 before it."""
         return self._recent_step_s
 
-    @property
-    def steps_per_timing(self) -> int:
-        """The number of steps in a timing, by the warm-up's step time."""
-        return max(1, round(self.timing_s / self._recent_step_s)) if self._recent_step_s else 1
+    def steps_per_timing(self, timing_s: float) -> int:
+        """The number of steps in a timing of about that many seconds, by the latest step time."""
+        return max(1, round(timing_s / self._recent_step_s)) if self._recent_step_s else 1
 
     def warm_up(self, worker: Worker, *, stamped: bool = True) -> None:
-        """Trains until the step time is steady: at least 10 steps, of which the last 10 show no trend.
+        """Trains until the step time is steady, as far as this worker has not done so before.
 
-        With `stamped` the stamped steps' own trace is warmed up too. Raises OutOfMemory, and BadInput for a loss that
-        is not a number from the first step on.
+        Its first split trains at least 10 steps, of which the last 10 show no trend; so does every split under XLA,
+        which compiles each. Another one settles; one that it has trained with is ready. With `stamped` the stamped
+        steps' own trace is warmed up too, one for splits in one piece and one for others. Raises OutOfMemory, and
+        BadInput for a loss that is not a number from the first step on.
         """
-        times: list[float] = []
-        end = time.monotonic() + _LONGEST_WARMUP_S
-        for timing in self._measure(worker, at_least=1):
-            self._refuse_bad_loss(timing)
-        if stamped:
-            self.warmup_steps += len(list(self._measure(worker, at_least=2, stamped=True)))
-        while len(times) < WARMUP_STEPS or has_trend(times[-WARMUP_STEPS:]):
-            if len(times) >= WARMUP_STEPS and (time.monotonic() > end or len(times) > _LONGEST_WARMUP_STEPS):
-                self.steady = False
-                break
-            times += [s.seconds / s.steps for s in self._measure(worker, at_least=2)]
-        self.warmup_steps += len(times) + 1
-        self._recent_step_s = median(times[-WARMUP_STEPS:])
+        accumulates, whole = self.split.accumulates, worker.settings.xla or not worker.warm
+        if not whole and (self.split, self.pipeline) in worker.trained:
+            self.note_peaks(worker.trained[self.split, self.pipeline])
+            return
+        steps = self._steps(worker, 1)
+        self._refuse_bad_loss(steps[0])
+        if stamped and (whole or accumulates not in worker.warm):
+            steps += self._steps(worker, _TRACED_STEPS, stamped=True)
+        if whole:
+            self._train_until_steady(worker, steps)
+        else:
+            self._train_until_settled(worker, steps)
+        worker.warm.add(accumulates)
 
-    def settle(self, worker: Worker, *, first: bool = True, stamped: bool = False) -> None:
+    def settle(self, worker: Worker, *, first: bool = True) -> list[Timing]:
         """A short warm-up for a worker that has trained with other batches: until no step is clearly faster.
 
-        `stamped`: the trace of its stamped steps is new.
-
-        Trains at least 3 steps: what trains three times keeps training. Raises as `warm_up` does; a loss that is not
-        a number matters only in the model's `first` measurement, as random data may lead to one later.
+        Trains at least 3 steps: what trains three times keeps training. Returns the last two, which are as fast as each
+        other. Raises as `warm_up` does; a loss that is not a number matters only in the model's `first` measurement, as
+        random data may lead to one later.
         """
-        times: list[float] = []
-        while len(times) < _SETTLING_STEPS or (
-            times[-1] < _CLEARLY_FASTER * times[-2] and len(times) < _LONGEST_SETTLING_STEPS
+        steps = self._steps(worker, 1)
+        if first:
+            self._refuse_bad_loss(steps[0])
+        self._train_until_settled(worker, steps)
+        return steps[-2:]
+
+    def _train_until_steady(self, worker: Worker, steps: list[Timing]) -> None:
+        end = time.monotonic() + _LONGEST_WARMUP_S
+        while len(steps) < WARMUP_STEPS or has_trend([_step_s(one) for one in steps[-WARMUP_STEPS:]]):
+            if len(steps) >= WARMUP_STEPS and (time.monotonic() > end or len(steps) > _LONGEST_WARMUP_STEPS):
+                self.steady = False
+                break
+            steps += self._steps(worker, 2)
+        self._recent_step_s = median([_step_s(one) for one in steps[-WARMUP_STEPS:]])
+
+    def _train_until_settled(self, worker: Worker, steps: list[Timing]) -> None:
+        while len(steps) < _SETTLING_STEPS or (
+            _step_s(steps[-1]) < _CLEARLY_FASTER * _step_s(steps[-2]) and len(steps) < _LONGEST_SETTLING_STEPS
         ):
-            for timing in self._measure(worker, at_least=1):
-                if first:
-                    self._refuse_bad_loss(timing)
-                times.append(timing.seconds / timing.steps)
-        if stamped:
-            self.warmup_steps += len(list(self._measure(worker, at_least=2, stamped=True)))
-        self.warmup_steps += len(times)
-        self._recent_step_s = times[-1]
+            steps += self._steps(worker, 1)
+        self._recent_step_s = _step_s(steps[-1])
+
+    def _steps(self, worker: Worker, count: int, *, stamped: bool = False) -> list[Timing]:
+        self.warmup_steps += count
+        return list(self._measure(worker, at_least=count, stamped=stamped))
 
     def _refuse_bad_loss(self, timing: Timing) -> None:
         if not timing.loss_is_finite:
@@ -135,31 +144,40 @@ class Series(Timings):
             list(worker.pull(self.least_samples, seconds=0.0))
             self.least_samples = 0
 
-    def window(self, worker: Worker, seconds: float, *, at_least: int = 1, within: float | None = None) -> Timings:
-        """Measures for `seconds` and at least so many timings, adds them to the series, and returns the window.
+    def window(self, worker: Worker, length: Length, *, stamped: bool = True) -> Timings:
+        """Measures a window of that length, its stamped steps included, adds it to the series, and returns it.
 
-        With `within` it ends sooner, after at least so many timings, once the step time is known to that part of it.
-        Raises PartialResult if a GPU's memory has failed, and what `Worker.measure` does.
+        A GPU whose clocks or temperature still move gets all of the time, precise or not. Raises PartialResult if a
+        GPU's memory has failed, and what `Worker.measure` does.
         """
         window = Timings(self.split, self.sensors)
-        part, steps = STAMPED_PART, STAMPED_STEPS
-        if self._differs:
-            part, steps = _UNLIKE_STAMPED_PART, _UNLIKE_STAMPED_STEPS
         with self.sensors.watching():
-            # Stamped steps come first: a result needs both kinds, so that a window that is cut short is sooner of use.
-            for timing in self._measure(worker, seconds=seconds * part, at_least=steps, stamped=True):
-                window.stamped.append(timing)
-                self.stamped.append(timing)
-            rest_s = seconds * (1 - part)
-            if within is None:
-                window.timings += self.measure(worker, rest_s, at_least=at_least)
-            else:
-                window.timings += self.until_known(worker, within, most_s=rest_s, at_least=at_least)
+            rest = self._stamp(worker, length, window) if stamped else length
+            self.until_known(worker, rest, window)
         self.sensors.check()
         window.memory_peak_bytes = self.memory_peak_bytes
         window.late_parts = [self._last_late_part]
         self.windows += 1
         return window
+
+    def _stamp(self, worker: Worker, length: Length, window: Timings) -> Length:
+        """Measures the stamped steps of a window, and returns what is left of its length.
+
+        They come first: a result needs both kinds, so that a window that is cut short is sooner of use.
+        """
+        part, steps = STAMPED_PART, STAMPED_STEPS if length.least_s else _STAMPED_STEPS
+        if self._differs:
+            part, steps = _UNLIKE_STAMPED_PART, _UNLIKE_STAMPED_STEPS
+        seconds = part * length.least_s or length.timing_s
+        for timing in self._measure(worker, seconds=seconds, at_least=steps, stamped=True):
+            window.stamped.append(timing)
+            self.stamped.append(timing)
+        self._recent_step_s = self._recent_step_s or median([_step_s(one) for one in window.stamped])
+        return length._replace(
+            least_s=(1 - part) * length.least_s,
+            most_s=(1 - part) * length.most_s,
+            at_least=max(min(length.at_least, _FOR_AN_INTERVAL), length.at_least - len(window.stamped)),
+        )
 
     def add(
         self,
@@ -181,33 +199,28 @@ class Series(Timings):
         self.loss_is_finite = self.loss_is_finite and all(one.loss_is_finite for one in (*timings, *stamped))
         return window
 
-    def measure(self, worker: Worker, seconds: float, *, at_least: int = 1) -> list[Timing]:
-        """Measures without stamps, for `seconds` and at least so many timings; adds the timings, and returns them."""
-        before = len(self.timings)
-        for timing in self._measure(worker, seconds=seconds, at_least=at_least, steps_per_timing=self.steps_per_timing):
-            self.timings.append(timing)
-        self.late_parts.append(self._last_late_part)
-        return self.timings[before:]
-
     def until_known(
         self,
         worker: Worker,
-        within: float,
+        length: Length,
+        window: Timings,
         *,
-        most_s: float,
-        least_s: float = 0.0,
-        at_least: int = LEAST_TIMINGS,
         until_s: float = math.inf,
-    ) -> list[Timing]:
-        """Measures without stamps until the step time is known to `within` that part of it, or `most_s` are over.
+    ) -> None:
+        """Measures without stamps until that length is reached; adds the timings to the series and to the window.
 
         After `until_s` on the monotonic clock it takes no more than the first `at_least` timings.
         """
-        before = len(self.timings)
-        self.measure(worker, least_s, at_least=at_least)
-        while self.precision > within and self.timed_s < most_s and time.monotonic() < until_s:
-            self.measure(worker, 0.0, at_least=len(self.timings) // 4)
-        return self.timings[before:]
+        seconds, at_least = length.least_s, length.at_least
+        while True:
+            steps = self.steps_per_timing(length.timing_s)
+            for timing in self._measure(worker, seconds=seconds, at_least=at_least, steps_per_timing=steps):
+                self.timings.append(timing)
+                window.timings.append(timing)
+            self.late_parts.append(self._last_late_part)
+            if length.is_reached(window.timings, moves=self.sensors.move()) or time.monotonic() >= until_s:
+                return
+            seconds, at_least = 0.0, max(1, len(window.timings) // 4)
 
     def _measure(
         self,

@@ -18,12 +18,13 @@ from gpubalance.errors import (
 )
 from gpubalance.jobs.events import Doing, PointDone, TrialDone, Watch
 from gpubalance.jobs.keep.journal import Journal
+from gpubalance.jobs.measure.length import Length
 from gpubalance.jobs.measure.lost import lost_gpus_told
 from gpubalance.jobs.measure.refused import refuse
 from gpubalance.jobs.measure.sensors import check_memory
 from gpubalance.jobs.probe.attempt import Attempt
 from gpubalance.jobs.probe.halt import Halt
-from gpubalance.jobs.probe.point import Length, measure_point
+from gpubalance.jobs.probe.point import measure_point
 from gpubalance.results.probe import CurvePoint, Outcome, Trial
 from gpubalance.settings.requests import ProbeRequest
 from gpubalance.workers.messages import Ready
@@ -39,7 +40,7 @@ class Bench:
         self.journal = journal
         self._halt = halt
         self.watch = watch
-        self.length = Length.of(request.duration_s)
+        self.length = Length.of_point(request.duration_s)
         # A death may have been the machine's fault and mended since: that batch is tried again.
         self._known: dict[int, list[Attempt]] = defaultdict(list)
         for attempt in journal.of(self.device.uuid, Attempt):

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 
 from gpubalance.errors import DeadlinePassed, OutOfMemory, PartialResult
 from gpubalance.jobs.events import PointDone
+from gpubalance.jobs.measure.length import Length
 from gpubalance.jobs.probe.attempt import Drift, HotPoint
 from gpubalance.jobs.probe.bench import Bench
-from gpubalance.jobs.probe.point import Length
 from gpubalance.results.common import StepTime
 from gpubalance.results.probe import CurvePoint
 

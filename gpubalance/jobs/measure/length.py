@@ -1,0 +1,90 @@
+"""How long something is measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from gpubalance.jobs.measure.warnings import PRECISE_ENOUGH
+from gpubalance.numbers.stats import half_width
+from gpubalance.results.timing import Timing
+from gpubalance.settings.requests import Measuring
+
+# Long enough that the devices' short idle times at both ends of a timing do not count.
+TIMING_S = 0.5
+# In a window that ends once its step time is known; as long as in a probe and in a balance's rounds, for comparison.
+SHORT_TIMING_S = 0.25
+LEAST_TIMINGS = 5
+_POINT_S = 3.0
+_TIMINGS = 12  # in a round or a point of given length
+_LONGEST = 4  # times its usual length, at most, until a point is precise
+
+
+class Length(NamedTuple):
+    """`least_s` seconds of steps and `at_least` timings, then until the step time is precise, for at most `most_s`.
+
+    Precise means that half the 95 % interval of the step time is `within` that part of it. A timing is of as many steps
+    as take about `timing_s`, at least one.
+    """
+
+    least_s: float
+    most_s: float
+    timing_s: float
+    within: float
+    at_least: int = LEAST_TIMINGS
+
+    @classmethod
+    def exactly(cls, seconds: float) -> Length:
+        """That many seconds, however precise."""
+        return cls(seconds, seconds, TIMING_S, math.inf, at_least=1)
+
+    @classmethod
+    def of_window(cls, measuring: Measuring) -> Length:
+        """A window of a run."""
+        most_s, within = measuring.longest_s, measuring.within
+        if within is None:
+            return cls.exactly(most_s)
+        return cls(0.0, most_s, SHORT_TIMING_S, within)
+
+    @classmethod
+    def of_round(cls, seconds: float | None) -> Length:
+        """A round of a balance: of that many seconds, or until it is known within ± 1 %."""
+        if seconds is None:
+            return cls(0.0, _POINT_S, SHORT_TIMING_S, PRECISE_ENOUGH)
+        return cls(seconds, seconds, seconds / _TIMINGS or SHORT_TIMING_S, math.inf)
+
+    @classmethod
+    def of_point(cls, seconds: float | None) -> Length:
+        """A batch size of a probe: for at least so long; None ends as soon as it is precise."""
+        usual_s = seconds or _POINT_S
+        return cls(seconds or 0.0, _LONGEST * usual_s, usual_s / _TIMINGS, PRECISE_ENOUGH)
+
+    def is_reached(self, timings: Sequence[Timing], *, moves: bool = False) -> bool:
+        """Whether these timings are enough; while a GPU's clock or temperature `moves`, no precision is."""
+        taken_s = sum(one.seconds for one in timings)
+        if len(timings) < self.at_least or taken_s < self.least_s:
+            return False
+        known = half_width([one.seconds / one.steps for one in timings])
+        return taken_s >= self.most_s or (not moves and known is not None and known <= self.within)
+
+    def until(self, within: float) -> Length:
+        """A point's length to get `within` that part; a coarser one gets half the time, in timings half as long."""
+        if within <= PRECISE_ENOUGH:
+            return self._replace(within=within)
+        return self._replace(within=within, most_s=self.most_s / 2, timing_s=self.timing_s / 2)
+
+    @property
+    def look(self) -> Length:
+        """Half a point's usual length, precise or not: for a first impression."""
+        return self._replace(least_s=self.least_s / 2, most_s=self.most_s / _LONGEST / 2, timing_s=self.timing_s / 2)
+
+    @property
+    def glance(self) -> Length:
+        """A look that ends after the fewest timings allowed."""
+        return self.look._replace(within=math.inf)
+
+    def lasting(self, seconds: float) -> Length:
+        """That many seconds, at most a point's usual ones."""
+        seconds = min(seconds, self.most_s / _LONGEST)
+        return self._replace(least_s=seconds, most_s=seconds)
