@@ -70,6 +70,7 @@ class Session:
         for clock in self._clocks:
             clock.counts = self.in_cluster
         self._paced = [clock for clock in self._clocks[self._here] if isinstance(clock, PacedClock)]
+        self._all_paced = len(self._paced) == len(self._devices)
         with strategy.scope():
             self._model, self._import_s = trained.make_model(settings)
             self._user_data = UserData(settings.data, self._model) if settings.data else None
@@ -248,22 +249,23 @@ class Session:
     def _run(self, dealt: Dealt | None = None, *, stamped: bool = False) -> tuple[Any, Any, float]:
         """Queues a step with this batch or the next one: the logs, the stamps and the host's wait for data.
 
-        Simulated devices read the clock in every step anyway, so their stamped steps need no trace of their own.
+        Simulated devices read the clock in every step anyway, and take no longer after a pause: so their stamped steps
+        need no trace of their own, and no other step before them.
         """
         asked, self._awaited_s = time.perf_counter(), 0.0
         if dealt is None:
             assert self._data is not None  # noqa: S101  (_train_with comes first)
             dealt = next(self._data)
         waited = self._awaited_s if self._paced else time.perf_counter() - asked
-        stamped = stamped or len(self._paced) == len(self._devices)
-        logs, stamps, _ = self._functions.train(dealt, at_a_time(dealt.shares, self._split), stamped=stamped)
+        sizes = at_a_time(dealt.shares, self._split)
+        logs, stamps, _ = self._functions.train(dealt, sizes, stamped=stamped or self._all_paced)
         return logs, stamps, waited
 
     def _timing(self, steps: int, *, stamped: bool) -> Timing:
         idle_s = time.perf_counter() - self._ended_s
         for clock in self._paced:  # the pause is none of theirs: one whose update is shorter is ahead, as in training
             clock.free_s += idle_s
-        if stamped:
+        if stamped and not self._all_paced:
             # Queue a stamped step behind another, as usual steps are: an idle GPU would wait for its first kernels.
             self._run()
         else:

@@ -30,8 +30,9 @@ from tests.cli.program import (
     run_json,
     start,
 )
+from tests.faults.machine import Machine
 from tests.jobs.probes import probe_of, with_second
-from tests.stand_in import engine
+from tests.stand_in import TWO_UNLIKE_GPUS, engine
 
 pytestmark = pytest.mark.usefixtures("stand_in")
 # In the time that these take, not at once.
@@ -178,6 +179,41 @@ def test_micro_batches_past_memory_are_told_which_fit() -> None:
     assert done.returncode == 5
     assert "GPU:1 (Quick 2) at micro-batch 120 in the joint run of 200/240 in micro-batches 200/120" in done.stderr
     assert "--batches 200 224 --micro-batches 200 112" in done.stderr
+
+
+def trained_by(folder: Path, *arguments: str) -> list[str]:
+    """The split of each timing of a run of that command, as text."""
+    notes = folder / "trained.txt"
+    script = f"""
+    def step(devices, batches, number):
+        with open({str(notes)!r}, "a") as file:
+            print(*batches, file=file)
+    """
+    done = here("run", *TINY_PAIR, *arguments, environment=engine(folder, script))
+    assert done.returncode == 0, done.stderr
+    return notes.read_text().splitlines()
+
+
+def test_equal_shares_are_found_by_the_memory_line_and_nothing_is_warmed_up_twice(tmp_path: Path) -> None:
+    trained = trained_by(tmp_path, "--batches", "200", "100")
+    # 113 samples are refused before a step; an even split that memory does not hold is not tried in one piece.
+    assert list(dict.fromkeys(trained)) == ["200 100", "112 112", "150 150"]
+    # 112 fit: that is tried, and then measured at once.
+    assert 1 + 5 <= trained.count("112 112") < 1 + 12
+
+
+def test_a_window_is_not_ended_early_while_a_gpu_still_gets_warmer(tmp_path: Path) -> None:
+    slow = "import time\ndef step(devices, batches, number):\n    time.sleep(0.15)\n    return 1.0\n"
+    degrees = " ".join(map(str, range(50, 90)))
+    warmer = TWO_UNLIKE_GPUS.replace("gpu 1 temperature 55", f"gpu 1 series temperature {degrees}")
+    lengths = []
+    for number, gpus in enumerate((TWO_UNLIKE_GPUS, warmer)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        machine = Machine(folder, slow, gpus)
+        result = machine.result("run", "--batches", "30", "20", "--baseline", "none", "--windows", "1")
+        lengths.append(len(result["step_time_s"]["samples"]))
+    assert lengths == [3, 10]  # as soon as it is known; for all of the ten seconds
 
 
 def start_measuring(folder: Path) -> subprocess.Popen[str]:

@@ -140,7 +140,7 @@ def test_a_card_that_throttles_while_it_is_proven_is_followed() -> None:
     profile = DeviceProfile(
         name="hot", alpha_s=0.010, beta_s=0.0004, memory=1024 * MIB, base_memory=64 * MIB, memory_per_sample=4 * MIB
     )
-    hot = profile.model_copy(update={"drift": (DriftPoint(from_s=6.5, factor=1 / 0.7),)})
+    hot = profile.model_copy(update={"drift": (DriftPoint(from_s=4.0, factor=1 / 0.7),)})
     joint = JointProfile(sync_s=0.004)
     made, how = balanced(devices_of(hot, profile), joint, global_batch=320)
     assert "throttled" in {warning.code for warning in made.warnings}

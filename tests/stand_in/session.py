@@ -15,7 +15,7 @@ else happens is Python, in the file that ENGINE_STAND_IN_SCRIPT names, which may
     loss_is_finite()                   whether a timing's loss is a number
     unlike()                           whether batches differ in shape
     progress(devices)                  steps that have this process's gradients, and steps that have the sum of all
-    took(seconds)                      called with what each timing takes, a stamped one with the step before it
+    took(seconds)                      called with what each timing takes
 
 What one of these leaves out, or returns None for, is as the profile says. In a cluster the devices are those of this
 process, one; each process counts the times of all, and tells of its own.
@@ -93,9 +93,8 @@ class Session:
             busy_s = taken_s = len(computes) * told if told else sum(map(self._taken_s, computes))
             if pipeline:
                 taken_s = max(busy_s, len(computes) * self._pulled_s(split.global_batch))
-            with_step_before_s = 2 * taken_s if stamped else taken_s
-            self._call("took", with_step_before_s)
-            spent += with_step_before_s
+            self._call("took", taken_s)
+            spent += taken_s
             given += 1
             own = {"compute_s": computes[0][self._own], "update_s": self._updates_s[self._own], "step_s": busy_s}
             stamps: Any = own if stamped else {}
