@@ -30,6 +30,7 @@ from gpubalance.errors import GpubalanceError
 from gpubalance.jobs.events import Event
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.kept import Kept
+from gpubalance.jobs.measure.length import Length
 from gpubalance.jobs.measure.series import Series
 from gpubalance.jobs.probe.attempt import Attempt
 from gpubalance.settings.device import JointProfile
@@ -153,7 +154,7 @@ def messages(content: bytes) -> None:
     with within_time(), contextlib.suppress(GpubalanceError), Worker(devices, deadline_s=20) as worker:
         worker.open(Settings(model="small"), joint or JointProfile(), seed=0)
         series = Series(Shares((8, 8)))
-        series.window(worker, 0.0)
+        series.window(worker, Length.exactly(0.0))
         series.measurement((0, 1))
         REACHED["measurements"] += 1
         worker.step_flops()

@@ -8,7 +8,8 @@ from itertools import product
 
 import numpy as np
 
-from gpubalance.jobs.measure.series import STAMPED_PART, STAMPED_STEPS, TIMING_S
+from gpubalance.jobs.measure.length import TIMING_S
+from gpubalance.jobs.measure.series import STAMPED_PART, STAMPED_STEPS
 from gpubalance.jobs.measure.timings import Timings
 from gpubalance.results.run import Measurement
 from gpubalance.results.timing import Timing
