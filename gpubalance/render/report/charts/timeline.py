@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from gpubalance.numbers.units import format_seconds
+from gpubalance.render.report.charts.bars import draw_bar
 from gpubalance.render.report.charts.chart import NARROW, Drawing
 from gpubalance.render.report.charts.style import (
     BACKWARD,
@@ -70,16 +71,7 @@ def _draw(subject: Subject, result: Layers, width: int) -> Figure:
 
 def _draw_span(axes: Axes, span: Span, row: int, px_per_s: float) -> None:
     colour, length_s = _COLOURS[span.kind], span.end_s - span.start_s
-    axes.barh(
-        -row,
-        1e3 * length_s,
-        left=1e3 * span.start_s,
-        height=_BAR,
-        facecolor=colour,
-        edgecolor=PAPER,
-        hatch=HATCHES.get(colour, ""),
-        linewidth=0.5,
-    )
+    draw_bar(axes, -row, 1e3 * span.start_s, 1e3 * length_s, colour, _BAR)
     if span.kind in ("forward", "backward") and length_s * px_per_s >= _NUMBERED_PX:
         middle = 1e3 * (span.start_s + span.end_s) / 2
         axes.text(middle, -row, str(span.micro_batch), ha="center", va="center", color=PAPER, fontsize=8)
