@@ -6,7 +6,6 @@ import itertools
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import psutil
@@ -18,14 +17,12 @@ from gpubalance.engine.flops import count_step
 from gpubalance.engine.pace import PacedClock, clocks
 from gpubalance.engine.place import Place
 from gpubalance.engine.pull import Pulls
-from gpubalance.engine.step import built, parity
 from gpubalance.engine.step.functions import Functions, at_a_time
+from gpubalance.engine.step.parity import TRIED
 from gpubalance.engine.step.points import stamped_times
 from gpubalance.engine.step.verdict import UNTRIED, Verdict
 from gpubalance.engine.trace import record_trace
 from gpubalance.engine.user_data import UserData
-from gpubalance.errors import BadInput
-from gpubalance.results.common import Refusal
 from gpubalance.results.pulled import Pulled, Remedy
 from gpubalance.results.timing import Timing
 from gpubalance.settings.cluster import Cluster
@@ -91,18 +88,9 @@ class Session:
 
         A single device trains what a split can't.
         """
-        model, batch = self._model, data.as_tensors(self._samples.make(parity.TRIED))
-        built.take_over(model)
-        trained.build(self.settings, model, self._place.strategy, batch)
-        if ":" not in self.settings.model:
-            return UNTRIED
-        try:
-            told = built.check(model, trains=True)
-            verdict = parity.check(model, batch, self._names[0])
-        except BadInput as error:
-            told, verdict = [], Verdict(refused=Refusal(message=error.message, remedy=error.remedy))
-        self._functions.judge("train", verdict)
-        return replace(verdict, warned=(*told, *verdict.warned))
+        batch = data.as_tensors(self._samples.make(TRIED))
+        trained.build(self.settings, self._model, self._place.strategy, batch)
+        return self._functions.try_in_parts("train", batch) if ":" in self.settings.model else UNTRIED
 
     def facts(self) -> dict[str, Any]:
         """What a result records about the model and TensorFlow. `gradient_bytes` is what an all-reduce moves."""
@@ -207,7 +195,7 @@ class Session:
             return
         self._split, self._pipeline, self._data = split, pipeline, None
         self._turn = 1
-        parity.refuse_small(self._verdict, split.smallest, self._model)
+        self._verdict.refuse_small(split.smallest, self._model)
         feed = Feed(self._names, split.batches, self._place.first)
         if self._user_data is not None and self._pulls is not None:
             self._pulls.forget()

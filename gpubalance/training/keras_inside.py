@@ -8,12 +8,16 @@ from typing import Any
 
 import tensorflow as tf
 
-from gpubalance.engine.step.part import replaced
 from gpubalance.errors import BadInput
 
 
-def made_under(model: Any, strategy: Any) -> None:
-    """Raises BadInput for a model that was built or compiled outside the strategy's scope."""
+def made_under(model: Any, strategy: Any, method: str) -> None:
+    """Raises BadInput for a model that was built or compiled outside the strategy's scope, or is trained inside it."""
+    if tf.distribute.has_strategy():
+        raise BadInput(
+            f"{method} was called inside `with split.scope():`",
+            remedy="un-indent it: the scope is for building, loading and compiling the model",
+        )
     elsewhere = [
         layer.name
         for layer in model._flatten_layers(include_self=False)
@@ -46,13 +50,3 @@ def uncounted(model: Any) -> Iterator[None]:
     yield
     for variable in (variable for metric in loss.metrics for variable in metric.variables):  # the first loss made some
         variable.assign(before.get(id(variable), tf.zeros_like(variable.value)))
-
-
-def compiled(model: Any) -> list[Any]:
-    """The objects that are replaced when the model is compiled again."""
-    return [getattr(model, name, None) for name in ("optimizer", "_compile_loss", "_compile_metrics", "run_eagerly")]
-
-
-def on_one_device(model: Any, **functions: Any) -> contextlib.AbstractContextManager[None]:
-    """Makes Keras' `fit`, `evaluate` and `predict` handle whole batches, as on one device, with these functions."""
-    return replaced(model, _distribute_strategy=None, **functions)

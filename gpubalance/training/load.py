@@ -51,7 +51,7 @@ def load_plan(path: str | Path | Plan, *, simulate: int | str | Path | None = No
         here, joint = planned_devices(own, machine.devices), machine.joint
         devices = here if cluster is None else plan.devices
     split = Split._of(devices, plan.split, joint, plan.settings.all_reduce, cluster)
-    split.plan, split._simulate = plan, simulate
+    split.plan, split.simulate = plan, simulate
     split.limits = tuple(share.limit for share in plan.shares if share.batch)
     return split
 

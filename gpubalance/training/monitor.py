@@ -27,6 +27,7 @@ from gpubalance.results.noise import Noise
 from gpubalance.settings.shares import Shares
 from gpubalance.system.state import write_whole
 from gpubalance.training.noise_told import noise_text
+from gpubalance.training.split import Stamping
 
 # The imbalance above which a split no longer fits, and above which it is changed. Below, the gain can't be measured.
 _FITS_UP_TO = 1.05
@@ -103,12 +104,11 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         del logs
         self._stamps.clear()
         self._norms.clear()
-        self._split.stamp(self._every, self._note, noise=bool(self._noise))
+        self._split.stamp(Stamping(self._every, self._note, bool(self._noise)))
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Stops stamping, and prints the noise scale if it was asked for."""
+        """Prints the noise scale if it was asked for."""
         del logs
-        self._split.stamp(0, None)
         if self._noise:
             print_msg(noise_text(noise_scale(self._norms), self._split.shares, self._split.plan))
 
@@ -161,7 +161,7 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         except NoSplitError:
             return
         if all(found.split.batches):
-            self._split.change_to(found.split)
+            self._split.shares = found.split  # from the next global batch on, without tracing again
 
     def _write_noise(self, path: Path) -> None:
         """Writes the file for `--noise-scale` after every epoch, as training may be interrupted."""

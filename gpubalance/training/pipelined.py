@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -92,21 +91,18 @@ class Pipelined:
 
     def _call(self, name: str, model: Any, arguments: Sequence[Any], options: dict[str, Any]) -> Any:
         from gpubalance.training import data
+        from gpubalance.training.keras_functions import arguments_of
         from gpubalance.training.pipelined_steps import PipelinedSteps
 
         cut = self._there()
         method = getattr(type(model), name)
-        bound = inspect.signature(method).bind(model, *arguments, **options).arguments
-        bound.update(bound.pop("kwargs", {}))
-        del bound["self"]
+        bound = arguments_of(method, model, arguments, options)
         data.in_batches_of(self.result.global_batch, model, bound)
         if self._steps is None or not self._steps.are_of(model):
             self._steps = PipelinedSteps(cut, model)
         elif self._steps.is_open:
             return method(model, **bound)  # called by Keras' fit, or by a callback
-        with self._steps.used(), warnings.catch_warnings():
-            # A regrouped dataset does not know its length, so Keras warns when it ends.
-            warnings.filterwarnings("ignore", message="Your input ran out of data")
+        with self._steps.used(steps=bound.get("steps_per_epoch" if name == "fit" else "steps")):
             return method(model, **bound)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any
 
@@ -20,15 +19,15 @@ from gpubalance.engine.pipeline.pipeline import Pipeline
 from gpubalance.errors import BadInput, PlanMismatch
 from gpubalance.training import keras_inside, parts
 from gpubalance.training.cut import Cut
+from gpubalance.training.keras_functions import KerasFunctions
 
 
-class PipelinedSteps:
+class PipelinedSteps(KerasFunctions):
     """The functions for one model as it is compiled now, traced on first use."""
 
     def __init__(self, cut: Cut, model: Any) -> None:
+        super().__init__(model)
         self._cut = cut
-        self._model = model
-        self._compiled = keras_inside.compiled(model)
         self._calls = calls_of(model)
         refuse.model(model)
         blocks = self._blocks()
@@ -38,12 +37,6 @@ class PipelinedSteps:
         self._pipeline.clocks = clocks_of(*parts, cut.result.micro_batch, seed=0)
         self._logs: Any = None
         self._is_tried = False
-        self.is_open = False
-
-    def are_of(self, model: Any) -> bool:
-        """Whether these functions are for that model as it is compiled now."""
-        pairs = zip(self._compiled, keras_inside.compiled(model), strict=True)
-        return self._model is model and all(before is now for before, now in pairs)
 
     def _blocks(self) -> Blocks:
         """The result's blocks in this model. Raises PlanMismatch if they differ.
@@ -61,43 +54,13 @@ class PipelinedSteps:
             remedy="gpubalance layers --model FILE.py:FUNCTION cuts this one",
         )
 
-    @contextmanager
-    def used(self) -> Iterator[None]:
-        """Makes Keras' own `fit`, `evaluate` and `predict` of the model call these functions inside the block."""
-        own = {"train_function": self.train, "test_function": self.test, "predict_function": self.predict}
-        self.is_open = True
-        try:
-            with keras_inside.on_one_device(self._model, **own):
-                yield
-        finally:
-            self.is_open = False
-
-    def train(self, iterator: Iterator[Any]) -> Any:
-        """Trains `steps_per_execution` steps and returns the last one's logs. Raises StopIteration without data."""
-        return self._several(iterator, self._train_on)
-
-    def test(self, iterator: Iterator[Any]) -> Any:
-        """Does the same for `evaluate`."""
-        return self._several(iterator, self._test_on)
-
     def predict(self, batches: Sequence[Any]) -> Any:
         """The outputs for all samples of some batches, in their order."""
         found = [self._outputs(micro)[0] for batch in batches for micro in self._micro_batches(_parts(batch)[:1])]
         return self._together(found)
 
-    def _several(self, iterator: Iterator[Any], step: Callable[[tuple[Any, ...]], Any]) -> Any:
-        logs = None
-        for _ in range(self._model.steps_per_execution):
-            try:
-                batch = next(iterator)
-            except StopIteration:
-                break
-            logs = step(_parts(batch))
-        if logs is None:
-            raise StopIteration
-        return logs
-
-    def _train_on(self, data: tuple[Any, ...]) -> Any:
+    def _train_on(self, iterator: Iterator[Any]) -> Any:
+        data = _parts(next(iterator))
         if not self._is_tried:
             self._try(data)
             self._is_tried = True
@@ -110,7 +73,8 @@ class PipelinedSteps:
             self._loss_of(data, outputs)
         return self._logged(data, outputs, sum(map(float, done.losses)))
 
-    def _test_on(self, data: tuple[Any, ...]) -> Any:
+    def _test_on(self, iterator: Iterator[Any]) -> Any:
+        data = _parts(next(iterator))
         batch = self._micro_batches(data)
         found = [self._outputs(micro) for micro in batch]
         outputs = self._together([one for one, _ in found])

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpubalance.devices.machine import machine_of_script
 from gpubalance.errors import BadInput, UsageError
@@ -21,7 +21,19 @@ _MODELS_KEPT = 4
 if TYPE_CHECKING:
     from gpubalance.engine.place import Place
     from gpubalance.results.plan import Plan
-    from gpubalance.training.steps import OnStamps, Steps
+    from gpubalance.training.steps import Steps
+
+
+class Stamping(NamedTuple):
+    """Stamps every `every`-th step, with `noise` also the norms of its gradients.
+
+    `told` is called with a stamped step's seconds [replica, (began, computed, summed, finished)] and with its split. To
+    measure the noise, two more columns have its norms (see `training`), unless each replica had the whole batch.
+    """
+
+    every: int
+    told: Callable[[Any, Shares], None]
+    noise: bool
 
 
 class Split:
@@ -63,7 +75,7 @@ class Split:
                 remedy="leave one of them out",
             )
         self._set(devices, shares, machine.joint, "auto")
-        self._of_any_batch = ratios is not None
+        self.of_any_batch = ratios is not None
 
     @classmethod
     def _of(
@@ -91,14 +103,15 @@ class Split:
         check_hosts(self.devices, cluster)
         self.shares = shares.of_used
         self.limits = (self.global_batch,) * len(self.devices)
-        self._of_any_batch = False
+        self.of_any_batch = False
         self._joint = joint
         self._all_reduce = all_reduce
         self._place: Place | None = None
         self._steps: list[Steps] = []
         self.plan: Plan | None = None
-        self._simulate: int | str | Path | None = None  # what the plan was loaded with
-        self._told: set[str] = set()
+        self.simulate: int | str | Path | None = None  # what the plan was loaded with
+        self.stamping: Stamping | None = None
+        self.told: set[str] = set()  # warnings
         if len(self.devices) > 1 and "keras" in sys.modules:  # else the scope will load it
             from gpubalance.training import own_fit
 
@@ -136,7 +149,7 @@ class Split:
         The first call sets TensorFlow up. Raises EnvironmentFault if TensorFlow was used before with other devices, and
         BadInput inside another split's scope; warns if TensorFlow has already taken all of a GPU's memory.
         """
-        strategy = self._there().strategy
+        strategy = self.place.strategy
         import tensorflow as tf
 
         from gpubalance.training import own_fit
@@ -190,47 +203,36 @@ class Split:
         EnvironmentFault for a file or a folder that can't be written.
         """
         check_monitor(self.shares, every, noise, rebalance=rebalance)
-        self._there()
         from gpubalance.training.monitor import Monitor
 
         return Monitor(self, every=every, rebalance=rebalance, noise=noise, log_dir=log_dir)
 
-    def stamp(self, every: int, told: OnStamps | None, *, noise: bool = False) -> None:
-        """Stamps every `every`-th step of the model in training; 0 stamps none. Raises BadInput if none is training.
-
-        `told` is called with the stamps, and with `noise` also with the norms of the gradients.
-        """
-        training = [steps for steps in self._steps if steps.is_open]
-        if not training:
+    def stamp(self, stamping: Stamping) -> None:
+        """Stamps steps of the model in training until that ends. Raises BadInput if none is training."""
+        if not any(steps.is_open for steps in self._steps):
             raise BadInput(
                 "the monitor's split is not what trains the model",
                 remedy="split.fit(model, …, callbacks=[split.monitor()]), both of one split",
             )
-        for steps in training:
-            steps.stamp_every, steps.on_stamps, steps.noisy = every, told, noise
-
-    def change_to(self, shares: Shares) -> None:
-        """Trains with another split of the same devices from the next global batch on, without tracing again."""
-        self.shares = shares
-        for steps in self._steps:
-            steps.change_to(shares)
+        self.stamping = stamping
 
     def call(
         self, keras_method: Callable[..., Any], model: Any, arguments: Sequence[Any], options: dict[str, Any]
     ) -> Any:
         """A model's `fit`, `evaluate` or `predict`, Keras' own or a subclass's, over the split's devices."""
-        steps = next((steps for steps in self._steps if steps.is_of(model)), None)
-        if steps is not None and steps.is_open:
+        if any(steps.is_open for steps in self._steps if steps.is_of(model)):
             return keras_method(model, *arguments, **options)  # called by Keras' fit, or by a callback
-        from gpubalance.training.call import call
+        from gpubalance.training.keras_inside import made_under
 
-        return call(self, keras_method, model, arguments, options)
+        made_under(model, self.place.strategy, keras_method.__name__)
+        return self._steps_of(model).call(keras_method, arguments, options)
 
     def _call_of(self, name: str, model: Any, arguments: Sequence[Any], options: dict[str, Any]) -> Any:
         check_model(model, f"split.{name}(model, …)")
         return self.call(getattr(type(model), name), model, arguments, options)
 
-    def _there(self) -> Place:
+    @property
+    def place(self) -> Place:
         """The devices' place; the first call sets TensorFlow up."""
         if self._place is None:
             from gpubalance.training.place import take_place
@@ -244,6 +246,6 @@ class Split:
 
         known = next((steps for steps in self._steps if steps.are_of(model)), None)
         if known is None:
-            known = Steps(model, self._there(), self.shares)
+            known = Steps(self, model)
         self._steps = [known, *(steps for steps in self._steps if not steps.is_of(model))][:_MODELS_KEPT]
         return known

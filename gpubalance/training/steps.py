@@ -6,172 +6,185 @@ call the step for it: see engine/step/step.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
+import re
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from gpubalance.engine.batches import are_open, is_batched
+from gpubalance.engine.caller import users_line
 from gpubalance.engine.feed import Dealt, Feed
-from gpubalance.engine.place import Place
-from gpubalance.engine.step import built, parity
+from gpubalance.engine.step import built
 from gpubalance.engine.step.functions import Functions, at_a_time
-from gpubalance.engine.step.verdict import Verdict
 from gpubalance.errors import BadInput
 from gpubalance.settings.shares import Shares
-from gpubalance.training import keras_inside
-from gpubalance.training.processes import Alike, end_together
+from gpubalance.training import data, measured, regrouped
+from gpubalance.training.keras_functions import KerasFunctions, arguments_of
+from gpubalance.training.memory import out_of_memory
+from gpubalance.training.processes import Alike, end_together, quiet
 
-# Called with a stamped step's seconds [replica, (began, computed, summed, finished)] and with its split. To measure the
-# noise, two more columns have its norms (see `training`), unless each replica had the whole batch.
-OnStamps = Callable[[Any, Shares], None]
+if TYPE_CHECKING:
+    from gpubalance.training.split import Split
+
 # The batches on which a step is tried in parts, at most, while they do not tell how parts make the whole.
 _LOOKS = 4
+# What losses and metrics say of labels that are None.
+_OF_NOTHING = re.compile("None values not supported|'NoneType' object")
 
 
-class Steps:
-    """The functions for one model on one place, traced on first use."""
+class Steps(KerasFunctions):
+    """The functions for one model and a split, traced on first use."""
 
-    def __init__(self, model: Any, place: Place, shares: Shares) -> None:
-        built.take_over(model)
-        self._model = model
-        self._compiled = keras_inside.compiled(model)
-        self._place = place
-        self._shares = shares
-        self._feed = Feed(place.names, shares.batches, place.first)
-        self._alike = Alike(place)
-        self._functions = Functions(model, place)
+    def __init__(self, split: Split, model: Any) -> None:
+        super().__init__(model)
+        self._split, self._place = split, split.place
+        self._feed = Feed(self._place.names, split.batches, self._place.first)
+        self._alike = Alike(self._place)
+        self._functions = Functions(model, self._place)
         self._looks = {"train": _LOOKS, "test": _LOOKS}
-        self.is_open = False
         self._is_built = False
-        self.stamp_every = 0
-        self.noisy = False
-        self.on_stamps: OnStamps | None = None
-        self._steps = 0
-        self._tried: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+        self._trained = 0
+        self._begun: Shares | None = None  # the last step that began
 
-    @property
-    def tried(self) -> Shares | None:
-        """The shares of the last step that began, None before the first."""
-        return Shares(*self._tried) if self._tried else None
-
-    @contextmanager
-    def used(
-        self, on_first: Callable[[Dealt], None], on_tried: Callable[[Verdict], None], sizes: Mapping[str, int]
-    ) -> Iterator[None]:
-        """Makes Keras' own `fit`, `evaluate` and `predict` of the model call these functions inside the block.
-
-        `on_first` is called with the first batch, once all of the model's variables exist, `on_tried` with what a
-        trial of the step found. `sizes` has the lengths of data that must be equal in all processes.
-        """
-        optimizer = getattr(self._model, "optimizer", None)
-        # The model's own `built` does not tell: build(shape) of a subclass sets it without creating variables.
-        is_built = all(layer.built for layer in self._model._flatten_layers())
-        if is_built and optimizer is not None and not optimizer.built:
-            with self._place.strategy.scope():  # a callback that restores it would build it outside the scope
-                optimizer.build(self._model.trainable_variables)
-        self.is_open, self._is_built = True, False
-        self._tried, self._on_first, self._on_tried = None, on_first, on_tried
+    def call(self, method: Callable[..., Any], arguments: Sequence[Any], options: dict[str, Any]) -> Any:
+        """Calls the model's `fit`, `evaluate` or `predict`, Keras' own or a subclass's, over the split's devices."""
+        model, trains = self._model, method.__name__ == "fit"
+        bound = self._bound(method, arguments, options)
+        self._has_its_batches = not trains or self._split.of_any_batch
+        if isinstance(bound["x"], tf.data.Dataset):
+            self._has_its_batches |= regrouped.batch_of(bound["x"]) == self._split.global_batch
+        self._is_built, self._begun = False, None
+        self._make_optimizer()
+        steps = bound.get("steps_per_epoch" if trains else "steps")
         try:
-            self._alike.begin(sizes)
-            with keras_inside.on_one_device(
-                self._model, train_function=self.train, test_function=self.test, predict_function=self.predict
-            ):
-                yield
+            self._alike.begin(data.sizes(bound))
+            with self.used(steps=steps):
+                return method(model, **bound)
+        except tf.errors.ResourceExhaustedError as error:
+            names, split = self._place.names, self._split
+            raise out_of_memory(str(error), names, split.devices, split.shares, self._begun, trains=trains) from error
+        except (AttributeError, ValueError) as error:
+            if not (_OF_NOTHING.search(str(error)) and data.lacks_labels(bound)):
+                raise
+            raise BadInput("the data has no labels (y)", remedy="give x and y, or a dataset of (x, y)") from error
         finally:
-            self.is_open = False
-            self.stamp_every, self.on_stamps = 0, None
+            self._split.stamping = None
             self._feed.forget()
-
-    def end_together(self, method: str, bound: dict[str, Any]) -> None:
-        """Changes the method's arguments so that in a cluster it ends in all processes when it ends in one."""
-        if self._place.cluster is not None:
-            end_together(method, bound, self._alike)
-
-    def is_of(self, model: Any) -> bool:
-        """Whether these functions are for that model."""
-        return self._model is model
-
-    def are_of(self, model: Any) -> bool:
-        """Whether these functions are for that model as it is compiled now."""
-        pairs = zip(self._compiled, keras_inside.compiled(model), strict=True)
-        return self._model is model and all(before is now for before, now in pairs)
-
-    def change_to(self, shares: Shares) -> None:
-        """Trains with this split from the next step on; nothing is traced again for it."""
-        self._feed.batches = shares.batches
-        self._shares = shares
-
-    def train(self, iterator: Iterator[Any]) -> Any:
-        """Trains `steps_per_execution` steps and returns the last one's logs. Raises StopIteration without data."""
-        return self._several(iterator, self._train_on, trains=True)
-
-    def test(self, iterator: Iterator[Any]) -> Any:
-        """Does the same for `evaluate`."""
-        return self._several(iterator, self._test_on)
 
     def predict(self, batches: Sequence[Any]) -> Any:
         """The outputs for all samples of some batches, in their order."""
         outputs = [self._functions.predict(self._feed.deal(batch)) for batch in batches]
         return tf.nest.map_structure(lambda *parts: tf.concat(parts, axis=0), *outputs)
 
-    def _several(self, iterator: Iterator[Any], step: Callable[[Dealt], Any], *, trains: bool = False) -> Any:
-        logs = None
-        for _ in range(self._model.steps_per_execution):
-            try:
-                batch, dealt = self._feed.take(iterator)
-            except StopIteration:
-                self._alike.has(0)
-                if not self._is_built:
-                    raise BadInput(
-                        "the data has no samples", remedy="look at what a filter or a take leaves, and at its files"
-                    ) from None
-                break
-            self._alike.has(dealt.samples)
-            self._alike.check(batch, self._model)
-            if not self._is_built:  # what Keras leaves to the first batch
-                built.build(self._model, self._place.strategy, batch, trains=trains)
-                self._is_built = True
-                self._on_first(dealt)
-            self._check("train" if trains else "test", batch, dealt)
-            logs = step(dealt)
-            self._feed.look_ahead(iterator)
-        if logs is None:
-            raise StopIteration
-        return logs
-
-    def _train_on(self, dealt: Dealt) -> Any:
-        self._steps += 1
-        stamped = bool(self.stamp_every) and self._steps % self.stamp_every == 0
-        sizes = at_a_time(dealt.shares, self._shares)
-        self._tried = dealt.shares, dealt.shares if dealt.whole else sizes
-        logs, stamps, is_new = self._functions.train(dealt, sizes, stamped=stamped, noisy=self.noisy)
+    def _train_on(self, iterator: Iterator[Any]) -> Any:
+        dealt = self._next(iterator, "train")
+        sizes = at_a_time(dealt.shares, self._split.shares)
+        self._begun = Shares(dealt.shares, dealt.shares if dealt.whole else sizes)
+        self._trained += 1
+        stamping = self._split.stamping
+        stamped = stamping is not None and self._trained % stamping.every == 0
+        noisy = stamping is not None and stamping.noise
+        logs, stamps, is_new = self._functions.train(dealt, sizes, stamped=stamped, noisy=noisy)
         if stamped and is_new:
-            self._steps -= 1  # the first run of a trace is slower: the next step is stamped instead
-        elif stamped and self.on_stamps is not None:
-            self.on_stamps(stamps.numpy(), Shares(dealt.shares, sizes))
+            self._trained -= 1  # the first run of a trace is slower: the next step is stamped instead
+        elif stamped and stamping is not None:
+            stamping.told(stamps.numpy(), Shares(dealt.shares, sizes))
+        self._feed.look_ahead(iterator)
         return logs
 
-    def _test_on(self, dealt: Dealt) -> Any:
-        self._tried = dealt.shares, dealt.shares
-        return self._functions.test(dealt)
+    def _test_on(self, iterator: Iterator[Any]) -> Any:
+        dealt = self._next(iterator, "test")
+        self._begun = Shares(dealt.shares, dealt.shares)
+        logs = self._functions.test(dealt)
+        self._feed.look_ahead(iterator)
+        return logs
 
-    def _check(self, what: str, batch: Any, dealt: Dealt) -> None:
+    def _next(self, iterator: Iterator[Any], what: str) -> Dealt:
+        """The next batch to train or test on, after all that is done before a first one. Raises StopIteration."""
+        self._feed.batches = self._split.batches
+        dealt: Dealt
+        try:
+            batch, dealt = self._feed.take(iterator)
+        except StopIteration:
+            self._alike.has(0)
+            if not self._is_built:
+                raise BadInput(
+                    "the data has no samples", remedy="look at what a filter or a take leaves, and at its files"
+                ) from None
+            raise
+        self._alike.has(dealt.samples)
+        self._alike.check(batch, self._model)
+        if not self._is_built:  # what Keras leaves to the first batch
+            built.build(self._model, self._place.strategy, batch, trains=what == "train")
+            self._is_built = True
+            if what == "train":
+                self._tell_of_another_model()
+                if not self._has_its_batches:
+                    self._tell(regrouped.other_batches(dealt.shares, self._split.global_batch))
+        sizes = at_a_time(dealt.shares, self._split.shares)
+        if self._looks[what] and (self._place.replicas > 1 or sizes != dealt.shares):
+            self._try(what, batch, Shares(dealt.shares, sizes))
+        return dealt
+
+    def _try(self, what: str, batch: Any, shares: Shares) -> None:
         """Tries the step in parts on a batch, and again on a few later ones while that does not tell.
 
         Raises BadInput for what a split can't train.
         """
-        sizes = at_a_time(dealt.shares, self._shares)
-        if not self._looks[what] or (self._place.replicas == 1 and sizes == dealt.shares):
-            return
-        self._looks[what] -= 1
-        trains = what == "train"
-        found = parity.check(self._model, batch, self._place.names[0], share=sizes[0], trains=trains)
+        found = self._functions.try_in_parts(what, batch, share=shares.micro_batches[0])
         if found.refused is not None:
             raise BadInput(found.refused.message, remedy=found.refused.remedy)
-        self._on_tried(found)
-        if trains:
-            parity.refuse_small(found, Shares(dealt.shares, sizes).smallest, self._model)
-        if found.is_known:
-            self._looks[what] = 0
-        self._functions.judge(what, found)
+        self._looks[what] = 0 if found.is_known else self._looks[what] - 1
+        for text in found.warned:
+            self._tell(text)
+        if what == "train":
+            found.refuse_small(shares.smallest, self._model)
+            if self._split.plan is not None:
+                step = found.fingerprint
+                self._tell(measured.another_step(self._split.plan, self._model, step, self._split.simulate))
+
+    def _bound(self, method: Callable[..., Any], arguments: Sequence[Any], options: dict[str, Any]) -> dict[str, Any]:
+        """The method's arguments by name, with the data in the split's batches. Warns of what that changes."""
+        split, model, trains = self._split, self._model, method.__name__ == "fit"
+        for text in built.check(model, trains=trains):
+            self._tell(text)
+        bound = arguments_of(method, model, arguments, options)
+        if not split.is_first:
+            quiet(bound)
+        steps = bound.get("steps_per_epoch" if trains else "steps")
+        data.check(bound, steps=steps, devices=len(split.devices), trains=trains)
+        if trains and all(layer.built for layer in model._flatten_layers()):
+            self._tell_of_another_model()
+        if split.of_any_batch:
+            data.check_batched(model, bound)
+        else:
+            given = bound["x"]
+            data.in_batches_of(split.global_batch, model, bound)
+            is_other = bound["x"] is not given and is_batched(given, model) and not are_open(given, model)
+            if trains and is_other:
+                self._tell(regrouped.told(given, split.global_batch, steps))
+        if self._place.cluster is not None:  # or one process would wait for ever for those that ended
+            end_together(method.__name__, bound, self._alike)
+        return bound
+
+    def _make_optimizer(self) -> None:
+        """Creates the optimizer's variables in the scope: a callback that restores them would do so outside."""
+        optimizer = getattr(self._model, "optimizer", None)
+        # The model's own `built` does not tell: build(shape) of a subclass sets it without creating variables.
+        is_built = all(layer.built for layer in self._model._flatten_layers())
+        if is_built and optimizer is not None and not optimizer.built:
+            with self._place.strategy.scope():
+                optimizer.build(self._model.trainable_variables)
+
+    def _tell_of_another_model(self) -> None:
+        """Warns of a model that the plan was not measured with."""
+        if self._split.plan is not None:
+            self._tell(measured.unlike(self._split.plan, self._model, self._split.simulate))
+
+    def _tell(self, text: str) -> None:
+        """Warns once of a text, at the user's line; of several processes only the first warns."""
+        if text and self._split.is_first and text not in self._split.told:
+            self._split.told.add(text)
+            warnings.warn_explicit(text, UserWarning, *users_line())

@@ -48,7 +48,6 @@ class Steps:
             self.model.compile(make_optimizer(), self.model.loss, jit_compile=False)
             self.optimizer = self.model.optimizer
         self.samples = data.Samples(self.model, self.targets, seed=0)
-        built.take_over(self.model)
         built.build(self.model, self.strategy, data.as_tensors(self.samples.make(2)), trains=True)
         self.functions = Functions(self.model, place, xla=xla)
 

@@ -302,7 +302,7 @@ def test_moving_averages_are_those_of_all_samples(tensorflow: Any) -> None:
     split.fit(model, X[:200], Y[:200], **options)
     assert model.layers[0].moving_mean.numpy() == pytest.approx(one_device.layers[0].moving_mean.numpy(), abs=1e-6)
     copies = tensorflow.nest.flatten(
-        split._there().strategy.experimental_local_results(model.layers[0].moving_variance.value)
+        split.place.strategy.experimental_local_results(model.layers[0].moving_variance.value)
     )
     assert copies[0].numpy() == pytest.approx(copies[-1].numpy())
 

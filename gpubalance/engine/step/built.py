@@ -25,11 +25,8 @@ _OF_MODELS = (
 )
 
 
-def take_over(model: Any) -> None:
-    """Makes Keras' losses weigh each replica's part from now on.
-
-    Raises EnvironmentFault for a Keras whose internals are not the known ones.
-    """
+def _check_keras(model: Any) -> None:
+    """Raises EnvironmentFault for a Keras whose internals are not the known ones."""
     missing = [f"losses.{name}" for name, found in losses.ORIGINALS.items() if not callable(found)]
     missing += [f"Model.{name}" for name in _OF_MODELS if not hasattr(model, name)]
     if missing:
@@ -37,7 +34,6 @@ def take_over(model: Any) -> None:
             f"Keras {keras.__version__} has no {', '.join(missing)} where gpubalance expects it",
             remedy=f"use Keras {KNOWN}",
         )
-    losses.take_over()
 
 
 def check(model: Any, *, trains: bool) -> list[str]:
@@ -69,7 +65,11 @@ def check(model: Any, *, trains: bool) -> list[str]:
 
 
 def build(model: Any, strategy: Any, data: Any, *, trains: bool) -> None:
-    """Creates all variables of the model, its metrics and its optimizer, for batches like this one."""
+    """Creates all variables of the model, its metrics and its optimizer, for batches like this one.
+
+    Raises EnvironmentFault for a Keras whose internals are not the known ones.
+    """
+    _check_keras(model)
     name = "train_step" if trains else "test_step"
     is_own = not is_keras_own(getattr(type(model), name))
     try:

@@ -9,6 +9,8 @@ import tensorflow as tf
 from gpubalance.engine import feed
 from gpubalance.engine.feed import Dealt
 from gpubalance.engine.place import Place
+from gpubalance.engine.step import parity
+from gpubalance.engine.step.parity import TRIED
 from gpubalance.engine.step.step import Kind, predicting, testing, training
 from gpubalance.engine.step.verdict import UNTRIED, Verdict
 from gpubalance.errors import BadInput
@@ -27,10 +29,12 @@ class Functions:
         self._signatures: dict[tuple[str, str], Any] = {}
         self._last_kinds: dict[tuple[str, str], feed.Kind] = {}
 
-    def judge(self, what: str, verdict: Verdict) -> None:
-        """Makes `train` or `test` combine parts by this verdict from now on."""
-        self._verdicts[what] = verdict
+    def try_in_parts(self, what: str, batch: Any, *, share: int = TRIED) -> Verdict:
+        """Tries `train` or `test` on a batch, and combines parts by what that found from now on: see `parity.check`."""
+        found = parity.check(self._model, batch, self._place.names[0], share=share, trains=what == "train")
+        self._verdicts[what] = found
         self._traced = {key: made for key, made in self._traced.items() if key[0][0] != what}
+        return found
 
     def _verdict(self, what: str) -> Verdict:
         return self._verdicts.get(what, UNTRIED)

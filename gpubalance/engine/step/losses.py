@@ -7,35 +7,36 @@ that divides by something other than samples (sample weights, what a mask leaves
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import tensorflow as tf
 from keras.src.losses import loss as keras_loss
 
-from gpubalance.engine.step.part import Part, Reduced, current
+from gpubalance.engine.step.part import Part, Reduced, current, replaced
 from gpubalance.errors import BadInput
 
-_NAMES = (
-    "apply_mask",
-    "reduce_weighted_values",
-    "scale_loss_for_distribution",
-    "unscale_loss_for_distribution",
-)
-ORIGINALS: dict[str, Any] = {name: getattr(keras_loss, name, None) for name in _NAMES}
+# Keras divides a replica's loss by the number of replicas, and undoes that for the log: here it does neither.
+_SCALING = ("scale_loss_for_distribution", "unscale_loss_for_distribution")
+ORIGINALS: dict[str, Any] = {
+    name: getattr(keras_loss, name, None) for name in ("apply_mask", "reduce_weighted_values", *_SCALING)
+}
 _call = keras_loss.Loss.__call__
 
 
-def take_over() -> None:
-    """Makes Keras' losses weigh each replica's part from now on, inside `part_of`."""
-    keras_loss.reduce_weighted_values = _reduce_weighted_values
-    keras_loss.Loss.__call__ = _within
-    # Keras divides a replica's loss by the number of replicas, and undoes that for the log: here it does neither.
-    for name in ("scale_loss_for_distribution", "unscale_loss_for_distribution"):
-        setattr(keras_loss, name, _unchanged_inside(ORIGINALS[name]))
+@contextmanager
+def weighing() -> Iterator[None]:
+    """Makes Keras' losses weigh each replica's part inside the block."""
+    scaling = {name: lambda value: value for name in _SCALING}
+    with (
+        replaced(keras_loss, reduce_weighted_values=_reduce_weighted_values, **scaling),
+        replaced(keras_loss.Loss, __call__=_noted),
+    ):
+        yield
 
 
-def _within(loss: Any, *arguments: Any, **named: Any) -> Any:
+def _noted(loss: Any, *arguments: Any, **named: Any) -> Any:
     """Keras' own `Loss.__call__`, noting in the part which loss is being computed."""
     part = current.part
     if part is None:
@@ -45,10 +46,6 @@ def _within(loss: Any, *arguments: Any, **named: Any) -> Any:
         return _call(loss, *arguments, **named)
     finally:
         part.calling.pop()
-
-
-def _unchanged_inside(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda value: original(value) if current.part is None else value
 
 
 def _reduce_weighted_values(

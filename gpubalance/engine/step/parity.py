@@ -6,6 +6,7 @@ way. What no power makes is told, and what a split can't train is refused.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -52,6 +53,15 @@ def check(model: Any, batch: Any, device: str, *, share: int = TRIED, trains: bo
     `batch` is one as the step takes it, of which up to 16 samples are tried, at most a device's `share`, but two at
     least. A step that fails for these alone has a verdict that is not known, and says so.
     """
+    try:
+        told = built.check(model, trains=trains)
+        found = _tried(model, batch, device, share, trains=trains)
+    except BadInput as error:
+        return Verdict(refused=Refusal(message=error.message, remedy=error.remedy))
+    return replace(found, warned=(*told, *found.warned))
+
+
+def _tried(model: Any, batch: Any, device: str, share: int, *, trains: bool) -> Verdict:
     own = _names_of_own(model)
     step = f"the train_step of the model {model.name}"
     if is_keras_own(type(model).train_step):
@@ -60,11 +70,11 @@ def check(model: Any, batch: Any, device: str, *, share: int = TRIED, trains: bo
     tf.config.experimental.enable_tensor_float_32_execution(False)
     try:
         return _Check(Trial(model, batch, device, min(TRIED, max(2, share)), trains=trains), step, own).verdict()
-    except BadInput as error:
-        return Verdict(refused=Refusal(message=error.message, remedy=error.remedy))
+    except BadInput:
+        raise
     except tf.errors.ResourceExhaustedError:
         if share > 2:
-            return check(model, batch, device, share=min(TRIED, share) // 2, trains=trains)
+            return _tried(model, batch, device, min(TRIED, share) // 2, trains=trains)
         return Verdict(warned=(f"{step} can't be tried on two samples for want of memory: {_UNKNOWN}",), is_known=False)
     except Exception as error:  # noqa: BLE001 - whatever the user's code raises for these samples; training may not
         told = f"{step} can't be tried on a few samples ({type(error).__name__}: {_line_of(error)}): {_UNKNOWN}"
@@ -316,13 +326,3 @@ def _is_finite(ran: Ran) -> bool:
 
 def _function(loss: Any) -> Any:
     return getattr(loss, "fn", loss)
-
-
-def refuse_small(verdict: Verdict, smallest: int, model: Any) -> None:
-    """Raises BadInput if the smallest part of a batch has so few samples that its loss may not be finite."""
-    if smallest < verdict.least:
-        raise BadInput(
-            f"a part of {smallest} of a batch's samples gives the model {model.name} gradients or a loss that is not "
-            "finite, where the whole batch's are: something is divided by the part's variance, count or sum",
-            remedy=f"give each device at least {verdict.least} samples a step",
-        )

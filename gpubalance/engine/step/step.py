@@ -21,6 +21,7 @@ from gpubalance.engine.step.changes import watched
 from gpubalance.engine.step.gradients import gradients_of, inlined, taking_gradients
 from gpubalance.engine.step.layers import meeting
 from gpubalance.engine.step.logs import Logs
+from gpubalance.engine.step.losses import weighing
 from gpubalance.engine.step.metrics import noting_results
 from gpubalance.engine.step.noise import loss_scale, squares_a_sample, with_norms
 from gpubalance.engine.step.part import part_of
@@ -190,7 +191,7 @@ def predicting(model: Any, place: Place, *, whole: bool) -> Callable[..., Any]:
 def in_parts(model: Any, *, trains: bool) -> Iterator[None]:
     """Makes the model's own steps those of parts of a batch."""
     taking = taking_gradients(model) if trains else inlined(model)
-    with noting_results(model), meeting(model), watched(), taking:
+    with weighing(), noting_results(model), meeting(model), watched(), taking:
         yield
 
 

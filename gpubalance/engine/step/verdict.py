@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from gpubalance.errors import BadInput
 from gpubalance.results.common import Refusal
 
 MEAN, SUM, MEAN_AGAIN = 1, 0, 2
@@ -55,6 +56,15 @@ class Verdict:
     def exponent(self, place: int) -> int:
         """The exponent for what is added to the loss in this place."""
         return self.exponents[place] if place < len(self.exponents) else 0
+
+    def refuse_small(self, smallest: int, model: Any) -> None:
+        """Raises BadInput if the smallest part of a batch has so few samples that its loss may not be finite."""
+        if smallest < self.least:
+            raise BadInput(
+                f"a part of {smallest} of a batch's samples gives the model {model.name} gradients or a loss that is "
+                "not finite, where the whole batch's are: something is divided by the part's variance, count or sum",
+                remedy=f"give each device at least {self.least} samples a step",
+            )
 
     @property
     def is_tried(self) -> bool:
