@@ -16,8 +16,8 @@ from tests.bench.gpu import command
 
 # Each is a module with a main() that yields the lines.
 BENCHES = (
-    *("startup", "limit", "plan", "engine", "balance", "exact", "curves", "training", "compare", "campaign"),
-    *("layers", "cuts", "goodput", "sync", "hosts", "data", "decisions", "soak", "fuzz", "kills", "minutes"),
+    *("startup", "limit", "plan", "engine", "balance", "exact", "training", "compare", "campaign"),
+    *("layers", "cuts", "sync", "hosts", "data", "decisions", "soak", "fuzz", "kills", "minutes"),
     "kills-without-tensorflow",
 )
 _COUNTED = ("hosts", "kills", "kills-without-tensorflow", "fuzz", "soak", "decisions")

@@ -13,7 +13,6 @@ import pytest
 
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.results.checkup import Checkups
-from gpubalance.results.estimate import Estimate
 from gpubalance.results.run import Run
 from tests.bench.in_process import Program
 from tests.cli.program import ROOT, SHORT, TINY, children_of, here, start
@@ -134,17 +133,6 @@ def test_hosts_check_themselves_at_the_same_time(three_hosts: tuple[str, ...]) -
     assert [check.status for check in found.hosts[0].checks if check.code == "driver"] == ["ok"]
     assert [(check.code, check.status) for check in found.hosts[1].checks] == [("host", "failure")]
     assert "gamma can't be reached" in found.hosts[1].checks[0].detail
-
-
-def test_hosts_that_are_probed_at_the_same_time_are_expected_to(in_process: Program) -> None:
-    def expected(*options: str) -> Estimate:
-        code, out, err = in_process(["balance", "--simulate", TWO_HOSTS, "--dry-run", "--json", *options])
-        assert code == 0, err
-        return Estimate.model_validate_json(out)
-
-    here, there = expected(), expected("--hosts", "alpha,beta", "--via", "env A={host}")
-    assert there.phases[0].name == "all hosts at once"
-    assert there.phases[0].seconds == max(here.phases[0].seconds + here.phases[1].seconds, here.phases[2].seconds)
 
 
 def test_a_host_that_prints_without_end_is_not_heard_out(in_process: Program) -> None:

@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from gpubalance.errors import EnvironmentFault
+from gpubalance.devices.cluster import cluster_of
+from gpubalance.errors import BadInput, EnvironmentFault
 from gpubalance.jobs.keep.saved_probes import kept_probes
 from gpubalance.system.lock import Lock
 from gpubalance.system.state import state_folder
@@ -167,24 +168,6 @@ def step(devices, batches, number):
 """
 
 
-def test_30_a_balance_that_was_killed_in_its_own_probe_goes_on_with_that(tmp_path: Path) -> None:
-    trained = tmp_path / "trained"
-    machine = Machine(tmp_path, noting(trained))
-    program = machine.starts(*SHORT_BALANCE)
-    lines_until(program, "^GPU:0 batch 16: ")
-    program.kill()
-    program.communicate()
-    assert {"0 (8,)", "0 (16,)"} <= set(trained.read_text().splitlines())
-    trained.unlink()
-    again = machine.runs_apart(*SHORT_BALANCE, "--resume", "--json")
-    assert again.returncode == 0, again.stderr
-    assert "continuing an unfinished measurement" in again.stderr
-    assert "GPU:0 batch 8: " in again.stderr
-    alone = {line for line in trained.read_text().splitlines() if line.startswith("0 (")}
-    assert "0 (32,)" in alone
-    assert "0 (16,)" not in alone  # as 8 is once more, to see whether the device's speed has changed
-
-
 def test_30_a_fresh_balance_that_was_interrupted_in_its_probe_goes_on_with_that(tmp_path: Path) -> None:
     """And neither with an older probe nor with an older balance's rounds; told to, and as it is told."""
     trained = tmp_path / "trained"
@@ -248,6 +231,14 @@ def test_35_a_result_that_nobody_reads_is_kept(tmp_path: Path) -> None:
 CLUSTER = {"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 0}}
 
 
+def with_workers(*addresses: str) -> str:
+    return json.dumps({**CLUSTER, "cluster": {"worker": addresses}})
+
+
+def of_rank(rank: object) -> str:
+    return json.dumps({**CLUSTER, "task": {"type": "worker", "index": rank}})
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -255,45 +246,28 @@ CLUSTER = {"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "in
         ("[]", "TF_CONFIG is malformed"),
         ('{"cluster": {}}', "cluster: "),
         (json.dumps({**CLUSTER, "cluster": {"worker": "a:1"}}), "cluster.worker"),
-        (json.dumps({**CLUSTER, "task": {"type": "worker", "index": 2}}), "the cluster has no worker 2"),
-        (json.dumps({**CLUSTER, "task": {"type": "worker", "index": -1}}), "task.index"),
+        (of_rank(2), "the cluster has no worker 2"),
+        (of_rank(-1), "task.index"),
         (json.dumps({"cluster": CLUSTER["cluster"]}), "task is missing"),
         ("{" * 100_000, "Invalid JSON"),
+        # Addresses where no two processes can listen.
+        (with_workers("a:1", "a:1"), "cluster: two processes have one address"),
+        (with_workers("a:0", "b:2"), "addresses are HOST:PORT, with a port of 1 to 65535, not a:0, b:2"),
+        (with_workers("a:1", "b:99999"), "addresses are HOST:PORT, with a port"),
+        (with_workers("a", "b:2"), "addresses are HOST:PORT, with a port"),
     ],
     ids=lambda text: text[:20],
 )
 def test_36_a_malformed_tf_config_is_a_bad_input(text: str, says: str) -> None:
-    from gpubalance.devices.cluster import cluster_ignored
-    from gpubalance.errors import BadInput
-
     with pytest.raises(BadInput, match="TF_CONFIG is malformed") as caught:
-        list(cluster_ignored({"TF_CONFIG": text}))
+        cluster_of({"TF_CONFIG": text})
     assert says in caught.value.message
     assert "unset TF_CONFIG" in caught.value.remedy
 
 
-@pytest.mark.parametrize(
-    ("workers", "says"),
-    [
-        (["a:1", "a:1"], "two processes have one address"),
-        (["a:0", "b:2"], "addresses are HOST:PORT, with a port of 1 to 65535, not a:0, b:2"),
-        (["a:1", "b:99999"], "addresses are HOST:PORT, with a port"),
-        (["a", "b:2"], "addresses are HOST:PORT, with a port"),
-    ],
-)
-def test_36_addresses_where_no_two_processes_can_listen_are_malformed_too(workers: list[str], says: str) -> None:
-    from gpubalance.devices.cluster import cluster_of
-    from gpubalance.errors import BadInput
-
-    with pytest.raises(BadInput, match=f"TF_CONFIG is malformed: cluster: {says}"):
-        cluster_of({"TF_CONFIG": json.dumps({**CLUSTER, "cluster": {"worker": workers}})})
-
-
 def test_36_a_rank_in_quotes_is_a_rank() -> None:
     """As a shell writes it, and TensorFlow reads it."""
-    from gpubalance.devices.cluster import cluster_of
-
-    found = cluster_of({"TF_CONFIG": json.dumps({**CLUSTER, "task": {"type": "worker", "index": "1"}})})
+    found = cluster_of({"TF_CONFIG": of_rank("1")})
     assert found is not None
     assert found.rank == 1
 

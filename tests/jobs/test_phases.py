@@ -111,6 +111,8 @@ def test_what_is_asked_for_counts() -> None:
     assert estimate(long).phases[-1].seconds == 600
     slow = ProbeRequest(devices=REQUEST.devices, settings=REQUEST.settings, duration_s=30.0)
     assert estimate(slow).seconds > estimate(REQUEST.probe).seconds
+    (at_once,) = estimate(REQUEST.probe.model_copy(update={"parallel": True})).phases
+    assert (at_once.name, at_once.seconds) == ("all devices at once", estimate(REQUEST.probe).phases[0].seconds)
 
 
 @pytest.mark.parametrize("content", ["", "[1]", '{"one": "NaN"}'])
