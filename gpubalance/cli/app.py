@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -16,12 +15,12 @@ from typer.exceptions import TyperException
 
 from gpubalance.cli import complete
 from gpubalance.cli.command import Command, Launch
+from gpubalance.cli.common import ConfigOption, HelpOption
 from gpubalance.cli.config import Given
-from gpubalance.cli.failures import hide, name_resuming, show_bug, show_error, show_usage
-from gpubalance.cli.groups import grouped
+from gpubalance.cli.failures import hide, name_resuming, show_bug, show_error
 from gpubalance.cli.interrupt import handle_interrupts
 from gpubalance.cli.next_command import program, typed
-from gpubalance.cli.options import ConfigOption, HelpOption
+from gpubalance.cli.usage import usage_error
 from gpubalance.errors import GpubalanceError
 
 _INTERRUPTED = 128 + int(signal.SIGINT)
@@ -36,8 +35,8 @@ COMMANDS = {
     "layers": "Cut a model that no device holds over several, and prove the cut: a pipeline of micro-batches.",
     "launch": "Run a training script on a plan's devices: over several hosts, a process for each device.",
     "compare": "Compare results with the first: faster, slower, or no clear difference.",
-    "report": "Show results as a page with charts and tables, as pictures, or as tables for documents and spreadsheets.",
-    "doctor": "Check driver, libraries, GPUs, copies between them and a training step, and say how to fix what is wrong.",
+    "report": "Show results as a page with charts and tables, as pictures, or as text for documents and spreadsheets.",
+    "doctor": "Check driver, libraries, GPUs, copies between them and a training step, and say how to fix it.",
     "guide": "Read the manual: a chapter each on measuring, training, files, troubles and more.",
 }
 
@@ -68,20 +67,16 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@dataclass(frozen=True)
-class _ProgramOptions:
+@app.callback()
+def _program(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the versions and exit.", callback=_version, is_eager=True)
-    ] = False
-    config: ConfigOption = None
-    help: HelpOption = False
-
-
-def _program() -> None:
+        bool,
+        typer.Option("--version", metavar="", help="Print the versions and exit.", callback=_version, is_eager=True),
+    ] = False,
+    config: ConfigOption = None,
+    help: HelpOption = False,
+) -> None:
     pass
-
-
-app.callback()(grouped(_program, unseen=_ProgramOptions))
 
 
 def _fill_standard_streams() -> None:
@@ -126,7 +121,8 @@ def _run() -> int:
             hide(error)
         return show_error(error, verbose=_verbose(arguments, given))
     except TyperException as error:
-        return show_usage(error, given.place_of(error))
+        wrong = usage_error(error)
+        return show_error(wrong, verbose=False) if wrong else error.exit_code
     except typer.Abort:
         return _INTERRUPTED
     except Exception as error:  # noqa: BLE001  (a bug: it says so, and what to report)

@@ -13,7 +13,6 @@ from typer import Typer
 from typer.core import TyperArgument, TyperCommand, TyperOption
 from typer.main import get_command
 
-from gpubalance.cli.groups import grouped
 from gpubalance.errors import UsageError
 
 LIST_OPTIONS = {"--gpus": "0 1", "--batches": "820 568", "--micro-batches": "410 568"}  # each with an example
@@ -34,11 +33,12 @@ class Command(TyperCommand):
     def __getattr__(self, name: str) -> Any:
         if name not in ("params", "callback", "help"):
             raise AttributeError(name)
-        from gpubalance.cli.options import CommonOptions
+        from gpubalance.cli.common import common
+        from gpubalance.cli.parameters import with_options
 
         function = getattr(import_module(f"gpubalance.cli.{self.name}"), str(self.name))
         alone = Typer(add_completion=False)
-        alone.command()(grouped(function, unseen=CommonOptions))
+        alone.command()(with_options(function, common))
         loaded = get_command(alone)
         self.params, self.callback = loaded.params, loaded.callback
         self.help = f"{self.short_help}\n\n{loaded.help}"

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gpubalance.cli.options import OutputOptions
+from gpubalance.cli.options import Printed
 from gpubalance.errors import UsageError
 
 Files = Annotated[
@@ -30,7 +30,7 @@ FailSlower = Annotated[
 
 def compare(
     files: Files,
-    output: OutputOptions,
+    output: Printed,
     fail_slower: FailSlower = None,
 ) -> None:
     """Example: gpubalance compare before.json after.json --fail-slower 5%"""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import get_args
 
 import typer
 
@@ -17,6 +18,20 @@ Offers = list[tuple[str, str]]  # a word and what it is
 def is_asked() -> bool:
     """Whether a shell asks for completions, so that nothing else may be printed."""
     return os.environ.get("_GPUBALANCE_COMPLETE", "").startswith("complete_")
+
+
+def offers(flag: str, kind: object) -> Callable[..., Offers] | None:
+    """What offers values of an option of that kind; None where the shell itself completes files, or nothing does."""
+    words = [word for word in get_args(kind) if isinstance(word, str)]
+    if words:
+        return lambda incomplete: [(word, "") for word in words if word.startswith(incomplete)]
+    known: dict[str, Callable[..., Offers]] = {
+        "--model": models,
+        "--accumulate": accumulate,
+        "--simulate": profiles,
+        "--gpus": devices,
+    }
+    return known.get(flag)
 
 
 def models(incomplete: str) -> Offers:

@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import typer
-from typer import BadParameter
 from typer.core import TyperCommand, TyperGroup, TyperOption
-from typer.exceptions import TyperException
 
 from gpubalance.cli.command import LIST_OPTIONS, join_lists
 from gpubalance.errors import BadInput, GpubalanceError, PlanMismatch, UsageError
@@ -53,10 +51,6 @@ class Given:
             if isinstance(error, UsageError):
                 named = named or self._from_config()
             error.remedy = "\n".join(filter(None, [error.remedy, self._place(named)]))
-
-    def place_of(self, error: TyperException) -> str:
-        """That a rejected value is from the config, in the same words; empty if it is not."""
-        return self._place(self._from_config(error.format_message())) if isinstance(error, BadParameter) else ""
 
     def _from_config(self, text: str | None = None) -> list[str]:
         """The flags that the config sets; with `text`, only those named in it."""
@@ -97,26 +91,26 @@ def defaults(path: Path, commands: Mapping[str, TyperCommand]) -> dict[str, dict
     from gpubalance.system.toml import read_toml
 
     document = read_toml(path, "config", remedy=_REMEDY)
-    flags = {name: dict(_flags(command)) for name, command in commands.items()}
-    every = {flag: None for of in flags.values() for flag in of}
+    known = {name: dict(flags(command.params)) for name, command in commands.items()}
+    every = {flag: None for of in known.values() for flag in of}
     tables = {key: value for key, value in document.items() if isinstance(value, dict)}  # `plan` may also be a flag
     shared = {key: value for key, value in document.items() if key not in tables}
     for key in shared:
         _check(path, key, every)
     for name, table in tables.items():
-        if name not in flags:
-            raise UsageError(f"{path}: there is no command [{clean(name, 40)}]", remedy=_nearest(name, flags))
+        if name not in known:
+            raise UsageError(f"{path}: there is no command [{clean(name, 40)}]", remedy=_nearest(name, known))
         for key in table:
-            _check(path, key, flags[name], of=name)
+            _check(path, key, known[name], of=name)
     return {
         name: _values(path, shared, of, lenient=True) | _values(path, tables.get(name, {}), of, place=f"[{name}] ")
-        for name, of in flags.items()
+        for name, of in known.items()
     }
 
 
-def _flags(command: TyperCommand) -> Iterator[tuple[str, TyperOption]]:
+def flags(params: Iterable[object]) -> Iterator[tuple[str, TyperOption]]:
     """Each flag of a command under its long name, without dashes."""
-    for option in command.params:
+    for option in params:
         if isinstance(option, TyperOption) and not option.hidden and option.opts[0] not in _NEVER:
             yield long_name(option).removeprefix("--"), option
 
@@ -155,11 +149,11 @@ def _values(
         where = f"{path}: {place}{key}"
         if option.name in values:
             raise UsageError(f"{where} is there twice", remedy="once with -, once with _: leave one out")
-        values[option.name] = _value(option, value, where)
+        values[option.name] = as_typed(option, value, where)
     return values
 
 
-def _value(option: TyperOption, value: Any, place: str) -> Any:
+def as_typed(option: TyperOption, value: Any, place: str) -> Any:
     """The value in a command line's form: text, or a switch's true or false. Raises UsageError for anything else."""
     if option.is_flag:
         if not isinstance(value, bool):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
-from gpubalance.cli.options import HostsOption, SimulateOption, StdoutOptions, ViaOption
+from gpubalance.cli.options import Devices, Reporting
+from gpubalance.cli.parameters import Without
 from gpubalance.errors import EnvironmentFault
 
 
 def devices(
-    output: StdoutOptions, simulate: SimulateOption = None, hosts: HostsOption = None, via: ViaOption = None
+    output: Annotated[Reporting, Without("output", "overwrite", "quiet", "tensorboard", "trace")],
+    asked: Annotated[Devices, Without("gpus")],
 ) -> None:
     """Example: gpubalance devices"""
     from gpubalance.cli.output import Output
@@ -20,18 +24,18 @@ def devices(
     from gpubalance.remedies import known
     from gpubalance.render.devices import gpus_text, hosts_text, simulated_text
 
-    out = Output(json=output.json, path=None, quiet=True, redact=output.redact)
-    named = reach(hosts, via)
-    if named and simulate is None:
+    out = Output(json=output.as_json, path=None, quiet=True, redact=output.redact)
+    named = reach(asked.hosts, asked.via)
+    if named and asked.simulate is None:
         found, errors = list_devices_of(named, redact=output.redact)
         out.give(found, lambda shown: hosts_text([(one.host, one.nvidia) for one in shown.hosts]))
         if errors:
             raise errors[0]
         return
     if named:
-        find_machine(simulate, named)  # checks that the profile's hosts are these
-    listing = list_devices(simulate, Progress(quiet=False))
-    if listing.nvidia and listing.nvidia.problem and not output.json:
+        find_machine(asked.simulate, named)  # checks that the profile's hosts are these
+    listing = list_devices(asked.simulate, Progress(quiet=False))
+    if listing.nvidia and listing.nvidia.problem and not output.as_json:
         cause = known(listing.nvidia.code).cause if listing.nvidia.code else ""
         raise EnvironmentFault(listing.nvidia.problem, cause=cause, remedy=gpus_text(listing.nvidia))
     out.give(listing, lambda shown: gpus_text(shown.nvidia) if shown.nvidia else simulated_text(shown.simulated))

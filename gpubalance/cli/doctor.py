@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from gpubalance.cli.options import DeviceOptions, ModelOption, OutputOptions, QuietOption
+from gpubalance.cli.options import Devices, Unwatched
+from gpubalance.cli.parameters import Without
 from gpubalance.errors import EnvironmentFault, UsageError
+from gpubalance.settings.requests import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,7 +17,11 @@ if TYPE_CHECKING:
     from gpubalance.results.checkup import Checkup, Checkups, Status
 
 
-def doctor(gpus: DeviceOptions, output: OutputOptions, model: ModelOption = None, quiet: QuietOption = False) -> None:
+def doctor(
+    gpus: Devices,
+    output: Unwatched,
+    settings: Annotated[Settings, Without("precision", "xla", "input", "data", "all_reduce")],
+) -> None:
     """With --hosts each of them does, at the same time.
 
     Example: gpubalance doctor
@@ -31,8 +37,8 @@ def doctor(gpus: DeviceOptions, output: OutputOptions, model: ModelOption = None
     hosts = reach(gpus.hosts, gpus.via)
     if hosts and gpus.simulate is not None and not gpus.simulate.isdigit():
         raise UsageError("each of --hosts checks what it has", remedy="simulate CPU devices there: --simulate 2")
-    out = check_output(output, quiet=quiet)
-    progress = Progress(quiet=quiet)
+    out = check_output(output, quiet=output.quiet)
+    progress, model = Progress(quiet=output.quiet), settings.model or None
     given = {"--simulate": gpus.simulate, "--model": model}
     words = [word for option, value in given.items() if value is not None for word in (option, value)]
     words += ["--redact"] if output.redact else []
@@ -43,9 +49,9 @@ def doctor(gpus: DeviceOptions, output: OutputOptions, model: ModelOption = None
 
     with out.left_by_an_error(text):
         if hosts:
-            found: Checkup | Checkups = doctor_of(hosts, words, gpus.named, progress)
+            found: Checkup | Checkups = doctor_of(hosts, words, gpus.gpus, progress)
         else:
-            found = doctor_job(gpus.simulate, gpus.named, model, progress)
+            found = doctor_job(gpus.simulate, gpus.gpus, model, progress)
         _refuse_failures(found, found.hosts if isinstance(found, Checkups) else [found])
     out.give(found, text)
 

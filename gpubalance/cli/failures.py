@@ -6,11 +6,8 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from typer.exceptions import TyperException
-
 from gpubalance.cli.next_command import resuming
 from gpubalance.cli.output import redaction_here, say
-from gpubalance.cli.usage import usage_text
 from gpubalance.errors import (
     RESUME,
     BadInput,
@@ -66,14 +63,6 @@ def hide(error: GpubalanceError) -> None:
     without = redaction_here().text
     error.message, error.cause = without(error.message), without(error.cause)
     error.remedy, error.log = without(error.remedy), without(error.log)
-
-
-def show_usage(error: TyperException, place: str) -> int:
-    """Shows a wrong command line like our own errors; `place` says where a value that is not on it came from."""
-    text = usage_text(error, place)
-    if text:
-        say(clean_lines(text), sys.stderr)
-    return error.exit_code
 
 
 def show_bug(error: Exception, *, verbose: bool) -> int:

@@ -3,49 +3,45 @@
 from __future__ import annotations
 
 import difflib
-import inspect
 import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
-import typer
-from pydantic import ConfigDict, TypeAdapter, ValidationError
-
-from gpubalance.cli import function_name
-from gpubalance.cli.balance import balanced
-from gpubalance.cli.groups import grouped
-from gpubalance.errors import BadInput, Interrupted, UsageError
-from gpubalance.settings.told import fault_text
-from gpubalance.text import clean
+from gpubalance.cli.balance import balance as command
+from gpubalance.cli.command import Command
+from gpubalance.cli.common import common
+from gpubalance.cli.config import as_typed, flags
+from gpubalance.cli.parameters import with_options
+from gpubalance.errors import BadInput, Interrupted
 
 if TYPE_CHECKING:
     from gpubalance.jobs.events import Event, Watch
     from gpubalance.results.plan import Plan
 
-_NOT_OPTIONS = {"model", "data", "watch", "json", "redact", "dry_run"}  # passed separately, or only for a terminal
-_NUMBERS_TOO = ConfigDict(coerce_numbers_to_str=True)  # `gpus=[0, 1]`, `simulate=2`
+_NOT_OPTIONS = {"model", "data", "json", "redact", "dry-run", "verbose"}  # passed separately, or only for a terminal
 
 
 def balance(build: object, data: object, watch: Watch | None, options: Mapping[str, Any]) -> Plan:
     """Runs the command; `gpubalance.balance` documents it."""
-    call = grouped(balanced)
-    parameters = inspect.signature(call).parameters
-    given = {name: parameter.default for name, parameter in parameters.items()}
-    given["model"] = function_name.model(build) if isinstance(build, str) else name_of(build, "build")
-    given["data"] = function_name.data(data) if data is None or isinstance(data, str) else name_of(data, "data")
-    known = {name.removesuffix("_"): name for name in parameters if name not in _NOT_OPTIONS}
+    params = Command("balance", "").params
+    typed: dict[str, Any] = {param.name: param.default for param in params}
+    known = {flag.replace("-", "_"): one for flag, one in flags(params) if flag not in _NOT_OPTIONS}
+    typed["model"] = build if isinstance(build, str) else name_of(build, "build")
+    typed["data"] = data if data is None or isinstance(data, str) else name_of(data, "data")
     for name, value in options.items():
         if name not in known:
             nearest = difflib.get_close_matches(name, known, n=1)
             raise TypeError(f"balance() takes no {name!r}" + "".join(f": did you mean {one!r}?" for one in nearest))
-        given[known[name]] = _value(name, parameters[known[name]].annotation, value)
-    if watch is not None or given["quiet"]:
-        given |= {"quiet": True, "watch": watch or _unseen}
+        if value is not None:
+            plain = os.fspath(value) if isinstance(value, os.PathLike) else value
+            typed[known[name].name] = as_typed(known[name], plain, f"balance: {name}")
+    if watch is not None or typed["quiet"]:
+        typed |= {"quiet": True, "watch": watch or _unseen}
     try:
-        plan: Plan = call(**given)
+        plan: Plan = with_options(command, common)(**typed)
     except Interrupted:
         raise KeyboardInterrupt from None
     return plan
@@ -53,21 +49,6 @@ def balance(build: object, data: object, watch: Watch | None, options: Mapping[s
 
 def _unseen(event: Event) -> None:
     del event
-
-
-def _value(name: str, annotation: Any, value: object) -> Any:
-    """The value as the command line would pass it. Raises UsageError if the command line would refuse it."""
-    kind, option = get_args(annotation)
-    plain = os.fspath(value) if isinstance(value, os.PathLike) else value
-    try:
-        found = TypeAdapter(kind, config=_NUMBERS_TOO).validate_python(plain)
-        if option.min is not None and not option.min <= found <= option.max:
-            raise typer.BadParameter(f"from {option.min} to {option.max}")
-        return option.callback(found) if option.callback else found
-    except ValidationError as error:
-        raise UsageError(f"balance: {name}{fault_text(error.errors()[0])}") from None
-    except typer.BadParameter as error:
-        raise UsageError(f"balance: {name}={clean(repr(value), 40)}: {error.message}") from None
 
 
 def name_of(function: object, what: str) -> str:

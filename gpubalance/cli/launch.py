@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from gpubalance.cli.options import HostsOption, ViaOption
+from gpubalance.cli.options import Devices
+from gpubalance.cli.parameters import Without
 
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN.json", help="What `balance -o` or `plan -o` wrote.")]
 Script = Annotated[Path, typer.Argument(metavar="SCRIPT.py", help="Your training script, which loads that plan.")]
@@ -17,7 +18,10 @@ Arguments = Annotated[list[str] | None, typer.Argument(metavar="ARGS...", help="
 
 
 def launch(
-    plan: PlanFile, script: Script, arguments: Arguments = None, hosts: HostsOption = None, via: ViaOption = None
+    plan: PlanFile,
+    script: Script,
+    reached: Annotated[Devices, Without("gpus", "simulate")],
+    arguments: Arguments = None,
 ) -> None:
     """Hosts are reached as they were for the plan; a --via that was typed then is typed again.
 
@@ -33,7 +37,7 @@ def launch(
     from gpubalance.system.near import meant
 
     found = read_record(plan, Plan)
-    reach_planned(found, hosts, via)
+    reach_planned(found, reached.hosts, reached.via)
     if not are_reached() and not script.is_file():
         raise BadInput(f"there is no script {script}", remedy=meant(script, "give the path of your training script"))
     one_at_a_time = threading.Lock()

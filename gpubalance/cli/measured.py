@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from gpubalance.cli.board import board_in, both
-from gpubalance.cli.measuring import MeasuringOptions
-from gpubalance.cli.options import ReportingOptions, UnwatchedOptions
+from gpubalance.cli.options import Care, Reporting
 from gpubalance.cli.output import check_output, unwritable
 from gpubalance.cli.progress import Progress
 from gpubalance.devices.hosts import are_reached
@@ -48,8 +47,8 @@ def measured(
     command: str,
     machine: Machine,
     request: Request,
-    measuring: MeasuringOptions,
-    reporting: ReportingOptions | UnwatchedOptions,
+    care: Care,
+    reporting: Reporting,
     *,
     used: Sequence[Device],
     kind: type[Result],
@@ -65,8 +64,8 @@ def measured(
     interrupted command of this request has left, and `watch` gets the same events as the progress. Raises whatever ends
     the job.
     """
-    out = check_output(reporting, quiet=reporting.quiet, resumed=kind if measuring.resume else None)
-    noted = (*machine.warnings(used, strict=measuring.strict), *noted)
+    out = check_output(reporting, quiet=reporting.quiet, resumed=kind if care.resume else None)
+    noted = (*machine.warnings(used, strict=care.strict), *noted)
     name = _name_now(command, reporting.tensorboard, reporting.trace)
     request = request.model_copy(update={"tracing": _tracing_to(reporting.trace, name)})
     progress = Progress(quiet=reporting.quiet)
@@ -74,7 +73,7 @@ def measured(
         held(used),
         connected(used),
         board_in(reporting.tensorboard, name, request.devices, request.settings, quiet=reporting.quiet) as beside,
-        journal(request, machine.driver, resume=measuring.resume) as kept,
+        journal(request, machine.driver, resume=care.resume) as kept,
     ):
         out.check_goes_on(kept)
         with out.left_by_an_error(text, noted), progress as tell:
@@ -89,15 +88,15 @@ def measured(
 def estimated(
     machine: Machine,
     devices: Sequence[Device],
-    measuring: MeasuringOptions,
-    reporting: ReportingOptions | UnwatchedOptions,
+    care: Care,
+    reporting: Reporting,
     request: ProbeRequest | BalanceRequest | LayersRequest,
 ) -> None:
     """Outputs what a `--dry-run` would do and how long that takes. Raises what `Machine.warnings` raises.
 
     It replaces no result, even with --overwrite.
     """
-    machine.warnings(devices, strict=measuring.strict)
+    machine.warnings(devices, strict=care.strict)
     path = reporting.output
     if path is not None and path.is_file() and not is_estimate(path):
         raise UsageError(f"{path} exists, and --dry-run measures nothing to replace it with", remedy="give another -o")

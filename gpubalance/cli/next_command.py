@@ -98,7 +98,9 @@ def typed(text: str, simulate: str | None) -> str:
 
     def command(found: re.Match[str]) -> str:
         name = found[1]
-        has_devices = name not in _WITHOUT_DEVICES and not found.string.startswith(" --simulate", found.end())
+        has_devices = name not in _WITHOUT_DEVICES and not found.string.startswith(
+            (" --simulate", " --help"), found.end()
+        )
         return f"{program()} {name}{devices if has_devices else ''}"
 
     started = f"(?:{re.escape(program())}|gpubalance)"

@@ -15,7 +15,7 @@ from gpubalance.errors import EnvironmentFault, GpubalanceError, UsageError
 from gpubalance.text import clean
 
 if TYPE_CHECKING:
-    from gpubalance.cli.options import OutputOptions
+    from gpubalance.cli.options import Reporting
     from gpubalance.jobs.keep.journal import Journal
     from gpubalance.results.common import Warning_
     from gpubalance.results.records import AnyResult
@@ -127,7 +127,7 @@ def _give_up(stream: TextIO) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def check_output(options: OutputOptions, *, quiet: bool, resumed: type[AnyResult] | None = None) -> Output:
+def check_output(options: Reporting, *, quiet: bool, resumed: type[AnyResult] | None = None) -> Output:
     """The checked output. Raises UsageError if its file exists, EnvironmentFault if it can't be written.
 
     A resumed command may replace its own unfinished result, of the kind `resumed`; every command may replace an
@@ -141,7 +141,7 @@ def check_output(options: OutputOptions, *, quiet: bool, resumed: type[AnyResult
     if path is not None:
         check_file("-o", path, overwrite=overwrite or goes_on)
     return Output(
-        options.json, path, overwrite=overwrite or goes_on, quiet=quiet, redact=options.redact, goes_on=goes_on
+        options.as_json, path, overwrite=overwrite or goes_on, quiet=quiet, redact=options.redact, goes_on=goes_on
     )
 
 

@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpubalance.cli import values
-from gpubalance.cli.options import DeviceOptions, OutputOptions, TrainingOptions, split_option
-from gpubalance.cli.split import EpochOption, WantedSplitOptions
+from gpubalance.cli.options import Devices, Epoch, Printed, settings_on
+from gpubalance.cli.parameters import Without
 from gpubalance.errors import BadInput
+from gpubalance.settings.requests import PlanRequest, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpubalance.results.probe import Probe
     from gpubalance.settings.device import Device
-    from gpubalance.settings.requests import Settings
 
 ProbeFile = Annotated[
     Path | None,
@@ -27,25 +26,15 @@ ProbeFile = Annotated[
         help="What `probe -o` wrote. Default: the latest whole probe of these devices. A balance by it counts too.",
     ),
 ]
-Sync = Annotated[
-    float | None,
-    split_option(
-        "--sync",
-        metavar="S",
-        help="Seconds of sync in a step, all but the slowest compute and update, as a run shows it.",
-        callback=values.between(0, 10**6),
-    ),
-]
 
 
 def plan(
-    gpus: DeviceOptions,
-    training: TrainingOptions,
-    split: WantedSplitOptions,
-    output: OutputOptions,
+    gpus: Devices,
+    settings: Annotated[Settings, Without("all_reduce")],
+    split: PlanRequest,
+    output: Printed,
+    epoch: Epoch,
     probe: ProbeFile = None,
-    sync: Sync = None,
-    epoch: EpochOption = None,
 ) -> None:
     """Example: gpubalance plan --gpus 0 1"""
     from gpubalance.cli.next_command import typed, uses
@@ -60,19 +49,18 @@ def plan(
     from gpubalance.results.records import read_record
 
     out = check_output(output, quiet=True)
-    request = split.request(sync)
     if probe is not None:
         found = read_record(probe, Probe)
         check_hosts(found.devices, reach(gpus.hosts, gpus.via), "the probe's")
-        devices, joint = select(gpus.named, found.devices), None
+        devices, joint = select(gpus.gpus, found.devices), None
     else:
         machine = gpus.machine()
-        devices, joint = machine.select(gpus.named), machine.joint
-        found = _kept_probe(devices, training.settings(devices), gpus.simulate)
+        devices, joint = machine.select(gpus.gpus), machine.joint
+        found = _kept_probe(devices, settings_on(devices, settings), gpus.simulate)
     out.give(
-        plan_by_all_known(found, devices, request, joint),
+        plan_by_all_known(found, devices, split, joint),
         lambda plan: summary(
-            plan_told(plan, epoch),
+            plan_told(plan, epoch.epoch),
             plan.warnings,
             *uses(plan, gpus.simulate, output.output),
             width(),

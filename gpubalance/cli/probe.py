@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from gpubalance.cli.measuring import AloneOptions, MeasuringOptions
-from gpubalance.cli.options import DeviceOptions, ReportingOptions, TrainingOptions
+from typing import Annotated
+
+from gpubalance.cli.options import Care, Devices, DryRun, Reporting, settings_on
+from gpubalance.cli.parameters import Without
+from gpubalance.settings.requests import ProbeRequest, Probing, Settings
 
 
 def probe(
-    gpus: DeviceOptions,
-    training: TrainingOptions,
-    alone: AloneOptions,
-    measuring: MeasuringOptions,
-    reporting: ReportingOptions,
+    gpus: Devices,
+    settings: Annotated[Settings, Without("all_reduce")],
+    probing: Probing,
+    dry: DryRun,
+    care: Care,
+    reporting: Reporting,
 ) -> None:
     """Example: gpubalance probe --gpus 0 1"""
     from gpubalance.cli.measured import estimated, measured
@@ -23,22 +27,21 @@ def probe(
     from gpubalance.render.summary import summary
     from gpubalance.results.probe import Probe
 
-    machine = gpus.machine()
-    devices = machine.select(gpus.named)
-    request = alone.request(devices, training, measuring)
-    if alone.dry_run:
-        estimated(machine, devices, measuring, reporting, request)
-        return
-
     def text(result: Probe) -> str:
         following = command("balance", result.devices, result.settings, gpus.simulate) if result.complete else ""
         return summary(probe_told(result), result.warnings, following, (), width())
 
+    machine = gpus.machine()
+    devices = machine.select(gpus.gpus)
+    request = ProbeRequest(devices=devices, settings=settings_on(devices, settings), **dict(probing))
+    if dry.dry_run:
+        estimated(machine, devices, care, reporting, request)
+        return
     measured(
         "probe",
         machine,
         request,
-        measuring,
+        care,
         reporting,
         used=devices,
         kind=Probe,

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpubalance.cli.options import QuietOption, output_option
+from gpubalance.cli.options import output_option
 from gpubalance.errors import EnvironmentFault, UsageError
+from gpubalance.settings.record import Record
 
 if TYPE_CHECKING:
     from gpubalance.render.report.charts.chart import Charts
@@ -24,63 +25,54 @@ _INSTALL = "pip install matplotlib jinja2; in a checkout GPUBALANCE_EXTRAS=repor
 Results = Annotated[
     list[Path], typer.Argument(metavar="RESULT.json", help="What commands that measure or plan wrote with -o.")
 ]
-Html = Annotated[
-    Path | None,
-    output_option("--html", metavar="FILE", help="Write a page with charts, in one file."),
-]
-Png = Annotated[
-    Path | None,
-    output_option("--png", metavar="DIR", help="Write each chart as a PNG into a folder."),
-]
-Markdown = Annotated[bool, output_option("--markdown", help="Print the tables as Markdown.")]
-Csv = Annotated[bool, output_option("--csv", help="Print every number as CSV.")]
-Overwrite = Annotated[bool, output_option("--overwrite", help="Replace files that exist.")]
 
 
-def report(
-    results: Results,
-    html: Html = None,
-    png: Png = None,
-    markdown: Markdown = False,
-    csv: Csv = False,
-    overwrite: Overwrite = False,
-    quiet: QuietOption = False,
-) -> None:
+class Wanted(Record):
+    """What is written, and where."""
+
+    html: Path | None = output_option("--html FILE", "Write a page with charts, in one file.")
+    png: Path | None = output_option("--png DIR", "Write each chart as a PNG into a folder.")
+    markdown: bool = output_option("--markdown", "Print the tables as Markdown.", default=False)
+    csv: bool = output_option("--csv", "Print every number as CSV.", default=False)
+    overwrite: bool = output_option("--overwrite", "Replace files that exist.", default=False)
+    quiet: bool = output_option("--quiet -q", "No progress on stderr.", default=False)
+
+
+def report(results: Results, wanted: Wanted) -> None:
     """Example: gpubalance report plan.json --html report.html"""
-    _check(results, html, png, markdown=markdown, csv=csv, overwrite=overwrite)
+    _check(results, wanted)
     from gpubalance.cli.output import say
     from gpubalance.jobs.report import read_subjects
     from gpubalance.text import clean_lines
 
     subjects = read_subjects(results)
-    if html is not None or png is not None:
-        told = _draw(subjects, html, png, overwrite=overwrite)
-        if not quiet:
+    if wanted.html is not None or wanted.png is not None:
+        told = _draw(subjects, wanted)
+        if not wanted.quiet:
             say(clean_lines(told), sys.stderr)
-    if markdown:
+    if wanted.markdown:
         from gpubalance.render.report.markdown import markdown as markdown_text
 
         say(markdown_text(subjects), sys.stdout)
-    elif csv:
+    elif wanted.csv:
         from gpubalance.render.report.spreadsheet import csv_text
 
         say(csv_text(subjects), sys.stdout)
 
 
-def _check(
-    results: Sequence[Path], html: Path | None, png: Path | None, *, markdown: bool, csv: bool, overwrite: bool
-) -> None:
+def _check(results: Sequence[Path], wanted: Wanted) -> None:
     """Raises UsageError for options that do not go together, EnvironmentFault for missing folders or packages."""
     from gpubalance.cli.output import check_file
 
-    if markdown and csv:
+    html, png = wanted.html, wanted.png
+    if wanted.markdown and wanted.csv:
         raise UsageError("--markdown and --csv both print on stdout", remedy="give one of them at a time")
-    if html is None and png is None and not markdown and not csv:
+    if html is None and png is None and not wanted.markdown and not wanted.csv:
         raise UsageError("nothing was asked for", remedy="give --html FILE, --png DIR, --markdown or --csv")
     if html is not None:
         if any(path.resolve() == html.resolve() for path in results):
             raise UsageError(f"--html {html} is one of the results", remedy="give another --html")
-        check_file("--html", html, overwrite=overwrite)
+        check_file("--html", html, overwrite=wanted.overwrite)
     if png is not None:
         if png.exists() and not png.is_dir():
             raise UsageError(f"--png {png} is not a folder", remedy="give a folder's name")
@@ -91,17 +83,18 @@ def _check(
         raise EnvironmentFault(f"{' and '.join(missing)}, which draw the report, are not installed", remedy=_INSTALL)
 
 
-def _draw(subjects: Sequence[Subject], html: Path | None, png: Path | None, *, overwrite: bool) -> str:
+def _draw(subjects: Sequence[Subject], wanted: Wanted) -> str:
     """Draws everything, then writes it; returns a text about what was written."""
     from gpubalance.cli.output import check_file, write_file
     from gpubalance.render.report.charts import charts_of
     from gpubalance.render.report.page import html_page
 
+    html, png = wanted.html, wanted.png
     charts = [charts_of(subject) for subject in subjects]
     pictures = _pictures(subjects, charts, png) if png is not None else {}
     if png is not None and png.is_dir():
         for path in pictures:
-            check_file("--png", path, overwrite=overwrite)
+            check_file("--png", path, overwrite=wanted.overwrite)
     page = html_page(subjects, charts) if html is not None else ""
     told = []
     if html is not None:

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from gpubalance.numbers.units import parse_bytes
 
+_LEAST_BYTES = 1 << 20  # of memory: fewer bytes mean a number without its unit
+
+
+def _with_its_unit(size: object) -> int:
+    """Bytes. Raises ValueError for an invalid size, and for text with a few bytes, which nobody means."""
+    if isinstance(size, str) and size.strip().isdecimal() and 0 < int(size) < _LEAST_BYTES:
+        number = size.strip()
+        raise ValueError(f"{number} is {number} bytes: say the unit, {number}MiB, or {number}B if meant")
+    return parse_bytes(size)
+
+
 Bytes = Annotated[int, BeforeValidator(parse_bytes)]
+Room = Annotated[int, BeforeValidator(_with_its_unit)]
 Seconds = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
 Batch = Annotated[int, Field(ge=0, le=10**9, strict=True)]
 
@@ -23,6 +35,18 @@ class Shown(NamedTuple):
     label: str = ""
     unit: str | None = None
     has_ratio: bool = True
+
+
+def option(panel: str, flags: str, about: str, default: Any = None, *, typed: str = "", **bounds: Any) -> Any:
+    """A field that people set on the command line, where it stands in that `panel` of the help.
+
+    `flags` ends with what is typed as its value: `--output -o FILE`; a switch has no such word. `typed` is how the
+    default is typed, if unlike its value. The bounds are pydantic's.
+    """
+    *names, last = flags.split()
+    names, value = ([*names, last], "") if last.startswith("-") else (names, last)
+    told: Any = {"panel": panel, "flags": names, "value": value, "typed": typed or default}
+    return Field(default, description=about, json_schema_extra=told, **bounds)
 
 
 class Record(BaseModel):

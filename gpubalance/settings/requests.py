@@ -3,52 +3,113 @@
 from __future__ import annotations
 
 import math
+import re
+from functools import partial
+from reprlib import repr as short_repr
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from gpubalance.settings.choices import AllReduce, Baseline, Input, Precision, Schedule
 from gpubalance.settings.device import Device, JointProfile
-from gpubalance.settings.record import Batch, Bytes, Record, Seconds
+from gpubalance.settings.record import Record, Room, option
 from gpubalance.settings.shares import Shares
 
 # What follows in a pipeline if windows of five timings don't settle the result.
 _LONG_WINDOWS = 5
 _LONG_WINDOW_S = 10.0
 _KNOWN = 0.005
+_MOST_MICRO_BATCHES = 1024
 # With two equal devices this makes the bubble 1/17 of a step.
 _MICRO_BATCHES_A_DEVICE = 8
+
+
+_training, _split, _measuring = (partial(option, panel) for panel in ("Training", "Split", "Measuring"))
+_DAY_S, _HOUR_S = 86_400, 3600
+
+
+def _micro_batches(given: object) -> object:
+    """The number that `off` and text stand for. Raises ValueError for anything that is not auto, off or a number."""
+    number = 1 if given == "off" else int(str(given)) if re.fullmatch("[0-9]{1,5}", str(given)) else given
+    if number != "auto" and number not in range(1, _MOST_MICRO_BATCHES + 1):
+        raise ValueError(f"auto, off or a number from 1 to {_MOST_MICRO_BATCHES}, not {short_repr(given)}")
+    return number
+
+
+Accumulate = Annotated[int | Literal["auto"], BeforeValidator(_micro_batches)]
 
 
 class Settings(Record):
     """What, besides the devices and the split, decides how long a step takes. Recorded with every result.
 
-    `model` is `probe`, `small`, a `keras.applications` name, `package.module:function` or `file.py:function`. `data` is
-    a function that provides samples, named like the last two; null for random samples.
+    `model` is `probe`, `small`, a `keras.applications` name, `package.module:function` or `file.py:function`; empty in
+    what a user asked for: the one that suits the devices. `data` is a function that provides samples, named like the
+    last two; null for random samples.
     """
 
-    model: str
-    data: str | None = None
-    precision: Precision = "float32"
-    xla: bool = False
-    input: Input = "device"
-    all_reduce: AllReduce = "auto"
+    model: str = _training(
+        "--model NAME",
+        "probe, small, a keras.applications name, package.module:function, file.py:function or saved.keras. Default: "
+        "probe on GPUs, small on simulated devices.",
+        "",
+    )
+    data: str | None = _training(
+        "--data NAME",
+        "Train on your own samples: file.py:function or package.module:function, which gives a tf.data.Dataset, a "
+        "PyDataset or arrays. Default: random samples.",
+    )
+    precision: Precision = _training("--precision KIND", "float32, tf32, mixed_float16 or mixed_bfloat16.", "float32")
+    xla: bool = _training("--xla/--no-xla", "Compile the forward and backward pass.", default=False)
+    input: Input = _training(
+        "--input PLACE", "Keep the samples on the device, or feed them from the host: device, host.", "device"
+    )
+    all_reduce: AllReduce = _training(
+        "--all-reduce KIND", "How gradients are summed: auto, nccl, hierarchical or one-device.", "auto"
+    )
 
 
-class Measuring(Record):
+class Limits(Record):
+    """What every measurement has: `time_limit_s` ends the command, `deadline_s` is the longest silence of a worker.
+
+    Without a deadline it is one that suits the step.
+    """
+
+    time_limit_s: float | None = _measuring(
+        "--time-limit S", "End after that many seconds, with what has been measured by then.", gt=0, le=1e7
+    )
+    deadline_s: float | None = _measuring(
+        "--deadline S",
+        "End a worker that is silent for longer than this. Default: 30 times what such steps took, at least 60 s, and "
+        "900 s for a first step.",
+        gt=0,
+        le=_DAY_S,
+    )
+    seed: int = _measuring("--seed N", "Seed of samples, weights and noise.", 0, ge=0, lt=2**31)
+
+
+class Measuring(Limits):
     """How long and how exactly to measure: windows of `duration_s`, or, if that is null, each until it knows its step
     time within ± 0.5 %, for at most 10 s.
 
-    More windows follow until the result is known within ± 1 %, up to 5/3 as many. `deadline_s` is the longest silence
-    of a worker, null for one that suits the step; `time_limit_s` ends the command.
+    More windows follow until the result is known within ± 1 %, up to 5/3 as many.
     """
 
-    windows: Annotated[int, Field(ge=1, le=10_000)] = 3
-    duration_s: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)] | None = None
-    baseline: Baseline = "even"
-    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    deadline_s: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)] | None = None
-    time_limit_s: Annotated[float, Field(gt=0, le=1e7, allow_inf_nan=False)] | None = None
+    windows: int = _measuring(
+        "--windows N",
+        "Windows to measure; up to 5/3 as many while the result is not known within ± 1 %.",
+        3,
+        ge=1,
+        le=10_000,
+    )
+    duration_s: float | None = _measuring(
+        "--duration S",
+        "Seconds that a window takes. Default: until its step time is known within ± 0.5 %, at most 10.",
+        gt=0,
+        le=_DAY_S,
+    )
+    baseline: Baseline = _measuring(
+        "--baseline even|none", "Measure the even split too, in turns with this one, or not.", "even"
+    )
 
     @property
     def max_windows(self) -> int:
@@ -71,6 +132,14 @@ class Measuring(Record):
             return self.duration_s
         longer = number - self.windows  # a few more timings often suffice
         return 0.0 if longer < 1 else _LONG_WINDOW_S / 2 ** max(0, 3 - longer)
+
+
+class Proof(Measuring):
+    """How to measure what was found: a proof takes no longer than its verdict needs."""
+
+    windows: int = _measuring(
+        "--windows N", "Windows of the proof; up to 5/3 as many while it is not known within ± 1 %.", 2, ge=1, le=10_000
+    )
 
 
 class Tracing(Record):
@@ -129,29 +198,52 @@ class IndependentRequest(Record):
         return self.settings.model_copy(update={"model": self.models[number]})
 
 
-class ProbeRequest(Record):
-    """A probe: the devices, each to be measured alone, and how.
+class Probing(Limits):
+    """How a device is measured alone.
 
     With `max_batch` null the batch grows until memory is exhausted, or, without a memory limit, until throughput stops
     rising. `margin_bytes` of each device's memory are kept free. A batch size is measured until its step time is known
     as exactly as is needed, for at most 12 s; with `duration_s` for at least that long, and at most four times as long.
-    `deadline_s` is the longest silence of a worker, null for one that suits the step. The run that follows needs
-    `least_samples` of the user's data.
+    """
+
+    max_batch: int | None = _measuring(
+        "--max-batch N", "Try no larger batch. Default: until memory is full.", ge=1, le=10**9
+    )
+    batch_multiple: int = _measuring(
+        "--batch-multiple N",
+        "Try only multiples of this; if memory holds none, all smaller batches.",
+        8,
+        ge=1,
+        le=10**6,
+    )
+    margin_bytes: Room = _measuring("--margin SIZE", "Memory to keep free on each device, such as 512MiB.", 0)
+    duration_s: float | None = _measuring(
+        "--duration S",
+        "Measure each batch size for at least this long, and at most 4 times as long. Default: until it is known well "
+        "enough; see gpubalance guide probe.",
+        gt=0,
+        le=_HOUR_S,
+    )
+    parallel: bool = _measuring(
+        "--parallel", "Measure all devices at once, on hosts where they do not disturb each other.", default=False
+    )
+    ahead: bool = _measuring(
+        "--ahead/--no-ahead",
+        "Start the next worker, which loads TensorFlow for seconds, before it is needed.",
+        default=True,
+    )
+
+
+class ProbeRequest(Probing):
+    """A probe: the devices, each to be measured alone, and how.
+
+    The run that follows needs `least_samples` of the user's data.
     """
 
     devices: tuple[Device, ...]
     settings: Settings
-    max_batch: Annotated[int, Field(ge=1, le=10**9)] | None = None
-    batch_multiple: Annotated[int, Field(ge=1, le=10**6)] = 8
-    margin_bytes: Bytes = 0
-    duration_s: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)] | None = None
-    deadline_s: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)] | None = None
-    time_limit_s: Annotated[float, Field(gt=0, le=1e7, allow_inf_nan=False)] | None = None
-    parallel: bool = False
-    ahead: bool = True
     for_split: bool = False
     least_samples: Annotated[int, Field(ge=0)] = 0
-    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     tracing: Tracing | None = None
 
 
@@ -164,21 +256,68 @@ class PlanRequest(Record):
     throughput.
     """
 
-    global_batch: Batch | None = None
-    max_global_batch: Batch | None = None
-    accumulate: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] = 1
-    batch_multiple: Annotated[int, Field(ge=1, le=10**6)] | None = None
-    margin_bytes: Bytes = 0
-    sync_s: Seconds | None = None
-    from_batch: Annotated[int, Field(ge=1)] | None = None
-    noise_scale: Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)] | None = None
+    global_batch: int | None = _split(
+        "--global-batch B",
+        "Samples of all devices in one step, exactly. Default: whatever gives the most samples per second.",
+        ge=1,
+        le=10**9,
+    )
+    max_global_batch: int | None = _split("--max-global-batch B", "The largest global batch.", ge=1, le=10**9)
+    accumulate: Accumulate = _split(
+        "--accumulate auto|off|N",
+        "The most micro-batches to divide a device's batch into if its memory is too small for it.",
+        1,
+        typed="off",
+    )
+    batch_multiple: int | None = _split(
+        "--batch-multiple N", "Make each batch a multiple of this. Default: the probe's.", ge=1, le=10**6
+    )
+    margin_bytes: Room = _split(
+        "--margin SIZE", "Memory to keep free on each device, beyond what a joint run needs, such as 512MiB.", 0
+    )
+    from_batch: int | None = _split(
+        "--from-batch B",
+        "The global batch that your learning rate was tuned for. Default: the best device's best batch alone.",
+        ge=1,
+        le=10**9,
+    )
+    noise_scale: float | None = _split(
+        "--noise-scale N|FILE",
+        "Maximise goodput, what samples per second are worth in learning, by the gradient noise scale: in samples, or "
+        "the file that split.monitor(noise=FILE) wrote. Default: maximise samples per second.",
+        gt=0,
+        le=1e12,
+    )
+    sync_s: float | None = _split(
+        "--sync S",
+        "Seconds of sync in a step, all but the slowest compute and update, as a run shows it.",
+        ge=0,
+        le=10**6,
+    )
 
 
-class BalanceRequest(Record):
+class Rounds(Record):
+    """How to find the split: in at most `rounds` rounds of `round_s` each, null for until it is known within ± 1 %.
+
+    `fresh` probes again even if a probe of these devices and settings is stored.
+    """
+
+    rounds: int = _measuring("--rounds N", "Measure splits at most that many times.", 10, ge=1, le=100)
+    fresh: bool = _measuring(
+        "--fresh", "Probe again, even if these devices were probed with these settings before.", default=False
+    )
+    round_s: float | None = _measuring(
+        "--round-duration S",
+        "Seconds to measure each split that is tried. Default: until it is known within ± 1 %, up to 3 s.",
+        gt=0,
+        le=_HOUR_S,
+    )
+
+
+class BalanceRequest(Rounds):
     """The main job: the devices, what is trained on them, what the split is for, and how to search for it.
 
-    Splits are measured in at most `rounds` rounds of `round_s` each, null for until they are known within ± 1 %;
-    `measuring` is for the final run. `fresh` probes again even if a probe of these devices and settings is stored.
+    `measuring` is for the final run.
     """
 
     devices: tuple[Device, ...]
@@ -186,10 +325,7 @@ class BalanceRequest(Record):
     joint: JointProfile = JointProfile()
     plan: PlanRequest = PlanRequest()
     measuring: Measuring = Measuring()
-    probe_s: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)] | None = None
-    round_s: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)] | None = None
-    rounds: Annotated[int, Field(ge=1, le=100)] = 10
-    fresh: bool = False
+    probe_s: Annotated[float, Field(gt=0, le=_HOUR_S)] | None = None
     tracing: Tracing | None = None
 
     @property
@@ -208,27 +344,42 @@ class BalanceRequest(Record):
         )
 
 
-class LayersRequest(Record):
-    """A model to cut into stages over these devices and train as a pipeline of micro-batches.
+class Cutting(Rounds):
+    """How to cut a model into stages, and what a step is.
 
     `micro_batch` null is the smallest that is nearly as fast as any, `micro_batches` null is eight for each device.
     `cuts` names the layers that begin a stage; without any the planner chooses the cuts. `margin_bytes` of each
     device's memory are kept free. With `force` the model is cut even if it is better off uncut.
     """
 
+    micro_batch: int | None = _split(
+        "--micro-batch N",
+        "Samples in a micro-batch. Default: the fewest that are within 5 % of the best.",
+        ge=1,
+        le=10**6,
+    )
+    micro_batches: int | None = _split(
+        "--micro-batches N", "Micro-batches in a step. Default: 8 a device.", ge=1, le=1024
+    )
+    cuts: tuple[str, ...] = _split("--cuts LAYER…", "Cut before these layers, and nowhere else. Default: anywhere.", ())
+    schedule: Schedule = _split(
+        "--schedule KIND", "1f1b: forwards and backwards in turns; gpipe: all forwards first, to compare with.", "1f1b"
+    )
+    margin_bytes: Room = _split("--margin SIZE", "Memory to keep free on each device, such as 512MiB.", 0)
+    force: bool = _split("--force", "Cut a model that is faster uncut, too.", default=False)
+    rounds: int = _measuring("--rounds N", "Measure cuts at most that many times.", 5, ge=1, le=100)
+    round_s: float = _measuring(
+        "--round-duration S", "Seconds to measure each cut that is tried.", 3.0, gt=0, le=_HOUR_S
+    )
+
+
+class LayersRequest(Cutting):
+    """A model to cut into stages over these devices and train as a pipeline of micro-batches."""
+
     devices: tuple[Device, ...]
     settings: Settings
     joint: JointProfile = JointProfile()
-    micro_batch: Annotated[int, Field(ge=1, le=10**6)] | None = None
-    micro_batches: Annotated[int, Field(ge=1, le=1024)] | None = None
-    cuts: tuple[str, ...] = ()
-    schedule: Schedule = "1f1b"
-    margin_bytes: Bytes = 0
-    force: bool = False
     measuring: Measuring = Measuring()
-    round_s: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)] = 3.0
-    rounds: Annotated[int, Field(ge=1, le=100)] = 5
-    fresh: bool = False
     tracing: None = None
 
     @property

@@ -45,6 +45,9 @@ def fault_text(fault: ErrorDetails) -> str:
         words = f" takes {_KINDS[base]}, not {{given}}"
     if words is None:
         return f": {clean(fault['msg'].removeprefix('Value error, '))}"
-    given = "nothing" if fault["input"] is None else clean(short_repr(fault["input"]), 40)
+    value = fault["input"]
+    given = "nothing" if value is None else clean(short_repr(value), 40)
+    if "expected" not in fault.get("ctx", {}) and isinstance(value, str) and value.strip("-").isdecimal():
+        given = clean(value, 40)  # a number that was typed
     bounds = {key: f"{bound:g}" if isinstance(bound, float) else bound for key, bound in fault.get("ctx", {}).items()}
     return words.format(given=given, **bounds)

@@ -48,7 +48,7 @@ REFUSED = {
         ("--gpus 7", 2, "there is no device '7'"),
         ("--gpus '\u202e0\x1b[2J'", 2, "there is no device"),
         ("--batches 0 0", 2, "all are 0, so no device would train\n  → give at least one device more than 0; 0 leaves"),
-        ("--batches -5 3", 2, "'-5'"),
+        ("--batches -5 3", 2, "--batches takes 0 or more, not -5\n"),
         ("--batches many", 2, "'many'"),
         ("--batches", 2, "--batches needs a value"),
         ("--gpus --json", 2, "--gpus needs a value"),
@@ -91,7 +91,7 @@ REFUSED = {
         ("--model broken.py:build", 4, "broken.py, line 2: '(' was never closed: x = (\n  → correct broken.py\n"),
         ("--epoch 5e4", 2, "  → write --epoch 50000\n"),
         ("--time-limit 10m", 2, "--time-limit takes a number, not '10m'\n  → write --time-limit 600\n"),
-        ("--precision fp16", 2, "'mixed_bfloat16'\n  → did you mean --precision mixed_float16?\n"),
+        ("--precision fp16", 2, "'mixed_bfloat16', not 'fp16'\n  → did you mean --precision mixed_float16?\n"),
         (
             "--plan plan.json -o plan.json --overwrite",
             2,
@@ -105,11 +105,11 @@ REFUSED = {
     "probe --simulate {quick}": [
         ("--max-batch 0", 2, "--max-batch"),
         ("--batch-multiple 0", 2, "--batch-multiple"),
-        ("--margin 512", 2, "--margin 512 is 512 bytes\n  → say the unit: --margin 512MiB, or 512B if meant\n"),
+        ("--margin 512", 2, "--margin: 512 is 512 bytes: say the unit, 512MiB, or 512B if meant\n"),
         ("--margin '5 GB'", 2, "--margin: '5 GB' is not a size"),
-        ("--duration nan", 2, "--duration takes seconds"),
-        ("--time-limit -1", 2, "--time-limit takes seconds"),
-        ("--deadline 0", 2, "--deadline takes seconds"),
+        ("--duration nan", 2, "--duration takes a finite number, not 'nan'"),
+        ("--time-limit -1", 2, "--time-limit takes more than 0, not -1"),
+        ("--deadline 0", 2, "--deadline takes more than 0, not 0"),
     ],
     "balance --simulate {quick}": [
         ("--rounds 0", 2, "--rounds"),
@@ -124,8 +124,8 @@ REFUSED = {
         ("--bathces 8 8", 2, "  → --batches is an option of run, independent: gpubalance run --batches …\n"),
         ("--global-batch 100", 2, "the nearest that is possible: 96 or 104"),
         ("--max-global-batch 4", 2, "is less than --batch-multiple 8"),
-        ("--round-duration nan", 2, "--round-duration takes seconds"),
-        ("--accumulate {digits}", 2, "--accumulate takes auto, off or a number"),
+        ("--round-duration nan", 2, "--round-duration takes a finite number"),
+        ("--accumulate {digits}", 2, "--accumulate: auto, off or a number"),
     ],
     "run": [
         ("--plan nowhere.json", 4, "can't read nowhere.json"),
@@ -139,7 +139,7 @@ REFUSED = {
         ("probe.json --global-batch 4", 2, "the nearest that is possible: 8"),
         ("'\x1b[31m[red]no.json'", 4, "can't read [red]no.json"),
         ("--simulate {quick} --model '\x1b]0;title\x07small'", 4, "there is no model"),
-        ("--simulate {quick} --accumulate many", 2, "--accumulate takes auto, off or a number"),
+        ("--simulate {quick} --accumulate many", 2, "--accumulate: auto, off or a number"),
         ("--simulate {quick} --sync -1", 2, "--sync"),
     ],
     "compare": [

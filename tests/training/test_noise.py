@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from gpubalance.cli.noise_scale import noise_scale
 from gpubalance.errors import BadInput, UsageError
@@ -15,6 +16,7 @@ from gpubalance.planning.noise import NoiseScale
 from gpubalance.results.noise import Noise
 from gpubalance.results.plan import Plan
 from gpubalance.results.records import read_record
+from gpubalance.settings.requests import PlanRequest
 from gpubalance.settings.shares import Shares
 from gpubalance.training.noise_told import noise_text
 from tests.cli.program import ROOT
@@ -132,8 +134,8 @@ def test_with_a_plan_it_names_the_split_that_learns_faster() -> None:
 
 @pytest.mark.parametrize("text", ["0", "-5", "nan", "inf", "1e13"])
 def test_what_is_no_noise_scale_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="takes samples, more than 0"):
-        noise_scale(text)
+    with pytest.raises(ValidationError):
+        PlanRequest(noise_scale=noise_scale(text))
 
 
 def test_a_file_without_one_is_refused_with_its_reason(tmp_path: Path) -> None:

@@ -1,0 +1,117 @@
+"""Typer's parameters from the fields of records, and the records from what was typed: see `settings.record.option`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin
+
+import typer
+from pydantic import ValidationError
+
+from gpubalance.cli import complete, function_name
+from gpubalance.cli.command import LIST_OPTIONS
+from gpubalance.cli.noise_scale import noise_scale
+from gpubalance.cli.usage import meant
+from gpubalance.errors import UsageError
+from gpubalance.settings.record import Record
+from gpubalance.settings.told import fault_text
+
+Command = Callable[..., Any]
+# What these values must be besides what their fields say; each returns the value.
+_CHECKS: Mapping[str, Callable[[str], object]] = {
+    "--model": function_name.model,
+    "--data": function_name.data,
+    "--noise-scale": noise_scale,
+}
+
+
+class Without:
+    """Marks a record in a command's signature: fields that the command has no options for."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+
+def with_options(command: Command, common: Command) -> Command:
+    """The command with the signature that Typer needs: each record replaced by the options that its fields are.
+
+    The parameters of `common` are added; the command does not get their values.
+    """
+    every = signature(command, eval_str=True).parameters.values()
+    parameters = [p for p in every if p.kind is not Parameter.KEYWORD_ONLY]  # the others are for Python
+    records = {p.name: found for p in parameters if (found := _record(p.annotation))}
+    unseen = signature(common, eval_str=True).parameters
+
+    @wraps(command)
+    def called(**values: Any) -> Any:
+        typed = {name: {field: values.pop(field) for field in fields} for name, (_, fields) in records.items()}
+        made = {name: _made(command.__name__, records[name][0], given) for name, given in typed.items()}
+        return command(**made, **{name: value for name, value in values.items() if name not in unseen})
+
+    options = [one for p in parameters for one in (_options(*records[p.name]) if p.name in records else [p])]
+    keywords = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in (*options, *unseen.values())]
+    vars(called)["__signature__"] = Signature(keywords)  # what inspect, and so Typer, sees
+    return called
+
+
+def _record(annotation: Any) -> tuple[type[Record], list[str]] | None:
+    """A record and the names of its fields that are options; None for any other annotation."""
+    record, *marks = get_args(annotation) if get_origin(annotation) is Annotated else [annotation]
+    if not (isinstance(record, type) and issubclass(record, Record)):
+        return None
+    hidden = {name for mark in marks if isinstance(mark, Without) for name in mark.names}
+    own_first = dict.fromkeys((*record.__annotations__, *record.model_fields))
+    return record, [n for n in own_first if record.model_fields[n].json_schema_extra and n not in hidden]
+
+
+def _options(record: type[Record], names: Sequence[str]) -> Iterator[Parameter]:
+    for name in names:
+        field = record.model_fields[name]
+        told: Any = field.json_schema_extra
+        kinds = get_args(field.annotation) or (field.annotation,)
+        kind: Any = next((kind for kind in (bool, Path) if kind in kinds), str)
+        is_list = any(tuple in (one, get_origin(one)) for one in (field.annotation, *kinds))
+        default = None if told["typed"] in (None, "", ()) else kind(told["typed"])
+        option = typer.Option(
+            *told["flags"],
+            metavar=told["value"],  # otherwise the help shows <bool> beside a switch
+            help=field.description,
+            rich_help_panel=told["panel"],
+            autocompletion=complete.offers(told["flags"][0], field.annotation),
+        )
+        typed: Any = list[str] if is_list else kind
+        annotation: Any = Annotated[typed if default is not None else typed | None, option]
+        yield Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def flag_of(record: type[Record], name: str) -> str:
+    """The long flag of a field: `--output`."""
+    told: Any = record.model_fields[name].json_schema_extra
+    flag: str = told["flags"][0].partition("/")[0]
+    return flag
+
+
+def _made(command: str, record: type[Record], typed: Mapping[str, Any]) -> Record:
+    """The record of what was typed. Raises UsageError for the first value that its field does not take."""
+    given = {}
+    for name, value in typed.items():
+        flag = flag_of(record, name)
+        check = _CHECKS.get(flag)
+        if flag in LIST_OPTIONS and value:
+            value = [word for text in value for word in re.split(r"[,\s]+", text) if word]
+        if value is not None and check is not None:
+            value = [check(one) for one in value] if isinstance(value, list) else check(value)
+        if value is not None:
+            given[name] = value
+    try:
+        return record.model_validate(given)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        name = str(fault["loc"][0])
+        flag = flag_of(record, name)
+        remedy = meant(flag, fault, record.model_fields[name].default is None) or f"gpubalance {command} --help"
+        raise UsageError(f"{flag}{fault_text(fault)}", remedy=remedy) from None
