@@ -101,7 +101,7 @@ def _made(command: str, record: type[Record], typed: Mapping[str, Any]) -> Recor
     for name, value in typed.items():
         flag = flag_of(record, name)
         check = _CHECKS.get(flag)
-        if flag in LIST_OPTIONS and value:
+        if flag in LIST_OPTIONS and isinstance(value, list):
             value = [word for text in value for word in re.split(r"[,\s]+", text) if word]
         if value is not None and check is not None:
             value = [check(one) for one in value] if isinstance(value, list) else check(value)

@@ -277,8 +277,8 @@ def test_a_dry_run_says_what_would_be_done(in_process: Program) -> None:
         ("--gpus 0", "error: layers is for two devices or more, and there is GPU:0"),
         (f"--simulate {HOSTS}", "error: layers are cut over the devices of one host"),
         ("--cuts", "error: --cuts needs a value"),
-        ("--schedule zigzag", "error: --schedule: 'zigzag' is not one of"),
-        ("--margin 512", "error: --margin 512"),
+        ("--schedule zigzag", "error: --schedule takes '1f1b' or 'gpipe', not 'zigzag'"),
+        ("--margin 512", "error: --margin: 512 is 512 bytes: say the unit"),
     ],
 )
 def test_what_can_not_be_is_refused(in_process: Program, options: str, error: str) -> None:

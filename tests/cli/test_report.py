@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubalance.cli.report import report
+from gpubalance.cli.report import Wanted, report
 from gpubalance.errors import GpubalanceError
 from tests.cli.program import ROOT, here
 from tests.render import samples
@@ -38,21 +38,21 @@ def test_a_page_and_pictures_of_two_results(plan: Path, tmp_path: Path) -> None:
     assert done.stderr == f"wrote {page}\nwrote 10 charts into {folder}\n"
 
     with pytest.raises(GpubalanceError, match="exists") as caught:
-        report([plan], png=folder)
+        report([plan], Wanted(png=folder))
     assert caught.value.remedy == "give another --png, or --overwrite"
-    report([plan], html=page, overwrite=True, quiet=True)
+    report([plan], Wanted(html=page, overwrite=True, quiet=True))
     assert len(page.read_text(encoding="utf-8")) < len(html)
 
 
 def test_tables_go_to_stdout_beside_a_page(plan: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = samples.document(plan)["balance"]["run"]
-    report([plan], markdown=True)
+    report([plan], Wanted(markdown=True))
     printed = capsys.readouterr()
     assert printed.out.startswith(f"## plan.json: batches {' '.join(map(str, run['batches']))}: ")
     assert f"{run['throughput']['median']:.0f} samples/s ±" in printed.out
     assert printed.err == ""
     a_run = Path(shutil.copy(samples.RUN, tmp_path / "run.json"))  # which has the fewest charts
-    report([a_run], csv=True, png=tmp_path / "charts", quiet=True)
+    report([a_run], Wanted(csv=True, png=tmp_path / "charts", quiet=True))
     printed = capsys.readouterr()
     assert printed.out.startswith('"file","kind","created","table",')
     assert printed.err == ""
@@ -81,6 +81,6 @@ def test_two_results_of_one_name_have_pictures_of_their_own(tmp_path: Path) -> N
         (tmp_path / name).mkdir()
         shutil.copy(samples.RUN, tmp_path / name / "run.json")
     folder = tmp_path / "charts"
-    report([tmp_path / name / "run.json" for name in ("one", "other")], png=folder)
+    report([tmp_path / name / "run.json" for name in ("one", "other")], Wanted(png=folder))
     names = {path.name for path in folder.iterdir()}
     assert {"run-step.png", "run-course.png", "run-2-step.png", "run-2-course.png"} <= names
