@@ -16,7 +16,6 @@ from gpubalance.settings.record import Record, Room, option
 from gpubalance.settings.shares import Shares
 
 # What follows in a pipeline if windows of five timings don't settle the result.
-_LONG_WINDOWS = 5
 _LONG_WINDOW_S = 10.0
 _KNOWN = 0.005
 _MOST_MICRO_BATCHES = 1024
